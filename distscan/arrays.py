@@ -1,0 +1,59 @@
+"""Any array library in, the same kind out: NumPy, CuPy, and all that speaks DLPack."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_DLPACK_HOST = {1, 3, 11}  # kDLCPU, kDLCUDAHost, kDLROCMHost
+_DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
+
+
+def is_cuda(array: Any) -> bool:
+    """Whether an array that ``borrow`` returned is a CuPy array."""
+    return not isinstance(array, np.ndarray)
+
+
+def borrow(x: Any) -> Any:
+    """Return the NumPy or CuPy array over the memory of ``x``; nothing is copied from an array.
+
+    Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``.
+    """
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError("x is a masked array, whose mask a scan would drop; use x.filled(...)")
+    if isinstance(x, np.ndarray | np.generic):
+        return np.asarray(x)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        return x
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        device = int(x.__dlpack_device__()[0])
+        if device in _DLPACK_HOST:
+            return np.from_dlpack(x)
+        if device in _DLPACK_CUDA:
+            import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+
+            return cupy.from_dlpack(x)
+        raise TypeError(f"x is on DLPack device type {device}; a scan takes host and CUDA memory")
+    return np.asarray(x)
+
+
+def is_plain(target: Any) -> bool:
+    """Whether a backend can write a target in place: CUDA kernels need contiguous memory."""
+    return target is not None and (not is_cuda(target) or target.flags.c_contiguous)
+
+
+def like(x: Any) -> Callable[[Any], Any]:
+    """Return the function that turns a NumPy or CuPy result into the kind of array ``x`` is."""
+    if isinstance(x, np.ndarray | np.generic) or not hasattr(x, "__dlpack__"):
+        return lambda result: result
+    if "cupy" in sys.modules and isinstance(x, sys.modules["cupy"].ndarray):
+        return lambda result: result
+    if hasattr(x, "__array_namespace__"):
+        library = x.__array_namespace__()
+    else:
+        library = sys.modules[type(x).__module__.split(".")[0]]
+    if not hasattr(library, "from_dlpack"):
+        raise TypeError(f"{library.__name__} has no from_dlpack to return a result through")
+    return library.from_dlpack  # type: ignore[no-any-return]

@@ -1,0 +1,161 @@
+"""The local steps on CuPy arrays: compiles ``kernels/``, checks, launches. Knows no MPI."""
+
+import functools
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dtypes import Types
+from ..errors import BackendError
+from ..operators import Operator
+from . import nvrtc
+from .policy import Policy, policy
+
+# By dtype.kind and size in bytes; the names are those of kernels/types.cuh.
+_TYPES = {
+    "b1": "bool",
+    "i1": "signed char",
+    "i2": "short",
+    "i4": "int",
+    "i8": "int64",
+    "u1": "unsigned char",
+    "u2": "unsigned short",
+    "u4": "unsigned int",
+    "u8": "unsigned long long",
+    "f2": "half",
+    "f4": "float",
+    "f8": "double",
+    "c8": "complex<float>",
+    "c16": "complex<double>",
+}
+_VECTOR = 16  # bytes per access
+
+
+class ScanAdd:
+    """Strategy ``scan-add`` on one shard; each call as in ``cpu.ScanAdd``.
+
+    Work is ordered on the current stream of the shard's device. ``scan`` waits for it, since the
+    total goes to the host; ``add`` does not.
+    """
+
+    def __init__(self, op: Operator, types: Types, x: Any) -> None:
+        """Compile, and allocate what shards like ``x`` [n] need beside their input and output."""
+        self.types, self.n, self.device = types, x.size, x.device
+        widest = max(types.x.itemsize, types.acc.itemsize)
+        self.policy = policy(widest)
+        self._items = max(_VECTOR // widest, 1)
+        self._tile = self.policy.threads * self.policy.rows * self._items
+        with self.device:
+            processors = self.device.attributes["MultiProcessorCount"]
+            self._most_runs = max(1, min(-(-self.n // self._tile), processors * self.policy.blocks))
+            self._kernels = load(op, types, self.device.compute_capability, self.device.id)
+            self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
+            self._totals = cupy.empty(self._most_runs, types.acc)
+            self._prefixes = cupy.empty(self._most_runs, types.acc)
+            self._arrived = cupy.zeros(1, np.uint32)
+            # The last block writes the total straight into the host's memory: no copy call.
+            self._pinned = cupy.cuda.alloc_pinned_memory(types.acc.itemsize)
+        self._total = np.frombuffer(self._pinned, types.acc, 1)
+        self._shard = np.zeros(4, np.int64)  # struct Runs: n, head, tile, runs
+
+    def empty(self) -> Any:
+        """Allocate a result [n] on the shard's device."""
+        with self.device:
+            return cupy.empty(self.n, self.types.out)
+
+    def scan(self, x: Any, out: Any) -> NDArray[Any] | None:
+        """Scan ``x`` [n] on its own and return its total, 0-d on the host, or None if n is 0."""
+        if self.n == 0:
+            return None
+        with self.device:
+            x = cupy.ascontiguousarray(x)
+            local = out if self._wide is None else self._wide
+            for role, array in (("x", x), ("out", out)):
+                if array.data.ptr % array.dtype.alignment:
+                    raise ValueError(f"{role} begins at an address that its type cannot have")
+            head = self._head(x)
+            runs = max(1, min(-(-(self.n - head) // self._tile), self._most_runs))
+            self._shard[:] = self.n, head, self._tile, runs
+            arguments = (
+                x,
+                local,
+                self._shard,
+                self._totals,
+                self._prefixes,
+                self._arrived,
+                self._pinned.ptr,
+            )
+            self._kernels[0]((runs,), (self.policy.threads,), arguments)
+            cupy.cuda.get_current_stream().synchronize()
+        return np.array(self._total[0])
+
+    def add(self, offset: NDArray[Any] | None, out: Any) -> None:
+        """Combine ``offset`` and the blocks' own prefixes into ``out`` [n]."""
+        local = out if self._wide is None else self._wide
+        runs = int(self._shard[3])
+        if self.n == 0 or (offset is None and runs == 1 and local is out):
+            return
+        by_value = np.zeros((), self.types.acc) if offset is None else offset
+        sharing = min(self.policy.add_blocks, -(-self.n // (runs * self._tile)))
+        with self.device:
+            arguments = (local, out, self._shard, self._prefixes, by_value, offset is not None)
+            self._kernels[1]((runs, sharing), (self.policy.threads,), arguments)
+
+    def _head(self, x: Any) -> int:
+        """Count the elements before the first one at which a vector may be loaded."""
+        short = -x.data.ptr % (self._items * x.itemsize)
+        return min(self.n, short // x.itemsize) if short % x.itemsize == 0 else 0
+
+
+def definitions(op: Operator, types: Types) -> dict[str, object]:
+    """Return what ``kernels/scan_add.cu`` must be given for an operator and its types."""
+    chosen: Policy = policy(max(types.x.itemsize, types.acc.itemsize))
+    return {
+        "DISTSCAN_X": _type(types.x),
+        "DISTSCAN_T": _type(types.acc),
+        "DISTSCAN_OUT": _type(types.out),
+        "DISTSCAN_COMBINE": op.cuda,
+        "DISTSCAN_THREADS": chosen.threads,
+        "DISTSCAN_ROWS": chosen.rows,
+        "DISTSCAN_BLOCKS": chosen.blocks,
+    }
+
+
+@functools.lru_cache(maxsize=None)
+def load(op: Operator, types: Types, arch: str, device: int) -> tuple[Any, Any]:
+    """Compile for ``arch`` and load onto the current device, number ``device``: (scan, add)."""
+    code, _ = nvrtc.build("scan_add.cu", definitions(op, types), arch)
+    module = cupy.cuda.function.Module()
+    module.load(code)
+    return module.get_function("distscan_scan"), module.get_function("distscan_add")
+
+
+def _type(dtype: np.dtype[Any]) -> str:
+    name = _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
+    if name is None:
+        raise TypeError(f"{dtype} does not exist on a GPU; pass dtype= with a type that does")
+    return name
+
+
+# ---- which GPU -----------------------------------------------------------------------------
+
+
+def count() -> int:
+    """Return how many GPUs this process sees; raise ``BackendError`` if there is none."""
+    try:
+        devices = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise BackendError(f"no usable NVIDIA GPU: {error}") from error
+    if devices == 0:
+        raise BackendError("no NVIDIA GPU is visible; look at CUDA_VISIBLE_DEVICES")
+    return devices
+
+
+def bind(local_rank: int) -> tuple[str, str]:
+    """Make GPU ``local_rank`` modulo the number of GPUs current; return its name and its uuid."""
+    device = local_rank % count()
+    cupy.cuda.Device(device).use()
+    properties = cupy.cuda.runtime.getDeviceProperties(device)
+    return properties["name"].decode(), bytes(properties["uuid"]).hex()

@@ -1,0 +1,120 @@
+"""CUDA C++ in, machine code out: NVRTC, with a cache on disk that the ranks of a node share."""
+
+import fcntl
+import functools
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from cupy_backends.cuda.libs import nvrtc
+
+from ..errors import KernelError
+
+_LOCK_SECONDS = 300.0
+
+
+@functools.cache
+def kernels() -> Path:
+    """Find the folder of the kernels' sources: inside an installed wheel, or in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "kernels", package.parent / "kernels"):
+        if (folder / "scan_add.cu").is_file():
+            return folder
+    raise KernelError(f"no kernels beside {package}: the installation is incomplete")
+
+
+def build(entry: str, defines: Mapping[str, object], arch: str) -> tuple[bytes, str]:
+    """Compile ``kernels/<entry>`` for compute capability ``arch``, such as "90".
+
+    Returns the machine code (PTX where this NVRTC is older than the GPU) and the assembler's
+    report of registers and spills. Needs no GPU. One process compiles, the others of the node
+    wait for its result in the cache: ``$DISTSCAN_CACHE_DIR``, else ``~/.cache/distscan``.
+
+    Raises ``KernelError`` with the compiler's own lines.
+    """
+    archs = [str(known) for known in nvrtc.getSupportedArchs()]
+    native = arch in archs
+    options = (
+        f"-arch=sm_{arch}" if native else f"-arch=compute_{max(archs, key=int)}",
+        "-std=c++17",
+        "-lineinfo",
+        "--ptxas-options=-v",
+        f"-I{kernels()}",
+        *(f"-D{name}={value}" for name, value in defines.items()),
+    )
+    folder = _cache()
+    if folder is None:
+        return _compile(entry, options, native)
+    key = hashlib.sha256()
+    for part in (nvrtc.getVersion(), entry, options):
+        key.update(repr(part).encode())
+    key.update(_sources())
+    code, report = (folder / f"{key.hexdigest()}.{suffix}" for suffix in ("bin", "log"))
+    if not code.exists():
+        with _locked(code.with_suffix(".lock")):
+            if not code.exists():
+                built = _compile(entry, options, native)
+                _write(report, built[1].encode())
+                _write(code, built[0])
+    return code.read_bytes(), report.read_text()
+
+
+def _compile(entry: str, options: tuple[str, ...], native: bool) -> tuple[bytes, str]:
+    source = (kernels() / entry).read_text()
+    program = nvrtc.createProgram(source, entry, [], [])
+    try:
+        nvrtc.compileProgram(program, options)
+        report = nvrtc.getProgramLog(program)
+        code = nvrtc.getCUBIN(program) if native else nvrtc.getPTX(program)
+    except nvrtc.NVRTCError as error:
+        raise KernelError(f"{entry}: {error}\n{nvrtc.getProgramLog(program)}") from error
+    finally:
+        nvrtc.destroyProgram(program)
+    return code, report
+
+
+@functools.cache
+def _sources() -> bytes:
+    """Everything that an entry may include."""
+    return b"\0".join(path.read_bytes() for path in sorted(kernels().glob("*.cu*")))
+
+
+@functools.cache
+def _cache() -> Path | None:
+    """Return a folder to keep results in, or None where there is none to write."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("DISTSCAN_CACHE_DIR") or Path(home) / "distscan")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a file lock, which the system takes back from a process that dies.
+
+    After a time limit the work is done twice rather than never.
+    """
+    with path.open("w") as file:
+        limit = time.monotonic() + _LOCK_SECONDS
+        while time.monotonic() < limit:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Put a file in place whole: readers see all of it or none."""
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.replace(name, path)

@@ -1,0 +1,124 @@
+"""What a scan combines with: one associative operator in its NumPy, CUDA and MPI forms."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Combine = Callable[..., Any]  # combine(earlier, later) -> array, element by element
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An associative operator; it need not be commutative, operands are always (earlier, later).
+
+    Attributes
+    ----------
+    name
+        What errors and reports call it.
+    numpy
+        A ufunc, or any function of two arrays of one shape that combines them element by element.
+    cuda
+        A CUDA C++ expression of ``a`` (earlier) and ``b`` (later), both of type ``T``.
+    identity
+        ``identity(dtype)`` gives the value that leaves every other unchanged, as an empty shard's
+        total must.
+    mpi, mpi_kinds
+        The name of MPI's own operator of this meaning, and each ``dtype.kind`` on which it gives
+        NumPy's bits. For other kinds MPI is handed the NumPy form.
+    promotes
+        Whether narrow integers and bool accumulate in the platform's widest, as
+        ``numpy.cumsum`` does.
+
+    Example
+    -------
+    >>> latest = Operator("latest", numpy=lambda a, b: b, cuda="b", identity=lambda dtype: 0)
+    >>> latest.numpy(1, 2)
+    2
+    """
+
+    name: str
+    numpy: Combine
+    cuda: str
+    identity: Callable[[np.dtype[Any]], Any]
+    mpi: str = ""
+    mpi_kinds: str = ""
+    promotes: bool = False
+
+    def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
+        """Combine two arrays; integers wrap and floats overflow in silence, as inside a scan."""
+        with np.errstate(all="ignore"):
+            if out is not None and isinstance(self.numpy, np.ufunc):
+                return self.numpy(earlier, later, out=out)
+            result = self.numpy(earlier, later)
+            if out is None:
+                return result
+            out[...] = result
+            return out
+
+
+def _zero(dtype: np.dtype[Any]) -> Any:
+    # -0.0 is the exact identity of float addition: 0.0 would turn -0.0 into 0.0.
+    if dtype.kind == "c":
+        return dtype.type(complex(-0.0, -0.0))
+    return dtype.type(-0.0 if dtype.kind == "f" else 0)
+
+
+def _one(dtype: np.dtype[Any]) -> Any:
+    return dtype.type(1)
+
+
+def _extreme(sign: int) -> Callable[[np.dtype[Any]], Any]:
+    """The value of a type that every other beats: the lowest (sign -1) or the highest (+1)."""
+
+    def extreme(dtype: np.dtype[Any]) -> Any:
+        if dtype.kind == "c":
+            return dtype.type(complex(sign * np.inf, sign * np.inf))
+        if dtype.kind == "f":
+            return dtype.type(sign * np.inf)
+        if dtype.kind == "b":
+            return dtype.type(sign > 0)
+        limits = np.iinfo(dtype)
+        return dtype.type(limits.max if sign > 0 else limits.min)
+
+    return extreme
+
+
+# MPI_MAX need not propagate NaN, MPI_PROD of complex follows C's rules for infinities, and
+# neither MPI_MAX of complex nor arithmetic on bool exists: there MPI combines by the NumPy form.
+BUILTIN = {
+    operator.name: operator
+    for operator in (
+        Operator("sum", np.add, "a + b", _zero, "SUM", "iufc", promotes=True),
+        Operator("prod", np.multiply, "a * b", _one, "PROD", "iuf", promotes=True),
+        Operator("max", np.maximum, "maximum(a, b)", _extreme(-1), "MAX", "iu"),
+        Operator("min", np.minimum, "minimum(a, b)", _extreme(+1), "MIN", "iu"),
+    )
+}
+_BY_UFUNC = {operator.numpy: operator for operator in BUILTIN.values()}
+_PLANNED = {
+    "logaddexp",
+    *(f"{family}_{form}" for family in ("bitwise", "logical") for form in ("and", "or", "xor")),
+}
+
+
+def resolve(op: "str | np.ufunc | Operator") -> Operator:
+    """Return the operator that a name, a NumPy ufunc or an ``Operator`` stands for.
+
+    >>> resolve("sum") is resolve(np.add)
+    True
+    """
+    if isinstance(op, Operator):
+        return op
+    name = op.__name__ if isinstance(op, np.ufunc) else op
+    if isinstance(op, np.ufunc) and op in _BY_UFUNC:
+        return _BY_UFUNC[op]
+    if not isinstance(name, str):
+        raise TypeError(f"op must be a name, a ufunc, an MPI op or an Operator, not {op!r}")
+    if name in BUILTIN:
+        return BUILTIN[name]
+    if name in _PLANNED:
+        raise NotImplementedError(f"operator {name!r} is not implemented yet")
+    raise ValueError(f"unknown operator {name!r}; choose from {', '.join(BUILTIN)}")

@@ -1,0 +1,60 @@
+"""Everything that is decided once for a scan: types, strategy, backend, workspaces, kernels."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from . import arrays, dtypes, operators
+from .backends import cpu
+from .dtypes import Types
+from .operators import Operator
+
+Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
+
+
+class Local(Protocol):
+    """What a backend does with one shard; ``cpu.ScanAdd`` says how each call behaves."""
+
+    def empty(self) -> Any: ...
+    def scan(self, x: Any, out: Any) -> NDArray[Any] | None: ...
+    def add(self, offset: NDArray[Any] | None, out: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One rank's part of a scan, ready to run on arrays of one length, type and device."""
+
+    op: Operator
+    types: Types
+    strategy: str
+    local: Local
+
+
+def make(
+    x: Any,
+    op: "str | np.ufunc | Operator" = "sum",
+    *,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    strategy: Strategy = "auto",
+) -> Plan:
+    """Decide everything about scanning the array ``x`` [n] into ``out`` [n]; local, no exchange.
+
+    Raises TypeError and ValueError for arguments that cannot be scanned, MemoryError where the
+    workspace does not fit.
+    """
+    if strategy not in get_args(Strategy):
+        raise ValueError(
+            f"unknown strategy {strategy!r}; choose from {', '.join(get_args(Strategy))}"
+        )
+    if strategy not in ("auto", "scan-add"):
+        raise NotImplementedError(f"strategy {strategy!r} is not implemented yet")
+    operator = operators.resolve(op)
+    types = dtypes.resolve(operator, x.dtype, dtype, None if out is None else out.dtype)
+    if arrays.is_cuda(x):
+        from .backends import cuda  # noqa: PLC0415 - imports CuPy, which a CPU job need not have
+
+        return Plan(operator, types, "scan-add", cuda.ScanAdd(operator, types, x))
+    return Plan(operator, types, "scan-add", cpu.ScanAdd(operator, types, x))

@@ -1,0 +1,211 @@
+"""The scan of data spread over ranks: the whole algorithm on one screen."""
+
+from operator import index
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from . import arrays, exchange
+from .exchange import Comm, agreed
+from .operators import Operator
+from .plan import Plan, Strategy, make
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class Options(TypedDict, total=False):
+        """What ``cumsum`` and its like pass on to ``scan``."""
+
+        comm: Comm | None
+        exclusive: bool
+        initial: Any
+        reverse: bool
+        segments: Any
+        strategy: Strategy
+
+
+def scan(
+    x: Any,
+    op: "str | np.ufunc | Operator" = "sum",
+    *,
+    comm: Comm | None = None,
+    axis: int | None = None,
+    exclusive: bool = False,
+    initial: Any = None,
+    reverse: bool = False,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    segments: Any = None,
+    strategy: Strategy = "auto",
+) -> Any:
+    """Scan the global array that the ranks' shards form; collective over ``comm``.
+
+    Parameters
+    ----------
+    x
+        This rank's shard: a NumPy array, a CuPy array, anything that speaks DLPack, or a
+        sequence. The global array is the shards joined along axis 0, in rank order. Shards may
+        differ in length and may be empty. Bool, integer, float and complex types.
+    op
+        "sum", "prod", "max" or "min"; the NumPy ufunc or the MPI op of that meaning; or an
+        ``Operator``.
+    comm
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+    axis
+        None scans the flattened global array; 0 the only axis of 1-D shards.
+    dtype
+        The type that accumulates and results; None chooses as ``numpy.cumsum`` does.
+    out
+        Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
+    strategy
+        "auto" or "scan-add".
+    exclusive, initial, reverse, segments
+        Not implemented yet.
+
+    Returns
+    -------
+    array, shape (x.size,)
+        This rank's part of the global inclusive scan, of the kind and on the device of ``x``;
+        ``out`` itself if given. CUDA work is ordered on the current stream.
+
+    Raises
+    ------
+    TypeError, ValueError, NotImplementedError, MemoryError
+        On every rank alike, however few of them are at fault; the message names those ranks.
+
+    Example
+    -------
+    On two ranks that hold [1, 2, 3] and [4, 5]:
+
+    >>> import distscan
+    >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
+    array([1, 3, 6])
+
+    The step is Blelloch's reduce, exclusive scan of totals, seeded scan (1990), applied once
+    more above the GPU: over ranks.
+    """
+    comm = exchange.communicator(comm)
+    with agreed(comm) as same:
+        if exclusive or reverse or initial is not None or segments is not None:
+            raise NotImplementedError(
+                "exclusive, initial, reverse and segments are not implemented yet"
+            )
+        array = arrays.borrow(x)
+        shard = _along(axis, array)
+        target = None if out is None else _target(out, shard)
+        plan = make(shard, exchange.op_name(op), dtype=dtype, out=target, strategy=strategy)
+        same["op"] = plan.op.name
+        same["the shape beyond axis 0"] = array.shape[1:]
+        same["the dtype of x"], same["the accumulating dtype"], same["the dtype of the result"] = (
+            plan.types.x,
+            plan.types.acc,
+            plan.types.out,
+        )
+        result = target if arrays.is_plain(target) else plan.local.empty()
+    run(comm, plan, shard, result)
+    if target is None:
+        return arrays.like(x)(result)
+    if result is not target:
+        target[...] = result
+    arrays.like(out)(target)  # another library's stream now waits for ours
+    return out
+
+
+def _along(axis: int | None, array: Any) -> Any:
+    """Return the shard as the 1-D array to scan, a view where the layout allows."""
+    if axis is not None:
+        if not -array.ndim <= index(axis) < array.ndim:
+            raise np.exceptions.AxisError(axis, array.ndim)
+        if array.ndim > 1:
+            raise NotImplementedError(
+                f"axis={axis} of a {array.ndim}-d array is not implemented yet"
+            )
+    return array.reshape(-1)
+
+
+def _target(out: Any, shard: Any) -> Any:
+    """Check ``out`` and return the NumPy or CuPy array over it."""
+    target = arrays.borrow(out)
+    if arrays.is_cuda(target) != arrays.is_cuda(shard):
+        raise TypeError("out and x must both be in host memory or both on the GPU")
+    if target.shape != shard.shape:
+        raise ValueError(f"out has shape {target.shape}; the result has {shard.shape}")
+    return target
+
+
+def run(comm: Comm, plan: Plan, x: Any, out: Any) -> float:
+    """Scan ``x`` [n] into ``out`` [n] by ``plan``; return the seconds spent in the exchange."""
+    with agreed(comm):
+        total = plan.local.scan(x, out)  # 1. each rank scans its shard
+    start = perf_counter()
+    with agreed(comm):
+        offset = exchange.exscan(comm, plan.op, plan.types.acc, total)  # 2. totals before mine
+        seconds = perf_counter() - start
+        plan.local.add(offset, out)  # 3. combine them into my shard
+    return seconds
+
+
+def cumsum(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Cumulative sum over all ranks: ``scan(x, "sum", ...)`` with ``numpy.cumsum``'s signature.
+
+    >>> import distscan
+    >>> distscan.cumsum([1, 2, 3])
+    array([1, 3, 6])
+    """
+    return scan(x, "sum", axis=axis, dtype=dtype, out=out, **options)
+
+
+def cumprod(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Cumulative product over all ranks, with ``numpy.cumprod``'s signature; see ``scan``.
+
+    >>> import distscan
+    >>> distscan.cumprod([1, 2, 3])
+    array([1, 2, 6])
+    """
+    return scan(x, "prod", axis=axis, dtype=dtype, out=out, **options)
+
+
+def cummax(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Running maximum over all ranks; NaN propagates, as in ``numpy.maximum.accumulate``.
+
+    >>> import distscan
+    >>> distscan.cummax([1, 3, 2])
+    array([1, 3, 3])
+    """
+    return scan(x, "max", axis=axis, dtype=dtype, out=out, **options)
+
+
+def cummin(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Running minimum over all ranks; NaN propagates, as in ``numpy.minimum.accumulate``.
+
+    >>> import distscan
+    >>> distscan.cummin([3, 1, 2])
+    array([3, 1, 1])
+    """
+    return scan(x, "min", axis=axis, dtype=dtype, out=out, **options)
