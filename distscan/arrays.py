@@ -24,8 +24,7 @@ def borrow(x: Any) -> Any:
         raise TypeError("x is a masked array, whose mask a scan would drop; use x.filled(...)")
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
-    cupy = sys.modules.get("cupy")
-    if cupy is not None and isinstance(x, cupy.ndarray):
+    if _is_cupy(x):
         return x
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         device = int(x.__dlpack_device__()[0])
@@ -39,6 +38,24 @@ def borrow(x: Any) -> Any:
     return np.asarray(x)
 
 
+def _is_cupy(x: Any) -> bool:
+    cupy = sys.modules.get("cupy")  # who passes a CuPy array has imported it
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+def overlap(x: Any, target: Any) -> bool:
+    """Whether writing ``target`` may change elements of ``x`` that are still to be read."""
+    if is_cuda(x):
+        import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+
+        same = x.data.ptr == target.data.ptr
+        shares = cupy.may_share_memory(x, target)
+    else:
+        same = x.ctypes.data == target.ctypes.data
+        shares = np.may_share_memory(x, target)
+    return bool(shares and not (same and x.strides == target.strides and x.dtype == target.dtype))
+
+
 def is_plain(target: Any) -> bool:
     """Whether a backend can write a target in place: CUDA kernels need contiguous memory."""
     return target is not None and (not is_cuda(target) or target.flags.c_contiguous)
@@ -46,9 +63,8 @@ def is_plain(target: Any) -> bool:
 
 def like(x: Any) -> Callable[[Any], Any]:
     """Return the function that turns a NumPy or CuPy result into the kind of array ``x`` is."""
-    if isinstance(x, np.ndarray | np.generic) or not hasattr(x, "__dlpack__"):
-        return lambda result: result
-    if "cupy" in sys.modules and isinstance(x, sys.modules["cupy"].ndarray):
+    known = isinstance(x, np.ndarray | np.generic) or _is_cupy(x)
+    if known or not hasattr(x, "__dlpack__"):
         return lambda result: result
     if hasattr(x, "__array_namespace__"):
         library = x.__array_namespace__()

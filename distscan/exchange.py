@@ -208,13 +208,23 @@ def agreed(comm: Comm) -> Iterator[dict[str, object]]:
     faults = comm.allgather(None if fault is None else _portable(fault))
     if any(faults):
         kind = next(found[0] for found in faults if found)
-        raise kind(_by_rank([found and found[1] for found in faults])) from fault
+        raise _mark(kind(_by_rank([found and found[1] for found in faults]))) from fault
     everyone = comm.allgather(terms)
     for name in everyone[0]:
         values = [other.get(name) for other in everyone]
         if len(set(values)) > 1:
-            raise DisagreementError(f"the ranks disagree on {name}: {_by_rank(values)}")
-    raise DisagreementError("the ranks disagree on what they are doing")
+            raise _mark(DisagreementError(f"the ranks disagree on {name}: {_by_rank(values)}"))
+    raise _mark(DisagreementError("the ranks disagree on what they are doing"))
+
+
+def _mark(fault: Exception) -> Exception:
+    fault.__dict__["on_every_rank"] = True
+    return fault
+
+
+def is_agreed(fault: Exception) -> bool:
+    """Whether every rank of several raises this exception too."""
+    return "on_every_rank" in fault.__dict__
 
 
 def _portable(fault: Exception) -> tuple[type[Exception], str]:

@@ -1,6 +1,7 @@
 """Everything that is decided once for a scan: types, strategy, backend, workspaces, kernels."""
 
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -36,8 +37,12 @@ def make(
     x: Any,
     op: "str | np.ufunc | Operator" = "sum",
     *,
+    exclusive: bool = False,
+    initial: Any = None,
+    reverse: bool = False,
     dtype: DTypeLike | None = None,
     out: Any = None,
+    segments: Any = None,
     strategy: Strategy = "auto",
 ) -> Plan:
     """Decide everything about scanning the array ``x`` [n] into ``out`` [n]; local, no exchange.
@@ -45,6 +50,15 @@ def make(
     Raises TypeError and ValueError for arguments that cannot be scanned, MemoryError where the
     workspace does not fit.
     """
+    forms = {
+        "exclusive": exclusive,
+        "initial": initial is not None,
+        "reverse": reverse,
+        "segments": segments is not None,
+    }
+    for name, wanted in forms.items():
+        if wanted:
+            raise NotImplementedError(f"{name}= is not implemented yet")
     if strategy not in get_args(Strategy):
         raise ValueError(
             f"unknown strategy {strategy!r}; choose from {', '.join(get_args(Strategy))}"
@@ -58,3 +72,13 @@ def make(
 
         return Plan(operator, types, "scan-add", cuda.ScanAdd(operator, types, x))
     return Plan(operator, types, "scan-add", cpu.ScanAdd(operator, types, x))
+
+
+def check_axis(axis: int | None, ndim: int) -> None:
+    """Refuse an axis that an ``ndim``-d array does not have, or that cannot be scanned yet."""
+    if axis is None:
+        return
+    if not -ndim <= index(axis) < ndim:
+        raise np.exceptions.AxisError(axis, ndim)
+    if ndim > 1:
+        raise NotImplementedError(f"axis={axis} of a {ndim}-d array is not implemented yet")

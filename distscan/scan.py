@@ -1,6 +1,5 @@
 """The scan of data spread over ranks: the whole algorithm on one screen."""
 
-from operator import index
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from numpy.typing import DTypeLike
 from . import arrays, exchange
 from .exchange import Comm, agreed
 from .operators import Operator
-from .plan import Plan, Strategy, make
+from .plan import Plan, Strategy, check_axis, make
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -88,14 +87,23 @@ def scan(
     """
     comm = exchange.communicator(comm)
     with agreed(comm) as same:
-        if exclusive or reverse or initial is not None or segments is not None:
-            raise NotImplementedError(
-                "exclusive, initial, reverse and segments are not implemented yet"
-            )
         array = arrays.borrow(x)
-        shard = _along(axis, array)
+        check_axis(axis, array.ndim)
+        shard = array.reshape(-1)  # a view where the layout allows
         target = None if out is None else _target(out, shard)
-        plan = make(shard, exchange.op_name(op), dtype=dtype, out=target, strategy=strategy)
+        if target is not None and arrays.overlap(shard, target):
+            shard = shard.copy()
+        plan = make(
+            shard,
+            exchange.op_name(op),
+            exclusive=exclusive,
+            initial=initial,
+            reverse=reverse,
+            dtype=dtype,
+            out=target,
+            segments=segments,
+            strategy=strategy,
+        )
         same["op"] = plan.op.name
         same["the shape beyond axis 0"] = array.shape[1:]
         same["the dtype of x"], same["the accumulating dtype"], same["the dtype of the result"] = (
@@ -111,18 +119,6 @@ def scan(
         target[...] = result
     arrays.like(out)(target)  # another library's stream now waits for ours
     return out
-
-
-def _along(axis: int | None, array: Any) -> Any:
-    """Return the shard as the 1-D array to scan, a view where the layout allows."""
-    if axis is not None:
-        if not -array.ndim <= index(axis) < array.ndim:
-            raise np.exceptions.AxisError(axis, array.ndim)
-        if array.ndim > 1:
-            raise NotImplementedError(
-                f"axis={axis} of a {array.ndim}-d array is not implemented yet"
-            )
-    return array.reshape(-1)
 
 
 def _target(out: Any, shard: Any) -> Any:

@@ -33,6 +33,35 @@ _TYPES = {
 _VECTOR = 16  # bytes per access
 
 
+def empty(n: int, dtype: np.dtype[Any]) -> Any:
+    """Allocate an array [n] on the current GPU."""
+    _type(dtype)
+    return cupy.empty(n, dtype)
+
+
+def staging(size: int) -> NDArray[np.uint8]:
+    """Allocate ``size`` bytes of pinned host memory."""
+    memory: NDArray[np.uint8] = np.frombuffer(cupy.cuda.alloc_pinned_memory(size), np.uint8, size)
+    return memory
+
+
+def upload(piece: NDArray[Any], array: Any) -> None:
+    """Copy a piece in host memory into ``array``."""
+    array.set(piece)
+
+
+def download(array: Any, buffer: NDArray[np.uint8]) -> NDArray[Any]:
+    """Copy ``array`` into the host memory ``buffer`` and return it there."""
+    host = buffer[: array.nbytes].view(array.dtype)
+    array.get(out=host)
+    return host
+
+
+def synchronize() -> None:
+    """Wait for all work on the current stream."""
+    cupy.cuda.get_current_stream().synchronize()
+
+
 class ScanAdd:
     """Strategy ``scan-add`` on one shard; each call as in ``cpu.ScanAdd``.
 
@@ -57,7 +86,7 @@ class ScanAdd:
             self._arrived = cupy.zeros(1, np.uint32)
             # The last block writes the total straight into the host's memory: no copy call.
             self._pinned = cupy.cuda.alloc_pinned_memory(types.acc.itemsize)
-        self._total = np.frombuffer(self._pinned, types.acc, 1)
+        self._total: NDArray[Any] = np.frombuffer(self._pinned, types.acc, 1)
         self._shard = np.zeros(4, np.int64)  # struct Runs: n, head, tile, runs
 
     def empty(self) -> Any:
@@ -123,7 +152,7 @@ def definitions(op: Operator, types: Types) -> dict[str, object]:
     }
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load(op: Operator, types: Types, arch: str, device: int) -> tuple[Any, Any]:
     """Compile for ``arch`` and load onto the current device, number ``device``: (scan, add)."""
     code, _ = nvrtc.build("scan_add.cu", definitions(op, types), arch)
@@ -147,7 +176,7 @@ def count() -> int:
     try:
         devices = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise BackendError(f"no usable NVIDIA GPU: {error}") from error
+        raise BackendError(f"no usable NVIDIA GPU; {error}") from error
     if devices == 0:
         raise BackendError("no NVIDIA GPU is visible; look at CUDA_VISIBLE_DEVICES")
     return devices

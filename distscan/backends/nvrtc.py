@@ -43,7 +43,6 @@ def build(entry: str, defines: Mapping[str, object], arch: str) -> tuple[bytes, 
         "-std=c++17",
         "-lineinfo",
         "--ptxas-options=-v",
-        f"-I{kernels()}",
         *(f"-D{name}={value}" for name, value in defines.items()),
     )
     folder = _cache()
@@ -67,7 +66,7 @@ def _compile(entry: str, options: tuple[str, ...], native: bool) -> tuple[bytes,
     source = (kernels() / entry).read_text()
     program = nvrtc.createProgram(source, entry, [], [])
     try:
-        nvrtc.compileProgram(program, options)
+        nvrtc.compileProgram(program, (*options, f"-I{kernels()}"))
         report = nvrtc.getProgramLog(program)
         code = nvrtc.getCUBIN(program) if native else nvrtc.getPTX(program)
     except nvrtc.NVRTCError as error:

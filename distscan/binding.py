@@ -1,0 +1,60 @@
+"""Which backend the ranks use, and which GPU each of them."""
+
+import platform
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from . import exchange
+from .backends import cpu
+from .errors import BackendError
+from .exchange import Comm, agreed
+
+Name = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The backend of all ranks, and what a report says of it."""
+
+    backend: Any  # the module
+    name: str
+    device: str
+    nodes: int
+
+
+def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
+    """Bind rank i of each node to GPU i modulo its number of GPUs; collective.
+
+    "auto" falls back to the CPU, on every rank, where one rank has no GPU, and ``device`` then
+    says why; "cuda" raises ``BackendError`` there. Ranks that share a GPU are warned of.
+    """
+    node = exchange.node(comm)
+    processor = platform.processor() or platform.machine()
+    if wanted == "cpu":
+        return Binding(cpu, "cpu", processor, node.nodes)
+    missing: BackendError | None = None
+    name, uuid = "", ""
+    try:
+        from .backends import cuda  # noqa: PLC0415 - imports CuPy, which a CPU job need not have
+
+        name, uuid = cuda.bind(node.local_rank)
+    except ImportError as error:
+        missing = BackendError(
+            f"CuPy cannot be imported ({error}); install it: pip install 'distscan[cuda13]', "
+            "or distscan[cuda12] for a driver of CUDA 12"
+        )
+    except BackendError as error:
+        missing = error
+    if wanted == "cuda":
+        with agreed(comm):
+            if missing is not None:
+                raise missing
+    reasons = [reason for reason in comm.allgather(missing and str(missing)) if reason]
+    if reasons:
+        return Binding(cpu, "cpu", f"{processor}: {reasons[0].split(';')[0]}", node.nodes)
+    most = max(Counter(comm.allgather(uuid)).values())
+    if most > 1:
+        warn(f"up to {most} ranks share a GPU; one rank per GPU is faster")
+    return Binding(cuda, "cuda", name, node.nodes)

@@ -1,0 +1,157 @@
+"""File -> shard -> file: each rank reads and writes only its own part of a ``.npy``. No MPI."""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from .errors import InputError, OutputError
+from .shards import chunks
+
+PIECE = 1 << 24  # bytes moved between two reports of progress
+
+
+class File(NamedTuple):
+    """A ``.npy`` file and where its elements are."""
+
+    path: Path
+    dtype: np.dtype[Any]  # as in the file, in its byte order
+    shape: tuple[int, ...]
+    start: int  # of element 0, in bytes
+
+    @property
+    def n(self) -> int:
+        """Count the elements."""
+        n = 1
+        for length in self.shape:
+            n *= length
+        return n
+
+
+# ---- in ------------------------------------------------------------------------------------
+
+
+def inspect(path: Path) -> File:
+    """Read the header of a ``.npy`` file, version 1 to 3, and check that its data is all there.
+
+    Raises ``InputError`` for a file that is missing, foreign, pickled or truncated.
+    """
+    with _reading(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        try:
+            version = npy.read_magic(stream)
+            # Version 3 differs from 2 in the encoding of field names, which no scan input has.
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, fortran, dtype = read(stream)
+        except ValueError as error:
+            reason = str(error).split("\n")[0].rstrip(".")
+            raise InputError(f"{path} is not a .npy file: {reason}") from error
+        file = File(path, dtype, shape, stream.tell())
+    if dtype.hasobject:
+        raise InputError(f"{path} holds pickled Python objects; a scan takes numbers")
+    if dtype.kind not in "biufc":
+        raise InputError(
+            f"{path} holds {dtype}; a scan takes bool, integer, float and complex types"
+        )
+    if min(shape, default=0) < 0:
+        raise InputError(f"{path} has the impossible shape {shape}")
+    if fortran and len(shape) > 1:
+        raise NotImplementedError(f"{path} is {len(shape)}-d in Fortran order, not implemented yet")
+    whole = file.start + file.n * dtype.itemsize
+    if size < whole:
+        raise InputError(f"{path} is truncated: {size} of {whole} bytes")
+    return file
+
+
+def read(
+    file: File, start: int, stop: int, buffer: NDArray[np.uint8]
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield elements ``start..stop`` of a file in pieces: (index in the shard, elements).
+
+    The pieces are in the machine's byte order and live in ``buffer``, each until the next.
+    """
+    native = file.dtype.newbyteorder("=")
+    step = len(buffer) // native.itemsize
+    with _reading(file.path) as stream:
+        stream.seek(file.start + start * native.itemsize)
+        for low, high in chunks(start, stop, step):
+            piece = buffer[: (high - low) * native.itemsize]
+            if stream.readinto(piece.data) != len(piece):
+                raise InputError(f"{file.path} became shorter while it was read")
+            elements = piece.view(native)
+            if not file.dtype.isnative:
+                elements.byteswap(inplace=True)
+            yield low - start, elements
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[BufferedReader]:
+    """Open a regular file; whatever goes wrong with it is the input's fault."""
+    try:
+        # Opening a pipe would wait for a writer, for ever.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"{path} is not a regular file")
+        with path.open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+# ---- out -----------------------------------------------------------------------------------
+
+
+def check_output(path: Path, *, force: bool) -> None:
+    """Refuse, before any work, an output that could not be put in place after it."""
+    if path.is_dir():
+        raise OutputError(f"{path} is a directory; name a file with -o")
+    if path.exists() and not force:
+        raise OutputError(f"{path} exists; --force replaces it")
+    if not path.parent.is_dir():
+        raise OutputError(f"there is no directory {path.parent}")
+
+
+def create(path: Path, dtype: np.dtype[Any], n: int) -> File:
+    """Make the file that becomes ``path`` when it is whole: header there, data to be written."""
+    part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
+    try:
+        with part.open("xb") as stream:
+            header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (n,)}
+            npy.write_array_header_1_0(stream, header)
+            file = File(part, dtype, (n,), stream.tell())
+            stream.truncate(file.start + n * dtype.itemsize)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    return file
+
+
+def write(file: File, start: int, pieces: Iterable[NDArray[Any]]) -> None:
+    """Write a shard that begins at element ``start``, straight at its place in the file."""
+    with file.path.open("r+b") as stream:
+        stream.seek(file.start + start * file.dtype.itemsize)
+        for piece in pieces:
+            stream.write(piece.data)
+
+
+def publish(part: Path, path: Path, *, force: bool) -> None:
+    """Give the whole file its name; without ``force``, never over a file that came meanwhile."""
+    if force:
+        part.replace(path)
+        return
+    try:
+        path.hardlink_to(part)
+    except FileExistsError:
+        raise OutputError(f"{path} came into being meanwhile; --force replaces it") from None
+    except OSError:  # a file system without hard links
+        check_output(path, force=False)
+        part.replace(path)
+    else:
+        part.unlink()

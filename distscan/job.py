@@ -1,0 +1,166 @@
+"""The file job: a ``.npy`` in, its scan out, each rank on its own part."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import binding, check, files, plan
+from .binding import Binding
+from .exchange import Comm, agreed
+from .files import File
+from .scan import run
+from .shards import bounds, chunks
+
+PHASES = ("read", "reduce", "exscan", "scan", "write", "all")
+Show = Callable[[str, int, int], None]  # phase, elements done, elements in all
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the command line asks for."""
+
+    input: Path
+    output: Path
+    op: str = "sum"
+    dtype: str | None = None
+    axis: int | None = None
+    exclusive: bool = False
+    initial: str | None = None
+    reverse: bool = False
+    backend: binding.Name = "auto"
+    strategy: plan.Strategy = "auto"
+    force: bool = False
+    check: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done; seconds are those of the slowest rank, a phase that did not run is 0."""
+
+    elements: int
+    dtype_in: str
+    dtype_out: str
+    op: str
+    ranks: int
+    nodes: int
+    backend: str
+    device: str
+    strategy: str
+    total: Any
+    output: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Report:
+    """Scan a file into a file; collective. Whatever is wrong is raised on every rank alike."""
+    clock = _Clock()
+    with clock("all"):
+        # ---- what can be refused is refused before any work -------------------------------
+        with agreed(comm) as same:
+            source = files.inspect(job.input)
+            plan.check_axis(job.axis, len(source.shape))
+            same["the input"] = source
+            if comm.rank == 0:
+                files.check_output(job.output, force=job.force)
+        bound = binding.bind(comm, job.backend, warn)
+        with agreed(comm):
+            part = _Part(comm, job, source, bound)
+            types = part.steps.types
+            created = files.create(job.output, types.out, source.n) if comm.rank == 0 else None
+        target = comm.bcast(created)
+
+        # ---- file -> shard -> scan -> file -> its name ------------------------------------
+        try:
+            with clock("read"), agreed(comm):
+                part.read(source, show)
+            show("scan", 0, 0)
+            with clock("scan"):
+                clock.seconds["exscan"] = run(comm, part.steps, part.shard, part.result)
+                bound.backend.synchronize()
+            clock.seconds["scan"] -= clock.seconds["exscan"]
+            with clock("write"), agreed(comm):
+                part.write(target, show)
+            if job.check:
+                show("check", 0, 0)
+                check.check(comm, part.steps, source, target)
+            with agreed(comm):
+                if comm.rank == 0:
+                    files.publish(target.path, job.output, force=job.force)
+        finally:
+            if comm.rank == 0:
+                target.path.unlink(missing_ok=True)
+    ends = [last for last in comm.allgather(part.last) if last is not None]
+    everyone = comm.allgather(clock.seconds)
+    return Report(
+        elements=source.n,
+        dtype_in=str(types.x),
+        dtype_out=str(types.out),
+        op=part.steps.op.name,
+        ranks=comm.size,
+        nodes=bound.nodes,
+        backend=bound.name,
+        device=bound.device,
+        strategy=part.steps.strategy,
+        # Of no elements, NumPy's: 0 for sum, 1 for prod, none for max and min.
+        total=ends[-1] if ends else getattr(part.steps.op.numpy, "identity", None),
+        output=str(job.output),
+        seconds={phase: max(seconds[phase] for seconds in everyone) for phase in PHASES},
+    )
+
+
+class _Part:
+    """One rank's part of the job: its shard and its result, on its device."""
+
+    def __init__(self, comm: Comm, job: Job, source: File, bound: Binding) -> None:
+        self.backend = bound.backend
+        self.start, self.stop = bounds(source.n, comm.size, comm.rank)
+        self.shard = self.backend.empty(self.stop - self.start, source.dtype.newbyteorder("="))
+        self.steps = plan.make(
+            self.shard,
+            job.op,
+            exclusive=job.exclusive,
+            initial=job.initial,
+            reverse=job.reverse,
+            dtype=job.dtype,
+            strategy=job.strategy,
+        )
+        in_place = self.steps.types.x == self.steps.types.out
+        self.result = self.shard if in_place else self.steps.local.empty()
+        self.buffer: NDArray[np.uint8] = self.backend.staging(files.PIECE)
+        self.last: Any = None  # element of the result
+
+    def read(self, source: File, show: Show) -> None:
+        for at, piece in files.read(source, self.start, self.stop, self.buffer):
+            stop = at + len(piece)
+            self.backend.upload(piece, self.shard[at:stop])
+            show("read", stop, self.shard.size)
+
+    def write(self, target: File, show: Show) -> None:
+        files.write(target, self.start, self._pieces(show))
+
+    def _pieces(self, show: Show) -> Iterator[NDArray[Any]]:
+        size = self.result.size
+        for low, high in chunks(0, size, files.PIECE // self.result.itemsize):
+            piece = self.backend.download(self.result[low:high], self.buffer)
+            self.last = piece[-1].item()
+            yield piece
+            show("write", high, size)
+
+
+class _Clock:
+    """Seconds of wall time by phase."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = perf_counter()
+        yield
+        self.seconds[phase] = perf_counter() - start

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Usage: launch/mpirun.sh N COMMAND...
+# Runs COMMAND on N ranks; every line of output says its rank. Exits as COMMAND does.
+#   MPIRUN            the mpirun to use (default: the first on PATH)
+#   DISTSCAN_TIMEOUT  seconds after which the run is ended, with exit status 124 (default 600)
+#   DISTSCAN_LABELS   0 leaves the ranks' labels out, for output that a program reads
+set -euo pipefail
+
+fail() {
+  echo "mpirun.sh: $1" >&2
+  exit 2
+}
+
+mpirun=${MPIRUN:-mpirun} limit=${DISTSCAN_TIMEOUT:-600}
+[[ $# -ge 2 && $1 =~ ^[1-9][0-9]*$ ]] || fail "usage: mpirun.sh N COMMAND..."
+[[ $limit =~ ^[1-9][0-9]*$ ]] || fail "DISTSCAN_TIMEOUT is whole seconds, not '$limit'"
+command -v "$mpirun" >/dev/null || fail "there is no '$mpirun' on PATH"
+options=(-n "$1")
+shift
+
+# Open MPI refuses root, which is who one is in a container.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Open MPI also refuses more ranks than cores, and would pin two runs to the same cores.
+case $("$mpirun" --version 2>&1) in
+  *"Open MPI) "[1-4].*) options+=(--oversubscribe --bind-to none) label=(--tag-output) ;;
+  *"Open MPI"* | *PRRTE*) options+=(--map-by :OVERSUBSCRIBE --bind-to none) label=(--output tag) ;;
+  *HYDRA* | *Intel*) label=(-prepend-rank) ;;
+  *) label=() ;;
+esac
+if [[ ${options[*]} == *--bind-to* && -n ${PYTHONPATH:-} ]]; then
+  options+=(-x PYTHONPATH) # Open MPI does not carry the environment to other nodes
+fi
+if [[ ${DISTSCAN_LABELS:-1} != 0 ]]; then
+  options+=("${label[@]}")
+fi
+
+status=0
+# In the foreground, so that Ctrl-C reaches mpirun.
+timeout --foreground -k 10 "$limit" "$mpirun" "${options[@]}" "$@" || status=$?
+if ((SECONDS >= limit)) && [[ $status == 124 || $status == 137 ]]; then
+  echo "mpirun.sh: ended after $limit s: $*" >&2
+  exit 124
+fi
+exit "$status"
