@@ -2,7 +2,7 @@
 # Usage: launch/mpirun.sh N COMMAND...
 # Runs COMMAND on N ranks; every line of output says its rank. Exits as COMMAND does.
 #   MPIRUN            the mpirun to use (default: the first on PATH)
-#   DISTSCAN_TIMEOUT  seconds after which the run is ended, with exit status 124 (default 600)
+#   DISTSCAN_TIMEOUT  seconds after which the run is ended, with exit status 124 (default: 600)
 #   DISTSCAN_LABELS   0 leaves the ranks' labels out, for output that a program reads
 set -euo pipefail
 
@@ -20,22 +20,21 @@ shift
 
 # Open MPI refuses root, which is who one is in a container.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Open MPI also refuses more ranks than cores, and would pin two runs to the same cores.
+# Its bindings would put two runs on the same cores; only what -x names reaches other nodes.
+open_mpi=(--bind-to none ${PYTHONPATH:+-x PYTHONPATH})
 case $("$mpirun" --version 2>&1) in
-  *"Open MPI) "[1-4].*) options+=(--oversubscribe --bind-to none) label=(--tag-output) ;;
-  *"Open MPI"* | *PRRTE*) options+=(--map-by :OVERSUBSCRIBE --bind-to none) label=(--output tag) ;;
+  # It also refuses more ranks than cores.
+  *"(Open MPI) "[1-4].*) options+=("${open_mpi[@]}" --oversubscribe) label=(--tag-output) ;;
+  *"(Open MPI)"*) options+=("${open_mpi[@]}" --map-by :OVERSUBSCRIBE) label=(--output tag) ;;
   *HYDRA* | *Intel*) label=(-prepend-rank) ;;
   *) label=() ;;
 esac
-if [[ ${options[*]} == *--bind-to* && -n ${PYTHONPATH:-} ]]; then
-  options+=(-x PYTHONPATH) # Open MPI does not carry the environment to other nodes
-fi
 if [[ ${DISTSCAN_LABELS:-1} != 0 ]]; then
   options+=("${label[@]}")
 fi
 
 status=0
-# In the foreground, so that Ctrl-C reaches mpirun.
+# In the foreground, or Ctrl-C would not reach mpirun.
 timeout --foreground -k 10 "$limit" "$mpirun" "${options[@]}" "$@" || status=$?
 if ((SECONDS >= limit)) && [[ $status == 124 || $status == 137 ]]; then
   echo "mpirun.sh: ended after $limit s: $*" >&2

@@ -1,1 +1,111 @@
-"""Fixtures that every test file shares; the suite runs at any number of ranks."""
+"""What every test file shares. The suite runs, whole, at any number of ranks.
+
+Every rank draws the same global array from one seed, takes its own shard of it, and compares its
+part of the result with NumPy's scan of the whole. ``DISTSCAN_SEED=...`` repeats a run.
+"""
+
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+SEED = MPI.COMM_WORLD.bcast(int(os.environ.get("DISTSCAN_SEED") or np.random.SeedSequence().entropy % 10**9))  # fmt: skip
+
+
+def pytest_report_header() -> str:
+    return f"distscan: {MPI.COMM_WORLD.size} ranks, DISTSCAN_SEED={SEED}"
+
+
+def _no_gpu() -> str:
+    """Say why GPU tests cannot run here; empty where they can."""
+    try:
+        import cupy
+    except ImportError as error:
+        return f"no CuPy: {error}"
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"no GPU: {error}"
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if any(item.get_closest_marker("gpu") for item in items) and (reason := _no_gpu()):
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def comm() -> MPI.Intracomm:
+    return MPI.COMM_WORLD
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """The same stream on every rank, another one for every test."""
+    return np.random.default_rng([SEED, zlib.crc32(request.node.nodeid.encode())])
+
+
+@pytest.fixture(params=["numpy", pytest.param("cupy", marks=pytest.mark.gpu)])
+def xp(request: pytest.FixtureRequest, comm: MPI.Intracomm) -> ModuleType:
+    """NumPy, and on a GPU CuPy: the same tests drive both backends."""
+    if request.param == "numpy":
+        return np
+    import cupy
+
+    cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
+    return cupy
+
+
+@pytest.fixture
+def folder(comm: MPI.Intracomm) -> Iterator[Path]:
+    """One empty folder that all ranks share."""
+    with tempfile.TemporaryDirectory() if comm.rank == 0 else _nothing() as name:
+        yield Path(comm.bcast(name))
+        comm.Barrier()
+
+
+class _nothing:  # noqa: N801
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+Cut = Callable[[int], slice]
+
+
+@pytest.fixture(params=["even", "uneven", "holes", "first", "last"])
+def cut(
+    request: pytest.FixtureRequest, comm: MPI.Intracomm, rng: np.random.Generator
+) -> Cut:
+    """How a global array of n elements is dealt out: a function from n to this rank's slice."""
+
+    def bounds(n: int) -> slice:
+        size = comm.size
+        if request.param == "even":
+            ends = np.arange(size + 1) * n // size
+        elif request.param == "first":  # the first rank has everything
+            ends = np.full(size + 1, n)
+        elif request.param == "last":
+            ends = np.zeros(size + 1, int)
+        else:
+            inner = np.sort(rng.integers(0, n + 1, size - 1))
+            if request.param == "holes":  # every second shard is empty
+                inner[1::2] = inner[0 : len(inner) // 2 * 2 : 2]
+            ends = np.concatenate([[0], inner, [n]])
+        ends[0], ends[-1] = 0, n
+        return slice(int(ends[comm.rank]), int(ends[comm.rank + 1]))
+
+    return bounds
+
+
+def host(array: Any) -> np.ndarray:
+    """The array in host memory, whichever library it is of."""
+    return array.get() if hasattr(array, "get") else np.asarray(array)

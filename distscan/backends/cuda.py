@@ -73,7 +73,7 @@ class ScanAdd:
         """Compile, and allocate what shards like ``x`` [n] need beside their input and output."""
         self.types, self.n, self.device = types, x.size, x.device
         widest = max(types.x.itemsize, types.acc.itemsize)
-        self.policy = policy(widest)
+        self.policy = _policy(types)
         self._items = max(_VECTOR // widest, 1)
         self._tile = self.policy.threads * self.policy.rows * self._items
         with self.device:
@@ -140,7 +140,7 @@ class ScanAdd:
 
 def definitions(op: Operator, types: Types) -> dict[str, object]:
     """Return what ``kernels/scan_add.cu`` must be given for an operator and its types."""
-    chosen: Policy = policy(max(types.x.itemsize, types.acc.itemsize))
+    chosen = _policy(types)
     return {
         "DISTSCAN_X": _type(types.x),
         "DISTSCAN_T": _type(types.acc),
@@ -159,6 +159,11 @@ def load(op: Operator, types: Types, arch: str, device: int) -> tuple[Any, Any]:
     module = cupy.cuda.function.Module()
     module.load(code)
     return module.get_function("distscan_scan"), module.get_function("distscan_add")
+
+
+def _policy(types: Types) -> Policy:
+    x, acc, out = types.x.itemsize, types.acc.itemsize, types.out.itemsize
+    return policy(min(max(x, acc), max(acc, out)))
 
 
 def _type(dtype: np.dtype[Any]) -> str:

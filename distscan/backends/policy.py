@@ -13,6 +13,8 @@ class Policy(NamedTuple):
 
 
 def policy(itemsize: int) -> Policy:
-    """Choose by the size of the widest element that a kernel holds, in bytes."""
-    # 16 one-byte items to a vector, each in a register of its own: fewer rows, or they spill.
-    return Policy(threads=256, rows=2 if itemsize == 1 else 4, blocks=4, add_blocks=4)
+    """Choose by the size in bytes of the elements that fill a kernel's vectors."""
+    # Narrow items take a register each, 16 or 8 to a vector: fewer rows, or they spill.
+    if itemsize <= 2:
+        return Policy(threads=256, rows=2, blocks=2, add_blocks=4)
+    return Policy(threads=256, rows=2 if itemsize == 16 else 4, blocks=3, add_blocks=4)

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Usage: launch/wheel_check.sh
+# Builds the wheel, installs it into an empty environment, and runs it outside the repository.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source launch/setup.sh mpich lint
+mpirun=$PWD/launch/mpirun.sh
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+python -m build --wheel --outdir "$dir" >"$dir/log" || { cat "$dir/log" && exit 1; }
+wheel=$(echo "$dir"/*.whl)
+python -m venv "$dir/venv"
+PATH=$dir/venv/bin:$PATH
+unset PYTHONPATH
+cd "$dir"
+python -m pip install -q "${wheel}[mpich]"
+
+python - <<'PYTHON'
+import sys
+from pathlib import Path
+
+import distscan
+import numpy as np
+
+package = Path(distscan.__file__).parent
+assert package.is_relative_to(sys.prefix), f"{package} is not the installed package"
+for name in ("py.typed", "kernels/scan_add.cu", "kernels/tile.cuh"):
+    assert (package / name).is_file(), f"{name} is not in the wheel"
+np.save("x.npy", np.random.default_rng(0).integers(-9, 9, 100_003))
+PYTHON
+"$mpirun" 2 python -m distscan x.npy
+python -c 'import numpy as np
+np.testing.assert_array_equal(np.load("x.scan.npy"), np.load("x.npy").cumsum())'
+echo "wheel_check: ${wheel##*/} installs and scans"

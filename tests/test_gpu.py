@@ -1,0 +1,160 @@
+"""What only the GPU can get wrong: tile edges, alignment, streams, devices, 64-bit indices."""
+
+import distscan
+import numpy as np
+import pytest
+from conftest import host
+from data import OPS, exact, expected
+from distscan.shards import bounds
+from mpi4py import MPI
+from test_order import COMPOSE, maps, one_by_one
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def cp(comm):
+    import cupy
+
+    cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
+    return cupy
+
+
+def geometry(cp, code, op="sum"):
+    """Elements of a tile and the greatest number of runs, for a scan of this type."""
+    from distscan import dtypes, operators
+    from distscan.backends import cuda
+
+    operator = operators.resolve(op)
+    steps = cuda.ScanAdd(operator, dtypes.resolve(operator, code), cp.empty(1 << 28, code))
+    return steps._tile, steps._most_runs
+
+
+def mine(comm, n):
+    return slice(*bounds(n, comm.size, comm.rank))
+
+
+@pytest.mark.parametrize(("op", "code"), [("max", "b"), ("sum", "i"), ("sum", "f"), ("sum", "D")])
+def test_tile_edges(op, code, cp, comm, rng):
+    """Around one tile, several, and as many as there are blocks."""
+    tile, runs = geometry(cp, code, op)
+    for tiles in (1, 2, 3, runs - 1, runs, runs + 1, 2 * runs):
+        for n in (tiles * tile - 1, tiles * tile, tiles * tile + 1):
+            x = exact(rng, op, code, n) if op != "max" else rng.integers(-128, 127, n, "b")
+            want = expected(op, x)
+            out = cp.full(n, 85, want.dtype)
+            distscan.scan(cp.asarray(x), op, comm=MPI.COMM_SELF, out=out)
+            assert bool((out == cp.asarray(want)).all()), (op, code, n)
+
+
+@pytest.mark.parametrize("code", "bhfdFD")
+@pytest.mark.parametrize("shift_x", [0, 1, 3])
+@pytest.mark.parametrize("shift_out", [0, 1, 2])
+def test_alignment(code, shift_x, shift_out, cp, comm, rng):
+    """Arrays that begin anywhere; the bytes around the output stay as they were."""
+    for n in (0, 1, 2, 15, 5000, 100003):
+        x = exact(rng, "max", code, n)
+        part = mine(comm, n)
+        base = cp.zeros(shift_x + part.stop - part.start, code)
+        base[shift_x:] = cp.asarray(x[part])
+        out = cp.full(shift_out + part.stop - part.start + 5, 77, code)
+        distscan.cummax(base[shift_x:], out=out[shift_out:-5])
+        np.testing.assert_array_equal(host(out[shift_out:-5]), expected("max", x)[part])
+        assert bool((out[:shift_out] == 77).all())
+        assert bool((out[-5:] == 77).all())
+
+
+def test_element_that_no_vector_reaches(cp, comm, rng):
+    """complex128 on an 8-byte boundary: aligned for its parts, never for a vector."""
+    x = exact(rng, "sum", "D", 10007)
+    part = mine(comm, x.size)
+    base = cp.zeros(2 * (part.stop - part.start) + 1)
+    odd = base[1:].view("D")
+    odd[...] = cp.asarray(x[part])
+    np.testing.assert_array_equal(host(distscan.scan(odd)), np.cumsum(x)[part])
+
+
+def test_strides(cp, comm, rng):
+    x = exact(rng, "sum", "l", 30001)
+    part = mine(comm, x.size)
+    spread = cp.zeros(2 * (part.stop - part.start), "l")
+    spread[::2] = cp.asarray(x[part])
+    np.testing.assert_array_equal(host(distscan.scan(spread[::2])), np.cumsum(x)[part])
+    backwards = cp.asarray(x[part])[::-1].copy()[::-1]
+    out = cp.zeros(2 * (part.stop - part.start), "l")
+    distscan.scan(backwards, out=out[::2])
+    np.testing.assert_array_equal(host(out[::2]), np.cumsum(x)[part])
+    assert not out[1::2].any()
+
+
+def test_order_over_many_runs(cp, comm, rng):
+    x = maps(rng, 300007)
+    part = mine(comm, x.size)
+    np.testing.assert_array_equal(
+        host(distscan.scan(cp.asarray(x[part]), COMPOSE)), one_by_one(x)[part]
+    )
+
+
+def test_current_stream_and_device(cp, comm, rng):
+    """Work queued before the call is seen; the current device and stream stay."""
+    x = exact(rng, "sum", "f", 1 << 20)
+    part = mine(comm, x.size)
+    device = cp.cuda.Device().id
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        array = cp.asarray(x[part])
+        for _ in range(64):  # keeps the stream busy while the host goes on
+            array += 1
+            array -= 1
+        y = distscan.scan(array)
+        after = y * 2
+        assert cp.cuda.get_current_stream() == stream
+    stream.synchronize()
+    np.testing.assert_array_equal(host(after), 2 * expected("sum", x)[part])
+    assert cp.cuda.Device().id == device
+
+
+def test_same_answer_as_the_host(cp, comm, rng):
+    for op in OPS:
+        x = exact(rng, op, "i", 70001)
+        part = mine(comm, x.size)
+        np.testing.assert_array_equal(
+            host(distscan.scan(cp.asarray(x[part]), op)), distscan.scan(x[part], op)
+        )
+
+
+def test_host_memory_for_gpu_output(cp):
+    with pytest.raises(TypeError, match="both be in host memory or both on the GPU"):
+        distscan.scan(cp.zeros(4), out=np.zeros(4))
+
+
+def test_no_long_double(cp):
+    with pytest.raises(TypeError, match="does not exist on a GPU"):
+        distscan.scan(cp.zeros(4), dtype=np.longdouble)
+
+
+def test_torch_and_jax(cp, comm, rng):
+    """Through DLPack: the same kind out, on the same device."""
+    torch = pytest.importorskip("torch")
+    x = exact(rng, "sum", "f", 4001)
+    part = mine(comm, x.size)
+    device = cp.cuda.Device().id
+    y = distscan.scan(torch.tensor(x[part], device=f"cuda:{device}"))
+    assert isinstance(y, torch.Tensor)
+    assert y.device.index == device
+    np.testing.assert_array_equal(y.cpu().numpy(), expected("sum", x)[part])
+
+
+@pytest.mark.parametrize("n", [2**31 + 1, 2**32 + 5])
+@pytest.mark.timeout(300)
+def test_more_elements_than_32_bits_count(n, cp, comm):
+    """Every element follows from the one before it: y[i] = y[i-1] + x[i], modulo 256."""
+    start, stop = bounds(n, comm.size, comm.rank)
+    x = cp.random.randint(-128, 128, stop - start, dtype="b")
+    y = cp.full(stop - start, 85, "b")
+    distscan.scan(x, out=y)
+    assert bool((cp.diff(y) == x[1:]).all())
+    before = ([0] + comm.allgather(int(y[-1])))[comm.rank]
+    assert (int(y[0]) - int(x[0]) - before) % 256 == 0
+    del x, y
+    cp.get_default_memory_pool().free_all_blocks()

@@ -1,0 +1,79 @@
+"""Every kernel compiles, without a GPU, and none spills registers to memory."""
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from data import CODES, OPS
+from distscan import dtypes, operators
+from distscan.errors import KernelError
+from test_order import COMPOSE
+
+cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
+from distscan.backends import nvrtc  # noqa: E402
+
+EVERY = [(operators.resolve(op), code, None) for op in OPS for code in CODES]
+EVERY += [(operators.resolve("sum"), *pair) for pair in ("ie", "Fe", "D?", "f?")]  # dtype= given
+EVERY += [(COMPOSE, "L", None)]
+# One of each element size and of each width of the running value.
+SOME = [(operators.resolve(op), code, None) for op, code in
+        [("sum", "b"), ("max", "b"), ("min", "H"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
+         ("prod", "F"), ("prod", "D")]]  # fmt: skip
+
+
+def faults(case, arch):
+    """Compile one module; say what is wrong with it."""
+    op, code, dtype = case
+    types = dtypes.resolve(op, np.dtype(code), dtype)
+    name = f"{op.name} of {types} for sm_{arch}"
+    try:
+        code, report = nvrtc.build("scan_add.cu", cuda.definitions(op, types), arch)
+    except KernelError as error:
+        return f"{name}: {error}"
+    spills = [int(n) for n in re.findall(r"(\d+) bytes spill", report)]
+    if len(spills) != 4 or not code:  # stores and loads of two kernels
+        return f"{name}: no report of two kernels in {report!r}"
+    return f"{name}: spills {spills} bytes" if any(spills) else ""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("arch", "cases"), [("90", EVERY), ("80", SOME), ("100", SOME), ("120", SOME)]
+)
+def test_compiles_without_spills(arch, cases, comm):
+    """Each rank compiles its share; the results are kept between runs."""
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
+        found = list(pool.map(lambda case: faults(case, arch), cases[comm.rank :: comm.size]))
+    assert not any(found), "\n".join(filter(None, found))
+
+
+def test_compiler_errors_are_shown(tmp_path, monkeypatch):
+    broken = operators.Operator("broken", np.add, "a + nonsense", lambda dtype: dtype.type(0))
+    types = dtypes.resolve(broken, "f")
+    with pytest.raises(KernelError, match="nonsense"):
+        nvrtc.build("scan_add.cu", cuda.definitions(broken, types), "90")
+
+
+def test_one_process_compiles_and_the_others_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(nvrtc, "_cache", lambda: tmp_path)
+    compiled = []
+    compile_once = nvrtc._compile
+    monkeypatch.setattr(
+        nvrtc, "_compile", lambda *a: compiled.append(a) or compile_once(*a)
+    )
+    given = cuda.definitions(operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f"))
+    with ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(lambda _: nvrtc.build("scan_add.cu", given, "90"), range(4)))
+    assert len(compiled) == 1
+    assert len(set(built)) == 1
+    assert nvrtc.build("scan_add.cu", {**given, "DISTSCAN_ROWS": 2}, "90") != built[0]
+    assert len(compiled) == 2
+
+
+def test_an_older_nvrtc_gives_ptx(monkeypatch):
+    monkeypatch.setattr(nvrtc, "_cache", lambda: None)
+    given = cuda.definitions(operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f"))
+    code, _ = nvrtc.build("scan_add.cu", given, "999")
+    assert b".visible .entry distscan_scan" in code
