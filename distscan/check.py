@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from . import files
 from .backends.cpu import CHUNK
 from .errors import CheckError
-from .exchange import Comm, agreed
+from .exchange import Comm, agreed, everywhere
 from .files import File
 from .plan import Plan
 from .shards import bounds
@@ -53,7 +53,7 @@ def check(comm: Comm, plan: Plan, source: File, result: File) -> None:
                 break
     first = min((f for f in comm.allgather(found) if f is not None), default=None)
     if first is not None:
-        raise CheckError(f"element {first[0]} of the result is {first[1]}")
+        raise everywhere(CheckError(f"element {first[0]} of the result is {first[1]}"))
 
 
 class _Reference:

@@ -138,7 +138,7 @@ def _job(args: argparse.Namespace) -> Job:
     given = {name: value for name, value in vars(args).items() if name not in ("json", "quiet")}
     if args.output is None:
         stem = args.input.name.removesuffix(".npy")
-        given["output"] = args.input.with_name(f"{stem}.scan.npy")
+        given["output"] = args.input.parent / f"{stem}.scan.npy"
     return Job(**given)
 
 

@@ -68,10 +68,10 @@ def communicator(comm: Comm | None) -> Comm:
                 f"mpi4py loaded ({library}) differ; use the mpirun of that MPI"
             )
         return MPI.COMM_WORLD
-    if not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"comm must be an mpi4py intracommunicator, not {type(comm).__name__}")
     if comm == MPI.COMM_NULL:
         raise ValueError("comm is MPI.COMM_NULL: this rank is not part of the communicator")
+    if not isinstance(comm, MPI.Intracomm):
+        raise TypeError(f"comm must be an mpi4py intracommunicator, not {type(comm).__name__}")
     return comm
 
 
@@ -208,22 +208,23 @@ def agreed(comm: Comm) -> Iterator[dict[str, object]]:
     faults = comm.allgather(None if fault is None else _portable(fault))
     if any(faults):
         kind = next(found[0] for found in faults if found)
-        raise _mark(kind(_by_rank([found and found[1] for found in faults]))) from fault
+        raise everywhere(kind(_by_rank([found and found[1] for found in faults]))) from fault
     everyone = comm.allgather(terms)
     for name in everyone[0]:
         values = [other.get(name) for other in everyone]
         if len(set(values)) > 1:
-            raise _mark(DisagreementError(f"the ranks disagree on {name}: {_by_rank(values)}"))
-    raise _mark(DisagreementError("the ranks disagree on what they are doing"))
+            raise everywhere(DisagreementError(f"the ranks disagree on {name}: {_by_rank(values)}"))
+    raise everywhere(DisagreementError("the ranks disagree on what they are doing"))
 
 
-def _mark(fault: Exception) -> Exception:
+def everywhere(fault: Exception) -> Exception:
+    """Mark an exception that every rank is about to raise."""
     fault.__dict__["on_every_rank"] = True
     return fault
 
 
 def is_agreed(fault: Exception) -> bool:
-    """Whether every rank of several raises this exception too."""
+    """Whether every rank raises this exception too."""
     return "on_every_rank" in fault.__dict__
 
 

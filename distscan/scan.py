@@ -128,6 +128,8 @@ def _target(out: Any, shard: Any) -> Any:
         raise TypeError("out and x must both be in host memory or both on the GPU")
     if target.shape != shard.shape:
         raise ValueError(f"out has shape {target.shape}; the result has {shard.shape}")
+    if not arrays.is_cuda(target) and not target.flags.writeable:
+        raise ValueError("out is read-only")
     return target
 
 

@@ -4,7 +4,9 @@ Every rank draws the same global array from one seed, takes its own shard of it,
 part of the result with NumPy's scan of the whole. ``DISTSCAN_SEED=...`` repeats a run.
 """
 
+import functools
 import os
+import secrets
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,11 +18,33 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-SEED = MPI.COMM_WORLD.bcast(int(os.environ.get("DISTSCAN_SEED") or np.random.SeedSequence().entropy % 10**9))  # fmt: skip
+SEED = MPI.COMM_WORLD.bcast(int(os.environ.get("DISTSCAN_SEED") or secrets.randbelow(10**9)))
 
 
 def pytest_report_header() -> str:
     return f"distscan: {MPI.COMM_WORLD.size} ranks, DISTSCAN_SEED={SEED}"
+
+
+# Ranks above 0 print their failures alone: rank 0 speaks for the tests that pass.
+
+
+@pytest.hookimpl(trylast=True)  # after the terminal reporter is made
+def pytest_configure(config: pytest.Config) -> None:
+    if MPI.COMM_WORLD.rank > 0:
+        config.option.verbose = -2  # no header, no file names, no summary line
+        config.option.reportchars = "fE"  # no list of skipped tests, whatever -r asks for
+        # Left in place, since pytest-timeout writes its stacks through it.
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        reporter._show_progress_info = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> tuple[str, str, str] | None:
+    if MPI.COMM_WORLD.rank > 0 and not report.failed:
+        return report.outcome, "", ""  # counted, not shown
+    return None
 
 
 def _no_gpu() -> str:
@@ -66,6 +90,13 @@ def xp(request: pytest.FixtureRequest, comm: MPI.Intracomm) -> ModuleType:
 
 
 @pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """This rank's own: pytest's cleans up the folders of earlier runs, on all ranks at once."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
 def folder(comm: MPI.Intracomm) -> Iterator[Path]:
     """One empty folder that all ranks share."""
     with tempfile.TemporaryDirectory() if comm.rank == 0 else _nothing() as name:
@@ -73,7 +104,7 @@ def folder(comm: MPI.Intracomm) -> Iterator[Path]:
         comm.Barrier()
 
 
-class _nothing:  # noqa: N801
+class _nothing:
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
 
@@ -82,11 +113,10 @@ Cut = Callable[[int], slice]
 
 
 @pytest.fixture(params=["even", "uneven", "holes", "first", "last"])
-def cut(
-    request: pytest.FixtureRequest, comm: MPI.Intracomm, rng: np.random.Generator
-) -> Cut:
+def cut(request: pytest.FixtureRequest, comm: MPI.Intracomm, rng: np.random.Generator) -> Cut:
     """How a global array of n elements is dealt out: a function from n to this rank's slice."""
 
+    @functools.cache  # one cut a test
     def bounds(n: int) -> slice:
         size = comm.size
         if request.param == "even":

@@ -14,15 +14,16 @@ HOST_CODES = CODES + "gG"  # and those of the host alone
 def exact(rng: np.random.Generator, op: str, dtype: str, n: int) -> np.ndarray:
     """Draw n elements; no partial result of their scan is rounded in the accumulating type."""
     kind = np.dtype(dtype).kind
+    native = np.dtype(dtype).newbyteorder("=")
     if kind == "b":
         # Rare changes: a running maximum or minimum of coin flips is constant at once.
         return (rng.random(n) < 1 / (n + 1)) ^ (op == "min")
     if kind in "iu":
         limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, n, dtype, endpoint=True)
+        return rng.integers(limits.min, limits.max, n, native, endpoint=True).astype(dtype)
     if op == "sum":
         x = rng.integers(-8, 9, n).astype(dtype)
-        return x + 1j * rng.integers(-8, 9, n) if kind == "c" else x
+        return (x + 1j * rng.integers(-8, 9, n)).astype(dtype) if kind == "c" else x
     if op == "prod":
         if kind == "c":
             return (1j ** rng.integers(0, 4, n)).round().astype(dtype)

@@ -1,13 +1,14 @@
 """What only the GPU can get wrong: tile edges, alignment, streams, devices, 64-bit indices."""
 
-import distscan
 import numpy as np
 import pytest
 from conftest import host
 from data import OPS, exact, expected
-from distscan.shards import bounds
 from mpi4py import MPI
 from test_order import COMPOSE, maps, one_by_one
+
+import distscan
+from distscan.shards import bounds
 
 pytestmark = pytest.mark.gpu
 
@@ -154,7 +155,7 @@ def test_more_elements_than_32_bits_count(n, cp, comm):
     y = cp.full(stop - start, 85, "b")
     distscan.scan(x, out=y)
     assert bool((cp.diff(y) == x[1:]).all())
-    before = ([0] + comm.allgather(int(y[-1])))[comm.rank]
+    before = ([0, *comm.allgather(int(y[-1]))])[comm.rank]
     assert (int(y[0]) - int(x[0]) - before) % 256 == 0
     del x, y
     cp.get_default_memory_pool().free_all_blocks()

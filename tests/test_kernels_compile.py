@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from data import CODES, OPS
+from test_order import COMPOSE
+
 from distscan import dtypes, operators
 from distscan.errors import KernelError
-from test_order import COMPOSE
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import nvrtc  # noqa: E402
@@ -60,10 +61,10 @@ def test_one_process_compiles_and_the_others_read(tmp_path, monkeypatch):
     monkeypatch.setattr(nvrtc, "_cache", lambda: tmp_path)
     compiled = []
     compile_once = nvrtc._compile
-    monkeypatch.setattr(
-        nvrtc, "_compile", lambda *a: compiled.append(a) or compile_once(*a)
+    monkeypatch.setattr(nvrtc, "_compile", lambda *a: compiled.append(a) or compile_once(*a))
+    given = cuda.definitions(
+        operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f")
     )
-    given = cuda.definitions(operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f"))
     with ThreadPoolExecutor(4) as pool:
         built = list(pool.map(lambda _: nvrtc.build("scan_add.cu", given, "90"), range(4)))
     assert len(compiled) == 1
@@ -74,6 +75,8 @@ def test_one_process_compiles_and_the_others_read(tmp_path, monkeypatch):
 
 def test_an_older_nvrtc_gives_ptx(monkeypatch):
     monkeypatch.setattr(nvrtc, "_cache", lambda: None)
-    given = cuda.definitions(operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f"))
+    given = cuda.definitions(
+        operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f")
+    )
     code, _ = nvrtc.build("scan_add.cu", given, "999")
     assert b".visible .entry distscan_scan" in code

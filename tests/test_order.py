@@ -4,10 +4,11 @@ An element packs the map v -> m v + c over the integers modulo 2^32; combine(ear
 composes two maps. Maps compose associatively, and almost never commute.
 """
 
-import distscan
 import numpy as np
 import pytest
 from conftest import host
+
+import distscan
 
 WORD = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)

@@ -1,10 +1,12 @@
 """Every operator on every type, however the array is dealt out, against NumPy."""
 
-import distscan
 import numpy as np
 import pytest
-from conftest import Cut, host
+from conftest import host
 from data import CODES, HOST_CODES, OPS, exact, expected
+from mpi4py import MPI
+
+import distscan
 
 NAMED = {"sum": distscan.cumsum, "prod": distscan.cumprod, "max": distscan.cummax,
          "min": distscan.cummin}  # fmt: skip
@@ -12,8 +14,10 @@ NAMED = {"sum": distscan.cumsum, "prod": distscan.cumprod, "max": distscan.cumma
 
 def poisoned(xp, n, dtype):
     """An output that no right result looks like."""
-    return xp.frombuffer(b"\xa5" * (n * np.dtype(dtype).itemsize), dtype).copy() if n else xp.empty(
-        0, dtype
+    return (
+        xp.frombuffer(b"\xa5" * (n * np.dtype(dtype).itemsize), dtype).copy()
+        if n
+        else xp.empty(0, dtype)
     )
 
 
@@ -133,8 +137,6 @@ def test_float16_accumulates_in_float32(xp, cut):
 
 
 def test_ufuncs_and_mpi_ops(comm, cut, rng):
-    from mpi4py import MPI
-
     x = exact(rng, "sum", "l", 77)
     mine = cut(x.size)
     for ufunc, mpi in ((np.add, MPI.SUM), (np.multiply, MPI.PROD), (np.maximum, MPI.MAX),
@@ -152,6 +154,4 @@ def test_other_communicators(comm, rng):
     y = distscan.scan(x[::-1][100 - stop : 100 - start], comm=backwards)
     np.testing.assert_array_equal(y, np.cumsum(x[::-1])[100 - stop : 100 - start])
     backwards.Free()
-    from mpi4py import MPI
-
     np.testing.assert_array_equal(distscan.scan(x, comm=MPI.COMM_SELF), np.cumsum(x))

@@ -1,6 +1,9 @@
 """Who owns what."""
 
+from itertools import pairwise
+
 import pytest
+
 from distscan.shards import bounds, chunks
 
 
@@ -10,7 +13,7 @@ def test_shards_cover_everything_once(n, size):
     parts = [bounds(n, size, rank) for rank in range(size)]
     assert parts[0][0] == 0
     assert parts[-1][1] == n
-    assert all(left[1] == right[0] for left, right in zip(parts, parts[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in pairwise(parts))
     lengths = [stop - start for start, stop in parts]
     assert max(lengths) - min(lengths) <= 1
     assert lengths == sorted(lengths, reverse=True)

@@ -11,7 +11,7 @@ from ..dtypes import Types
 from ..errors import BackendError
 from ..operators import Operator
 from . import nvrtc
-from .policy import Policy, policy
+from .policy import policy
 
 # By dtype.kind and size in bytes; the names are those of kernels/types.cuh.
 _TYPES = {
@@ -31,6 +31,7 @@ _TYPES = {
     "c16": "complex<double>",
 }
 _VECTOR = 16  # bytes per access
+_RUNS = np.dtype([(name, np.int64) for name in ("n", "head", "tile", "runs")])  # scan.cuh
 
 
 def empty(n: int, dtype: np.dtype[Any]) -> Any:
@@ -52,7 +53,7 @@ def upload(piece: NDArray[Any], array: Any) -> None:
 
 def download(array: Any, buffer: NDArray[np.uint8]) -> NDArray[Any]:
     """Copy ``array`` into the host memory ``buffer`` and return it there."""
-    host = buffer[: array.nbytes].view(array.dtype)
+    host: NDArray[Any] = buffer[: array.nbytes].view(array.dtype)
     array.get(out=host)
     return host
 
@@ -73,7 +74,7 @@ class ScanAdd:
         """Compile, and allocate what shards like ``x`` [n] need beside their input and output."""
         self.types, self.n, self.device = types, x.size, x.device
         widest = max(types.x.itemsize, types.acc.itemsize)
-        self.policy = _policy(types)
+        self.policy = policy(types)
         self._items = max(_VECTOR // widest, 1)
         self._tile = self.policy.threads * self.policy.rows * self._items
         with self.device:
@@ -87,7 +88,7 @@ class ScanAdd:
             # The last block writes the total straight into the host's memory: no copy call.
             self._pinned = cupy.cuda.alloc_pinned_memory(types.acc.itemsize)
         self._total: NDArray[Any] = np.frombuffer(self._pinned, types.acc, 1)
-        self._shard = np.zeros(4, np.int64)  # struct Runs: n, head, tile, runs
+        self._shard = np.zeros((), _RUNS)
 
     def empty(self) -> Any:
         """Allocate a result [n] on the shard's device."""
@@ -106,7 +107,7 @@ class ScanAdd:
                     raise ValueError(f"{role} begins at an address that its type cannot have")
             head = self._head(x)
             runs = max(1, min(-(-(self.n - head) // self._tile), self._most_runs))
-            self._shard[:] = self.n, head, self._tile, runs
+            self._shard[...] = self.n, head, self._tile, runs
             arguments = (
                 x,
                 local,
@@ -123,7 +124,7 @@ class ScanAdd:
     def add(self, offset: NDArray[Any] | None, out: Any) -> None:
         """Combine ``offset`` and the blocks' own prefixes into ``out`` [n]."""
         local = out if self._wide is None else self._wide
-        runs = int(self._shard[3])
+        runs = int(self._shard["runs"])
         if self.n == 0 or (offset is None and runs == 1 and local is out):
             return
         by_value = np.zeros((), self.types.acc) if offset is None else offset
@@ -140,7 +141,7 @@ class ScanAdd:
 
 def definitions(op: Operator, types: Types) -> dict[str, object]:
     """Return what ``kernels/scan_add.cu`` must be given for an operator and its types."""
-    chosen = _policy(types)
+    chosen = policy(types)
     return {
         "DISTSCAN_X": _type(types.x),
         "DISTSCAN_T": _type(types.acc),
@@ -159,11 +160,6 @@ def load(op: Operator, types: Types, arch: str, device: int) -> tuple[Any, Any]:
     module = cupy.cuda.function.Module()
     module.load(code)
     return module.get_function("distscan_scan"), module.get_function("distscan_add")
-
-
-def _policy(types: Types) -> Policy:
-    x, acc, out = types.x.itemsize, types.acc.itemsize, types.out.itemsize
-    return policy(min(max(x, acc), max(acc, out)))
 
 
 def _type(dtype: np.dtype[Any]) -> str:

@@ -1,0 +1,126 @@
+"""What may be passed as x and out: views, sequences, other libraries' arrays."""
+
+import numpy as np
+import pytest
+from data import exact
+
+import distscan
+from distscan import arrays
+
+
+class Foreign:
+    """An array of another library: all that is known of it is DLPack."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __array_namespace__(self):
+        return Library
+
+
+class Library:
+    """Its namespace."""
+
+    @staticmethod
+    def from_dlpack(array):
+        return Foreign(np.from_dlpack(array))
+
+
+def test_sequences_and_scalars(comm):
+    np.testing.assert_array_equal(
+        distscan.scan([1, 2]), np.cumsum(np.tile([1, 2], comm.size))[2 * comm.rank :][:2]
+    )
+    np.testing.assert_array_equal(distscan.scan(3), [3 * comm.rank + 3])
+    assert distscan.scan(np.float32(3)).dtype == np.float32
+
+
+def test_dlpack(cut, rng):
+    x = exact(rng, "sum", "d", 100)
+    mine = cut(100)
+    y = distscan.scan(Foreign(x[mine]))
+    assert isinstance(y, Foreign)
+    np.testing.assert_array_equal(y.array, np.cumsum(x)[mine])
+    out = Foreign(np.full(mine.stop - mine.start, -1.0))
+    assert distscan.scan(Foreign(x[mine]), out=out) is out
+    np.testing.assert_array_equal(out.array, np.cumsum(x)[mine])
+
+
+def test_dlpack_of_an_unknown_device():
+    class Elsewhere(Foreign):
+        def __dlpack_device__(self):
+            return (10, 0)
+
+    with pytest.raises(TypeError, match="DLPack device type 10"):
+        distscan.scan(Elsewhere(np.zeros(3)))
+
+
+def test_nothing_is_copied_on_the_way_in():
+    x = np.arange(10.0)
+    for same in (x, x[::2], x[::-1]):
+        assert arrays.borrow(same) is same
+    assert np.shares_memory(arrays.borrow(Foreign(x)), x)
+
+
+def test_flattened(xp, comm, rng):
+    x = exact(rng, "sum", "l", 6 * comm.size).reshape(2 * comm.size, 3)
+    mine = slice(2 * comm.rank, 2 * comm.rank + 2)
+    y = distscan.scan(xp.asarray(x[mine]))
+    want = np.cumsum(x)[6 * comm.rank :][:6]
+    np.testing.assert_array_equal(y.get() if xp is not np else y, want)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_the_only_axis(axis, cut, rng):
+    x = exact(rng, "sum", "l", 50)
+    np.testing.assert_array_equal(distscan.scan(x[cut(50)], axis=axis), np.cumsum(x)[cut(50)])
+
+
+def test_strides_and_byte_order(cut, rng):
+    x = exact(rng, "sum", "d", 40001)
+    mine = cut(x.size)
+    spread = np.zeros(2 * (mine.stop - mine.start))
+    spread[::2] = x[mine]
+    np.testing.assert_array_equal(distscan.scan(spread[::2]), np.cumsum(x)[mine])
+    backwards = x[mine][::-1].copy()[::-1]
+    np.testing.assert_array_equal(distscan.scan(backwards), np.cumsum(x)[mine])
+    swapped = distscan.scan(x[mine].astype(">f8"))
+    assert swapped.dtype == np.float64
+    np.testing.assert_array_equal(swapped, np.cumsum(x)[mine])
+    out = np.zeros(2 * (mine.stop - mine.start))
+    distscan.scan(x[mine], out=out[1::2])
+    np.testing.assert_array_equal(out[1::2], np.cumsum(x)[mine])
+    assert not out[::2].any()
+
+
+def test_read_only_input(cut, rng):
+    x = exact(rng, "sum", "l", 99)
+    x.flags.writeable = False
+    np.testing.assert_array_equal(distscan.scan(x[cut(99)]), np.cumsum(x)[cut(99)])
+
+
+@pytest.mark.parametrize("shift", [-3, -1, 1, 5])
+def test_output_overlaps_input(shift, xp, cut, rng):
+    """As in NumPy: the result is that of the input as it was."""
+    x = exact(rng, "sum", "l", 50001)
+    mine = cut(x.size)
+    n = mine.stop - mine.start
+    base = xp.zeros(n + 10, "l")
+    base[5 : 5 + n] = xp.asarray(x[mine])
+    out = base[5 + shift : 5 + shift + n]
+    distscan.scan(base[5 : 5 + n], out=out)
+    np.testing.assert_array_equal(out.get() if xp is not np else out, np.cumsum(x)[mine])
+
+
+def test_same_memory_another_type(cut, rng):
+    """In place over other bits: int64 in, float64 out, one buffer."""
+    x = rng.integers(-9, 9, 40001)
+    mine = cut(x.size)
+    buffer = x[mine].copy()
+    distscan.scan(buffer, out=buffer.view("d"))
+    np.testing.assert_array_equal(buffer.view("d"), np.cumsum(x.astype("d"))[mine])

@@ -1,0 +1,248 @@
+"""``python -m distscan``: what it writes, prints and returns."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from data import OPS, exact, expected
+
+from distscan import cli, files
+from distscan.backends import cpu
+
+KEYS = ["elements", "dtype_in", "dtype_out", "op", "ranks", "nodes", "backend", "device",
+        "strategy", "total", "output", "seconds"]  # fmt: skip
+PHASES = ["read", "reduce", "exscan", "scan", "write", "all"]
+
+
+@pytest.fixture
+def run(comm, folder, capsys, monkeypatch):
+    """Run the command line in the shared folder; return (status, stdout, stderr) of rank 0."""
+    monkeypatch.chdir(folder)
+
+    def run(*arguments):
+        status = cli.main(arguments)
+        assert set(comm.allgather(status)) == {status}
+        out, err = capsys.readouterr()
+        if comm.rank > 0:
+            assert not out
+            assert not err
+        return (status, *comm.bcast((out, err)))
+
+    return run
+
+
+@pytest.fixture
+def save(comm, folder):
+    """Write an input that every rank then sees."""
+
+    def save(name, x):
+        if comm.rank == 0:
+            np.save(folder / name, x, allow_pickle=True)
+        comm.Barrier()
+
+    return save
+
+
+def left(comm, folder):
+    """What is in the folder."""
+    comm.Barrier()
+    names = sorted(os.listdir(folder))
+    comm.Barrier()
+    return names
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("code", ["<f4", ">i2", "?", "<c16", "<f2"])
+def test_the_main_job(op, code, run, save, folder, comm, rng):
+    x = exact(rng, op, code, 40003)
+    save("x.npy", x)
+    status, out, err = run("x.npy", "--op", op, "--check")
+    assert status == 0, err
+    y = np.load(folder / "x.scan.npy")
+    want = expected(op, x.astype(x.dtype.newbyteorder("=")))
+    assert y.dtype == want.dtype
+    np.testing.assert_array_equal(y, want)
+    assert left(comm, folder) == ["x.npy", "x.scan.npy"]
+    assert f"{op} of 40003 elements" in out
+    assert "(checked)" in out
+    assert [line for line in err.splitlines() if line] == [
+        f"distscan: {phase}" for phase in ("read", "scan", "write", "check")
+    ]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_fewer_elements_than_ranks(n, run, save, folder):
+    save("x.npy", np.arange(n) + 3)
+    status, out, err = run("x.npy", "--json", "--check")
+    assert status == 0, err
+    np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), np.cumsum(np.arange(n) + 3))
+    assert json.loads(out)["total"] == int((np.arange(n) + 3).sum())
+
+
+def test_pieces(run, save, folder, rng, monkeypatch):
+    """Files much larger than the buffer that they pass through."""
+    monkeypatch.setattr(files, "PIECE", 1 << 10)
+    x = rng.integers(-9, 9, 30011).astype(">i4")
+    save("x.npy", x)
+    status, _, err = run("x.npy", "--check")
+    assert status == 0, err
+    np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), np.cumsum(x))
+
+
+def test_json(run, save, comm):
+    save("x.npy", np.arange(10, dtype="i2"))
+    status, out, _ = run("x.npy", "-o", "y.npy", "--json", "--quiet", "--backend", "cpu")
+    assert status == 0
+    report = json.loads(out)
+    assert list(report) == KEYS
+    assert list(report["seconds"]) == PHASES
+    assert {key: report[key] for key in KEYS[:7]} == {
+        "elements": 10, "dtype_in": "int16", "dtype_out": "int64", "op": "sum",
+        "ranks": comm.size, "nodes": 1, "backend": "cpu",
+    }  # fmt: skip
+    assert (report["strategy"], report["total"], report["output"]) == ("scan-add", 45, "y.npy")
+    assert report["seconds"]["reduce"] == 0
+    assert report["seconds"]["all"] >= report["seconds"]["read"] > 0
+
+
+@pytest.mark.parametrize(
+    ("x", "op", "total"),
+    [
+        (np.array([1.0, np.nan]), "sum", "nan"),
+        (np.array([1 + 2j]), "sum", [1.0, 2.0]),
+        (np.array([-np.inf]), "max", "-inf"),
+        (np.array([True, True]), "max", True),
+        (np.array([2**63 - 1, 1], "u8"), "sum", 2**63),
+        (np.zeros(0), "prod", 1),
+        (np.zeros(0), "max", None),
+        (np.array([0.5], "g"), "sum", 0.5),
+    ],
+)
+def test_totals_in_json(x, op, total, run, save):
+    save("x.npy", x)
+    status, out, err = run("x.npy", "--op", op, "--json")
+    assert status == 0, err
+    assert json.loads(out)["total"] == total
+
+
+def test_dtype_and_default_backend(run, save, folder):
+    save("x.npy", np.array([1.75, 2.75, 3.75]))
+    status, out, _ = run("x.npy", "--dtype", "int32", "--check")
+    assert status == 0
+    np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), np.array([1, 3, 6], "i4"))
+    assert "backend cpu" in out or "backend cuda" in out
+
+
+def test_output_is_kept_unless_forced(run, save, folder, comm):
+    save("x.npy", np.arange(5))
+    save("x.scan.npy", np.array([7]))
+    status, out, err = run("x.npy")
+    assert (status, out) == (2, "")
+    assert "x.scan.npy exists; --force replaces it" in err
+    np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), [7])
+    comm.Barrier()
+    assert run("x.npy", "--force")[0] == 0
+    np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), np.cumsum(np.arange(5)))
+
+
+def test_input_replaced_by_its_scan(run, save, folder):
+    save("x.npy", np.arange(5.0))
+    assert run("x.npy", "-o", "x.npy", "--force", "--check")[0] == 0
+    np.testing.assert_array_equal(np.load(folder / "x.npy"), np.cumsum(np.arange(5.0)))
+
+
+BAD = {
+    "nothing": ([], "the following arguments are required: INPUT"),
+    "unknown": (["x.npy", "--fast"], "unrecognized arguments: --fast"),
+    "operator": (["x.npy", "--op", "mean"], "invalid choice: 'mean'"),
+    "missing": (["none.npy"], "cannot read none.npy: No such file"),
+    "directory": (["."], "not a regular file"),
+    "dtype": (["x.npy", "--dtype", "nonsense"], "nonsense"),
+    "text dtype": (["x.npy", "--dtype", "U4"], "dtype is <U4"),
+    "axis": (["x.npy", "--axis", "3"], "axis 3 is out of bounds"),
+    "exclusive": (["x.npy", "--exclusive"], "exclusive= is not implemented yet"),
+    "initial": (["x.npy", "--initial", "3"], "initial= is not implemented yet"),
+    "reverse": (["x.npy", "--reverse"], "reverse= is not implemented yet"),
+    "strategy": (["x.npy", "--strategy", "fused"], "'fused' is not implemented yet"),
+    "output": (["x.npy", "-o", "none/y.npy"], "there is no directory none"),
+    "objects": (["objects.npy"], "holds pickled Python objects"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_and_inputs(case, run, save, folder, comm):
+    arguments, message = BAD[case]
+    save("x.npy", np.arange(5))
+    save("objects.npy", np.array([{}, 1], object))
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("distscan: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert left(comm, folder) == ["objects.npy", "x.npy"]
+
+
+@pytest.mark.parametrize("method", ["scan", "add"])
+def test_a_fault_midway_leaves_no_output(method, run, save, folder, comm, monkeypatch):
+    def fails(*_):
+        raise MemoryError("no room")
+
+    save("x.npy", np.arange(100))
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(cpu.ScanAdd, method, fails)
+    status, out, err = run("x.npy", "--quiet", "--backend", "cpu")
+    assert (status, out) == (1, "")
+    assert "no room" in err
+    assert err.count("\n") == 1
+    assert left(comm, folder) == ["x.npy"]
+
+
+@pytest.mark.parametrize(("op", "code"), [("sum", "i4"), ("sum", "f8"), ("max", "f4"),
+                                          ("prod", "c16"), ("sum", "f2")])  # fmt: skip
+def test_check_finds_the_first_difference(op, code, run, save, folder, comm, monkeypatch):
+    """One element of one rank is spoilt between the scan and the file."""
+    n = 5003
+    save("x.npy", np.full(n, 2 if op == "sum" else 1).astype(code))
+    write = files.write
+
+    def spoilt(file, start, pieces):
+        def spoil():
+            for piece in pieces:
+                copy = piece.copy()
+                if comm.rank == comm.size - 1:
+                    copy[[-2, -1]] = 77  # the first of two is to be named
+                yield copy
+
+        write(file, start, spoil())
+
+    monkeypatch.setattr(files, "write", spoilt)
+    status, out, err = run("x.npy", "--check", "--quiet", "--op", op)
+    assert (status, out) == (1, "")
+    assert f"element {n - 2} of the result is " in err
+    assert left(comm, folder) == ["x.npy"]
+
+
+def test_check_allows_rounding(run, save, rng):
+    save("x.npy", rng.normal(size=50000).astype("f"))
+    status, _, err = run("x.npy", "--check")
+    assert status == 0, err
+
+
+def test_cuda_without_gpu(run, save, comm):
+    """A line that says what to install, or, where there is a GPU, the scan on it."""
+    save("x.npy", np.arange(9))
+    status, out, err = run("x.npy", "--backend", "cuda", "--json", "--quiet")
+    if status == 0:
+        assert json.loads(out)["backend"] == "cuda"
+    else:
+        assert status == 1
+        assert "pip install 'distscan[cuda13]'" in err or "no usable NVIDIA GPU" in err
+
+
+def test_help_and_version(run):
+    status, out, err = run("--help")
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: python -m distscan")
+    status, out, err = run("--version")
+    assert (status, out, err) == (0, "distscan 0.1.0\n", "")

@@ -1,0 +1,87 @@
+"""The exchange of totals, and agreement."""
+
+import numpy as np
+import pytest
+from data import HOST_CODES, OPS, exact
+from mpi4py import MPI
+from test_order import COMPOSE, maps, one_by_one
+
+from distscan import exchange, operators
+from distscan.exchange import agreed
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("code", HOST_CODES)
+def test_offsets_are_numpys(op, code, comm, rng):
+    """What rank r gets is the scan of the totals, one element behind; some shards are empty."""
+    totals = exact(rng, op, code, comm.size)
+    empty = rng.random(comm.size) < 0.4
+    mine = None if empty[comm.rank] else np.array(totals[comm.rank])
+    offset = exchange.exscan(comm, operators.BUILTIN[op], np.dtype(code), mine)
+    before = totals[: comm.rank][~empty[: comm.rank]]
+    if comm.rank == 0:
+        assert offset is None
+    elif before.size:
+        assert offset.dtype == totals.dtype
+        want = OPS[op].reduce(before, dtype=totals.dtype)
+        assert offset[()] == want
+    elif offset is not None:  # the exact identity
+        assert offset[()] == operators.BUILTIN[op].identity(np.dtype(code))
+
+
+def test_order_of_ranks(comm, rng):
+    totals = maps(rng, comm.size)
+    offset = exchange.exscan(comm, COMPOSE, totals.dtype, np.array(totals[comm.rank]))
+    if comm.rank:
+        assert offset[()] == one_by_one(totals)[comm.rank - 1]
+
+
+def test_maximum_of_nan(comm):
+    """MPI_MAX may lose a NaN; NumPy's maximum may not."""
+    total = np.array(np.nan if comm.rank == 0 else float(comm.rank))
+    offset = exchange.exscan(comm, operators.BUILTIN["max"], total.dtype, total)
+    assert comm.rank == 0 or np.isnan(offset[()])
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("code", HOST_CODES)
+def test_identity_changes_nothing(op, code, rng):
+    operator = operators.BUILTIN[op]
+    x = exact(rng, op, code, 50)
+    if x.dtype.kind in "fc" and op == "sum":
+        x[:2] = [-0.0, 0.0]
+    identity = operator.identity(x.dtype)
+    for y in (operator.combine(identity, x), operator.combine(x, identity)):
+        assert y.dtype == x.dtype
+        np.testing.assert_array_equal(y, x)
+        if x.dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+
+
+def test_node(comm, monkeypatch):
+    node = exchange.node(comm)
+    assert 0 <= node.local_rank < comm.size
+    assert 1 <= node.nodes <= comm.size
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", str(comm.rank + 7))
+    assert exchange.node(comm).local_rank == comm.rank + 7
+
+
+def test_op_names():
+    ops = MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN, MPI.BAND, MPI.LXOR
+    names = ["sum", "prod", "max", "min", "bitwise_and", "logical_xor"]
+    assert [exchange.op_name(op) for op in ops] == names
+    assert exchange.op_name("sum") == "sum"
+    assert exchange.op_name(MPI.REPLACE) is MPI.REPLACE
+
+
+def test_agreed_lets_success_through(comm):
+    with agreed(comm) as same:
+        same["a"] = 1
+        value = comm.rank
+    assert value == comm.rank
+
+
+def test_agreed_marks_what_all_raise(comm):
+    with pytest.raises(KeyError if comm.size == 1 else LookupError) as caught, agreed(comm):
+        raise KeyError("everywhere")
+    assert exchange.is_agreed(caught.value) == (comm.size > 1)

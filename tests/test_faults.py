@@ -1,0 +1,174 @@
+"""Every rank raises, or none does; nothing hangs, and the ranks can go on together afterwards."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import distscan
+from distscan import exchange
+from distscan.errors import DisagreementError, LaunchError
+
+
+@pytest.fixture(autouse=True)
+def still_together(comm):
+    """After every fault the ranks are in step: the next scan is right."""
+    yield
+    x = np.arange(5) + comm.rank
+    whole = np.concatenate(comm.allgather(x))
+    mine = slice(5 * comm.rank, 5 * comm.rank + 5)
+    np.testing.assert_array_equal(distscan.scan(x), np.cumsum(whole)[mine])
+
+
+def everywhere(comm, kind, message, call):
+    """The call raises the same exception on every rank; return its text."""
+    with pytest.raises(kind, match=message) as caught:
+        call()
+    texts = comm.allgather((type(caught.value).__name__, str(caught.value)))
+    assert len(set(texts)) == 1
+    return texts[0][1]
+
+
+BAD = {
+    "objects": (TypeError, "x is object", lambda: {"x": np.array([{}, []], object)}),
+    "strings": (TypeError, "x is <U1", lambda: {"x": np.array(["a"])}),
+    "dates": (TypeError, "x is datetime64", lambda: {"x": np.zeros(3, "M8[s]")}),
+    "records": (TypeError, "x is ", lambda: {"x": np.zeros(3, [("a", "i4")])}),
+    "masked": (TypeError, "masked", lambda: {"x": np.ma.masked_array([1, 2], [0, 1])}),
+    "axis": (np.exceptions.AxisError, "axis 1 is out of bounds", lambda: {"axis": 1}),
+    "axis type": (TypeError, "as an integer", lambda: {"axis": "first"}),
+    "out length": (ValueError, "out has shape", lambda: {"out": np.zeros(7)}),
+    "out shape": (ValueError, "out has shape", lambda: {"out": np.zeros((1, 3))}),
+    "out read-only": (ValueError, "read-only", lambda: {"out": readonly()}),
+    "dtype": (TypeError, "dtype is <U", lambda: {"dtype": "U3"}),
+    "no dtype": (TypeError, "nonsense", lambda: {"dtype": "nonsense"}),
+    "op": (ValueError, "unknown operator 'mean'", lambda: {"op": "mean"}),
+    "op type": (TypeError, "op must be", lambda: {"op": 3}),
+    "ufunc": (ValueError, "unknown operator 'sin'", lambda: {"op": np.sin}),
+    "strategy": (ValueError, "unknown strategy", lambda: {"strategy": "fast"}),
+}
+
+
+def readonly():
+    array = np.zeros(3)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("who", ["first", "last", "every"])
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments(case, who, comm):
+    kind, message, make = BAD[case]
+    guilty = {"first": [0], "last": [comm.size - 1], "every": list(range(comm.size))}[who]
+    arguments = {"x": np.zeros(3)} | (make() if comm.rank in guilty else {})
+    text = everywhere(comm, kind, message, lambda: distscan.scan(**arguments))
+    if comm.size > 1:
+        named = "every rank" if len(guilty) == comm.size else f"rank {guilty[0]}"
+        assert text.startswith(f"{named}: ")
+
+
+@pytest.mark.parametrize(
+    ("named", "form"),
+    [
+        ("exclusive", {"exclusive": True}),
+        ("initial", {"initial": 0}),
+        ("reverse", {"reverse": True}),
+        ("segments", {"segments": np.zeros(3, bool)}),
+        ("reduce-scan", {"strategy": "reduce-scan"}),
+        ("single-pass", {"strategy": "single-pass"}),
+        ("fused", {"strategy": "fused"}),
+        ("logaddexp", {"op": "logaddexp"}),
+        ("bitwise_and", {"op": "bitwise_and"}),
+        ("logical_or", {"op": np.logical_or}),
+        ("bitwise_xor", {"op": MPI.BXOR}),
+        ("axis=0", {"x": np.zeros((2, 2)), "axis": 0}),
+        ("axis=-1", {"x": np.zeros((2, 2)), "axis": -1}),
+    ],
+)
+def test_what_is_not_there_yet_says_so(named, form, comm):
+    everywhere(comm, NotImplementedError, named, lambda: distscan.scan(**{"x": np.zeros(3)} | form))
+
+
+def test_disagreement(comm):
+    if comm.size == 1:
+        pytest.skip("one rank cannot disagree")
+    last = comm.rank == comm.size - 1
+    for ours, theirs, what in (
+        ({"x": np.zeros(3)}, {"x": np.zeros(3, "f")}, "dtype of x"),
+        ({"x": np.zeros(3), "op": "sum"}, {"x": np.zeros(3), "op": "max"}, "on op"),
+        ({"x": np.zeros((2, 3))}, {"x": np.zeros((2, 4))}, "shape beyond axis 0"),
+        ({"x": np.zeros(3)}, {"x": np.zeros(3), "dtype": "f"}, "accumulating dtype"),
+    ):
+        arguments = theirs if last else ours
+        text = everywhere(comm, DisagreementError, what, lambda a=arguments: distscan.scan(**a))
+        assert f"rank {comm.size - 1}: " in text
+
+
+def test_memory(comm, monkeypatch):
+    """One rank runs out of memory before the exchange, or during the scan itself."""
+    from distscan.backends import cpu
+
+    def full(*_):
+        raise MemoryError("no room for 8 elements")
+
+    for method in ("empty", "scan", "add"):
+        with monkeypatch.context() as patch:
+            if comm.rank == comm.size - 1:
+                patch.setattr(cpu.ScanAdd, method, full)
+            everywhere(comm, MemoryError, "no room", lambda: distscan.scan(np.zeros(8)))
+
+
+def test_operator_that_fails(comm):
+    """An exception inside the exchange itself, where MPI calls Python."""
+    if comm.size < 3:
+        pytest.skip("two ranks have no totals to combine")
+
+    def combine(a, b):
+        if np.ndim(b) == 0:
+            raise ZeroDivisionError("totals do not combine")
+        return b
+
+    op = distscan.Operator("fails", combine, "b", lambda dtype: dtype.type(0))
+    everywhere(comm, ZeroDivisionError, "totals", lambda: distscan.scan(np.arange(3), op))
+
+
+def test_communicators_that_cannot_be():
+    with pytest.raises(TypeError, match="intracommunicator, not int"):
+        distscan.scan(np.zeros(3), comm=5)
+    with pytest.raises(ValueError, match="COMM_NULL"):
+        distscan.scan(np.zeros(3), comm=MPI.COMM_NULL)
+
+
+def test_another_launcher(comm, monkeypatch):
+    """Started as 8 by a launcher this MPI does not know: not 8 scans of one rank."""
+    if comm.size > 1:
+        pytest.skip("MPI and launcher agree here")
+    monkeypatch.setenv("PMI_SIZE", "8")
+    with pytest.raises(LaunchError, match="started 8 ranks but MPI sees 1"):
+        distscan.scan(np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        (["a", "a"], "every rank: a"),
+        ([None, "a", "a", "a", None, "a"], "ranks 1-3, 5: a"),
+        (["a", "b", None], "rank 0: a; rank 1: b"),
+        (list("abcdef"), "rank 0: a; rank 1: b; rank 2: c; rank 3: d; and 2 more faults"),
+    ],
+)
+def test_faults_by_rank(messages, text):
+    assert exchange._by_rank(messages) == text
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (MemoryError("x"), MemoryError),
+        (np.exceptions.AxisError(3, 1), np.exceptions.AxisError),
+        (UnicodeDecodeError("utf8", b"x", 0, 1, "bad"), UnicodeError),
+        (type("Local", (OSError,), {})("gone"), OSError),
+        (KeyError("k"), LookupError),
+    ],
+)
+def test_exceptions_travel_as_what_every_rank_knows(fault, kind):
+    assert exchange._portable(fault) == (kind, str(fault))

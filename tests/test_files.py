@@ -1,0 +1,156 @@
+"""Every .npy that NumPy writes is read; what is none is refused in one line."""
+
+import os
+
+import numpy as np
+import pytest
+from numpy.lib import format as npy
+
+from distscan import files
+from distscan.errors import InputError, OutputError
+
+
+def whole(file, piece=1 << 10):
+    """All elements of a file, read through a small buffer."""
+    parts = [p.copy() for _, p in files.read(file, 0, file.n, np.empty(piece, np.uint8))]
+    return np.concatenate(parts) if parts else np.empty(0, file.dtype.newbyteorder("="))
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("code", ["<f4", ">f4", "<i8", ">i2", "|b1", "|u1", ">c16", "<f2", ">c8"])
+@pytest.mark.parametrize("n", [0, 1, 1000])
+def test_versions_and_byte_orders(version, code, n, tmp_path, rng):
+    x = rng.integers(0, 100, n).astype(code)
+    with (tmp_path / "x.npy").open("wb") as stream:
+        npy.write_array(stream, x, version=version)
+    file = files.inspect(tmp_path / "x.npy")
+    assert file.n == n
+    y = whole(file)
+    assert y.dtype.isnative
+    np.testing.assert_array_equal(y, x)
+
+
+def test_a_part(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(1000))
+    file = files.inspect(tmp_path / "x.npy")
+    pieces = [(at, p.copy()) for at, p in files.read(file, 300, 700, np.empty(800, np.uint8))]
+    assert [at for at, _ in pieces] == [0, 100, 200, 300]
+    np.testing.assert_array_equal(np.concatenate([p for _, p in pieces]), np.arange(300, 700))
+
+
+def test_shapes(tmp_path):
+    for name, x in {"0d": np.array(5.0), "2d": np.arange(6).reshape(2, 3)}.items():
+        np.save(tmp_path / f"{name}.npy", x)
+        np.testing.assert_array_equal(whole(files.inspect(tmp_path / f"{name}.npy")), x.ravel())
+    np.save(tmp_path / "f1.npy", np.asfortranarray(np.arange(5)))
+    np.testing.assert_array_equal(whole(files.inspect(tmp_path / "f1.npy")), np.arange(5))
+    np.save(tmp_path / "f2.npy", np.asfortranarray(np.zeros((2, 3))))
+    with pytest.raises(NotImplementedError, match="2-d in Fortran order"):
+        files.inspect(tmp_path / "f2.npy")
+
+
+def header(text):
+    data = text.encode("latin1") + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(data).to_bytes(2, "little") + data
+
+
+def npy_bytes(tmp_path, x):
+    np.save(tmp_path / "good.npy", x, allow_pickle=True)
+    return (tmp_path / "good.npy").read_bytes()
+
+
+BAD = {
+    "empty": ("not a .npy", lambda _: b""),
+    "text": ("not a .npy", lambda _: b"1.0, 2.0\n"),
+    "magic only": ("not a .npy", lambda _: b"\x93NUMPY"),
+    "version 9": ("not a .npy", lambda _: b"\x93NUMPY\x09\x00" + b"\0" * 64),
+    "no dict": ("not a .npy", lambda _: header("[1, 2]")),
+    "code": ("not a .npy", lambda _: header("__import__('os').getcwd()")),
+    "cut header": ("not a .npy", lambda t: npy_bytes(t, np.zeros(9))[:40]),
+    "truncated": ("truncated", lambda t: npy_bytes(t, np.zeros(9))[:-1]),
+    "negative": (
+        "impossible shape",
+        lambda _: header("{'descr': '<f4', 'fortran_order': False, 'shape': (-4,)}"),
+    ),
+    "huge": (
+        "truncated",
+        lambda _: header("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999999,)}"),
+    ),
+    "pickled": ("pickled", lambda t: npy_bytes(t, np.array([{}, 1], object))),
+    "strings": ("holds <U1", lambda t: npy_bytes(t, np.array(["a"]))),
+    "dates": ("holds datetime64", lambda t: npy_bytes(t, np.zeros(3, "M8[s]"))),
+    "records": ("holds ", lambda t: npy_bytes(t, np.zeros(3, [("a", "f4")]))),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_refused(case, tmp_path):
+    message, make = BAD[case]
+    path = tmp_path / "x.npy"
+    path.write_bytes(make(tmp_path))
+    with pytest.raises(InputError, match=message) as caught:
+        files.inspect(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_a_file(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        files.inspect(tmp_path / "none.npy")
+    with pytest.raises(InputError, match="not a regular file"):
+        files.inspect(tmp_path)
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(InputError, match="not a regular file"):
+        files.inspect(tmp_path / "pipe.npy")
+
+
+def test_shrinks_while_read(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(100))
+    file = files.inspect(tmp_path / "x.npy")
+    os.truncate(tmp_path / "x.npy", 500)
+    with pytest.raises(InputError, match="became shorter"):
+        whole(file)
+
+
+@pytest.mark.parametrize("code", "?bhlefdgFD")
+def test_written_in_parts(code, tmp_path, rng):
+    x = rng.integers(0, 2, 100).astype(code)
+    part = files.create(tmp_path / "y.npy", x.dtype, 100)
+    files.write(part, 60, [x[60:70], x[70:]])
+    files.write(part, 0, [x[:60]])
+    assert not (tmp_path / "y.npy").exists()
+    files.publish(part.path, tmp_path / "y.npy", force=False)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), x)
+    assert os.listdir(tmp_path) == ["y.npy"]
+
+
+def test_an_existing_file_is_kept(tmp_path):
+    path = tmp_path / "y.npy"
+    part = files.create(path, np.dtype("f"), 3)
+    path.write_text("came meanwhile")
+    for refuse in (
+        lambda: files.publish(part.path, path, force=False),
+        lambda: files.check_output(path, force=False),
+    ):
+        with pytest.raises(OutputError, match="--force replaces it"):
+            refuse()
+    assert path.read_text() == "came meanwhile"
+    files.publish(part.path, path, force=True)
+    assert np.load(path).shape == (3,)
+
+
+def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError("no links here")
+
+    part = files.create(tmp_path / "y.npy", np.dtype("f"), 3)
+    monkeypatch.setattr(type(tmp_path), "hardlink_to", refuse)
+    files.publish(part.path, tmp_path / "y.npy", force=False)
+    assert os.listdir(tmp_path) == ["y.npy"]
+
+
+def test_outputs_that_cannot_be(tmp_path):
+    with pytest.raises(OutputError, match="is a directory"):
+        files.check_output(tmp_path, force=True)
+    with pytest.raises(OutputError, match="no directory"):
+        files.check_output(tmp_path / "none" / "y.npy", force=True)
