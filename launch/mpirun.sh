@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: launch/mpirun.sh N COMMAND...
-# Runs COMMAND on N ranks; every line of output says its rank. Exits as COMMAND does.
+# Runs COMMAND on N ranks and exits as it does. Among several, every line of output says its rank.
 #   MPIRUN            the mpirun to use (default: the first on PATH)
 #   DISTSCAN_TIMEOUT  seconds after which the run is ended, with exit status 124 (default: 600)
 #   DISTSCAN_LABELS   0 leaves the ranks' labels out, for output that a program reads
@@ -15,7 +15,7 @@ mpirun=${MPIRUN:-mpirun} limit=${DISTSCAN_TIMEOUT:-600}
 [[ $# -ge 2 && $1 =~ ^[1-9][0-9]*$ ]] || fail "usage: mpirun.sh N COMMAND..."
 [[ $limit =~ ^[1-9][0-9]*$ ]] || fail "DISTSCAN_TIMEOUT is whole seconds, not '$limit'"
 command -v "$mpirun" >/dev/null || fail "there is no '$mpirun' on PATH"
-options=(-n "$1")
+ranks=$1 options=(-n "$1")
 shift
 
 # Open MPI refuses root, which is who one is in a container.
@@ -29,9 +29,11 @@ case $("$mpirun" --version 2>&1) in
   *HYDRA* | *Intel*) label=(-prepend-rank) ;;
   *) label=() ;;
 esac
-if [[ ${DISTSCAN_LABELS:-1} != 0 ]]; then
+if [[ $ranks != 1 && ${DISTSCAN_LABELS:-1} != 0 ]]; then
   options+=("${label[@]}")
+  unset PYTHONUNBUFFERED # Python would write lines in pieces, and a label lands in front of each
 fi
+[[ -t 1 ]] || export NO_COLOR=1 # Open MPI shows the ranks a terminal even where there is none
 
 status=0
 # In the foreground, or Ctrl-C would not reach mpirun.
