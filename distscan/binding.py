@@ -42,8 +42,8 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
         name, uuid = cuda.bind(node.local_rank)
     except ImportError as error:
         missing = BackendError(
-            f"CuPy cannot be imported ({error}); install it: pip install 'distscan[cuda13]', "
-            "or distscan[cuda12] for a driver of CUDA 12"
+            f"CuPy cannot be imported ({error}); install it, in a checkout: "
+            "pip install '.[cuda13]', or '.[cuda12]' for a driver of CUDA 12"
         )
     except BackendError as error:
         missing = error

@@ -21,7 +21,7 @@ try:
 except (ImportError, RuntimeError) as error:
     raise ImportError(
         f"mpi4py cannot load an MPI library ({error}); install one, "
-        "for example with: pip install 'distscan[mpich]'"
+        "for example, in a checkout: pip install '.[mpich]'"
     ) from error
 
 Comm = MPI.Intracomm

@@ -237,7 +237,7 @@ def test_cuda_without_gpu(run, save, comm):
         assert json.loads(out)["backend"] == "cuda"
     else:
         assert status == 1
-        assert "pip install 'distscan[cuda13]'" in err or "no usable NVIDIA GPU" in err
+        assert "pip install '.[cuda13]'" in err or "no usable NVIDIA GPU" in err
 
 
 def test_help_and_version(run):

@@ -159,3 +159,16 @@ def test_more_elements_than_32_bits_count(n, cp, comm):
     assert (int(y[0]) - int(x[0]) - before) % 256 == 0
     del x, y
     cp.get_default_memory_pool().free_all_blocks()
+
+
+def test_binding(cp):
+    """Local rank i takes GPU i modulo their number, and it becomes current."""
+    from distscan.backends import cuda
+
+    before = cp.cuda.Device().id
+    for local_rank in range(2 * cuda.count() + 1):
+        name, uuid = cuda.bind(local_rank)
+        assert cp.cuda.Device().id == local_rank % cuda.count()
+        assert name
+        assert len(uuid) == 32
+    cp.cuda.Device(before).use()

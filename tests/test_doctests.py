@@ -1,0 +1,28 @@
+"""The examples in the docstrings run."""
+
+import doctest
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import distscan
+
+MODULES = ["distscan", *(f"distscan.{m.name}" for m in pkgutil.iter_modules(distscan.__path__))]
+
+
+@pytest.mark.parametrize("name", [m for m in MODULES if not m.endswith("__main__")])
+def test_examples(name, comm):
+    if comm.size > 1:
+        pytest.skip("the examples show what one rank sees")
+    module = importlib.import_module(name)
+    with np.printoptions(legacy=False):
+        assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
+
+
+def test_there_are_examples():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found = [t for name in ("distscan", "distscan.scan") for t in
+             finder.find(importlib.import_module(name)) if t.examples]  # fmt: skip
+    assert len(found) >= 6
