@@ -10,7 +10,7 @@ if [[ -z ${PYTHON:-} && -x .venv/bin/python ]]; then
   PATH=$PWD/.venv/bin:$PATH # its mpirun, if it has one
 fi
 # In full, since an mpirun may put another python3 first on PATH.
-python=$(command -v "${PYTHON:-python3}")
+python=$(command -v "${PYTHON:=python3}") || python=$PYTHON
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 
 if ! gpus=$("$python" -c 'from cupy.cuda import runtime; print(runtime.getDeviceCount())' \

@@ -27,14 +27,14 @@ def policy(types: Types) -> Policy:
         # 16 items to a vector, a register each: 3 blocks spill (1242 us), 4 rows too (1969).
         return Policy(threads=256, rows=2, blocks=2, add_blocks=8)
     if narrowest == 2:
-        # 680 us; 4 rows at 2 blocks 698, at 4 blocks they spill (1700).
-        return Policy(threads=256, rows=2, blocks=4, add_blocks=8)
+        # 739 us. 4 blocks (680) spill on sm_120, 4 rows everywhere (1700).
+        return Policy(threads=256, rows=2, blocks=3, add_blocks=8)
     if scanned == 16:
         # complex128: 588 us; more blocks than 3 spill (695 and up).
         return Policy(threads=256, rows=2, blocks=3, add_blocks=8)
     if types.x.itemsize < types.acc.itemsize:
-        # Narrow loads need more of them in flight. int8 to int64: 378 us, 2 rows 413 to 499;
-        # float16 in float32: 469 us, 2 rows 456 to 551.
-        return Policy(threads=256, rows=4, blocks=4, add_blocks=8)
+        # Narrow loads need more of them in flight. int8 to int64: 397 us, 2 rows 413 to 499;
+        # float16 in float32: 473 us, 2 rows 456 to 551. 4 blocks (378, 469) spill on sm_120.
+        return Policy(threads=256, rows=4, blocks=3, add_blocks=8)
     # float32: 588 us, 4 rows 602 to 613. float64 604, complex64 587.
     return Policy(threads=256, rows=2, blocks=4, add_blocks=8)
