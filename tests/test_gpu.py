@@ -172,3 +172,23 @@ def test_binding(cp):
         assert name
         assert len(uuid) == 32
     cp.cuda.Device(before).use()
+
+
+def test_staging_may_be_reused_at_once(cp, rng):
+    """However busy the stream is, a piece has arrived when upload or download returns."""
+    from distscan.backends import cuda
+
+    buffer = cuda.staging(1 << 20)
+    piece = buffer.view("l")
+    piece[:] = x = rng.integers(0, 1 << 60, piece.size)
+    array = cp.zeros(piece.size, "l")
+    busy = cp.zeros(1 << 26, "l")
+    for _ in range(20):
+        busy += 1
+    cuda.upload(piece, array)
+    piece[:] = 0
+    np.testing.assert_array_equal(host(array), x)
+    for _ in range(20):
+        busy += 1
+    array += 1
+    np.testing.assert_array_equal(cuda.download(array, buffer), x + 1)

@@ -47,8 +47,9 @@ def staging(size: int) -> NDArray[np.uint8]:
 
 
 def upload(piece: NDArray[Any], array: Any) -> None:
-    """Copy a piece in host memory into ``array``."""
+    """Copy a piece in host memory into ``array``; the piece may then be overwritten."""
     array.set(piece)
+    synchronize()  # from pinned memory, CuPy only queues the copy
 
 
 def download(array: Any, buffer: NDArray[np.uint8]) -> NDArray[Any]:

@@ -27,8 +27,8 @@ def policy(types: Types) -> Policy:
         # 16 items to a vector, a register each: 3 blocks spill (1242 us), 4 rows too (1969).
         return Policy(threads=256, rows=2, blocks=2, add_blocks=8)
     if narrowest == 2:
-        # 739 us. 4 blocks (680) spill on sm_120, 4 rows everywhere (1700).
-        return Policy(threads=256, rows=2, blocks=3, add_blocks=8)
+        # 3 blocks (739 us) and 4 (680) spill on sm_120.
+        return Policy(threads=256, rows=2, blocks=2, add_blocks=8)
     if scanned == 16:
         # complex128: 588 us; more blocks than 3 spill (695 and up).
         return Policy(threads=256, rows=2, blocks=3, add_blocks=8)
