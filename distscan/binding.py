@@ -35,11 +35,11 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     if wanted == "cpu":
         return Binding(cpu, "cpu", processor, node.nodes)
     missing: BackendError | None = None
-    name, uuid = "", ""
+    name, address = "", ""
     try:
         from .backends import cuda  # noqa: PLC0415 - imports CuPy, which a CPU job need not have
 
-        name, uuid = cuda.bind(node.local_rank)
+        name, address = cuda.bind(node.local_rank)
     except ImportError as error:
         missing = BackendError(
             f"CuPy cannot be imported ({error}); install it, in a checkout: "
@@ -54,7 +54,8 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     reasons = [reason for reason in comm.allgather(missing and str(missing)) if reason]
     if reasons:
         return Binding(cpu, "cpu", f"{processor}: {reasons[0].split(';')[0]}", node.nodes)
-    most = max(Counter(comm.allgather(uuid)).values())
+    gpus = comm.allgather((platform.node(), address))
+    most = max(Counter(gpus).values())
     if most > 1:
         warn(f"up to {most} ranks share a GPU; one rank per GPU is faster")
     return Binding(cuda, "cuda", name, node.nodes)

@@ -9,8 +9,9 @@ if [[ -z ${PYTHON:-} && -x .venv/bin/python ]]; then
   PYTHON=$PWD/.venv/bin/python
   PATH=$PWD/.venv/bin:$PATH # its mpirun, if it has one
 fi
+PYTHON=${PYTHON:-python3}
 # In full, since an mpirun may put another python3 first on PATH.
-python=$(command -v "${PYTHON:=python3}") || python=$PYTHON
+python=$(command -v "$PYTHON") || python=$PYTHON
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 
 if ! gpus=$("$python" -c 'from cupy.cuda import runtime; print(runtime.getDeviceCount())' \

@@ -20,7 +20,7 @@ def gpus(comm, monkeypatch):
         def bind(local_rank):
             if comm.rank in without:
                 raise BackendError("no NVIDIA GPU is visible; look at CUDA_VISIBLE_DEVICES")
-            return "Some GPU", f"uuid {local_rank % count}"
+            return "Some GPU", f"address {local_rank % count}"
 
         cuda.bind = bind
         monkeypatch.setitem(sys.modules, "distscan.backends.cuda", cuda)

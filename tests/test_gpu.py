@@ -166,11 +166,13 @@ def test_binding(cp):
     from distscan.backends import cuda
 
     before = cp.cuda.Device().id
+    addresses = set()
     for local_rank in range(2 * cuda.count() + 1):
-        name, uuid = cuda.bind(local_rank)
+        name, address = cuda.bind(local_rank)
         assert cp.cuda.Device().id == local_rank % cuda.count()
         assert name
-        assert len(uuid) == 32
+        addresses.add(address)
+    assert len(addresses) == cuda.count()
     cp.cuda.Device(before).use()
 
 

@@ -185,8 +185,8 @@ def count() -> int:
 
 
 def bind(local_rank: int) -> tuple[str, str]:
-    """Make GPU ``local_rank`` modulo the number of GPUs current; return its name and its uuid."""
-    device = local_rank % count()
-    cupy.cuda.Device(device).use()
-    properties = cupy.cuda.runtime.getDeviceProperties(device)
-    return properties["name"].decode(), bytes(properties["uuid"]).hex()
+    """Make GPU ``local_rank`` modulo their number current; return its name and its PCI address."""
+    device = cupy.cuda.Device(local_rank % count())
+    device.use()
+    name: bytes = cupy.cuda.runtime.getDeviceProperties(device.id)["name"]
+    return name.decode(), str(device.pci_bus_id)
