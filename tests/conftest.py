@@ -25,26 +25,33 @@ def pytest_report_header() -> str:
     return f"distscan: {MPI.COMM_WORLD.size} ranks, DISTSCAN_SEED={SEED}"
 
 
-# Ranks above 0 print their failures alone: rank 0 speaks for the tests that pass.
+# Among several ranks, rank 0 speaks for what passes, and each rank for what fails on it.
 
 
-@pytest.hookimpl(trylast=True)  # after the terminal reporter is made
+@pytest.hookimpl(trylast=True)  # once the terminal reporter is there
 def pytest_configure(config: pytest.Config) -> None:
-    if MPI.COMM_WORLD.rank > 0:
-        config.option.verbose = -2  # no header, no file names, no summary line
-        config.option.reportchars = "fE"  # no list of skipped tests, whatever -r asks for
-        # Left in place, since pytest-timeout writes its stacks through it.
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        reporter._show_progress_info = False
+    if MPI.COMM_WORLD.size > 1:
+        # The reporter stays, since pytest-timeout writes the stacks through it.
+        config.pluginmanager.get_plugin("terminalreporter")._show_progress_info = False
+        if MPI.COMM_WORLD.rank > 0:
+            config.option.verbose = -2  # no header, no file names, no counts
+            config.option.reportchars = "fE"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_report_teststatus(
-    report: pytest.CollectReport | pytest.TestReport,
-) -> tuple[str, str, str] | None:
-    if MPI.COMM_WORLD.rank > 0 and not report.failed:
-        return report.outcome, "", ""  # counted, not shown
-    return None
+@pytest.hookimpl(wrapper=True)
+def pytest_report_teststatus(report: pytest.TestReport) -> Iterator[Any]:
+    category, letter, word = yield
+    # Counted without a dot: mpirun would put a label in front of every one.
+    shown = MPI.COMM_WORLD.size == 1 or report.failed
+    return (category, letter, word) if shown else (category, "", "")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[Any]:
+    result = yield
+    if MPI.COMM_WORLD.rank > 0 and not session.testsfailed:
+        session.config.pluginmanager.unregister(name="terminalreporter")  # it ends with a newline
+    return result
 
 
 def _no_gpu() -> str:

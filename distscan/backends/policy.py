@@ -32,9 +32,6 @@ def policy(types: Types) -> Policy:
     if scanned == 16:
         # complex128: 588 us; more blocks than 3 spill (695 and up).
         return Policy(threads=256, rows=2, blocks=3, add_blocks=8)
-    if types.x.itemsize < types.acc.itemsize:
-        # Narrow loads need more of them in flight. int8 to int64: 397 us, 2 rows 413 to 499;
-        # float16 in float32: 473 us, 2 rows 456 to 551. 4 blocks (378, 469) spill on sm_120.
-        return Policy(threads=256, rows=4, blocks=3, add_blocks=8)
-    # float32: 588 us, 4 rows 602 to 613. float64 604, complex64 587.
+    # float32: 588 us, 4 rows 602 to 613. float64 604, complex64 587. Narrow loads would like more
+    # in flight, but 4 rows spill on sm_120: int8 to int64 456 (378), float16 in float32 505 (469).
     return Policy(threads=256, rows=2, blocks=4, add_blocks=8)
