@@ -23,11 +23,9 @@ def policy(types: Types) -> Policy:
     """Choose by the sizes of the elements."""
     scanned = max(types.x.itemsize, types.acc.itemsize)
     narrowest = min(scanned, max(types.acc.itemsize, types.out.itemsize))
-    if narrowest == 1:
-        # 16 items to a vector, a register each: 3 blocks spill (1242 us), 4 rows too (1969).
-        return Policy(threads=256, rows=2, blocks=2, add_blocks=8)
-    if narrowest == 2:
-        # 3 blocks (739 us) and 4 (680) spill on sm_120.
+    if narrowest <= 2:
+        # 16 or 8 items to a vector, a register each. One byte: 3 blocks spill (1242 us), 4 rows
+        # too (1969). Two: 3 blocks (739) and 4 (680) spill on sm_120.
         return Policy(threads=256, rows=2, blocks=2, add_blocks=8)
     if scanned == 16:
         # complex128: 588 us; more blocks than 3 spill (695 and up).
