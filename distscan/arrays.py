@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,16 @@ def overlap(x: Any, target: Any) -> bool:
         same = x.ctypes.data == target.ctypes.data
         shares = np.may_share_memory(x, target)
     return bool(shares and not (same and x.strides == target.strides and x.dtype == target.dtype))
+
+
+def device(array: Any) -> str:
+    """Say where the memory of a NumPy or CuPy array is."""
+    return f"GPU {array.device.id}" if is_cuda(array) else "the host"
+
+
+def on_device(array: Any) -> AbstractContextManager[Any]:
+    """Make the GPU of an array current for a while; of a host array, nothing."""
+    return array.device if is_cuda(array) else nullcontext()
 
 
 def is_plain(target: Any) -> bool:

@@ -89,45 +89,48 @@ def scan(
     with agreed(comm) as same:
         array = arrays.borrow(x)
         check_axis(axis, array.ndim)
-        shard = array.reshape(-1)  # a view where the layout allows
-        target = None if out is None else _target(out, shard)
-        if target is not None and arrays.overlap(shard, target):
-            shard = shard.copy()
-        plan = make(
-            shard,
-            exchange.op_name(op),
-            exclusive=exclusive,
-            initial=initial,
-            reverse=reverse,
-            dtype=dtype,
-            out=target,
-            segments=segments,
-            strategy=strategy,
-        )
+        target = None if out is None else _target(out, array)
+        with arrays.on_device(array):
+            shard = array.reshape(-1)  # a view where the layout allows
+            if target is not None and arrays.overlap(shard, target):
+                shard = shard.copy()
+            plan = make(
+                shard,
+                exchange.op_name(op),
+                exclusive=exclusive,
+                initial=initial,
+                reverse=reverse,
+                dtype=dtype,
+                out=target,
+                segments=segments,
+                strategy=strategy,
+            )
+            result = target if arrays.is_plain(target) else plan.local.empty()
         same["op"] = plan.op.name
+        same["the dtype of x"] = plan.types.x
+        same["the accumulating dtype"] = plan.types.acc
+        same["the dtype of the result"] = plan.types.out
         same["the shape beyond axis 0"] = array.shape[1:]
-        same["the dtype of x"], same["the accumulating dtype"], same["the dtype of the result"] = (
-            plan.types.x,
-            plan.types.acc,
-            plan.types.out,
-        )
-        result = target if arrays.is_plain(target) else plan.local.empty()
-    run(comm, plan, shard, result)
-    if target is None:
-        return arrays.like(x)(result)
-    if result is not target:
-        target[...] = result
-    arrays.like(out)(target)  # another library's stream now waits for ours
+    with arrays.on_device(shard):
+        run(comm, plan, shard, result)
+        if target is None:
+            return arrays.like(x)(result)
+        if result is not target:
+            target[...] = result
+        arrays.like(out)(target)  # another library's stream now waits for ours
     return out
 
 
-def _target(out: Any, shard: Any) -> Any:
+def _target(out: Any, x: Any) -> Any:
     """Check ``out`` and return the NumPy or CuPy array over it."""
     target = arrays.borrow(out)
-    if arrays.is_cuda(target) != arrays.is_cuda(shard):
-        raise TypeError("out and x must both be in host memory or both on the GPU")
-    if target.shape != shard.shape:
-        raise ValueError(f"out has shape {target.shape}; the result has {shard.shape}")
+    if arrays.device(target) != arrays.device(x):
+        raise TypeError(
+            f"out is in the memory of {arrays.device(target)}, x of {arrays.device(x)}; "
+            "both must be in one"
+        )
+    if target.shape != (x.size,):
+        raise ValueError(f"out has shape {target.shape}; the result has {(x.size,)}")
     if not arrays.is_cuda(target) and not target.flags.writeable:
         raise ValueError("out is read-only")
     return target

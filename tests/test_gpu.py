@@ -125,8 +125,28 @@ def test_same_answer_as_the_host(cp, comm, rng):
 
 
 def test_host_memory_for_gpu_output(cp):
-    with pytest.raises(TypeError, match="both be in host memory or both on the GPU"):
+    with pytest.raises(TypeError, match="out is in the memory of the host, x of GPU"):
         distscan.scan(cp.zeros(4), out=np.zeros(4))
+
+
+def test_another_current_device(cp, comm, rng):
+    """Arrays of one GPU while another is current: strided ones too, which need copies."""
+    if cp.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("one GPU")
+    x = exact(rng, "sum", "l", 5001)
+    part = mine(comm, x.size)
+    here = cp.cuda.Device().id
+    with cp.cuda.Device((here + 1) % 2):
+        array = cp.asarray(x[part])
+        spread = cp.zeros((part.stop - part.start, 2), "l")
+        spread[:, 0] = array
+        out = cp.zeros(2 * (part.stop - part.start), "l")
+    for y in (distscan.scan(array), distscan.scan(spread[:, 0], out=out[1::2])):
+        assert y.device == array.device
+        np.testing.assert_array_equal(host(y), np.cumsum(x)[part])
+    assert cp.cuda.Device().id == here
+    with pytest.raises(TypeError, match="both must be in one"):
+        distscan.scan(array, out=cp.zeros(array.size, "l"))
 
 
 def test_no_long_double(cp):

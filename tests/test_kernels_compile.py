@@ -50,6 +50,19 @@ def test_compiles_without_spills(arch, cases, comm):
     assert not any(found), "\n".join(filter(None, found))
 
 
+@pytest.mark.parametrize("code", ["b", "H", "f", "d", "F", "D"])
+def test_accesses_are_16_bytes_wide(code, monkeypatch):
+    """Each kernel loads and stores whole vectors; PTX, unlike machine code, can be read."""
+    monkeypatch.setattr(nvrtc, "_cache", lambda: None)
+    op = operators.resolve("max")
+    ptx, _ = nvrtc.build("scan_add.cu", cuda.definitions(op, dtypes.resolve(op, code)), "999")
+    kernels = ptx.decode().split(".visible .entry ")[1:]
+    assert len(kernels) == 2
+    for kernel in kernels:
+        for access in ("ld", "st"):
+            assert re.search(rf"{access}\.global\.(v4\.[bf]32|v2\.[bf]64)", kernel), access
+
+
 def test_compiler_errors_are_shown(tmp_path, monkeypatch):
     broken = operators.Operator("broken", np.add, "a + nonsense", lambda dtype: dtype.type(0))
     types = dtypes.resolve(broken, "f")

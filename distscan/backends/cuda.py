@@ -67,59 +67,47 @@ def synchronize() -> None:
 class ScanAdd:
     """Strategy ``scan-add`` on one shard; each call as in ``cpu.ScanAdd``.
 
-    Work is ordered on the current stream of the shard's device. ``scan`` waits for it, since the
-    total goes to the host; ``add`` does not.
+    The shard's GPU must be current. Work is ordered on its current stream; ``scan`` waits for it,
+    since the total goes to the host, ``add`` does not.
     """
 
     def __init__(self, op: Operator, types: Types, x: Any) -> None:
         """Compile, and allocate what shards like ``x`` [n] need beside their input and output."""
-        self.types, self.n, self.device = types, x.size, x.device
-        widest = max(types.x.itemsize, types.acc.itemsize)
+        self.types, self.n = types, x.size
         self.policy = policy(types)
-        self._items = max(_VECTOR // widest, 1)
+        self._items = max(_VECTOR // max(types.x.itemsize, types.acc.itemsize), 1)
         self._tile = self.policy.threads * self.policy.rows * self._items
-        with self.device:
-            processors = self.device.attributes["MultiProcessorCount"]
-            self._most_runs = max(1, min(-(-self.n // self._tile), processors * self.policy.blocks))
-            self._kernels = load(op, types, self.device.compute_capability, self.device.id)
-            self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
-            self._totals = cupy.empty(self._most_runs, types.acc)
-            self._prefixes = cupy.empty(self._most_runs, types.acc)
-            self._arrived = cupy.zeros(1, np.uint32)
-            # The last block writes the total straight into the host's memory: no copy call.
-            self._pinned = cupy.cuda.alloc_pinned_memory(types.acc.itemsize)
+        processors = x.device.attributes["MultiProcessorCount"]
+        self._most_runs = max(1, min(-(-self.n // self._tile), processors * self.policy.blocks))
+        self._kernels = load(op, types, x.device.compute_capability, x.device.id)
+        self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
+        self._totals = cupy.empty(self._most_runs, types.acc)
+        self._prefixes = cupy.empty(self._most_runs, types.acc)
+        self._arrived = cupy.zeros(1, np.uint32)
+        # The last block writes the total straight into the host's memory: no copy call.
+        self._pinned = cupy.cuda.alloc_pinned_memory(types.acc.itemsize)
         self._total: NDArray[Any] = np.frombuffer(self._pinned, types.acc, 1)
         self._shard = np.zeros((), _RUNS)
 
     def empty(self) -> Any:
-        """Allocate a result [n] on the shard's device."""
-        with self.device:
-            return cupy.empty(self.n, self.types.out)
+        """Allocate a result [n]."""
+        return cupy.empty(self.n, self.types.out)
 
     def scan(self, x: Any, out: Any) -> NDArray[Any] | None:
         """Scan ``x`` [n] on its own and return its total, 0-d on the host, or None if n is 0."""
         if self.n == 0:
             return None
-        with self.device:
-            x = cupy.ascontiguousarray(x)
-            local = out if self._wide is None else self._wide
-            for role, array in (("x", x), ("out", out)):
-                if array.data.ptr % array.dtype.alignment:
-                    raise ValueError(f"{role} begins at an address that its type cannot have")
-            head = self._head(x)
-            runs = max(1, min(-(-(self.n - head) // self._tile), self._most_runs))
-            self._shard[...] = self.n, head, self._tile, runs
-            arguments = (
-                x,
-                local,
-                self._shard,
-                self._totals,
-                self._prefixes,
-                self._arrived,
-                self._pinned.ptr,
-            )
-            self._kernels[0]((runs,), (self.policy.threads,), arguments)
-            cupy.cuda.get_current_stream().synchronize()
+        x = cupy.ascontiguousarray(x)
+        local = out if self._wide is None else self._wide
+        for role, array in (("x", x), ("out", out)):
+            if array.data.ptr % array.dtype.alignment:
+                raise ValueError(f"{role} begins at an address that its type cannot have")
+        head = self._head(x)
+        runs = max(1, min(-(-(self.n - head) // self._tile), self._most_runs))
+        self._shard[...] = self.n, head, self._tile, runs
+        workspace = self._totals, self._prefixes, self._arrived, self._pinned.ptr
+        self._kernels[0]((runs,), (self.policy.threads,), (x, local, self._shard, *workspace))
+        synchronize()
         return np.array(self._total[0])
 
     def add(self, offset: NDArray[Any] | None, out: Any) -> None:
@@ -130,9 +118,8 @@ class ScanAdd:
             return
         by_value = np.zeros((), self.types.acc) if offset is None else offset
         sharing = min(self.policy.add_blocks, -(-self.n // (runs * self._tile)))
-        with self.device:
-            arguments = (local, out, self._shard, self._prefixes, by_value, offset is not None)
-            self._kernels[1]((runs, sharing), (self.policy.threads,), arguments)
+        arguments = (local, out, self._shard, self._prefixes, by_value, offset is not None)
+        self._kernels[1]((runs, sharing), (self.policy.threads,), arguments)
 
     def _head(self, x: Any) -> int:
         """Count the elements before the first one at which a vector may be loaded."""
