@@ -81,9 +81,12 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 part.read(source, show)
             show("scan", 0, 0)
             with clock("scan"):
-                clock.seconds["exscan"] = run(comm, part.steps, part.shard, part.result)
+                steps = run(comm, part.steps, part.shard, part.result)
                 bound.backend.synchronize()
-            clock.seconds["scan"] -= clock.seconds["exscan"]
+            clock.seconds["exscan"] = steps["exscan"]
+            if part.steps.strategy == "reduce-scan":
+                clock.seconds["reduce"] = steps["total"]
+            clock.seconds["scan"] -= clock.seconds["exscan"] + clock.seconds["reduce"]
             with clock("write"), agreed(comm):
                 part.write(target, show)
             if job.check:
@@ -129,6 +132,7 @@ class _Part:
             reverse=job.reverse,
             dtype=job.dtype,
             strategy=job.strategy,
+            ranks=comm.size,
         )
         in_place = self.steps.types.x == self.steps.types.out
         self.result = self.shard if in_place else self.steps.local.empty()

@@ -31,6 +31,8 @@ class Operator:
     promotes
         Whether narrow integers and bool accumulate in the platform's widest, as
         ``numpy.cumsum`` does.
+    commutative
+        Whether operands may be exchanged; the reduction of a shard is then a little faster.
 
     Example
     -------
@@ -46,6 +48,7 @@ class Operator:
     mpi: str = ""
     mpi_kinds: str = ""
     promotes: bool = False
+    commutative: bool = False
 
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
         """Combine two arrays; integers wrap and floats overflow in silence, as inside a scan."""
@@ -91,10 +94,12 @@ def _extreme(sign: int) -> Callable[[np.dtype[Any]], Any]:
 BUILTIN = {
     operator.name: operator
     for operator in (
-        Operator("sum", np.add, "a + b", _zero, "SUM", "iufc", promotes=True),
-        Operator("prod", np.multiply, "a * b", _one, "PROD", "iuf", promotes=True),
-        Operator("max", np.maximum, "maximum(a, b)", _extreme(-1), "MAX", "iu"),
-        Operator("min", np.minimum, "minimum(a, b)", _extreme(+1), "MIN", "iu"),
+        Operator("sum", np.add, "a + b", _zero, "SUM", "iufc", promotes=True, commutative=True),
+        Operator(
+            "prod", np.multiply, "a * b", _one, "PROD", "iuf", promotes=True, commutative=True
+        ),
+        Operator("max", np.maximum, "maximum(a, b)", _extreme(-1), "MAX", "iu", commutative=True),
+        Operator("min", np.minimum, "minimum(a, b)", _extreme(+1), "MIN", "iu", commutative=True),
     )
 }
 _BY_UFUNC = {operator.numpy: operator for operator in BUILTIN.values()}

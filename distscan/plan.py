@@ -16,11 +16,11 @@ Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
 
 
 class Local(Protocol):
-    """What a backend does with one shard; ``cpu.ScanAdd`` says how each call behaves."""
+    """What a backend does with one shard; ``backends/cpu.py`` says how each call behaves."""
 
     def empty(self) -> Any: ...
-    def scan(self, x: Any, out: Any) -> NDArray[Any] | None: ...
-    def add(self, offset: NDArray[Any] | None, out: Any) -> None: ...
+    def total(self, x: Any, out: Any) -> NDArray[Any] | None: ...
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ def make(
     out: Any = None,
     segments: Any = None,
     strategy: Strategy = "auto",
+    ranks: int,
 ) -> Plan:
     """Decide everything about scanning the array ``x`` [n] into ``out`` [n]; local, no exchange.
 
@@ -63,15 +64,17 @@ def make(
         raise ValueError(
             f"unknown strategy {strategy!r}; choose from {', '.join(get_args(Strategy))}"
         )
-    if strategy not in ("auto", "scan-add"):
+    if strategy in ("single-pass", "fused"):
         raise NotImplementedError(f"strategy {strategy!r} is not implemented yet")
+    if strategy == "auto":
+        strategy = "reduce-scan" if ranks > 1 else "scan-add"
     operator = operators.resolve(op)
     types = dtypes.resolve(operator, x.dtype, dtype, None if out is None else out.dtype)
+    backend: Any = cpu
     if arrays.is_cuda(x):
-        from .backends import cuda  # noqa: PLC0415 - imports CuPy, which a CPU job need not have
-
-        return Plan(operator, types, "scan-add", cuda.ScanAdd(operator, types, x))
-    return Plan(operator, types, "scan-add", cpu.ScanAdd(operator, types, x))
+        from .backends import cuda as backend  # noqa: PLC0415 - a CPU job need not have CuPy
+    steps = backend.ScanAdd if strategy == "scan-add" else backend.ReduceScan
+    return Plan(operator, types, strategy, steps(operator, types, x))
 
 
 def check_axis(axis: int | None, ndim: int) -> None:

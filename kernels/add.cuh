@@ -1,7 +1,7 @@
 // The final pass: combine into every element all that comes before its run.
 #pragma once
 
-#include "scan.cuh"
+#include "runs.cuh"
 
 namespace distscan {
 
@@ -14,8 +14,7 @@ __device__ void add(const T* y /* [n] */, Out* out /* [n] */, Runs shard,
   const int64 run = blockIdx.x;
   int64 begin = shard.begin(run);
   const int64 end = shard.end(run);
-  Seed<T> seed{offset, has_offset};
-  if (run > 0) seed = join<Op>(seed, prefixes[run - 1]);
+  const Seed<T> seed = run_seed<Op>(prefixes, offset, has_offset);
   if (!seed.some && same<T, Out>) return;  // nothing comes before run 0 of rank 0
 
   // ---- 1. the unaligned head ----------------------------------------------------------------

@@ -1,111 +1,27 @@
-// The scan of a shard on one device, before the shard's offset is known.
-//
-//   level   a part is                   its total travels by   who combines
-//   block   one tile of a run           registers              the block, tile after tile
-//   device  one block's run of tiles    global memory          the block that ends last
-//
-// Each block scans its own contiguous run of tiles from nothing. The block that ends last scans
-// the runs' totals with the same code; the add kernel then combines them into the shard.
+// The scan of a shard on one device: before the shard's offset is known, or seeded with it.
 #pragma once
 
-#include "block_scan.cuh"
+#include "runs.cuh"
 
 namespace distscan {
 
-// How a shard of n elements is cut: `head` elements up to the first one that is aligned for
-// vectors (they belong to run 0), then tiles of `tile` elements, dealt out to the runs evenly.
-// n = 100, head 3, tile 32, runs 2: run 0 is [0, 67), run 1 is [67, 100).
-struct Runs {
-  int64 n;
-  int64 head;
-  int64 tile;
-  int64 runs;
-
-  __device__ int64 tile_of(int64 run) const {
-    const int64 tiles = (n - head + tile - 1) / tile;
-    return tiles / runs * run + tiles % runs * run / runs;
-  }
-  __device__ int64 begin(int64 run) const { return run == 0 ? 0 : head + tile_of(run) * tile; }
-  __device__ int64 end(int64 run) const {
-    return run == runs - 1 ? n : head + tile_of(run + 1) * tile;
-  }
-};
-
-// Scan x [count] into y [count], tile after tile, and return y's last element in the one thread
-// that holds it. A tile is loaded before the one ahead of it is scanned, so that memory never
-// waits for arithmetic; y may be x.
-template <class Op, class Shape, class X, class T>
-__device__ Seed<T> scan_run(const X* x, T* y, int64 count, Seed<T> seed,
-                            T (*totals)[Shape::WARPS]) {
-  Seed<T> last;
-  Tile<X, Shape> next = load<Shape>(x, count);
-  int parity = 0;
-  for (int64 at = 0; at < count; at += Shape::SIZE, parity ^= 1) {
-    Tile<T, Shape> tile = convert<T>(next);
-    const int64 left = count - at;
-    if (left > Shape::SIZE) next = load<Shape>(x + at + Shape::SIZE, left - Shape::SIZE);
-    seed = block_scan<Op>(seed, tile, totals, parity);
-    store(y + at, left, tile);
-    if (left <= Shape::SIZE) {
-#pragma unroll
-      for (int r = 0; r < Shape::ROWS; ++r)
-#pragma unroll
-        for (int i = 0; i < Shape::ITEMS; ++i)
-          if (place<Shape>(r) + i == left - 1) last = {tile.row[r].item[i], true};
-    }
-  }
-  return last;
-}
-
-// Whether this block is the last of the grid to arrive; what the others wrote before is then
-// visible to it. `arrived` counts round to 0 again, ready for the next launch.
-__device__ inline bool arrives_last(unsigned* arrived) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
-  __syncthreads();
-  __threadfence();
-  return last;
-}
-
-// Launch: one block per run. y may be x. On return prefixes[r] is the combination of runs 0 to r,
-// and *total, in pinned host memory, that of the shard.
+// Launch: one block per run; y may be x. Each run is scanned from nothing; `add` then combines
+// into it what comes before. prefixes and *total are as combine_runs leaves them.
 template <class Op, class Shape, class X, class T>
 __device__ void scan(const X* x /* [n] */, T* y /* [n] */, Runs shard, T* totals /* [runs] */,
-                     T* prefixes /* [runs] */, unsigned* arrived /* [1], zero */,
-                     T* total /* [1] */) {
+                     T* prefixes /* [runs] */, unsigned* arrived, T* total) {
   __shared__ T warp_totals[2][Shape::WARPS];
-  __shared__ T head_total;
-  const int64 run = blockIdx.x;
-  int64 begin = shard.begin(run);
-  const int64 end = shard.end(run);
-  Seed<T> seed, last;
+  const Seed<T> last = scan_own_run<Op, Shape>(x, y, shard, Seed<T>{}, warp_totals);
+  combine_runs<Op, Shape>(last, shard, totals, prefixes, arrived, total, warp_totals);
+}
 
-  // ---- 1. the unaligned head: fewer elements than a vector has, by one thread ---------------
-  if (run == 0 && shard.head > 0) {
-    if (threadIdx.x == 0) {
-      for (int64 i = 0; i < shard.head; ++i) {
-        seed = join<Op>(seed, convert<T>(x[i]));
-        y[i] = seed.value;
-      }
-      head_total = seed.value;
-      if (shard.head == shard.n) last = seed;
-    }
-    __syncthreads();
-    seed = {head_total, true};
-    begin = shard.head;
-  }
-
-  // ---- 2. the run ---------------------------------------------------------------------------
-  if (begin < end) last = scan_run<Op, Shape>(x + begin, y + begin, end - begin, seed, warp_totals);
-  if (last.some) totals[run] = last.value;
-
-  // ---- 3. the last block scans the runs' totals ---------------------------------------------
-  if (!arrives_last(arrived)) return;
-  using OnePerThread = distscan::Shape<Shape::THREADS, 1, 1>;
-  last = scan_run<Op, OnePerThread>(totals, prefixes, shard.runs, Seed<T>{}, warp_totals);
-  if (last.some) *total = last.value;
+// Launch: one block per run, after `reduce` with the same runs; y may be x.
+template <class Op, class Shape, class X, class T, class Y>
+__device__ void seeded_scan(const X* x /* [n] */, Y* y /* [n] */, Runs shard,
+                            const T* prefixes /* [runs] */, T offset, bool has_offset) {
+  __shared__ T warp_totals[2][Shape::WARPS];
+  const Seed<T> seed = run_seed<Op>(prefixes, offset, has_offset);
+  scan_own_run<Op, Shape>(x, y, shard, seed, warp_totals);
 }
 
 }  // namespace distscan

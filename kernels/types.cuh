@@ -12,6 +12,15 @@ inline constexpr bool same<A, A> = true;
 
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
+// How many elements of the widest of some types fill a 16-byte vector.
+// items_per_vector<signed char, int>() == 4; no type has less than one.
+template <class... Types>
+__device__ constexpr int items_per_vector() {
+  int widest = 1;
+  ((widest = larger(widest, sizeof(Types))), ...);
+  return larger(16 / widest, 1);
+}
+
 // IEEE half precision in memory; arithmetic is done in float.
 struct half {
   unsigned short bits;

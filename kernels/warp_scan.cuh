@@ -29,6 +29,13 @@ __device__ T shuffle_up(T x, int distance) {
   return by_words(x, [=](unsigned w) { return __shfl_up_sync(EVERY_LANE, w, distance); });
 }
 
+// The value of the lane `distance` behind this one; the last lanes get their own back.
+// distance 1: [a b c ... y z] -> [b c d ... z z]
+template <class T>
+__device__ T shuffle_down(T x, int distance) {
+  return by_words(x, [=](unsigned w) { return __shfl_down_sync(EVERY_LANE, w, distance); });
+}
+
 // The value of one lane, in every lane. lane 31: [a ... z] -> [z ... z]
 template <class T>
 __device__ T broadcast(T x, int lane) {

@@ -116,6 +116,11 @@ class _nothing:
     def __exit__(self, *_: object) -> None: ...
 
 
+@pytest.fixture(params=["scan-add", "reduce-scan"])
+def strategy(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 Cut = Callable[[int], slice]
 
 

@@ -92,7 +92,8 @@ def test_pieces(run, save, folder, rng, monkeypatch):
 
 def test_json(run, save, comm):
     save("x.npy", np.arange(10, dtype="i2"))
-    status, out, _ = run("x.npy", "-o", "y.npy", "--json", "--quiet", "--backend", "cpu")
+    strategy = ["--strategy", "scan-add"]
+    status, out, _ = run("x.npy", "-o", "y.npy", "--json", "--quiet", "--backend", "cpu", *strategy)
     assert status == 0
     report = json.loads(out)
     assert list(report) == KEYS
@@ -104,6 +105,9 @@ def test_json(run, save, comm):
     assert (report["strategy"], report["total"], report["output"]) == ("scan-add", 45, "y.npy")
     assert report["seconds"]["reduce"] == 0
     assert report["seconds"]["all"] >= report["seconds"]["read"] > 0
+    report = json.loads(run("x.npy", "--json", "--quiet", "--backend", "cpu")[1])
+    assert report["strategy"] == ("reduce-scan" if comm.size > 1 else "scan-add")
+    assert (report["seconds"]["reduce"] > 0) == (comm.size > 1)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +187,7 @@ def test_bad_arguments_and_inputs(case, run, save, folder, comm):
     assert left(comm, folder) == ["objects.npy", "x.npy"]
 
 
-@pytest.mark.parametrize("method", ["scan", "add"])
+@pytest.mark.parametrize("method", ["total", "seed"])
 def test_a_fault_midway_leaves_no_output(method, run, save, folder, comm, monkeypatch):
     def fails(*_):
         raise MemoryError("no room")
@@ -191,7 +195,7 @@ def test_a_fault_midway_leaves_no_output(method, run, save, folder, comm, monkey
     save("x.npy", np.arange(100))
     if comm.rank == comm.size - 1:
         monkeypatch.setattr(cpu.ScanAdd, method, fails)
-    status, out, err = run("x.npy", "--quiet", "--backend", "cpu")
+    status, out, err = run("x.npy", "--quiet", "--backend", "cpu", "--strategy", "scan-add")
     assert (status, out) == (1, "")
     assert "no room" in err
     assert err.count("\n") == 1

@@ -73,7 +73,6 @@ def test_bad_arguments(case, who, comm):
         ("initial", {"initial": 0}),
         ("reverse", {"reverse": True}),
         ("segments", {"segments": np.zeros(3, bool)}),
-        ("reduce-scan", {"strategy": "reduce-scan"}),
         ("single-pass", {"strategy": "single-pass"}),
         ("fused", {"strategy": "fused"}),
         ("logaddexp", {"op": "logaddexp"}),
@@ -110,11 +109,13 @@ def test_memory(comm, monkeypatch):
     def full(*_):
         raise MemoryError("no room for 8 elements")
 
-    for method in ("empty", "scan", "add"):
-        with monkeypatch.context() as patch:
-            if comm.rank == comm.size - 1:
-                patch.setattr(cpu.ScanAdd, method, full)
-            everywhere(comm, MemoryError, "no room", lambda: distscan.scan(np.zeros(8)))
+    for strategy, steps in (("scan-add", cpu.ScanAdd), ("reduce-scan", cpu.ReduceScan)):
+        for method in ("empty", "total", "seed"):
+            with monkeypatch.context() as patch:
+                if comm.rank == comm.size - 1:
+                    patch.setattr(steps, method, full)
+                everywhere(comm, MemoryError, "no room",
+                           lambda s=strategy: distscan.scan(np.zeros(8), strategy=s))  # fmt: skip
 
 
 def test_operator_that_fails(comm):

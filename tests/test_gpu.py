@@ -36,7 +36,7 @@ def mine(comm, n):
 
 
 @pytest.mark.parametrize(("op", "code"), [("max", "b"), ("sum", "i"), ("sum", "f"), ("sum", "D")])
-def test_tile_edges(op, code, cp, comm, rng):
+def test_tile_edges(op, code, strategy, cp, comm, rng):
     """Around one tile, several, and as many as there are blocks."""
     tile, runs = geometry(cp, code, op)
     for tiles in (1, 2, 3, runs - 1, runs, runs + 1, 2 * runs):
@@ -44,14 +44,14 @@ def test_tile_edges(op, code, cp, comm, rng):
             x = exact(rng, op, code, n) if op != "max" else rng.integers(-128, 127, n, "b")
             want = expected(op, x)
             out = cp.full(n, 85, want.dtype)
-            distscan.scan(cp.asarray(x), op, comm=MPI.COMM_SELF, out=out)
+            distscan.scan(cp.asarray(x), op, comm=MPI.COMM_SELF, out=out, strategy=strategy)
             assert bool((out == cp.asarray(want)).all()), (op, code, n)
 
 
 @pytest.mark.parametrize("code", "bhfdFD")
 @pytest.mark.parametrize("shift_x", [0, 1, 3])
 @pytest.mark.parametrize("shift_out", [0, 1, 2])
-def test_alignment(code, shift_x, shift_out, cp, comm, rng):
+def test_alignment(code, shift_x, shift_out, strategy, cp, comm, rng):
     """Arrays that begin anywhere; the bytes around the output stay as they were."""
     for n in (0, 1, 2, 15, 5000, 100003):
         x = exact(rng, "max", code, n)
@@ -59,40 +59,42 @@ def test_alignment(code, shift_x, shift_out, cp, comm, rng):
         base = cp.zeros(shift_x + part.stop - part.start, code)
         base[shift_x:] = cp.asarray(x[part])
         out = cp.full(shift_out + part.stop - part.start + 5, 77, code)
-        distscan.cummax(base[shift_x:], out=out[shift_out:-5])
+        distscan.cummax(base[shift_x:], out=out[shift_out:-5], strategy=strategy)
         np.testing.assert_array_equal(host(out[shift_out:-5]), expected("max", x)[part])
         assert bool((out[:shift_out] == 77).all())
         assert bool((out[-5:] == 77).all())
 
 
-def test_element_that_no_vector_reaches(cp, comm, rng):
+def test_element_that_no_vector_reaches(strategy, cp, comm, rng):
     """complex128 on an 8-byte boundary: aligned for its parts, never for a vector."""
     x = exact(rng, "sum", "D", 10007)
     part = mine(comm, x.size)
     base = cp.zeros(2 * (part.stop - part.start) + 1)
     odd = base[1:].view("D")
     odd[...] = cp.asarray(x[part])
-    np.testing.assert_array_equal(host(distscan.scan(odd)), np.cumsum(x)[part])
+    np.testing.assert_array_equal(host(distscan.scan(odd, strategy=strategy)), np.cumsum(x)[part])
 
 
-def test_strides(cp, comm, rng):
+def test_strides(strategy, cp, comm, rng):
     x = exact(rng, "sum", "l", 30001)
     part = mine(comm, x.size)
     spread = cp.zeros(2 * (part.stop - part.start), "l")
     spread[::2] = cp.asarray(x[part])
-    np.testing.assert_array_equal(host(distscan.scan(spread[::2])), np.cumsum(x)[part])
+    np.testing.assert_array_equal(
+        host(distscan.scan(spread[::2], strategy=strategy)), np.cumsum(x)[part]
+    )
     backwards = cp.asarray(x[part])[::-1].copy()[::-1]
     out = cp.zeros(2 * (part.stop - part.start), "l")
-    distscan.scan(backwards, out=out[::2])
+    distscan.scan(backwards, out=out[::2], strategy=strategy)
     np.testing.assert_array_equal(host(out[::2]), np.cumsum(x)[part])
     assert not out[1::2].any()
 
 
-def test_order_over_many_runs(cp, comm, rng):
+def test_order_over_many_runs(strategy, cp, comm, rng):
     x = maps(rng, 300007)
     part = mine(comm, x.size)
     np.testing.assert_array_equal(
-        host(distscan.scan(cp.asarray(x[part]), COMPOSE)), one_by_one(x)[part]
+        host(distscan.scan(cp.asarray(x[part]), COMPOSE, strategy=strategy)), one_by_one(x)[part]
     )
 
 
@@ -168,12 +170,12 @@ def test_torch_and_jax(cp, comm, rng):
 
 @pytest.mark.parametrize("n", [2**31 + 1, 2**32 + 5])
 @pytest.mark.timeout(300)
-def test_more_elements_than_32_bits_count(n, cp, comm):
+def test_more_elements_than_32_bits_count(n, strategy, cp, comm):
     """Every element follows from the one before it: y[i] = y[i-1] + x[i], modulo 256."""
     start, stop = bounds(n, comm.size, comm.rank)
     x = cp.random.randint(-128, 128, stop - start, dtype="b")
     y = cp.full(stop - start, 85, "b")
-    distscan.scan(x, out=y)
+    distscan.scan(x, out=y, strategy=strategy)
     assert bool((cp.diff(y) == x[1:]).all())
     before = ([0, *comm.allgather(int(y[-1]))])[comm.rank]
     assert (int(y[0]) - int(x[0]) - before) % 256 == 0

@@ -48,11 +48,11 @@ def maps(rng, n):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 31, 33, 257, 2049, 16385, 40000])
-def test_order_is_kept(n, xp, cut, rng):
+def test_order_is_kept(n, strategy, xp, cut, rng):
     x = maps(rng, n)
     mine = cut(n)
-    np.testing.assert_array_equal(host(distscan.scan(xp.asarray(x[mine]), COMPOSE)),
-                                  one_by_one(x)[mine])  # fmt: skip
+    y = distscan.scan(xp.asarray(x[mine]), COMPOSE, strategy=strategy)
+    np.testing.assert_array_equal(host(y), one_by_one(x)[mine])
 
 
 def test_operator_sees_order():

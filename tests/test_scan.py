@@ -23,12 +23,12 @@ def poisoned(xp, n, dtype):
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("code", HOST_CODES)
-def test_every_type(op, code, xp, cut, rng):
+def test_every_type(op, code, strategy, xp, cut, rng):
     if xp is not np and code not in CODES:
         pytest.skip("the GPU has no long double")
     x = exact(rng, op, code, 1003)
     mine = cut(x.size)
-    y = distscan.scan(xp.asarray(x[mine]), op)
+    y = distscan.scan(xp.asarray(x[mine]), op, strategy=strategy)
     want = expected(op, x)
     assert y.dtype == want.dtype
     assert isinstance(y, xp.ndarray)
@@ -36,21 +36,21 @@ def test_every_type(op, code, xp, cut, rng):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 16383, 16384, 16385, 50000])
-def test_sizes(n, xp, cut, rng):
+def test_sizes(n, strategy, xp, cut, rng):
     x = exact(rng, "sum", "f", n)
     mine = cut(n)
     out = poisoned(xp, mine.stop - mine.start, "f")
-    assert distscan.cumsum(xp.asarray(x[mine]), out=out) is out
+    assert distscan.cumsum(xp.asarray(x[mine]), out=out, strategy=strategy) is out
     np.testing.assert_array_equal(host(out), expected("sum", x)[mine])
 
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("code", "bfD")
-def test_in_place(op, code, xp, cut, rng):
+def test_in_place(op, code, strategy, xp, cut, rng):
     x = exact(rng, op, code, 20001)
     mine = cut(x.size)
     y = xp.asarray(x[mine].copy())
-    assert NAMED[op](y, out=y) is y
+    assert NAMED[op](y, out=y, strategy=strategy) is y
     np.testing.assert_array_equal(host(y), expected(op, x, np.dtype(code))[mine])
 
 
@@ -58,10 +58,10 @@ def test_in_place(op, code, xp, cut, rng):
     ("code", "dtype"), ["id", "Hf", "df", "ie", "?i", "lb", "Fd", "fF", "ef", "eF", "Fe", "f?"]
 )
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
-def test_dtype(code, dtype, xp, cut, rng):
+def test_dtype(code, dtype, strategy, xp, cut, rng):
     x = rng.integers(0, 2 if code == "?" else 5, 3001).astype(code)
     mine = cut(x.size)
-    y = distscan.cumsum(xp.asarray(x[mine]), dtype=dtype)
+    y = distscan.cumsum(xp.asarray(x[mine]), dtype=dtype, strategy=strategy)
     want = expected("sum", x, dtype)
     assert y.dtype == np.dtype(dtype)
     np.testing.assert_array_equal(host(y), want[mine])
@@ -77,13 +77,13 @@ def test_out_chooses_the_type(xp, cut, rng):
 
 @pytest.mark.parametrize("code", "fdFD")
 @pytest.mark.parametrize("op", ["sum", "prod"])
-def test_rounding(op, code, xp, cut, rng):
+def test_rounding(op, code, strategy, xp, cut, rng):
     """Real data: as close to the true value as the chain of roundings allows."""
     x = rng.uniform(0.9, 1.1, 5001).astype(code)
     if np.dtype(code).kind == "c":
         x = (x * np.exp(1j * rng.normal(size=x.size))).astype(code)
     mine = cut(x.size)
-    y = host(distscan.scan(xp.asarray(x[mine]), op))
+    y = host(distscan.scan(xp.asarray(x[mine]), op, strategy=strategy))
     wide = np.result_type(code, np.longdouble)
     if op == "sum":
         want, size = np.cumsum(x, dtype=wide), np.cumsum(np.abs(x).astype(wide))
@@ -95,22 +95,25 @@ def test_rounding(op, code, xp, cut, rng):
     assert np.all(np.abs(y - want[mine]) <= bound[mine])
 
 
-def test_same_bits_again(xp, cut, rng):
+def test_same_bits_again(strategy, xp, cut, rng):
     x = rng.normal(size=30011).astype("f")
     mine = xp.asarray(x[cut(x.size)])
-    assert host(distscan.scan(mine)).tobytes() == host(distscan.scan(mine)).tobytes()
+    assert (
+        host(distscan.scan(mine, strategy=strategy)).tobytes()
+        == host(distscan.scan(mine, strategy=strategy)).tobytes()
+    )
 
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("code", "efdFD")
-def test_nan_and_infinity(op, code, xp, cut, rng):
+def test_nan_and_infinity(op, code, strategy, xp, cut, rng):
     """Nothing before a NaN is touched; everything behind it is NaN."""
     x = exact(rng, op, code, 400)
     x[[100, 200, 300]] = [np.inf, -np.inf if op == "sum" else np.inf, np.nan]
     mine = cut(x.size)
     with np.errstate(all="ignore"):
         want = expected(op, x)[mine]
-    y = host(distscan.scan(xp.asarray(x[mine]), op))
+    y = host(distscan.scan(xp.asarray(x[mine]), op, strategy=strategy))
     if op == "prod" and code in "FD":  # once infinite, parts become NaN by order of association
         early = slice(0, max(0, min(len(y), 100 - mine.start)))
         y, want = y[early], want[early]
@@ -120,20 +123,22 @@ def test_nan_and_infinity(op, code, xp, cut, rng):
     np.testing.assert_array_equal(y, want)
 
 
-def test_negative_zero(xp, cut):
+def test_negative_zero(strategy, xp, cut):
     """The identity of a sum is -0.0: an empty shard must not turn -0.0 into 0.0."""
     mine = cut(9)
-    y = host(distscan.scan(xp.full(mine.stop - mine.start, -0.0)))
+    y = host(distscan.scan(xp.full(mine.stop - mine.start, -0.0), strategy=strategy))
     assert np.all(np.signbit(y))
 
 
-def test_float16_accumulates_in_float32(xp, cut):
+def test_float16_accumulates_in_float32(strategy, xp, cut):
     """60000 - 60000 + ... leaves float16's range on the way, but no result does."""
     x = np.tile(np.array([60000, 60000, -60000, -60000], "e"), 100)[1:]
     mine = cut(x.size)
     want = np.cumsum(x, dtype="f").astype("e")
     assert np.isfinite(want).all()
-    np.testing.assert_array_equal(host(distscan.scan(xp.asarray(x[mine]))), want[mine])
+    np.testing.assert_array_equal(
+        host(distscan.scan(xp.asarray(x[mine]), strategy=strategy)), want[mine]
+    )
 
 
 def test_ufuncs_and_mpi_ops(comm, cut, rng):

@@ -51,23 +51,16 @@ class ScanAdd:
         """Allocate a result [n]."""
         return np.empty(self.n, self.types.out)
 
-    def scan(self, x: NDArray[Any], out: NDArray[Any]) -> NDArray[Any] | None:
-        """Scan ``x`` [n] on its own and return its total, 0-d, or None if ``n`` is 0.
+    def total(self, x: NDArray[Any], out: NDArray[Any]) -> NDArray[Any] | None:
+        """Return the total of ``x`` [n], 0-d, or None if ``n`` is 0.
 
-        ``out`` [n] may be ``x`` itself; it is whole only after ``add``.
+        ``out`` [n] may be ``x`` itself; it is whole only after ``seed``.
         """
         local = out if self._wide is None else self._wide
-        total: Any = None
-        for low, high in chunks(0, self.n, CHUNK):
-            piece = local[low:high]
-            _accumulate(self.op, x[low:high], piece)
-            if total is not None:
-                self.op.combine(total, piece, out=piece)
-            total = np.array(piece[-1])
-        return total  # type: ignore[no-any-return]
+        return _scan(self.op, x, local, None)
 
-    def add(self, offset: NDArray[Any] | None, out: NDArray[Any]) -> None:
-        """Combine ``offset``, the total of all that comes before this shard, into ``out`` [n]."""
+    def seed(self, x: NDArray[Any], out: NDArray[Any], offset: NDArray[Any] | None) -> None:
+        """Complete ``out`` [n] with ``offset``, the total of all that comes before this shard."""
         local = out if self._wide is None else self._wide
         if offset is None and local is out:
             return
@@ -76,8 +69,68 @@ class ScanAdd:
             if offset is not None:
                 self.op.combine(offset, piece, out=piece)
             if local is not out:
-                with np.errstate(all="ignore"):
-                    out[low:high] = piece
+                _store(piece, out[low:high])
+
+
+class ReduceScan:
+    """Strategy ``reduce-scan`` on one shard: reduce it, then scan it behind the rank's offset."""
+
+    def __init__(self, op: Operator, types: Types, x: NDArray[Any]) -> None:
+        """Prepare for shards like ``x`` [n]."""
+        self.op, self.types, self.n = op, types, x.size
+
+    empty = ScanAdd.empty
+
+    def total(self, x: NDArray[Any], out: NDArray[Any]) -> NDArray[Any] | None:
+        """Return the total of ``x`` [n], 0-d, or None if ``n`` is 0; ``out`` is left alone."""
+        total: Any = None
+        for low, high in chunks(0, self.n, CHUNK):
+            part = _reduce(self.op, x[low:high], self.types.acc)
+            total = part if total is None else self.op.combine(total, part)
+        return None if total is None else np.array(total)
+
+    def seed(self, x: NDArray[Any], out: NDArray[Any], offset: NDArray[Any] | None) -> None:
+        """Scan ``x`` [n] into ``out`` [n], which may be ``x``, behind ``offset``."""
+        _scan(self.op, x, out, offset, self.types.acc)
+
+
+def _scan(
+    op: Operator,
+    x: NDArray[Any],
+    out: NDArray[Any],
+    total: NDArray[Any] | None,
+    acc: np.dtype[Any] | None = None,
+) -> NDArray[Any] | None:
+    """Scan ``x`` [n] into ``out`` [n] behind ``total``, in type ``acc``; return the last value."""
+    for low, high in chunks(0, x.size, CHUNK):
+        direct = acc is None or acc == out.dtype
+        piece = out[low:high] if direct else np.empty(high - low, acc)
+        _accumulate(op, x[low:high], piece)
+        if total is not None:
+            op.combine(total, piece, out=piece)
+        total = np.array(piece[-1])
+        if not direct:
+            _store(piece, out[low:high])
+    return total
+
+
+def _store(piece: NDArray[Any], out: NDArray[Any]) -> None:
+    with np.errstate(all="ignore"):
+        out[...] = piece
+
+
+def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
+    """Combine one chunk: x[0] op ... op x[-1], in type ``acc``."""
+    if isinstance(op.numpy, np.ufunc):
+        with np.errstate(all="ignore"):
+            # Behind the first element, not behind 0.0, which would make a sum of -0.0 into 0.0.
+            return op.numpy.reduce(x[1:], dtype=acc, initial=x[0].astype(acc))
+    # Any vectorised function: neighbours in pairs, an odd last one waits.
+    x = x.astype(acc)
+    while len(x) > 1:
+        paired = op.combine(x[0 : len(x) // 2 * 2 : 2], x[1::2])
+        x = np.concatenate([paired, x[len(x) // 2 * 2 :]])
+    return x[0]
 
 
 def _accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:

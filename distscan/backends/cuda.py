@@ -64,77 +64,118 @@ def synchronize() -> None:
     cupy.cuda.get_current_stream().synchronize()
 
 
-class ScanAdd:
-    """Strategy ``scan-add`` on one shard; each call as in ``cpu.ScanAdd``.
+class _Steps:
+    """What the strategies share: a shard cut into runs, one per thread block, and their totals.
 
-    The shard's GPU must be current. Work is ordered on its current stream; ``scan`` waits for it,
-    since the total goes to the host, ``add`` does not.
+    The shard's GPU must be current. Work is ordered on its current stream; ``total`` waits for it,
+    since the total goes to the host, ``seed`` does not.
     """
+
+    source: str  # in kernels/
+    writes: str  # the type, of Types, that the scanning kernel writes
 
     def __init__(self, op: Operator, types: Types, x: Any) -> None:
         """Compile, and allocate what shards like ``x`` [n] need beside their input and output."""
         self.types, self.n = types, x.size
         self.policy = policy(types)
-        self._items = max(_VECTOR // max(types.x.itemsize, types.acc.itemsize), 1)
-        self._tile = self.policy.threads * self.policy.rows * self._items
+        written: np.dtype[Any] = getattr(types, self.writes)
+        widest = max(types.x.itemsize, types.acc.itemsize, written.itemsize)
+        self._tile = self.policy.threads * self.policy.rows * max(_VECTOR // widest, 1)
         processors = x.device.attributes["MultiProcessorCount"]
         self._most_runs = max(1, min(-(-self.n // self._tile), processors * self.policy.blocks))
-        self._kernels = load(op, types, x.device.compute_capability, x.device.id)
-        self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
-        self._totals = cupy.empty(self._most_runs, types.acc)
+        arch, device = x.device.compute_capability, x.device.id
+        self._total_kernel, self._seed_kernel = load(self.source, op, types, arch, device)
         self._prefixes = cupy.empty(self._most_runs, types.acc)
         self._arrived = cupy.zeros(1, np.uint32)
         # The last block writes the total straight into the host's memory: no copy call.
         self._pinned = cupy.cuda.alloc_pinned_memory(types.acc.itemsize)
         self._total: NDArray[Any] = np.frombuffer(self._pinned, types.acc, 1)
+        self._totals = cupy.empty(self._most_runs, types.acc)
+        self._workspace = self._totals, self._prefixes, self._arrived, self._pinned.ptr
         self._shard = np.zeros((), _RUNS)
 
     def empty(self) -> Any:
         """Allocate a result [n]."""
         return cupy.empty(self.n, self.types.out)
 
-    def scan(self, x: Any, out: Any) -> NDArray[Any] | None:
-        """Scan ``x`` [n] on its own and return its total, 0-d on the host, or None if n is 0."""
-        if self.n == 0:
-            return None
-        x = cupy.ascontiguousarray(x)
-        local = out if self._wide is None else self._wide
-        for role, array in (("x", x), ("out", out)):
-            if array.data.ptr % array.dtype.alignment:
-                raise ValueError(f"{role} begins at an address that its type cannot have")
-        head = self._head(x)
+    def _cut(self, x: Any) -> None:
+        """Deal the elements of ``x`` [n] out to runs, its head up to an aligned address aside."""
+        if x.data.ptr % x.dtype.alignment:
+            raise ValueError("x begins at an address that its type cannot have")
+        short = -x.data.ptr % _VECTOR
+        head = min(self.n, short // x.itemsize) if short % x.itemsize == 0 else 0
         runs = max(1, min(-(-(self.n - head) // self._tile), self._most_runs))
         self._shard[...] = self.n, head, self._tile, runs
-        workspace = self._totals, self._prefixes, self._arrived, self._pinned.ptr
-        self._kernels[0]((runs,), (self.policy.threads,), (x, local, self._shard, *workspace))
+
+    def _launch_total(self, *arrays: Any) -> NDArray[Any]:
+        runs = int(self._shard["runs"])
+        arguments = (*arrays, self._shard, *self._workspace)
+        self._total_kernel((runs,), (self.policy.threads,), arguments)
         synchronize()
         return np.array(self._total[0])
 
-    def add(self, offset: NDArray[Any] | None, out: Any) -> None:
-        """Combine ``offset`` and the blocks' own prefixes into ``out`` [n]."""
+    def _launch_seed(self, offset: NDArray[Any] | None, blocks: int, *arrays: Any) -> None:
+        by_value = np.zeros((), self.types.acc) if offset is None else offset
+        grid = int(self._shard["runs"]), blocks
+        arguments = (*arrays, self._shard, self._prefixes, by_value, offset is not None)
+        self._seed_kernel(grid, (self.policy.threads,), arguments)
+
+
+class ScanAdd(_Steps):
+    """Strategy ``scan-add``; each call as in ``cpu.ScanAdd``."""
+
+    source, writes = "scan_add.cu", "acc"
+
+    def __init__(self, op: Operator, types: Types, x: Any) -> None:
+        super().__init__(op, types, x)
+        self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
+
+    def total(self, x: Any, out: Any) -> NDArray[Any] | None:
+        """Scan ``x`` [n] on its own; return its total."""
+        if self.n == 0:
+            return None
+        x = cupy.ascontiguousarray(x)
+        self._cut(x)
+        return self._launch_total(x, out if self._wide is None else self._wide)
+
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+        """Combine ``offset`` and the runs' own prefixes into ``out`` [n]."""
         local = out if self._wide is None else self._wide
         runs = int(self._shard["runs"])
         if self.n == 0 or (offset is None and runs == 1 and local is out):
             return
-        by_value = np.zeros((), self.types.acc) if offset is None else offset
         sharing = min(self.policy.add_blocks, -(-self.n // (runs * self._tile)))
-        arguments = (local, out, self._shard, self._prefixes, by_value, offset is not None)
-        self._kernels[1]((runs, sharing), (self.policy.threads,), arguments)
+        self._launch_seed(offset, sharing, local, out)
 
-    def _head(self, x: Any) -> int:
-        """Count the elements before the first one at which a vector may be loaded."""
-        short = -x.data.ptr % (self._items * x.itemsize)
-        return min(self.n, short // x.itemsize) if short % x.itemsize == 0 else 0
+
+class ReduceScan(_Steps):
+    """Strategy ``reduce-scan``; each call as in ``cpu.ReduceScan``."""
+
+    source, writes = "reduce_scan.cu", "out"
+
+    def total(self, x: Any, out: Any) -> NDArray[Any] | None:
+        """Reduce ``x`` [n] to its total."""
+        if self.n == 0:
+            return None
+        self._x = cupy.ascontiguousarray(x)
+        self._cut(self._x)
+        return self._launch_total(self._x)
+
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+        """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
+        if self.n > 0:
+            self._launch_seed(offset, 1, self._x, out)
 
 
 def definitions(op: Operator, types: Types) -> dict[str, object]:
-    """Return what ``kernels/scan_add.cu`` must be given for an operator and its types."""
+    """Return what ``kernels/given.cuh`` asks for."""
     chosen = policy(types)
     return {
         "DISTSCAN_X": _type(types.x),
         "DISTSCAN_T": _type(types.acc),
         "DISTSCAN_OUT": _type(types.out),
         "DISTSCAN_COMBINE": op.cuda,
+        "DISTSCAN_COMMUTATIVE": str(op.commutative).lower(),
         "DISTSCAN_THREADS": chosen.threads,
         "DISTSCAN_ROWS": chosen.rows,
         "DISTSCAN_BLOCKS": chosen.blocks,
@@ -142,12 +183,12 @@ def definitions(op: Operator, types: Types) -> dict[str, object]:
 
 
 @functools.cache
-def load(op: Operator, types: Types, arch: str, device: int) -> tuple[Any, Any]:
-    """Compile for ``arch`` and load onto the current device, number ``device``: (scan, add)."""
-    code, _ = nvrtc.build("scan_add.cu", definitions(op, types), arch)
+def load(source: str, op: Operator, types: Types, arch: str, device: int) -> tuple[Any, Any]:
+    """Compile for ``arch`` and load onto the current GPU, number ``device``: (total, seed)."""
+    code, _ = nvrtc.build(source, definitions(op, types), arch)
     module = cupy.cuda.function.Module()
     module.load(code)
-    return module.get_function("distscan_scan"), module.get_function("distscan_add")
+    return module.get_function("distscan_total"), module.get_function("distscan_seed")
 
 
 def _type(dtype: np.dtype[Any]) -> str:
