@@ -94,9 +94,11 @@ def _extreme(sign: int) -> Callable[[np.dtype[Any]], Any]:
 BUILTIN = {
     operator.name: operator
     for operator in (
-        Operator("sum", np.add, "a + b", _zero, "SUM", "iufc", promotes=True, commutative=True),
         Operator(
-            "prod", np.multiply, "a * b", _one, "PROD", "iuf", promotes=True, commutative=True
+            "sum", np.add, "plus(a, b)", _zero, "SUM", "iufc", promotes=True, commutative=True
+        ),
+        Operator(
+            "prod", np.multiply, "times(a, b)", _one, "PROD", "iuf", promotes=True, commutative=True
         ),
         Operator("max", np.maximum, "maximum(a, b)", _extreme(-1), "MAX", "iu", commutative=True),
         Operator("min", np.minimum, "minimum(a, b)", _extreme(+1), "MIN", "iu", commutative=True),

@@ -1,9 +1,28 @@
-// What the expressions of the operators call, beside + and *: combine(earlier, later).
+// What the expressions of the operators call: combine(earlier, later).
 #pragma once
 
 #include "types.cuh"
 
 namespace distscan {
+
+// Integers wrap, as NumPy's do; signed overflow would be the compiler's to do with as it likes.
+template <class T>
+using Wrapping = typename Choose<sizeof(T) == 8, unsigned long long, unsigned>::type;
+
+template <class T>
+__device__ T plus(T a, T b) {
+  if constexpr (is_integer<T>)
+    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+  else
+    return a + b;
+}
+template <class T>
+__device__ T times(T a, T b) {
+  if constexpr (is_integer<T>)
+    return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+  else
+    return a * b;
+}
 
 template <class T>
 __device__ bool is_nan(T x) {
@@ -18,10 +37,11 @@ template <class T>
 __device__ bool less(T a, T b) {
   return a < b;
 }
-// NumPy's order of complex numbers: by real part, then by imaginary part.
+// NumPy's order of complex numbers: by real part, then by imaginary part; a NaN in either part
+// is neither less nor greater than anything.
 template <class Real>
 __device__ bool less(complex<Real> a, complex<Real> b) {
-  return a.re < b.re || (a.re == b.re && a.im < b.im);
+  return (a.re < b.re && !is_nan(a.im) && !is_nan(b.im)) || (a.re == b.re && a.im < b.im);
 }
 
 // The first NaN stays: maximum(1, NaN) = NaN, maximum(NaN, 1) = NaN; of equals, the later.

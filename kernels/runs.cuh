@@ -63,7 +63,7 @@ __device__ Seed<T> scan_own_run(const X* x /* [n] */, Y* y /* [n] */, const Runs
   const int64 run = blockIdx.x, end = shard.end(run);
   int64 begin = shard.begin(run);
 
-  // ---- 1. the unaligned head: fewer elements than a vector has, by one thread ---------------
+  // ---- 1. the unaligned head: less than 16 bytes, by one thread -----------------------------
   if (run == 0 && shard.head > 0) {
     if (threadIdx.x == 0) {
       for (int64 i = 0; i < shard.head; ++i) {

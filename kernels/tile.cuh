@@ -60,12 +60,13 @@ __device__ Tile<T, Shape> load(const T* p /* [count] */, int64 count) {
       tile.row[r] = *reinterpret_cast<const Vec*>(p + place<Shape>(r));
     return tile;
   }
+  const int left = count < Shape::SIZE ? static_cast<int>(count) : Shape::SIZE;
 #pragma unroll
   for (int r = 0; r < Shape::ROWS; ++r) {
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
-      const int at = place<Shape>(r) + i;
-      tile.row[r].item[i] = at < count ? p[at] : T{};
+      const int at = place<Shape>(r);
+      tile.row[r].item[i] = at < left - i ? p[at + i] : T{};
     }
   }
   return tile;
@@ -81,12 +82,13 @@ __device__ void store(T* p /* [count] */, int64 count, const Tile<T, Shape>& til
       *reinterpret_cast<Vec*>(p + place<Shape>(r)) = tile.row[r];
     return;
   }
+  const int left = count < Shape::SIZE ? static_cast<int>(count) : Shape::SIZE;
 #pragma unroll
   for (int r = 0; r < Shape::ROWS; ++r) {
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
-      const int at = place<Shape>(r) + i;
-      if (at < count) p[at] = tile.row[r].item[i];
+      const int at = place<Shape>(r);
+      if (at < left - i) p[at + i] = tile.row[r].item[i];
     }
   }
 }

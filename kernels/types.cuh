@@ -10,6 +10,22 @@ inline constexpr bool same = false;
 template <class A>
 inline constexpr bool same<A, A> = true;
 
+// bool counts as an integer: true + true is true.
+template <class T>
+inline constexpr bool is_integer =
+    same<T, bool> || same<T, signed char> || same<T, unsigned char> || same<T, short> ||
+    same<T, unsigned short> || same<T, int> || same<T, unsigned> || same<T, int64> ||
+    same<T, unsigned long long>;
+
+template <bool FIRST, class A, class B>
+struct Choose {
+  using type = A;
+};
+template <class A, class B>
+struct Choose<false, A, B> {
+  using type = B;
+};
+
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 // How many elements of the widest of some types fill a 16-byte vector.
@@ -86,7 +102,16 @@ struct Convert<complex<To>, complex<From>> {
     return {static_cast<To>(from.re), static_cast<To>(from.im)};
   }
 };
-// The two below settle which of the above applies where both would.
+// Straight from double: by way of float it would round twice.
+template <>
+struct Convert<half, double> {
+  __device__ static half apply(double from) {
+    half to;
+    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(to.bits) : "d"(from));
+    return to;
+  }
+};
+// Those below settle which of the above applies where both would.
 template <>
 struct Convert<half, half> {
   __device__ static half apply(half from) { return from; }

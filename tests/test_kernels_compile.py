@@ -92,6 +92,48 @@ def test_one_process_compiles_and_the_others_read(tmp_path, monkeypatch):
     assert len(compiled) == 2
 
 
+def test_no_cache_is_no_fault(tmp_path, monkeypatch):
+    """No home, a full disk, a file system without locks: compiled all the same, and at once."""
+    given = cuda.definitions(
+        operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f")
+    )
+    monkeypatch.delenv("DISTSCAN_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def fails(error):
+        def fail(*_):
+            raise error
+
+        return fail
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nvrtc.Path, "home", fails(RuntimeError("Could not determine home")))
+        assert nvrtc._cache.__wrapped__() is None
+    monkeypatch.setattr(nvrtc, "_cache", lambda: tmp_path)
+    monkeypatch.setattr(nvrtc.fcntl, "flock", fails(OSError(37, "No locks available")))
+    monkeypatch.setattr(nvrtc, "_write", fails(OSError(28, "No space left on device")))
+    code, _ = nvrtc.build("scan_add.cu", given, "90")
+    assert code.startswith(b"\x7fELF")
+
+
+def test_a_gpu_older_than_nvrtc():
+    given = cuda.definitions(
+        operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f")
+    )
+    with pytest.raises(KernelError, match="compute capability, 35, is older"):
+        nvrtc.build("scan_add.cu", given, "35")
+
+
+def test_products_wrap_before_they_are_widened(monkeypatch):
+    """int32 products stored as int64: the compiler may not multiply in 64 bits."""
+    monkeypatch.setattr(nvrtc, "_cache", lambda: None)
+    op = operators.resolve("prod")
+    for source in SOURCES:
+        given = cuda.definitions(op, dtypes.resolve(op, "i", "i", "l"))
+        ptx, _ = nvrtc.build(source, given, "999")
+        assert b"mul.wide.s32" not in ptx
+
+
 def test_an_older_nvrtc_gives_ptx(monkeypatch):
     monkeypatch.setattr(nvrtc, "_cache", lambda: None)
     given = cuda.definitions(

@@ -104,6 +104,17 @@ def test_same_bits_again(strategy, xp, cut, rng):
     )
 
 
+@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("nan", [complex(0, np.nan), complex(np.nan, 5)])
+def test_half_a_nan(op, nan, strategy, xp, cut, rng):
+    """A complex number is NaN if either part is."""
+    x = exact(rng, op, "D", 300)
+    x[[120, 121]] = [nan, 99 if op == "max" else -99]
+    mine = cut(x.size)
+    y = host(distscan.scan(xp.asarray(x[mine]), op, strategy=strategy))
+    np.testing.assert_array_equal(y, expected(op, x)[mine])
+
+
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("code", "efdFD")
 def test_nan_and_infinity(op, code, strategy, xp, cut, rng):

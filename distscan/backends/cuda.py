@@ -83,8 +83,9 @@ class _Steps:
         self._tile = self.policy.threads * self.policy.rows * max(_VECTOR // widest, 1)
         processors = x.device.attributes["MultiProcessorCount"]
         self._most_runs = max(1, min(-(-self.n // self._tile), processors * self.policy.blocks))
+        given = tuple(definitions(op, types).items())
         arch, device = x.device.compute_capability, x.device.id
-        self._total_kernel, self._seed_kernel = load(self.source, op, types, arch, device)
+        self._total_kernel, self._seed_kernel = _load(self.source, given, arch, device)
         self._prefixes = cupy.empty(self._most_runs, types.acc)
         self._arrived = cupy.zeros(1, np.uint32)
         # The last block writes the total straight into the host's memory: no copy call.
@@ -98,12 +99,10 @@ class _Steps:
         """Allocate a result [n]."""
         return cupy.empty(self.n, self.types.out)
 
-    def _cut(self, x: Any) -> None:
-        """Deal the elements of ``x`` [n] out to runs, its head up to an aligned address aside."""
-        if x.data.ptr % x.dtype.alignment:
-            raise ValueError("x begins at an address that its type cannot have")
-        short = -x.data.ptr % _VECTOR
-        head = min(self.n, short // x.itemsize) if short % x.itemsize == 0 else 0
+    def _cut(self, array: Any) -> None:
+        """Deal elements out to runs, those before the first aligned address of ``array`` aside."""
+        short = -array.data.ptr % _VECTOR
+        head = min(self.n, short // array.itemsize) if short % array.itemsize == 0 else 0
         runs = max(1, min(-(-(self.n - head) // self._tile), self._most_runs))
         self._shard[...] = self.n, head, self._tile, runs
 
@@ -134,9 +133,10 @@ class ScanAdd(_Steps):
         """Scan ``x`` [n] on its own; return its total."""
         if self.n == 0:
             return None
-        x = cupy.ascontiguousarray(x)
-        self._cut(x)
-        return self._launch_total(x, out if self._wide is None else self._wide)
+        x = _checked(x, out)
+        local = out if self._wide is None else self._wide
+        self._cut(local)  # it is written, read and written; x is read once
+        return self._launch_total(x, local)
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
         """Combine ``offset`` and the runs' own prefixes into ``out`` [n]."""
@@ -157,7 +157,7 @@ class ReduceScan(_Steps):
         """Reduce ``x`` [n] to its total."""
         if self.n == 0:
             return None
-        self._x = cupy.ascontiguousarray(x)
+        self._x = _checked(x, out)
         self._cut(self._x)
         return self._launch_total(self._x)
 
@@ -165,6 +165,14 @@ class ReduceScan(_Steps):
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
             self._launch_seed(offset, 1, self._x, out)
+
+
+def _checked(x: Any, out: Any) -> Any:
+    """Refuse memory that no kernel may touch; return ``x`` as kernels read it: contiguous."""
+    for name, array in (("x", x), ("out", out)):
+        if array.data.ptr % array.dtype.alignment:
+            raise ValueError(f"{name} begins at an address that its type cannot have")
+    return cupy.ascontiguousarray(x)
 
 
 def definitions(op: Operator, types: Types) -> dict[str, object]:
@@ -183,9 +191,11 @@ def definitions(op: Operator, types: Types) -> dict[str, object]:
 
 
 @functools.cache
-def load(source: str, op: Operator, types: Types, arch: str, device: int) -> tuple[Any, Any]:
+def _load(
+    source: str, given: tuple[tuple[str, object], ...], arch: str, device: int
+) -> tuple[Any, Any]:
     """Compile for ``arch`` and load onto the current GPU, number ``device``: (total, seed)."""
-    code, _ = nvrtc.build(source, definitions(op, types), arch)
+    code, _ = nvrtc.build(source, dict(given), arch)
     module = cupy.cuda.function.Module()
     module.load(code)
     return module.get_function("distscan_total"), module.get_function("distscan_seed")
@@ -215,6 +225,9 @@ def count() -> int:
 def bind(local_rank: int) -> tuple[str, str]:
     """Make GPU ``local_rank`` modulo their number current; return its name and its PCI address."""
     device = cupy.cuda.Device(local_rank % count())
-    device.use()
-    name: bytes = cupy.cuda.runtime.getDeviceProperties(device.id)["name"]
-    return name.decode(), str(device.pci_bus_id)
+    try:
+        device.use()
+        name: bytes = cupy.cuda.runtime.getDeviceProperties(device.id)["name"]
+        return name.decode(), str(device.pci_bus_id)
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise BackendError(f"GPU {device.id} cannot be used; {error}") from error

@@ -4,11 +4,11 @@ import fcntl
 import functools
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 from cupy_backends.cuda.libs import nvrtc
 
@@ -36,10 +36,12 @@ def build(entry: str, defines: Mapping[str, object], arch: str) -> tuple[bytes, 
 
     Raises ``KernelError`` with the compiler's own lines.
     """
-    archs = [str(known) for known in nvrtc.getSupportedArchs()]
-    native = arch in archs
+    archs = [known for known in map(int, nvrtc.getSupportedArchs()) if known <= int(arch)]
+    if not archs:
+        raise KernelError(f"the GPU's compute capability, {arch}, is older than this NVRTC knows")
+    native = max(archs) == int(arch)
     options = (
-        f"-arch=sm_{arch}" if native else f"-arch=compute_{max(archs, key=int)}",
+        f"-arch={'sm' if native else 'compute'}_{max(archs)}",
         "-std=c++17",
         "-lineinfo",
         "--ptxas-options=-v",
@@ -53,13 +55,16 @@ def build(entry: str, defines: Mapping[str, object], arch: str) -> tuple[bytes, 
         key.update(repr(part).encode())
     key.update(_sources())
     code, report = (folder / f"{key.hexdigest()}.{suffix}" for suffix in ("bin", "log"))
-    if not code.exists():
-        with _locked(code.with_suffix(".lock")):
-            if not code.exists():
-                built = _compile(entry, options, native)
-                _write(report, built[1].encode())
-                _write(code, built[0])
-    return code.read_bytes(), report.read_text()
+    with suppress(OSError):
+        return code.read_bytes(), report.read_text()
+    with _locked(code.with_suffix(".lock")):
+        with suppress(OSError):  # another process has built it meanwhile
+            return code.read_bytes(), report.read_text()
+        built = _compile(entry, options, native)
+        with suppress(OSError):  # a full disk costs the next process a compilation, no more
+            _write(report, built[1].encode())
+            _write(code, built[0])
+    return built
 
 
 def _compile(entry: str, options: tuple[str, ...], native: bool) -> tuple[bytes, str]:
@@ -85,11 +90,11 @@ def _sources() -> bytes:
 @functools.cache
 def _cache() -> Path | None:
     """Return a folder to keep results in, or None where there is none to write."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(os.environ.get("DISTSCAN_CACHE_DIR") or Path(home) / "distscan")
+    given, caches = os.environ.get("DISTSCAN_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
     try:
+        folder = Path(given or Path(caches or Path.home() / ".cache") / "distscan")
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # no home at all is a RuntimeError
         return None
     return folder if os.access(folder, os.W_OK) else None
 
@@ -98,22 +103,26 @@ def _cache() -> Path | None:
 def _locked(path: Path) -> Iterator[None]:
     """Hold a file lock, which the system takes back from a process that dies.
 
-    After a time limit the work is done twice rather than never.
+    After a time limit, or where files cannot be locked, the work is done twice rather than never.
     """
-    with path.open("w") as file:
-        limit = time.monotonic() + _LOCK_SECONDS
-        while time.monotonic() < limit:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                time.sleep(0.05)
+    with ExitStack() as stack:
+        with suppress(OSError):
+            file = stack.enter_context(path.open("a"))
+            limit = time.monotonic() + _LOCK_SECONDS
+            while time.monotonic() < limit:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.05)
         yield
 
 
 def _write(path: Path, content: bytes) -> None:
     """Put a file in place whole: readers see all of it or none."""
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    os.replace(name, path)
+    part = path.with_suffix(f".{uuid4().hex[:8]}")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -23,13 +23,17 @@ def policy(types: Types) -> Policy:
     """Choose by the sizes of the elements."""
     scanned = max(types.x.itemsize, types.acc.itemsize)
     narrowest = min(scanned, max(types.acc.itemsize, types.out.itemsize))
-    if narrowest <= 2:
-        # 16 or 8 items to a vector, a register each. One byte: 3 blocks spill (1242 us), 4 rows
-        # too (1969). Two: 3 blocks (739) and 4 (680) spill on sm_120.
+    if narrowest == 1:
+        # 16 items to a vector, a register each: 1318 us; 1 row 1390 to 1649, 4 rows 1969; 3 blocks
+        # (1242) spill on sm_90.
         return Policy(threads=256, rows=2, blocks=2, add_blocks=8)
-    if scanned == 16:
-        # complex128: 588 us; more blocks than 3 spill (695 and up).
+    if narrowest == 2:
+        # 722 us; 1 row 808 to 1225; 4 blocks (661) spill on sm_80.
         return Policy(threads=256, rows=2, blocks=3, add_blocks=8)
-    # float32: 588 us, 4 rows 602 to 613. float64 604, complex64 587. Narrow loads would like more
-    # in flight, but 4 rows spill on sm_120: int8 to int64 456 (378), float16 in float32 505 (469).
+    if scanned == 16:
+        # complex128: 584 us; more blocks than 3 spill (695 and up).
+        return Policy(threads=256, rows=2, blocks=3, add_blocks=8)
+    # float32 586 us, float64 585; 3 blocks or 512 threads 577 to 586, 4 rows 602 to 613. Widened
+    # elements would like more in flight, but 4 rows spill on sm_120: int8 to int64 443 us (378),
+    # float16 in float32 505 (469).
     return Policy(threads=256, rows=2, blocks=4, add_blocks=8)
