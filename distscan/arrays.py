@@ -22,7 +22,7 @@ def borrow(x: Any) -> Any:
     Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``.
     """
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError("x is a masked array, whose mask a scan would drop; use x.filled(...)")
+        raise TypeError("masked arrays are not scanned: the mask would be lost; use filled(...)")
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
     if _is_cupy(x):

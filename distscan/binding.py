@@ -40,13 +40,13 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
         from .backends import cuda  # noqa: PLC0415 - imports CuPy, which a CPU job need not have
 
         name, address = cuda.bind(node.local_rank)
-    except ImportError as error:
+    except BackendError as error:
+        missing = error
+    except Exception as error:  # a CuPy of another NumPy or CUDA fails in many ways
         missing = BackendError(
             f"CuPy cannot be imported ({error}); install it, in a checkout: "
             "pip install '.[cuda13]', or '.[cuda12]' for a driver of CUDA 12"
         )
-    except BackendError as error:
-        missing = error
     if wanted == "cuda":
         with agreed(comm):
             if missing is not None:

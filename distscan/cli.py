@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         comm = exchange.communicator(None)
     except LaunchError as error:
         return _fail(error) if exchange.launched_rank() == 0 else 1
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # to clean up as for Ctrl-C
     try:
         return _main(comm, argv)
     except Exception as error:
@@ -38,6 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             _fail(error)
             comm.Abort(1)
         return _fail(error) if comm.rank == 0 else _status(error)
+    except KeyboardInterrupt:
+        if comm.rank == 0:
+            _fail(RuntimeError("interrupted"))
+        if comm.size > 1:
+            comm.Abort(130)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
@@ -53,17 +63,17 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         report = perform(comm, _job(args), progress.show, progress.warn)
     finally:
         progress.clear()
-    if comm.rank == 0:
-        if args.json:
-            print(json.dumps(asdict(report) | {"total": _plain(report.total)}))
-        elif not args.quiet:
-            print(_text(report, checked=args.check))
+    with agreed(comm):
+        if comm.rank == 0 and args.json:
+            print(json.dumps(asdict(report) | {"total": _plain(report.total)}), flush=True)
+        elif comm.rank == 0 and not args.quiet:
+            print(_text(report, checked=args.check), flush=True)
     return 0
 
 
 def _fail(error: Exception) -> int:
     message = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, (DistscanError, *_USAGE, MemoryError, OSError)):
+    if not isinstance(error, (DistscanError, *_USAGE, MemoryError, OSError, RuntimeError)):
         message = f"{type(error).__name__}: {message}"
     print(f"distscan: error: {message}", file=sys.stderr, flush=True)
     return _status(error)
@@ -149,7 +159,8 @@ class Progress:
     """One line on stderr: rewritten in place on a terminal, one per phase elsewhere."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self.quiet, self.terminal = quiet, sys.stderr.isatty()
+        self.quiet = quiet or sys.stderr is None
+        self.terminal = not self.quiet and sys.stderr.isatty()
         self.phase, self.next = "", 0.0
 
     def show(self, phase: str, done: int, size: int) -> None:

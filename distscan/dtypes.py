@@ -37,6 +37,10 @@ def resolve(
     Types(x=dtype('float16'), acc=dtype('float32'), out=dtype('float16'))
     """
     x = np.dtype(x)
+    try:
+        dtype = None if dtype is None else np.dtype(dtype)
+    except Exception as error:  # np.dtype("f4,(") is a SyntaxError
+        raise TypeError(f"dtype {dtype!r} is not understood") from error
     for role, chosen in (("x", x), ("dtype", dtype), ("out", out)):
         if chosen is not None and np.dtype(chosen).kind not in "biufc":
             raise TypeError(

@@ -131,10 +131,15 @@ def exscan(
         return None
     if dtype.kind not in op.mpi_kinds:
         return _exscan_numpy_form(comm, op, dtype, total)
-    send = np.empty((), dtype)
-    send[...] = op.identity(dtype) if total is None else total
-    offset = np.empty((), dtype)
+    send, offset = np.zeros((), dtype), np.empty((), dtype)
+    fault: Exception | None = None
+    try:
+        send[...] = op.identity(dtype) if total is None else total
+    except Exception as error:  # raised below: the other ranks count on this one's part
+        fault = error
     comm.Exscan(send, offset, getattr(MPI, op.mpi))
+    if fault is not None:
+        raise fault
     # MPI leaves rank 0's receive buffer undefined.
     return None if comm.rank == 0 else offset
 
@@ -190,10 +195,10 @@ def agreed(comm: Comm) -> Iterator[dict[str, object]]:
             check(x)
     """
     same: dict[str, object] = {}
-    fault: Exception | None = None
+    fault: BaseException | None = None
     try:
         yield same
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C too: the other ranks must not wait for this one
         fault = error
     terms = {name: str(value) for name, value in same.items()}
     if comm.size == 1:
@@ -206,6 +211,8 @@ def agreed(comm: Comm) -> Iterator[dict[str, object]]:
     if status[0] and status[1] == -status[2]:
         return
     faults = comm.allgather(None if fault is None else _portable(fault))
+    if fault is not None and not isinstance(fault, Exception):
+        raise fault
     if any(faults):
         kind = next(found[0] for found in faults if found)
         raise everywhere(kind(_by_rank([found and found[1] for found in faults]))) from fault
@@ -228,11 +235,15 @@ def is_agreed(fault: Exception) -> bool:
     return "on_every_rank" in fault.__dict__
 
 
-def _portable(fault: Exception) -> tuple[type[Exception], str]:
+def _portable(fault: BaseException) -> tuple[type[Exception], str]:
     """Reduce an exception to a type that every rank can import and build from a message."""
-    message = str(fault) or type(fault).__name__
+    try:
+        message = str(fault) or type(fault).__name__
+    except Exception:  # an exception that cannot even be printed
+        message = type(fault).__name__
     for kind in type(fault).__mro__:
-        if kind.__module__ in {"builtins", "distscan.errors", "numpy.exceptions"}:
+        known = kind.__module__ in {"builtins", "distscan.errors", "numpy.exceptions"}
+        if known and issubclass(kind, Exception):
             try:
                 if str(kind(message)) == message:
                     return kind, message

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -50,8 +51,12 @@ def inspect(path: Path) -> File:
             version = npy.read_magic(stream)
             # Version 3 differs from 2 in the encoding of field names, which no scan input has.
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, fortran, dtype = read(stream)
-        except ValueError as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+                shape, fortran, dtype = read(stream)
+        except OSError:
+            raise
+        except Exception as error:  # whatever NumPy's parser makes of a header that is none
             reason = str(error).split("\n")[0].rstrip(".")
             raise InputError(f"{path} is not a .npy file: {reason}") from error
         file = File(path, dtype, shape, stream.tell())
@@ -110,9 +115,15 @@ def _reading(path: Path) -> Iterator[BufferedReader]:
 
 def check_output(path: Path, *, force: bool) -> None:
     """Refuse, before any work, an output that could not be put in place after it."""
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode if path.exists() else None
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    if mode is not None and stat.S_ISDIR(mode):
         raise OutputError(f"{path} is a directory; name a file with -o")
-    if path.exists() and not force:
+    if mode is not None and not stat.S_ISREG(mode):
+        raise OutputError(f"{path} is not a regular file, and is not replaced")
+    if mode is not None and not force:
         raise OutputError(f"{path} exists; --force replaces it")
     if not path.parent.is_dir():
         raise OutputError(f"there is no directory {path.parent}")
@@ -120,7 +131,7 @@ def check_output(path: Path, *, force: bool) -> None:
 
 def create(path: Path, dtype: np.dtype[Any], n: int) -> File:
     """Make the file that becomes ``path`` when it is whole: header there, data to be written."""
-    part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
+    part = path.with_name(f".distscan-{uuid4().hex[:8]}.part")
     try:
         with part.open("xb") as stream:
             header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (n,)}

@@ -63,16 +63,18 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
     with clock("all"):
         # ---- what can be refused is refused before any work -------------------------------
         with agreed(comm) as same:
+            output = job.output.resolve()  # a symbolic link is followed, not replaced
             source = files.inspect(job.input)
             plan.check_axis(job.axis, len(source.shape))
             same["the input"] = source
             if comm.rank == 0:
-                files.check_output(job.output, force=job.force)
+                files.check_output(output, force=job.force)
         bound = binding.bind(comm, job.backend, warn)
         with agreed(comm):
             part = _Part(comm, job, source, bound)
-            types = part.steps.types
-            created = files.create(job.output, types.out, source.n) if comm.rank == 0 else None
+        types = part.steps.types
+        with agreed(comm):
+            created = files.create(output, types.out, source.n) if comm.rank == 0 else None
         target = comm.bcast(created)
 
         # ---- file -> shard -> scan -> file -> its name ------------------------------------
@@ -82,7 +84,8 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
             show("scan", 0, 0)
             with clock("scan"):
                 steps = run(comm, part.steps, part.shard, part.result)
-                bound.backend.synchronize()
+                with agreed(comm):
+                    bound.backend.synchronize()
             clock.seconds["exscan"] = steps["exscan"]
             if part.steps.strategy == "reduce-scan":
                 clock.seconds["reduce"] = steps["total"]
@@ -94,10 +97,11 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 check.check(comm, part.steps, source, target)
             with agreed(comm):
                 if comm.rank == 0:
-                    files.publish(target.path, job.output, force=job.force)
-        finally:
-            if comm.rank == 0:
-                target.path.unlink(missing_ok=True)
+                    files.publish(target.path, output, force=job.force)
+        except BaseException:
+            # Any rank, whichever is interrupted: rank 0 may be waiting inside MPI.
+            target.path.unlink(missing_ok=True)
+            raise
     ends = [last for last in comm.allgather(part.last) if last is not None]
     everyone = comm.allgather(clock.seconds)
     return Report(

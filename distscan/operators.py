@@ -53,13 +53,23 @@ class Operator:
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
         """Combine two arrays; integers wrap and floats overflow in silence, as inside a scan."""
         with np.errstate(all="ignore"):
-            if out is not None and isinstance(self.numpy, np.ufunc):
+            if out is not None and self.is_ufunc:
                 return self.numpy(earlier, later, out=out)
             result = self.numpy(earlier, later)
+            shape = np.broadcast_shapes(np.shape(earlier), np.shape(later))
+            if np.shape(result) != shape:
+                raise ValueError(
+                    f"operator {self.name!r} made shape {np.shape(result)} of two of {shape}"
+                )
             if out is None:
                 return result
             out[...] = result
             return out
+
+    @property
+    def is_ufunc(self) -> bool:
+        """Whether NumPy can reduce and accumulate in numbers; frompyfunc's make objects."""
+        return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
 
 
 def _zero(dtype: np.dtype[Any]) -> Any:
@@ -123,7 +133,9 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
     if isinstance(op, np.ufunc) and op in _BY_UFUNC:
         return _BY_UFUNC[op]
     if not isinstance(name, str):
-        raise TypeError(f"op must be a name, a ufunc, an MPI op or an Operator, not {op!r}")
+        raise TypeError(
+            f"op must be a name, a ufunc, an MPI op or an Operator, not {type(op).__name__}"
+        )
     if name in BUILTIN:
         return BUILTIN[name]
     if name in _PLANNED:

@@ -67,7 +67,8 @@ def make(
     if strategy in ("single-pass", "fused"):
         raise NotImplementedError(f"strategy {strategy!r} is not implemented yet")
     if strategy == "auto":
-        strategy = "reduce-scan" if ranks > 1 else "scan-add"
+        # On the CPU both take as long, and one association of floats has no seams between ranks.
+        strategy = "reduce-scan" if ranks > 1 and arrays.is_cuda(x) else "scan-add"
     operator = operators.resolve(op)
     types = dtypes.resolve(operator, x.dtype, dtype, None if out is None else out.dtype)
     backend: Any = cpu
@@ -81,6 +82,7 @@ def check_axis(axis: int | None, ndim: int) -> None:
     """Refuse an axis that an ``ndim``-d array does not have, or that cannot be scanned yet."""
     if axis is None:
         return
+    ndim = max(ndim, 1)  # a scalar is an array of one element, as in numpy.cumsum
     if not -ndim <= index(axis) < ndim:
         raise np.exceptions.AxisError(axis, ndim)
     if ndim > 1:

@@ -60,7 +60,7 @@ def scan(
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
     strategy
         "scan-add": scan, exchange, add. "reduce-scan": reduce, exchange, seeded scan, which moves
-        a quarter less memory. "auto" takes the latter for several ranks, the former for one.
+        a quarter less memory. "auto" takes the latter for several ranks with GPUs.
     exclusive, initial, reverse, segments
         Not implemented yet.
 
@@ -108,7 +108,9 @@ def scan(
                 ranks=comm.size,
             )
             result = target if arrays.is_plain(target) else plan.local.empty()
+        convert = arrays.like(x)
         same["op"] = plan.op.name
+        same["the operator's MPI form"] = plan.types.acc.kind in plan.op.mpi_kinds and plan.op.mpi
         same["the dtype of x"] = plan.types.x
         same["the accumulating dtype"] = plan.types.acc
         same["the dtype of the result"] = plan.types.out
@@ -116,7 +118,7 @@ def scan(
     with arrays.on_device(shard):
         run(comm, plan, shard, result)
         if target is None:
-            return arrays.like(x)(result)
+            return convert(result)
         if result is not target:
             target[...] = result
         arrays.like(out)(target)  # another library's stream now waits for ours
@@ -125,6 +127,8 @@ def scan(
 
 def _target(out: Any, x: Any) -> Any:
     """Check ``out`` and return the NumPy or CuPy array over it."""
+    if not hasattr(out, "__dlpack__"):
+        raise TypeError(f"out must be an array, not {type(out).__name__}")
     target = arrays.borrow(out)
     if arrays.device(target) != arrays.device(x):
         raise TypeError(

@@ -38,6 +38,7 @@ def test_sequences_and_scalars(comm):
     )
     np.testing.assert_array_equal(distscan.scan(3), [3 * comm.rank + 3])
     assert distscan.scan(np.float32(3)).dtype == np.float32
+    np.testing.assert_array_equal(distscan.scan(3, axis=0), [3 * comm.rank + 3])
 
 
 def test_dlpack(cut, rng):
@@ -92,6 +93,11 @@ def test_strides_and_byte_order(cut, rng):
     swapped = distscan.scan(x[mine].astype(">f8"))
     assert swapped.dtype == np.float64
     np.testing.assert_array_equal(swapped, np.cumsum(x)[mine])
+    for strategy in ("scan-add", "reduce-scan"):
+        out = np.zeros(mine.stop - mine.start, ">f8")
+        np.testing.assert_array_equal(
+            distscan.scan(x[mine], out=out, strategy=strategy), np.cumsum(x)[mine]
+        )
     out = np.zeros(2 * (mine.stop - mine.start))
     distscan.scan(x[mine], out=out[1::2])
     np.testing.assert_array_equal(out[1::2], np.cumsum(x)[mine])

@@ -105,9 +105,10 @@ def test_json(run, save, comm):
     assert (report["strategy"], report["total"], report["output"]) == ("scan-add", 45, "y.npy")
     assert report["seconds"]["reduce"] == 0
     assert report["seconds"]["all"] >= report["seconds"]["read"] > 0
-    report = json.loads(run("x.npy", "--json", "--quiet", "--backend", "cpu")[1])
-    assert report["strategy"] == ("reduce-scan" if comm.size > 1 else "scan-add")
-    assert (report["seconds"]["reduce"] > 0) == (comm.size > 1)
+    strategy[1] = "reduce-scan"
+    report = json.loads(run("x.npy", "--json", "--quiet", "--backend", "cpu", *strategy)[1])
+    assert report["strategy"] == "reduce-scan"
+    assert report["seconds"]["reduce"] > 0
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,22 @@ def test_output_is_kept_unless_forced(run, save, folder, comm):
     np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), np.cumsum(np.arange(5)))
 
 
+def test_outputs_that_are_not_files(run, save, folder, comm):
+    """A pipe is not replaced; a symbolic link is followed."""
+    save("x.npy", np.arange(5))
+    if comm.rank == 0:
+        os.mkfifo(folder / "pipe")
+        (folder / "target").mkdir()
+        (folder / "link.npy").symlink_to(folder / "target" / "y.npy")
+    comm.Barrier()
+    status, _, err = run("x.npy", "-o", "pipe", "--force")
+    assert status == 2
+    assert "not a regular file" in err
+    assert run("x.npy", "-o", "link.npy", "--quiet")[0] == 0
+    assert (folder / "link.npy").is_symlink()
+    np.testing.assert_array_equal(np.load(folder / "target" / "y.npy"), np.cumsum(np.arange(5)))
+
+
 def test_input_replaced_by_its_scan(run, save, folder):
     save("x.npy", np.arange(5.0))
     assert run("x.npy", "-o", "x.npy", "--force", "--check")[0] == 0
@@ -163,13 +180,15 @@ BAD = {
     "missing": (["none.npy"], "cannot read none.npy: No such file"),
     "directory": (["."], "not a regular file"),
     "dtype": (["x.npy", "--dtype", "nonsense"], "nonsense"),
+    "half a dtype": (["x.npy", "--dtype", "f4,("], "is not understood"),
+    "long name": (["x.npy", "-o", "y" * 300], "File name too long"),
     "text dtype": (["x.npy", "--dtype", "U4"], "dtype is <U4"),
     "axis": (["x.npy", "--axis", "3"], "axis 3 is out of bounds"),
     "exclusive": (["x.npy", "--exclusive"], "exclusive= is not implemented yet"),
     "initial": (["x.npy", "--initial", "3"], "initial= is not implemented yet"),
     "reverse": (["x.npy", "--reverse"], "reverse= is not implemented yet"),
     "strategy": (["x.npy", "--strategy", "fused"], "'fused' is not implemented yet"),
-    "output": (["x.npy", "-o", "none/y.npy"], "there is no directory none"),
+    "output": (["x.npy", "-o", "none/y.npy"], "there is no directory"),
     "objects": (["objects.npy"], "holds pickled Python objects"),
 }
 
@@ -225,6 +244,60 @@ def test_check_finds_the_first_difference(op, code, run, save, folder, comm, mon
     assert (status, out) == (1, "")
     assert f"element {n - 2} of the result is " in err
     assert left(comm, folder) == ["x.npy"]
+
+
+@pytest.mark.parametrize(
+    ("case", "at", "error"),
+    [
+        (lambda rng: rng.normal(size=200_000).astype("f"), 100_000, 100),
+        (lambda rng: np.concatenate([[np.inf], rng.normal(size=5000)]), 3000, -np.inf),
+        (lambda rng: np.full(100, 2e-7, "e"), 50, -1),
+        (lambda rng: np.full(5000, 1.0001, "f"), 4000, 4),
+        (lambda rng: rng.normal(size=5000) + 1j, 4000, 1e-3j),
+    ],
+    ids=["float32", "behind an infinity", "tiny float16", "ramp", "complex"],
+)
+def test_check_sees(case, at, error, run, save, monkeypatch, rng):
+    """Everything from one element on is off by a little, or is finite where it should not be."""
+    x = case(rng)
+    save("x.npy", x)
+    write = files.write
+
+    def spoilt(file, start, pieces):
+        def spoil(low=start):
+            for piece in pieces:
+                copy = piece.copy()
+                late = np.arange(low, low + len(copy)) >= at
+                copy[late] = 5 if error == -np.inf else 0 if error == -1 else copy[late] + error
+                low += len(copy)
+                yield copy
+
+        write(file, start, spoil())
+
+    monkeypatch.setattr(files, "write", spoilt)
+    status, _, err = run("x.npy", "--check", "--quiet")
+    assert status == 1
+    assert f"element {at} of the result is " in err
+
+
+@pytest.mark.parametrize(
+    ("op", "x"),
+    [
+        ("sum", np.array([1 + 2j, complex(np.inf, 0.1), 0.3 + 0.7j] * 9, "F")),
+        ("sum", np.array([3e38, 3e38, -3e38, -3e38, 1] * 9, "f")),
+        ("sum", np.array([np.inf, 1, -np.inf, 2, np.nan])),
+        ("prod", np.array([1e30, 1e30, 1e-30, 1e-30] * 9, "f")),
+        ("prod", np.array([1e300 + 1e300j, 1e300, 1e-300] * 5)),
+        ("max", np.array([1, complex(0, np.nan), 5])),
+        ("sum", np.array([60000, 60000, -60000, 1e-7] * 9, "e")),
+        ("sum", np.array([1e4000, -1e4000, 1], "g")),
+    ],
+)
+def test_check_raises_no_false_alarm(op, x, run, save):
+    save("x.npy", x)
+    for strategy in ("scan-add", "reduce-scan"):
+        status, _, err = run("x.npy", "--check", "--op", op, "--strategy", strategy, "--force")
+        assert status == 0, err
 
 
 def test_check_allows_rounding(run, save, rng):

@@ -38,6 +38,7 @@ BAD = {
     "axis type": (TypeError, "as an integer", lambda: {"axis": "first"}),
     "out length": (ValueError, "out has shape", lambda: {"out": np.zeros(7)}),
     "out shape": (ValueError, "out has shape", lambda: {"out": np.zeros((1, 3))}),
+    "out a list": (TypeError, "out must be an array, not list", lambda: {"out": [0, 0, 0]}),
     "out read-only": (ValueError, "read-only", lambda: {"out": readonly()}),
     "dtype": (TypeError, "dtype is <U", lambda: {"dtype": "U3"}),
     "no dtype": (TypeError, "nonsense", lambda: {"dtype": "nonsense"}),
@@ -130,6 +131,30 @@ def test_operator_that_fails(comm):
 
     op = distscan.Operator("fails", combine, "b", lambda dtype: dtype.type(0))
     everywhere(comm, ZeroDivisionError, "totals", lambda: distscan.scan(np.arange(3), op))
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("kind", "identity", "combine"),
+    [
+        (ZeroDivisionError, lambda dtype: 1 // 0, np.add),
+        (Exception, lambda dtype: dtype.type(0), lambda a, b: (_ for _ in ()).throw(Unprintable())),
+        (ValueError, lambda dtype: dtype.type(0), lambda a, b: np.zeros(7)),
+    ],
+)
+def test_operators_that_break(kind, identity, combine, comm):
+    """In the identity, in an exception that cannot be printed, in a result of another shape."""
+    op = distscan.Operator("broken", combine, "b", identity, mpi="SUM", mpi_kinds="i")
+    if kind is ZeroDivisionError and comm.size == 1:
+        pytest.skip("one rank needs no identity")
+    x = np.arange(0 if comm.rank == comm.size - 1 and comm.size > 1 else 9)
+    for strategy in ("scan-add", "reduce-scan"):
+        with pytest.raises(kind):
+            distscan.scan(x, op, strategy=strategy)
 
 
 def test_communicators_that_cannot_be():

@@ -66,6 +66,10 @@ BAD = {
     "version 9": ("not a .npy", lambda _: b"\x93NUMPY\x09\x00" + b"\0" * 64),
     "no dict": ("not a .npy", lambda _: header("[1, 2]")),
     "code": ("not a .npy", lambda _: header("__import__('os').getcwd()")),
+    "no token": ("not a .npy", lambda _: header("{'descr': '<f4', 'shape': (3,")),
+    "no descr": ("not a .npy", lambda _: header("{'descr': '', 'fortran_order': 0, 'shape': 3}")),
+    "unhashable": ("not a .npy", lambda _: header("{[]: 1}")),
+    "deep": ("not a .npy", lambda _: header("(" * 300)),
     "cut header": ("not a .npy", lambda t: npy_bytes(t, np.zeros(9))[:40]),
     "truncated": ("truncated", lambda t: npy_bytes(t, np.zeros(9))[:-1]),
     "negative": (
