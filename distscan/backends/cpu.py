@@ -9,9 +9,9 @@ from ..dtypes import Types
 from ..operators import Operator
 from ..shards import chunks
 
-# Elements scanned before the running total is combined into them: few enough to be in cache still,
-# and to keep chains of roundings short.
-CHUNK = 4096
+# Elements scanned before the running total is combined into them: few enough to be in cache still
+# and to keep chains of roundings short. 2^25 float32 on a core: 8192 343 ms, 4096 456, 16384 327.
+CHUNK = 8192
 
 
 def empty(n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
