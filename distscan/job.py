@@ -83,12 +83,12 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 part.read(source, show)
             show("scan", 0, 0)
             with clock("scan"):
-                steps = run(comm, part.steps, part.shard, part.result)
+                spent = run(comm, part.steps, part.shard, part.result)
                 with agreed(comm):
                     bound.backend.synchronize()
-            clock.seconds["exscan"] = steps["exscan"]
+            clock.seconds["exscan"] = spent["exscan"]
             if part.steps.strategy == "reduce-scan":
-                clock.seconds["reduce"] = steps["total"]
+                clock.seconds["reduce"] = spent["total"]
             clock.seconds["scan"] -= clock.seconds["exscan"] + clock.seconds["reduce"]
             with clock("write"), agreed(comm):
                 part.write(target, show)

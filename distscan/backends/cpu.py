@@ -57,7 +57,7 @@ class ScanAdd:
         ``out`` [n] may be ``x`` itself; it is whole only after ``seed``.
         """
         local = out if self._wide is None else self._wide
-        return _scan(self.op, x, local, None)
+        return _scan(self.op, x, local, None, self.types.acc)
 
     def seed(self, x: NDArray[Any], out: NDArray[Any], offset: NDArray[Any] | None) -> None:
         """Complete ``out`` [n] with ``offset``, the total of all that comes before this shard."""
@@ -99,11 +99,11 @@ def _scan(
     x: NDArray[Any],
     out: NDArray[Any],
     total: NDArray[Any] | None,
-    acc: np.dtype[Any] | None = None,
+    acc: np.dtype[Any],
 ) -> NDArray[Any] | None:
     """Scan ``x`` [n] into ``out`` [n] behind ``total``, in type ``acc``; return the last value."""
     for low, high in chunks(0, x.size, CHUNK):
-        direct = acc is None or acc == out.dtype
+        direct = acc == out.dtype
         piece = out[low:high] if direct else np.empty(high - low, acc)
         _accumulate(op, x[low:high], piece)
         if total is not None:
@@ -139,7 +139,7 @@ def _accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
     """Scan one chunk: out[i] = x[0] op ... op x[i], in the type of ``out``."""
     if op.is_ufunc:
         with np.errstate(all="ignore"):
-            op.numpy.accumulate(x, dtype=out.dtype.newbyteorder("="), out=out)  # type: ignore[attr-defined]
+            op.numpy.accumulate(x, dtype=out.dtype, out=out)  # type: ignore[attr-defined]
         return
     # Any vectorised function: log-step doubling (Hillis and Steele, 1986).
     out[...] = x
