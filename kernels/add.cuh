@@ -1,41 +1,30 @@
-// The final pass: combine into every element all that comes before its run.
+// The final pass of scan-add: combine into every element all that comes before the shard.
 #pragma once
 
-#include "runs.cuh"
+#include "warp_scan.cuh"
 
 namespace distscan {
 
-// Launch: gridDim.x = runs, gridDim.y blocks on each, which take its tiles in turns, from the
-// run's end to its beginning: the end was written last and is still in L2. out may be y.
-// offset is the combination of all earlier ranks' shards, if there is one.
+// Launch: a thread per vector of the body and one more block; out may be y. The head, less than a
+// vector, comes first; out + head is aligned for vectors unless out cannot be.
 template <class Op, class Shape, class T, class Out>
-__device__ void add(const T* y /* [n] */, Out* out /* [n] */, Runs shard,
-                    const T* prefixes /* [runs] */, T offset, bool has_offset) {
-  const int64 run = blockIdx.x;
-  int64 begin = shard.begin(run);
-  const int64 end = shard.end(run);
-  const Seed<T> seed = run_seed<Op>(prefixes, offset, has_offset);
-  if (!seed.some && same<T, Out>) return;  // nothing comes before run 0 of rank 0
+__device__ void add(const T* y /* [n] */, Out* out /* [n] */, int64 n, int64 head, Seed<T> offset) {
+  constexpr int ITEMS = Shape::ITEMS;
+  const auto one = [=](T item) {
+    return convert<Out>(offset.some ? Op::combine(offset.value, item) : item);
+  };
+  const int64 thread = static_cast<int64>(blockIdx.x) * Shape::THREADS + threadIdx.x;
+  const int64 at = head + thread * ITEMS;
 
-  // ---- 1. the unaligned head ----------------------------------------------------------------
-  if (run == 0 && shard.head > 0) {
-    const int64 i = threadIdx.x;
-    if (blockIdx.y == 0 && i < shard.head) {
-      Vector<T, 1> one{y[i]};
-      add_seed<Op>(seed, one);
-      out[i] = convert<Out>(one.item[0]);
-    }
-    begin = shard.head;
-  }
-
-  // ---- 2. the run, from its end -------------------------------------------------------------
-  const int64 tiles = (end - begin + Shape::SIZE - 1) / Shape::SIZE;
-  for (int64 t = tiles - 1 - blockIdx.y; t >= 0; t -= gridDim.y) {
-    const int64 at = begin + t * Shape::SIZE;
-    Tile<T, Shape> tile = load<Shape>(y + at, end - at);
+  if (thread < head) out[thread] = one(y[thread]);
+  if (at + ITEMS <= n && is_aligned<ITEMS>(y + at) && is_aligned<ITEMS>(out + at)) {
+    const auto from = *reinterpret_cast<const Vector<T, ITEMS>*>(y + at);
+    Vector<Out, ITEMS> to;
 #pragma unroll
-    for (int r = 0; r < Shape::ROWS; ++r) add_seed<Op>(seed, tile.row[r]);
-    store(out + at, end - at, convert<Out>(tile));
+    for (int i = 0; i < ITEMS; ++i) to.item[i] = one(from.item[i]);
+    *reinterpret_cast<Vector<Out, ITEMS>*>(out + at) = to;
+  } else {
+    for (int64 i = at; i < at + ITEMS && i < n; ++i) out[i] = one(y[i]);
   }
 }
 

@@ -2,7 +2,7 @@
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
 //   DISTSCAN_COMBINE                       the operator: an expression of a (earlier), b (later)
 //   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged
-//   DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_BLOCKS   the policy (backends/policy.py)
+//   DISTSCAN_THREADS, and more by kernel   the policy (backends/policy.py)
 #pragma once
 
 #include "operators.cuh"
@@ -19,15 +19,7 @@ struct Op {
   __device__ static T combine(T a, T b) { return DISTSCAN_COMBINE; }
 };
 
-// The widest side of a kernel moves 16 bytes per access, the others as many elements.
-template <class... Types>
-using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<Types...>()>;
-// A reduction keeps nothing but totals: it has registers for twice the vectors in flight, unless
-// their elements are widened.
-using ReduceShape =
-    Shape<DISTSCAN_THREADS, DISTSCAN_ROWS * (sizeof(X) < sizeof(T) ? 1 : 2), items_per_vector<X>()>;
-
 }  // namespace distscan
 
-#define DISTSCAN_KERNEL \
-  extern "C" __global__ void __launch_bounds__(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
+#define DISTSCAN_KERNEL(THREADS, BLOCKS) \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)

@@ -1,40 +1,30 @@
-// The reduction of a shard to one total per run and one of the shard: it reads, and hardly writes.
+// The reduction of a shard to one total: it reads, and hardly writes.
 //
-// Each warp of a block reduces its own contiguous stretch of the block's run, without a barrier;
-// the warps' totals are then combined in order.
+//   level   a part is                        its total travels by   who combines
+//   warp    one lane's vectors               shuffles               the warp
+//   block   one warp's stretch of the run    shared memory          one warp
+//   device  one block's run                  global memory          the block that ends last
 #pragma once
 
-#include "runs.cuh"
+#include "totals.cuh"
 
 namespace distscan {
 
-// The ordered combination over the lanes, whole in lane 0.
-// sum: [1 2 3 ... 32] -> [528 ...]; after the step of distance d, lane l holds lanes l to l+2d-1.
-template <class Op, class T>
-__device__ T warp_reduce(T x) {
-#pragma unroll
-  for (int distance = 1; distance < LANES; distance *= 2)
-    x = Op::combine(x, shuffle_down(x, distance));
-  return x;
+// Element bounds of part i of `parts` even ones of n elements, cut at multiples of `step`.
+// n = 100, step 32, parts 2: [0, 64) [64, 100)
+__device__ inline int64 cut(int64 n, int64 step, int64 parts, int64 i) {
+  const int64 steps = (n + step - 1) / step;
+  const int64 at = (steps / parts * i + steps % parts * i / parts) * step;
+  return at < n ? at : n;
 }
 
-// The combination of one lane's vector. sum: [1 2 3 4] -> 10
-template <class Op, class T, class X, int ITEMS>
-__device__ T reduce(const Vector<X, ITEMS>& vector) {
-  T total = convert<T>(vector.item[0]);
-#pragma unroll
-  for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, convert<T>(vector.item[i]));
-  return total;
-}
-
-// Reduce x [count], a multiple of 32 elements but at the shard's end, by one warp, behind `seed`;
-// whole in lane 0. Commutative operators keep a total per lane and row, others shuffle every row.
+// Reduce x [count] by one warp, behind `seed`; whole in lane 0. Commutative operators keep a total
+// per lane and row, others shuffle every row.
 template <class Op, class Shape, class X, class T>
-__device__ Seed<T> reduce_stretch(const X* x, int64 count, Seed<T> seed) {
+__device__ Seed<T> reduce_by_warp(const X* x, int64 count, Seed<T> seed) {
   constexpr int ROWS = Shape::ROWS, ITEMS = Shape::ITEMS, STEP = ROWS * Shape::ROW;
   using Vec = Vector<X, ITEMS>;
-  const bool aligned = is_aligned<ITEMS>(x);
-  const int64 whole = aligned ? count - count % STEP : 0;
+  const int64 whole = is_aligned<ITEMS>(x) ? count - count % STEP : 0;
   const X* own = x + lane_index() * ITEMS;
 
   // ---- 1. whole steps, a row of vectors at a time -------------------------------------------
@@ -73,42 +63,65 @@ __device__ Seed<T> reduce_stretch(const X* x, int64 count, Seed<T> seed) {
   return seed;
 }
 
-// Launch: one block per run. prefixes and *total are as combine_runs leaves them.
-template <class Op, class Shape, class X, class T>
-__device__ void reduce(const X* x /* [n] */, Runs shard, T* totals /* [runs] */,
-                       T* prefixes /* [runs] */, unsigned* arrived, T* total) {
-  constexpr int64 STEP = Shape::ROWS * Shape::ROW;
-  __shared__ T warp_totals[2][Shape::WARPS];
-  const int64 run = blockIdx.x, end = shard.end(run);
-  int64 begin = shard.begin(run);
-  const int warp = warp_index();
-  Seed<T> seed;
-
-  // ---- 1. the unaligned head, then each warp's stretch --------------------------------------
-  if (run == 0) {
-    if (warp == 0)
-      for (int64 i = 0; i < shard.head; ++i) seed = join<Op>(seed, convert<T>(x[i]));
-    begin = shard.head;
-  }
-  const int64 steps = (end - begin + STEP - 1) / STEP;
-  const int64 from = begin + steps * warp / Shape::WARPS * STEP;
-  int64 to = begin + steps * (warp + 1) / Shape::WARPS * STEP;
-  if (to > end) to = end;
-  if (from < to) seed = reduce_stretch<Op, Shape>(x + from, to - from, seed);
-
-  // ---- 2. the warps' totals, in order, by one thread ----------------------------------------
-  __shared__ bool some[Shape::WARPS];
+// Combine one seed per warp, whole in its lane 0, in order; whole in thread 0.
+template <class Op, int WARPS, class T>
+__device__ Seed<T> combine_warps(Seed<T> own) {
+  __shared__ T value[WARPS];
+  __shared__ bool some[WARPS];
+  __syncthreads();
   if (lane_index() == 0) {
-    warp_totals[0][warp] = seed.value;
-    some[warp] = seed.some;
+    value[warp_index()] = own.value;
+    some[warp_index()] = own.some;
   }
   __syncthreads();
-  Seed<T> own;
   if (threadIdx.x == 0)
-    for (int w = 0; w < Shape::WARPS; ++w)
-      if (some[w]) own = join<Op>(own, warp_totals[0][w]);
+    for (int w = 1; w < WARPS; ++w)
+      if (some[w]) own = join<Op>(own, value[w]);
+  return own;
+}
+
+// Whether this block is the last of the grid to arrive; what the others wrote before is then
+// visible to it. `arrived` counts round to 0 again, ready for the next launch.
+__device__ inline bool arrives_last(unsigned* arrived) {
+  __shared__ bool last;
+  __threadfence();
   __syncthreads();
-  combine_runs<Op, Shape>(own, shard, totals, prefixes, arrived, total, warp_totals);
+  if (threadIdx.x == 0) last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+// Launch: no more blocks than there are steps of a warp in x [n], n > 0. The head, less than a
+// vector, comes first; x + head is aligned for vectors unless x cannot be.
+template <class Op, class Shape, class X, class T>
+__device__ void reduce(const X* x /* [n] */, int64 n, int64 head, T* totals /* [blocks] */,
+                       unsigned* arrived /* [1], zero */,
+                       const Totals& total /* [1], in pinned host memory */, unsigned launch) {
+  constexpr int64 STEP = Shape::ROWS * Shape::ROW;
+  const X* body = x + head;
+  const int64 from = cut(n - head, STEP, gridDim.x, blockIdx.x);
+  const int64 to = cut(n - head, STEP, gridDim.x, blockIdx.x + 1);
+
+  // ---- 1. this block's run, a stretch to each warp ------------------------------------------
+  const int64 begin = from + cut(to - from, STEP, Shape::WARPS, warp_index());
+  const int64 end = from + cut(to - from, STEP, Shape::WARPS, warp_index() + 1);
+  Seed<T> seed;
+  if (blockIdx.x == 0 && warp_index() == 0)
+    for (int64 i = 0; i < head; ++i) seed = join<Op>(seed, convert<T>(x[i]));
+  if (begin < end) seed = reduce_by_warp<Op, Shape>(body + begin, end - begin, seed);
+  seed = combine_warps<Op, Shape::WARPS>(seed);
+  if (threadIdx.x == 0) totals[blockIdx.x] = seed.value;
+
+  // ---- 2. the runs' totals, a stretch to each warp ------------------------------------------
+  if (!arrives_last(arrived)) return;
+  using OneItem = distscan::Shape<Shape::THREADS, 1, 1>;
+  const int64 low = cut(gridDim.x, LANES, Shape::WARPS, warp_index());
+  const int64 high = cut(gridDim.x, LANES, Shape::WARPS, warp_index() + 1);
+  seed = Seed<T>{};
+  if (low < high) seed = reduce_by_warp<Op, OneItem>(totals + low, high - low, seed);
+  seed = combine_warps<Op, Shape::WARPS>(seed);
+  if (threadIdx.x == 0) publish(total, 0, seed.value, launch);
 }
 
 }  // namespace distscan

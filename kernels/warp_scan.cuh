@@ -1,4 +1,4 @@
-// The scan of one value per lane, by shuffles.
+// The scan and the reduction of one value per lane, by shuffles.
 #pragma once
 
 #include "tile.cuh"
@@ -7,19 +7,25 @@ namespace distscan {
 
 constexpr unsigned EVERY_LANE = 0xffffffff;
 
-// Move any type between lanes, in words of 4 bytes.
+// ---- Moving any type, in words of 4 bytes --------------------------------------------------
+
+template <class T>
+constexpr int WORDS = (sizeof(T) + 3) / 4;
+
+template <class T>
+union Words {
+  T value;
+  unsigned word[WORDS<T>];
+};
+
 template <class T, class Move>
 __device__ T by_words(T x, Move move) {
-  constexpr int WORDS = (sizeof(T) + 3) / 4;
-  union {
-    T value;
-    unsigned word[WORDS];
-  } carrier;
-  carrier.word[WORDS - 1] = 0;
-  carrier.value = x;
+  Words<T> words;
+  words.word[WORDS<T> - 1] = 0;
+  words.value = x;
 #pragma unroll
-  for (int w = 0; w < WORDS; ++w) carrier.word[w] = move(carrier.word[w]);
-  return carrier.value;
+  for (int w = 0; w < WORDS<T>; ++w) words.word[w] = move(words.word[w]);
+  return words.value;
 }
 
 // The value of the lane `distance` before this one; the first lanes get their own back.
@@ -42,6 +48,21 @@ __device__ T broadcast(T x, int lane) {
   return by_words(x, [=](unsigned w) { return __shfl_sync(EVERY_LANE, w, lane); });
 }
 
+// ---- Combining -----------------------------------------------------------------------------
+
+// The combination of all that comes earlier, which may be nothing: no operator needs an exact
+// identity. Seed{} joined with x is x.
+template <class T>
+struct Seed {
+  T value;
+  bool some = false;
+};
+
+template <class Op, class T>
+__device__ Seed<T> join(Seed<T> seed, T later) {
+  return {seed.some ? Op::combine(seed.value, later) : later, true};
+}
+
 // The inclusive scan over the lanes, in log2(WIDTH) steps (Hillis and Steele, 1986); only the
 // first WIDTH lanes are whole. sum: [3 1 4 1 ...] -> [3 4 8 9 ...]
 template <class Op, int WIDTH = LANES, class T>
@@ -52,6 +73,25 @@ __device__ T warp_scan(T x) {
     if (lane_index() >= distance) x = Op::combine(earlier, x);
   }
   return x;
+}
+
+// The ordered combination over the lanes, whole in lane 0.
+// sum: [1 2 3 ... 32] -> [528 ...]; after the step of distance d, lane l holds lanes l to l+2d-1.
+template <class Op, class T>
+__device__ T warp_reduce(T x) {
+#pragma unroll
+  for (int distance = 1; distance < LANES; distance *= 2)
+    x = Op::combine(x, shuffle_down(x, distance));
+  return x;
+}
+
+// The combination of one lane's vector. sum: [1 2 3 4] -> 10
+template <class Op, class T, class X, int ITEMS>
+__device__ T reduce(const Vector<X, ITEMS>& vector) {
+  T total = convert<T>(vector.item[0]);
+#pragma unroll
+  for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, convert<T>(vector.item[i]));
+  return total;
 }
 
 }  // namespace distscan

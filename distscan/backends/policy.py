@@ -1,39 +1,51 @@
-"""The tuning numbers of the CUDA kernels, each with the measurement it came from.
+"""The tuning numbers of the kernels, and the measurements that they come from.
 
-Measured on one NVIDIA H200 by ``python launch/tune.py``: the scan kernel of scan-add, 1 GiB on its
-wider side, medians; a copy of 1 GiB takes 510 us. Rows and blocks from 2 to 4 and 128 to 512
-threads lie within 5 % of these, except where a line says otherwise.
+NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune.py``.
 """
 
 from typing import NamedTuple
 
 from ..dtypes import Types
 
-
-class Policy(NamedTuple):
-    """How one kernel launch fills the chip."""
-
-    threads: int  # of a block
-    rows: int  # vectors of 16 bytes that each thread has in flight
-    blocks: int  # resident on a multiprocessor, each with its own run of tiles
-    add_blocks: int  # that share one run in the add kernel: 1 to 8 take 565 to 590 us
+# What one block may have of shared memory, in KiB, by compute capability (CUDA C++ Programming
+# Guide, table of technical specifications); 99 for what is not listed.
+_SHARED = {"80": 163, "87": 163, "90": 227, "100": 227, "103": 227, "110": 227}
+_BESIDE = 2560  # bytes of shared memory for barriers and totals
+_VECTOR = 16  # bytes per access
 
 
-def policy(types: Types) -> Policy:
-    """Choose by the sizes of the elements."""
-    scanned = max(types.x.itemsize, types.acc.itemsize)
-    narrowest = min(scanned, max(types.acc.itemsize, types.out.itemsize))
-    if narrowest == 1:
-        # 16 items to a vector, a register each: 1318 us; 1 row 1390 to 1649, 4 rows 1969; 3 blocks
-        # (1242) spill on sm_90.
-        return Policy(threads=256, rows=2, blocks=2, add_blocks=8)
-    if narrowest == 2:
-        # 722 us; 1 row 808 to 1225; 4 blocks (661) spill on sm_80.
-        return Policy(threads=256, rows=2, blocks=3, add_blocks=8)
-    if scanned == 16:
-        # complex128: 584 us; more blocks than 3 spill (695 and up).
-        return Policy(threads=256, rows=2, blocks=3, add_blocks=8)
-    # float32 586 us, float64 585; 3 blocks or 512 threads 577 to 586, 4 rows 602 to 613. Widened
-    # elements would like more in flight, but 4 rows spill on sm_120: int8 to int64 443 us (378),
-    # float16 in float32 505 (469).
-    return Policy(threads=256, rows=2, blocks=4, add_blocks=8)
+class ScanPolicy(NamedTuple):
+    """How ``kernels/scan.cuh`` is cut: tiles of ``threads * rows`` vectors."""
+
+    threads: int  # that scan; two warps more fetch and gather
+    rows: int  # vectors per thread
+    slots: int  # tiles in shared memory
+    lag: int  # tiles between the reduction of one and its scan
+
+
+class ReducePolicy(NamedTuple):
+    """How ``kernels/reduce.cuh`` is cut."""
+
+    threads: int
+    rows: int  # vectors per lane in flight
+    blocks: int  # per multiprocessor
+
+
+ADD_THREADS = 256  # a vector each: a copy in this form runs at the speed of the driver's
+
+
+def scan_policy(types: Types, arch: str) -> ScanPolicy:
+    """Choose for ``arch``, a compute capability such as "90"."""
+    shared = _SHARED.get(arch, 99) * 1024 - _BESIDE
+    rows = 8 if types.x.itemsize < types.out.itemsize else 4
+    items = max(_VECTOR // max(types.x.itemsize, types.out.itemsize), 1)
+    for threads in (512, 256):
+        slots = shared // (threads * rows * items * types.x.itemsize + 16)
+        if slots >= 5:
+            break
+    return ScanPolicy(threads, rows, min(slots, 12), lag=3)
+
+
+def reduce_policy(types: Types, arch: str) -> ReducePolicy:
+    """Choose for ``arch``."""
+    return ReducePolicy(threads=256, rows=4, blocks=4)

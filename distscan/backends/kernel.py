@@ -1,0 +1,129 @@
+"""One compiled kernel, its arguments in place, and the total that it hands to the host."""
+
+import functools
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy_backends.cuda.api import driver
+from numpy.typing import NDArray
+
+from ..dtypes import Types
+from ..errors import KernelError
+from ..operators import Operator
+from . import nvrtc
+
+# By dtype.kind and size in bytes; the names are those of kernels/types.cuh.
+_TYPES = {
+    "b1": "bool",
+    "i1": "signed char",
+    "i2": "short",
+    "i4": "int",
+    "i8": "int64",
+    "u1": "unsigned char",
+    "u2": "unsigned short",
+    "u4": "unsigned int",
+    "u8": "unsigned long long",
+    "f2": "half",
+    "f4": "float",
+    "f8": "double",
+    "c8": "complex<float>",
+    "c16": "complex<double>",
+}
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_POLLS = 1 << 14  # between two looks at whether the stream is still at work
+
+
+def type_name(dtype: np.dtype[Any]) -> str:
+    """Return what kernels call a type; raise TypeError for one that no GPU has."""
+    name = _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
+    if name is None:
+        raise TypeError(f"{dtype} does not exist on a GPU; pass dtype= with a type that does")
+    return name
+
+
+def definitions(op: Operator, types: Types, **policy: int) -> dict[str, object]:
+    """Return what ``kernels/given.cuh`` asks for."""
+    return {
+        "DISTSCAN_X": type_name(types.x),
+        "DISTSCAN_T": type_name(types.acc),
+        "DISTSCAN_OUT": type_name(types.out),
+        "DISTSCAN_COMBINE": op.cuda,
+        "DISTSCAN_COMMUTATIVE": str(op.commutative).lower(),
+        **{f"DISTSCAN_{name.upper()}": value for name, value in policy.items()},
+    }
+
+
+class Kernel:
+    """A kernel on the current GPU, launched on its current stream without an allocation."""
+
+    def __init__(
+        self,
+        entry: str,
+        given: dict[str, object],
+        arguments: list[Any],
+        threads: int,
+        shared: int = 0,
+    ) -> None:
+        """Compile and load ``kernels/<entry>.cu``; ``arguments`` are the fields of a NumPy dtype.
+
+        ``shared`` is the dynamic shared memory of a block in bytes.
+        """
+        device = cupy.cuda.Device()
+        self._function = _load(entry, tuple(given.items()), device.compute_capability, device.id)
+        self._threads, self._shared = threads, shared
+        if shared:
+            driver.funcSetAttribute(self._function.ptr, _MAX_DYNAMIC_SHARED, shared)
+        layout = np.dtype(arguments, align=True)
+        self.arguments = np.zeros((), layout)  # the driver copies them at each launch
+        base = self.arguments.ctypes.data
+        offsets = [layout.fields[name][1] for name in layout.names or ()]  # type: ignore[index]
+        self._addresses = np.array([base + offset for offset in offsets], np.uint64)
+        self._pointer = self._addresses.ctypes.data
+
+    def launch(self, blocks: int) -> None:
+        """Queue ``blocks`` thread blocks with the present ``arguments``."""
+        stream = cupy.cuda.get_current_stream().ptr
+        driver.launchKernel(
+            self._function.ptr, blocks, 1, 1, self._threads, 1, 1, self._shared, stream,
+            self._pointer, 0,
+        )  # fmt: skip
+
+
+@functools.cache
+def _load(entry: str, given: tuple[tuple[str, object], ...], arch: str, device: int) -> Any:
+    """Compile for ``arch`` and load onto the current GPU, number ``device``."""
+    code, _ = nvrtc.build(f"{entry}.cu", dict(given), arch)
+    module = cupy.cuda.function.Module()
+    module.load(code)
+    return module.get_function(f"distscan_{entry}")
+
+
+class HostTotal:
+    """One element that a kernel writes into pinned host memory while it runs; see totals.cuh."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        """Allocate the words of one element of ``dtype``."""
+        self._dtype = dtype
+        self._words = -(-dtype.itemsize // 4)
+        self._pinned = cupy.cuda.alloc_pinned_memory(8 * self._words)
+        self.pointer = self._pinned.ptr
+        # [WORDS][2]: 4 bytes of the value, then the number of the launch that wrote them.
+        self._halves: NDArray[np.uint32] = np.frombuffer(
+            self._pinned, np.uint32, 2 * self._words
+        ).reshape(self._words, 2)
+        self._halves[...] = 0
+        self._numbers = self._halves.reshape(-1).data[1::2]
+
+    def wait(self, launch: int) -> NDArray[Any]:
+        """Return the total of launch number ``launch``, 0-d, as soon as it has been written."""
+        for word in range(self._words):
+            polls = 0
+            while self._numbers[word] != launch:
+                polls += 1
+                if polls % _POLLS == 0 and cupy.cuda.get_current_stream().done:
+                    cupy.cuda.get_current_stream().synchronize()  # raises what went wrong
+                    if self._numbers[word] != launch:
+                        raise KernelError("a kernel ended without its total")
+        value = self._halves[:, 0].tobytes()[: self._dtype.itemsize]
+        return np.frombuffer(value, self._dtype).reshape(())

@@ -1,0 +1,130 @@
+// Copies from global to shared memory that go on by themselves, and the barriers that tell when
+// they are done: the bulk-copy engine of sm_90 and later, 16 bytes per lane before.
+#pragma once
+
+#include "tile.cuh"
+#include "totals.cuh"
+
+namespace distscan {
+
+__device__ inline unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+// An mbarrier: `wait(parity)` passes once the phase of that parity has seen all its arrivals.
+struct Barrier {
+  unsigned long long state;
+
+  __device__ unsigned address() const { return shared_address(&state); }
+  __device__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
+  }
+  __device__ void arrive() {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(address())
+                 : "memory");
+  }
+  __device__ void wait(unsigned parity) const {
+    for (Patience patience; !passed(parity);) patience.once_more(0);
+  }
+
+ private:
+  __device__ bool passed(unsigned parity) const {
+    unsigned done;
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(address()), "r"(parity)
+        : "memory");
+#else
+    asm volatile(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(address()), "r"(parity)
+        : "memory");
+#endif
+    return done;
+  }
+};
+
+// Make barriers that one thread has initialised known to the copy engine; then __syncthreads().
+__device__ inline void barriers_are_ready() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+// How often one fetch, or one skip, arrives at its barrier.
+#if __CUDA_ARCH__ >= 900
+constexpr int FETCH_ARRIVALS = 1;
+#else
+constexpr int FETCH_ARRIVALS = 2 * LANES;
+#endif
+
+// How far behind the last 16-byte boundary p is.
+template <class T>
+__device__ int phase(const T* p) {
+  return static_cast<int>(reinterpret_cast<unsigned long long>(p) % 16);
+}
+
+// Arrive as often as a fetch does, by one warp, with nothing fetched.
+__device__ inline void fetch_nothing(Barrier& full) {
+#if __CUDA_ARCH__ >= 900
+  if (lane_index() == 0) full.arrive();
+#else
+  full.arrive();
+  full.arrive();
+#endif
+}
+
+// Bring x[from, to) to `slot`, by one warp; `full` then passes. Element `from` comes to lie
+// phase(x + from) bytes behind `slot`, which is aligned to 16. Nothing outside x[0, n) is read:
+// whole vectors go by the engine, what sticks out of them at the ends of x by lanes, in bytes.
+template <class X>
+__device__ void fetch(unsigned char* slot, const X* x /* [n] */, int64 n, int64 from, int64 to,
+                      Barrier& full) {
+  using Address = unsigned long long;
+  const Address low = reinterpret_cast<Address>(x), high = low + n * sizeof(X);
+  const Address wanted = low + from * sizeof(X), end = low + to * sizeof(X);
+  const Address origin = wanted / 16 * 16;  // goes to slot[0]
+  const int lane = lane_index();
+
+  // ---- 1. how far whole vectors reach: beyond what is wanted, where x goes on ----------------
+  const Address begin = origin < low ? origin + 16 : origin;
+  Address stop = (end + 15) / 16 * 16;
+  if (stop > high) stop -= 16;
+  if (stop < begin) stop = begin;
+
+  // ---- 2. less than 16 bytes before them, and less than 16 behind ----------------------------
+  const Address at = lane < 16 ? wanted + lane : stop + lane - 16;
+  if (at < end && (lane >= 16 || at < begin))
+    slot[at - origin] = *reinterpret_cast<const unsigned char*>(at);
+  __syncwarp();
+
+  // ---- 3. the vectors ------------------------------------------------------------------------
+#if __CUDA_ARCH__ >= 900
+  if (lane == 0) {
+    const unsigned bytes = static_cast<unsigned>(stop - begin);
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
+                     full.address()),
+                 "r"(bytes)
+                 : "memory");
+    if (bytes > 0)
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+          "[%3];" ::"r"(shared_address(slot + (begin - origin))),
+          "l"(begin), "r"(bytes), "r"(full.address())
+          : "memory");
+  }
+#else
+  for (Address from = begin + lane * 16; from < stop; from += LANES * 16)
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(slot + (from - origin))),
+        "l"(from)
+        : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.address()) : "memory");
+  full.arrive();
+#endif
+}
+
+}  // namespace distscan

@@ -1,0 +1,14 @@
+// The kernel that reduces a shard to its total.
+#include "given.cuh"
+#include "reduce.cuh"
+
+namespace distscan {
+
+DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
+distscan_reduce(const X* x, int64 n, int64 head, T* totals, unsigned* arrived, Totals total,
+                unsigned launch) {
+  reduce<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X>()>>(x, n, head, totals,
+                                                                            arrived, total, launch);
+}
+
+}  // namespace distscan

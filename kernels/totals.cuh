@@ -1,0 +1,132 @@
+// Totals that travel between blocks, and from a block to the host, while both run.
+//
+// A value goes in words of 8 bytes: 4 bytes of the value and the 4 of the launch's number. A word
+// is written and read whole, so who finds the number has the value too: no fence, and nothing to
+// reset between launches.
+//
+//   level   a part is   its total travels by   who combines
+//   device  one tile    global memory          a warp of every block, each for itself
+#pragma once
+
+#include "warp_scan.cuh"
+
+namespace distscan {
+
+using Word = unsigned long long;
+
+__device__ inline unsigned launch_of(Word word) { return static_cast<unsigned>(word >> 32); }
+
+// Totals 0, 1, ...: word w of total i is at words[w * stride + i], so that a warp which reads 32
+// totals reads whole lines.
+struct Totals {
+  Word* words;  // [WORDS][stride]
+  int64 stride;
+};
+
+// Publish total number i. launch 7, the float 1: 0x00000007'3f800000.
+template <class T>
+__device__ void publish(const Totals& totals, int64 i, T total, unsigned launch) {
+  Words<T> words;
+  words.word[WORDS<T> - 1] = 0;
+  words.value = total;
+#pragma unroll
+  for (int w = 0; w < WORDS<T>; ++w) {
+    const Word word = static_cast<Word>(launch) << 32 | words.word[w];
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(totals.words + w * totals.stride + i),
+                 "l"(word)
+                 : "memory");
+  }
+}
+
+// Counts the rounds of a wait, and ends a kernel that waits for what will never come.
+struct Patience {
+  int rounds = 0;
+  __device__ void once_more(int nanoseconds) {
+    if (++rounds > 1 << 27) __trap();  // ten seconds or more: cudaErrorLaunchFailure
+    __nanosleep(nanoseconds);
+  }
+};
+
+// What one warp has gathered of the tiles' totals: `before` combines tiles [0, base), row by row.
+// A row is 32 tiles, one to a lane, and is combined in a fixed tree; so the same tile always gets
+// the same bits.
+template <class Op, class T>
+struct Gathered {
+  static constexpr int ROWS = 6;  // read at once: more tiles than a device has multiprocessors
+
+  int64 base = 0;
+  Seed<T> before;
+
+  // The combination of tiles [0, tile), behind the first `before`; by a whole warp, in all lanes.
+  // tile must not decrease from call to call.
+  __device__ Seed<T> up_to(int64 tile, const Totals& totals, unsigned launch) {
+    while (base < tile) {
+      const int count = tile - base < ROWS * LANES ? static_cast<int>(tile - base) : ROWS * LANES;
+      T total[ROWS];
+      read(total, count, totals, launch);
+      reduce_rows(total, count);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        if (r * LANES >= count) break;
+        const Seed<T> next = join<Op>(before, broadcast(total[r], 0));
+        if (count - r * LANES < LANES) return next;
+        before = next;
+        base += LANES;
+      }
+    }
+    return before;
+  }
+
+ private:
+  // Read the totals of tiles [base, base + count), each as soon as it is there.
+  __device__ void read(T (&total)[ROWS], int count, const Totals& totals, unsigned launch) const {
+    Word word[ROWS][WORDS<T>] = {};
+    for (Patience patience;;) {
+      bool all = true;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        if (r * LANES + lane_index() < count && !arrived(word[r], launch)) {
+#pragma unroll
+          for (int w = 0; w < WORDS<T>; ++w)
+            asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+                         : "=l"(word[r][w])
+                         : "l"(totals.words + w * totals.stride + base + r * LANES + lane_index())
+                         : "memory");
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r)
+        all = all && (r * LANES + lane_index() >= count || arrived(word[r], launch));
+      if (__all_sync(EVERY_LANE, all)) break;
+      patience.once_more(50);  // polling at full rate holds up the words that it waits for
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      Words<T> words;
+#pragma unroll
+      for (int w = 0; w < WORDS<T>; ++w) words.word[w] = static_cast<unsigned>(word[r][w]);
+      total[r] = words.value;
+    }
+  }
+
+  __device__ static bool arrived(const Word (&word)[WORDS<T>], unsigned launch) {
+    bool all = true;
+#pragma unroll
+    for (int w = 0; w < WORDS<T>; ++w) all = all && launch_of(word[w]) == launch;
+    return all;
+  }
+
+  // Combine each row in order, whole in lane 0; the lanes beyond `count` have none.
+  __device__ static void reduce_rows(T (&total)[ROWS], int count) {
+#pragma unroll
+    for (int distance = 1; distance < LANES; distance *= 2) {
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const T later = shuffle_down(total[r], distance);
+        if (r * LANES + lane_index() + distance < count) total[r] = Op::combine(total[r], later);
+      }
+    }
+  }
+};
+
+}  // namespace distscan
