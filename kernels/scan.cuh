@@ -15,33 +15,9 @@
 // waits for one trip through L2, and floats come out the same on every run.
 #pragma once
 
-#include "fetch.cuh"
-#include "stretch.cuh"
+#include "shard.cuh"
 
 namespace distscan {
-
-// How a shard of n elements is cut: tile 0 is the `head`, the elements before the first one that
-// is aligned for vectors, if there are any; then tiles of SIZE elements.
-// n = 100, head 3, SIZE 32: [0, 3) [3, 35) [35, 67) [67, 99) [99, 100)
-struct Shard {
-  int64 n;
-  int64 head;
-  int64 tiles;  // the head counted
-
-  template <class Shape>
-  __device__ int64 begin(int64 tile) const {
-    if (head == 0) return tile * Shape::SIZE;
-    return tile == 0 ? 0 : head + (tile - 1) * Shape::SIZE;
-  }
-};
-
-// What a scan works with beside its input and output.
-struct Workspace {
-  Totals totals;    // of the tiles
-  Totals total;     // [1], the last value, in pinned host memory; or words is null
-  unsigned* drawn;  // [1], zero; zero again after the launch
-  unsigned launch;  // a number that the words do not hold yet
-};
 
 // What the warps of a block share beside the tiles themselves.
 template <class T, int WARPS, int SLOTS>
@@ -64,14 +40,8 @@ template <class Op, class Shape, int SLOTS, class X, class T, class Y>
 struct Scan {
   static constexpr int SCANNERS = Shape::WARPS, REDUCERS = 4, GATHERERS = 2;
   static constexpr int WARPS = SCANNERS + REDUCERS + GATHERERS + 1;
-  static constexpr int SLOT_BYTES = Shape::SIZE * sizeof(X) + 16;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
-
-  // Reducers read a stretch by 16 bytes per lane, if that fills whole rows.
-  static constexpr int WIDE = items_per_vector<X>(), PER_LANE = Shape::ROWS * Shape::ITEMS;
-  using Reading =
-      typename Choose<PER_LANE % WIDE == 0, distscan::Shape<Shape::THREADS, PER_LANE / WIDE, WIDE>,
-                      Shape>::type;
+  using Slots = distscan::Slots<Shape, SLOTS, X>;
 
   const X* x;  // [n]
   Y* y;        // [n]
@@ -81,6 +51,8 @@ struct Scan {
   Ring<T, SCANNERS, SLOTS>& ring;  // in shared memory
 
   __device__ void run() const {
+    const int warp = warp_index();
+    const int64 drawn = warp == WARPS - 1 ? draw() : 0;
     if (threadIdx.x < SLOTS) {
       const int slot = threadIdx.x;
       ring.drawn[slot].init(1);
@@ -91,7 +63,6 @@ struct Scan {
       barriers_are_ready();
     }
     __syncthreads();
-    const int warp = warp_index();
     if (warp < SCANNERS)
       scanner(warp);
     else if (warp < SCANNERS + REDUCERS)
@@ -99,38 +70,29 @@ struct Scan {
     else if (warp < SCANNERS + REDUCERS + GATHERERS)
       gatherer(warp - SCANNERS - REDUCERS);
     else
-      courier();
+      courier(drawn);
   }
 
  private:
-  __device__ static unsigned char* bytes(int slot) {
-    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][SLOT_BYTES]
-    return slots + slot * SLOT_BYTES;
-  }
-  __device__ const X* items(int slot, int64 begin) const {
-    return reinterpret_cast<const X*>(bytes(slot) + phase(x + begin));
-  }
-  __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
-
   // ---- The courier: draws tiles and fetches them ---------------------------------------------
 
-  // Draw a tile, in lane 0. Its number is there when a later instruction needs it.
+  // Draw a tile, in lane 0. Its number is there when a later instruction needs it. The counter is
+  // zero again when every block has drawn one tile too many.
   __device__ int64 draw() const {
     if (lane_index() > 0) return 0;
-    return gridDim.x +
-           static_cast<int64>(atomicInc(work.drawn, static_cast<unsigned>(shard.tiles - 1)));
+    return atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
   }
 
-  __device__ void courier() const {
-    int64 drawn = blockIdx.x;  // blocks start in this order
-    if (blockIdx.x == 0 && shard.head > 0) {
-      if (lane_index() == 0) scan_head();
-      drawn = draw();
-    }
+  __device__ void courier(int64 drawn) const {
     for (int turn = 0, ends = 0; ends < GATHERERS; ++turn) {
       const int slot = turn % SLOTS;
-      if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
-      const int64 tile = broadcast(drawn, 0);
+      if (turn >= SLOTS) ring.read[slot].wait(Slots::parity(turn - SLOTS));
+      int64 tile = broadcast(drawn, 0);
+      if (tile == 0 && shard.head > 0) {
+        if (lane_index() == 0) scan_head();
+        drawn = draw();
+        tile = broadcast(drawn, 0);
+      }
       const bool some = tile < shard.tiles;
       if (lane_index() == 0) {
         ring.tile[slot] = some ? tile : ring.END;
@@ -138,8 +100,8 @@ struct Scan {
       }
       __syncwarp();
       if (some) {
-        const int64 begin = shard.begin<Shape>(tile), end = begin + Shape::SIZE;
-        fetch(bytes(slot), x, shard.n, begin, end < shard.n ? end : shard.n, ring.full[slot]);
+        fetch(Slots::bytes(slot), x, shard.n, shard.begin<Shape>(tile), shard.end<Shape>(tile),
+              ring.full[slot]);
         drawn = draw();
       } else {
         fetch_nothing(ring.full[slot]);
@@ -166,20 +128,20 @@ struct Scan {
     constexpr int EACH = SCANNERS / REDUCERS;
     for (int turn = 0;; ++turn) {
       const int slot = turn % SLOTS;
-      ring.full[slot].wait(parity(turn));
+      ring.full[slot].wait(Slots::parity(turn));
       const int64 tile = ring.tile[slot];
       if (tile == ring.END) return;
-      const X* p = items(slot, shard.begin<Shape>(tile));
+      const X* p = Slots::items(slot, x, shard.begin<Shape>(tile));
 #pragma unroll
       for (int i = 0; i < EACH; ++i) {
         const int warp = index * EACH + i;
-        const T total = reduce_stretch<Op, T>(load<Reading>(p, warp));
+        const T total = reduce_stretch<Op, T>(load<Reading<Shape, X>>(p, warp));
         if (lane_index() == 0) ring.warp_total[slot][warp] = total;
       }
       __syncwarp();
       if (lane_index() == 0) ring.reduced[slot].arrive();
       if (index > 0) continue;
-      ring.reduced[slot].wait(parity(turn));
+      ring.reduced[slot].wait(Slots::parity(turn));
       const int lane = lane_index() < SCANNERS ? lane_index() : 0;
       const T up_to = warp_scan<Op>(ring.warp_total[slot][lane]);
       if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.launch);
@@ -196,7 +158,7 @@ struct Scan {
     gathered.before = offset;
     for (int turn = index;; turn += GATHERERS) {
       const int slot = turn % SLOTS;
-      ring.drawn[slot].wait(parity(turn));
+      ring.drawn[slot].wait(Slots::parity(turn));
       const int64 tile = ring.tile[slot];
       if (tile == ring.END) return;
       const Seed<T> seed = gathered.up_to(tile, work.totals, work.launch);
@@ -213,15 +175,15 @@ struct Scan {
     for (int turn = 0;; ++turn) {
       // ---- 1. the seed of the tile, then of the stretch ---------------------------------------
       const int slot = turn % SLOTS;
-      ring.full[slot].wait(parity(turn));
+      ring.full[slot].wait(Slots::parity(turn));
       const int64 tile = ring.tile[slot], begin = shard.begin<Shape>(tile);
       if (tile == ring.END) return;
-      ring.seeded[slot].wait(parity(turn));
+      ring.seeded[slot].wait(Slots::parity(turn));
       Seed<T> seed{ring.seed[slot], offset.some || tile > 0};
       if (warp > 0) seed = join<Op>(seed, ring.up_to_warp[slot][warp - 1]);
 
       // ---- 2. the items -----------------------------------------------------------------------
-      const auto rows = load<Shape>(items(slot, begin), warp);
+      const auto rows = load<Shape>(Slots::items(slot, x, begin), warp);
       __syncwarp();
       if (lane_index() == 0) ring.read[slot].arrive();
       const auto scanned = scan_stretch<Op, Y>(rows, seed);
@@ -242,8 +204,8 @@ struct Scan {
   }
 };
 
-// Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; SLOTS * SLOT_BYTES
-// of dynamic shared memory. y may be x.
+// Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; SLOTS *
+// Slots::BYTES of dynamic shared memory. y may be x.
 template <class Op, class Shape, int SLOTS, class X, class T, class Y>
 __device__ void scan(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
                      const Workspace& work, Seed<T> offset) {

@@ -74,8 +74,7 @@ __device__ T item(const Vector<T, ITEMS>& vector, int i) {
 // The same as a To. Narrow integers come out of their word by one instruction.
 template <class To, class T, int ITEMS>
 __device__ To get(const Vector<T, ITEMS>& vector, int i) {
-  if constexpr (is_packed<T, ITEMS> && is_integer<T> && !same<T, bool> && is_integer<To> &&
-                sizeof(To) == 4) {
+  if constexpr (is_packed<T, ITEMS> && is_integer<T> && is_integer<To> && sizeof(To) == 4) {
     constexpr int EACH = 4 / sizeof(T);
     constexpr bool SIGNED = static_cast<T>(-1) < static_cast<T>(0);
     const unsigned word = reinterpret_cast<const Packed<T, ITEMS>&>(vector).word[i / EACH];
@@ -93,8 +92,7 @@ __device__ To get(const Vector<T, ITEMS>& vector, int i) {
 template <class T, int ITEMS, class From>
 __device__ Vector<T, ITEMS> pack(const From (&value)[ITEMS]) {
   Vector<T, ITEMS> vector;
-  if constexpr (is_packed<T, ITEMS> && is_integer<T> && !same<T, bool> && is_integer<From> &&
-                sizeof(From) == 4) {
+  if constexpr (is_packed<T, ITEMS> && is_integer<T> && is_integer<From> && sizeof(From) == 4) {
     constexpr int EACH = 4 / sizeof(T);
     auto& packed = reinterpret_cast<Packed<T, ITEMS>&>(vector);
 #pragma unroll

@@ -38,12 +38,20 @@ __device__ void publish(const Totals& totals, int64 i, T total, unsigned launch)
   }
 }
 
-// Counts the rounds of a wait, and ends a kernel that waits for what will never come.
+// Ends a kernel that waits for what will never come.
 struct Patience {
-  int rounds = 0;
+  static constexpr unsigned long long LIMIT = 20'000'000'000;  // nanoseconds
+  unsigned long long begin = 0;
+  unsigned rounds = 0;
+
   __device__ void once_more(int nanoseconds) {
-    if (++rounds > 1 << 27) __trap();  // ten seconds or more: cudaErrorLaunchFailure
-    __nanosleep(nanoseconds);
+    if (++rounds % 64 == 0) {
+      unsigned long long now;
+      asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+      if (begin == 0) begin = now;
+      if (now - begin > LIMIT) __trap();  // cudaErrorLaunchFailure
+    }
+    if (nanoseconds > 0) __nanosleep(nanoseconds);
   }
 };
 
@@ -52,7 +60,7 @@ struct Patience {
 // the same bits.
 template <class Op, class T>
 struct Gathered {
-  static constexpr int ROWS = WORDS<T> > 2 ? 5 : 10;  // read at once
+  static constexpr int ROWS = WORDS<T> > 2 ? 4 : 10;  // read at once
 
   int64 base = 0;
   Seed<T> before;
@@ -64,7 +72,8 @@ struct Gathered {
       const int count = tile - base < ROWS * LANES ? static_cast<int>(tile - base) : ROWS * LANES;
       T total[ROWS];
       read(total, count, totals, launch);
-      reduce_rows(total, count);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) total[r] = warp_reduce<Op>(total[r], count - r * LANES);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         if (r * LANES >= count) break;
@@ -114,18 +123,6 @@ struct Gathered {
 #pragma unroll
     for (int w = 0; w < WORDS<T>; ++w) all = all && launch_of(word[w]) == launch;
     return all;
-  }
-
-  // Combine each row in order, whole in lane 0; the lanes beyond `count` have none.
-  __device__ static void reduce_rows(T (&total)[ROWS], int count) {
-#pragma unroll
-    for (int distance = 1; distance < LANES; distance *= 2) {
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const T later = shuffle_down(total[r], distance);
-        if (r * LANES + lane_index() + distance < count) total[r] = Op::combine(total[r], later);
-      }
-    }
   }
 };
 

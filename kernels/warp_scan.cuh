@@ -75,13 +75,15 @@ __device__ T warp_scan(T x) {
   return x;
 }
 
-// The ordered combination over the lanes, whole in lane 0.
+// The ordered combination over the first `count` lanes, whole in lane 0.
 // sum: [1 2 3 ... 32] -> [528 ...]; after the step of distance d, lane l holds lanes l to l+2d-1.
 template <class Op, class T>
-__device__ T warp_reduce(T x) {
+__device__ T warp_reduce(T x, int count = LANES) {
 #pragma unroll
-  for (int distance = 1; distance < LANES; distance *= 2)
-    x = Op::combine(x, shuffle_down(x, distance));
+  for (int distance = 1; distance < LANES; distance *= 2) {
+    const T later = shuffle_down(x, distance);
+    if (lane_index() + distance < count) x = Op::combine(x, later);
+  }
   return x;
 }
 

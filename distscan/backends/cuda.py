@@ -126,15 +126,15 @@ class ReduceScan(_Steps):
 
     def __init__(self, op: Operator, types: Types, x: Any) -> None:
         super().__init__(op, types, x)
-        self._reduce = _Reduce(op, types, self.n)
-        self._scan = _Scan(op, types, self.n)
+        self._x: Any = None
+        self._reduce, self._scan = _Reduce(op, types, self.n), _Scan(op, types, self.n)
         self._total = HostTotal(_running(op, types).acc)
 
     def total(self, x: Any, out: Any) -> NDArray[Any] | None:
         """Reduce ``x`` [n] to its total."""
         if self.n == 0:
             return None
-        x = self._checked(x, out)
+        self._x = x = self._checked(x, out)  # a copy must live until it is scanned
         launch = self._reduce(x, self._total.pointer)
         self._scan.prepare(x, out)  # while the GPU reduces
         return self._total.wait(launch).astype(self.types.acc)
@@ -143,6 +143,7 @@ class ReduceScan(_Steps):
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
             self._scan.launch(offset)
+            self._x = None
 
 
 # ---- the kernels, with their workspaces ----------------------------------------------------
@@ -152,10 +153,6 @@ def _head(array: Any, n: int) -> int:
     """How many of the ``n`` elements lie before the first one that is aligned for vectors."""
     short = -array.data.ptr % _VECTOR
     return min(n, short // array.itemsize) if short % array.itemsize == 0 else 0
-
-
-def _words(dtype: np.dtype[Any]) -> int:
-    return -(-dtype.itemsize // 4)
 
 
 def _per_vector(*dtypes: np.dtype[Any]) -> int:
@@ -175,22 +172,21 @@ class _Scan:
         self._tile = chosen.threads * chosen.rows * _per_vector(types.x, types.out)
         self._n, self._launch, self._blocks = n, 0, _processors()
         stride = n // self._tile + 2
-        self._totals = cupy.zeros((_words(types.acc), stride), np.uint64)
+        self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
         self._drawn = cupy.zeros(1, np.uint32)
-        offset = -(-types.acc.itemsize // 8)
+        size = -(-types.acc.itemsize // 8)
         self._kernel = Kernel(
             "scan",
             definitions(op, types, **chosen._asdict()),
-            [1, 1, 3, 6, offset, 1],  # x, y, shard, work, offset, has_offset
+            [1, 1, 3, 6, size, 1],  # x, y, shard, work, offset, has_offset
             chosen.threads + _HELPERS,
             chosen.slots * (self._tile * types.x.itemsize + 16),
         )
-        self._kernel.words[2] = n
-        self._kernel.words[5] = self._totals.data.ptr
-        self._kernel.words[6] = stride
-        self._kernel.words[8] = 1
-        self._kernel.words[9] = self._drawn.data.ptr
-        self._offset = self._kernel.memory[11 : 11 + offset].view(types.acc)[:1]
+        words = self._kernel.words
+        words[2] = n
+        words[5], words[6] = self._totals.data.ptr, stride
+        words[8], words[9] = 1, self._drawn.data.ptr
+        self._offset = self._kernel.memory[11 : 11 + size].view(types.acc)[:1]
 
     def prepare(self, x: Any, y: Any, total: int = 0) -> None:
         """Set all but the offset; the last value goes to ``total`` unless that is null."""
@@ -269,17 +265,19 @@ class _Add:
         self._kernel.launch(max(1, -(-(self._n - head) // self._each)))
 
 
-def _running(op: Operator, types: Types) -> Types:
-    """Let built-in operators run narrow integers in 32 bits: the low ones come out the same."""
-    narrow = types.acc.kind in "iu" and types.acc.itemsize < 4
-    if not narrow or operators.BUILTIN.get(op.name) is not op:
-        return types
-    return Types(types.x, np.dtype(np.int32 if types.acc.kind == "i" else np.uint32), types.out)
-
-
 def _next(launch: int) -> int:
     """Number the next launch: 32 bits, never 0, which fresh workspaces hold."""
     return launch % 0xFFFFFFFF + 1
+
+
+def _running(op: Operator, types: Types) -> Types:
+    """Let built-in operators run narrow integers in 32 bits: the low ones come out the same."""
+    x, acc = types.x, types.acc
+    narrow = acc.kind in "iu" and acc.itemsize < 4
+    logical = x == acc == np.bool_ and op.name != "sum"  # of which 2 ** 32 would make a zero
+    if not (narrow or logical) or operators.BUILTIN.get(op.name) is not op:
+        return types
+    return Types(x, np.dtype(np.int32 if acc.kind == "i" else np.uint32), types.out)
 
 
 # ---- which GPU -----------------------------------------------------------------------------

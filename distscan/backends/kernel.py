@@ -31,6 +31,7 @@ _TYPES = {
     "c16": "complex<double>",
 }
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NOT_READY = 600  # cudaErrorNotReady
 _POLLS = 1 << 14  # between two looks at whether the stream is still at work
 
 
@@ -120,8 +121,11 @@ class HostTotal:
             polls = 0
             while self._numbers[word] != launch:
                 polls += 1
-                if polls % _POLLS == 0 and cupy.cuda.get_current_stream().done:
-                    cupy.cuda.get_current_stream().synchronize()  # raises what went wrong
+                if polls % _POLLS == 0:
+                    stream = cupy.cuda.get_current_stream()
+                    if cupy.cuda.runtime.streamQuery(stream.ptr) == _NOT_READY:
+                        continue
+                    stream.synchronize()  # raises what went wrong
                     if self._numbers[word] != launch:
                         raise KernelError("a kernel ended without its total")
         value = self._halves[:, 0].tobytes()[: self._dtype.itemsize]

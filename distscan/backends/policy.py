@@ -37,15 +37,25 @@ def scan_policy(types: Types, arch: str) -> ScanPolicy:
     """Choose for ``arch``, a compute capability such as "90"."""
     shared = _SHARED.get(arch, 99) * 1024 - _BESIDE
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
-    rows = 8 if widening > 1 else 7 if size == 16 else 6
     items = max(_VECTOR // max(types.x.itemsize, size), 1)
-    for threads in (384, 256, 128) if widening >= 8 else (256, 128):
-        slots = shared // (threads * rows * items * types.x.itemsize + 16)
-        if slots >= 6:
-            break
-    return ScanPolicy(threads, rows, min(slots, 12))
+    rows = 8 if widening > 1 else 6
+    # A thread holds its row's running values in registers, all rows at once; what narrow integers
+    # run in 32 bits is held packed.
+    packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
+    room = 64 if not packed else 80 if arch in _SHARED else 32
+    rows = min(rows, room // (items * max(types.acc.itemsize // 4, 1)))
+    threads = 384 if widening >= 8 else 256
+    slot = threads * items * types.x.itemsize  # bytes per row
+    while shared // (slot * rows + 16) < 6:
+        rows -= 1
+    return ScanPolicy(threads, rows, min(shared // (slot * rows + 16), 12))
 
 
 def reduce_policy(types: Types, arch: str) -> ReducePolicy:
     """Choose for ``arch``."""
-    return ReducePolicy(threads=256, rows=4, blocks=4)
+    # float32 254 us, int8 max 328; 512 threads, 8 rows or 8 blocks 253 to 260, int8 304 to 348.
+    # Widened elements take more registers: int8 to int64 spills at 3 blocks on sm_100 and sm_120.
+    widening = types.acc.itemsize // types.x.itemsize
+    return ReducePolicy(
+        threads=256, rows=4, blocks=4 if widening <= 1 else 3 if widening < 8 else 2
+    )

@@ -1,0 +1,62 @@
+// The device level: how a shard is cut into tiles, and what its kernels work with.
+#pragma once
+
+#include "fetch.cuh"
+#include "stretch.cuh"
+
+namespace distscan {
+
+// How a shard of n elements is cut: tile 0 is the `head`, the elements before the first one that
+// is aligned for vectors, if there are any; then tiles of SIZE elements.
+// n = 100, head 3, SIZE 32: [0, 3) [3, 35) [35, 67) [67, 99) [99, 100)
+struct Shard {
+  int64 n;
+  int64 head;
+  int64 tiles;  // the head counted
+
+  template <class Shape>
+  __device__ int64 begin(int64 tile) const {
+    if (head == 0) return tile * Shape::SIZE;
+    return tile == 0 ? 0 : head + (tile - 1) * Shape::SIZE;
+  }
+  template <class Shape>
+  __device__ int64 end(int64 tile) const {
+    const int64 next = begin<Shape>(tile + 1);
+    return next < n ? next : n;
+  }
+};
+
+// What a scan works with beside its input and output.
+struct Workspace {
+  Totals totals;    // of the tiles
+  Totals total;     // [1], the last value, in pinned host memory; or words is null
+  unsigned* drawn;  // [1], zero; zero again after the launch
+  unsigned launch;  // goes with every total: a number that none of an earlier scan had
+};
+
+// The slots of a ring of tiles, in dynamic shared memory.
+template <class Shape, int SLOTS, class X>
+struct Slots {
+  static constexpr int BYTES = Shape::SIZE * sizeof(X) + 16;
+
+  __device__ static unsigned char* bytes(int slot) {
+    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][BYTES]
+    return slots + slot * BYTES;
+  }
+  // Where the elements from x + begin on lie in a slot that they were fetched into.
+  __device__ static const X* items(int slot, const X* x, int64 begin) {
+    return reinterpret_cast<const X*>(bytes(slot) + phase(x + begin));
+  }
+  // A slot's barriers count its turns: turn 0 is slot 0's first, turn SLOTS its second.
+  __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
+};
+
+// Reducers read a stretch by 16 bytes per lane, if that fills whole rows.
+template <class Shape, class X>
+using Reading = typename Choose<
+    Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
+    distscan::Shape<Shape::THREADS, Shape::ROWS * Shape::ITEMS / items_per_vector<X>(),
+                    items_per_vector<X>()>,
+    Shape>::type;
+
+}  // namespace distscan
