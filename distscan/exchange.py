@@ -7,6 +7,7 @@ raises or none does.
 import functools
 import os
 import zlib
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -141,12 +142,12 @@ class Exscan:
             self._send: Any = self._total
             self._receive: Any = self._offset
             return
-        # MPI calls the NumPy form on (state, value) pairs: an empty shard needs no identity.
-        self._pair = np.dtype([("state", np.uint8), ("value", dtype)])
-        send, receive = np.zeros((), self._pair), np.zeros((), self._pair)
+        # MPI calls the NumPy form on (value, state) pairs: an empty shard needs no identity.
+        pair = np.dtype([("value", dtype), ("state", np.uint8)])
+        send, receive = np.zeros((), pair), np.zeros((), pair)
         self._sent, self._total = send["state"], send["value"]
         self._received, self._offset = receive["state"], receive["value"]
-        element = _bytes(self._pair.itemsize)
+        element = _bytes(pair.itemsize)
         self._send = [send.reshape(1).view(np.uint8), 1, element]
         self._receive = [receive.reshape(1).view(np.uint8), 1, element]
 
@@ -202,20 +203,19 @@ class Exscan:
             return None
         return self._offset
 
-    def _combine(self, earlier_buffer: Any, later_buffer: Any, _: MPI.Datatype) -> None:
-        """Combine pairs for MPI: later = earlier op later."""
-        earlier = np.frombuffer(earlier_buffer, self._pair)
-        later = np.frombuffer(later_buffer, self._pair)
+    def _combine(self, earlier: Any, later: Any, _: MPI.Datatype) -> None:
+        """Combine the bytes of two pairs for MPI: later = earlier op later."""
+        state = self._dtype.itemsize  # its place
         try:
-            for a, b in zip(earlier, later, strict=True):
-                if a["state"] == b["state"] == _PRESENT:
-                    b["value"] = self._op.combine(a["value"], b["value"])
-                elif b["state"] == _ABSENT:
-                    b["value"] = a["value"]
-                b["state"] = max(a["state"], b["state"])
+            if earlier[state] == later[state] == _PRESENT:
+                a, b = (np.frombuffer(pair, self._dtype, 1) for pair in (earlier, later))
+                b[0] = self._op.combine(a[0], b[0])
+            elif later[state] == _ABSENT:
+                later[:state] = earlier[:state]
+            later[state] = max(earlier[state], later[state])
         except Exception as error:  # an exception cannot cross MPI: it is raised at the end
             self._fault = error
-            later["state"] = _BROKEN
+            later[state] = _BROKEN
 
 
 @functools.cache
@@ -265,7 +265,7 @@ class Agreement:
         # Of any kind, Ctrl-C too: the other ranks must not wait for this one.
         if self.comm.size > 1:
             key = self.same.key
-            self._status = np.array([fault is None, key, -key], np.int64)
+            self._status = array("q", (fault is None, key, -key))
             self._request = self.comm.Iallreduce(MPI.IN_PLACE, self._status, MPI.MIN)
             if fault is not None:
                 self._settle(fault)
@@ -277,7 +277,7 @@ class Agreement:
 
     def _settle(self, fault: BaseException | None) -> None:
         self._request.Wait()
-        worked, low, high = self._status.tolist()
+        worked, low, high = self._status
         if worked and low == -high:
             return
         faults = self.comm.allgather(None if fault is None else _portable(fault))

@@ -57,6 +57,7 @@ def scan(
         The type that accumulates and results; None chooses as ``numpy.cumsum`` does.
     out
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
+        After an exception its elements are undefined.
     strategy
         "scan-add": scan, exchange, add. "reduce-scan": reduce, exchange, seeded scan, which moves
         a quarter less memory. "single-pass": one scan, for one rank. "auto" takes the last for
@@ -83,6 +84,9 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
 
+    The plans of the last 16 kinds of call are kept: a repeated call compiles and allocates nothing
+    but its result.
+
     The step is Blelloch's reduce, exclusive scan of totals, seeded scan (1990), applied once
     more above the GPU: over ranks.
     """
@@ -92,7 +96,7 @@ def scan(
         check_axis(axis, array.ndim)
         check_forms(exclusive=exclusive, initial=initial, reverse=reverse, segments=segments)
         target = None if out is None else _target(out, array)
-        convert = arrays.like(x)
+        convert = arrays.like(x if out is None else out)
         with arrays.on_device(array):
             shard = array if array.ndim == 1 else array.reshape(-1)  # a view where possible
             if target is not None and arrays.overlap(shard, target):
@@ -116,7 +120,7 @@ def scan(
             return convert(result)
         if result is not target:
             target[...] = result
-        arrays.like(out)(target)  # another library's stream now waits for ours
+        convert(target)  # another library's stream now waits for ours
     return out
 
 
@@ -125,7 +129,7 @@ def run(
 ) -> dict[str, float]:
     """Scan ``x`` [n] into ``out`` [n] by ``plan``; return the seconds of steps 1 and 2.
 
-    ``before_exchange`` is called once the total is known; it raises on every rank or on none.
+    ``before_exchange`` is called on every rank behind step 1; it raises on all of them or on none.
     """
     begin = perf_counter()
     fault: BaseException | None = None
