@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import binding, check, files, plan
+from . import arrays, binding, check, dtypes, files, operators, plan
 from .binding import Binding
 from .exchange import Comm, agreed
 from .files import File
@@ -66,6 +66,9 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
             output = job.output.resolve()  # a symbolic link is followed, not replaced
             source = files.inspect(job.input)
             plan.check_axis(job.axis, len(source.shape))
+            plan.check_forms(
+                exclusive=job.exclusive, initial=job.initial, reverse=job.reverse, segments=None
+            )
             same["the input"] = source
             if comm.rank == 0:
                 files.check_output(output, force=job.force)
@@ -83,7 +86,8 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 part.read(source, show)
             show("scan", 0, 0)
             with clock("scan"):
-                spent = run(comm, part.steps, part.shard, part.result)
+                # Waiting for a slower shard is no part of the exchange's time.
+                spent = run(comm, part.steps, part.shard, part.result, comm.Barrier)
                 with agreed(comm):
                     bound.backend.synchronize()
             clock.seconds["exscan"] = spent["exscan"]
@@ -129,12 +133,11 @@ class _Part:
         self.start, self.stop = bounds(source.n, comm.size, comm.rank)
         self.shard = self.backend.empty(self.stop - self.start, source.dtype.newbyteorder("="))
         self.steps = plan.make(
-            self.shard,
-            job.op,
-            exclusive=job.exclusive,
-            initial=job.initial,
-            reverse=job.reverse,
-            dtype=job.dtype,
+            self.shard.shape,
+            self.shard.dtype,
+            arrays.gpu(self.shard),
+            operators.resolve(job.op),
+            dtype=None if job.dtype is None else dtypes.parse(job.dtype),
             strategy=job.strategy,
             ranks=comm.size,
         )

@@ -116,7 +116,10 @@ class _nothing:
     def __exit__(self, *_: object) -> None: ...
 
 
-@pytest.fixture(params=["scan-add", "reduce-scan"])
+STRATEGIES = ["scan-add", "reduce-scan", *(["single-pass"] if MPI.COMM_WORLD.size == 1 else [])]
+
+
+@pytest.fixture(params=STRATEGIES)
 def strategy(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
