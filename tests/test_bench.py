@@ -347,7 +347,7 @@ def test_plot(run, folder):
     status, _, err = run(*SMALL[:-1], "8:10", "--types", "int32,int8:int64", "--plot", str(path))
     assert status == 0, err
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
-    assert plot._COLOURS[0].lower() in path.read_text()
+    assert plot._COLOURS[3].lower() in path.read_text()  # distscan.scan's
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from .contenders import CONTENDERS
 from .report import Report, chips
 from .suite import clock
 
@@ -21,9 +22,12 @@ def write(report: Report, path: Path) -> None:
 
     types = list(dict.fromkeys(row.type for row in report.results))
     names = list(dict.fromkeys(row.contender for row in report.results))
-    style = {
-        name: {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
-        for i, name in enumerate(name for name in names if name != "copy")
+    style = {  # the same in every plot
+        contender.name: {
+            "color": _COLOURS[i % len(_COLOURS)],
+            "marker": _MARKERS[i % len(_MARKERS)],
+        }
+        for i, contender in enumerate(CONTENDERS[1:])
     }
     across = min(2, len(types))
     down = -(-len(types) // across)
@@ -37,6 +41,8 @@ def write(report: Report, path: Path) -> None:
         lines: dict[str, Any] = {}
         for ax, name in zip(axes.flat, types, strict=False):
             lines |= _panel(ax, report, name, style)
+        best = max((row.share for row in report.results if row.share is not None), default=1)
+        axes[0, 0].set_ylim(0, 1.05 * max(best, 1))
         which = clock(report.results, report.ranks).split("_")[0]
         figure.suptitle(
             f"{report.op} scan, {chips(report)}\n"
@@ -65,7 +71,6 @@ def _panel(ax: Any, report: Report, name: str, style: dict[str, dict[str, str]])
             n, share = zip(*points, strict=True)
             (lines[contender],) = ax.plot(n, share, linewidth=1.6, markersize=5, **look)
     ax.set_xscale("log", base=2)
-    ax.set_ylim(bottom=0)
     ax.set_title(name.replace(":", " to "))
     ax.set_xlabel("elements per rank")
     ax.set_ylabel("share of copy (1 = as fast)")
