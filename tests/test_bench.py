@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-import distscan
 from distscan.bench import __main__ as command
 from distscan.bench import contenders, plot, report, suite, timing
 from distscan.bench.case import Case, Data
@@ -76,21 +75,14 @@ def test_contenders(x, out, op, comm, machine, case):
     assert {"copy", "distscan.scan"} <= {contender.name for contender in able}
     rows = suite.measure(comm, machine, able, case(x, out, op=op), 11)
     for row in rows:
-        if row.contender in NAMED and row.status != "timed":
-            assert row.contender in ("single-pass", "reduce-scan", "scan-add", "torch", "heat")
-            assert "Plan" in row.message or "implemented" in row.message, row
+        if row.contender in ("torch", "heat") and row.status == "error":
+            assert "implemented" in row.message, row
             continue
+        assert row.status == "timed", row
         assert row.wall_us.samples == 11
         assert 0 < row.wall_us.q1 <= row.wall_us.median <= row.wall_us.q3
         assert row.share > 0
         assert row.device_us is None  # a CPU has no clock of its own
-
-
-@pytest.mark.skipif(not hasattr(distscan, "Plan"), reason="no Plan yet")
-@pytest.mark.parametrize("name", ["reduce-scan", "scan-add"])
-def test_strategies(name, comm, machine, case):
-    (row,) = suite.measure(comm, machine, [NAMED[name]], case("i4"), 11)
-    assert (row.status, row.message) == ("timed", "")
 
 
 def _one_more(x, out):

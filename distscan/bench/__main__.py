@@ -6,15 +6,17 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import __version__, binding, exchange
+from .. import __version__, agree, binding, exchange
+from ..agree import agreed
 from ..cli import Progress
 from ..errors import DistscanError, LaunchError
-from ..exchange import Comm, agreed
+from ..exchange import Comm
 from ..operators import BUILTIN
 from . import plot, report, suite
 from .case import Case
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(comm, argv)
     except (Exception, KeyboardInterrupt) as error:
-        alone = comm.size > 1 and not (isinstance(error, Exception) and exchange.is_agreed(error))
+        alone = comm.size > 1 and not (isinstance(error, Exception) and agree.is_agreed(error))
         if comm.rank == 0 or alone:
             _fail(error)
         if alone:  # the other ranks must not wait for this one
@@ -82,7 +84,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         backend=machine.backend,
         ranks=comm.size,
         nodes=bound.nodes,
-        mpi=_mpi(),
+        mpi=exchange.library(),
         versions=_versions(machine) | _of_libraries(versions),
         missing=missing,
         op=args.op,
@@ -128,7 +130,7 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
     names = {contender.name for contender in suited}
     for name in args.contenders:
         if name not in names:
-            raise exchange.everywhere(
+            raise agree.everywhere(
                 ValueError(f"{name} does not run {args.op} on {ranks} ranks of backend {backend}")
             )
     return [c for c in suited if c.name in (*args.contenders, "copy")]
@@ -241,24 +243,16 @@ def _processor(fallback: str) -> str:
 
 
 def _versions(machine: Host) -> dict[str, str]:
-    mpi4py = sys.modules["mpi4py"]  # exchange.py imports it
     return {
         "distscan": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "mpi4py": str(mpi4py.__dict__["__version__"]),
+        "mpi4py": version("mpi4py"),
     } | machine.versions()
 
 
 def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
     return {name: versions[name] for name in ("cub", "torch", "heat") if name in versions}
-
-
-def _mpi() -> str:
-    """The MPI library in a few words."""
-    text = str(sys.modules["mpi4py.MPI"].__dict__["Get_library_version"]())
-    first = text.strip("\0 \n").partition("\n")[0].partition(",")[0]
-    return " ".join(first.replace("Version:", "").split())
 
 
 def _print(comm: Comm, text: str) -> None:

@@ -17,6 +17,7 @@ import distscan
 
 from .. import __version__
 from ..exchange import Comm
+from ..local import Strategy
 from .case import Case
 from .machine import Host
 from .timing import Call
@@ -60,10 +61,9 @@ ALL_OPS = ("sum", "prod", "max", "min")
 # ---- this project --------------------------------------------------------------------------
 
 
-def _plan(strategy: str, task: Task) -> list[Call]:
+def _plan(strategy: Strategy, task: Task) -> list[Call]:
     x, out = task.pairs[0]
-    package: Any = distscan
-    plan = package.Plan(
+    plan = distscan.Plan(
         task.comm,
         x.shape,
         x.dtype,
@@ -218,7 +218,9 @@ def _passes(reads: int, writes: int, rereads: int = 0) -> Callable[[Case], int]:
     return lambda case: reads * case.x.itemsize + (writes + rereads) * case.out.itemsize
 
 
-def _own(strategy: str, ranks: Literal["one", "any"], moved: Callable[[Case], int]) -> Contender:
+def _own(
+    strategy: Strategy, ranks: Literal["one", "any"], moved: Callable[[Case], int]
+) -> Contender:
     prepare = partial(_plan, strategy)
     return Contender(strategy, prepare, lambda: __version__, moved, ranks, ops=ALL_OPS)
 

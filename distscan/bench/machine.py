@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _MOST_CPU_CACHE = 64 << 20  # bytes; clouds report the cache of a whole socket, 
 class Host:
     """A CPU. ``Gpu`` has the same calls."""
 
-    backend = "cpu"
+    backend: Literal["cpu", "cuda"] = "cpu"
     xp: Any = np
 
     def __init__(self, name: str, ranks: int = 1) -> None:

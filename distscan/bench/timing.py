@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..exchange import Comm, agreed
+from ..agree import agreed
+from ..exchange import Comm
 from .machine import Host
 
 Call = Callable[[], object]
