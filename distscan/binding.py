@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from . import exchange
+from .agree import agreed
 from .backends import cpu
 from .errors import BackendError
-from .exchange import Comm, agreed
+from .exchange import Comm
 
 Name = Literal["auto", "cpu", "cuda"]
 

@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import files
+from .agree import agreed, everywhere
 from .backends.cpu import CHUNK
 from .errors import CheckError
-from .exchange import Comm, agreed, everywhere
+from .exchange import Comm
 from .files import File
-from .plan import LocalPlan
+from .local import LocalPlan
 from .shards import bounds
 
 PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache

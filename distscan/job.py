@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import arrays, binding, check, dtypes, files, operators, plan
+from . import arrays, binding, check, dtypes, files, local, operators
+from .agree import agreed
 from .binding import Binding
-from .exchange import Comm, agreed
+from .exchange import Comm
 from .files import File
 from .scan import run
 from .shards import bounds, chunks
@@ -34,7 +35,7 @@ class Job:
     initial: str | None = None
     reverse: bool = False
     backend: binding.Name = "auto"
-    strategy: plan.Strategy = "auto"
+    strategy: local.Strategy = "auto"
     force: bool = False
     check: bool = False
 
@@ -65,8 +66,8 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         with agreed(comm) as same:
             output = job.output.resolve()  # a symbolic link is followed, not replaced
             source = files.inspect(job.input)
-            plan.check_axis(job.axis, len(source.shape))
-            plan.check_forms(
+            local.check_axis(job.axis, len(source.shape))
+            local.check_forms(
                 exclusive=job.exclusive, initial=job.initial, reverse=job.reverse, segments=None
             )
             same["the input"] = source
@@ -132,7 +133,7 @@ class _Part:
         self.backend = bound.backend
         self.start, self.stop = bounds(source.n, comm.size, comm.rank)
         self.shard = self.backend.empty(self.stop - self.start, source.dtype.newbyteorder("="))
-        self.steps = plan.make(
+        self.steps = local.make(
             self.shard.shape,
             self.shard.dtype,
             arrays.gpu(self.shard),

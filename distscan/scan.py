@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import DTypeLike
 
 from . import arrays, dtypes, exchange, operators
-from .exchange import Agreement, Comm
-from .plan import LocalPlan, Op, Strategy, cached, check_axis, check_forms
+from .agree import Agreement
+from .exchange import Comm
+from .local import LocalPlan, Op, Strategy, cached, check_axis, check_forms
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack

@@ -7,7 +7,7 @@ from mpi4py import MPI
 from test_order import COMPOSE, maps, one_by_one
 
 from distscan import exchange, operators
-from distscan.exchange import agreed
+from distscan.agree import agreed, is_agreed
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -84,4 +84,4 @@ def test_agreed_lets_success_through(comm):
 def test_agreed_marks_what_all_raise(comm):
     with pytest.raises(KeyError if comm.size == 1 else LookupError) as caught, agreed(comm):
         raise KeyError("everywhere")
-    assert exchange.is_agreed(caught.value) == (comm.size > 1)
+    assert is_agreed(caught.value) == (comm.size > 1)

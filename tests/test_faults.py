@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import exchange
+from distscan import agree
 from distscan.errors import DisagreementError, LaunchError
 
 
@@ -193,7 +193,7 @@ def test_another_launcher(comm, monkeypatch):
     ],
 )
 def test_faults_by_rank(messages, text):
-    assert exchange._by_rank(messages) == text
+    assert agree._by_rank(messages) == text
 
 
 @pytest.mark.parametrize(
@@ -207,4 +207,4 @@ def test_faults_by_rank(messages, text):
     ],
 )
 def test_exceptions_travel_as_what_every_rank_knows(fault, kind):
-    assert exchange._portable(fault) == (kind, str(fault))
+    assert agree._portable(fault) == (kind, str(fault))

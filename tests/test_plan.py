@@ -14,7 +14,7 @@ from test_faults import everywhere
 from test_order import COMPOSE, maps, one_by_one
 
 import distscan
-from distscan import exchange, plan
+from distscan import agree, local, plan
 from distscan.errors import BackendError, DisagreementError
 
 
@@ -347,7 +347,8 @@ def test_calls_agree_on_nothing(planned, xp, comm, monkeypatch):
     for name in ("Allreduce", "Iallreduce", "allreduce", "allgather", "bcast", "Barrier"):
         setattr(type(watched), name, refuse)
     monkeypatch.setattr(plan, "make", refuse)
-    monkeypatch.setattr(exchange.Agreement, "__enter__", refuse)
+    monkeypatch.setattr(local, "make", refuse)
+    monkeypatch.setattr(agree.Agreement, "__enter__", refuse)
     run(xp.arange(3), out)
     run.start(xp.arange(3), out)
     run.wait()
@@ -380,15 +381,15 @@ def test_a_plan_keeps_no_arrays(xp, comm):
 
 @pytest.fixture
 def made(monkeypatch):
-    """What plan.make was asked for since the test began."""
-    plan._cached.cache_clear()
-    calls, make = [], plan.make
+    """What local.make was asked for since the test began."""
+    local._cached.cache_clear()
+    calls, make = [], local.make
 
     def spy(*given, **options):
         calls.append((given, options))
         return make(*given, **options)
 
-    monkeypatch.setattr(plan, "make", spy)
+    monkeypatch.setattr(local, "make", spy)
     return calls
 
 
@@ -434,7 +435,23 @@ def test_few_plans_are_kept(made):
     for n in [*range(40), *range(40)]:
         distscan.scan(np.zeros(n))
     assert len(made) == 80
-    assert plan._cached.cache_info().currsize == 16
+    assert local._cached.cache_info().currsize == 16
+
+
+def test_one_buffer_as_large_as_a_shard_is_kept(made, xp, comm):
+    """That of scan-add, where the running value is wider than the result."""
+    halves, floats = xp.ones(64, "e"), xp.ones(64, "f")
+    for x, kept, calls in (
+        (floats, 1, 1),
+        (halves, 1, 2),  # forgets the others
+        (floats, 2, 3),
+        (halves, 2, 3),
+        (halves[1:], 1, 4),
+        (halves, 1, 5),
+    ):
+        distscan.scan(x, strategy="scan-add")
+        assert local._cached.cache_info().currsize == kept
+        assert len(made) == calls
 
 
 def test_faults_are_not_remembered(made, comm):
@@ -470,7 +487,7 @@ def test_some_ranks_remember_and_others_do_not(made, comm, rng):
     for who in (0, comm.size - 1):
         distscan.scan(x[mine])
         if comm.rank == who:
-            plan._cached.cache_clear()
+            local._cached.cache_clear()
         np.testing.assert_array_equal(distscan.scan(x[mine]), np.cumsum(x)[mine])
     assert len(made) == 1 + (comm.rank == 0) + (comm.rank == comm.size - 1)
 
