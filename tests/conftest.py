@@ -97,6 +97,15 @@ def xp(request: pytest.FixtureRequest, comm: MPI.Intracomm) -> ModuleType:
 
 
 @pytest.fixture
+def cp(comm: MPI.Intracomm) -> ModuleType:
+    """CuPy, with a GPU of this rank's own where there are as many."""
+    import cupy
+
+    cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
+    return cupy
+
+
+@pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """This rank's own: pytest's cleans up the folders of earlier runs, on all ranks at once."""
     with tempfile.TemporaryDirectory() as name:
