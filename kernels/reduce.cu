@@ -5,10 +5,10 @@
 namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
-distscan_reduce(const X* x, int64 n, int64 head, T* totals, unsigned* arrived, Totals total,
-                unsigned launch) {
-  reduce<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X>()>>(x, n, head, totals,
-                                                                            arrived, total, launch);
+distscan_reduce(const X* x, int64 n, int64 head, int64 cached, T* totals, unsigned* arrived,
+                Totals total, unsigned launch) {
+  reduce<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X>()>>(
+      x, n, head, cached, totals, arrived, total, launch);
 }
 
 }  // namespace distscan

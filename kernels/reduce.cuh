@@ -93,32 +93,39 @@ __device__ inline bool arrives_last(unsigned* arrived) {
 }
 
 // Launch: no more blocks than there are steps of a warp in x [n], n > 0. The head, less than a
-// vector, comes first; x + head is aligned for vectors unless x cannot be.
+// vector, comes first; x + head is aligned for vectors unless x cannot be. The first `cached`
+// elements are read last: the scan that follows finds them in L2.
 template <class Op, class Shape, class X, class T>
-__device__ void reduce(const X* x /* [n] */, int64 n, int64 head, T* totals /* [blocks] */,
-                       unsigned* arrived /* [1], zero */,
+__device__ void reduce(const X* x /* [n] */, int64 n, int64 head, int64 cached,
+                       T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,
                        const Totals& total /* [1], in pinned host memory */, unsigned launch) {
   constexpr int64 STEP = Shape::ROWS * Shape::ROW;
+  const int64 blocks = gridDim.x, block = blockIdx.x, size = n - head;
   const X* body = x + head;
-  const int64 from = cut(n - head, STEP, gridDim.x, blockIdx.x);
-  const int64 to = cut(n - head, STEP, gridDim.x, blockIdx.x + 1);
 
-  // ---- 1. this block's run, a stretch to each warp ------------------------------------------
-  const int64 begin = from + cut(to - from, STEP, Shape::WARPS, warp_index());
-  const int64 end = from + cut(to - from, STEP, Shape::WARPS, warp_index() + 1);
-  Seed<T> seed;
-  if (blockIdx.x == 0 && warp_index() == 0)
-    for (int64 i = 0; i < head; ++i) seed = join<Op>(seed, convert<T>(x[i]));
-  if (begin < end) seed = reduce_by_warp<Op, Shape>(body + begin, end - begin, seed);
-  seed = combine_warps<Op, Shape::WARPS>(seed);
-  if (threadIdx.x == 0) totals[blockIdx.x] = seed.value;
+  // ---- 1. the later part, then the cached one; of each a run, of that a stretch to each warp ----
+  const int64 middle = size > 2 * cached ? cached / STEP * STEP : 0;
+  const int parts = middle > 0 ? 2 : 1;
+  for (int part = parts - 1; part >= 0; --part) {
+    const int64 low = part == 0 ? 0 : middle, high = part == parts - 1 ? size : middle;
+    const int64 from = low + cut(high - low, STEP, blocks, block);
+    const int64 to = low + cut(high - low, STEP, blocks, block + 1);
+    const int64 begin = from + cut(to - from, STEP, Shape::WARPS, warp_index());
+    const int64 end = from + cut(to - from, STEP, Shape::WARPS, warp_index() + 1);
+    Seed<T> seed;
+    if (part == 0 && block == 0 && warp_index() == 0)
+      for (int64 i = 0; i < head; ++i) seed = join<Op>(seed, convert<T>(x[i]));
+    if (begin < end) seed = reduce_by_warp<Op, Shape>(body + begin, end - begin, seed);
+    seed = combine_warps<Op, Shape::WARPS>(seed);
+    if (threadIdx.x == 0) totals[part * blocks + block] = seed.value;
+  }
 
   // ---- 2. the runs' totals, a stretch to each warp ------------------------------------------
   if (!arrives_last(arrived)) return;
   using OneItem = distscan::Shape<Shape::THREADS, 1, 1>;
-  const int64 low = cut(gridDim.x, LANES, Shape::WARPS, warp_index());
-  const int64 high = cut(gridDim.x, LANES, Shape::WARPS, warp_index() + 1);
-  seed = Seed<T>{};
+  const int64 low = cut(parts * blocks, LANES, Shape::WARPS, warp_index());
+  const int64 high = cut(parts * blocks, LANES, Shape::WARPS, warp_index() + 1);
+  Seed<T> seed;
   if (low < high) seed = reduce_by_warp<Op, OneItem>(totals + low, high - low, seed);
   seed = combine_warps<Op, Shape::WARPS>(seed);
   if (threadIdx.x == 0) publish(total, 0, seed.value, launch);

@@ -32,17 +32,100 @@ struct alignas(sizeof(T) * ITEMS) Vector {
   T item[ITEMS];
 };
 
+// ---- Narrow elements stay packed, in words of 4 bytes, until they are computed with ----------
+
+template <class T, int ITEMS>
+inline constexpr bool is_packed = (sizeof(T) < 4 && sizeof(T) * ITEMS % 4 == 0);
+
+// The 4-byte words of a packed vector.
+template <class T, int ITEMS>
+struct alignas(sizeof(T) * ITEMS) Packed {
+  unsigned word[sizeof(T) * ITEMS / 4];
+};
+
+// What a vector is loaded and stored as.
+template <class T, int ITEMS>
+using Storage = typename Choose<is_packed<T, ITEMS>, Packed<T, ITEMS>, Vector<T, ITEMS>>::type;
+
+// The 4 bytes of the 8 in (a, b) that `select` names, lowest first; 8 + n is n's sign, 4 times.
+__device__ inline unsigned permute(unsigned a, unsigned b, unsigned select) {
+  unsigned bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(select));
+  return bytes;
+}
+
+// Item i of a vector.
+template <class T, int ITEMS>
+__device__ T item(const Vector<T, ITEMS>& vector, int i) {
+  if constexpr (is_packed<T, ITEMS>) {
+    constexpr int EACH = 4 / sizeof(T);
+    union {
+      unsigned word;
+      T value;
+    } low;
+    low.word = reinterpret_cast<const Packed<T, ITEMS>&>(vector).word[i / EACH];
+    low.word >>= i % EACH * (32 / EACH);
+    return low.value;
+  } else {
+    return vector.item[i];
+  }
+}
+
+// The same as a To. Narrow integers come out of their word by one instruction.
+template <class To, class T, int ITEMS>
+__device__ To get(const Vector<T, ITEMS>& vector, int i) {
+  if constexpr (is_packed<T, ITEMS> && is_integer<T> && !same<T, bool> && is_integer<To> &&
+                sizeof(To) == 4) {
+    constexpr int EACH = 4 / sizeof(T);
+    constexpr bool SIGNED = static_cast<T>(-1) < static_cast<T>(0);
+    const unsigned word = reinterpret_cast<const Packed<T, ITEMS>&>(vector).word[i / EACH];
+    const int low = i % EACH * sizeof(T);
+    if (sizeof(T) == 1) return permute(word, 0, SIGNED ? (0x8880 | low * 0x1111) : (0x4440 | low));
+    return permute(word, 0,
+                   SIGNED ? (low | (low + 1) << 4 | 0x8800 | (low + 1) * 0x1100)
+                          : (0x4400 | low | (low + 1) << 4));
+  } else {
+    return convert<To>(item(vector, i));
+  }
+}
+
+// The vector of some values, converted.
+template <class T, int ITEMS, class From>
+__device__ Vector<T, ITEMS> pack(const From (&value)[ITEMS]) {
+  Vector<T, ITEMS> vector;
+  if constexpr (is_packed<T, ITEMS> && is_integer<T> && !same<T, bool> && is_integer<From> &&
+                sizeof(From) == 4) {
+    constexpr int EACH = 4 / sizeof(T);
+    auto& packed = reinterpret_cast<Packed<T, ITEMS>&>(vector);
+#pragma unroll
+    for (int w = 0; w < ITEMS / EACH; ++w) {
+      const From* four = value + w * EACH;
+      if constexpr (sizeof(T) == 1)
+        packed.word[w] =
+            permute(permute(four[0], four[1], 0x0040), permute(four[2], four[3], 0x0040), 0x5410);
+      else
+        packed.word[w] = permute(four[0], four[1], 0x5410);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) vector.item[i] = convert<T>(value[i]);
+  }
+  return vector;
+}
+
+// ---- Tiles -----------------------------------------------------------------------------------
+
 // One lane's part of a tile.
 template <class T, class Shape>
 struct Rows {
   Vector<T, Shape::ITEMS> row[Shape::ROWS];
 };
 
-// Where in its tile this thread's vector of row r begins.
-// Shape<64, 2, 4>: thread 33 (warp 1, lane 1) has row 0 at 260 and row 1 at 388.
+// Where in the stretch of warp `warp` this lane's vector of row `row` begins, counted from the
+// tile. Shape<64, 2, 4>: lane 1 has warp 1's row 0 at 260 and its row 1 at 388.
 template <class Shape>
-__device__ int place(int row) {
-  return ((warp_index() * Shape::ROWS + row) * LANES + lane_index()) * Shape::ITEMS;
+__device__ int place(int warp, int row) {
+  return ((warp * Shape::ROWS + row) * LANES + lane_index()) * Shape::ITEMS;
 }
 
 template <int ITEMS, class T>
@@ -55,51 +138,54 @@ __device__ bool is_aligned(const T* p) {
 template <int ITEMS, class T>
 __device__ Vector<T, ITEMS> load_unaligned(const T* p /* [ITEMS] */) {
   constexpr int WORDS = sizeof(Vector<T, ITEMS>) / 4;
-  union {
-    Vector<T, ITEMS> vector;
-    unsigned word[WORDS + 1];
-  } joined;
+  Vector<T, ITEMS> vector;
   if constexpr (WORDS == 0) {
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) joined.vector.item[i] = p[i];
+    for (int i = 0; i < ITEMS; ++i) vector.item[i] = p[i];
   } else {
-    const unsigned long long address = reinterpret_cast<unsigned long long>(p);
-    const unsigned* words = reinterpret_cast<const unsigned*>(address & ~3ull);
-    const int shift = address % 4 * 8;  // 0 for elements of 4 bytes and more
+    const int beyond = reinterpret_cast<unsigned long long>(p) % 4;  // 0 for wider elements
+    const char* bytes = reinterpret_cast<const char*>(p) - beyond;
+    const unsigned* words = reinterpret_cast<const unsigned*>(bytes);
     unsigned low = words[0];
 #pragma unroll
     for (int w = 0; w < WORDS; ++w) {
       const unsigned high = words[w + 1];
-      joined.word[w] = __funnelshift_r(low, high, shift);
+      reinterpret_cast<unsigned*>(&vector)[w] = __funnelshift_r(low, high, beyond * 8);
       low = high;
     }
   }
-  return joined.vector;
+  return vector;
 }
 
-// Load one lane's vectors of a tile in shared memory, which reaches 16 bytes beyond the tile.
+// Load one lane's vectors of a warp's stretch; the tile at p is in shared memory, which reaches 16
+// bytes beyond it.
 template <class Shape, class T>
-__device__ Rows<T, Shape> load(const T* p /* [SIZE] */) {
+__device__ Rows<T, Shape> load(const T* p /* [SIZE] */, int warp) {
+  using Moved = Storage<T, Shape::ITEMS>;
   Rows<T, Shape> rows;
   if (is_aligned<Shape::ITEMS>(p)) {
 #pragma unroll
-    for (int r = 0; r < Shape::ROWS; ++r)
-      rows.row[r] = *reinterpret_cast<const Vector<T, Shape::ITEMS>*>(p + place<Shape>(r));
+    for (int r = 0; r < Shape::ROWS; ++r) {
+      const T* from = p + place<Shape>(warp, r);
+      reinterpret_cast<Moved&>(rows.row[r]) = *reinterpret_cast<const Moved*>(from);
+    }
   } else {
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r)
-      rows.row[r] = load_unaligned<Shape::ITEMS>(p + place<Shape>(r));
+      rows.row[r] = load_unaligned<Shape::ITEMS>(p + place<Shape>(warp, r));
   }
   return rows;
 }
 
-// Store one lane's vectors to a tile at p, of which `count` elements exist.
+// Store them to the tile at p, of which `count` elements exist.
 template <class Shape, class T>
-__device__ void store(T* p /* [count] */, int64 count, const Rows<T, Shape>& rows) {
+__device__ void store(T* p /* [count] */, int64 count, int warp, const Rows<T, Shape>& rows) {
+  using Moved = Storage<T, Shape::ITEMS>;
   if (count >= Shape::SIZE && is_aligned<Shape::ITEMS>(p)) {
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r)
-      *reinterpret_cast<Vector<T, Shape::ITEMS>*>(p + place<Shape>(r)) = rows.row[r];
+      *reinterpret_cast<Moved*>(p + place<Shape>(warp, r)) =
+          reinterpret_cast<const Moved&>(rows.row[r]);
     return;
   }
   const int left = count < Shape::SIZE ? static_cast<int>(count) : Shape::SIZE;
@@ -107,8 +193,8 @@ __device__ void store(T* p /* [count] */, int64 count, const Rows<T, Shape>& row
   for (int r = 0; r < Shape::ROWS; ++r) {
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
-      const int at = place<Shape>(r);
-      if (at < left - i) p[at + i] = rows.row[r].item[i];
+      const int at = place<Shape>(warp, r);
+      if (at < left - i) p[at + i] = item(rows.row[r], i);
     }
   }
 }

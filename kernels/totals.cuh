@@ -52,7 +52,7 @@ struct Patience {
 // the same bits.
 template <class Op, class T>
 struct Gathered {
-  static constexpr int ROWS = 6;  // read at once: more tiles than a device has multiprocessors
+  static constexpr int ROWS = WORDS<T> > 2 ? 5 : 10;  // read at once
 
   int64 base = 0;
   Seed<T> before;
@@ -98,7 +98,7 @@ struct Gathered {
       for (int r = 0; r < ROWS; ++r)
         all = all && (r * LANES + lane_index() >= count || arrived(word[r], launch));
       if (__all_sync(EVERY_LANE, all)) break;
-      patience.once_more(50);  // polling at full rate holds up the words that it waits for
+      patience.once_more(200);  // polling at full rate holds up the words that it waits for
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {

@@ -88,9 +88,9 @@ __device__ T warp_reduce(T x) {
 // The combination of one lane's vector. sum: [1 2 3 4] -> 10
 template <class Op, class T, class X, int ITEMS>
 __device__ T reduce(const Vector<X, ITEMS>& vector) {
-  T total = convert<T>(vector.item[0]);
+  T total = get<T>(vector, 0);
 #pragma unroll
-  for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, convert<T>(vector.item[i]));
+  for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, get<T>(vector, i));
   return total;
 }
 

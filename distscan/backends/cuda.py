@@ -14,9 +14,9 @@ from .kernel import HostTotal, Kernel, definitions, type_name
 from .policy import ADD_THREADS, reduce_policy, scan_policy
 
 _VECTOR = 16  # bytes per access
-_TOTALS = [("words", np.uint64), ("stride", np.int64)]  # totals.cuh
+_CACHED = 32 << 20  # bytes that are still in L2 when the scan comes for them
 _LANES = 32
-_GATHERED = 2 * _LANES  # threads of a scan's block beside those that scan
+_HELPERS = 7 * _LANES  # threads of a scan's block beside those that scan
 
 
 def empty(n: int, dtype: np.dtype[Any]) -> Any:
@@ -91,7 +91,8 @@ class SinglePass(_Steps):
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
-            self._scan(self._checked(x, out), out, offset)
+            self._scan.prepare(self._checked(x, out), out)
+            self._scan.launch(offset)
 
 
 class ScanAdd(_Steps):
@@ -110,8 +111,8 @@ class ScanAdd(_Steps):
         if self.n == 0:
             return None
         local = out if self._wide is None else self._wide
-        launch = self._scan(self._checked(x, out), local, None, self._total.pointer)
-        return self._total.wait(launch).astype(self.types.acc)
+        self._scan.prepare(self._checked(x, out), local, self._total.pointer)
+        return self._total.wait(self._scan.launch(None)).astype(self.types.acc)
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
         """Combine ``offset`` into ``out`` [n]."""
@@ -128,20 +129,20 @@ class ReduceScan(_Steps):
         self._reduce = _Reduce(op, types, self.n)
         self._scan = _Scan(op, types, self.n)
         self._total = HostTotal(_running(op, types).acc)
-        self._x: Any = None
 
     def total(self, x: Any, out: Any) -> NDArray[Any] | None:
         """Reduce ``x`` [n] to its total."""
         if self.n == 0:
             return None
-        self._x = self._checked(x, out)
-        return self._total.wait(self._reduce(self._x, self._total.pointer)).astype(self.types.acc)
+        x = self._checked(x, out)
+        launch = self._reduce(x, self._total.pointer)
+        self._scan.prepare(x, out)  # while the GPU reduces
+        return self._total.wait(launch).astype(self.types.acc)
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
-            self._scan(self._x, out, offset)
-            self._x = None
+            self._scan.launch(offset)
 
 
 # ---- the kernels, with their workspaces ----------------------------------------------------
@@ -176,40 +177,37 @@ class _Scan:
         stride = n // self._tile + 2
         self._totals = cupy.zeros((_words(types.acc), stride), np.uint64)
         self._drawn = cupy.zeros(1, np.uint32)
+        offset = -(-types.acc.itemsize // 8)
         self._kernel = Kernel(
             "scan",
             definitions(op, types, **chosen._asdict()),
-            [
-                ("x", np.uint64),
-                ("y", np.uint64),
-                ("shard", [("n", np.int64), ("head", np.int64), ("tiles", np.int64)]),
-                ("work", [("totals", _TOTALS), ("total", _TOTALS), ("drawn", np.uint64),
-                          ("launch", np.uint64)]),
-                ("offset", types.acc),
-                ("has_offset", np.bool_),
-            ],
-            chosen.threads + _GATHERED,
+            [1, 1, 3, 6, offset, 1],  # x, y, shard, work, offset, has_offset
+            chosen.threads + _HELPERS,
             chosen.slots * (self._tile * types.x.itemsize + 16),
-        )  # fmt: skip
-        arguments = self._kernel.arguments
-        arguments["shard"]["n"] = n
-        arguments["work"]["totals"] = self._totals.data.ptr, stride
-        arguments["work"]["total"]["stride"] = 1
-        arguments["work"]["drawn"] = self._drawn.data.ptr
+        )
+        self._kernel.words[2] = n
+        self._kernel.words[5] = self._totals.data.ptr
+        self._kernel.words[6] = stride
+        self._kernel.words[8] = 1
+        self._kernel.words[9] = self._drawn.data.ptr
+        self._offset = self._kernel.memory[11 : 11 + offset].view(types.acc)[:1]
 
-    def __call__(self, x: Any, y: Any, offset: NDArray[Any] | None, total: int = 0) -> int:
-        """Launch; return the launch's number, which comes with the last value at ``total``."""
+    def prepare(self, x: Any, y: Any, total: int = 0) -> None:
+        """Set all but the offset; the last value goes to ``total`` unless that is null."""
         head = _head(y, self._n)
         tiles = (head > 0) + -(-(self._n - head) // self._tile)
         self._launch = _next(self._launch)
-        arguments = self._kernel.arguments
-        arguments["x"], arguments["y"] = x.data.ptr, y.data.ptr
-        arguments["shard"]["head"], arguments["shard"]["tiles"] = head, tiles
-        arguments["work"]["total"]["words"], arguments["work"]["launch"] = total, self._launch
-        arguments["has_offset"] = offset is not None
+        self._grid = min(tiles, self._blocks)
+        words = self._kernel.words
+        words[0], words[1], words[3], words[4] = x.data.ptr, y.data.ptr, head, tiles
+        words[7], words[10] = total, self._launch
+
+    def launch(self, offset: NDArray[Any] | None) -> int:
+        """Launch; return the launch's number, which comes with the last value."""
+        self._kernel.words[-1] = offset is not None
         if offset is not None:
-            arguments["offset"] = offset
-        self._kernel.launch(min(tiles, self._blocks))
+            self._offset[0] = offset
+        self._kernel.launch(self._grid)
         return self._launch
 
 
@@ -221,27 +219,26 @@ class _Reduce:
         chosen = reduce_policy(types, cupy.cuda.Device().compute_capability)
         self._step = _LANES * chosen.rows * _per_vector(types.x)
         self._n, self._launch, self._blocks = n, 0, chosen.blocks * _processors()
-        self._totals = cupy.empty(self._blocks, types.acc)
+        self._totals = cupy.empty(2 * self._blocks, types.acc)
         self._arrived = cupy.zeros(1, np.uint32)
         self._kernel = Kernel(
             "reduce",
             definitions(op, types, **chosen._asdict()),
-            [("x", np.uint64), ("n", np.int64), ("head", np.int64), ("totals", np.uint64),
-             ("arrived", np.uint64), ("total", _TOTALS), ("launch", np.uint32)],
+            [1, 1, 1, 1, 1, 1, 2, 1],  # x, n, head, cached, totals, arrived, total, launch
             chosen.threads,
-        )  # fmt: skip
-        arguments = self._kernel.arguments
-        arguments["n"], arguments["totals"] = n, self._totals.data.ptr
-        arguments["total"]["stride"] = 1
-        arguments["arrived"] = self._arrived.data.ptr
+        )
+        self._kernel.words[1] = n
+        self._kernel.words[3] = _CACHED // types.x.itemsize
+        self._kernel.words[4] = self._totals.data.ptr
+        self._kernel.words[5] = self._arrived.data.ptr
+        self._kernel.words[7] = 1
 
     def __call__(self, x: Any, total: int) -> int:
         """Launch; return the launch's number, which comes with the shard's total at ``total``."""
         head = _head(x, self._n)
         self._launch = _next(self._launch)
-        arguments = self._kernel.arguments
-        arguments["x"], arguments["head"] = x.data.ptr, head
-        arguments["total"]["words"], arguments["launch"] = total, self._launch
+        words = self._kernel.words
+        words[0], words[2], words[6], words[8] = x.data.ptr, head, total, self._launch
         self._kernel.launch(max(1, min(-(-(self._n - head) // self._step), self._blocks)))
         return self._launch
 
@@ -252,22 +249,23 @@ class _Add:
     def __init__(self, op: Operator, types: Types, n: int) -> None:
         self._n = n
         self._each = ADD_THREADS * _per_vector(types.acc, types.out)
+        offset = -(-types.acc.itemsize // 8)
         self._kernel = Kernel(
             "add",
             definitions(op, types, threads=ADD_THREADS),
-            [("y", np.uint64), ("out", np.uint64), ("n", np.int64), ("head", np.int64),
-             ("offset", types.acc), ("has_offset", np.bool_)],
+            [1, 1, 1, 1, offset, 1],  # y, out, n, head, offset, has_offset
             ADD_THREADS,
-        )  # fmt: skip
-        self._kernel.arguments["n"] = n
+        )
+        self._kernel.words[2] = n
+        self._offset = self._kernel.memory[4 : 4 + offset].view(types.acc)[:1]
 
     def __call__(self, y: Any, out: Any, offset: NDArray[Any] | None) -> None:
         head = _head(out, self._n)
-        arguments = self._kernel.arguments
-        arguments["y"], arguments["out"], arguments["head"] = y.data.ptr, out.data.ptr, head
-        arguments["has_offset"] = offset is not None
+        words = self._kernel.words
+        words[0], words[1], words[3] = y.data.ptr, out.data.ptr, head
+        words[-1] = offset is not None
         if offset is not None:
-            arguments["offset"] = offset
+            self._offset[0] = offset
         self._kernel.launch(max(1, -(-(self._n - head) // self._each)))
 
 

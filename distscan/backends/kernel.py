@@ -61,33 +61,32 @@ class Kernel:
         self,
         entry: str,
         given: dict[str, object],
-        arguments: list[Any],
+        sizes: list[int],
         threads: int,
         shared: int = 0,
     ) -> None:
-        """Compile and load ``kernels/<entry>.cu``; ``arguments`` are the fields of a NumPy dtype.
+        """Compile and load ``kernels/<entry>.cu``, with parameters of ``sizes`` words of 8 bytes.
 
-        ``shared`` is the dynamic shared memory of a block in bytes.
+        ``threads`` is the size of a block and ``shared`` its dynamic shared memory in bytes.
         """
         device = cupy.cuda.Device()
         self._function = _load(entry, tuple(given.items()), device.compute_capability, device.id)
-        self._threads, self._shared = threads, shared
+        self._block = threads, 1, 1, shared
         if shared:
             driver.funcSetAttribute(self._function.ptr, _MAX_DYNAMIC_SHARED, shared)
-        layout = np.dtype(arguments, align=True)
-        self.arguments = np.zeros((), layout)  # the driver copies them at each launch
-        base = self.arguments.ctypes.data
-        offsets = [layout.fields[name][1] for name in layout.names or ()]  # type: ignore[index]
-        self._addresses = np.array([base + offset for offset in offsets], np.uint64)
-        self._pointer = self._addresses.ctypes.data
+        # The driver copies the arguments at each launch; all words are written in place.
+        self.memory: NDArray[np.uint64] = np.zeros(sum(sizes), np.uint64)
+        self.words = self.memory.data
+        places = self.memory.ctypes.data + 8 * np.cumsum([0, *sizes[:-1]])
+        self._places: NDArray[np.uint64] = places.astype(np.uint64)
+        self._pointer = self._places.ctypes.data
 
     def launch(self, blocks: int) -> None:
-        """Queue ``blocks`` thread blocks with the present ``arguments``."""
+        """Queue ``blocks`` thread blocks with the present arguments."""
         stream = cupy.cuda.get_current_stream().ptr
         driver.launchKernel(
-            self._function.ptr, blocks, 1, 1, self._threads, 1, 1, self._shared, stream,
-            self._pointer, 0,
-        )  # fmt: skip
+            self._function.ptr, blocks, 1, 1, *self._block, stream, self._pointer, 0
+        )
 
 
 @functools.cache

@@ -17,10 +17,9 @@ _VECTOR = 16  # bytes per access
 class ScanPolicy(NamedTuple):
     """How ``kernels/scan.cuh`` is cut: tiles of ``threads * rows`` vectors."""
 
-    threads: int  # that scan; two warps more fetch and gather
+    threads: int  # that scan; seven warps more fetch, reduce and gather
     rows: int  # vectors per thread
     slots: int  # tiles in shared memory
-    lag: int  # tiles between the reduction of one and its scan
 
 
 class ReducePolicy(NamedTuple):
@@ -37,13 +36,14 @@ ADD_THREADS = 256  # a vector each: a copy in this form runs at the speed of the
 def scan_policy(types: Types, arch: str) -> ScanPolicy:
     """Choose for ``arch``, a compute capability such as "90"."""
     shared = _SHARED.get(arch, 99) * 1024 - _BESIDE
-    rows = 8 if types.x.itemsize < types.out.itemsize else 4
-    items = max(_VECTOR // max(types.x.itemsize, types.out.itemsize), 1)
-    for threads in (512, 256):
+    size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
+    rows = 8 if widening > 1 else 7 if size == 16 else 6
+    items = max(_VECTOR // max(types.x.itemsize, size), 1)
+    for threads in (384, 256, 128) if widening >= 8 else (256, 128):
         slots = shared // (threads * rows * items * types.x.itemsize + 16)
-        if slots >= 5:
+        if slots >= 6:
             break
-    return ScanPolicy(threads, rows, min(slots, 12), lag=3)
+    return ScanPolicy(threads, rows, min(slots, 12))
 
 
 def reduce_policy(types: Types, arch: str) -> ReducePolicy:
