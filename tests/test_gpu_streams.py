@@ -39,6 +39,15 @@ def sizes(strategy, code="i"):
     return 100, 5 * tile + 3, (slots + 2) * blocks * tile - 1
 
 
+def pretend(steps, launches):
+    """That there have been so many."""
+    for kernel in vars(steps).values():
+        tiles = getattr(kernel, "_tiles", kernel)
+        for name in ("_launch", "launch"):
+            if isinstance(getattr(tiles, name, None), int):
+                setattr(tiles, name, launches)
+
+
 @pytest.mark.parametrize("first", [0, 0xFFFFFFFF - 500])
 @pytest.mark.parametrize("size", range(3))
 def test_a_thousand_launches(size, first, strategy, cp, inputs, rng):
@@ -48,9 +57,7 @@ def test_a_thousand_launches(size, first, strategy, cp, inputs, rng):
         (n,), np.dtype("i"), cp.cuda.Device().id, operators.BUILTIN["sum"],
         dtype=np.dtype("i"), strategy=strategy, ranks=1,
     ).local  # fmt: skip
-    for kernel in vars(steps).values():
-        if hasattr(kernel, "_launch"):
-            kernel._launch = first
+    pretend(steps, first)
     pairs, last = inputs(n), []
     x, out, wrong = cp.empty(n + 4, "i"), cp.empty(n + 4, "i"), cp.zeros((), "l")
     totals = [int(want[-1]) for _, want in pairs]

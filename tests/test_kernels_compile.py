@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
     entry: str
     given: tuple[tuple[str, object], ...]
-    sizes: tuple[int, ...]  # of its arguments, in bytes
+    sizes: tuple[int, ...]  # of its arguments, in words of 8 bytes
     threads: int
     shared: int  # dynamic, in bytes
 
@@ -51,9 +51,8 @@ def asked(cases: list[tuple[Any, ...]], arch: str) -> list[Asked]:
     """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
     kernels: dict[Asked, None] = {}  # in order, each once
 
-    def record(entry, given, arguments, threads, shared=0):
-        sizes = tuple(np.dtype([field]).itemsize for field in arguments)
-        kernels[Asked(entry, tuple(given.items()), sizes, threads, shared)] = None
+    def record(entry, given, sizes, threads, shared=0):
+        kernels[Asked(entry, tuple(given.items()), tuple(sizes), threads, shared)] = None
         return MagicMock()
 
     with (
@@ -102,8 +101,9 @@ def test_compiles_without_spills(arch, comm):
     kernels = asked(EVERY if arch == "90" else SOME, arch)
     assert {kernel.entry for kernel in kernels} == {"scan", "reduce", "add"}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
-        found = list(pool.map(lambda each: faults(each, arch), kernels[comm.rank :: comm.size]))
-    assert not any(found), "\n".join(filter(None, found))
+        found = pool.map(lambda each: faults(each, arch), kernels[comm.rank :: comm.size])
+        wrong = list(filter(None, found))
+    assert not wrong, "\n".join(wrong)
 
 
 def ptx(kernel):
@@ -134,7 +134,7 @@ def test_launches_are_what_was_compiled(kernel):
     bits = r"\.param (?:\.align \d+ )?\.[bfsu](\d+) [^\[\n]*?(?:\[(\d+)\])?,?\n"
     parameters = text[: text.index(".maxntid")]
     sizes = [int(size) // 8 * int(n or 1) for size, n in re.findall(bits, parameters)]
-    assert sizes == list(kernel.sizes)
+    assert [-(-size // 8) for size in sizes] == list(kernel.sizes)
 
 
 def test_compiler_errors_are_shown():
