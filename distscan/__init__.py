@@ -16,6 +16,7 @@ from .errors import (
     OutputError,
 )
 from .operators import Operator
+from .plan import Plan
 from .scan import cummax, cummin, cumprod, cumsum, scan
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "LaunchError",
     "Operator",
     "OutputError",
+    "Plan",
     "cummax",
     "cummin",
     "cumprod",

@@ -6,9 +6,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 _DLPACK_HOST = {1, 3, 11}  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
+_ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
 def is_cuda(array: Any) -> bool:
@@ -49,12 +51,42 @@ def overlap(x: Any, target: Any) -> bool:
     if is_cuda(x):
         import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-        same = x.data.ptr == target.data.ptr
-        shares = cupy.may_share_memory(x, target)
+        shares, begins = cupy.may_share_memory, _cuda_address
     else:
-        same = x.ctypes.data == target.ctypes.data
-        shares = np.may_share_memory(x, target)
-    return bool(shares and not (same and x.strides == target.strides and x.dtype == target.dtype))
+        shares, begins = np.may_share_memory, _host_address
+    if x is target or not shares(x, target):
+        return False
+    alike = x.strides == target.strides and x.dtype == target.dtype
+    return not (alike and begins(x) == begins(target))
+
+
+def _cuda_address(array: Any) -> int:
+    return int(array.data.ptr)
+
+
+def _host_address(array: NDArray[Any]) -> int:
+    return array.ctypes.data
+
+
+def gpu(array: Any) -> int | None:
+    """Return the number of the GPU that holds an array; None is the host."""
+    return int(array.device.id) if is_cuda(array) else None
+
+
+def current_gpu() -> int:
+    """Return the number of the current GPU."""
+    import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+
+    return int(cupy.cuda.Device().id)
+
+
+def stream(array: Any) -> int:
+    """Return the address of the CUDA stream that work on an array goes to; 0 for the host."""
+    if not is_cuda(array):
+        return 0
+    import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+
+    return int(cupy.cuda.get_current_stream().ptr)
 
 
 def device(array: Any) -> str:
@@ -64,7 +96,16 @@ def device(array: Any) -> str:
 
 def on_device(array: Any) -> AbstractContextManager[Any]:
     """Make the GPU of an array current for a while; of a host array, nothing."""
-    return array.device if is_cuda(array) else nullcontext()
+    return array.device if is_cuda(array) else _ANYWHERE
+
+
+def on_gpu(gpu: int | None) -> tuple[type, AbstractContextManager[Any]]:
+    """Return the array type of a GPU, and what makes it current for a while; None is the host."""
+    if gpu is None:
+        return np.ndarray, _ANYWHERE
+    import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+
+    return cupy.ndarray, cupy.cuda.Device(gpu)
 
 
 def is_plain(target: Any) -> bool:

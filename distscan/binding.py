@@ -4,12 +4,13 @@ import platform
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from . import exchange
+from .agree import agreed
 from .backends import cpu
 from .errors import BackendError
-from .exchange import Comm, agreed
+from .exchange import Comm
 
 Name = Literal["auto", "cpu", "cuda"]
 
@@ -37,16 +38,10 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     missing: BackendError | None = None
     name, address = "", ""
     try:
-        from .backends import cuda  # noqa: PLC0415 - imports CuPy, which a CPU job need not have
-
+        cuda = _cuda()
         name, address = cuda.bind(node.local_rank)
     except BackendError as error:
         missing = error
-    except Exception as error:  # a CuPy of another NumPy or CUDA fails in many ways
-        missing = BackendError(
-            f"CuPy cannot be imported ({error}); install it, in a checkout: "
-            "pip install '.[cuda13]', or '.[cuda12]' for a driver of CUDA 12"
-        )
     if wanted == "cuda":
         with agreed(comm):
             if missing is not None:
@@ -59,3 +54,36 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     if most > 1:
         warn(f"up to {most} ranks share a GPU; one rank per GPU is faster")
     return Binding(cuda, "cuda", name, node.nodes)
+
+
+def choose(comm: Comm, wanted: Name) -> str:
+    """Choose "cpu" or "cuda" for all ranks, each with the GPU that is current; collective.
+
+    "auto" falls back to the CPU, on every rank, where one rank has no GPU; "cuda" raises
+    ``BackendError`` there.
+    """
+    found = False
+    with agreed(comm) as same:
+        same["the backend"] = wanted
+        if wanted not in get_args(Name):
+            raise ValueError(f"unknown backend {wanted!r}; choose from {', '.join(get_args(Name))}")
+        try:
+            found = wanted != "cpu" and _cuda().count() > 0
+        except BackendError:
+            if wanted == "cuda":
+                raise
+    if wanted == "auto":
+        found = all(comm.allgather(found))
+    return "cuda" if found else "cpu"
+
+
+def _cuda() -> Any:
+    """Import the CUDA backend, and with it CuPy, which a CPU job need not have."""
+    try:
+        from .backends import cuda  # noqa: PLC0415
+    except Exception as error:  # a CuPy of another NumPy or CUDA fails in many ways
+        raise BackendError(
+            f"CuPy cannot be imported ({error}); install it, in a checkout: "
+            "pip install '.[cuda13]', or '.[cuda12]' for a driver of CUDA 12"
+        ) from error
+    return cuda

@@ -6,17 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import files
+from .agree import agreed, everywhere
 from .backends.cpu import CHUNK
 from .errors import CheckError
-from .exchange import Comm, agreed, everywhere
+from .exchange import Comm
 from .files import File
-from .plan import Plan
+from .local import LocalPlan
 from .shards import bounds
 
 PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 
-def check(comm: Comm, plan: Plan, source: File, result: File) -> None:
+def check(comm: Comm, plan: LocalPlan, source: File, result: File) -> None:
     """Compare a file's scan with NumPy's, each rank its own part; collective.
 
     Integers, bool, max and min must be equal. Sums and products of floats are recomputed in the
@@ -63,7 +64,7 @@ class _Reference:
     A sum of complex numbers is two sums of real ones: arrays are [n, 2] there, else [n, 1].
     """
 
-    def __init__(self, plan: Plan, longest: int, ranks: int) -> None:
+    def __init__(self, plan: LocalPlan, longest: int, ranks: int) -> None:
         self.op, self.acc, self.out = plan.op, plan.types.acc, plan.types.out
         self.exact = self.acc.kind in "biu" or not self.op.promotes
         self.sums = self.op.numpy is np.add

@@ -13,12 +13,13 @@ from typing import Any, NoReturn, get_args
 
 import numpy as np
 
-from . import __version__, exchange
+from . import __version__, agree, exchange
+from .agree import agreed
 from .errors import DistscanError, LaunchError
-from .exchange import Comm, agreed
+from .exchange import Comm
 from .job import PHASES, Job, Report, perform
+from .local import Strategy
 from .operators import BUILTIN
-from .plan import Strategy
 
 # A bad argument or a bad input; anything else ends with status 1.
 _USAGE = (TypeError, ValueError, NotImplementedError)
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(comm, argv)
     except Exception as error:
-        if comm.size > 1 and not exchange.is_agreed(error):
+        if comm.size > 1 and not agree.is_agreed(error):
             # A fault outside every agreed step is a bug; the other ranks must not wait for it.
             _fail(error)
             comm.Abort(1)

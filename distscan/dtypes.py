@@ -36,11 +36,7 @@ def resolve(
     >>> resolve(BUILTIN["sum"], np.float16)
     Types(x=dtype('float16'), acc=dtype('float32'), out=dtype('float16'))
     """
-    x = np.dtype(x)
-    try:
-        dtype = None if dtype is None else np.dtype(dtype)
-    except Exception as error:  # np.dtype("f4,(") is a SyntaxError
-        raise TypeError(f"dtype {dtype!r} is not understood") from error
+    x, dtype = np.dtype(x), None if dtype is None else parse(dtype)
     for role, chosen in (("x", x), ("dtype", dtype), ("out", out)):
         if chosen is not None and np.dtype(chosen).kind not in "biufc":
             raise TypeError(
@@ -56,6 +52,14 @@ def resolve(
     # A byte order other than the machine's stops at the file: results are native, as NumPy's.
     acc, result = acc.newbyteorder("="), result.newbyteorder("=")
     return Types(x, np.dtype(np.float32) if acc == np.float16 else acc, result)
+
+
+def parse(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return ``numpy.dtype(dtype)``; whatever NumPy raises is a TypeError here."""
+    try:
+        return np.dtype(dtype)
+    except Exception as error:  # np.dtype("f4,(") is a SyntaxError
+        raise TypeError(f"dtype {dtype!r} is not understood") from error
 
 
 def _widened(dtype: np.dtype[Any]) -> np.dtype[Any]:

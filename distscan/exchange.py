@@ -1,19 +1,14 @@
-"""Everything that crosses ranks; the only file that imports MPI.
+"""Everything that crosses ranks; the only file that imports MPI. A total is one element there."""
 
-A total is one element on the host. What a rank finds wrong is agreed on here, so that every rank
-raises or none does.
-"""
-
+import functools
 import os
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from array import array
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DisagreementError, LaunchError
+from .errors import LaunchError
 from .operators import Operator
 
 try:
@@ -60,12 +55,10 @@ def communicator(comm: Comm | None) -> Comm:
     would scan its shard as if it were the whole.
     """
     if comm is None:
-        launched = _variable(_LAUNCHED_RANKS) or 1
-        if MPI.COMM_WORLD.size == 1 < launched:
-            library = MPI.Get_library_version().split(",")[0].split("\n")[0].strip("\0 ")
+        if MPI.COMM_WORLD.size == 1 and (launched := _variable(_LAUNCHED_RANKS) or 1) > 1:
             raise LaunchError(
                 f"the launcher started {launched} ranks but MPI sees 1: mpirun and the MPI that "
-                f"mpi4py loaded ({library}) differ; use the mpirun of that MPI"
+                f"mpi4py loaded ({library()}) differ; use the mpirun of that MPI"
             )
         return MPI.COMM_WORLD
     if comm == MPI.COMM_NULL:
@@ -98,6 +91,17 @@ def launched_rank() -> int:
     return _variable(_LAUNCHED_RANK) or 0
 
 
+def library() -> str:
+    """Name the MPI library and its version, such as "MPICH 4.3.0"."""
+    first = MPI.Get_library_version().strip("\0 \n").partition("\n")[0].partition(",")[0]
+    return " ".join(first.replace("Version:", "").split())
+
+
+def start_minimum(comm: Comm, values: "array[int]") -> MPI.Request:
+    """Begin to replace each of the ``values`` by its minimum over all ranks."""
+    return comm.Iallreduce(MPI.IN_PLACE, values, MPI.MIN)
+
+
 def _variable(names: tuple[str, ...]) -> int | None:
     for name in names:
         value = os.environ.get(name, "")
@@ -118,170 +122,106 @@ def op_name(op: Any) -> Any:
 
 # ---- the exchange of totals ----------------------------------------------------------------
 
+# Begun and not yet ended: MPI writes into their buffers, whoever else has forgotten them.
+_IN_FLIGHT: "set[Exscan]" = set()
+_ABSENT, _PRESENT, _BROKEN = range(3)  # the state of a total; the higher of two outlasts
 
-def exscan(
-    comm: Comm, op: Operator, dtype: np.dtype[Any], total: NDArray[Any] | None
-) -> NDArray[Any] | None:
-    """Combine the totals of all earlier ranks, in rank order (``MPI_Exscan``).
 
-    ``total`` is a 0-d array of ``dtype``, or None for an empty shard. So is the result: None says
-    that nothing comes before this rank's shard.
+class Exscan:
+    """The exchange of totals, prepared once: gives each rank what comes before its shard.
+
+    A total is a 0-d array of ``dtype``, or None for an empty shard. So is the offset that comes
+    back: None says that nothing comes before this rank's shard. The next exchange overwrites it.
     """
-    if comm.size == 1:
-        return None
-    if dtype.kind not in op.mpi_kinds:
-        return _exscan_numpy_form(comm, op, dtype, total)
-    send, offset = np.zeros((), dtype), np.empty((), dtype)
-    fault: Exception | None = None
-    try:
-        send[...] = op.identity(dtype) if total is None else total
-    except Exception as error:  # raised below: the other ranks count on this one's part
-        fault = error
-    comm.Exscan(send, offset, getattr(MPI, op.mpi))
-    if fault is not None:
-        raise fault
-    # MPI leaves rank 0's receive buffer undefined.
-    return None if comm.rank == 0 else offset
 
+    def __init__(self, op: Operator, dtype: np.dtype[Any]) -> None:
+        self._op, self._dtype = op, dtype
+        self._mpi_op = getattr(MPI, op.mpi) if dtype.kind in op.mpi_kinds else MPI.OP_NULL
+        self._builtin = self._mpi_op != MPI.OP_NULL
+        self._fault: Exception | None = None
+        self._request = MPI.REQUEST_NULL
+        if self._builtin:
+            self._total, self._offset = np.zeros((), dtype), np.zeros((), dtype)
+            self._send: Any = self._total
+            self._receive: Any = self._offset
+            return
+        # MPI calls the NumPy form on (value, state) pairs: an empty shard needs no identity.
+        pair = np.dtype([("value", dtype), ("state", np.uint8)])
+        send, receive = np.zeros((), pair), np.zeros((), pair)
+        self._sent, self._total = send["state"], send["value"]
+        self._received, self._offset = receive["state"], receive["value"]
+        element = _bytes(pair.itemsize)
+        self._send = [send.reshape(1).view(np.uint8), 1, element]
+        self._receive = [receive.reshape(1).view(np.uint8), 1, element]
 
-def _exscan_numpy_form(
-    comm: Comm, op: Operator, dtype: np.dtype[Any], total: NDArray[Any] | None
-) -> NDArray[Any] | None:
-    """Exchange (present, value) pairs, so that an empty shard needs no identity."""
-    pair = np.dtype([("present", np.bool_), ("value", dtype)])
-    faults: list[Exception] = []
+    def __call__(self, comm: Comm, total: NDArray[Any] | None) -> NDArray[Any] | None:
+        """Combine the totals of all earlier ranks, in rank order (``MPI_Exscan``)."""
+        if comm.size == 1:
+            return None
+        self._pack(total)
+        comm.Exscan(self._send, self._receive, self._mpi_op)
+        return self._unpack(comm)
 
-    def combine(earlier_buffer: Any, later_buffer: Any, _: MPI.Datatype) -> None:
-        earlier, later = np.frombuffer(earlier_buffer, pair), np.frombuffer(later_buffer, pair)
+    def start(self, comm: Comm, total: NDArray[Any] | None) -> None:
+        """Begin the same and do not wait for it (``MPI_Iexscan``)."""
+        if comm.size > 1:
+            self._pack(total)
+            self._request = comm.Iexscan(self._send, self._receive, self._mpi_op)
+            _IN_FLIGHT.add(self)
+
+    def wait(self, comm: Comm) -> NDArray[Any] | None:
+        """End what ``start`` began; return the offset."""
+        if comm.size == 1:
+            return None
+        self._request.Wait()
+        _IN_FLIGHT.discard(self)
+        return self._unpack(comm)
+
+    def _pack(self, total: NDArray[Any] | None) -> None:
+        if not self._builtin:
+            # Freed after each exchange: an MPI process has room for 32 of them.
+            self._mpi_op = MPI.Op.Create(self._combine, commute=False)
+            self._sent[()] = _ABSENT if total is None else _PRESENT
         try:
-            for a, b in zip(earlier, later, strict=True):
-                if a["present"]:
-                    b["value"] = op.combine(a["value"], b["value"]) if b["present"] else a["value"]
-                    b["present"] = True
-        except Exception as error:  # an exception cannot cross MPI: it is raised below
-            faults.append(error)
+            if total is not None:
+                self._total[()] = total
+            elif self._builtin:
+                self._total[()] = self._op.identity(self._dtype)
+        except Exception as error:  # raised at the end: the other ranks count on this one's part
+            self._fault = error
+            if not self._builtin:
+                self._sent[()] = _BROKEN
 
-    send, receive = np.zeros(1, pair), np.zeros(1, pair)
-    if total is not None:
-        send["present"], send["value"] = True, total
-    element = MPI.BYTE.Create_contiguous(pair.itemsize).Commit()
-    mpi_op = MPI.Op.Create(combine, commute=False)
-    try:
-        comm.Exscan([send.view(np.uint8), 1, element], [receive.view(np.uint8), 1, element], mpi_op)
-    finally:
-        mpi_op.Free()
-        element.Free()
-    if faults:
-        raise faults[0]
-    if comm.rank == 0 or not receive["present"][0]:
-        return None
-    return np.array(receive["value"][0])
-
-
-# ---- agreement on faults -------------------------------------------------------------------
-
-
-@contextmanager
-def agreed(comm: Comm) -> Iterator[dict[str, object]]:
-    """Run a local step, collectively: afterwards every rank goes on, or every rank raises.
-
-    All ranks raise the same exception, whose message names the ranks and the fault. What the step
-    puts into the dictionary must be the same on every rank; it costs one ``MPI_Allreduce``.
-
-    Example::
-
-        with agreed(comm) as same:
-            same["dtype"] = x.dtype
-            check(x)
-    """
-    same: dict[str, object] = {}
-    fault: BaseException | None = None
-    try:
-        yield same
-    except BaseException as error:  # Ctrl-C too: the other ranks must not wait for this one
-        fault = error
-    terms = {name: str(value) for name, value in same.items()}
-    if comm.size == 1:
-        if fault is not None:
+    def _unpack(self, comm: Comm) -> NDArray[Any] | None:
+        if not self._builtin:
+            self._mpi_op.Free()
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
             raise fault
-        return
-    key = zlib.crc32(repr(terms).encode())
-    status = np.array([fault is None, key, -key], np.int64)
-    comm.Allreduce(MPI.IN_PLACE, status, MPI.MIN)
-    if status[0] and status[1] == -status[2]:
-        return
-    faults = comm.allgather(None if fault is None else _portable(fault))
-    if fault is not None and not isinstance(fault, Exception):
-        raise fault
-    if any(faults):
-        kind = next(found[0] for found in faults if found)
-        raise everywhere(kind(_by_rank([found and found[1] for found in faults]))) from fault
-    everyone = comm.allgather(terms)
-    for name in everyone[0]:
-        values = [other.get(name) for other in everyone]
-        if len(set(values)) > 1:
-            raise everywhere(DisagreementError(f"the ranks disagree on {name}: {_by_rank(values)}"))
-    raise everywhere(DisagreementError("the ranks disagree on what they are doing"))
+        if comm.rank == 0:  # MPI leaves its receive buffer undefined
+            return None
+        if not self._builtin and self._received != _PRESENT:
+            if self._received == _BROKEN:
+                raise RuntimeError(f"operator {self._op.name!r} failed on an earlier rank")
+            return None
+        return self._offset
+
+    def _combine(self, earlier: Any, later: Any, _: MPI.Datatype) -> None:
+        """Combine the bytes of two pairs for MPI: later = earlier op later."""
+        state = self._dtype.itemsize  # its place
+        try:
+            if earlier[state] == later[state] == _PRESENT:
+                a, b = (np.frombuffer(pair, self._dtype, 1) for pair in (earlier, later))
+                b[0] = self._op.combine(a[0], b[0])
+            elif later[state] == _ABSENT:
+                later[:state] = earlier[:state]
+            later[state] = max(earlier[state], later[state])
+        except Exception as error:  # an exception cannot cross MPI: it is raised at the end
+            self._fault = error
+            later[state] = _BROKEN
 
 
-def everywhere(fault: Exception) -> Exception:
-    """Mark an exception that every rank is about to raise."""
-    fault.__dict__["on_every_rank"] = True
-    return fault
-
-
-def is_agreed(fault: Exception) -> bool:
-    """Whether every rank raises this exception too."""
-    return "on_every_rank" in fault.__dict__
-
-
-def _portable(fault: BaseException) -> tuple[type[Exception], str]:
-    """Reduce an exception to a type that every rank can import and build from a message."""
-    try:
-        message = str(fault) or type(fault).__name__
-    except Exception:  # an exception that cannot even be printed
-        message = type(fault).__name__
-    for kind in type(fault).__mro__:
-        known = kind.__module__ in {"builtins", "distscan.errors", "numpy.exceptions"}
-        if known and issubclass(kind, Exception):
-            try:
-                if str(kind(message)) == message:
-                    return kind, message
-            except TypeError:
-                continue
-    return RuntimeError, message
-
-
-def _by_rank(messages: list[str | None]) -> str:
-    """Join the messages of all ranks, each said once behind the ranks that say it.
-
-    >>> _by_rank(["no", None, "no", "no"])
-    'ranks 0, 2-3: no'
-    """
-    ranks: dict[str, list[int]] = {}
-    for rank, message in enumerate(messages):
-        if message is not None:
-            ranks.setdefault(message, []).append(rank)
-    parts = []
-    for message, where in list(ranks.items())[:4]:
-        if len(where) == len(messages):
-            return f"every rank: {message}"
-        parts.append(f"{'rank' if len(where) == 1 else 'ranks'} {_ranges(where)}: {message}")
-    if len(ranks) > len(parts):
-        parts.append(f"and {len(ranks) - len(parts)} more faults")
-    return "; ".join(parts)
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Write sorted numbers shortly.
-
-    >>> _ranges([0, 1, 2, 5])
-    '0-2, 5'
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+@functools.cache
+def _bytes(size: int) -> MPI.Datatype:
+    """One element of ``size`` bytes, so that MPI never hands a part of one to an operator."""
+    return MPI.BYTE.Create_contiguous(size).Commit()

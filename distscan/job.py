@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import binding, check, files, plan
+from . import arrays, binding, check, dtypes, files, local, operators
+from .agree import agreed
 from .binding import Binding
-from .exchange import Comm, agreed
+from .exchange import Comm
 from .files import File
 from .scan import run
 from .shards import bounds, chunks
@@ -34,7 +35,7 @@ class Job:
     initial: str | None = None
     reverse: bool = False
     backend: binding.Name = "auto"
-    strategy: plan.Strategy = "auto"
+    strategy: local.Strategy = "auto"
     force: bool = False
     check: bool = False
 
@@ -65,7 +66,10 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         with agreed(comm) as same:
             output = job.output.resolve()  # a symbolic link is followed, not replaced
             source = files.inspect(job.input)
-            plan.check_axis(job.axis, len(source.shape))
+            local.check_axis(job.axis, len(source.shape))
+            local.check_forms(
+                exclusive=job.exclusive, initial=job.initial, reverse=job.reverse, segments=None
+            )
             same["the input"] = source
             if comm.rank == 0:
                 files.check_output(output, force=job.force)
@@ -83,7 +87,8 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 part.read(source, show)
             show("scan", 0, 0)
             with clock("scan"):
-                spent = run(comm, part.steps, part.shard, part.result)
+                # Waiting for a slower shard is no part of the exchange's time.
+                spent = run(comm, part.steps, part.shard, part.result, comm.Barrier)
                 with agreed(comm):
                     bound.backend.synchronize()
             clock.seconds["exscan"] = spent["exscan"]
@@ -128,13 +133,12 @@ class _Part:
         self.backend = bound.backend
         self.start, self.stop = bounds(source.n, comm.size, comm.rank)
         self.shard = self.backend.empty(self.stop - self.start, source.dtype.newbyteorder("="))
-        self.steps = plan.make(
-            self.shard,
-            job.op,
-            exclusive=job.exclusive,
-            initial=job.initial,
-            reverse=job.reverse,
-            dtype=job.dtype,
+        self.steps = local.make(
+            self.shard.shape,
+            self.shard.dtype,
+            arrays.gpu(self.shard),
+            operators.resolve(job.op),
+            dtype=None if job.dtype is None else dtypes.parse(job.dtype),
             strategy=job.strategy,
             ranks=comm.size,
         )

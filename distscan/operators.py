@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class Operator:
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
         """Combine two arrays; integers wrap and floats overflow in silence, as inside a scan."""
         with np.errstate(all="ignore"):
-            if out is not None and self.is_ufunc:
+            if self.is_ufunc:
                 return self.numpy(earlier, later, out=out)
             result = self.numpy(earlier, later)
             shape = np.broadcast_shapes(np.shape(earlier), np.shape(later))
@@ -66,7 +67,7 @@ class Operator:
             out[...] = result
             return out
 
-    @property
+    @cached_property
     def is_ufunc(self) -> bool:
         """Whether NumPy can reduce and accumulate in numbers; frompyfunc's make objects."""
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]

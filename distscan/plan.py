@@ -1,89 +1,236 @@
-"""Everything that is decided once for a scan: types, strategy, backend, workspaces, kernels."""
+"""Plan: a scan that is decided, allocated and compiled once, and run many times."""
 
-from dataclasses import dataclass
+import math
 from operator import index
-from typing import Any, Literal, Protocol, get_args
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-from . import arrays, dtypes, operators
-from .backends import cpu
-from .dtypes import Types
-from .operators import Operator
-
-Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
+from . import arrays, binding, dtypes, exchange, operators
+from .agree import agreed
+from .exchange import Comm
+from .local import Op, Strategy, check_axis, check_forms, make
 
 
-class Local(Protocol):
-    """What a backend does with one shard; ``backends/cpu.py`` says how each call behaves."""
-
-    def empty(self) -> Any: ...
-    def total(self, x: Any, out: Any) -> NDArray[Any] | None: ...
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None: ...
-
-
-@dataclass(frozen=True)
 class Plan:
-    """One rank's part of a scan, ready to run on arrays of one length, type and device."""
+    """A scan that is decided, allocated and compiled once, and run many times.
 
-    op: Operator
-    types: Types
-    strategy: str
-    local: Local
+    Making one is collective over ``comm``, and so is each call. ``plan(x, out)`` scans; it
+    allocates, compiles and agrees on nothing. ``plan.start(x, out)`` and ``plan.wait()`` are its
+    two halves: between them the totals travel, and the caller may work and communicate.
 
+    Parameters
+    ----------
+    comm
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+    shape
+        This rank's shard: its length, or its shape, which is flattened. Shards may differ in
+        length and may be empty.
+    dtype
+        The type of the shard.
+    op, axis, strategy
+        As in ``scan``.
+    out_dtype
+        The type that accumulates and results; None chooses as ``numpy.cumsum`` does.
+    backend
+        "cpu" takes NumPy arrays, "cuda" CuPy arrays on the GPU that is current now. "auto" is
+        "cuda" if every rank has CuPy and a GPU.
+    exclusive, initial, reverse, segments
+        Not implemented yet.
 
-def make(
-    x: Any,
-    op: "str | np.ufunc | Operator" = "sum",
-    *,
-    exclusive: bool = False,
-    initial: Any = None,
-    reverse: bool = False,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    segments: Any = None,
-    strategy: Strategy = "auto",
-    ranks: int,
-) -> Plan:
-    """Decide everything about scanning the array ``x`` [n] into ``out`` [n]; local, no exchange.
+    Attributes
+    ----------
+    comm, shape, size, op, types, strategy, backend
+        What was decided: ``types`` has the dtypes ``x``, ``acc`` (of the running value) and
+        ``out``; ``strategy`` and ``backend`` are those picked.
 
-    Raises TypeError and ValueError for arguments that cannot be scanned, MemoryError where the
-    workspace does not fit.
+    Raises
+    ------
+    TypeError, ValueError, NotImplementedError, MemoryError, BackendError
+        On every rank alike, however few of them are at fault; the message names those ranks.
+
+    Notes
+    -----
+    A call's own faults are local: an array of another shape or type, no memory. The rank at fault
+    takes part in the exchange as if its shard were empty, then raises, alone; the other ranks'
+    results are those of the scan without its shard. CUDA work is ordered on the current stream;
+    calls of one plan share its workspace, so they belong on one stream, and to one thread.
+
+    Example
+    -------
+    On two ranks that hold [1, 2, 3] and [4, 5]:
+
+    >>> import distscan, numpy
+    >>> x = numpy.array([1, 2, 3])  # the other rank's plan is for shape 2
+    >>> plan = distscan.Plan(None, x.shape, x.dtype, backend="cpu")
+    >>> plan(x)  # the other rank gets array([10, 15])
+    array([1, 3, 6])
+    >>> plan(x, out=x) is x  # in place
+    True
     """
-    forms = {
-        "exclusive": exclusive,
-        "initial": initial is not None,
-        "reverse": reverse,
-        "segments": segments is not None,
-    }
-    for name, wanted in forms.items():
-        if wanted:
-            raise NotImplementedError(f"{name}= is not implemented yet")
-    if strategy not in get_args(Strategy):
-        raise ValueError(
-            f"unknown strategy {strategy!r}; choose from {', '.join(get_args(Strategy))}"
+
+    def __init__(
+        self,
+        comm: Comm | None,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike,
+        op: Op = "sum",
+        *,
+        axis: int | None = None,
+        exclusive: bool = False,
+        initial: Any = None,
+        reverse: bool = False,
+        out_dtype: DTypeLike | None = None,
+        segments: Any = None,
+        strategy: Strategy = "auto",
+        backend: binding.Name = "auto",
+    ) -> None:
+        self.comm = exchange.communicator(comm)
+        self.backend = binding.choose(self.comm, backend)
+        with agreed(self.comm) as same:
+            self.shape = _shape(shape)
+            check_axis(axis, len(self.shape))
+            check_forms(exclusive=exclusive, initial=initial, reverse=reverse, segments=segments)
+            self._gpu = arrays.current_gpu() if self.backend == "cuda" else None
+            made = make(
+                self.shape,
+                dtypes.parse(dtype),
+                self._gpu,
+                operators.resolve(exchange.op_name(op)),
+                dtype=None if out_dtype is None else dtypes.parse(out_dtype),
+                strategy=strategy,
+                ranks=self.comm.size,
+            )
+            same.update(made.terms)
+            same["the strategy"] = made.strategy
+        self.size = math.prod(self.shape)
+        self.op, self.types, self.strategy = made.op, made.types, made.strategy
+        self._local, self._exscan = made.local, made.exscan
+        self._array, self._device = arrays.on_gpu(self._gpu)
+        self._begun: _Begun | None = None
+
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        """Scan ``x`` into ``out``; collective.
+
+        Parameters
+        ----------
+        x
+            This rank's shard: a C-contiguous array of the plan's shape, type, and device.
+        out
+            A C-contiguous array of shape (x.size,) and the plan's ``types.out``, or None for a new
+            one. It may be ``x``.
+
+        Returns
+        -------
+        array, shape (x.size,)
+            This rank's part of the global inclusive scan: ``out``, if given.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            On this rank alone.
+        RuntimeError
+            Between ``start`` and ``wait``.
+        """
+        if self._begun is not None:
+            raise RuntimeError("this plan was started: wait() comes before its next use")
+        with self._device:
+            try:
+                shard, target, out = self._checked(x, out)
+                total = self._local.total(shard, target)
+            except BaseException:
+                self._exscan(self.comm, None)  # the other ranks count on this one's part
+                raise
+            self._local.seed(shard, target, self._exscan(self.comm, total))
+        return out
+
+    def start(self, x: Any, out: Any = None) -> None:
+        """Find the total of ``x`` and begin the exchange; collective, but waits for no other rank.
+
+        Parameters are those of a call. Leave ``x`` and ``out`` alone until ``wait``, which also
+        raises what is wrong with them.
+        """
+        if self._begun is not None:
+            raise RuntimeError("this plan was started: wait() comes before the next start()")
+        begun, total = _Begun(), None
+        with self._device:
+            try:
+                begun.shard, begun.target, begun.out = self._checked(x, out)
+                total = self._local.total(begun.shard, begun.target)
+            except BaseException as fault:
+                begun.fault = fault
+            self._exscan.start(self.comm, total)
+        self._begun = begun
+
+    def wait(self) -> Any:
+        """End what ``start`` began: wait for the exchange, scan, return ``out``."""
+        if self._begun is None:
+            raise RuntimeError("this plan was not started: start() comes before wait()")
+        begun, self._begun = self._begun, None
+        offset = self._exscan.wait(self.comm)
+        if begun.fault is not None:
+            raise begun.fault
+        with self._device:
+            self._local.seed(begun.shard, begun.target, offset)
+        return begun.out
+
+    def __repr__(self) -> str:
+        return (
+            f"<distscan.Plan: {self.op.name} of {self.types.x}{list(self.shape)} "
+            f"to {self.types.out}, rank {self.comm.rank} of {self.comm.size}, "
+            f"{self.strategy} on {self.backend}>"
         )
-    if strategy in ("single-pass", "fused"):
-        raise NotImplementedError(f"strategy {strategy!r} is not implemented yet")
-    if strategy == "auto":
-        # On the CPU both take as long, and one association of floats has no seams between ranks.
-        strategy = "reduce-scan" if ranks > 1 and arrays.is_cuda(x) else "scan-add"
-    operator = operators.resolve(op)
-    types = dtypes.resolve(operator, x.dtype, dtype, None if out is None else out.dtype)
-    backend: Any = cpu
-    if arrays.is_cuda(x):
-        from .backends import cuda as backend  # noqa: PLC0415 - a CPU job need not have CuPy
-    steps = backend.ScanAdd if strategy == "scan-add" else backend.ReduceScan
-    return Plan(operator, types, strategy, steps(operator, types, x))
+
+    def _checked(self, x: Any, out: Any) -> tuple[Any, Any, Any]:
+        """Return the shard [n], the array [n] that is written, and what the call returns."""
+        shard: Any = x if type(x) is self._array else self._plain("x", x)
+        if shard.shape != self.shape:
+            raise ValueError(f"x has shape {shard.shape}; the plan is for {self.shape}")
+        self._check("x", shard, self.types.x)
+        if shard.ndim != 1:
+            shard = shard.reshape(-1)
+        if out is None:
+            out = self._local.empty()
+            return shard, out, out
+        target: Any = out if type(out) is self._array else self._plain("out", out)
+        if target.shape != (self.size,):
+            raise ValueError(f"out has shape {target.shape}; the result has {(self.size,)}")
+        self._check("out", target, self.types.out)
+        if self._gpu is None and not target.flags.writeable:
+            raise ValueError("out is read-only")
+        if arrays.overlap(shard, target):
+            raise ValueError("out overlaps x; it may be x itself, or apart from it")
+        return shard, target, out
+
+    def _plain(self, name: str, array: Any) -> Any:
+        """Return the array that one of a derived class is."""
+        if not isinstance(array, self._array):
+            wanted = f"{self._array.__module__.split('.')[0]}.{self._array.__name__}"
+            raise TypeError(f"{name} is a {type(array).__name__}; the plan is for a {wanted}")
+        return arrays.borrow(array)
+
+    def _check(self, name: str, array: Any, dtype: np.dtype[Any]) -> None:
+        if array.dtype != dtype:
+            raise TypeError(f"{name} is {array.dtype}; the plan is for {dtype}")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} is not contiguous")
+        if self._gpu is not None and array.device.id != self._gpu:
+            raise ValueError(f"{name} is on GPU {array.device.id}; the plan is for {self._gpu}")
 
 
-def check_axis(axis: int | None, ndim: int) -> None:
-    """Refuse an axis that an ``ndim``-d array does not have, or that cannot be scanned yet."""
-    if axis is None:
-        return
-    ndim = max(ndim, 1)  # a scalar is an array of one element, as in numpy.cumsum
-    if not -ndim <= index(axis) < ndim:
-        raise np.exceptions.AxisError(axis, ndim)
-    if ndim > 1:
-        raise NotImplementedError(f"axis={axis} of a {ndim}-d array is not implemented yet")
+class _Begun:
+    """What ``start`` leaves for ``wait``."""
+
+    shard: Any
+    target: Any
+    out: Any
+    fault: BaseException | None = None
+
+
+def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    lengths = shape if isinstance(shape, tuple | list) else (shape,)
+    result = tuple(index(length) for length in lengths)
+    if min(result, default=0) < 0:
+        raise ValueError(f"shape {shape} has a negative length")
+    return result

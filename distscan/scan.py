@@ -1,15 +1,15 @@
 """The scan of data spread over ranks: the whole algorithm on one screen."""
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
-from . import arrays, exchange
-from .exchange import Comm, agreed
-from .operators import Operator
-from .plan import Plan, Strategy, check_axis, make
+from . import arrays, dtypes, exchange, operators
+from .agree import Agreement
+from .exchange import Comm
+from .local import LocalPlan, Op, Strategy, cached, check_axis, check_forms
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def scan(
     x: Any,
-    op: "str | np.ufunc | Operator" = "sum",
+    op: Op = "sum",
     *,
     comm: Comm | None = None,
     axis: int | None = None,
@@ -58,9 +58,11 @@ def scan(
         The type that accumulates and results; None chooses as ``numpy.cumsum`` does.
     out
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
+        After an exception its elements are undefined.
     strategy
         "scan-add": scan, exchange, add. "reduce-scan": reduce, exchange, seeded scan, which moves
-        a quarter less memory. "auto" takes the latter for several ranks with GPUs.
+        a quarter less memory. "single-pass": one scan, for one rank. "auto" takes the last for
+        one rank, else "reduce-scan" on GPUs and "scan-add" on CPUs.
     exclusive, initial, reverse, segments
         Not implemented yet.
 
@@ -83,46 +85,69 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
 
+    The plans of the last 16 kinds of call are kept: a repeated call compiles and allocates nothing
+    but its result.
+
     The step is Blelloch's reduce, exclusive scan of totals, seeded scan (1990), applied once
     more above the GPU: over ranks.
     """
     comm = exchange.communicator(comm)
-    with agreed(comm) as same:
+    with Agreement(comm) as arguments:
         array = arrays.borrow(x)
         check_axis(axis, array.ndim)
+        check_forms(exclusive=exclusive, initial=initial, reverse=reverse, segments=segments)
         target = None if out is None else _target(out, array)
+        convert = arrays.like(x if out is None else out)
         with arrays.on_device(array):
-            shard = array.reshape(-1)  # a view where the layout allows
+            shard = array if array.ndim == 1 else array.reshape(-1)  # a view where possible
             if target is not None and arrays.overlap(shard, target):
                 shard = shard.copy()
-            plan = make(
-                shard,
-                exchange.op_name(op),
-                exclusive=exclusive,
-                initial=initial,
-                reverse=reverse,
-                dtype=dtype,
-                out=target,
-                segments=segments,
+            plan = cached(
+                arrays.stream(array),
+                array.shape,
+                array.dtype,
+                arrays.gpu(array),
+                operators.resolve(exchange.op_name(op)),
+                dtype=None if dtype is None else dtypes.parse(dtype),
+                out=None if target is None else target.dtype,
                 strategy=strategy,
                 ranks=comm.size,
             )
             result = target if arrays.is_plain(target) else plan.local.empty()
-        convert = arrays.like(x)
-        same["op"] = plan.op.name
-        same["the operator's MPI form"] = plan.types.acc.kind in plan.op.mpi_kinds and plan.op.mpi
-        same["the dtype of x"] = plan.types.x
-        same["the accumulating dtype"] = plan.types.acc
-        same["the dtype of the result"] = plan.types.out
-        same["the shape beyond axis 0"] = array.shape[1:]
+        arguments.same = plan.terms
     with arrays.on_device(shard):
-        run(comm, plan, shard, result)
+        run(comm, plan, shard, result, arguments.settle)
         if target is None:
             return convert(result)
         if result is not target:
             target[...] = result
-        arrays.like(out)(target)  # another library's stream now waits for ours
+        convert(target)  # another library's stream now waits for ours
     return out
+
+
+def run(
+    comm: Comm, plan: LocalPlan, x: Any, out: Any, before_exchange: Callable[[], None]
+) -> dict[str, float]:
+    """Scan ``x`` [n] into ``out`` [n] by ``plan``; return the seconds of steps 1 and 2.
+
+    ``before_exchange`` is called on every rank behind step 1; it raises on all of them or on none.
+    """
+    begin = perf_counter()
+    fault: BaseException | None = None
+    try:
+        total = plan.local.total(x, out)  # 1. each rank finds the total of its shard
+    except BaseException as error:  # the other ranks count on this one's part in the exchange
+        total, fault = None, error
+    before_exchange()
+    reduced = perf_counter()
+    with Agreement(comm) as work:
+        offset = plan.exscan(comm, total)  # 2. what comes before it
+        exchanged = perf_counter()
+        if fault is not None:
+            raise fault
+        plan.local.seed(x, out, offset)  # 3. and seeds its shard with that
+    work.settle()
+    return {"total": reduced - begin, "exscan": exchanged - reduced}
 
 
 def _target(out: Any, x: Any) -> Any:
@@ -130,7 +155,7 @@ def _target(out: Any, x: Any) -> Any:
     if not hasattr(out, "__dlpack__"):
         raise TypeError(f"out must be an array, not {type(out).__name__}")
     target = arrays.borrow(out)
-    if arrays.device(target) != arrays.device(x):
+    if arrays.gpu(target) != arrays.gpu(x):
         raise TypeError(
             f"out is in the memory of {arrays.device(target)}, x of {arrays.device(x)}; "
             "both must be in one"
@@ -140,19 +165,6 @@ def _target(out: Any, x: Any) -> Any:
     if not arrays.is_cuda(target) and not target.flags.writeable:
         raise ValueError("out is read-only")
     return target
-
-
-def run(comm: Comm, plan: Plan, x: Any, out: Any) -> dict[str, float]:
-    """Scan ``x`` [n] into ``out`` [n] by ``plan``; return the seconds of steps 1 and 2."""
-    begin = perf_counter()
-    with agreed(comm):
-        total = plan.local.total(x, out)  # 1. each rank finds the total of its shard
-    reduced = perf_counter()
-    with agreed(comm):
-        offset = exchange.exscan(comm, plan.op, plan.types.acc, total)  # 2. what comes before it
-        exchanged = perf_counter()
-        plan.local.seed(x, out, offset)  # 3. and seeds its shard with that
-    return {"total": reduced - begin, "exscan": exchanged - reduced}
 
 
 def cumsum(

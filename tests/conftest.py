@@ -97,6 +97,15 @@ def xp(request: pytest.FixtureRequest, comm: MPI.Intracomm) -> ModuleType:
 
 
 @pytest.fixture
+def cp(comm: MPI.Intracomm) -> ModuleType:
+    """CuPy, with a GPU of this rank's own where there are as many."""
+    import cupy
+
+    cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
+    return cupy
+
+
+@pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """This rank's own: pytest's cleans up the folders of earlier runs, on all ranks at once."""
     with tempfile.TemporaryDirectory() as name:
@@ -116,7 +125,10 @@ class _nothing:
     def __exit__(self, *_: object) -> None: ...
 
 
-@pytest.fixture(params=["scan-add", "reduce-scan"])
+STRATEGIES = ["scan-add", "reduce-scan", *(["single-pass"] if MPI.COMM_WORLD.size == 1 else [])]
+
+
+@pytest.fixture(params=STRATEGIES)
 def strategy(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -7,7 +7,7 @@ from mpi4py import MPI
 from test_order import COMPOSE, maps, one_by_one
 
 from distscan import exchange, operators
-from distscan.exchange import agreed
+from distscan.agree import agreed, is_agreed
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -17,7 +17,7 @@ def test_offsets_are_numpys(op, code, comm, rng):
     totals = exact(rng, op, code, comm.size)
     empty = rng.random(comm.size) < 0.4
     mine = None if empty[comm.rank] else np.array(totals[comm.rank])
-    offset = exchange.exscan(comm, operators.BUILTIN[op], np.dtype(code), mine)
+    offset = exchange.Exscan(operators.BUILTIN[op], np.dtype(code))(comm, mine)
     before = totals[: comm.rank][~empty[: comm.rank]]
     if comm.rank == 0:
         assert offset is None
@@ -31,7 +31,7 @@ def test_offsets_are_numpys(op, code, comm, rng):
 
 def test_order_of_ranks(comm, rng):
     totals = maps(rng, comm.size)
-    offset = exchange.exscan(comm, COMPOSE, totals.dtype, np.array(totals[comm.rank]))
+    offset = exchange.Exscan(COMPOSE, totals.dtype)(comm, np.array(totals[comm.rank]))
     if comm.rank:
         assert offset[()] == one_by_one(totals)[comm.rank - 1]
 
@@ -39,7 +39,7 @@ def test_order_of_ranks(comm, rng):
 def test_maximum_of_nan(comm):
     """MPI_MAX may lose a NaN; NumPy's maximum may not."""
     total = np.array(np.nan if comm.rank == 0 else float(comm.rank))
-    offset = exchange.exscan(comm, operators.BUILTIN["max"], total.dtype, total)
+    offset = exchange.Exscan(operators.BUILTIN["max"], total.dtype)(comm, total)
     assert comm.rank == 0 or np.isnan(offset[()])
 
 
@@ -84,4 +84,4 @@ def test_agreed_lets_success_through(comm):
 def test_agreed_marks_what_all_raise(comm):
     with pytest.raises(KeyError if comm.size == 1 else LookupError) as caught, agreed(comm):
         raise KeyError("everywhere")
-    assert exchange.is_agreed(caught.value) == (comm.size > 1)
+    assert is_agreed(caught.value) == (comm.size > 1)

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import exchange
+from distscan import agree
 from distscan.errors import DisagreementError, LaunchError
 
 
@@ -74,7 +74,6 @@ def test_bad_arguments(case, who, comm):
         ("initial", {"initial": 0}),
         ("reverse", {"reverse": True}),
         ("segments", {"segments": np.zeros(3, bool)}),
-        ("single-pass", {"strategy": "single-pass"}),
         ("fused", {"strategy": "fused"}),
         ("logaddexp", {"op": "logaddexp"}),
         ("bitwise_and", {"op": "bitwise_and"}),
@@ -86,6 +85,14 @@ def test_bad_arguments(case, who, comm):
 )
 def test_what_is_not_there_yet_says_so(named, form, comm):
     everywhere(comm, NotImplementedError, named, lambda: distscan.scan(**{"x": np.zeros(3)} | form))
+
+
+def test_single_pass_is_for_one_rank(comm):
+    if comm.size == 1:
+        np.testing.assert_array_equal(distscan.scan([1, 2], strategy="single-pass"), [1, 3])
+        return
+    everywhere(comm, ValueError, "one rank, not .*'reduce-scan'",
+               lambda: distscan.scan(np.zeros(3), strategy="single-pass"))  # fmt: skip
 
 
 def test_disagreement(comm):
@@ -110,7 +117,10 @@ def test_memory(comm, monkeypatch):
     def full(*_):
         raise MemoryError("no room for 8 elements")
 
-    for strategy, steps in (("scan-add", cpu.ScanAdd), ("reduce-scan", cpu.ReduceScan)):
+    every = [("scan-add", cpu.ScanAdd), ("reduce-scan", cpu.ReduceScan)]
+    if comm.size == 1:
+        every.append(("single-pass", cpu.SinglePass))
+    for strategy, steps in every:
         for method in ("empty", "total", "seed"):
             with monkeypatch.context() as patch:
                 if comm.rank == comm.size - 1:
@@ -183,7 +193,7 @@ def test_another_launcher(comm, monkeypatch):
     ],
 )
 def test_faults_by_rank(messages, text):
-    assert exchange._by_rank(messages) == text
+    assert agree._by_rank(messages) == text
 
 
 @pytest.mark.parametrize(
@@ -197,4 +207,4 @@ def test_faults_by_rank(messages, text):
     ],
 )
 def test_exceptions_travel_as_what_every_rank_knows(fault, kind):
-    assert exchange._portable(fault) == (kind, str(fault))
+    assert agree._portable(fault) == (kind, str(fault))

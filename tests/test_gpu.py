@@ -1,70 +1,18 @@
-"""What only the GPU can get wrong: tile edges, alignment, streams, devices, 64-bit indices."""
+"""What only the GPU can get wrong: addresses, types, devices, libraries, 64-bit indices."""
 
 import numpy as np
 import pytest
 from conftest import host
 from data import OPS, exact, expected
-from mpi4py import MPI
-from test_order import COMPOSE, maps, one_by_one
 
 import distscan
 from distscan.shards import bounds
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture
-def cp(comm):
-    import cupy
-
-    cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
-    return cupy
-
-
-def geometry(cp, code):
-    """Elements of a tile and the greatest number of runs, for a sum that keeps its type."""
-    from distscan import dtypes, operators
-    from distscan.backends import cuda
-
-    operator = operators.resolve("sum")
-    x = cp.empty(1 << 28, code)
-    steps = cuda.ScanAdd(operator, dtypes.resolve(operator, code, code), x)
-    return steps._tile, steps._most_runs
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 
 
 def mine(comm, n):
     return slice(*bounds(n, comm.size, comm.rank))
-
-
-@pytest.mark.parametrize("code", "bHifdD")
-def test_tile_edges(code, strategy, cp, comm, rng):
-    """Around one tile, several, and as many as there are blocks."""
-    tile, runs = geometry(cp, code)
-    for tiles in (1, 2, 3, runs - 1, runs, runs + 1, 2 * runs):
-        for n in (tiles * tile - 1, tiles * tile, tiles * tile + 1):
-            x = exact(rng, "sum", code, n)
-            want = np.cumsum(x, dtype=code)
-            out = cp.full(n, 85, code)
-            distscan.scan(cp.asarray(x), comm=MPI.COMM_SELF, out=out, strategy=strategy)
-            assert bool((out == cp.asarray(want)).all()), (code, n)
-
-
-@pytest.mark.parametrize("code", "bhfdFD")
-@pytest.mark.parametrize("shift_x", [0, 1, 3])
-@pytest.mark.parametrize("shift_out", [0, 1, 2])
-def test_alignment(code, shift_x, shift_out, strategy, cp, comm, rng):
-    """Arrays that begin anywhere; the bytes around the output stay as they were."""
-    for n in (0, 1, 2, 15, 5000, 100003):
-        x = exact(rng, "sum", code, n)  # every element matters to all behind it
-        part = mine(comm, n)
-        base = cp.zeros(shift_x + part.stop - part.start, code)
-        base[shift_x:] = cp.asarray(x[part])
-        out = cp.full(shift_out + part.stop - part.start + 5, 77, code)
-        distscan.cumsum(base[shift_x:], out=out[shift_out:-5], strategy=strategy)
-        want = np.cumsum(x, dtype=code)[part]
-        np.testing.assert_array_equal(host(out[shift_out:-5]), want)
-        assert bool((out[:shift_out] == 77).all())
-        assert bool((out[-5:] == 77).all())
 
 
 def test_element_that_no_vector_reaches(strategy, cp, comm, rng):
@@ -117,14 +65,6 @@ def test_strides(strategy, cp, comm, rng):
     distscan.scan(backwards, out=out[::2], strategy=strategy)
     np.testing.assert_array_equal(host(out[::2]), np.cumsum(x)[part])
     assert not out[1::2].any()
-
-
-def test_order_over_many_runs(strategy, cp, comm, rng):
-    x = maps(rng, 300007)
-    part = mine(comm, x.size)
-    np.testing.assert_array_equal(
-        host(distscan.scan(cp.asarray(x[part]), COMPOSE, strategy=strategy)), one_by_one(x)[part]
-    )
 
 
 def test_current_stream_and_device(cp, comm, rng):

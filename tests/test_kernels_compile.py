@@ -1,14 +1,15 @@
-"""Every kernel compiles, without a GPU, and none spills registers to memory."""
+"""Every kernel compiles, without a GPU, fits the chip, and none spills registers to memory."""
 
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from typing import Any, NamedTuple
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
 from data import CODES, OPS
-from test_order import COMPOSE
+from test_order import COMPOSE, NIBBLES
 
 from distscan import dtypes, operators
 from distscan.errors import KernelError
@@ -16,64 +17,133 @@ from distscan.errors import KernelError
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import nvrtc  # noqa: E402
 
-EVERY = [(operators.resolve(op), code, None) for op in OPS for code in CODES]
-EVERY += [(operators.resolve("sum"), *pair) for pair in ("ie", "Fe", "D?", "f?")]  # dtype= given
-EVERY += [(COMPOSE, "L", None)]
-# One of each element size and of each width of the running value.
-SOME = [(operators.resolve(op), code, None) for op, code in
-        [("sum", "b"), ("max", "b"), ("min", "H"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
-         ("prod", "F"), ("prod", "D")]]  # fmt: skip
+# What dtypes.resolve takes: operator, type of x, accumulating type, type of the result.
+EVERY = [(op, x, dtype) for op in OPS for x in CODES for dtype in (None, x)]
+EVERY += [("sum", *types) for types in ("ie", "Fe", "D?", "f?", "bhl", "dde", "iil", "lib")]
+EVERY += [(COMPOSE, "L"), (NIBBLES, "B"), (NIBBLES, "B", "L", "B")]
+# Each kernel with each element size, with each width of the running value, and promoting.
+SOME = [("sum", "b"), ("sum", "b", "b"), ("max", "b"), ("min", "H"), ("sum", "e"), ("sum", "i"),
+        ("sum", "f"), ("sum", "d"), ("prod", "F"), ("prod", "D"), ("sum", "l", "i", "b"),
+        (COMPOSE, "L")]  # fmt: skip
+KIB = 1024
+# What a block may have of shared memory, static and dynamic (CUDA C++ Programming Guide).
+SHARED = {"80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
+REGISTERS = 64 * KIB  # of a multiprocessor
 
 
-def faults(case, arch):
-    """Compile one module; say what is wrong with it."""
-    source, (op, code, dtype) = case
-    types = dtypes.resolve(op, np.dtype(code), dtype)
-    name = f"{source}: {op.name} of {types} for sm_{arch}"
+class Asked(NamedTuple):
+    """One kernel, as a strategy asks for it."""
+
+    entry: str
+    given: tuple[tuple[str, object], ...]
+    sizes: tuple[int, ...]  # of its arguments, in words of 8 bytes
+    threads: int
+    shared: int  # dynamic, in bytes
+
+    def __str__(self) -> str:
+        return " ".join((self.entry, *(str(value) for _, value in self.given)))
+
+    def build(self, arch: str) -> tuple[bytes, str]:
+        return nvrtc.build(f"{self.entry}.cu", dict(self.given), arch)
+
+
+def asked(cases: list[tuple[Any, ...]], arch: str) -> list[Asked]:
+    """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
+    kernels: dict[Asked, None] = {}  # in order, each once
+
+    def record(entry, given, sizes, threads, shared=0):
+        kernels[Asked(entry, tuple(given.items()), tuple(sizes), threads, shared)] = None
+        return MagicMock()
+
+    with (
+        patch.object(cuda, "cupy") as cupy,
+        patch.object(cuda, "HostTotal"),
+        patch.object(cuda, "Kernel", record),
+    ):
+        cupy.cuda.Device().compute_capability = arch
+        cupy.cuda.Device().attributes = {"MultiProcessorCount": 100}
+        for op, x, *types in cases:
+            operator = operators.resolve(op)
+            resolved = dtypes.resolve(operator, x, *types)
+            for strategy in (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd):
+                strategy(operator, resolved, np.empty(0, x))
+    return list(kernels)
+
+
+def faults(kernel, arch):
+    """Compile one kernel; say what is wrong with it."""
+    name = f"{kernel} for sm_{arch}"
     try:
-        code, report = nvrtc.build(source, cuda.definitions(op, types), arch)
+        code, report = kernel.build(arch)
     except KernelError as error:
         return f"{name}: {error}"
-    spills = [int(n) for n in re.findall(r"(\d+) bytes spill", report)]
-    if len(spills) != 4 or not code:  # stores and loads of two kernels
-        return f"{name}: no report of two kernels in {report!r}"
-    return f"{name}: spills {spills} bytes" if any(spills) else ""
-
-
-SOURCES = sorted(path.name for path in nvrtc.kernels().glob("*.cu"))
+    numbers = {
+        what: sum(map(int, re.findall(rf"(\d+) {what}", report)))
+        for what in ("bytes spill stores", "bytes spill loads", "registers", "bytes smem")
+    }
+    spills, registers = numbers["bytes spill stores"], numbers["registers"]
+    shared = numbers["bytes smem"] + kernel.shared
+    if report.count("spill stores") != 1 or not registers or not code:
+        return f"{name}: no report of one kernel in {report!r}"
+    if spills or numbers["bytes spill loads"]:
+        return f"{name}: spills {spills} bytes"
+    if registers * kernel.threads > REGISTERS:
+        return f"{name}: {registers} registers in each of {kernel.threads} threads"
+    if shared > SHARED[arch] * KIB:
+        return f"{name}: {shared} bytes of shared memory, {shared - SHARED[arch] * KIB} too many"
+    return ""
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("arch", "cases"), [("90", EVERY), ("80", SOME), ("100", SOME), ("120", SOME)]
-)
-def test_compiles_without_spills(arch, cases, comm):
+@pytest.mark.parametrize("arch", SHARED)
+def test_compiles_without_spills(arch, comm):
     """Each rank compiles its share; the results are kept between runs."""
-    cases = list(product(SOURCES, cases))
+    kernels = asked(EVERY if arch == "90" else SOME, arch)
+    assert {kernel.entry for kernel in kernels} == {"scan", "reduce", "add"}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
-        found = list(pool.map(lambda case: faults(case, arch), cases[comm.rank :: comm.size]))
-    assert not any(found), "\n".join(filter(None, found))
+        found = pool.map(lambda each: faults(each, arch), kernels[comm.rank :: comm.size])
+        wrong = list(filter(None, found))
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("code", ["b", "H", "f", "d", "F", "D"])
-@pytest.mark.parametrize("source", SOURCES)
-def test_accesses_are_16_bytes_wide(source, code, monkeypatch):
-    """Each kernel loads and stores whole vectors; PTX, unlike machine code, can be read."""
-    monkeypatch.setattr(nvrtc, "_cache", lambda: None)
-    op = operators.resolve("max")
-    ptx, _ = nvrtc.build(source, cuda.definitions(op, dtypes.resolve(op, code)), "999")
-    total, seed = sorted(ptx.decode().split(".visible .entry ")[1:], reverse=True)
-    for kernel in (total, seed):
-        reduces = kernel is total and source == "reduce_scan.cu"
-        for access in ("ld",) if reduces else ("ld", "st"):
-            assert re.search(rf"{access}\.global\.(v4\.[bf]32|v2\.[bf]64)", kernel), access
+def ptx(kernel):
+    """What, unlike machine code, can be read; for the newest GPU that this NVRTC knows."""
+    with patch.object(nvrtc, "_cache", lambda: None):
+        text = kernel.build("999")[0].decode()
+    return text[text.index(".visible .entry") :]
 
 
-def test_compiler_errors_are_shown(tmp_path, monkeypatch):
+SAME = [("max", code) for code in "bHfdFD"]
+
+
+@pytest.mark.parametrize("kernel", asked(SAME, "90"), ids=str)
+def test_accesses_are_16_bytes_wide(kernel):
+    """Each kernel loads and stores whole vectors, or has tiles fetched by the engine."""
+    text, wide = ptx(kernel), r"(v4\.[bf]32|v2\.[bf]64)"
+    fetches = "cp.async.bulk.shared::cluster.global" in text
+    assert fetches or kernel.entry != "scan"
+    assert re.search(rf"ld\.{'shared' if fetches else 'global'}\.{wide}", text)
+    assert kernel.entry == "reduce" or re.search(rf"st\.global\.{wide}", text)
+
+
+@pytest.mark.parametrize("kernel", asked([("sum", "e"), *SAME], "90"), ids=str)
+def test_launches_are_what_was_compiled(kernel):
+    """The host's words and the kernel's: the arguments' sizes, the threads of a block."""
+    text = ptx(kernel)
+    assert f".maxntid {kernel.threads}\n" in text
+    bits = r"\.param (?:\.align \d+ )?\.[bfsu](\d+) [^\[\n]*?(?:\[(\d+)\])?,?\n"
+    parameters = text[: text.index(".maxntid")]
+    sizes = [int(size) // 8 * int(n or 1) for size, n in re.findall(bits, parameters)]
+    assert [-(-size // 8) for size in sizes] == list(kernel.sizes)
+
+
+def test_compiler_errors_are_shown():
     broken = operators.Operator("broken", np.add, "a + nonsense", lambda dtype: dtype.type(0))
-    types = dtypes.resolve(broken, "f")
     with pytest.raises(KernelError, match="nonsense"):
-        nvrtc.build("scan_add.cu", cuda.definitions(broken, types), "90")
+        asked([(broken, "f")], "90")[0].build("90")
+
+
+REDUCE = asked([("sum", "f")], "90")[1]
 
 
 def test_one_process_compiles_and_the_others_read(tmp_path, monkeypatch):
@@ -81,22 +151,17 @@ def test_one_process_compiles_and_the_others_read(tmp_path, monkeypatch):
     compiled = []
     compile_once = nvrtc._compile
     monkeypatch.setattr(nvrtc, "_compile", lambda *a: compiled.append(a) or compile_once(*a))
-    given = cuda.definitions(
-        operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f")
-    )
     with ThreadPoolExecutor(4) as pool:
-        built = list(pool.map(lambda _: nvrtc.build("scan_add.cu", given, "90"), range(4)))
+        built = list(pool.map(lambda _: REDUCE.build("90"), range(4)))
     assert len(compiled) == 1
     assert len(set(built)) == 1
-    assert nvrtc.build("scan_add.cu", {**given, "DISTSCAN_ROWS": 1}, "90") != built[0]
+    other = REDUCE._replace(given=(*REDUCE.given, ("DISTSCAN_ROWS", 1)))
+    assert other.build("90") != built[0]
     assert len(compiled) == 2
 
 
 def test_no_cache_is_no_fault(tmp_path, monkeypatch):
     """No home, a full disk, a file system without locks: compiled all the same, and at once."""
-    given = cuda.definitions(
-        operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f")
-    )
     monkeypatch.delenv("DISTSCAN_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 
@@ -106,38 +171,26 @@ def test_no_cache_is_no_fault(tmp_path, monkeypatch):
 
         return fail
 
-    with monkeypatch.context() as patch:
-        patch.setattr(nvrtc.Path, "home", fails(RuntimeError("Could not determine home")))
+    with monkeypatch.context() as homeless:
+        homeless.setattr(nvrtc.Path, "home", fails(RuntimeError("Could not determine home")))
         assert nvrtc._cache.__wrapped__() is None
     monkeypatch.setattr(nvrtc, "_cache", lambda: tmp_path)
     monkeypatch.setattr(nvrtc.fcntl, "flock", fails(OSError(37, "No locks available")))
     monkeypatch.setattr(nvrtc, "_write", fails(OSError(28, "No space left on device")))
-    code, _ = nvrtc.build("scan_add.cu", given, "90")
+    code, _ = REDUCE.build("90")
     assert code.startswith(b"\x7fELF")
 
 
 def test_a_gpu_older_than_nvrtc():
-    given = cuda.definitions(
-        operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f")
-    )
     with pytest.raises(KernelError, match="compute capability, 35, is older"):
-        nvrtc.build("scan_add.cu", given, "35")
+        REDUCE.build("35")
 
 
-def test_products_wrap_before_they_are_widened(monkeypatch):
+@pytest.mark.parametrize("kernel", asked([("prod", "i", "i", "l")], "90"), ids=str)
+def test_products_wrap_before_they_are_widened(kernel):
     """int32 products stored as int64: the compiler may not multiply in 64 bits."""
-    monkeypatch.setattr(nvrtc, "_cache", lambda: None)
-    op = operators.resolve("prod")
-    for source in SOURCES:
-        given = cuda.definitions(op, dtypes.resolve(op, "i", "i", "l"))
-        ptx, _ = nvrtc.build(source, given, "999")
-        assert b"mul.wide.s32" not in ptx
+    assert not re.search(r"mul\.wide\.s32\s+%rd\d+, %r\d+, %r", ptx(kernel))
 
 
-def test_an_older_nvrtc_gives_ptx(monkeypatch):
-    monkeypatch.setattr(nvrtc, "_cache", lambda: None)
-    given = cuda.definitions(
-        operators.resolve("sum"), dtypes.resolve(operators.resolve("sum"), "f")
-    )
-    code, _ = nvrtc.build("scan_add.cu", given, "999")
-    assert b".visible .entry distscan_total" in code
+def test_an_older_nvrtc_gives_ptx():
+    assert ptx(REDUCE).startswith(".visible .entry distscan_reduce")

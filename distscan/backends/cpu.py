@@ -94,6 +94,14 @@ class ReduceScan:
         _scan(self.op, x, out, offset, self.types.acc)
 
 
+class SinglePass(ReduceScan):
+    """Strategy ``single-pass`` on the only shard: it has no total to give and nothing before it."""
+
+    def total(self, x: NDArray[Any], out: NDArray[Any]) -> NDArray[Any] | None:
+        """Do nothing: ``seed`` is the whole scan."""
+        return None
+
+
 def _scan(
     op: Operator,
     x: NDArray[Any],

@@ -1,0 +1,276 @@
+"""``python -m distscan.bench``: the arguments and the exit status."""
+
+import argparse
+import importlib.util
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import __version__, agree, binding, exchange
+from ..agree import agreed
+from ..cli import Progress
+from ..errors import DistscanError, LaunchError
+from ..exchange import Comm
+from ..operators import BUILTIN
+from . import plot, report, suite
+from .case import Case
+from .contenders import CONTENDERS, Contender
+from .machine import Gpu, Host
+from .report import Report
+
+_USAGE = (TypeError, ValueError, NotImplementedError)  # exit status 2, anything else 1
+_LEAST = 11  # samples
+_LARGEST = 36  # 2^36 elements
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run on every rank; return the exit status, the same on each."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        comm = exchange.communicator(None)
+    except LaunchError as error:
+        return _fail(error) if exchange.launched_rank() == 0 else 1
+    try:
+        return _main(comm, argv)
+    except (Exception, KeyboardInterrupt) as error:
+        alone = comm.size > 1 and not (isinstance(error, Exception) and agree.is_agreed(error))
+        if comm.rank == 0 or alone:
+            _fail(error)
+        if alone:  # the other ranks must not wait for this one
+            comm.Abort(1)
+        return _status(error)
+
+
+def _main(comm: Comm, argv: Sequence[str]) -> int:
+    with agreed(comm) as same:
+        same["the arguments"] = list(argv)
+        args, text = _parse(argv)
+        if args is not None and args.plot and importlib.util.find_spec("matplotlib") is None:
+            raise DistscanError("--plot needs matplotlib; install it: pip install '.[bench]'")
+    if args is None:
+        _print(comm, text.rstrip("\n"))
+        return 0
+    progress = Progress(quiet=comm.rank > 0)
+    bound = binding.bind(comm, args.backend, progress.warn)
+    name, _, reason = bound.device.partition(": ")
+    if reason:
+        progress.warn(f"runs on the CPU: {reason}")
+    sharing = _sharing(comm, bound)
+    with agreed(comm):
+        machine = Gpu(name, sharing) if bound.name == "cuda" else Host(_processor(name), sharing)
+    if args.list:
+        _list(comm)
+        return 0
+    chosen = _chosen(args, machine.backend, comm.size)
+    able, versions, missing = suite.present(comm, chosen)
+    cases = [
+        Case(BUILTIN[args.op], x, out, 1 << power, comm.size)
+        for x, out in args.types
+        for power in args.sizes
+    ]
+    try:
+        rows = suite.run(comm, machine, able, cases, repeat=args.repeat, progress=progress.show)
+    finally:
+        progress.clear()
+    done = Report(
+        command=" ".join(["python -m distscan.bench", *argv]),
+        chip=machine.name,
+        backend=machine.backend,
+        ranks=comm.size,
+        nodes=bound.nodes,
+        mpi=exchange.library(),
+        versions=_versions(machine) | _of_libraries(versions),
+        missing=missing,
+        op=args.op,
+        repeat=args.repeat,
+        cache_bytes=machine.cache,
+        results=rows,
+    )
+    with agreed(comm):
+        if comm.rank == 0:
+            _write(done, args.json, args.plot)
+    return 0
+
+
+def _write(done: Report, to_json: str | None, to_plot: Path | None) -> None:
+    if to_json == "-":
+        print(json.dumps(done.plain()), flush=True)
+    else:
+        print(report.text(done), flush=True)
+        if to_json:
+            Path(to_json).write_text(json.dumps(done.plain(), indent=1) + "\n")
+    if to_plot:
+        plot.write(done, to_plot)
+
+
+def _list(comm: Comm) -> None:
+    """Print every contender: where it runs, and its version here."""
+    _, versions, missing = suite.present(comm, CONTENDERS)
+    lines = [f"{'':14}{'backends':10}{'ranks':9}{'operators':19}here"]
+    for contender in CONTENDERS:
+        here = versions.get(contender.name) or missing[contender.name]
+        lines.append(
+            f"{contender.name:14}{','.join(contender.backends):10}{contender.ranks:9}"
+            f"{','.join(contender.ops):19}{here}"
+        )
+    _print(comm, "\n".join(lines))
+
+
+def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contender]:
+    """The contenders asked for, and the copy, which all are compared with."""
+    suited = [c for c in CONTENDERS if c.suits(backend, ranks, args.op)]
+    if args.contenders is None:
+        return suited
+    names = {contender.name for contender in suited}
+    for name in args.contenders:
+        if name not in names:
+            raise agree.everywhere(
+                ValueError(f"{name} does not run {args.op} on {ranks} ranks of backend {backend}")
+            )
+    return [c for c in suited if c.name in (*args.contenders, "copy")]
+
+
+# ---- arguments -----------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what argparse prints, so that the ranks can agree on it first."""
+
+    text = ""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; python -m distscan.bench --help lists the arguments")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        self.text += message
+
+
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
+    """Return the arguments, or None and the text of --help."""
+    parser = _Parser(
+        prog="python -m distscan.bench",
+        description="distscan, a plain copy and the peers that are installed, side by side.",
+        epilog="example: mpirun -n 4 python -m distscan.bench --sizes 20:30 --plot bench.svg",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--sizes", type=_sizes, default="10:28:2", metavar="A:B[:STEP]",
+        help="elements per rank, powers of two (default: 10:28:2)")  # fmt: skip
+    add("--types", type=_types, default="float32,float64,int32,int64", metavar="T[:OUT],...",
+        help="of input and result, such as int8:int64 (default: %(default)s)")  # fmt: skip
+    add("--op", choices=sorted(BUILTIN), default="sum", help="the operator (default: sum)")
+    add("--contenders", type=_names, metavar="A,B,...",
+        help="only these, and the copy; --list names them")  # fmt: skip
+    add("--backend", choices=("auto", "cpu", "cuda"), default="auto",
+        help="auto takes the GPUs if every rank has one (default: auto)")  # fmt: skip
+    add("--repeat", type=_repeat, default=_LEAST, metavar="N",
+        help=f"samples of each, {_LEAST} or more (default: {_LEAST})")  # fmt: skip
+    add("--json", metavar="FILE", help="everything as JSON; - is stdout, instead of the tables")
+    add("--plot", type=Path, metavar="FILE.svg", help="share of the copy's speed against size")
+    add("--list", action="store_true", help="list the contenders and what is installed")
+    try:
+        return parser.parse_args(argv), ""
+    except SystemExit:
+        return None, parser.text
+
+
+def _sizes(text: str) -> list[int]:
+    numbers = [int(part) for part in text.split(":")]
+    low, high, step = (*numbers, numbers[-1], 1)[:3] if len(numbers) < 2 else (*numbers, 1)[:3]
+    if len(numbers) > 3 or not 0 <= low <= high <= _LARGEST or step < 1:
+        raise argparse.ArgumentTypeError(
+            f"a range of powers is A:B or A:B:STEP, 0 <= A <= B <= {_LARGEST}, not {text!r}"
+        )
+    return list(range(low, high + 1, step))
+
+
+def _types(text: str) -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
+    pairs = []
+    for name in text.split(","):
+        x, _, out = name.partition(":")
+        try:
+            pair = np.dtype(x), np.dtype(out or x)
+        except TypeError as error:
+            raise argparse.ArgumentTypeError(f"{name!r} is no type and no pair X:OUT") from error
+        if not all(dtype.kind in "iuf" for dtype in pair):
+            raise argparse.ArgumentTypeError(f"{name!r}: integers and floats are timed")
+        if pair[1] == np.float16:
+            raise argparse.ArgumentTypeError("sums in float16 are not exact, so cannot be checked")
+        if np.result_type(*pair) != pair[1]:
+            raise argparse.ArgumentTypeError(f"{name!r}: the result cannot hold the input")
+        pairs.append(pair)
+    return pairs
+
+
+def _names(text: str) -> list[str]:
+    names, known = text.split(","), [contender.name for contender in CONTENDERS]
+    for name in names:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+    return names
+
+
+def _repeat(text: str) -> int:
+    if int(text) < _LEAST:
+        raise argparse.ArgumentTypeError(f"a median needs {_LEAST} samples or more")
+    return int(text)
+
+
+# ---- what the report says of this run ------------------------------------------------------
+
+
+def _sharing(comm: Comm, bound: binding.Binding) -> int:
+    """How many ranks take memory from one device."""
+    on_a_node = -(-comm.size // bound.nodes)
+    devices = min(comm.allgather(bound.backend.count())) if bound.name == "cuda" else 1
+    return -(-on_a_node // devices)
+
+
+def _processor(fallback: str) -> str:
+    """The processor's name as Linux knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return fallback
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else fallback
+
+
+def _versions(machine: Host) -> dict[str, str]:
+    return {
+        "distscan": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "mpi4py": version("mpi4py"),
+    } | machine.versions()
+
+
+def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
+    return {name: versions[name] for name in ("cub", "torch", "heat") if name in versions}
+
+
+def _print(comm: Comm, text: str) -> None:
+    if comm.rank == 0:
+        print(text, flush=True)
+
+
+def _fail(error: BaseException) -> int:
+    message = " ".join(str(error).split())
+    if not isinstance(error, (DistscanError, *_USAGE, MemoryError, OSError, RuntimeError)):
+        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    print(f"distscan.bench: error: {message}", file=sys.stderr, flush=True)
+    return _status(error)
+
+
+def _status(error: BaseException) -> int:
+    return 2 if isinstance(error, _USAGE) else 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""Who runs: this project's strategies, a copy, and the peers, each in the form its users write.
+
+``prepare`` does once what a user does once; the calls it returns, one per pair of buffers, are
+what is timed. What waits for other ranks and is not distscan's own is rehearsed first: without
+the exchange, so that what fails on one rank alone leaves no other waiting.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+import distscan
+
+from .. import __version__
+from ..exchange import Comm
+from ..local import Strategy
+from .case import Case
+from .machine import Host
+from .timing import Call
+
+
+class Task(NamedTuple):
+    """What a contender prepares for."""
+
+    comm: Comm
+    machine: Host
+    case: Case
+    pairs: list[tuple[Any, Any]]  # (x [n], out [n]), NumPy or CuPy
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One line of the tables."""
+
+    name: str
+    prepare: Callable[[Task], list[Call]]
+    version: Callable[[], str]  # raises ImportError where it cannot be used
+    moved: Callable[[Case], int] | None = None  # bytes per element, where they are known
+    ranks: Literal["one", "several", "any"] = "any"
+    backends: tuple[str, ...] = ("cpu", "cuda")
+    ops: tuple[str, ...] = ("sum",)
+    scans: bool = True  # False for the copy
+    rehearse: Callable[[Task], object] | None = None  # the local part alone
+
+    def suits(self, backend: str, ranks: int, op: str) -> bool:
+        """Whether it computes the scan that is asked for, on these devices."""
+        return (
+            backend in self.backends
+            and op in self.ops
+            and self.ranks in ("any", "one" if ranks == 1 else "several")
+        )
+
+
+ALL_OPS = ("sum", "prod", "max", "min")
+
+
+# ---- this project --------------------------------------------------------------------------
+
+
+def _plan(strategy: Strategy, task: Task) -> list[Call]:
+    x, out = task.pairs[0]
+    plan = distscan.Plan(
+        task.comm,
+        x.shape,
+        x.dtype,
+        op=task.case.op.name,
+        out_dtype=out.dtype,
+        strategy=strategy,
+        backend=task.machine.backend,
+    )
+    return [partial(plan, x, out) for x, out in task.pairs]
+
+
+def _scan(task: Task) -> list[Call]:
+    scan = partial(distscan.scan, op=task.case.op.name, comm=task.comm)
+    return [partial(scan, x, out=out) for x, out in task.pairs]
+
+
+def _scan_add_moved(case: Case) -> int:
+    """The scan writes the accumulating type, the add reads it back."""
+    acc = 4 if case.out == np.float16 else case.out.itemsize
+    return case.x.itemsize + 2 * acc + case.out.itemsize
+
+
+# ---- a copy --------------------------------------------------------------------------------
+
+
+def _copy(task: Task) -> list[Call]:
+    size = min(task.pairs[0][0].nbytes, task.pairs[0][1].nbytes)
+    if task.machine.backend == "cuda":
+        return [
+            partial(out.data.copy_from_device_async, x.data, size)  # on the current stream
+            for x, out in task.pairs
+        ]
+    return [
+        partial(np.copyto, out.view(np.uint8)[:size], x.view(np.uint8)[:size])
+        for x, out in task.pairs
+    ]
+
+
+def _copied(case: Case) -> int:
+    return 2 * min(case.x.itemsize, case.out.itemsize)
+
+
+# ---- peers ---------------------------------------------------------------------------------
+
+_ACCUMULATE = {"sum": "cumsum", "prod": "cumprod"}
+
+
+def _array_library(task: Task) -> list[Call]:
+    """numpy.cumsum and cupy.cumsum, or the accumulate of NumPy's ufunc."""
+    name = task.case.op.name
+    if name in _ACCUMULATE:
+        call = getattr(task.machine.xp, _ACCUMULATE[name])
+    else:
+        combine: Any = task.case.op.numpy
+        call = combine.accumulate
+    return [partial(call, x, dtype=out.dtype, out=out) for x, out in task.pairs]
+
+
+def _by_hand(task: Task) -> list[Call]:
+    """What people write first: scan the shard, exchange last elements on the host, add in place."""
+    xp, comm = task.machine.xp, task.comm
+
+    def call(x: Any, out: Any) -> None:
+        xp.cumsum(x, dtype=out.dtype, out=out)
+        last = out[-1:] if xp is np else out[-1:].get()
+        before = np.zeros_like(last)
+        comm.Exscan(last, before)
+        if comm.rank > 0:
+            out += before[0]
+
+    return [partial(call, *pair) for pair in task.pairs]
+
+
+def _torch(task: Task) -> list[Call]:
+    import torch  # noqa: PLC0415 - a peer need not be installed
+
+    tensors = [(torch.from_dlpack(x), torch.from_dlpack(out)) for x, out in task.pairs]
+    call = torch.cumsum if task.case.op.name == "sum" else torch.cumprod
+    return [partial(call, x, 0, dtype=out.dtype, out=out) for x, out in tensors]
+
+
+def _heat(task: Task) -> list[Call]:
+    import heat  # noqa: PLC0415 - as above
+    import torch  # noqa: PLC0415 - as above
+
+    tensors = [(torch.from_dlpack(x), torch.from_dlpack(out)) for x, out in task.pairs]
+    call = heat.cumsum if task.case.op.name == "sum" else heat.cumprod
+    calls: list[Call] = []
+    for pair in tensors:
+        x, out = (heat.array(tensor, is_split=0) for tensor in pair)
+        if (x.larray.data_ptr(), out.larray.data_ptr()) != tuple(t.data_ptr() for t in pair):
+            raise RuntimeError("heat.array copied a shard")
+        calls.append(partial(call, x, 0, out=out))
+    return calls
+
+
+def _cub(task: Task) -> list[Call]:
+    """CUB's DeviceScan, compiled for these types when it is made."""
+    from cuda.compute import OpKind, make_inclusive_scan  # noqa: PLC0415
+
+    case = task.case
+    kind = {
+        "sum": OpKind.PLUS,
+        "prod": OpKind.MULTIPLIES,
+        "max": OpKind.MAXIMUM,
+        "min": OpKind.MINIMUM,
+    }[case.op.name]
+    # It accumulates in the type of the initial value, without one in that of the input.
+    initial = None if case.x == case.out else np.full(1, case.op.identity(case.out), case.out)
+    x, out = task.pairs[0]
+    scan = make_inclusive_scan(d_in=x, d_out=out, op=kind, init_value=initial)
+    given = {"op": kind, "init_value": initial, "num_items": case.n}
+    size = scan(temp_storage=None, d_in=x, d_out=out, **given)
+    workspace = task.machine.xp.empty(max(size, 1), np.uint8)
+    given["temp_storage"] = workspace
+    # CuPy's current stream is the null stream here, which is the default there.
+    return [partial(scan, d_in=x, d_out=out, **given) for x, out in task.pairs]
+
+
+def _version(module: str, attribute_of: str = "") -> Callable[[], str]:
+    """Import a library and return its version; whatever goes wrong is an ImportError."""
+
+    def version() -> str:
+        try:
+            import_module(module)
+            return str(import_module(attribute_of or module).__version__)
+        except Exception as error:
+            if isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "?"):
+                raise ImportError("not installed") from error
+            raise ImportError(f"cannot be imported: {error}") from error
+
+    return version
+
+
+def _cub_version() -> str:
+    version = _version("cuda.compute", "cuda.cccl")()
+    if not hasattr(import_module("cuda.compute"), "make_inclusive_scan"):
+        raise ImportError("cannot be used: cuda.compute found no CUDA libraries that fit it")
+    return version
+
+
+# ---- the list ------------------------------------------------------------------------------
+
+
+def _call_first(prepare: Callable[[Task], list[Call]]) -> Callable[[Task], object]:
+    """Rehearse with the one-rank contender that does the same on a shard."""
+    return lambda task: prepare(task)[0]()
+
+
+def _passes(reads: int, writes: int, rereads: int = 0) -> Callable[[Case], int]:
+    """Bytes per element: the input is read, the result written, and itself read again."""
+    return lambda case: reads * case.x.itemsize + (writes + rereads) * case.out.itemsize
+
+
+def _own(
+    strategy: Strategy, ranks: Literal["one", "any"], moved: Callable[[Case], int]
+) -> Contender:
+    prepare = partial(_plan, strategy)
+    return Contender(strategy, prepare, lambda: __version__, moved, ranks, ops=ALL_OPS)
+
+
+CONTENDERS = (
+    Contender(
+        "copy", _copy, lambda: __version__, _copied, ops=ALL_OPS, scans=False
+    ),
+    _own("single-pass", "one", _passes(1, 1)),
+    _own("reduce-scan", "any", _passes(2, 1)),
+    _own("scan-add", "any", _scan_add_moved),
+    Contender("distscan.scan", _scan, lambda: __version__, ops=ALL_OPS),
+    Contender("numpy", _array_library, _version("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS),
+    Contender("cupy", _array_library, _version("cupy"), None, "one", ("cuda",), ("sum", "prod")),
+    Contender("cub", _cub, _cub_version, _passes(1, 1), "one", ("cuda",), ALL_OPS),
+    Contender("torch", _torch, _version("torch"), _passes(1, 1), "one", ops=("sum", "prod")),
+    Contender(
+        "by-hand", _by_hand, lambda: __version__, None, "several",
+        rehearse=_call_first(_array_library),
+    ),
+    Contender(
+        "heat", _heat, _version("heat"), _passes(1, 2, 1), ops=("sum", "prod"),
+        rehearse=_call_first(_torch),
+    ),
+)  # fmt: skip

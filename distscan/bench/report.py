@@ -1,0 +1,156 @@
+"""What rank 0 prints: a header, small tables for each type, and JSON of everything."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from textwrap import wrap
+from typing import Any
+
+from .suite import Row, clock
+from .timing import Stats
+
+_WIDTH = 100  # characters
+_COLUMNS = 10  # sizes side by side, which is as wide
+
+
+@dataclass
+class Report:
+    """All that a run has to say."""
+
+    command: str
+    chip: str
+    backend: str
+    ranks: int
+    nodes: int
+    mpi: str
+    versions: dict[str, str]
+    missing: dict[str, str]  # contenders that cannot run here, and why
+    op: str
+    repeat: int
+    cache_bytes: int
+    results: list[Row]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"results": [row.plain() for row in self.results]}
+
+
+def text(report: Report) -> str:
+    """Write the report for people."""
+    lines = _header(report)
+    for name in dict.fromkeys(row.type for row in report.results):
+        rows = [row for row in report.results if row.type == name]
+        lines += ["", *_tables(rows, report.ranks), *_remarks(rows)]
+    return "\n".join(lines)
+
+
+def chips(report: Report) -> str:
+    """Name the hardware in a few words."""
+    ranks = "" if report.ranks == 1 else f", {report.ranks} ranks"
+    return report.chip + ranks
+
+
+def _header(report: Report) -> list[str]:
+    nodes = f" on {report.nodes} nodes" if report.nodes > 1 else ""
+    facts = {
+        "chip": f"{report.chip}, last cache {report.cache_bytes / 2**20:.0f} MiB",
+        "ranks": f"{report.ranks}{nodes}, {report.mpi}",
+        "versions": ", ".join(" ".join(item) for item in report.versions.items()),
+        "command": report.command,
+    }
+    lines = [f"{name:9}{value}" for name, value in facts.items()]  # not cut: made to be copied
+    lines += [f"{name}: {reason}" for name, reason in report.missing.items()]
+    lines += [f"{report.op}: medians of {report.repeat}, by elements per rank"]
+    return lines
+
+
+def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
+    """Contenders down, sizes across: device time, wall clock, share of the copy's speed."""
+
+    def time(which: str) -> Callable[[Row], str]:
+        return lambda row: _time(getattr(row, which))
+
+    def share(row: Row) -> str:
+        return "" if row.share is None else f"{row.share:.2f}"
+
+    which = clock(rows, ranks)
+    kinds = [
+        ("device time, us", time("device_us")),
+        ("wall clock of one call, us", time("wall_us")),
+        (f"share of the copy's speed by {'device time' if which == 'device_us' else 'wall clock'}"
+         "; moved: bytes per element", share),
+    ]  # fmt: skip
+    if not any(row.device_us for row in rows):
+        del kinds[0]
+    sizes = sorted({row.n for row in rows})
+    lines = []
+    for begin in range(0, len(sizes), _COLUMNS):
+        columns = sizes[begin : begin + _COLUMNS]
+        for title, cell in kinds:
+            last = title.startswith("share")
+            lines.append(f"{rows[0].type}  {title}")
+            head = "".join(f"{_size(n):>8}" for n in columns)
+            lines.append(f"{'':13}{head}{'  moved' if last else ''}")
+            for name in dict.fromkeys(row.contender for row in rows):
+                own = {row.n: row for row in rows if row.contender == name}
+                cells = "".join(f"{_cell(own.get(n), cell):>8}" for n in columns)
+                moved = _moved(own.values()) if last else ""
+                lines.append(f"{name:13}{cells}{moved:>7}".rstrip())
+    return lines
+
+
+def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
+    if row is None:
+        return ""
+    if row.status == "timed":
+        return cell(row)
+    return "-" if row.status == "skipped" else row.status
+
+
+def _moved(rows: Any) -> str:
+    """Bytes per element that a contender moves; nothing where that is not known."""
+    return next((f"{row.moved // row.n}" for row in rows if row.moved), "")
+
+
+def _remarks(rows: Sequence[Row]) -> list[str]:
+    """What was wrong, once for each contender and reason, and how far the samples spread."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for row in rows:
+        if row.status != "timed":
+            who = "" if row.status == "skipped" else row.contender
+            found.setdefault((who, row.status, row.message), []).append(row.n)
+    lines = []
+    for (who, status, message), sizes in found.items():
+        where = ", ".join(dict.fromkeys(_size(n) for n in sizes))
+        lines.append(f"{who or 'all'}: {status} at {where}: {message}")
+    for title, which in (("device time", "device_us"), ("wall clock", "wall_us")):
+        spreads = [(_spread(getattr(row, which)), row) for row in rows if getattr(row, which)]
+        if spreads:
+            widest, row = max(spreads, key=lambda pair: pair[0])
+            middle = sorted(spread for spread, _ in spreads)[len(spreads) // 2]
+            lines.append(
+                f"quartiles of the {title} apart: {middle:.0%} of the median as a rule, at most "
+                f"{widest:.0%} ({row.contender}, {_size(row.n)})"
+            )
+    batched = sorted({(row.batch, row.n) for row in rows if row.device_us and row.batch > 1})
+    if batched:
+        most, last = batched[-1][0], max(n for _, n in batched)
+        lines.append(
+            f"device time up to {_size(last)}: of up to {most} calls back to back, "
+            "divided by their number"
+        )
+    return [line for long in lines for line in wrap(long, _WIDTH, subsequent_indent="  ")]
+
+
+def _spread(stats: Stats) -> float:
+    return (stats.q3 - stats.q1) / stats.median
+
+
+def _time(stats: Stats | None) -> str:
+    if stats is None:
+        return ""
+    return f"{stats.median:.1f}" if stats.median < 9999.95 else f"{stats.median:.0f}"
+
+
+def _size(n: int) -> str:
+    return f"2^{n.bit_length() - 1}"

@@ -1,0 +1,86 @@
+"""How a call is timed, on the device's clock and on the host's.
+
+device
+    CUDA events around a batch of calls back to back, divided by their number, which is 1 from
+    256 MiB per call on. Each call of a batch has buffers of its own.
+wall
+    The host's clock around one call and the device's synchronisation, after a barrier.
+
+Inputs come from memory: before every sample the GPU's cache is filled with other data; on a CPU
+the calls rotate among buffers. Of several ranks the slowest counts, sample by sample.
+"""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..agree import agreed
+from ..exchange import Comm
+from .machine import Host
+
+Call = Callable[[], object]
+
+
+class Stats(NamedTuple):
+    """The spread of a number of samples: quartiles, in the samples' unit."""
+
+    median: float
+    q1: float
+    q3: float
+    samples: int
+
+
+class Samples(NamedTuple):
+    """What one rank measured of one contender, in microseconds per call."""
+
+    device: list[float]
+    wall: list[float]
+
+
+def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: Samples) -> None:
+    """Take one sample of each kind; collective. Every rank raises where the call failed on one.
+
+    The device's clock is around all ``calls``, the host's around number ``which``, modulo theirs.
+    """
+    call = calls[which % len(calls)]
+
+    def batch() -> None:
+        for each in calls:
+            each()
+
+    machine.flush()
+    comm.Barrier()
+    with agreed(comm):
+        device = machine.elapsed(batch)
+        if device is not None:
+            into.device.append(device / len(calls) * 1e6)
+    machine.flush()
+    machine.synchronize()
+    comm.Barrier()
+    with agreed(comm):
+        begin = perf_counter()
+        call()
+        machine.synchronize()
+        into.wall.append((perf_counter() - begin) * 1e6)
+
+
+def of_all_ranks(comm: Comm, samples: Sequence[float]) -> Stats | None:
+    """Take the slowest rank of each sample, then the quartiles; collective. None without samples.
+
+    The ranks must have taken equally many.
+    """
+    everyone = np.array(comm.allgather(list(samples)))
+    return stats(everyone.max(axis=0)) if everyone.size else None
+
+
+def stats(samples: Sequence[float] | NDArray[np.float64]) -> Stats:
+    """Return median and quartiles.
+
+    >>> stats([4.0, 1.0, 3.0, 2.0, 5.0])
+    Stats(median=3.0, q1=2.0, q3=4.0, samples=5)
+    """
+    q1, median, q3 = (float(q) for q in np.percentile(samples, [25, 50, 75]))
+    return Stats(median, q1, q3, len(samples))

@@ -1,0 +1,376 @@
+"""The benchmark: who is timed, who is refused, and what it prints. On the CPU, at any ranks."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from distscan.bench import __main__ as command
+from distscan.bench import contenders, plot, report, suite, timing
+from distscan.bench.case import Case, Data
+from distscan.bench.contenders import CONTENDERS, Contender
+from distscan.bench.machine import Gpu, Host
+from distscan.bench.suite import Row
+from distscan.bench.timing import Stats
+from distscan.operators import BUILTIN
+
+NAMED = {contender.name: contender for contender in CONTENDERS}
+
+
+@pytest.fixture
+def machine():
+    """A CPU with so small a cache that few buffers are made."""
+    host = Host("a chip")
+    host.cache = 1 << 12
+    return host
+
+
+@pytest.fixture
+def case(comm):
+    def make(x="f4", out=None, n=1 << 10, op="sum"):
+        return Case(BUILTIN[op], np.dtype(x), np.dtype(out or x), n, comm.size)
+
+    return make
+
+
+@pytest.fixture
+def run(comm, capfd):
+    """Run the command line; return rank 0's (status, stdout, stderr) on every rank."""
+
+    def call(*arguments):
+        comm.Barrier()
+        capfd.readouterr()
+        status = command.main(arguments)
+        comm.Barrier()
+        out, err = capfd.readouterr()
+        return comm.bcast((status, out, err))
+
+    return call
+
+
+def numpy_only(task, spoil=lambda x, out: None):
+    """A right scan over ranks by NumPy and an allgather, and then something done to it."""
+
+    def call(x, out):
+        np.cumsum(x, dtype=out.dtype, out=out)
+        totals = task.comm.allgather(out[-1])
+        out += sum(totals[: task.comm.rank], out.dtype.type(0))
+        spoil(x, out)
+
+    return [partial(call, *pair) for pair in task.pairs]
+
+
+RIGHT = Contender("right", numpy_only, lambda: "1")
+
+
+@pytest.mark.parametrize(("x", "out"), [("f4", "f4"), ("i8", "i8"), ("i1", "i8"), ("u2", "u2")])
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])
+def test_contenders(x, out, op, comm, machine, case):
+    """Whoever is here is right and is timed."""
+    suited = [c for c in CONTENDERS if c.suits("cpu", comm.size, op)]
+    able, _, _ = suite.present(comm, suited)
+    assert {"copy", "distscan.scan"} <= {contender.name for contender in able}
+    rows = suite.measure(comm, machine, able, case(x, out, op=op), 11)
+    for row in rows:
+        if row.contender in ("torch", "heat") and row.status == "error":
+            assert "implemented" in row.message, row
+            continue
+        assert row.status == "timed", row
+        assert row.wall_us.samples == 11
+        assert 0 < row.wall_us.q1 <= row.wall_us.median <= row.wall_us.q3
+        assert row.share > 0
+        assert row.device_us is None  # a CPU has no clock of its own
+
+
+def _one_more(x, out):
+    out[-1] += 1
+
+
+def _local(x, out):
+    np.cumsum(x, dtype=out.dtype, out=out)
+    out[0] += 1
+
+
+def _nothing(x, out):
+    out.view(np.uint8)[...] = 0xA5
+
+
+def _eats_input(x, out):
+    x[7] += 1
+
+
+@pytest.mark.parametrize("n", [1 << 10, 1 << 14])
+@pytest.mark.parametrize("spoil", [_one_more, _local, _nothing, _eats_input])
+def test_a_wrong_result_is_never_timed(spoil, n, comm, machine, case, monkeypatch):
+    monkeypatch.setattr("distscan.bench.case.HOST_CHECK", 1 << 12)  # both ways to check
+    monkeypatch.setattr("distscan.bench.case._PIECE", 1000)
+    wrong = Contender("wrong", partial(numpy_only, spoil=spoil), lambda: "1")
+    for dtype in ("f4", "i8"):
+        rows = suite.measure(comm, machine, [NAMED["copy"], wrong, RIGHT], case(dtype, n=n), 11)
+        assert [row.status for row in rows] == ["timed", "wrong", "timed"], rows
+        assert rows[1].message
+        assert rows[1].wall_us is None
+
+
+def test_wrong_on_one_rank_is_wrong(comm, machine, case):
+    def spoil(x, out):
+        if comm.rank == comm.size - 1:
+            out[5] = 99
+
+    wrong = Contender("wrong", partial(numpy_only, spoil=spoil), lambda: "1")
+    (row,) = suite.measure(comm, machine, [wrong], case(), 11)
+    assert row.status == "wrong"
+    assert "element 5 is 99" in row.message
+
+
+@pytest.mark.parametrize("when", [0, 1, 20])
+def test_an_error_on_one_rank_skips_on_all(when, comm, machine, case):
+    """While it is prepared, checked or timed."""
+
+    def prepare(task):
+        calls = numpy_only(task)
+        made = 0
+
+        def call():
+            nonlocal made
+            made += 1
+            calls[0]()
+            if made >= when and comm.rank == comm.size - 1:
+                raise OSError("no more")
+
+        if when == 0 and comm.rank == comm.size - 1:
+            raise OSError("no more")
+        return [call]
+
+    faulty = Contender("faulty", prepare, lambda: "1")
+    rows = suite.measure(comm, machine, [faulty, RIGHT], case(), 30)
+    assert [row.status for row in rows] == ["error", "timed"]
+    assert "no more" in rows[0].message
+    assert rows[0].wall_us is None
+
+
+def test_rehearsal_fails_on_one_rank(comm, machine, case):
+    """Before the exchange, in which the others would wait."""
+
+    def rehearse(task):
+        if comm.rank == 0:
+            raise MemoryError("full")
+
+    (row,) = suite.measure(comm, machine, [replace(RIGHT, rehearse=rehearse)], case(), 11)
+    assert (row.status, "full" in row.message) == ("error", True)
+
+
+def test_missing_on_one_rank_is_missing(comm):
+    def version():
+        if comm.rank == comm.size - 1:
+            raise ImportError("not installed")
+        return "1"
+
+    able, versions, missing = suite.present(
+        comm, [RIGHT, replace(RIGHT, name="x", version=version)]
+    )
+    assert able == [RIGHT]
+    assert versions == {"right": "1"}
+    assert missing == {"x": "not installed"}
+    with pytest.raises(ImportError, match="not installed"):
+        contenders._version("no_such_library")()
+
+
+def test_what_does_not_fit_is_skipped(comm, machine, case):
+    rows = suite.measure(comm, machine, [RIGHT], case("f8", n=1 << 45), 11)
+    assert rows[0].status == "skipped"
+    assert "GiB" in rows[0].message
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])
+def test_data(op, comm, machine, case):
+    """Shards differ, results change all along, floats are exact."""
+    data = Data(machine, case("f4", n=1 << 16, op=op), comm.rank)
+    data.exchange(comm)
+    x = np.concatenate(comm.allgather(data.pairs[0][0]))
+    ufunc = BUILTIN[op].numpy
+    y = ufunc.accumulate(x)
+    np.testing.assert_array_equal(y, ufunc.accumulate(x.astype("f8")))
+    for part in np.split(y, 16):
+        assert len(np.unique(part)) > 1
+    assert (data.offset is None) == (comm.rank == 0)
+    if data.offset is not None:
+        assert data.offset == y[comm.rank * (1 << 16) - 1]
+
+
+def test_traffic(case):
+    """Bytes per element, for n bytes in and n out: copy 2n, scan-add 4n, reduce-scan 3n."""
+    assert {
+        name: contender.moved(case("f4")) for name, contender in NAMED.items() if contender.moved
+    } == {
+        "copy": 8, "single-pass": 8, "reduce-scan": 12, "scan-add": 16, "numpy": 8, "cub": 8,
+        "torch": 8, "heat": 16,
+    }  # fmt: skip
+    mixed = case("i1", "i8")
+    assert mixed.bytes == 9 * mixed.n
+    assert NAMED["reduce-scan"].moved(mixed) == 10
+    assert NAMED["scan-add"].moved(mixed) == 25
+
+
+def test_stats(comm):
+    assert timing.stats([5.0, 1.0, 2.0, 4.0, 3.0]) == Stats(3, 2, 4, 5)
+    samples = [float(comm.rank == i % comm.size) for i in range(11)]  # each rank is slow in turn
+    assert timing.of_all_ranks(comm, samples) == Stats(1, 1, 1, 11)
+    assert timing.of_all_ranks(comm, []) is None
+
+
+def test_shares(case):
+    """A quarter of the copy's speed; by the device's clock on one rank, else by the wall's."""
+    device, wall = Stats(10, 9, 11, 11), Stats(40, 39, 41, 11)
+    for ranks, copy in ((1, 10), (2, 40)):
+        rows = [
+            Row("copy", "float32", 8, device_us=device, wall_us=wall, moved=64),
+            Row("x", "float32", 8, device_us=Stats(40, 1, 1, 1), wall_us=Stats(160, 1, 1, 1)),
+            Row("y", "float32", 8, status="error"),
+        ]
+        suite.compare(rows, replace(case(n=8), ranks=ranks))
+        assert [row.share for row in rows] == [1, 0.25, None]
+        assert getattr(rows[0], suite.clock(rows, ranks)).median == copy
+
+
+def test_buffers_outgrow_the_cache(machine):
+    assert machine.pairs(1 << 10) == 16
+    assert machine.pairs(1 << 30) == 1
+    gpu = object.__new__(Gpu)
+    assert [gpu.pairs(1 << power) for power in (10, 24, 27, 28, 33)] == [32, 16, 2, 1, 1]
+
+
+class Pretended(Gpu):
+    """NumPy behind the GPU's calls: what is timed, in which order."""
+
+    def __init__(self):
+        Host.__init__(self, "a chip")
+        self.flushed, self.cache, self._scratch = 0, 1 << 10, None
+
+    free, synchronize, release = Host.free, Host.synchronize, Host.release
+
+    def flush(self):
+        super().flush()
+        self.flushed += 1
+
+    def elapsed(self, work):
+        work()
+        return 1.0
+
+
+def test_device_time(comm, case):
+    """Of a batch, each call on buffers of its own; the wall clock of one call."""
+    seen = []
+
+    def prepare(task):
+        calls = numpy_only(task)
+        return [partial(lambda i: (seen.append(i), calls[i]()), i) for i in range(len(calls))]
+
+    machine = Pretended()
+    rows = suite.measure(comm, machine, [replace(RIGHT, prepare=prepare)], case(), 11)
+    assert rows[0].message == ""
+    assert rows[0].batch == 32
+    assert rows[0].device_us == Stats(1e6 / 32, 1e6 / 32, 1e6 / 32, 11)
+    batch, turns = list(range(32)), 11 + 3
+    assert seen == batch + [i for turn in range(turns) for i in (*batch, turn)]
+    assert machine.flushed == 2 * turns
+
+
+SMALL = ("--backend", "cpu", "--contenders", "distscan.scan", "--sizes", "10")
+
+
+def test_json(run, comm, folder):
+    keys = [
+        "command", "chip", "backend", "ranks", "nodes", "mpi", "versions", "missing", "op",
+        "repeat", "cache_bytes", "results",
+    ]  # fmt: skip
+    status, out, err = run(*SMALL, "--types", "int8:int64", "--json", "-")
+    assert status == 0, err
+    found = json.loads(out)
+    assert list(found) == keys
+    assert (found["ranks"], found["backend"], found["repeat"]) == (comm.size, "cpu", 11)
+    assert found["command"].startswith("python -m distscan.bench --backend cpu")
+    assert {"distscan", "python", "numpy", "mpi4py"} <= set(found["versions"])
+    copy, scan = found["results"]
+    assert (copy["contender"], scan["contender"]) == ("copy", "distscan.scan")
+    assert (scan["type"], scan["n"], scan["status"]) == ("int8:int64", 1024, "timed")
+    assert set(scan["wall_us"]) == {"median", "q1", "q3", "samples"}
+    status, out, err = run(*SMALL, "--types", "float32", "--json", str(folder / "x.json"))
+    assert status == 0, err
+    assert list(json.loads((folder / "x.json").read_text())) == keys
+    assert "wall clock of one call, us" in out
+
+
+def test_text():
+    """Every size has its column, every contender its line; 100 characters are enough."""
+    rows = []
+    for power in range(10, 23):
+        rows += [
+            Row(
+                "copy",
+                "f",
+                1 << power,
+                wall_us=Stats(12345.6, 1, 2, 11),
+                moved=8 << power,
+                share=1.0,
+            ),
+            Row("scan-add", "f", 1 << power, "wrong", "element 3 is 4, not 5"),
+            Row("heat", "f", 1 << power, "timed", "", 32, Stats(1, 1, 1, 9), Stats(2, 1, 9, 11)),
+        ]
+    rows.append(Row("copy", "f", 1 << 30, "skipped", "takes 9 GiB"))
+    done = report.Report(
+        "command", "chip", "cuda", 1, 1, "MPI", {"x": "1"}, {"torch": "not installed"}, "sum", 11,
+        1 << 20, rows,
+    )  # fmt: skip
+    lines = report.text(done).splitlines()
+    assert "torch: not installed" in lines
+    assert max(map(len, lines)) <= 100
+    assert all(f"2^{power}" in report.text(done) for power in (*range(10, 23), 30))
+    assert any(line.startswith("scan-add: wrong at 2^10, 2^11") for line in lines)
+    assert "all: skipped at 2^30: takes 9 GiB" in lines
+
+
+def test_plot(run, folder):
+    pytest.importorskip("matplotlib")
+    path = folder / "x.svg"
+    status, _, err = run(*SMALL[:-1], "8:10", "--types", "int32,int8:int64", "--plot", str(path))
+    assert status == 0, err
+    assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert plot._COLOURS[3].lower() in path.read_text()  # distscan.scan's
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--sizes", "3:2"],
+        ["--sizes", "1:2:3:4"],
+        ["--sizes", "x"],
+        ["--types", "float33"],
+        ["--types", "float16"],
+        ["--types", "int64:int8"],
+        ["--types", "bool"],
+        ["--op", "xor"],
+        ["--contenders", "me"],
+        ["--contenders", "cub", "--backend", "cpu"],
+        ["--repeat", "5"],
+        ["file.npy"],
+    ],
+)
+def test_refused_arguments(arguments, run):
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    lines = [line for line in err.splitlines() if "warning" not in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("distscan.bench: error: ")
+
+
+def test_help_and_list(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert "--sizes" in out
+    status, out, _ = run("--list", "--backend", "cpu")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == list(NAMED)

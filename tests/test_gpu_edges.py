@@ -1,0 +1,151 @@
+"""Where the kernels' pieces meet: tiles, rows of totals, rings, misaligned ends. GPU only."""
+
+import functools
+
+import numpy as np
+import pytest
+from conftest import SEED, host
+from data import exact
+from mpi4py import MPI
+from test_order import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
+
+import distscan
+from distscan import dtypes, operators
+from distscan.shards import bounds
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+POISON, GUARD = 0xA5, 64  # bytes
+
+
+class Placed:
+    """An array at any address, between bytes that are not its own."""
+
+    def __init__(self, cp, n, dtype, shift):
+        dtype = np.dtype(dtype)
+        begin = GUARD + shift
+        end = begin + n * dtype.itemsize
+        whole = cp.full(end + GUARD, POISON, np.uint8)
+        self.array = whole[begin:end].view(dtype)
+        self.around = whole[:begin], whole[end:]
+
+    def untouched(self):
+        before, behind = self.around
+        return (before == POISON).all() & (behind == POISON).all()
+
+
+def geometry(types, strategy):
+    """Elements of a tile, thread blocks, tiles that a block holds at a time: of a sum's scan."""
+    import cupy
+
+    from distscan.backends import cuda
+
+    device = cupy.cuda.Device()
+    if strategy == "scan-add":  # it stores the running value
+        types = dtypes.Types(types.x, types.acc, types.acc)
+    running = cuda._running(operators.BUILTIN["sum"], types)
+    policy = cuda.scan_policy(running, device.compute_capability)
+    tile = policy.threads * policy.rows * cuda._per_vector(running.x, running.out)
+    return tile, device.attributes["MultiProcessorCount"], policy.slots
+
+
+@functools.lru_cache(maxsize=1)
+def sums(types, n):
+    """Numbers and their sums, on the GPU; every element matters to all behind it."""
+    import cupy
+
+    x = exact(np.random.default_rng(SEED), "sum", types.x.char, n)
+    with np.errstate(over="ignore"):
+        y = np.cumsum(x, dtype=types.acc).astype(types.out)
+    return cupy.asarray(x), cupy.asarray(y)
+
+
+def check(cp, types, strategy, n, x, want, shift_x, shift_out):
+    """Scan the first n elements of x from one address to another."""
+    source, target = Placed(cp, n, types.x, shift_x), Placed(cp, n, types.out, shift_out)
+    source.array[...] = x[:n]
+    distscan.scan(
+        source.array, comm=MPI.COMM_SELF, dtype=types.acc, out=target.array, strategy=strategy
+    )
+    right = (target.array == want[:n]).all() & target.untouched() & source.untouched()
+    right &= (source.array == x[:n]).all()
+    assert bool(right), f"{n} elements, x {shift_x} and out {shift_out} bytes behind a boundary"
+
+
+def check_in_place(cp, types, strategy, n, x, want, shift):
+    target = Placed(cp, n, types.x, shift)
+    target.array[...] = x[:n]
+    distscan.scan(
+        target.array, comm=MPI.COMM_SELF, dtype=types.acc, out=target.array, strategy=strategy
+    )
+    right = (target.array == want[:n]).all() & target.untouched()
+    assert bool(right), f"{n} elements in place, {shift} bytes behind a boundary"
+
+
+# Types of x, of the running value, of the result.
+TYPES = ["bbb", "HHH", "iii", "fff", "ddd", "FFF", "DDD", "bll", "ill", "efe", "fde", "lib"]
+
+
+def typed(codes):
+    return dtypes.Types(*map(np.dtype, codes))
+
+
+@pytest.mark.parametrize("codes", TYPES)
+def test_edges(codes, strategy, cp):
+    """One element less, as many, one more: than tiles, rows of totals, rounds of the ring."""
+    types = typed(codes)
+    tile, blocks, slots = geometry(types, strategy)
+    tiles = {1, 2, 3, 31, 32, 33, 64, 191, 192, 193, 384, blocks - 1, blocks, blocks + 1}
+    tiles |= {(slots + extra) * blocks + more for extra in (-1, 0, 1) for more in (-1, 0, 1)}
+    tiles.add((2 * slots + 1) * blocks)
+    most = max(tiles)
+    x, want = sums(types, most * tile + 64)
+    step = types.out.itemsize
+    for shift_x, shift_out in ((0, 0), (types.x.alignment, 3 * step % 16), (0, 16 - step)):
+        head = -shift_out % 16 // step  # elements before the first tile
+        sizes = {0, 1, 2, head - 1, head, head + 1, head + 2}
+        sizes |= {begin + count * tile + extra
+                  for begin in (0, head) for count in tiles for extra in (-1, 0, 1)}  # fmt: skip
+        for n in sorted(n for n in sizes if n >= 0):
+            check(cp, types, strategy, n, x, want, shift_x, shift_out)
+            if types.x == types.out and (n < 4 * tile or n > most * tile):
+                check_in_place(cp, types, strategy, n, x, want, shift_out)
+
+
+@pytest.mark.parametrize("codes", TYPES)
+def test_every_misalignment(codes, strategy, cp):
+    """Arrays that begin at any address that their type can have."""
+    types = typed(codes)
+    tile, _, _ = geometry(types, strategy)
+    sizes = [0, 1, 2, 15, 16, 17, 1000, tile - 1, 2 * tile + 7, 40 * tile + 1]
+    x, want = sums(types, sizes[-1])
+    for n in sizes:
+        for shift_out in range(0, 16, types.out.alignment):
+            for shift_x in range(0, 16, types.x.alignment):
+                check(cp, types, strategy, n, x, want, shift_x, shift_out)
+            if types.x == types.out:
+                check_in_place(cp, types, strategy, n, x, want, shift_out)
+
+
+@pytest.mark.parametrize(
+    ("k", "op", "dtype", "out"),
+    [
+        (32, COMPOSE, "L", "L"),
+        (16, HALVES, "I", "I"),
+        (16, HALVES, "L", "I"),
+        (4, NIBBLES, "B", "B"),
+        (4, NIBBLES, "L", "L"),
+        (4, NIBBLES, "L", "H"),
+    ],
+)
+def test_order_over_many_tiles(k, op, dtype, out, strategy, cp, comm, rng):
+    """Several hundred tiles on every rank, each of whose elements has its place."""
+    code = {32: "L", 16: "I", 4: "B"}[k]
+    tile, blocks, slots = geometry(typed(code + dtype + out), strategy)
+    for n in (5 * tile + 3, 700 * tile + 11, slots * blocks * tile + 5):
+        x = maps(rng, n * comm.size, k)
+        mine = slice(*bounds(x.size, comm.size, comm.rank))
+        want = packed_at_once(x, k)[mine]
+        y = cp.zeros(mine.stop - mine.start + 1, out)[1:]
+        distscan.scan(cp.asarray(x[mine]), op, dtype=dtype, out=y, strategy=strategy)
+        np.testing.assert_array_equal(host(y), want)

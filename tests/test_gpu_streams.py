@@ -1,0 +1,186 @@
+"""Plans used again and again, on several streams, beside other kernels. GPU only."""
+
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from conftest import host
+from data import exact
+from mpi4py import MPI
+from test_gpu_edges import geometry, typed
+
+import distscan
+from distscan import local, operators
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+
+INPUTS = 7
+
+
+@pytest.fixture
+def inputs(cp, rng):
+    """A function of n: pairs of n numbers and their sums, on the GPU, whose work is done."""
+
+    def draw(n, code="i"):
+        found = []
+        for _ in range(INPUTS):
+            x = exact(rng, "sum", code, n)
+            found.append((cp.asarray(x), cp.asarray(np.cumsum(x, dtype=code))))
+        cp.cuda.Device().synchronize()
+        return found
+
+    return draw
+
+
+def sizes(strategy, code="i"):
+    """Of one tile, of some, and of so many that rings go round and blocks draw several times."""
+    tile, blocks, slots = geometry(typed(3 * code), strategy)
+    return 100, 5 * tile + 3, (slots + 2) * blocks * tile - 1
+
+
+def pretend(steps, launches):
+    """That there have been so many."""
+    for kernel in vars(steps).values():
+        tiles = getattr(kernel, "_tiles", kernel)
+        for name in ("_launch", "launch"):
+            if isinstance(getattr(tiles, name, None), int):
+                setattr(tiles, name, launches)
+
+
+@pytest.mark.parametrize("first", [0, 0xFFFFFFFF - 500])
+@pytest.mark.parametrize("size", range(3))
+def test_a_thousand_launches(size, first, strategy, cp, inputs, rng):
+    """New data, offsets and addresses each time; the launches' numbers wrap in between."""
+    n = sizes(strategy)[size]
+    steps = local.make(
+        (n,), np.dtype("i"), cp.cuda.Device().id, operators.BUILTIN["sum"],
+        dtype=np.dtype("i"), strategy=strategy, ranks=1,
+    ).local  # fmt: skip
+    pretend(steps, first)
+    pairs, last = inputs(n), []
+    x, out, wrong = cp.empty(n + 4, "i"), cp.empty(n + 4, "i"), cp.zeros((), "l")
+    totals = [int(want[-1]) for _, want in pairs]
+    for turn in range(1000):
+        data, want = pairs[turn % INPUTS]
+        shard = x[turn % 3 :][:n]
+        shard[...] = data
+        target = shard if turn % 11 == 0 else out[turn % 4 :][:n]
+        offset = None if turn % 3 == 0 else np.int32(rng.integers(-(2**31), 2**31))
+        total = steps.total(shard, target)
+        steps.seed(shard, target, None if offset is None else np.array(offset))
+        wrong += (target != (want if offset is None else want + offset)).any()
+        last.append(total is None or int(total) == totals[turn % INPUTS])
+    assert int(wrong) == 0
+    assert all(last)
+
+
+def test_one_plan_on_two_streams(strategy, cp, inputs):
+    """A plan has one workspace: its later use waits for the earlier one, whatever the streams."""
+    n = sizes(strategy)[2]
+    plan = distscan.Plan(MPI.COMM_SELF, n, "i", out_dtype="i", strategy=strategy, backend="cuda")
+    pairs, outs = inputs(n), [cp.empty(n, "i") for _ in range(30)]
+    streams = [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
+    busy = [cp.zeros(1 << 24, "i") for _ in streams]
+    cp.cuda.Device().synchronize()
+    for turn, out in enumerate(outs):
+        with streams[turn % 2]:
+            for _ in range(turn % 5):
+                busy[turn % 2] += 1
+            plan(pairs[turn % INPUTS][0], out)
+    cp.cuda.Device().synchronize()
+    assert all(bool((out == pairs[i % INPUTS][1]).all()) for i, out in enumerate(outs))
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+def test_two_plans_at_the_same_time(priority, strategy, cp, inputs):
+    """Blocks of two scans share the chip in any mixture, and neither waits for the other."""
+    pairs, plans, streams, outs = [], [], [], []
+    for n, each in zip(sizes(strategy)[1:], (0, priority), strict=True):
+        pairs.append(inputs(n))
+        plans.append(
+            distscan.Plan(MPI.COMM_SELF, n, "i", out_dtype="i", strategy=strategy, backend="cuda")
+        )
+        streams.append(cp.cuda.Stream(non_blocking=True, priority=each))
+        outs.append([cp.zeros(n, "i") for _ in range(INPUTS)])
+    cp.cuda.Device().synchronize()
+    for turn in range(300):
+        for plan, stream, given, out in zip(plans, streams, pairs, outs, strict=True):
+            with stream:
+                plan(given[turn % INPUTS][0], out[turn % INPUTS])
+    cp.cuda.Device().synchronize()
+    for given, out in zip(pairs, outs, strict=True):
+        assert all(bool((y == want).all()) for y, (_, want) in zip(out, given, strict=True))
+
+
+def test_same_bits_on_every_run(strategy, cp, rng):
+    """Floats that round at every step; alone, and beside work that moves the blocks about."""
+    n = sizes(strategy, "f")[2]
+    x, other = cp.asarray(rng.normal(size=n).astype("f")), cp.cuda.Stream(non_blocking=True)
+    busy = cp.zeros(1 << 24, "i")
+    plan = distscan.Plan(MPI.COMM_SELF, n, "f", strategy=strategy, backend="cuda")
+    first = plan(x).view("I")
+    cp.cuda.Device().synchronize()
+    for run in range(20):
+        with other:
+            for _ in range(run % 4):
+                busy += 1
+        assert bool((plan(x).view("I") == first).all()), run
+    np.testing.assert_allclose(
+        host(first).view("f"), np.cumsum(host(x), dtype="d"), rtol=0, atol=1e-7 * n
+    )
+
+
+HOLD = r"""
+extern "C" __global__ void hold(volatile int* go, long long nanoseconds) {
+  extern __shared__ int whole[];  // no other block beside it
+  long long begin, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  do {
+    __nanosleep(1000);
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (!*go && now - begin < nanoseconds);
+}
+"""
+
+
+@contextmanager
+def held(cp, seconds):
+    """Another kernel keeps every second multiprocessor, for no longer than that."""
+    attributes = cp.cuda.Device().attributes
+    memory = cp.cuda.alloc_pinned_memory(4)
+    go = np.frombuffer(memory, np.int32, 1)
+    go[0] = 0
+    kernel = cp.RawKernel(HOLD, "hold")
+    kernel.max_dynamic_shared_size_bytes = shared = attributes["MaxSharedMemoryPerBlockOptin"]
+    arguments = np.uint64(memory.ptr), np.int64(seconds * 1e9)
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        kernel((attributes["MultiProcessorCount"] // 2,), (1,), arguments, shared_mem=shared)
+    try:
+        yield
+    finally:
+        go[0] = 1
+        stream.synchronize()
+
+
+def test_beside_a_kernel_that_does_not_end(strategy, cp, inputs):
+    """Not every block can start: those that have must not wait for those that have not."""
+    n = sizes(strategy)[2]
+    plan = distscan.Plan(MPI.COMM_SELF, n, "i", out_dtype="i", strategy=strategy, backend="cuda")
+    (x, want), *_ = inputs(n)
+    stream = cp.cuda.Stream(non_blocking=True)
+    out = cp.zeros(n, "i")
+    with stream:
+        plan(x, out)  # loads its kernels, which could wait for the other kernel
+        out[...] = 0
+        with held(cp, seconds=3):
+            pass
+        stream.synchronize()
+        with held(cp, seconds=3):
+            begin = time.monotonic()
+            plan(x, out)
+            stream.synchronize()
+            took = time.monotonic() - begin
+    assert bool((out == want).all())
+    assert took < 2, "it waited until the other kernel ended"

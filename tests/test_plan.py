@@ -1,0 +1,528 @@
+"""Plan, and the plans that scan() remembers: decided once, run many times."""
+
+import functools
+import gc
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+from conftest import host
+from data import OPS, exact, expected
+from mpi4py import MPI
+from test_faults import everywhere
+from test_order import COMPOSE, maps, one_by_one
+
+import distscan
+from distscan import agree, local, plan
+from distscan.errors import BackendError, DisagreementError
+
+
+@pytest.fixture
+def planned(xp, comm):
+    """Make a plan for arrays of the library under test."""
+    backend = "cpu" if xp is np else "cuda"
+    return functools.partial(distscan.Plan, comm, backend=backend)
+
+
+def length(mine):
+    return mine.stop - mine.start
+
+
+# ---- right ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("code", "?bIlefD")
+def test_against_numpy(op, code, strategy, planned, xp, cut, rng):
+    """New data at every call, in both forms, into a new array and into a given one."""
+    n = 20011
+    mine = cut(n)
+    run = planned(length(mine), code, op, strategy=strategy)
+    out = run(xp.zeros(length(mine), code))
+    for _ in range(3):
+        x = exact(rng, op, code, n)
+        want = expected(op, x)
+        shard = xp.asarray(x[mine])
+        assert run(shard, out) is out
+        assert out.dtype == want.dtype
+        np.testing.assert_array_equal(host(out), want[mine])
+        fresh = run(shard)
+        assert isinstance(fresh, xp.ndarray)
+        np.testing.assert_array_equal(host(fresh), want[mine])
+        out[...] = 0
+        run.start(shard, out)
+        assert run.wait() is out
+        np.testing.assert_array_equal(host(out), want[mine])
+        np.testing.assert_array_equal(host(shard), x[mine])
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_in_place(halves, strategy, planned, xp, cut, rng):
+    x = exact(rng, "sum", "d", 9973)
+    mine = cut(x.size)
+    run = planned(length(mine), "d", strategy=strategy)
+    y = xp.asarray(x[mine].copy())
+    if halves:
+        run.start(y, y)
+        assert run.wait() is y
+    else:
+        assert run(y, y) is y
+    np.testing.assert_array_equal(host(y), np.cumsum(x)[mine])
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 20001])
+def test_order_is_kept(n, strategy, planned, xp, cut, rng):
+    mine = cut(n)
+    run = planned(length(mine), np.uint64, COMPOSE, strategy=strategy)
+    for _ in range(2):
+        x = maps(rng, n)
+        run.start(xp.asarray(x[mine]))
+        y = run.wait()
+        np.testing.assert_array_equal(host(y), one_by_one(x)[mine])
+        np.testing.assert_array_equal(host(run(xp.asarray(x[mine]))), host(y))
+
+
+@pytest.mark.parametrize("op", ["sum", "max", COMPOSE])
+def test_other_work_meanwhile(op, planned, xp, comm, rng):
+    """Other collectives, of the same communicator too, between start and wait."""
+    x = maps(rng, 100 * comm.size)
+    mine = slice(100 * comm.rank, 100 * comm.rank + 100)
+    want = one_by_one(x) if op is COMPOSE else OPS[op].accumulate(x)
+    run = planned(100, np.uint64, op)
+    shard = xp.asarray(x[mine])
+    run.start(shard)
+    comm.Barrier()
+    assert comm.allreduce(comm.rank) == sum(range(comm.size))
+    np.testing.assert_array_equal(host(distscan.scan(shard, op)), want[mine])
+    np.testing.assert_array_equal(host(run.wait()), want[mine])
+
+
+def test_plans_interleaved(planned, xp, cut, rng):
+    a, b = exact(rng, "sum", "l", 500), exact(rng, "max", "d", 700)
+    sums = planned(length(cut(500)), "l", "sum")
+    maxima = planned(length(cut(700)), "d", "max")
+    sums.start(xp.asarray(a[cut(500)]))
+    maxima.start(xp.asarray(b[cut(700)]))
+    y, z = sums.wait(), maxima.wait()
+    np.testing.assert_array_equal(host(y), np.cumsum(a)[cut(500)])
+    np.testing.assert_array_equal(host(z), np.maximum.accumulate(b)[cut(700)])
+    maxima.start(xp.asarray(b[cut(700)]))
+    sums(xp.asarray(a[cut(500)]), y)
+    np.testing.assert_array_equal(host(maxima.wait()), np.maximum.accumulate(b)[cut(700)])
+    np.testing.assert_array_equal(host(y), np.cumsum(a)[cut(500)])
+
+
+def test_more_plans_than_mpi_has_room_for_operators(comm, rng):
+    """MPI can call 32 Python operators in one process; 40 plans each have one now and then."""
+    x = rng.normal(size=comm.size)
+    plans = [distscan.Plan(comm, 1, "d", "max", backend="cpu") for _ in range(40)]
+    for run in plans:
+        assert run(x[comm.rank : comm.rank + 1])[0] == x[: comm.rank + 1].max()
+
+
+def test_shape_and_type_of_the_result(planned, xp, comm, rng):
+    x = rng.integers(-9, 9, (2 * comm.size, 3), dtype="i2")
+    mine = slice(2 * comm.rank, 2 * comm.rank + 2)
+    run = planned((2, 3), "i2", out_dtype="f")
+    y = run(xp.asarray(x[mine]))
+    assert (y.shape, y.dtype) == ((6,), np.float32)
+    np.testing.assert_array_equal(host(y), np.cumsum(x)[6 * comm.rank :][:6])
+
+
+def test_what_was_decided_can_be_read(planned, xp, comm):
+    run = planned((2, 3), "i2", MPI.SUM)
+    assert (run.comm, run.shape, run.size) == (comm, (2, 3), 6)
+    assert run.op is distscan.operators.BUILTIN["sum"]
+    assert (run.types.x, run.types.acc, run.types.out) == (np.int16, np.int64, np.int64)
+    several = "scan-add" if xp is np else "reduce-scan"
+    assert run.strategy == ("single-pass" if comm.size == 1 else several)
+    assert repr(run) == (
+        f"<distscan.Plan: sum of int16[2, 3] to int64, rank {comm.rank} of {comm.size}, "
+        f"{run.strategy} on {run.backend}>"
+    )
+
+
+# ---- wrong ---------------------------------------------------------------------------------
+
+
+BAD = {
+    "type": (TypeError, "x is object", lambda: {"dtype": object}),
+    "no type": (TypeError, "nonsense", lambda: {"dtype": "nonsense"}),
+    "out type": (TypeError, "dtype is <U", lambda: {"out_dtype": "U3"}),
+    "negative": (ValueError, "negative length", lambda: {"shape": (2, -3)}),
+    "shape": (TypeError, "integer", lambda: {"shape": 2.5}),
+    "op": (ValueError, "unknown operator", lambda: {"op": "mean"}),
+    "axis": (np.exceptions.AxisError, "axis 1", lambda: {"axis": 1}),
+    "strategy": (ValueError, "unknown strategy", lambda: {"strategy": "fast"}),
+    "backend": (ValueError, "unknown backend", lambda: {"backend": "tpu"}),
+    "exclusive": (NotImplementedError, "exclusive", lambda: {"exclusive": True}),
+    "initial": (NotImplementedError, "initial", lambda: {"initial": 0}),
+    "reverse": (NotImplementedError, "reverse", lambda: {"reverse": True}),
+    "segments": (NotImplementedError, "segments", lambda: {"segments": [0]}),
+    "N-d axis": (NotImplementedError, "axis=0", lambda: {"shape": (2, 2), "axis": 0}),
+    "fused": (NotImplementedError, "fused", lambda: {"strategy": "fused"}),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_raise_everywhere(case, comm):
+    """Also where one rank alone is at fault."""
+    kind, message, bad = BAD[case]
+    given = {"shape": 3, "dtype": "d", "backend": "cpu"}
+    if comm.rank == comm.size - 1:
+        given |= bad()
+    everywhere(comm, kind, message, lambda: distscan.Plan(comm, **given))
+
+
+def test_ranks_that_disagree(comm):
+    if comm.size == 1:
+        pytest.skip("one rank cannot disagree")
+    last = comm.rank == comm.size - 1
+    for name, ours, theirs, what in (
+        ("dtype", "d", "f", "dtype of x"),
+        ("op", "sum", "max", "on op"),
+        ("out_dtype", "d", "D", "accumulating dtype"),
+        ("shape", (2, 3), (3, 2), "shape beyond axis 0"),
+        ("strategy", "scan-add", "reduce-scan", "strategy"),
+        ("backend", "cpu", "auto", "backend"),
+    ):
+        given = {"shape": 6, "dtype": "d", "backend": "cpu"} | {name: theirs if last else ours}
+        everywhere(comm, DisagreementError, what, lambda g=given: distscan.Plan(comm, **g))
+
+
+def test_a_backend_for_every_rank(comm, monkeypatch):
+    """The CPU, or an error, on all ranks where one has no GPU."""
+    from distscan import binding
+
+    class Cuda:
+        @staticmethod
+        def count():
+            if comm.rank == comm.size - 1:
+                raise BackendError("no NVIDIA GPU is visible")
+            return 1
+
+    monkeypatch.setattr(binding, "_cuda", lambda: Cuda)
+    assert distscan.Plan(comm, 3, "d").backend == "cpu"
+    everywhere(comm, BackendError, "no NVIDIA", lambda: distscan.Plan(comm, 3, "d", backend="cuda"))
+
+
+def readonly(array):
+    array.flags.writeable = False
+    return array
+
+
+def overlapping(x):
+    base = x.repeat(2)
+    return base[:6], base[5:11]
+
+
+FAULTS = {  # of an array of six elements, what is wrong about (x, out)
+    "shape": (ValueError, "x has shape", lambda x: (x.reshape(2, 3), None)),
+    "type": (TypeError, "x is float32", lambda x: (x.astype("f"), None)),
+    "list": (TypeError, "x is a list", lambda x: (x.tolist(), None)),
+    "masked": (TypeError, "masked", lambda x: (np.ma.masked_array(x), None)),
+    "strides": (ValueError, "x is not contiguous", lambda x: (x[::-1], None)),
+    "out shape": (ValueError, "out has shape", lambda x: (x, np.zeros(7))),
+    "out type": (TypeError, "out is float32", lambda x: (x, x.astype("f"))),
+    "out list": (TypeError, "out is a list", lambda x: (x, x.tolist())),
+    "out strides": (ValueError, "out is not contiguous", lambda x: (x, x.repeat(2)[::2])),
+    "out read-only": (ValueError, "read-only", lambda x: (x, readonly(x.copy()))),
+    "overlap": (ValueError, "overlaps", overlapping),
+}
+
+
+@pytest.mark.parametrize("op", ["sum", "max", COMPOSE])
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_of_one_rank_is_its_own(case, op, strategy, comm, rng):
+    """It raises there, the others get the scan without its shard, and the plan goes on."""
+    kind, message, bad = FAULTS[case]
+    dtype = np.uint64 if op is COMPOSE else np.float64
+    run = distscan.Plan(comm, 6, dtype, op, strategy=strategy, backend="cpu")
+    x = maps(rng, 6 * comm.size) if op is COMPOSE else rng.integers(-9, 9, 6 * comm.size) * 1.0
+    guilty = comm.size // 2
+    mine = slice(6 * comm.rank, 6 * comm.rank + 6)
+    rest = np.concatenate([x[: 6 * guilty], x[6 * guilty + 6 :]])
+    accumulate = one_by_one if op is COMPOSE else OPS[op].accumulate
+
+    def halves(x, out):
+        run.start(x, out)
+        return run.wait()
+
+    for call in (run, halves):
+        if comm.rank == guilty:
+            with pytest.raises(kind, match=message):
+                call(*bad(x[mine]))
+        else:
+            start = mine.start - (6 if comm.rank > guilty else 0)
+            y = call(x[mine], None)
+            np.testing.assert_array_equal(y, accumulate(rest)[start : start + 6])
+        np.testing.assert_array_equal(call(x[mine], None), accumulate(x)[mine])
+
+
+def test_an_operator_that_fails_in_the_exchange(comm):
+    """No rank is given a wrong result: behind the fault, each raises."""
+    if comm.size < 3:
+        pytest.skip("two ranks have no totals to combine")
+
+    def combine(a, b):
+        if np.ndim(b) == 0 and broken:
+            raise ZeroDivisionError("totals do not combine")
+        return a + b
+
+    op = distscan.Operator("fails", combine, "a + b", lambda dtype: dtype.type(0))
+    run = distscan.Plan(comm, 2, "l", op, backend="cpu")
+    x = np.array([comm.rank, 1])
+    for halves in (False, True):
+        raised, broken = False, True
+        try:
+            if halves:
+                run.start(x)
+                run.wait()
+            else:
+                run(x)
+        except (ZeroDivisionError, RuntimeError):
+            raised = True
+        assert raised or comm.rank < 2
+        broken = False
+        y = run(x)
+        assert y[-1] == sum(range(comm.rank + 1)) + comm.rank + 1
+
+
+def test_start_and_wait_come_in_turns(planned, xp, comm):
+    run = planned(2, "l")
+    x = xp.arange(2)
+    with pytest.raises(RuntimeError, match="not started"):
+        run.wait()
+    run.start(x)
+    for again in (run.start, run):
+        with pytest.raises(RuntimeError, match="was started"):
+            again(x)
+    np.testing.assert_array_equal(host(run.wait()), [comm.rank, comm.rank + 1])
+    with pytest.raises(RuntimeError, match="not started"):
+        run.wait()
+    np.testing.assert_array_equal(host(run(x)), [comm.rank, comm.rank + 1])
+
+
+# ---- what a call does not do ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_calls_allocate_nothing(op, strategy, comm, rng):
+    run = distscan.Plan(comm, 30000, "d", op, strategy=strategy, backend="cpu")
+    x = rng.normal(size=30000)
+    out = np.empty_like(x)
+
+    def calls():
+        for _ in range(10):
+            run(x, out)
+            run.start(x, out)
+            run.wait()
+
+    calls()
+    tracemalloc.start()
+    try:
+        calls()
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        calls()
+        gc.collect()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 2000
+    assert peak - before < x.nbytes / 2  # a chunk at most
+
+
+def test_calls_agree_on_nothing(planned, xp, comm, monkeypatch):
+    """Nothing collective but the exchange, and no plan is made."""
+
+    def refuse(*_, **__):
+        raise AssertionError("not in a call")
+
+    watched = type("Watched", (MPI.Intracomm,), {})(comm)
+    run = distscan.Plan(watched, 3, "l", backend="cpu" if xp is np else "cuda")
+    out = xp.empty(3, "l")
+    for name in ("Allreduce", "Iallreduce", "allreduce", "allgather", "bcast", "Barrier"):
+        setattr(type(watched), name, refuse)
+    monkeypatch.setattr(plan, "make", refuse)
+    monkeypatch.setattr(local, "make", refuse)
+    monkeypatch.setattr(agree.Agreement, "__enter__", refuse)
+    run(xp.arange(3), out)
+    run.start(xp.arange(3), out)
+    run.wait()
+    np.testing.assert_array_equal(host(out), np.cumsum(np.arange(3)) + 3 * comm.rank)
+
+
+def test_a_plan_keeps_no_arrays(xp, comm):
+    """Neither a Plan nor what scan() remembers."""
+    if xp is not np:
+        pytest.skip("CuPy arrays take no weak references")
+
+    class Watched(np.ndarray):
+        pass
+
+    run = distscan.Plan(comm, 5, "d", backend="cpu")
+    x, out = np.arange(5.0).view(Watched), np.empty(5).view(Watched)
+    watched = weakref.ref(x), weakref.ref(out)
+    run(x, out)
+    run.start(x, out)
+    run.wait()
+    distscan.scan(x, out=out)
+    distscan.scan(x)
+    del x, out
+    gc.collect()
+    assert [ref() for ref in watched] == [None, None]
+
+
+# ---- the plans that scan() remembers -------------------------------------------------------
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """What local.make was asked for since the test began."""
+    local._cached.cache_clear()
+    calls, make = [], local.make
+
+    def spy(*given, **options):
+        calls.append((given, options))
+        return make(*given, **options)
+
+    monkeypatch.setattr(local, "make", spy)
+    return calls
+
+
+def test_the_same_call_again(made, strategy, xp, cut, rng):
+    n = 3001
+    mine = cut(n)
+    out = xp.empty(length(mine), "d")
+    for _ in range(4):
+        x = exact(rng, "sum", "d", n)
+        distscan.scan(xp.asarray(x[mine]), out=out, strategy=strategy)
+        np.testing.assert_array_equal(host(out), np.cumsum(x)[mine])
+    assert len(made) == 1
+
+
+def test_other_arguments_make_other_plans(made, xp, comm):
+    x = xp.arange(6)
+    several = ["scan-add"] if comm.size > 1 else ["scan-add", "single-pass"]
+    calls = [
+        lambda: distscan.scan(x),
+        lambda: distscan.scan(x, np.maximum),
+        lambda: distscan.scan(x, dtype="f"),
+        lambda: distscan.scan(x, out=xp.empty(6, "d")),
+        lambda: distscan.scan(x[:5]),
+        lambda: distscan.scan(x.reshape(2, 3)),
+        lambda: distscan.scan(x.astype("h")),
+        *(functools.partial(distscan.scan, x, strategy=name) for name in several),
+    ]
+    if comm.size > 1:
+        calls.append(lambda: distscan.scan(x, comm=MPI.COMM_SELF))
+    for count, call in enumerate(calls, 1):
+        first, second = host(call()), host(call())
+        np.testing.assert_array_equal(first, second)
+        assert len(made) == count
+
+
+def test_names_of_one_operator_share_a_plan(made, comm):
+    for op in ("sum", np.add, MPI.SUM):
+        distscan.scan(np.arange(3), op)
+    assert len(made) == 1
+
+
+def test_few_plans_are_kept(made):
+    for n in [*range(40), *range(40)]:
+        distscan.scan(np.zeros(n))
+    assert len(made) == 80
+    assert local._cached.cache_info().currsize == 16
+
+
+def test_one_buffer_as_large_as_a_shard_is_kept(made, xp, comm):
+    """That of scan-add, where the running value is wider than the result."""
+    halves, floats = xp.ones(64, "e"), xp.ones(64, "f")
+    for x, kept, calls in (
+        (floats, 1, 1),
+        (halves, 1, 2),  # forgets the others
+        (floats, 2, 3),
+        (halves, 2, 3),
+        (halves[1:], 1, 4),
+        (halves, 1, 5),
+    ):
+        distscan.scan(x, strategy="scan-add")
+        assert local._cached.cache_info().currsize == kept
+        assert len(made) == calls
+
+
+def test_faults_are_not_remembered(made, comm):
+    for _ in range(2):
+        everywhere(comm, TypeError, "x is object", lambda: distscan.scan(np.zeros(3, object)))
+    assert len(made) == 2
+
+
+def test_threads_share_no_workspace(made):
+    from concurrent.futures import ThreadPoolExecutor
+
+    distscan.scan(np.arange(3), comm=MPI.COMM_SELF)
+    with ThreadPoolExecutor(1) as pool:
+        y = pool.submit(distscan.scan, np.arange(3), comm=MPI.COMM_SELF).result()
+    np.testing.assert_array_equal(y, [0, 1, 3])
+    assert len(made) == 2
+
+
+@pytest.mark.gpu
+def test_streams_share_no_workspace(made, comm):
+    import cupy
+
+    x = cupy.arange(1000)
+    for stream in (cupy.cuda.Stream(), cupy.cuda.Stream()):
+        with stream:
+            distscan.scan(x)
+    assert len(made) == 2
+
+
+def test_some_ranks_remember_and_others_do_not(made, comm, rng):
+    x = rng.integers(-9, 9, 4 * comm.size)
+    mine = slice(4 * comm.rank, 4 * comm.rank + 4)
+    for who in (0, comm.size - 1):
+        distscan.scan(x[mine])
+        if comm.rank == who:
+            local._cached.cache_clear()
+        np.testing.assert_array_equal(distscan.scan(x[mine]), np.cumsum(x)[mine])
+    assert len(made) == 1 + (comm.rank == 0) + (comm.rank == comm.size - 1)
+
+
+def test_ranks_that_disagree_on_remembered_calls(made, comm, rng):
+    if comm.size == 1:
+        pytest.skip("one rank cannot disagree")
+    x = rng.integers(-9, 9, 4 * comm.size) * 1.0
+    mine = slice(4 * comm.rank, 4 * comm.rank + 4)
+    for _ in range(3):
+        for op in ("sum", "max"):
+            np.testing.assert_array_equal(distscan.scan(x[mine], op), OPS[op].accumulate(x)[mine])
+        mixed = "sum" if comm.rank else "max"
+        text = everywhere(comm, DisagreementError, "on op",
+                          lambda op=mixed: distscan.scan(x[mine], op))  # fmt: skip
+        assert "rank 0: max" in text
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("method", ["total", "seed"])
+def test_a_fault_in_a_remembered_call(method, strategy, comm, rng, monkeypatch):
+    from distscan.backends import cpu
+
+    steps = {"scan-add": cpu.ScanAdd, "reduce-scan": cpu.ReduceScan, "single-pass": cpu.SinglePass}
+
+    def full(*_):
+        raise MemoryError("no room")
+
+    x = rng.integers(-9, 9, 4 * comm.size)
+    mine = slice(4 * comm.rank, 4 * comm.rank + 4)
+    for _ in range(2):
+        y = distscan.scan(x[mine], strategy=strategy)
+        np.testing.assert_array_equal(y, np.cumsum(x)[mine])
+        with monkeypatch.context() as patch:
+            if comm.rank == comm.size // 2:
+                patch.setattr(steps[strategy], method, full)
+            everywhere(comm, MemoryError, "no room",
+                       lambda: distscan.scan(x[mine], strategy=strategy))  # fmt: skip
