@@ -60,7 +60,7 @@ struct Patience {
 // the same bits.
 template <class Op, class T>
 struct Gathered {
-  static constexpr int ROWS = WORDS<T> > 2 ? 4 : 10;  // read at once
+  static constexpr int ROWS = WORDS<T> > 2 ? 4 : 9;  // read at once
 
   int64 base = 0;
   Seed<T> before;

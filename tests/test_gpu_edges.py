@@ -60,25 +60,30 @@ def sums(types, n):
     return cupy.asarray(x), cupy.asarray(y)
 
 
+def parts(array):
+    """The same memory without complex types: CuPy's own kernels want these aligned to their size."""
+    return array.view(array.dtype.char.lower()) if array.dtype.kind == "c" else array
+
+
 def check(cp, types, strategy, n, x, want, shift_x, shift_out):
     """Scan the first n elements of x from one address to another."""
     source, target = Placed(cp, n, types.x, shift_x), Placed(cp, n, types.out, shift_out)
-    source.array[...] = x[:n]
+    parts(source.array)[...] = parts(x[:n])
     distscan.scan(
         source.array, comm=MPI.COMM_SELF, dtype=types.acc, out=target.array, strategy=strategy
     )
-    right = (target.array == want[:n]).all() & target.untouched() & source.untouched()
-    right &= (source.array == x[:n]).all()
+    right = (parts(target.array) == parts(want[:n])).all() & target.untouched() & source.untouched()
+    right &= (parts(source.array) == parts(x[:n])).all()
     assert bool(right), f"{n} elements, x {shift_x} and out {shift_out} bytes behind a boundary"
 
 
 def check_in_place(cp, types, strategy, n, x, want, shift):
     target = Placed(cp, n, types.x, shift)
-    target.array[...] = x[:n]
+    parts(target.array)[...] = parts(x[:n])
     distscan.scan(
         target.array, comm=MPI.COMM_SELF, dtype=types.acc, out=target.array, strategy=strategy
     )
-    right = (target.array == want[:n]).all() & target.untouched()
+    right = (parts(target.array) == parts(want[:n])).all() & target.untouched()
     assert bool(right), f"{n} elements in place, {shift} bytes behind a boundary"
 
 
