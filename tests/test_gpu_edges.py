@@ -61,7 +61,7 @@ def sums(types, n):
 
 
 def parts(array):
-    """The same memory without complex types: CuPy's own kernels want these aligned to their size."""
+    """The same memory as reals: CuPy's own kernels want complex numbers aligned to their size."""
     return array.view(array.dtype.char.lower()) if array.dtype.kind == "c" else array
 
 
