@@ -52,7 +52,7 @@ struct Scan {
 
   __device__ void run() const {
     const int warp = warp_index();
-    const int64 drawn = warp == WARPS - 1 ? draw() : 0;
+    const int64 drawn = warp == WARPS - 1 ? draw(true) : 0;
     if (threadIdx.x < SLOTS) {
       const int slot = threadIdx.x;
       ring.drawn[slot].init(1);
@@ -77,8 +77,10 @@ struct Scan {
   // ---- The courier: draws tiles and fetches them ---------------------------------------------
 
   // Draw a tile, in lane 0. Its number is there when a later instruction needs it. The counter is
-  // zero again when every block has drawn one tile too many.
-  __device__ int64 draw() const {
+  // zero again when every block has drawn one tile too many. Where there is a tile for each block,
+  // nothing is drawn: a block takes its own number, and blocks start in that order.
+  __device__ int64 draw(bool first) const {
+    if (shard.tiles <= gridDim.x) return first ? blockIdx.x : shard.tiles;
     if (lane_index() > 0) return 0;
     return atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
   }
@@ -90,7 +92,7 @@ struct Scan {
       int64 tile = broadcast(drawn, 0);
       if (tile == 0 && shard.head > 0) {
         if (lane_index() == 0) scan_head();
-        drawn = draw();
+        drawn = draw(false);
         tile = broadcast(drawn, 0);
       }
       const bool some = tile < shard.tiles;
@@ -102,7 +104,7 @@ struct Scan {
       if (some) {
         fetch(Slots::bytes(slot), x, shard.n, shard.begin<Shape>(tile), shard.end<Shape>(tile),
               ring.full[slot]);
-        drawn = draw();
+        drawn = draw(false);
       } else {
         fetch_nothing(ring.full[slot]);
         ++ends;

@@ -140,11 +140,12 @@ def scan_policies(case: Case) -> Iterator[Any]:
     """Policies like the one in use, with as many slots as there is room for."""
     device = cp.cuda.Device()
     types = cuda._running(case.op, case.types)
-    used = cuda.scan_policy(types, device.compute_capability)
+    processors = device.attributes["MultiProcessorCount"]
+    used = cuda.scan_policy(types, device.compute_capability, LARGE, processors)
     yield used
     room = device.attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
     items = cuda._per_vector(types.x, types.out)
-    for threads, rows in product((128, 256, 384, 512), (4, 6, 8)):
+    for threads, rows in product((256, 384, 512), (2, 4, 6, 8)):
         slots = min(room // (threads * rows * items * types.x.itemsize + 16), 12)
         policy = used._replace(threads=threads, rows=rows, slots=slots)
         if slots >= 2 and policy != used:

@@ -44,9 +44,10 @@ def geometry(types, strategy):
     if strategy == "scan-add":  # it stores the running value
         types = dtypes.Types(types.x, types.acc, types.acc)
     running = cuda._running(operators.BUILTIN["sum"], types)
-    policy = cuda.scan_policy(running, device.compute_capability)
+    processors = device.attributes["MultiProcessorCount"]
+    policy = cuda.scan_policy(running, device.compute_capability, 1 << 40, processors)
     tile = policy.threads * policy.rows * cuda._per_vector(running.x, running.out)
-    return tile, device.attributes["MultiProcessorCount"], policy.slots
+    return tile, processors, policy.slots
 
 
 @functools.lru_cache(maxsize=1)
@@ -111,6 +112,10 @@ def test_edges(codes, strategy, cp):
         sizes = {0, 1, 2, head - 1, head, head + 1, head + 2}
         sizes |= {begin + count * tile + extra
                   for begin in (0, head) for count in tiles for extra in (-1, 0, 1)}  # fmt: skip
+        # Of few elements the tiles are other ones: a whole number of them to each block.
+        for row in {tile // rows for rows in (4, 5, 6, 8)}:
+            for count in (2, 4, 8, 2 * blocks, 4 * blocks, 8 * blocks, 16 * blocks):
+                sizes |= {head + row * count + extra for extra in (-1, 0, 1)}
         for n in sorted(n for n in sizes if n >= 0):
             check(cp, types, strategy, n, x, want, shift_x, shift_out)
             if types.x == types.out and (n < 4 * tile or n > most * tile):

@@ -3,6 +3,7 @@
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import MagicMock, patch
 
@@ -47,7 +48,9 @@ class Asked(NamedTuple):
         return nvrtc.build(f"{self.entry}.cu", dict(self.given), arch)
 
 
-def asked(cases: list[tuple[Any, ...]], arch: str) -> list[Asked]:
+def asked(
+    cases: list[tuple[Any, ...]], arch: str, sizes: tuple[int, ...] = (1 << 40,)
+) -> list[Asked]:
     """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
     kernels: dict[Asked, None] = {}  # in order, each once
 
@@ -65,8 +68,8 @@ def asked(cases: list[tuple[Any, ...]], arch: str) -> list[Asked]:
         for op, x, *types in cases:
             operator = operators.resolve(op)
             resolved = dtypes.resolve(operator, x, *types)
-            for strategy in (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd):
-                strategy(operator, resolved, np.empty(0, x))
+            for n, strategy in product(sizes, (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)):
+                strategy(operator, resolved, np.broadcast_to(np.empty(1, x), n))
     return list(kernels)
 
 
@@ -99,6 +102,7 @@ def faults(kernel, arch):
 def test_compiles_without_spills(arch, comm):
     """Each rank compiles its share; the results are kept between runs."""
     kernels = asked(EVERY if arch == "90" else SOME, arch)
+    kernels += set(asked(SOME, arch, (1 << 10, 1 << 20))) - set(kernels)  # for few elements
     assert {kernel.entry for kernel in kernels} == {"scan", "reduce", "add"}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
         found = pool.map(lambda each: faults(each, arch), kernels[comm.rank :: comm.size])

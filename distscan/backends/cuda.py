@@ -159,18 +159,15 @@ def _per_vector(*dtypes: np.dtype[Any]) -> int:
     return int(max(_VECTOR // max(dtype.itemsize for dtype in dtypes), 1))
 
 
-def _processors() -> int:
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
-
-
 class _Scan:
     """The kernel of ``kernels/scan.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int) -> None:
         types = _running(op, types)
-        chosen = scan_policy(types, cupy.cuda.Device().compute_capability)
+        processors = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+        chosen = scan_policy(types, cupy.cuda.Device().compute_capability, n, processors)
         self._tile = chosen.threads * chosen.rows * _per_vector(types.x, types.out)
-        self._n, self._launch, self._blocks = n, 0, _processors()
+        self._n, self._launch, self._blocks = n, 0, processors
         stride = n // self._tile + 2
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
         self._drawn = cupy.zeros(1, np.uint32)
@@ -214,7 +211,8 @@ class _Reduce:
         types = _running(op, types)
         chosen = reduce_policy(types, cupy.cuda.Device().compute_capability)
         self._step = _LANES * chosen.rows * _per_vector(types.x)
-        self._n, self._launch, self._blocks = n, 0, chosen.blocks * _processors()
+        processors = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+        self._n, self._launch, self._blocks = n, 0, chosen.blocks * processors
         self._totals = cupy.empty(2 * self._blocks, types.acc)
         self._arrived = cupy.zeros(1, np.uint32)
         self._kernel = Kernel(
