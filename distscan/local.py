@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from . import dtypes
 from .agree import Terms
 from .backends import cpu
+from .backends.policy import TextbookPolicy
 from .dtypes import Types
 from .exchange import Exscan
 from .operators import Operator
 
 Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
+BlockScan = Literal["auto", "kogge-stone", "brent-kung", "blelloch", "coarsened"]
 Op = str | np.ufunc | Operator
 
 
@@ -55,6 +57,7 @@ def make(
     dtype: np.dtype[Any] | None = None,
     out: np.dtype[Any] | None = None,
     strategy: Strategy = "auto",
+    block_scan: BlockScan = "auto",
     ranks: int,
 ) -> LocalPlan:
     """Decide everything about scanning a shard of type ``x``; local, no exchange.
@@ -78,6 +81,7 @@ def make(
     elif strategy == "auto":
         # On the CPU both take as long, and one association of floats has no seams between ranks.
         strategy = "scan-add" if gpu is None else "reduce-scan"
+    textbook = _textbook(block_scan, gpu)
     types = dtypes.resolve(op, x, dtype, out)
     backend: Any = cpu
     if gpu is not None:
@@ -98,7 +102,21 @@ def make(
         steps = backend.ScanAdd
     else:
         steps = backend.SinglePass if strategy == "single-pass" else backend.ReduceScan
-    return LocalPlan(op, types, strategy, steps(op, types, like), Exscan(op, types.acc), terms)
+    local = steps(op, types, like) if textbook is None else steps(op, types, like, textbook)
+    return LocalPlan(op, types, strategy, local, Exscan(op, types.acc), terms)
+
+
+def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:
+    """Which textbook kernel scans; None for the fastest that there is."""
+    if block_scan not in get_args(BlockScan):
+        raise ValueError(
+            f"unknown block_scan {block_scan!r}; choose from {', '.join(get_args(BlockScan))}"
+        )
+    if block_scan == "auto":
+        return None
+    if gpu is None:
+        raise ValueError(f"block_scan={block_scan!r}: block scans are a GPU's")
+    return TextbookPolicy(block_scan.title().replace("-", ""))
 
 
 def cached(stream: int, *given: Any, **options: Any) -> LocalPlan:
