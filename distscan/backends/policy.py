@@ -33,7 +33,7 @@ class TextbookPolicy(NamedTuple):
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor must have registers for."""
-        return max(768 // self.threads, 1)
+        return max(512 // self.threads, 1)
 
 
 class ReducePolicy(NamedTuple):
