@@ -1,5 +1,5 @@
 // The scan of a shard in one pass, with the parts that textbooks describe: any block scan of
-// block_scans/, any chain of chains/. For reading and comparing; scan.cuh is faster.
+// block_scans/, any chain of chains/. For reading and comparing: what runs otherwise is scan.cuh.
 //
 //   level   a part is             its total travels by   who combines
 //   thread  one item              registers              the thread, one after the other

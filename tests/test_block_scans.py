@@ -151,11 +151,11 @@ def test_in_place(name, strategy, cp, rng):
 @pytest.mark.parametrize("threads", block_scans.THREADS)
 @pytest.mark.parametrize("struct", [struct for struct, _ in block_scans.BLOCK_SCANS.values()])
 def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
-    """What the benchmark times, on a non-commutative operator; thousands of tiles, then one."""
+    """What the benchmark times, on a non-commutative operator; some hundred tiles, then one."""
     from distscan.backends.cuda import SinglePass
 
     textbook = TextbookPolicy(struct, chain, threads)
-    for n in (3000 * threads * ROWS * 4 + 1, 17):
+    for n in (300 * threads * ROWS * 4 + 1, 17):
         x = maps(rng, n, 16)
         given = cp.asarray(x)
         steps = SinglePass(HALVES, typed("III"), given, textbook)
