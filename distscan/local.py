@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from . import dtypes
 from .agree import Terms
 from .backends import cpu
+from .backends.policy import TextbookPolicy
 from .dtypes import Types
 from .exchange import Exscan
 from .operators import Operator
 
 Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
+BlockScan = Literal["auto", "kogge-stone", "brent-kung", "blelloch", "coarsened"]
 Op = str | np.ufunc | Operator
 
 
@@ -55,6 +57,7 @@ def make(
     dtype: np.dtype[Any] | None = None,
     out: np.dtype[Any] | None = None,
     strategy: Strategy = "auto",
+    block_scan: BlockScan = "auto",
     ranks: int,
 ) -> LocalPlan:
     """Decide everything about scanning a shard of type ``x``; local, no exchange.
@@ -78,12 +81,11 @@ def make(
     elif strategy == "auto":
         # On the CPU both take as long, and one association of floats has no seams between ranks.
         strategy = "scan-add" if gpu is None else "reduce-scan"
+    textbook = _textbook(block_scan, gpu)
     types = dtypes.resolve(op, x, dtype, out)
     backend: Any = cpu
     if gpu is not None:
         from .backends import cuda as backend  # noqa: PLC0415 - a CPU job need not have CuPy
-    # An array like the shard that takes no memory: one element, seen n times.
-    like = np.broadcast_to(backend.empty(1, types.x), (math.prod(shape),))
     terms = Terms(
         {
             "op": op.name,
@@ -98,7 +100,22 @@ def make(
         steps = backend.ScanAdd
     else:
         steps = backend.SinglePass if strategy == "single-pass" else backend.ReduceScan
-    return LocalPlan(op, types, strategy, steps(op, types, like), Exscan(op, types.acc), terms)
+    n = math.prod(shape)
+    local = steps(op, types, n) if textbook is None else steps(op, types, n, textbook)
+    return LocalPlan(op, types, strategy, local, Exscan(op, types.acc), terms)
+
+
+def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:
+    """Which textbook kernel scans; None for the fastest that there is."""
+    if block_scan not in get_args(BlockScan):
+        raise ValueError(
+            f"unknown block_scan {block_scan!r}; choose from {', '.join(get_args(BlockScan))}"
+        )
+    if block_scan == "auto":
+        return None
+    if gpu is None:
+        raise ValueError(f"block_scan={block_scan!r}: block scans are a GPU's")
+    return TextbookPolicy(block_scan.title().replace("-", ""))
 
 
 def cached(stream: int, *given: Any, **options: Any) -> LocalPlan:

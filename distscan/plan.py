@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from . import arrays, binding, dtypes, exchange, operators
 from .agree import agreed
 from .exchange import Comm
-from .local import Op, Strategy, check_axis, check_forms, make
+from .local import BlockScan, Op, Strategy, check_axis, check_forms, make
 
 
 class Plan:
@@ -36,6 +36,9 @@ class Plan:
     backend
         "cpu" takes NumPy arrays, "cuda" CuPy arrays on the GPU that is current now. "auto" is
         "cuda" if every rank has CuPy and a GPU.
+    block_scan
+        How a GPU's thread blocks scan: "auto", the fastest; or one of the literature's, to compare:
+        "kogge-stone", "brent-kung", "blelloch", "coarsened".
     exclusive, initial, reverse, segments
         Not implemented yet.
 
@@ -84,6 +87,7 @@ class Plan:
         out_dtype: DTypeLike | None = None,
         segments: Any = None,
         strategy: Strategy = "auto",
+        block_scan: BlockScan = "auto",
         backend: binding.Name = "auto",
     ) -> None:
         self.comm = exchange.communicator(comm)
@@ -100,6 +104,7 @@ class Plan:
                 operators.resolve(exchange.op_name(op)),
                 dtype=None if out_dtype is None else dtypes.parse(out_dtype),
                 strategy=strategy,
+                block_scan=block_scan,
                 ranks=self.comm.size,
             )
             same.update(made.terms)

@@ -89,7 +89,7 @@ class Case:
 
 def scan(case: Case) -> str:
     """Single-pass: 1 copy."""
-    steps = cuda.SinglePass(case.op, case.types, case.x[0])
+    steps = cuda.SinglePass(case.op, case.types, case.n)
     return case.time(
         lambda i: steps.seed(case.x[i], case.out[i], None), case.types.x, case.types.out
     )
@@ -97,13 +97,13 @@ def scan(case: Case) -> str:
 
 def reduce(case: Case) -> str:
     """Half a copy."""
-    steps = cuda.ReduceScan(case.op, case.types, case.x[0])
+    steps = cuda.ReduceScan(case.op, case.types, case.n)
     return case.time(lambda i: steps.total(case.x[i], case.out[i]), case.types.x, writes=False)
 
 
 def add(case: Case) -> str:
     """1 copy, of the wider type."""
-    steps = cuda.ScanAdd(case.op, case.types, case.x[0])
+    steps = cuda.ScanAdd(case.op, case.types, case.n)
     return case.time(
         lambda i: steps.seed(case.x[i], case.out[i], case.offset),
         case.types.acc,
@@ -124,7 +124,7 @@ def scan_add(case: Case) -> str:
 
 
 def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
-    steps = strategy(case.op, case.types, case.x[0])
+    steps = strategy(case.op, case.types, case.n)
 
     def work(i: int) -> None:
         steps.total(case.x[i], case.out[i])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distscan.bench import __main__ as command
-from distscan.bench import contenders, plot, report, suite, timing
+from distscan.bench import block_scans, contenders, plot, report, suite, timing
 from distscan.bench.case import Case, Data
 from distscan.bench.contenders import CONTENDERS, Contender
 from distscan.bench.machine import Gpu, Host
@@ -280,6 +280,38 @@ def test_device_time(comm, case):
 
 
 SMALL = ("--backend", "cpu", "--contenders", "distscan.scan", "--sizes", "10")
+
+
+@pytest.mark.parametrize("more", [(), ("--plot", "x.svg")])
+def test_block_scans_need_a_gpu(run, more):
+    status, out, err = run("--block-scans", "--backend", "cpu", *more)
+    assert (status, out) == (2, "")
+    assert "--block-scans" in err
+    assert err.count("error") == 1
+
+
+def test_tables_of_block_scans():
+    """Every line is there; what went wrong is said below."""
+
+    def row(name, power, **known):
+        return Row(name, "float32", 1 << power, **known)
+
+    time = {"device_us": Stats(12.34, 12, 13, 11), "share": 0.5}
+    blocks = [row(f"{name} {n}", block_scans.POWER, **time)
+              for name in block_scans.BLOCK_SCANS for n in block_scans.THREADS]  # fmt: skip
+    wrong = row("single-pass", block_scans.POWER, status="wrong", message="element 3")
+    beside = [row("copy", block_scans.POWER, **time), wrong]
+    chains = [row(name, power, **time)
+              for name in (*block_scans.CHAINS, "copy", "single-pass")
+              for power in block_scans.POWERS]  # fmt: skip
+    tables = block_scans.Tables([*beside, *blocks], chains)
+    lines = [line.split() for line in tables.lines()]
+    assert ["brent-kung", "256", "15", "16", "502", "12.3", "0.50"] in lines
+    assert ["look-back", *3 * ["12.3", "0.50"]] in lines
+    assert lines[-1] == ["single-pass:", "wrong:", "element", "3"]
+    found = json.loads(json.dumps(tables.plain()))
+    assert found["counts"]["blelloch"]["64"] == {"steps": 13, "barriers": 13, "work": 183}
+    assert len(found["block_scans"]) == 22
 
 
 def test_json(run, comm, folder):

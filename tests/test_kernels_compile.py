@@ -17,6 +17,8 @@ from distscan.errors import KernelError
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import nvrtc  # noqa: E402
+from distscan.backends.policy import TextbookPolicy  # noqa: E402
+from distscan.bench import block_scans  # noqa: E402
 
 # What dtypes.resolve takes: operator, type of x, accumulating type, type of the result.
 EVERY = [(op, x, dtype) for op in OPS for x in CODES for dtype in (None, x)]
@@ -49,7 +51,10 @@ class Asked(NamedTuple):
 
 
 def asked(
-    cases: list[tuple[Any, ...]], arch: str, sizes: tuple[int, ...] = (1 << 40,)
+    cases: list[tuple[Any, ...]],
+    arch: str,
+    textbook: TextbookPolicy | None = None,
+    sizes: tuple[int, ...] = (1 << 40,),
 ) -> list[Asked]:
     """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
     kernels: dict[Asked, None] = {}  # in order, each once
@@ -69,7 +74,7 @@ def asked(
             operator = operators.resolve(op)
             resolved = dtypes.resolve(operator, x, *types)
             for n, strategy in product(sizes, (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)):
-                strategy(operator, resolved, np.broadcast_to(np.empty(1, x), n))
+                strategy(operator, resolved, n, textbook)
     return list(kernels)
 
 
@@ -102,12 +107,60 @@ def faults(kernel, arch):
 def test_compiles_without_spills(arch, comm):
     """Each rank compiles its share; the results are kept between runs."""
     kernels = asked(EVERY if arch == "90" else SOME, arch)
-    kernels += set(asked(SOME, arch, (1 << 10, 1 << 20))) - set(kernels)  # for few elements
+    kernels += set(asked(SOME, arch, sizes=(1 << 10, 1 << 20))) - set(kernels)  # for few elements
     assert {kernel.entry for kernel in kernels} == {"scan", "reduce", "add"}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
         found = pool.map(lambda each: faults(each, arch), kernels[comm.rank :: comm.size])
         wrong = list(filter(None, found))
     assert not wrong, "\n".join(wrong)
+
+
+BLOCK_SCANS = [struct for struct, _ in block_scans.BLOCK_SCANS.values()]
+CHAINS = list(block_scans.CHAINS.values())
+TEXTBOOK = [("sum", "f"), ("sum", "l"), ("sum", "D"), ("max", "b"), ("sum", "b"), ("sum", "e"),
+            (COMPOSE, "L"), (NIBBLES, "B")]  # fmt: skip
+PAIRS = [*zip(BLOCK_SCANS, [*CHAINS, CHAINS[-1]], strict=True)]
+
+
+def textbooks(arch):
+    """All that Plan and the benchmark ask for; for other GPUs than the first, one of each."""
+    pairs = product(BLOCK_SCANS, CHAINS) if arch == "90" else PAIRS
+    found = [kernel for pair in pairs for kernel in asked(TEXTBOOK, arch, TextbookPolicy(*pair))]
+    for struct, threads in product(BLOCK_SCANS, block_scans.THREADS):
+        found += asked([("sum", "f")], arch, TextbookPolicy(struct, threads=threads))
+    return [kernel for kernel in found if kernel.entry == "textbook"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("arch", ["80", "90", "100", "120"])
+def test_block_scans_compile_without_spills(arch, comm):
+    kernels = textbooks(arch)
+    given = {name: {dict(k.given)[name] for k in kernels}
+             for name in ("DISTSCAN_BLOCK_SCAN", "DISTSCAN_CHAIN")}  # fmt: skip
+    assert given == {"DISTSCAN_BLOCK_SCAN": set(BLOCK_SCANS), "DISTSCAN_CHAIN": set(CHAINS)}
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
+        found = pool.map(lambda each: faults(each, arch), kernels[comm.rank :: comm.size])
+        wrong = list(filter(None, found))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_steps_and_work_are_what_the_benchmark_says():
+    """The kernels' own figures, by the compiler."""
+    lines = ['#include "textbook.cu"', "using namespace distscan;"]
+    for struct, counts in block_scans.BLOCK_SCANS.values():
+        for n in block_scans.THREADS:
+            for name, number in zip(("STEPS", "BARRIERS", "WORK"), counts(n), strict=True):
+                lines.append(f"static_assert({struct}<Op, T, {n}>::{name} == {number});")
+    given = dict(asked([("sum", "f")], "90", TextbookPolicy(BLOCK_SCANS[0]))[0].given)
+    options = [f"-D{name}={value}" for name, value in given.items()]
+    program = nvrtc.nvrtc.createProgram("\n".join(lines), "counts.cu", [], [])
+    folder = f"-I{nvrtc.kernels()}"
+    try:
+        nvrtc.nvrtc.compileProgram(program, ("-arch=sm_90", "-std=c++17", folder, *options))
+    except nvrtc.nvrtc.NVRTCError:
+        pytest.fail(nvrtc.nvrtc.getProgramLog(program))
+    finally:
+        nvrtc.nvrtc.destroyProgram(program)
 
 
 def ptx(kernel):
@@ -130,7 +183,14 @@ def test_accesses_are_16_bytes_wide(kernel):
     assert kernel.entry == "reduce" or re.search(rf"st\.global\.{wide}", text)
 
 
-@pytest.mark.parametrize("kernel", asked([("sum", "e"), *SAME], "90"), ids=str)
+LAUNCHED = asked([("sum", "e"), *SAME], "90") + [
+    kernel for pair in PAIRS for kernel in asked([("sum", "f"), ("sum", "D")], "90",
+                                                 TextbookPolicy(*pair))
+    if kernel.entry == "textbook"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", LAUNCHED, ids=str)
 def test_launches_are_what_was_compiled(kernel):
     """The host's words and the kernel's: the arguments' sizes, the threads of a block."""
     text = ptx(kernel)

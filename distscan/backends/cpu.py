@@ -41,9 +41,9 @@ def synchronize() -> None:
 class ScanAdd:
     """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it."""
 
-    def __init__(self, op: Operator, types: Types, x: NDArray[Any]) -> None:
-        """Allocate what shards like ``x`` [n] need beside their input and output."""
-        self.op, self.types, self.n = op, types, x.size
+    def __init__(self, op: Operator, types: Types, n: int) -> None:
+        """Allocate what shards of ``n`` elements need beside their input and output."""
+        self.op, self.types, self.n = op, types, n
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None if types.acc == types.out else np.empty(self.n, types.acc)
 
@@ -75,9 +75,9 @@ class ScanAdd:
 class ReduceScan:
     """Strategy ``reduce-scan`` on one shard: reduce it, then scan it behind the rank's offset."""
 
-    def __init__(self, op: Operator, types: Types, x: NDArray[Any]) -> None:
-        """Prepare for shards like ``x`` [n]."""
-        self.op, self.types, self.n = op, types, x.size
+    def __init__(self, op: Operator, types: Types, n: int) -> None:
+        """Prepare for shards of ``n`` elements."""
+        self.op, self.types, self.n = op, types, n
 
     empty = ScanAdd.empty
 

@@ -1,6 +1,6 @@
 """The local steps on CuPy arrays: checks, launches. Knows no MPI."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -11,12 +11,13 @@ from ..dtypes import Types
 from ..errors import BackendError
 from ..operators import Operator
 from .kernel import HostTotal, Kernel, definitions, type_name
-from .policy import ADD_THREADS, reduce_policy, scan_policy
+from .policy import ADD_THREADS, TextbookPolicy, reduce_policy, scan_policy
 
 _VECTOR = 16  # bytes per access
 _CACHED = 32 << 20  # bytes that are still in L2 when the scan comes for them
 _LANES = 32
 _HELPERS = 7 * _LANES  # threads of a scan's block beside those that scan
+_RESIDENT = 2048  # threads that a multiprocessor holds at most
 
 
 def empty(n: int, dtype: np.dtype[Any]) -> Any:
@@ -57,9 +58,12 @@ class _Steps:
     workspaces are shared.
     """
 
-    def __init__(self, op: Operator, types: Types, x: Any) -> None:
-        """Compile, and allocate what shards like ``x`` [n] need beside input and output."""
-        self.types, self.n = types, x.size
+    def __init__(self, op: Operator, types: Types, n: int) -> None:
+        """Compile, and allocate what shards of ``n`` elements need beside input and output.
+
+        Strategies also take ``textbook``: the kernel that scans, None for the fastest.
+        """
+        self.types, self.n = types, n
         self._stream: Any = None
 
     def empty(self) -> Any:
@@ -81,9 +85,11 @@ class _Steps:
 class SinglePass(_Steps):
     """Strategy ``single-pass``: scan and store, each element moved once; for one rank."""
 
-    def __init__(self, op: Operator, types: Types, x: Any) -> None:
-        super().__init__(op, types, x)
-        self._scan = _Scan(op, types, self.n)
+    def __init__(
+        self, op: Operator, types: Types, n: int, textbook: TextbookPolicy | None = None
+    ) -> None:
+        super().__init__(op, types, n)
+        self._scan = _scan(op, types, n, textbook)
 
     def total(self, x: Any, out: Any) -> None:
         """Leave everything to ``seed``: nobody waits for the total."""
@@ -98,9 +104,11 @@ class SinglePass(_Steps):
 class ScanAdd(_Steps):
     """Strategy ``scan-add``; each call as in ``cpu.ScanAdd``."""
 
-    def __init__(self, op: Operator, types: Types, x: Any) -> None:
-        super().__init__(op, types, x)
-        self._scan = _Scan(op, Types(types.x, types.acc, types.acc), self.n)
+    def __init__(
+        self, op: Operator, types: Types, n: int, textbook: TextbookPolicy | None = None
+    ) -> None:
+        super().__init__(op, types, n)
+        self._scan = _scan(op, Types(types.x, types.acc, types.acc), self.n, textbook)
         self._add = _Add(op, types, self.n)
         self._total = HostTotal(_running(op, types).acc)
         # A result narrower than the running value is rounded once, after the offset is known.
@@ -124,10 +132,13 @@ class ScanAdd(_Steps):
 class ReduceScan(_Steps):
     """Strategy ``reduce-scan``; each call as in ``cpu.ReduceScan``."""
 
-    def __init__(self, op: Operator, types: Types, x: Any) -> None:
-        super().__init__(op, types, x)
+    def __init__(
+        self, op: Operator, types: Types, n: int, textbook: TextbookPolicy | None = None
+    ) -> None:
+        super().__init__(op, types, n)
         self._x: Any = None
-        self._reduce, self._scan = _Reduce(op, types, self.n), _Scan(op, types, self.n)
+        self._reduce = _Reduce(op, types, n)
+        self._scan = _scan(op, types, n, textbook)
         self._total = HostTotal(_running(op, types).acc)
 
     def total(self, x: Any, out: Any) -> NDArray[Any] | None:
@@ -159,25 +170,60 @@ def _per_vector(*dtypes: np.dtype[Any]) -> int:
     return int(max(_VECTOR // max(dtype.itemsize for dtype in dtypes), 1))
 
 
-class _Scan:
-    """The kernel of ``kernels/scan.cuh``."""
+def _processors() -> int:
+    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
-    def __init__(self, op: Operator, types: Types, n: int) -> None:
-        types = _running(op, types)
-        processors = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
-        chosen = scan_policy(types, cupy.cuda.Device().compute_capability, n, processors)
-        self._tile = chosen.threads * chosen.rows * _per_vector(types.x, types.out)
-        self._n, self._launch, self._blocks = n, 0, processors
+
+def _scan(op: Operator, types: Types, n: int, textbook: TextbookPolicy | None) -> "_Scan":
+    types = _running(op, types)
+    cut = _production(types, n) if textbook is None else _textbook(types, textbook)
+    return _Scan(op, types, n, cut)
+
+
+class _Cut(NamedTuple):
+    """A kernel that scans, and how."""
+
+    entry: str
+    policy: dict[str, int | str]
+    tile: int  # elements
+    threads: int
+    shared: int  # dynamic, in bytes
+    blocks: int  # at most
+    words: int = 1  # published per 4 bytes of a tile's total
+
+
+def _production(types: Types, n: int) -> _Cut:
+    """``kernels/scan.cuh``."""
+    chosen = scan_policy(types, cupy.cuda.Device().compute_capability, n, _processors())
+    tile = chosen.threads * chosen.rows * _per_vector(types.x, types.out)
+    shared = chosen.slots * (tile * types.x.itemsize + 16)
+    return _Cut("scan", chosen._asdict(), tile, chosen.threads + _HELPERS, shared, _processors())
+
+
+def _textbook(types: Types, chosen: TextbookPolicy) -> _Cut:
+    """``kernels/textbook.cuh``; a tile's total there has a prefix beside it."""
+    tile = chosen.threads * chosen.rows * _per_vector(types.x, types.out)
+    shared = tile * max(types.x.itemsize, types.out.itemsize)
+    policy = chosen._asdict() | {"blocks": chosen.blocks}
+    blocks = _RESIDENT // chosen.threads * _processors()
+    return _Cut("textbook", policy, tile, chosen.threads, shared, blocks, words=2)
+
+
+class _Scan:
+    """A kernel that scans a shard in one pass."""
+
+    def __init__(self, op: Operator, types: Types, n: int, cut: _Cut) -> None:
+        self._n, self._launch, self._tile, self._blocks = n, 0, cut.tile, cut.blocks
         stride = n // self._tile + 2
-        self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
+        self._totals = cupy.zeros((cut.words * -(-types.acc.itemsize // 4), stride), np.uint64)
         self._drawn = cupy.zeros(1, np.uint32)
         size = -(-types.acc.itemsize // 8)
         self._kernel = Kernel(
-            "scan",
-            definitions(op, types, **chosen._asdict()),
+            cut.entry,
+            definitions(op, types, **cut.policy),
             [1, 1, 3, 6, size, 1],  # x, y, shard, work, offset, has_offset
-            chosen.threads + _HELPERS,
-            chosen.slots * (self._tile * types.x.itemsize + 16),
+            cut.threads,
+            cut.shared,
         )
         words = self._kernel.words
         words[2] = n
@@ -211,8 +257,7 @@ class _Reduce:
         types = _running(op, types)
         chosen = reduce_policy(types, cupy.cuda.Device().compute_capability)
         self._step = _LANES * chosen.rows * _per_vector(types.x)
-        processors = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
-        self._n, self._launch, self._blocks = n, 0, chosen.blocks * processors
+        self._n, self._launch, self._blocks = n, 0, chosen.blocks * _processors()
         self._totals = cupy.empty(2 * self._blocks, types.acc)
         self._arrived = cupy.zeros(1, np.uint32)
         self._kernel = Kernel(

@@ -43,7 +43,7 @@ def type_name(dtype: np.dtype[Any]) -> str:
     return name
 
 
-def definitions(op: Operator, types: Types, **policy: int) -> dict[str, object]:
+def definitions(op: Operator, types: Types, **policy: int | str) -> dict[str, object]:
     """Return what ``kernels/given.cuh`` asks for."""
     return {
         "DISTSCAN_X": type_name(types.x),

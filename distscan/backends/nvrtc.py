@@ -84,7 +84,7 @@ def _compile(entry: str, options: tuple[str, ...], native: bool) -> tuple[bytes,
 @functools.cache
 def _sources() -> bytes:
     """Everything that an entry may include."""
-    return b"\0".join(path.read_bytes() for path in sorted(kernels().glob("*.cu*")))
+    return b"\0".join(path.read_bytes() for path in sorted(kernels().rglob("*.cu*")))
 
 
 @functools.cache

@@ -21,6 +21,20 @@ class ScanPolicy(NamedTuple):
     slots: int  # tiles in shared memory
 
 
+class TextbookPolicy(NamedTuple):
+    """How ``kernels/textbook.cuh`` is put together and cut: tiles of ``threads * rows`` vectors."""
+
+    block_scan: str  # a struct of kernels/block_scans
+    chain: str = "Rounds"  # of kernels/chains; this one gives floats the same bits on every run
+    threads: int = 256
+    rows: int = 5  # vectors per thread; odd
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that a multiprocessor must have registers for."""
+        return max(512 // self.threads, 1)
+
+
 class ReducePolicy(NamedTuple):
     """How ``kernels/reduce.cuh`` is cut."""
 

@@ -18,7 +18,7 @@ from ..cli import Progress
 from ..errors import DistscanError, LaunchError
 from ..exchange import Comm
 from ..operators import BUILTIN
-from . import plot, report, suite
+from . import block_scans, plot, report, suite
 from .case import Case
 from .contenders import CONTENDERS, Contender
 from .machine import Gpu, Host
@@ -51,6 +51,8 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     with agreed(comm) as same:
         same["the arguments"] = list(argv)
         args, text = _parse(argv)
+        if args is not None and args.plot and args.block_scans:
+            raise ValueError("--plot draws what --block-scans leaves out")
         if args is not None and args.plot and importlib.util.find_spec("matplotlib") is None:
             raise DistscanError("--plot needs matplotlib; install it: pip install '.[bench]'")
     if args is None:
@@ -67,15 +69,21 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     if args.list:
         _list(comm)
         return 0
+    if args.block_scans and (machine.backend, comm.size) != ("cuda", 1):
+        where = f"{comm.size} of backend {machine.backend}"
+        raise agree.everywhere(ValueError(f"--block-scans is for one rank with a GPU, not {where}"))
     chosen = _chosen(args, machine.backend, comm.size)
     able, versions, missing = suite.present(comm, chosen)
     cases = [
         Case(BUILTIN[args.op], x, out, 1 << power, comm.size)
         for x, out in args.types
         for power in args.sizes
+        if not args.block_scans
     ]
     try:
-        rows = suite.run(comm, machine, able, cases, repeat=args.repeat, progress=progress.show)
+        measuring = {"repeat": args.repeat, "progress": progress.show}
+        rows = suite.run(comm, machine, able, cases, **measuring)
+        tables = block_scans.run(comm, machine, **measuring) if args.block_scans else None
     finally:
         progress.clear()
     done = Report(
@@ -91,6 +99,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         repeat=args.repeat,
         cache_bytes=machine.cache,
         results=rows,
+        block_scans=tables,
     )
     with agreed(comm):
         if comm.rank == 0:
@@ -173,6 +182,8 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
         help=f"samples of each, {_LEAST} or more (default: {_LEAST})")  # fmt: skip
     add("--json", metavar="FILE", help="everything as JSON; - is stdout, instead of the tables")
     add("--plot", type=Path, metavar="FILE.svg", help="share of the copy's speed against size")
+    add("--block-scans", action="store_true",
+        help="instead: the block scans and the chains of the literature, on one GPU")  # fmt: skip
     add("--list", action="store_true", help="list the contenders and what is installed")
     try:
         return parser.parse_args(argv), ""

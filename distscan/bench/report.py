@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from textwrap import wrap
 from typing import Any
 
+from .block_scans import Tables
 from .suite import Row, clock
 from .timing import Stats
 
@@ -28,11 +29,14 @@ class Report:
     repeat: int
     cache_bytes: int
     results: list[Row]
+    block_scans: Tables | None = None  # of --block-scans, which asks for nothing else
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"results": [row.plain() for row in self.results]}
+        values["results"] = [row.plain() for row in self.results]
+        tables = values.pop("block_scans")
+        return values | ({} if tables is None else {"block_scans": tables.plain()})
 
 
 def text(report: Report) -> str:
@@ -41,6 +45,8 @@ def text(report: Report) -> str:
     for name in dict.fromkeys(row.type for row in report.results):
         rows = [row for row in report.results if row.type == name]
         lines += ["", *_tables(rows, report.ranks), *_remarks(rows)]
+    if report.block_scans is not None:
+        lines += report.block_scans.lines()
     return "\n".join(lines)
 
 

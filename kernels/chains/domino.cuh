@@ -1,0 +1,34 @@
+// The domino: each tile waits for the one before it, adds its total, and tips the next.
+// Yan, Long and Zhang, "StreamScan: Fast Scan Algorithms for GPUs without Global Barrier
+// Synchronization", 2013, who call it chained; they too number tiles as blocks start.
+//
+//   totals      3    4    2    5
+//   prefixes    3 -> 7 -> 9 -> 14       one trip through L2 per tile
+//
+// The least traffic, and the longest wait: as many trips one after the other as there are tiles.
+#pragma once
+
+#include "peek.cuh"
+
+namespace distscan {
+
+template <class Op, class T>
+struct Domino {
+  Seed<T> offset;  // of all earlier ranks
+
+  // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
+  // lanes.
+  __device__ Seed<T> before(int64 tile, T total, const Workspace& work) {
+    const Totals up_to = prefixes<T>(work.totals);
+    Seed<T> seed = offset;
+    if (tile > 0) {
+      Patience patience;
+      while (!peek(up_to, tile - 1, work.launch, seed.value)) patience.once_more(0);
+      seed.some = true;
+    }
+    if (lane_index() == 0) publish(up_to, tile, join<Op>(seed, total).value, work.launch);
+    return seed;
+  }
+};
+
+}  // namespace distscan

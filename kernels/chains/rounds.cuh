@@ -1,0 +1,30 @@
+// Rounds: every block publishes its tile's total, and reads those of all tiles since its last one,
+// its own among them, all at once. What scan.cuh does too, with warps of their own for it.
+//
+//   blocks      A    B    C    A    B    C
+//   totals      3    4    2    5    1    6
+//   B, tile 1:  3 = 3.  B, tile 4: 3 + (4 + 2 + 5) = 14
+//
+// One trip through L2 per tile whatever the others do, and one fixed tree: the same bits on every
+// run. The most traffic: a word from each tile to each block.
+#pragma once
+
+#include "peek.cuh"
+
+namespace distscan {
+
+template <class Op, class T>
+struct Rounds {
+  Gathered<Op, T> gathered;
+
+  __device__ explicit Rounds(Seed<T> offset) { gathered.before = offset; }
+
+  // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
+  // lanes. `tile` grows from call to call.
+  __device__ Seed<T> before(int64 tile, T total, const Workspace& work) {
+    if (lane_index() == 0) publish(work.totals, tile, total, work.launch);
+    return gathered.up_to(tile, work.totals, work.launch);
+  }
+};
+
+}  // namespace distscan

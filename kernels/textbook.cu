@@ -1,0 +1,26 @@
+// The kernel that scans a shard with a block scan and a chain of choice.
+//   DISTSCAN_BLOCK_SCAN   KoggeStone, BrentKung, Blelloch, Coarsened
+//   DISTSCAN_CHAIN        Domino, LookBack, Rounds
+#include "block_scans/blelloch.cuh"
+#include "block_scans/brent_kung.cuh"
+#include "block_scans/coarsened.cuh"
+#include "block_scans/kogge_stone.cuh"
+#include "chains/domino.cuh"
+#include "chains/look_back.cuh"
+#include "chains/rounds.cuh"
+#include "given.cuh"
+#include "textbook.cuh"
+
+namespace distscan {
+
+using TextbookShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>()>;
+using BlockScan = DISTSCAN_BLOCK_SCAN<Op, T, DISTSCAN_THREADS>;
+using Chain = DISTSCAN_CHAIN<Op, T>;
+
+// The parameters are distscan_scan's; behind its totals there is room for as many prefixes.
+DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
+distscan_textbook(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset) {
+  textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work, Seed<T>{offset, has_offset});
+}
+
+}  // namespace distscan
