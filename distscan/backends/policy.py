@@ -51,7 +51,8 @@ def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
 
     sm_90, 1 GiB, policy (256, 6, 9): float32 538 us, float64 544, complex128 690, uint16 min 534;
     with other rows or threads 533 to 620, with fewer slots 550 to 600. int8 max (256, 5, 11) 588,
-    int8 to int64 (384, 8, 12) 329 to 355. Other architectures take the same shape, as far as it fits.
+    int8 to int64 (384, 8, 12) 329 to 355. Other architectures take the same shape, as far as it
+    fits.
     """
     shared = _SHARED.get(arch, 99) * 1024 - 128
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
