@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 _DLPACK_HOST = {1, 3, 11}  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
@@ -48,24 +47,23 @@ def _is_cupy(x: Any) -> bool:
 
 def overlap(x: Any, target: Any) -> bool:
     """Whether writing ``target`` may change elements of ``x`` that are still to be read."""
-    if is_cuda(x):
+    if x is target:
+        return False
+    begin, other = _address(x), _address(target)
+    if x.flags.c_contiguous and target.flags.c_contiguous:
+        shares = begin < other + target.nbytes and other < begin + x.nbytes
+    elif is_cuda(x):
         import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-        shares, begins = cupy.may_share_memory, _cuda_address
+        shares = cupy.may_share_memory(x, target)
     else:
-        shares, begins = np.may_share_memory, _host_address
-    if x is target or not shares(x, target):
-        return False
+        shares = np.may_share_memory(x, target)
     alike = x.strides == target.strides and x.dtype == target.dtype
-    return not (alike and begins(x) == begins(target))
+    return bool(shares) and not (alike and begin == other)
 
 
-def _cuda_address(array: Any) -> int:
-    return int(array.data.ptr)
-
-
-def _host_address(array: NDArray[Any]) -> int:
-    return array.ctypes.data
+def _address(array: Any) -> int:
+    return int(array.data.ptr if is_cuda(array) else array.ctypes.data)
 
 
 def gpu(array: Any) -> int | None:
