@@ -1,4 +1,4 @@
-// What the compiler is given, by backends/cuda.py: one operator and one set of types.
+// What the compiler is given, by backends/kernel.py: one operator and one set of types.
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
 //   DISTSCAN_COMBINE                       the operator: an expression of a (earlier), b (later)
 //   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged

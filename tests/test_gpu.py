@@ -86,6 +86,15 @@ def test_current_stream_and_device(cp, comm, rng):
     assert cp.cuda.Device().id == device
 
 
+def test_numbers_cut_to_a_narrow_type(strategy, cp, comm, rng):
+    """Each element is cut before it is compared: the maximum of 300 and 50 as int8 is 50."""
+    x = rng.integers(-(2**31), 2**31, 70001).astype("i")
+    part = mine(comm, x.size)
+    for op in OPS:
+        y = distscan.scan(cp.asarray(x[part]), op, dtype="b", strategy=strategy)
+        np.testing.assert_array_equal(host(y), OPS[op].accumulate(x.astype("b"))[part])
+
+
 def test_same_answer_as_the_host(cp, comm, rng):
     for op in OPS:
         x = exact(rng, op, "i", 70001)

@@ -258,3 +258,16 @@ def test_products_wrap_before_they_are_widened(kernel):
 
 def test_an_older_nvrtc_gives_ptx():
     assert ptx(REDUCE).startswith(".visible .entry distscan_reduce")
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "acc", "running"),
+    [("max", "b", "b", "i"), ("min", "B", "H", "I"), ("sum", "?", "b", "i"), ("max", "?", "?", "I"),
+     ("max", "i", "b", "b"), ("max", "d", "h", "h"), ("max", "b", "B", "B"), ("sum", "?", "?", "?"),
+     (NIBBLES, "B", "B", "B"), ("sum", "f", "f", "f")],
+)  # fmt: skip
+def test_narrow_integers_run_in_32_bits(op, x, acc, running):
+    """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
+    operator = operators.resolve(op)
+    types = cuda._running(operator, dtypes.resolve(operator, x, acc))
+    assert types.acc.char == running
