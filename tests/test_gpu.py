@@ -92,7 +92,7 @@ def test_numbers_cut_to_a_narrow_type(strategy, cp, comm, rng):
     part = mine(comm, x.size)
     for op in OPS:
         y = distscan.scan(cp.asarray(x[part]), op, dtype="b", strategy=strategy)
-        np.testing.assert_array_equal(host(y), OPS[op].accumulate(x.astype("b"))[part])
+        np.testing.assert_array_equal(host(y), OPS[op].accumulate(x.astype("b"), dtype="b")[part])
 
 
 def test_same_answer_as_the_host(cp, comm, rng):
