@@ -4,6 +4,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import MagicMock, patch
 
@@ -13,10 +14,10 @@ from data import CODES, OPS
 from test_order import COMPOSE, NIBBLES
 
 from distscan import dtypes, operators
-from distscan.errors import KernelError
+from distscan.errors import BackendError, KernelError
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import nvrtc  # noqa: E402
+from distscan.backends import kernel, nvrtc  # noqa: E402
 from distscan.backends.policy import TextbookPolicy  # noqa: E402
 from distscan.bench import block_scans  # noqa: E402
 
@@ -271,3 +272,9 @@ def test_narrow_integers_run_in_32_bits(op, x, acc, running):
     operator = operators.resolve(op)
     types = cuda._running(operator, dtypes.resolve(operator, x, acc))
     assert types.acc.char == running
+
+
+def test_gpus_that_are_too_old():
+    kernel.check_device(SimpleNamespace(id=0, compute_capability="120"))
+    with pytest.raises(BackendError, match=r"GPU 1 has compute capability 7.5; 8.0 \(A100\)"):
+        kernel.check_device(SimpleNamespace(id=1, compute_capability="75"))

@@ -10,7 +10,7 @@ from .. import operators
 from ..dtypes import Types
 from ..errors import BackendError
 from ..operators import Operator
-from .kernel import HostTotal, Kernel, definitions, type_name
+from .kernel import HostTotal, Kernel, check_device, definitions, type_name
 from .policy import ADD_THREADS, TextbookPolicy, reduce_policy, scan_policy
 
 _VECTOR = 16  # bytes per access
@@ -345,6 +345,7 @@ def bind(local_rank: int) -> tuple[str, str]:
     device = cupy.cuda.Device(local_rank % count())
     try:
         device.use()
+        check_device(device)
         name: bytes = cupy.cuda.runtime.getDeviceProperties(device.id)["name"]
         return name.decode(), str(device.pci_bus_id)
     except cupy.cuda.runtime.CUDARuntimeError as error:

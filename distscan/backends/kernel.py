@@ -9,7 +9,7 @@ from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
 from ..dtypes import Types
-from ..errors import KernelError
+from ..errors import BackendError, KernelError
 from ..operators import Operator
 from . import nvrtc
 
@@ -30,9 +30,20 @@ _TYPES = {
     "c8": "complex<float>",
     "c16": "complex<double>",
 }
+_OLDEST = 80  # compute capability: asynchronous copies and their barriers
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NOT_READY = 600  # cudaErrorNotReady
 _POLLS = 1 << 14  # between two looks at whether the stream is still at work
+
+
+def check_device(device: Any) -> None:
+    """Refuse a GPU that is too old for the kernels."""
+    arch = device.compute_capability
+    if int(arch) < _OLDEST:
+        raise BackendError(
+            f"GPU {device.id} has compute capability {arch[:-1]}.{arch[-1]}; "
+            f"{_OLDEST / 10} (A100) or later is needed"
+        )
 
 
 def type_name(dtype: np.dtype[Any]) -> str:
@@ -71,6 +82,7 @@ class Kernel:
         ``threads`` is the size of a block and ``shared`` its dynamic shared memory in bytes.
         """
         device = cupy.cuda.Device()
+        check_device(device)
         self._function = _load(entry, tuple(given.items()), device.compute_capability, device.id)
         self._block = threads, 1, 1, shared
         if shared:
