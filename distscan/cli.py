@@ -3,52 +3,25 @@
 import argparse
 import json
 import math
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from time import monotonic
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from . import __version__, agree, exchange
+from . import __version__, command
 from .agree import agreed
-from .errors import DistscanError, LaunchError
+from .command import Parser, Progress
 from .exchange import Comm
 from .job import PHASES, Job, Report, perform
 from .local import Strategy
 from .operators import BUILTIN
 
-# A bad argument or a bad input; anything else ends with status 1.
-_USAGE = (TypeError, ValueError, NotImplementedError)
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on every rank; return the exit status, the same on each."""
-    argv = sys.argv[1:] if argv is None else argv
-    try:
-        comm = exchange.communicator(None)
-    except LaunchError as error:
-        return _fail(error) if exchange.launched_rank() == 0 else 1
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # to clean up as for Ctrl-C
-    try:
-        return _main(comm, argv)
-    except Exception as error:
-        if comm.size > 1 and not agree.is_agreed(error):
-            # A fault outside every agreed step is a bug; the other ranks must not wait for it.
-            _fail(error)
-            comm.Abort(1)
-        return _fail(error) if comm.rank == 0 else _status(error)
-    except KeyboardInterrupt:
-        if comm.rank == 0:
-            _fail(RuntimeError("interrupted"))
-        if comm.size > 1:
-            comm.Abort(130)
-        return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return command.run("distscan", _main, argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
@@ -72,36 +45,12 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     return 0
 
 
-def _fail(error: Exception) -> int:
-    message = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, (DistscanError, *_USAGE, MemoryError, OSError, RuntimeError)):
-        message = f"{type(error).__name__}: {message}"
-    print(f"distscan: error: {message}", file=sys.stderr, flush=True)
-    return _status(error)
-
-
-def _status(error: Exception) -> int:
-    return 2 if isinstance(error, _USAGE) else 1
-
-
 # ---- arguments -----------------------------------------------------------------------------
-
-
-class _Parser(argparse.ArgumentParser):
-    """Raises what argparse prints, so that the ranks can agree on it first."""
-
-    text = ""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; python -m distscan --help lists the arguments")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        self.text += message
 
 
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
     """Return the arguments, or None and the text that --help or --version asks for."""
-    parser = _Parser(
+    parser = Parser(
         prog="python -m distscan",
         description="Prefix scan of a .npy file, shared among MPI ranks, one GPU per rank.",
         epilog="example: mpirun -n 8 python -m distscan input.npy",
@@ -154,38 +103,6 @@ def _job(args: argparse.Namespace) -> Job:
 
 
 # ---- progress and report -------------------------------------------------------------------
-
-
-class Progress:
-    """One line on stderr: rewritten in place on a terminal, one per phase elsewhere."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet = quiet or sys.stderr is None
-        self.terminal = not self.quiet and sys.stderr.isatty()
-        self.phase, self.next = "", 0.0
-
-    def show(self, phase: str, done: int, size: int) -> None:
-        """Say how far rank 0 is; every rank has about as much to do."""
-        now = monotonic()
-        if self.quiet or (phase == self.phase and (not self.terminal or now < self.next)):
-            return
-        self.phase, self.next = phase, now + 0.1
-        if self.terminal:
-            share = f" {done / size:4.0%}" if size else ""
-            print(f"\r\033[Kdistscan: {phase}{share}", end="", file=sys.stderr, flush=True)
-        else:
-            print(f"distscan: {phase}", file=sys.stderr, flush=True)
-
-    def warn(self, message: str) -> None:
-        """Print a warning on rank 0."""
-        if not self.quiet:
-            self.clear()
-            print(f"distscan: warning: {message}", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Leave the terminal's line empty for what comes next."""
-        if self.terminal and self.phase and not self.quiet:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _text(report: Report, *, checked: bool) -> str:

@@ -58,7 +58,7 @@ def communicator(comm: Comm | None) -> Comm:
         if MPI.COMM_WORLD.size == 1 and (launched := _variable(_LAUNCHED_RANKS) or 1) > 1:
             raise LaunchError(
                 f"the launcher started {launched} ranks but MPI sees 1: mpirun and the MPI that "
-                f"mpi4py loaded ({library()}) differ; use the mpirun of that MPI"
+                f"mpi4py loaded ({mpi_version()}) differ; use the mpirun of that MPI"
             )
         return MPI.COMM_WORLD
     if comm == MPI.COMM_NULL:
@@ -91,7 +91,7 @@ def launched_rank() -> int:
     return _variable(_LAUNCHED_RANK) or 0
 
 
-def library() -> str:
+def mpi_version() -> str:
     """Name the MPI library and its version, such as "MPICH 4.3.0"."""
     first = MPI.Get_library_version().strip("\0 \n").partition("\n")[0].partition(",")[0]
     return " ".join(first.replace("Version:", "").split())

@@ -197,14 +197,4 @@ __device__ void store(T* p /* [count] */, int64 count, int warp, const Rows<T, S
   }
 }
 
-template <class To, class From, class Shape>
-__device__ Rows<To, Shape> convert(const Rows<From, Shape>& from) {
-  Rows<To, Shape> to;
-#pragma unroll
-  for (int r = 0; r < Shape::ROWS; ++r)
-#pragma unroll
-    for (int i = 0; i < Shape::ITEMS; ++i) to.row[r].item[i] = convert<To>(from.row[r].item[i]);
-  return to;
-}
-
 }  // namespace distscan

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from .. import __version__, agree, binding, exchange
+from .. import __version__, agree, binding, command, exchange
 from ..agree import agreed
-from ..cli import Progress
-from ..errors import DistscanError, LaunchError
+from ..command import Parser, Progress
+from ..errors import DistscanError
 from ..exchange import Comm
 from ..operators import BUILTIN
 from . import block_scans, plot, report, suite
@@ -24,27 +24,13 @@ from .contenders import CONTENDERS, Contender
 from .machine import Gpu, Host
 from .report import Report
 
-_USAGE = (TypeError, ValueError, NotImplementedError)  # exit status 2, anything else 1
 _LEAST = 11  # samples
 _LARGEST = 36  # 2^36 elements
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run on every rank; return the exit status, the same on each."""
-    argv = sys.argv[1:] if argv is None else argv
-    try:
-        comm = exchange.communicator(None)
-    except LaunchError as error:
-        return _fail(error) if exchange.launched_rank() == 0 else 1
-    try:
-        return _main(comm, argv)
-    except (Exception, KeyboardInterrupt) as error:
-        alone = comm.size > 1 and not (isinstance(error, Exception) and agree.is_agreed(error))
-        if comm.rank == 0 or alone:
-            _fail(error)
-        if alone:  # the other ranks must not wait for this one
-            comm.Abort(1)
-        return _status(error)
+    return command.run("distscan.bench", _main, argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
@@ -92,7 +78,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         backend=machine.backend,
         ranks=comm.size,
         nodes=bound.nodes,
-        mpi=exchange.library(),
+        mpi=exchange.mpi_version(),
         versions=_versions(machine) | _of_libraries(versions),
         missing=missing,
         op=args.op,
@@ -148,21 +134,9 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
 # ---- arguments -----------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises what argparse prints, so that the ranks can agree on it first."""
-
-    text = ""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; python -m distscan.bench --help lists the arguments")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        self.text += message
-
-
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
     """Return the arguments, or None and the text of --help."""
-    parser = _Parser(
+    parser = Parser(
         prog="python -m distscan.bench",
         description="distscan, a plain copy and the peers that are installed, side by side.",
         epilog="example: mpirun -n 4 python -m distscan.bench --sizes 20:30 --plot bench.svg",
@@ -269,18 +243,6 @@ def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
 def _print(comm: Comm, text: str) -> None:
     if comm.rank == 0:
         print(text, flush=True)
-
-
-def _fail(error: BaseException) -> int:
-    message = " ".join(str(error).split())
-    if not isinstance(error, (DistscanError, *_USAGE, MemoryError, OSError, RuntimeError)):
-        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    print(f"distscan.bench: error: {message}", file=sys.stderr, flush=True)
-    return _status(error)
-
-
-def _status(error: BaseException) -> int:
-    return 2 if isinstance(error, _USAGE) else 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 if __name__ == "__main__":

@@ -33,9 +33,7 @@ class Row:
     device_us: Stats | None = None
     wall_us: Stats | None = None
     moved: int | None = None  # bytes per rank, where they are known
-    share: float | None = (
-        None  # of the copy's bytes per second, by moving what a perfect scan moves
-    )
+    share: float | None = None  # of the copy's speed, for the bytes that a perfect scan moves
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""

@@ -1,0 +1,164 @@
+"""The plans that scan() remembers."""
+
+import functools
+
+import numpy as np
+import pytest
+from conftest import host
+from data import OPS, exact
+from mpi4py import MPI
+from test_faults import everywhere
+from test_plan import length
+
+import distscan
+from distscan import local
+from distscan.errors import DisagreementError
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """What local.make was asked for since the test began."""
+    local._cached.cache_clear()
+    calls, make = [], local.make
+
+    def spy(*given, **options):
+        calls.append((given, options))
+        return make(*given, **options)
+
+    monkeypatch.setattr(local, "make", spy)
+    return calls
+
+
+def test_the_same_call_again(made, strategy, xp, cut, rng):
+    n = 3001
+    mine = cut(n)
+    out = xp.empty(length(mine), "d")
+    for _ in range(4):
+        x = exact(rng, "sum", "d", n)
+        distscan.scan(xp.asarray(x[mine]), out=out, strategy=strategy)
+        np.testing.assert_array_equal(host(out), np.cumsum(x)[mine])
+    assert len(made) == 1
+
+
+def test_other_arguments_make_other_plans(made, xp, comm):
+    x = xp.arange(6)
+    several = ["scan-add"] if comm.size > 1 else ["scan-add", "single-pass"]
+    calls = [
+        lambda: distscan.scan(x),
+        lambda: distscan.scan(x, np.maximum),
+        lambda: distscan.scan(x, dtype="f"),
+        lambda: distscan.scan(x, out=xp.empty(6, "d")),
+        lambda: distscan.scan(x[:5]),
+        lambda: distscan.scan(x.reshape(2, 3)),
+        lambda: distscan.scan(x.astype("h")),
+        *(functools.partial(distscan.scan, x, strategy=name) for name in several),
+    ]
+    if comm.size > 1:
+        calls.append(lambda: distscan.scan(x, comm=MPI.COMM_SELF))
+    for count, call in enumerate(calls, 1):
+        first, second = host(call()), host(call())
+        np.testing.assert_array_equal(first, second)
+        assert len(made) == count
+
+
+def test_names_of_one_operator_share_a_plan(made, comm):
+    for op in ("sum", np.add, MPI.SUM):
+        distscan.scan(np.arange(3), op)
+    assert len(made) == 1
+
+
+def test_few_plans_are_kept(made):
+    for n in [*range(40), *range(40)]:
+        distscan.scan(np.zeros(n))
+    assert len(made) == 80
+    assert local._cached.cache_info().currsize == 16
+
+
+def test_one_buffer_as_large_as_a_shard_is_kept(made, xp, comm):
+    """That of scan-add, where the running value is wider than the result."""
+    halves, floats = xp.ones(64, "e"), xp.ones(64, "f")
+    for x, kept, calls in (
+        (floats, 1, 1),
+        (halves, 1, 2),  # forgets the others
+        (floats, 2, 3),
+        (halves, 2, 3),
+        (halves[1:], 1, 4),
+        (halves, 1, 5),
+    ):
+        distscan.scan(x, strategy="scan-add")
+        assert local._cached.cache_info().currsize == kept
+        assert len(made) == calls
+
+
+def test_faults_are_not_remembered(made, comm):
+    for _ in range(2):
+        everywhere(comm, TypeError, "x is object", lambda: distscan.scan(np.zeros(3, object)))
+    assert len(made) == 2
+
+
+def test_threads_share_no_workspace(made):
+    from concurrent.futures import ThreadPoolExecutor
+
+    distscan.scan(np.arange(3), comm=MPI.COMM_SELF)
+    with ThreadPoolExecutor(1) as pool:
+        y = pool.submit(distscan.scan, np.arange(3), comm=MPI.COMM_SELF).result()
+    np.testing.assert_array_equal(y, [0, 1, 3])
+    assert len(made) == 2
+
+
+@pytest.mark.gpu
+def test_streams_share_no_workspace(made, comm):
+    import cupy
+
+    x = cupy.arange(1000)
+    for stream in (cupy.cuda.Stream(), cupy.cuda.Stream()):
+        with stream:
+            distscan.scan(x)
+    assert len(made) == 2
+
+
+def test_some_ranks_remember_and_others_do_not(made, comm, rng):
+    x = rng.integers(-9, 9, 4 * comm.size)
+    mine = slice(4 * comm.rank, 4 * comm.rank + 4)
+    for who in (0, comm.size - 1):
+        distscan.scan(x[mine])
+        if comm.rank == who:
+            local._cached.cache_clear()
+        np.testing.assert_array_equal(distscan.scan(x[mine]), np.cumsum(x)[mine])
+    assert len(made) == 1 + (comm.rank == 0) + (comm.rank == comm.size - 1)
+
+
+def test_ranks_that_disagree_on_remembered_calls(made, comm, rng):
+    if comm.size == 1:
+        pytest.skip("one rank cannot disagree")
+    x = rng.integers(-9, 9, 4 * comm.size) * 1.0
+    mine = slice(4 * comm.rank, 4 * comm.rank + 4)
+    for _ in range(3):
+        for op in ("sum", "max"):
+            np.testing.assert_array_equal(distscan.scan(x[mine], op), OPS[op].accumulate(x)[mine])
+        mixed = "sum" if comm.rank else "max"
+        text = everywhere(comm, DisagreementError, "on op",
+                          lambda op=mixed: distscan.scan(x[mine], op))  # fmt: skip
+        assert "rank 0: max" in text
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("method", ["total", "seed"])
+def test_a_fault_in_a_remembered_call(method, strategy, comm, rng, monkeypatch):
+    from distscan.backends import cpu
+
+    steps = {"scan-add": cpu.ScanAdd, "reduce-scan": cpu.ReduceScan, "single-pass": cpu.SinglePass}
+
+    def full(*_):
+        raise MemoryError("no room")
+
+    x = rng.integers(-9, 9, 4 * comm.size)
+    mine = slice(4 * comm.rank, 4 * comm.rank + 4)
+    for _ in range(2):
+        y = distscan.scan(x[mine], strategy=strategy)
+        np.testing.assert_array_equal(y, np.cumsum(x)[mine])
+        with monkeypatch.context() as patch:
+            if comm.rank == comm.size // 2:
+                patch.setattr(steps[strategy], method, full)
+            everywhere(comm, MemoryError, "no room",
+                       lambda: distscan.scan(x[mine], strategy=strategy))  # fmt: skip
