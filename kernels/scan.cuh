@@ -15,9 +15,36 @@
 // waits for one trip through L2, and floats come out the same on every run.
 #pragma once
 
+#include "fetch.cuh"
 #include "shard.cuh"
+#include "stretch.cuh"
 
 namespace distscan {
+
+// The slots of a ring of tiles, in dynamic shared memory.
+template <class Shape, int SLOTS, class X>
+struct Slots {
+  static constexpr int BYTES = Shape::SIZE * sizeof(X) + 16;
+
+  __device__ static unsigned char* bytes(int slot) {
+    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][BYTES]
+    return slots + slot * BYTES;
+  }
+  // Where the elements from x + begin on lie in a slot that they were fetched into.
+  __device__ static const X* items(int slot, const X* x, int64 begin) {
+    return reinterpret_cast<const X*>(bytes(slot) + phase(x + begin));
+  }
+  // A slot's barriers count its turns: turn 0 is slot 0's first, turn SLOTS its second.
+  __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
+};
+
+// Reducers read a stretch by 16 bytes per lane, if that fills whole rows.
+template <class Shape, class X>
+using Reading = typename Choose<
+    Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
+    distscan::Shape<Shape::THREADS, Shape::ROWS * Shape::ITEMS / items_per_vector<X>(),
+                    items_per_vector<X>()>,
+    Shape>::type;
 
 // What the warps of a block share beside the tiles themselves.
 template <class T, int WARPS, int SLOTS>
