@@ -143,7 +143,7 @@ class Plan:
         with self._device:
             try:
                 shard, target, out = self._checked(x, out)
-                total = self._local.total(shard, target)
+                total = self._local.total(shard, target, soon=True)
             except BaseException:
                 self._exscan(self.comm, None)  # the other ranks count on this one's part
                 raise

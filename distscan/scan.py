@@ -135,7 +135,7 @@ def run(
     begin = perf_counter()
     fault: BaseException | None = None
     try:
-        total = plan.local.total(x, out)  # 1. each rank finds the total of its shard
+        total = plan.local.total(x, out, soon=True)  # 1. each rank finds the total of its shard
     except BaseException as error:  # the other ranks count on this one's part in the exchange
         total, fault = None, error
     before_exchange()

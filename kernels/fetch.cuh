@@ -11,6 +11,14 @@ __device__ inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
+// compute-sanitizer's racecheck does not follow one lane that arrives for its warp: for it alone,
+// every lane does (CONTRIBUTING.md).
+#ifdef DISTSCAN_EVERY_LANE_ARRIVES
+constexpr int ARRIVALS_PER_WARP = LANES;
+#else
+constexpr int ARRIVALS_PER_WARP = 1;
+#endif
+
 // An mbarrier: `wait(parity)` passes once the phase of that parity has seen all its arrivals.
 struct Barrier {
   unsigned long long state;
@@ -22,6 +30,11 @@ struct Barrier {
   __device__ void arrive() {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(address())
                  : "memory");
+  }
+  // Arrive once for the whole warp, after all its lanes' accesses.
+  __device__ void arrive_by_warp() {
+    __syncwarp();
+    if (lane_index() < ARRIVALS_PER_WARP) arrive();
   }
   __device__ void wait(unsigned parity) const {
     for (Patience patience; !passed(parity);) patience.once_more(0);
@@ -56,7 +69,7 @@ __device__ inline void barriers_are_ready() {
 
 // How often one fetch, or one skip, arrives at its barrier.
 #if __CUDA_ARCH__ >= 900
-constexpr int FETCH_ARRIVALS = 1;
+constexpr int FETCH_ARRIVALS = ARRIVALS_PER_WARP;
 #else
 constexpr int FETCH_ARRIVALS = 2 * LANES;
 #endif
@@ -70,7 +83,7 @@ __device__ int phase(const T* p) {
 // Arrive as often as a fetch does, by one warp, with nothing fetched.
 __device__ inline void fetch_nothing(Barrier& full) {
 #if __CUDA_ARCH__ >= 900
-  if (lane_index() == 0) full.arrive();
+  full.arrive_by_warp();
 #else
   full.arrive();
   full.arrive();
@@ -115,6 +128,8 @@ __device__ void fetch(unsigned char* slot, const X* x /* [n] */, int64 n, int64 
           "[%3];" ::"r"(shared_address(slot + (begin - origin))),
           "l"(begin), "r"(bytes), "r"(full.address())
           : "memory");
+  } else if (lane < ARRIVALS_PER_WARP) {
+    full.arrive();
   }
 #else
   for (Address from = begin + lane * 16; from < stop; from += LANES * 16)

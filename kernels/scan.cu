@@ -8,8 +8,9 @@ namespace distscan {
 using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>()>;
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + 7 * LANES, 1)
-distscan_scan(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset) {
-  scan<Op, ScanShape, DISTSCAN_SLOTS>(x, y, shard, work, Seed<T>{offset, has_offset});
+distscan_scan(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
+              Mail mail) {
+  scan<Op, ScanShape, DISTSCAN_SLOTS>(x, y, shard, work, Offset<T>{{offset, has_offset}, mail});
 }
 
 }  // namespace distscan

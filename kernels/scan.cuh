@@ -16,6 +16,7 @@
 #pragma once
 
 #include "fetch.cuh"
+#include "offset.cuh"
 #include "shard.cuh"
 #include "stretch.cuh"
 
@@ -55,9 +56,10 @@ struct Ring {
   Barrier seeded[SLOTS];   // its seed and its warps' are
   Barrier read[SLOTS];     // every scanner has read it
   int64 tile[SLOTS];       // END: there are no more
+  bool has_head;           // whether the block has the head to store
   T warp_total[SLOTS][WARPS];
   T up_to_warp[SLOTS][WARPS];  // inclusive
-  T seed[SLOTS];
+  Before<T> seed[SLOTS];
 
   static constexpr int64 END = -1;
 };
@@ -74,21 +76,23 @@ struct Scan {
   Y* y;        // [n]
   Shard shard;
   Workspace work;
-  Seed<T> offset;                  // of all earlier ranks
+  const Offset<T>& offset;         // of all earlier ranks
   Ring<T, SCANNERS, SLOTS>& ring;  // in shared memory
 
   __device__ void run() const {
     const int warp = warp_index();
-    const int64 drawn = warp == WARPS - 1 ? draw(true) : 0;
+    const int64 drawn = warp == WARPS - 1 ? draw(0) : 0;
+    const int64 next = warp == WARPS - 1 ? draw(1) : 0;
     if (threadIdx.x < SLOTS) {
       const int slot = threadIdx.x;
-      ring.drawn[slot].init(1);
+      ring.drawn[slot].init(ARRIVALS_PER_WARP);
       ring.full[slot].init(FETCH_ARRIVALS);
-      ring.reduced[slot].init(REDUCERS);
-      ring.seeded[slot].init(2);
-      ring.read[slot].init(SCANNERS);
+      ring.reduced[slot].init(REDUCERS * ARRIVALS_PER_WARP);
+      ring.seeded[slot].init(2 * ARRIVALS_PER_WARP);
+      ring.read[slot].init(SCANNERS * ARRIVALS_PER_WARP);
       barriers_are_ready();
     }
+    if (threadIdx.x == 0) ring.has_head = false;
     __syncthreads();
     if (warp < SCANNERS)
       scanner(warp);
@@ -97,41 +101,44 @@ struct Scan {
     else if (warp < SCANNERS + REDUCERS + GATHERERS)
       gatherer(warp - SCANNERS - REDUCERS);
     else
-      courier(drawn);
+      courier(drawn, next);
   }
 
  private:
   // ---- The courier: draws tiles and fetches them ---------------------------------------------
 
-  // Draw a tile, in lane 0. Its number is there when a later instruction needs it. The counter is
-  // zero again when every block has drawn one tile too many. Where there is a tile for each block,
-  // nothing is drawn: a block takes its own number, and blocks start in that order.
-  __device__ int64 draw(bool first) const {
-    if (shard.tiles <= gridDim.x) return first ? blockIdx.x : shard.tiles;
+  // Draw a tile, in lane 0, for the first time (which 0), the second or later. Its number is there
+  // when a later instruction needs it: so two are drawn ahead. The counter is zero again when every
+  // block has drawn two tiles too many. Where there is a tile for each block, nothing is drawn: a
+  // block takes its own number, and blocks start in that order.
+  __device__ int64 draw(int which) const {
+    if (shard.tiles <= gridDim.x) return which == 0 ? blockIdx.x : shard.tiles;
     if (lane_index() > 0) return 0;
-    return atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
+    return atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + 2 * gridDim.x - 1));
   }
 
-  __device__ void courier(int64 drawn) const {
+  __device__ void courier(int64 drawn, int64 next) const {
     for (int turn = 0, ends = 0; ends < GATHERERS; ++turn) {
       const int slot = turn % SLOTS;
       if (turn >= SLOTS) ring.read[slot].wait(Slots::parity(turn - SLOTS));
       int64 tile = broadcast(drawn, 0);
       if (tile == 0 && shard.head > 0) {
-        if (lane_index() == 0) scan_head();
-        drawn = draw(false);
+        if (lane_index() == 0) {
+          publish(work.totals, 0, scan_head<false>(offset.given).value, work.launch);
+          ring.has_head = true;
+        }
+        drawn = next;
+        next = draw(2);
         tile = broadcast(drawn, 0);
       }
       const bool some = tile < shard.tiles;
-      if (lane_index() == 0) {
-        ring.tile[slot] = some ? tile : ring.END;
-        ring.drawn[slot].arrive();
-      }
-      __syncwarp();
+      if (lane_index() == 0) ring.tile[slot] = some ? tile : ring.END;
+      ring.drawn[slot].arrive_by_warp();
       if (some) {
         fetch(Slots::bytes(slot), x, shard.n, shard.begin<Shape>(tile), shard.end<Shape>(tile),
               ring.full[slot]);
-        drawn = draw(false);
+        drawn = next;
+        next = draw(2);
       } else {
         fetch_nothing(ring.full[slot]);
         ++ends;
@@ -139,16 +146,18 @@ struct Scan {
     }
   }
 
-  // Scan the head, less than 16 bytes, by one thread.
-  __device__ void scan_head() const {
-    Seed<T> own, all = offset;
+  // Scan the head, less than 16 bytes, by one thread; return its total without the offset.
+  template <bool STORES>
+  __device__ Seed<T> scan_head(Seed<T> before) const {
+    Seed<T> own, all;
     for (int64 i = 0; i < shard.head; ++i) {
       own = join<Op>(own, convert<T>(x[i]));
-      all = offset.some ? join<Op>(offset, own.value) : own;
-      y[i] = convert<Y>(all.value);
+      all = before.some ? join<Op>(before, own.value) : own;
+      if (STORES) y[i] = convert<Y>(all.value);
     }
-    publish(work.totals, 0, own.value, work.launch);
-    if (shard.tiles == 1 && work.total.words) publish(work.total, 0, all.value, work.launch);
+    if (STORES && shard.tiles == 1 && work.total.words)
+      publish(work.total, 0, all.value, work.launch);
+    return own;
   }
 
   // ---- The reducers: each a part of every tile ------------------------------------------------
@@ -167,16 +176,14 @@ struct Scan {
         const T total = reduce_stretch<Op, T>(load<Reading<Shape, X>>(p, warp));
         if (lane_index() == 0) ring.warp_total[slot][warp] = total;
       }
-      __syncwarp();
-      if (lane_index() == 0) ring.reduced[slot].arrive();
+      ring.reduced[slot].arrive_by_warp();
       if (index > 0) continue;
       ring.reduced[slot].wait(Slots::parity(turn));
       const int lane = lane_index() < SCANNERS ? lane_index() : 0;
       const T up_to = warp_scan<Op>(ring.warp_total[slot][lane]);
       if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.launch);
       if (lane_index() < SCANNERS) ring.up_to_warp[slot][lane] = up_to;
-      __syncwarp();
-      if (lane_index() == 0) ring.seeded[slot].arrive();
+      ring.seeded[slot].arrive_by_warp();
     }
   }
 
@@ -184,17 +191,23 @@ struct Scan {
 
   __device__ void gatherer(int index) const {
     Gathered<Op, T> gathered;
-    gathered.before = offset;
+    Before<T> before;
     for (int turn = index;; turn += GATHERERS) {
       const int slot = turn % SLOTS;
       ring.drawn[slot].wait(Slots::parity(turn));
       const int64 tile = ring.tile[slot];
+      if (turn == index) {
+        // The block with the first tile runs, whichever others do.
+        const bool first = turn == 0 && (tile == 0 || ring.has_head);
+        before = offset.wait(first, work.launch);
+        gathered.before = before.seed();
+        if (first && ring.has_head && !before.called_off() && lane_index() == 0)
+          scan_head<true>(before.seed());
+      }
       if (tile == ring.END) return;
       const Seed<T> seed = gathered.up_to(tile, work.totals, work.launch);
-      if (lane_index() == 0) {
-        ring.seed[slot] = seed.value;
-        ring.seeded[slot].arrive();
-      }
+      if (lane_index() == 0) ring.seed[slot] = before.called_off() ? before : Before<T>::of(seed);
+      ring.seeded[slot].arrive_by_warp();
     }
   }
 
@@ -208,14 +221,15 @@ struct Scan {
       const int64 tile = ring.tile[slot], begin = shard.begin<Shape>(tile);
       if (tile == ring.END) return;
       ring.seeded[slot].wait(Slots::parity(turn));
-      Seed<T> seed{ring.seed[slot], offset.some || tile > 0};
+      const Before<T> before = ring.seed[slot];
+      Seed<T> seed = before.seed();
       if (warp > 0) seed = join<Op>(seed, ring.up_to_warp[slot][warp - 1]);
 
       // ---- 2. the items -----------------------------------------------------------------------
       const auto rows = load<Shape>(Slots::items(slot, x, begin), warp);
-      __syncwarp();
-      if (lane_index() == 0) ring.read[slot].arrive();
+      ring.read[slot].arrive_by_warp();
       const auto scanned = scan_stretch<Op, Y>(rows, seed);
+      if (before.called_off()) continue;
       const int64 count = shard.n - begin;
       store(y + begin, count, warp, scanned);
       if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
@@ -237,7 +251,7 @@ struct Scan {
 // Slots::BYTES of dynamic shared memory. y may be x.
 template <class Op, class Shape, int SLOTS, class X, class T, class Y>
 __device__ void scan(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
-                     const Workspace& work, Seed<T> offset) {
+                     const Workspace& work, const Offset<T>& offset) {
   __shared__ Ring<T, Shape::WARPS, SLOTS> ring;
   const Scan<Op, Shape, SLOTS, X, T, Y> scan{x, y, shard, work, offset, ring};
   scan.run();

@@ -9,6 +9,7 @@
 #include "chains/look_back.cuh"
 #include "chains/rounds.cuh"
 #include "given.cuh"
+#include "offset.cuh"
 #include "textbook.cuh"
 
 namespace distscan {
@@ -19,7 +20,8 @@ using Chain = DISTSCAN_CHAIN<Op, T>;
 
 // The parameters are distscan_scan's; behind its totals there is room for as many prefixes.
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
-distscan_textbook(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset) {
+distscan_textbook(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
+                  Mail /* null: it does not wait */) {
   textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work, Seed<T>{offset, has_offset});
 }
 

@@ -131,28 +131,54 @@ __device__ bool is_aligned(const T* p) {
   return reinterpret_cast<unsigned long long>(p) % sizeof(Vector<T, ITEMS>) == 0;
 }
 
-// The vector at p in shared memory, which may begin at any element: each word of 4 bytes is joined
-// from the two that it straddles.
-template <int ITEMS, class T>
-__device__ Vector<T, ITEMS> load_unaligned(const T* p /* [ITEMS] */) {
-  constexpr int WORDS = sizeof(Vector<T, ITEMS>) / 4;
-  Vector<T, ITEMS> vector;
-  if constexpr (WORDS == 0) {
+// Load rows that begin at any element: each vector is joined from the two aligned ones that it
+// straddles, SHIFT words and `beyond` bytes behind the first.
+// SHIFT 1, beyond 2: [0 1 2 3 | 4 5 6 7 | 8 9 a b | ...] -> [6 7 8 9 | ...]
+template <int SHIFT, class Shape, class T>
+__device__ void load_joined(Rows<T, Shape>& rows, const T* p /* [SIZE] */, int warp, int beyond) {
+  constexpr int WORDS = sizeof(Vector<T, Shape::ITEMS>) / 4;
+  struct alignas(4 * WORDS) Aligned {
+    unsigned word[WORDS];
+  };
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) vector.item[i] = p[i];
-  } else {
-    const int beyond = reinterpret_cast<unsigned long long>(p) % 4;  // 0 for wider elements
-    const char* bytes = reinterpret_cast<const char*>(p) - beyond;
-    const unsigned* words = reinterpret_cast<const unsigned*>(bytes);
-    unsigned low = words[0];
+  for (int r = 0; r < Shape::ROWS; ++r) {
+    const char* bytes = reinterpret_cast<const char*>(p + place<Shape>(warp, r));
+    const auto* aligned = reinterpret_cast<const Aligned*>(bytes - 4 * SHIFT - beyond);
+    const Aligned low = aligned[0], high = aligned[1];
+    auto& row = reinterpret_cast<unsigned (&)[WORDS]>(rows.row[r]);
 #pragma unroll
     for (int w = 0; w < WORDS; ++w) {
-      const unsigned high = words[w + 1];
-      reinterpret_cast<unsigned*>(&vector)[w] = __funnelshift_r(low, high, beyond * 8);
-      low = high;
+      const int a = SHIFT + w, b = a + 1;
+      row[w] = __funnelshift_r(a < WORDS ? low.word[a] : high.word[a - WORDS],
+                               b < WORDS ? low.word[b] : high.word[b - WORDS], beyond * 8);
     }
   }
-  return vector;
+}
+
+template <class Shape, class T>
+__device__ void load_unaligned(Rows<T, Shape>& rows, const T* p /* [SIZE] */, int warp) {
+  constexpr int BYTES = sizeof(Vector<T, Shape::ITEMS>), WORDS = BYTES / 4;
+  if constexpr (BYTES % 4 != 0 || BYTES > 16) {
+#pragma unroll
+    for (int r = 0; r < Shape::ROWS; ++r)
+#pragma unroll
+      for (int i = 0; i < Shape::ITEMS; ++i) rows.row[r].item[i] = p[place<Shape>(warp, r) + i];
+  } else {
+    const int behind = static_cast<int>(reinterpret_cast<unsigned long long>(p) % BYTES);
+    switch (behind / 4) {
+      case 0:
+        load_joined<0>(rows, p, warp, behind % 4);
+        break;
+      case 1:
+        load_joined<1 % WORDS>(rows, p, warp, behind % 4);
+        break;
+      case 2:
+        load_joined<2 % WORDS>(rows, p, warp, behind % 4);
+        break;
+      default:
+        load_joined<3 % WORDS>(rows, p, warp, behind % 4);
+    }
+  }
 }
 
 // Load one lane's vectors of a warp's stretch; the tile at p is in shared memory, which reaches 16
@@ -168,9 +194,7 @@ __device__ Rows<T, Shape> load(const T* p /* [SIZE] */, int warp) {
       reinterpret_cast<Moved&>(rows.row[r]) = *reinterpret_cast<const Moved*>(from);
     }
   } else {
-#pragma unroll
-    for (int r = 0; r < Shape::ROWS; ++r)
-      rows.row[r] = load_unaligned<Shape::ITEMS>(p + place<Shape>(warp, r));
+    load_unaligned(rows, p, warp);
   }
   return rows;
 }

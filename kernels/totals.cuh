@@ -23,6 +23,10 @@ struct Totals {
   int64 stride;
 };
 
+__device__ inline void store_word(Word* at, Word word) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
+}
+
 // Publish total number i. launch 7, the float 1: 0x00000007'3f800000.
 template <class T>
 __device__ void publish(const Totals& totals, int64 i, T total, unsigned launch) {
@@ -32,26 +36,28 @@ __device__ void publish(const Totals& totals, int64 i, T total, unsigned launch)
 #pragma unroll
   for (int w = 0; w < WORDS<T>; ++w) {
     const Word word = static_cast<Word>(launch) << 32 | words.word[w];
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(totals.words + w * totals.stride + i),
-                 "l"(word)
-                 : "memory");
+    store_word(totals.words + w * totals.stride + i, word);
   }
+}
+
+__device__ inline unsigned long long nanoseconds() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
 }
 
 // Ends a kernel that waits for what will never come.
 struct Patience {
-  static constexpr unsigned long long LIMIT = 20'000'000'000;  // nanoseconds
+  static constexpr unsigned long long LIMIT = 20'000'000'000;
   unsigned long long begin = 0;
   unsigned rounds = 0;
 
-  __device__ void once_more(int nanoseconds) {
+  __device__ void once_more(int pause) {
     if (++rounds % 64 == 0) {
-      unsigned long long now;
-      asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-      if (begin == 0) begin = now;
-      if (now - begin > LIMIT) __trap();  // cudaErrorLaunchFailure
+      if (begin == 0) begin = nanoseconds();
+      if (nanoseconds() - begin > LIMIT) __trap();  // cudaErrorLaunchFailure
     }
-    if (nanoseconds > 0) __nanosleep(nanoseconds);
+    if (pause > 0) __nanosleep(pause);
   }
 };
 

@@ -181,7 +181,7 @@ def test_a_thousand_launches(name, chain, strategy, cp, rng):
         pairs.append((cp.asarray(x), cp.asarray(np.cumsum(x, dtype="i"))))
     strategies = {"single-pass": cuda.SinglePass, "reduce-scan": cuda.ReduceScan}
     steps = strategies.get(strategy, cuda.ScanAdd)(
-        operators.BUILTIN["sum"], types, pairs[0][0], TextbookPolicy(struct, chain)
+        operators.BUILTIN["sum"], types, n, TextbookPolicy(struct, chain)
     )
     steps._scan._launch = 0xFFFFFFFF - 500
     totals = [int(want[-1]) for _, want in pairs]

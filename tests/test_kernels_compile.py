@@ -67,6 +67,7 @@ def asked(
     with (
         patch.object(cuda, "cupy") as cupy,
         patch.object(cuda, "HostTotal"),
+        patch.object(cuda, "HostOffset"),
         patch.object(cuda, "Kernel", record),
     ):
         cupy.cuda.Device().compute_capability = arch

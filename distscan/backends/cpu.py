@@ -51,10 +51,13 @@ class ScanAdd:
         """Allocate a result [n]."""
         return np.empty(self.n, self.types.out)
 
-    def total(self, x: NDArray[Any], out: NDArray[Any]) -> NDArray[Any] | None:
+    def total(
+        self, x: NDArray[Any], out: NDArray[Any], *, soon: bool = False
+    ) -> NDArray[Any] | None:
         """Return the total of ``x`` [n], 0-d, or None if ``n`` is 0.
 
-        ``out`` [n] may be ``x`` itself; it is whole only after ``seed``.
+        ``out`` [n] may be ``x`` itself; it is whole only after ``seed``. ``soon`` promises that
+        ``seed`` follows as soon as the totals are exchanged.
         """
         local = out if self._wide is None else self._wide
         return _scan(self.op, x, local, None, self.types.acc)
@@ -81,7 +84,9 @@ class ReduceScan:
 
     empty = ScanAdd.empty
 
-    def total(self, x: NDArray[Any], out: NDArray[Any]) -> NDArray[Any] | None:
+    def total(
+        self, x: NDArray[Any], out: NDArray[Any], *, soon: bool = False
+    ) -> NDArray[Any] | None:
         """Return the total of ``x`` [n], 0-d, or None if ``n`` is 0; ``out`` is left alone."""
         total: Any = None
         for low, high in chunks(0, self.n, CHUNK):
@@ -97,7 +102,9 @@ class ReduceScan:
 class SinglePass(ReduceScan):
     """Strategy ``single-pass`` on the only shard: it has no total to give and nothing before it."""
 
-    def total(self, x: NDArray[Any], out: NDArray[Any]) -> NDArray[Any] | None:
+    def total(
+        self, x: NDArray[Any], out: NDArray[Any], *, soon: bool = False
+    ) -> NDArray[Any] | None:
         """Do nothing: ``seed`` is the whole scan."""
         return None
 

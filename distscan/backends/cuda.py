@@ -10,7 +10,7 @@ from .. import operators
 from ..dtypes import Types
 from ..errors import BackendError
 from ..operators import Operator
-from .kernel import HostTotal, Kernel, check_device, definitions, type_name
+from .kernel import HostOffset, HostTotal, Kernel, check_device, definitions, type_name
 from .policy import ADD_THREADS, TextbookPolicy, reduce_policy, scan_policy
 
 _VECTOR = 16  # bytes per access
@@ -18,6 +18,7 @@ _CACHED = 32 << 20  # bytes that are still in L2 when the scan comes for them
 _LANES = 32
 _HELPERS = 7 * _LANES  # threads of a scan's block beside those that scan
 _RESIDENT = 2048  # threads that a multiprocessor holds at most
+_TOO_LATE = 3  # offsets in a row that came too late for a kernel that waits
 
 
 def empty(n: int, dtype: np.dtype[Any]) -> Any:
@@ -91,7 +92,7 @@ class SinglePass(_Steps):
         super().__init__(op, types, n)
         self._scan = _scan(op, types, n, textbook)
 
-    def total(self, x: Any, out: Any) -> None:
+    def total(self, x: Any, out: Any, *, soon: bool = False) -> None:
         """Leave everything to ``seed``: nobody waits for the total."""
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
@@ -114,7 +115,7 @@ class ScanAdd(_Steps):
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
 
-    def total(self, x: Any, out: Any) -> NDArray[Any] | None:
+    def total(self, x: Any, out: Any, *, soon: bool = False) -> NDArray[Any] | None:
         """Scan ``x`` [n] on its own; return its total."""
         if self.n == 0:
             return None
@@ -140,21 +141,33 @@ class ReduceScan(_Steps):
         self._reduce = _Reduce(op, types, n)
         self._scan = _scan(op, types, n, textbook)
         self._total = HostTotal(_running(op, types).acc)
+        self._waiting = 0  # the number of the launch that waits for the offset, or 0
+        self._too_late = 0 if textbook is None else _TOO_LATE  # in a row; textbooks cannot wait
 
-    def total(self, x: Any, out: Any) -> NDArray[Any] | None:
-        """Reduce ``x`` [n] to its total."""
+    def total(self, x: Any, out: Any, *, soon: bool = False) -> NDArray[Any] | None:
+        """Reduce ``x`` [n] to its total.
+
+        With ``soon`` the scan is launched too: it fetches, and waits for the offset, which should
+        come at once. Where that keeps coming too late, as on a GPU that ranks share, it is no more.
+        """
         if self.n == 0:
             return None
         self._x = x = self._checked(x, out)  # a copy must live until it is scanned
         launch = self._reduce(x, self._total.pointer)
         self._scan.prepare(x, out)  # while the GPU reduces
+        self._waiting = self._scan.launch_ahead() if soon and self._too_late < _TOO_LATE else 0
         return self._total.wait(launch).astype(self.types.acc)
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
-        if self.n > 0:
+        if self.n == 0:
+            return
+        in_time = self._waiting and self._scan.mail.send(self._waiting, offset)
+        if self._waiting:
+            self._too_late = 0 if in_time else self._too_late + 1
+        if not in_time:
             self._scan.launch(offset)
-            self._x = None
+        self._x = None
 
 
 # ---- the kernels, with their workspaces ----------------------------------------------------
@@ -221,7 +234,7 @@ class _Scan:
         self._kernel = Kernel(
             cut.entry,
             definitions(op, types, **cut.policy),
-            [1, 1, 3, 6, size, 1],  # x, y, shard, work, offset, has_offset
+            [1, 1, 3, 6, size, 1, 3],  # x, y, shard, work, offset, has_offset, mail
             cut.threads,
             cut.shared,
         )
@@ -230,22 +243,35 @@ class _Scan:
         words[5], words[6] = self._totals.data.ptr, stride
         words[8], words[9] = 1, self._drawn.data.ptr
         self._offset = self._kernel.memory[11 : 11 + size].view(types.acc)[:1]
+        self._has_offset = 11 + size
+        self.mail = HostOffset(types.acc)
 
     def prepare(self, x: Any, y: Any, total: int = 0) -> None:
         """Set all but the offset; the last value goes to ``total`` unless that is null."""
         head = _head(y, self._n)
         tiles = (head > 0) + -(-(self._n - head) // self._tile)
-        self._launch = _next(self._launch)
         self._grid = min(tiles, self._blocks)
         words = self._kernel.words
         words[0], words[1], words[3], words[4] = x.data.ptr, y.data.ptr, head, tiles
-        words[7], words[10] = total, self._launch
+        words[7] = total
 
     def launch(self, offset: NDArray[Any] | None) -> int:
         """Launch; return the launch's number, which comes with the last value."""
-        self._kernel.words[-1] = offset is not None
+        self._kernel.words[self._has_offset] = offset is not None
         if offset is not None:
             self._offset[0] = offset
+        return self._launched(0, 0, 0)
+
+    def launch_ahead(self) -> int:
+        """Launch, the offset to come through ``mail``; return the launch's number."""
+        self.mail.expect()
+        return self._launched(*self.mail.mail)
+
+    def _launched(self, *mail: int) -> int:
+        self._launch = _next(self._launch)
+        words = self._kernel.words
+        words[10] = self._launch
+        words[-3], words[-2], words[-1] = mail
         self._kernel.launch(self._grid)
         return self._launch
 

@@ -1,6 +1,7 @@
 """One compiled kernel, its arguments in place, and the total that it hands to the host."""
 
 import functools
+from time import perf_counter
 from typing import Any
 
 import cupy
@@ -34,6 +35,7 @@ _OLDEST = 80  # compute capability: asynchronous copies and their barriers
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NOT_READY = 600  # cudaErrorNotReady
 _POLLS = 1 << 14  # between two looks at whether the stream is still at work
+_LIMIT = 1e-3  # seconds that a kernel waits for its offset at least; kernels/offset.cuh's
 
 
 def check_device(device: Any) -> None:
@@ -111,6 +113,20 @@ def _load(entry: str, given: tuple[tuple[str, object], ...], arch: str, device: 
     return module.get_function(f"distscan_{entry}")
 
 
+def _polled(numbers: Any, place: int, launch: int) -> None:
+    """Wait until a kernel has written the number of its launch; raise if it ends without."""
+    polls = 0
+    while numbers[place] != launch:
+        polls += 1
+        if polls % _POLLS == 0:
+            stream = cupy.cuda.get_current_stream()
+            if cupy.cuda.runtime.streamQuery(stream.ptr) == _NOT_READY:
+                continue
+            stream.synchronize()  # raises what went wrong
+            if numbers[place] != launch:
+                raise KernelError("a kernel ended without its total")
+
+
 class HostTotal:
     """One element that a kernel writes into pinned host memory while it runs; see totals.cuh."""
 
@@ -130,15 +146,49 @@ class HostTotal:
     def wait(self, launch: int) -> NDArray[Any]:
         """Return the total of launch number ``launch``, 0-d, as soon as it has been written."""
         for word in range(self._words):
-            polls = 0
-            while self._numbers[word] != launch:
-                polls += 1
-                if polls % _POLLS == 0:
-                    stream = cupy.cuda.get_current_stream()
-                    if cupy.cuda.runtime.streamQuery(stream.ptr) == _NOT_READY:
-                        continue
-                    stream.synchronize()  # raises what went wrong
-                    if self._numbers[word] != launch:
-                        raise KernelError("a kernel ended without its total")
+            _polled(self._numbers, word, launch)
         value = self._halves[:, 0].tobytes()[: self._dtype.itemsize]
         return np.frombuffer(value, self._dtype).reshape(())
+
+
+_NOTHING, _SOMETHING, _CALLED_OFF = range(3)  # State of kernels/offset.cuh
+
+
+class HostOffset:
+    """What a kernel that runs already waits for in pinned host memory; see offset.cuh."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        """Allocate the words of a state and one element of ``dtype``, and those of the answer."""
+        size = -(-dtype.itemsize // 4)
+        pinned = cupy.cuda.alloc_pinned_memory(8 * (size + 2))
+        words: NDArray[np.uint64] = np.frombuffer(pinned, np.uint64, size + 2)
+        words[...] = 0
+        self._words = words.data  # a state, the value, the answer
+        self._halves = words.view(np.uint32).data
+        value = np.zeros(size, np.uint32)
+        self._value, self._parts = value.view(np.uint8)[: dtype.itemsize].view(dtype), value.data
+        self._passed_on = cupy.zeros(size + 1, np.uint64)
+        #: kernels/offset.cuh's Mail
+        self.mail = pinned.ptr, self._passed_on.data.ptr, pinned.ptr + 8 * (size + 1)
+        self._begin = 0.0
+
+    def expect(self) -> None:
+        """Note that a kernel which waits is about to be launched."""
+        self._begin = perf_counter()
+
+    def send(self, launch: int, offset: NDArray[Any] | None) -> bool:
+        """Hand ``offset`` to launch number ``launch``; return whether it was still waiting."""
+        number = launch << 32
+        if offset is not None:
+            self._value[0] = offset
+            for i, part in enumerate(self._parts, 1):
+                self._words[i] = number | part
+        else:
+            for i in range(1, len(self._parts) + 1):
+                self._words[i] = number
+        self._words[0] = number | (_NOTHING if offset is None else _SOMETHING)
+        if perf_counter() - self._begin < _LIMIT / 2:
+            return True  # it cannot have given up
+        answer = len(self._words) - 1
+        _polled(self._halves, 2 * answer + 1, launch)
+        return bool(self._halves[2 * answer] != _CALLED_OFF)

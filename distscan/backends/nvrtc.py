@@ -46,6 +46,7 @@ def build(entry: str, defines: Mapping[str, object], arch: str) -> tuple[bytes, 
         "-lineinfo",
         "--ptxas-options=-v",
         *(f"-D{name}={value}" for name, value in defines.items()),
+        *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
     )
     folder = _cache()
     if folder is None:

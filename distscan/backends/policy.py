@@ -60,7 +60,7 @@ def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
     # A thread holds its row's running values in registers, all rows at once; what narrow integers
     # run in 32 bits is held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
-    room = 64 if not packed else 80 if arch in _SHARED else 32
+    room = 64 if not packed else 80 if arch in _SHARED else 24
     words = items * max(types.acc.itemsize // 4, 1)
     rows = min(8 if widening > 1 else 6, room // words)
     threads = 384 if widening >= 8 else 256

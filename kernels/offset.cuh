@@ -1,0 +1,95 @@
+// What comes before the shard: given with the launch, or brought by the host while the kernel runs.
+//
+// A kernel that is launched ahead of its offset fetches its tiles meanwhile. One warp of the grid
+// looks into the host's memory and passes on what it finds to all blocks. It waits no longer than
+// LIMIT: then the scan is called off, for all blocks alike, nothing is stored, and the host, which
+// is told, launches again. So ranks that share a GPU never wait for each other inside kernels.
+#pragma once
+
+#include "totals.cuh"
+
+namespace distscan {
+
+enum class State : unsigned { NOTHING, SOMETHING, CALLED_OFF };
+
+// What comes before a shard or a tile.
+template <class T>
+struct Before {
+  T value;
+  State state;
+
+  __device__ static Before of(Seed<T> seed) {
+    return {seed.value, seed.some ? State::SOMETHING : State::NOTHING};
+  }
+  __device__ Seed<T> seed() const { return {value, state == State::SOMETHING}; }
+  __device__ bool called_off() const { return state == State::CALLED_OFF; }
+};
+
+// Words of 8 bytes with the launch's number, as in totals.cuh: a State, then those of the value.
+struct Mail {
+  const Word* from_host;  // [1 + WORDS], in pinned host memory; null: it was given with the launch
+  Word* passed_on;        // [1 + WORDS]
+  Word* answer;           // [1], in pinned host memory: the State that was passed on
+};
+
+template <class T>
+struct Offset {
+  static constexpr int SIZE = 1 + WORDS<T>;
+  static constexpr unsigned long long LIMIT = 1'000'000;  // nanoseconds; backends/kernel.py's too
+
+  Seed<T> given;
+  Mail mail;
+
+  // What comes before the shard; by a whole warp, in all lanes. One warp of the grid `looks`.
+  __device__ Before<T> wait(bool looks, unsigned launch) const {
+    if (mail.from_host == nullptr) return Before<T>::of(given);
+    const Word word = looks ? look(launch) : hear(launch);
+    Words<T> words;
+#pragma unroll
+    for (int w = 0; w < WORDS<T>; ++w)
+      words.word[w] = __shfl_sync(EVERY_LANE, static_cast<unsigned>(word), 1 + w);
+    const unsigned state = __shfl_sync(EVERY_LANE, static_cast<unsigned>(word), 0);
+    return {words.value, static_cast<State>(state)};
+  }
+
+ private:
+  // Take the host's words, lane l word l, or call off; pass on which.
+  __device__ Word look(unsigned launch) const {
+    const int lane = lane_index();
+    const unsigned long long begin = nanoseconds();
+    Word word = 0;
+    while (true) {
+      if (lane < SIZE)
+        asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
+                     : "=l"(word)
+                     : "l"(mail.from_host + lane)
+                     : "memory");
+      if (__all_sync(EVERY_LANE, lane >= SIZE || launch_of(word) == launch)) break;
+      if (__any_sync(EVERY_LANE, nanoseconds() - begin > LIMIT)) {
+        word = static_cast<Word>(launch) << 32 | static_cast<unsigned>(State::CALLED_OFF);
+        break;
+      }
+      __nanosleep(200);
+    }
+    if (lane < SIZE) store_word(mail.passed_on + lane, word);
+    if (lane == 0) store_word(mail.answer, word);
+    return word;
+  }
+
+  // Take the words that were passed on.
+  __device__ Word hear(unsigned launch) const {
+    const int lane = lane_index();
+    Word word = 0;
+    for (Patience patience;;) {
+      if (lane < SIZE)
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+                     : "=l"(word)
+                     : "l"(mail.passed_on + lane)
+                     : "memory");
+      if (__all_sync(EVERY_LANE, lane >= SIZE || launch_of(word) == launch)) return word;
+      patience.once_more(200);
+    }
+  }
+};
+
+}  // namespace distscan

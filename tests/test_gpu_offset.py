@@ -1,0 +1,92 @@
+"""A scan launched ahead of its offset, which comes in time, too late, or never. GPU only."""
+
+import time
+
+import numpy as np
+import pytest
+from data import exact
+from test_gpu_edges import geometry, typed
+
+from distscan import operators
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+
+LATE = 0.005  # seconds; kernels/offset.cuh waits for one millisecond
+
+
+class Shard:
+    """Numbers whose scan behind any offset is known, in a buffer that begins at any element.
+
+    Between ``total`` and ``seed`` nothing may take long.
+    """
+
+    def __init__(self, cp, rng, code, n):
+        from distscan.backends import cuda
+
+        self.cp, self.rng, self.n = cp, rng, n
+        self.types = typed(3 * code)
+        self.steps = cuda.ReduceScan(operators.BUILTIN["sum"], self.types, n)
+        self.data = exact(rng, "sum", code, n)
+        self.x, self.out = cp.empty(n + 4, code), cp.empty(n + 4, code)
+
+    def total(self, turn):
+        """Begin turn number ``turn``."""
+        self.mine = self.x[turn % 4 :][: self.n]
+        self.mine.set(self.data)
+        self.target = self.mine if turn % 3 == 0 else self.out[turn % 2 :][: self.n]
+        self.out.view(np.uint8)[...] = 0xA5
+        self.before = self.target.copy()
+        some = turn % 4 > 0
+        self.offset = np.array(exact(self.rng, "sum", self.types.x.char, 1)[0]) if some else None
+        self.result = self.steps.total(self.mine, self.target, soon=True)
+
+    def seed(self):
+        """End it; the result must be right."""
+        self.steps.seed(self.mine, self.target, self.offset)
+        with np.errstate(over="ignore"):
+            want = np.cumsum(self.data, dtype=self.types.acc)
+            assert self.result == want[-1]
+            want = want if self.offset is None else want + self.offset
+        np.testing.assert_array_equal(self.target.get(), want)
+
+
+@pytest.fixture(params=["f", "D", "b", "l"])
+def shard(request, cp, rng):
+    """Of one tile, of a few, of more than fit into the rings at once."""
+
+    def make(size):
+        tile, blocks, slots = geometry(typed(3 * request.param), "reduce-scan")
+        return Shard(cp, rng, request.param, (100, 5 * tile + 3, (slots + 1) * blocks * tile)[size])
+
+    return make
+
+
+@pytest.mark.parametrize("size", range(3))
+def test_in_time(size, shard):
+    it = shard(size)
+    for turn in range(24):
+        it.total(turn)
+        assert it.steps._waiting
+        it.seed()
+        assert it.steps._too_late == 0
+
+
+@pytest.mark.parametrize("size", range(3))
+def test_too_late(size, shard):
+    """Nothing is stored before the offset is known; after three times nothing waits for it."""
+    it = shard(size)
+    for turn in range(5):
+        it.total(turn)
+        assert bool(it.steps._waiting) == (turn < 3)
+        time.sleep(LATE)
+        np.testing.assert_array_equal(it.target.get(), it.before.get())
+        it.seed()
+
+
+def test_never(shard):
+    """Who gives up leaves a GPU that works and a shard as it was."""
+    it = shard(1)
+    for turn in range(5):
+        it.total(turn)
+    np.testing.assert_array_equal(it.target.get(), it.before.get())
+    it.seed()
