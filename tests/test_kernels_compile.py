@@ -17,7 +17,7 @@ from distscan import dtypes, operators
 from distscan.errors import BackendError, KernelError
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import kernel, nvrtc  # noqa: E402
+from distscan.backends import kernel, launches, nvrtc  # noqa: E402
 from distscan.backends.policy import TextbookPolicy  # noqa: E402
 from distscan.bench import block_scans  # noqa: E402
 
@@ -67,7 +67,8 @@ def asked(
     with (
         patch.object(cuda, "cupy") as cupy,
         patch.object(cuda, "HostTotal"),
-        patch.object(cuda, "Kernel", record),
+        patch.object(launches, "cupy", cupy),
+        patch.object(launches, "Kernel", record),
     ):
         cupy.cuda.Device().compute_capability = arch
         cupy.cuda.Device().attributes = {"MultiProcessorCount": 100}
@@ -270,7 +271,7 @@ def test_an_older_nvrtc_gives_ptx():
 def test_narrow_integers_run_in_32_bits(op, x, acc, running):
     """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
     operator = operators.resolve(op)
-    types = cuda._running(operator, dtypes.resolve(operator, x, acc))
+    types = launches.running(operator, dtypes.resolve(operator, x, acc))
     assert types.acc.char == running
 
 
