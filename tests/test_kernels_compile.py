@@ -15,6 +15,7 @@ from test_order import COMPOSE, NIBBLES
 
 from distscan import dtypes, operators
 from distscan.errors import BackendError, KernelError
+from distscan.forms import PLAIN, Form
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import kernel, launches, nvrtc  # noqa: E402
@@ -56,6 +57,7 @@ def asked(
     arch: str,
     textbook: TextbookPolicy | None = None,
     sizes: tuple[int, ...] = (1 << 40,),
+    form: Form = PLAIN,
 ) -> list[Asked]:
     """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
     kernels: dict[Asked, None] = {}  # in order, each once
@@ -76,7 +78,7 @@ def asked(
             operator = operators.resolve(op)
             resolved = dtypes.resolve(operator, x, *types)
             for n, strategy in product(sizes, (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)):
-                strategy(operator, resolved, n, textbook)
+                strategy(operator, resolved, n, form, textbook)
     return list(kernels)
 
 

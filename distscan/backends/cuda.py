@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..dtypes import Types
 from ..errors import BackendError
+from ..forms import PLAIN, Form, Total
 from ..operators import Operator
 from . import launches
 from .kernel import HostTotal, check_device, type_name
@@ -52,17 +53,23 @@ class _Steps:
     workspaces are shared.
     """
 
-    def __init__(self, op: Operator, types: Types, n: int) -> None:
+    def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate what shards of ``n`` elements need beside input and output.
 
         Strategies also take ``textbook``: the kernel that scans, None for the fastest.
         """
-        self.types, self.n = types, n
+        if form.inner > 1:
+            raise NotImplementedError(f"a scan along columns, {form.inner} beside each other")
+        self.types, self.n, self.form = types, n, form
         self._stream: Any = None
 
     def empty(self) -> Any:
-        """Allocate a result [n]."""
-        return cupy.empty(self.n, self.types.out)
+        """Allocate a result [outer * n]."""
+        return cupy.empty(self.form.outer * self.n, self.types.out)
+
+    def _behind(self, offset: NDArray[Any] | None) -> NDArray[Any] | None:
+        """Return what the shard starts behind, or None where that is nothing."""
+        return self.form.first if offset is None else offset
 
     def _checked(self, x: Any, out: Any) -> Any:
         """Refuse memory that no kernel may touch; return ``x`` as kernels read it: contiguous."""
@@ -80,10 +87,15 @@ class SinglePass(_Steps):
     """Strategy ``single-pass``: scan and store, each element moved once; for one rank."""
 
     def __init__(
-        self, op: Operator, types: Types, n: int, textbook: TextbookPolicy | None = None
+        self,
+        op: Operator,
+        types: Types,
+        n: int,
+        form: Form = PLAIN,
+        textbook: TextbookPolicy | None = None,
     ) -> None:
-        super().__init__(op, types, n)
-        self._scan = launches.make_scan(op, types, n, textbook)
+        super().__init__(op, types, n, form)
+        self._scan = launches.make_scan(op, types, n, form, textbook)
 
     def total(self, x: Any, out: Any) -> None:
         """Leave everything to ``seed``: nobody waits for the total."""
@@ -92,33 +104,39 @@ class SinglePass(_Steps):
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
             self._scan.prepare(self._checked(x, out), out)
-            self._scan.launch(offset)
+            self._scan.launch(self._behind(offset))
 
 
 class ScanAdd(_Steps):
     """Strategy ``scan-add``; each call as in ``cpu.ScanAdd``."""
 
     def __init__(
-        self, op: Operator, types: Types, n: int, textbook: TextbookPolicy | None = None
+        self,
+        op: Operator,
+        types: Types,
+        n: int,
+        form: Form = PLAIN,
+        textbook: TextbookPolicy | None = None,
     ) -> None:
-        super().__init__(op, types, n)
-        self._scan = launches.make_scan(op, Types(types.x, types.acc, types.acc), self.n, textbook)
-        self._add = launches.Add(op, types, self.n)
+        super().__init__(op, types, n, form)
+        wide = Types(types.x, types.acc, types.acc)
+        self._scan = launches.make_scan(op, wide, n, form, textbook)
+        self._add = launches.Add(op, types, n, form)
         self._total = HostTotal(launches.running(op, types).acc)
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
 
-    def total(self, x: Any, out: Any) -> NDArray[Any] | None:
+    def total(self, x: Any, out: Any) -> Total | None:
         """Scan ``x`` [n] on its own; return its total."""
         if self.n == 0:
             return None
         local = out if self._wide is None else self._wide
         self._scan.prepare(self._checked(x, out), local, self._total.pointer)
-        return self._total.wait(self._scan.launch(None)).astype(self.types.acc)
+        return Total(self._total.wait(self._scan.launch(None)).astype(self.types.acc))
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
         """Combine ``offset`` into ``out`` [n]."""
-        local = out if self._wide is None else self._wide
+        local, offset = out if self._wide is None else self._wide, self._behind(offset)
         if self.n > 0 and (offset is not None or local is not out):
             self._add(local, out, offset)
 
@@ -127,27 +145,32 @@ class ReduceScan(_Steps):
     """Strategy ``reduce-scan``; each call as in ``cpu.ReduceScan``."""
 
     def __init__(
-        self, op: Operator, types: Types, n: int, textbook: TextbookPolicy | None = None
+        self,
+        op: Operator,
+        types: Types,
+        n: int,
+        form: Form = PLAIN,
+        textbook: TextbookPolicy | None = None,
     ) -> None:
-        super().__init__(op, types, n)
+        super().__init__(op, types, n, form)
         self._x: Any = None
-        self._reduce = launches.Reduce(op, types, n)
-        self._scan = launches.make_scan(op, types, n, textbook)
+        self._reduce = launches.Reduce(op, types, n, form)
+        self._scan = launches.make_scan(op, types, n, form, textbook)
         self._total = HostTotal(launches.running(op, types).acc)
 
-    def total(self, x: Any, out: Any) -> NDArray[Any] | None:
+    def total(self, x: Any, out: Any) -> Total | None:
         """Reduce ``x`` [n] to its total."""
         if self.n == 0:
             return None
         self._x = x = self._checked(x, out)  # a copy must live until it is scanned
         launch = self._reduce(x, self._total.pointer)
         self._scan.prepare(x, out)  # while the GPU reduces
-        return self._total.wait(launch).astype(self.types.acc)
+        return Total(self._total.wait(launch).astype(self.types.acc))
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
-            self._scan.launch(offset)
+            self._scan.launch(self._behind(offset))
             self._x = None
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from .. import operators
 from ..dtypes import Types
+from ..forms import Form
 from ..operators import Operator
 from .kernel import Kernel, definitions
 from .policy import ADD_THREADS, TextbookPolicy, reduce_policy, scan_policy
@@ -19,9 +20,9 @@ _HELPERS = 7 * _LANES  # threads of a scan's block beside those that scan
 _RESIDENT = 2048  # threads that a multiprocessor holds at most
 
 
-def head_of(array: Any, n: int) -> int:
-    """How many of the ``n`` elements lie before the first one that is aligned for vectors."""
-    short = -array.data.ptr % _VECTOR
+def head_of(array: Any, n: int, *, reverse: bool = False) -> int:
+    """How many of the ``n`` elements a scan meets before the first boundary of vectors."""
+    short = (array.data.ptr + n * array.itemsize if reverse else -array.data.ptr) % _VECTOR
     return min(n, short // array.itemsize) if short % array.itemsize == 0 else 0
 
 
@@ -35,11 +36,15 @@ def processors() -> int:
     return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
 
-def make_scan(op: Operator, types: Types, n: int, textbook: TextbookPolicy | None) -> "Scan":
+def make_scan(
+    op: Operator, types: Types, n: int, form: Form, textbook: TextbookPolicy | None
+) -> "Scan":
     """The kernel that scans shards of ``n`` elements: a textbook's, or the fastest."""
     types = running(op, types)
     cut = _production(types, n) if textbook is None else _textbook(types, textbook)
-    return Scan(op, types, n, cut)
+    if textbook is not None and (form.exclusive or form.reverse):
+        raise NotImplementedError("block_scan= is for inclusive scans from the first element on")
+    return Scan(op, types, n, form, cut)
 
 
 class Cut(NamedTuple):
@@ -74,15 +79,16 @@ def _textbook(types: Types, chosen: TextbookPolicy) -> Cut:
 class Scan:
     """A kernel that scans a shard in one pass."""
 
-    def __init__(self, op: Operator, types: Types, n: int, cut: Cut) -> None:
+    def __init__(self, op: Operator, types: Types, n: int, form: Form, cut: Cut) -> None:
         self._n, self._launch, self._tile, self._blocks = n, 0, cut.tile, cut.blocks
+        self._reverse = form.reverse
         stride = n // self._tile + 2
         self._totals = cupy.zeros((cut.words * -(-types.acc.itemsize // 4), stride), np.uint64)
         self._drawn = cupy.zeros(1, np.uint32)
         size = -(-types.acc.itemsize // 8)
         self._kernel = Kernel(
             cut.entry,
-            definitions(op, types, **cut.policy),
+            definitions(op, types, form, **cut.policy),
             [1, 1, 3, 6, size, 1],  # x, y, shard, work, offset, has_offset
             cut.threads,
             cut.shared,
@@ -95,7 +101,7 @@ class Scan:
 
     def prepare(self, x: Any, y: Any, total: int = 0) -> None:
         """Set all but the offset; the last value goes to ``total`` unless that is null."""
-        head = head_of(y, self._n)
+        head = head_of(y, self._n, reverse=self._reverse)
         tiles = (head > 0) + -(-(self._n - head) // self._tile)
         self._launch = _next(self._launch)
         self._grid = min(tiles, self._blocks)
@@ -115,16 +121,18 @@ class Scan:
 class Reduce:
     """The kernel of ``kernels/reduce.cuh``."""
 
-    def __init__(self, op: Operator, types: Types, n: int) -> None:
+    def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         types = running(op, types)
         chosen = reduce_policy(types, cupy.cuda.Device().compute_capability)
+        form = Form(reverse=form.reverse)  # all that its kernel depends on
+        self._reverse = form.reverse
         self._step = _LANES * chosen.rows * per_vector(types.x)
         self._n, self._launch, self._blocks = n, 0, chosen.blocks * processors()
         self._totals = cupy.empty(2 * self._blocks, types.acc)
         self._arrived = cupy.zeros(1, np.uint32)
         self._kernel = Kernel(
             "reduce",
-            definitions(op, types, **chosen._asdict()),
+            definitions(op, types, form, **chosen._asdict()),
             [1, 1, 1, 1, 1, 1, 2, 1],  # x, n, head, cached, totals, arrived, total, launch
             chosen.threads,
         )
@@ -136,7 +144,7 @@ class Reduce:
 
     def __call__(self, x: Any, total: int) -> int:
         """Launch; return the launch's number, which comes with the shard's total at ``total``."""
-        head = head_of(x, self._n)
+        head = head_of(x, self._n, reverse=self._reverse)
         self._launch = _next(self._launch)
         words = self._kernel.words
         words[0], words[2], words[6], words[8] = x.data.ptr, head, total, self._launch
@@ -147,13 +155,15 @@ class Reduce:
 class Add:
     """The kernel of ``kernels/add.cuh``."""
 
-    def __init__(self, op: Operator, types: Types, n: int) -> None:
+    def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         self._n = n
+        # Only of an exclusive scan does it know where that begins.
+        form = Form(exclusive=form.exclusive, reverse=form.exclusive and form.reverse)
         self._each = ADD_THREADS * per_vector(types.acc, types.out)
         offset = -(-types.acc.itemsize // 8)
         self._kernel = Kernel(
             "add",
-            definitions(op, types, threads=ADD_THREADS),
+            definitions(op, types, form, threads=ADD_THREADS),
             [1, 1, 1, 1, offset, 1],  # y, out, n, head, offset, has_offset
             ADD_THREADS,
         )
