@@ -1,7 +1,10 @@
 // What the compiler is given, by backends/kernel.py: one operator and one set of types.
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
+//   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements
 //   DISTSCAN_COMBINE                       the operator: an expression of a (earlier), b (later)
 //   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged
+//   DISTSCAN_EXCLUSIVE                     whether a result leaves out the element in its place
+//   DISTSCAN_REVERSE                       whether the scan goes from the last element to the first
 //   DISTSCAN_THREADS, and more by kernel   the policy (backends/policy.py)
 #pragma once
 
@@ -14,10 +17,17 @@ using X = DISTSCAN_X;
 using T = DISTSCAN_T;
 using Out = DISTSCAN_OUT;
 
-struct Op {
+constexpr bool EXCLUSIVE = DISTSCAN_EXCLUSIVE;
+constexpr bool REVERSE = DISTSCAN_REVERSE;
+
+template <class T>
+struct OpIn {
+  using Type = T;
   static constexpr bool COMMUTATIVE = DISTSCAN_COMMUTATIVE;
   __device__ static T combine(T a, T b) { return DISTSCAN_COMBINE; }
 };
+using Op = OpIn<T>;
+using PartialOp = OpIn<DISTSCAN_PARTIAL>;
 
 }  // namespace distscan
 

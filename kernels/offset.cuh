@@ -18,7 +18,8 @@ struct Before {
   T value;
   State state;
 
-  __device__ static Before of(Seed<T> seed) {
+  __device__ static Before of(Seed<T> seed, bool called_off = false) {
+    if (called_off) return {seed.value, State::CALLED_OFF};
     return {seed.value, seed.some ? State::SOMETHING : State::NOTHING};
   }
   __device__ Seed<T> seed() const { return {value, state == State::SOMETHING}; }

@@ -19,41 +19,48 @@ __device__ inline int64 cut(int64 n, int64 step, int64 parts, int64 i) {
 }
 
 // Reduce x [count] by one warp, behind `seed`; whole in lane 0. Commutative operators keep a total
-// per lane and row, others shuffle every row.
+// per lane and row, others shuffle every row; of the former, warp `index` of `warps` takes every
+// warps-th step. REVERSE goes from the end of x to its start.
 template <class Op, class Shape, class X, class T>
-__device__ Seed<T> reduce_by_warp(const X* x, int64 count, Seed<T> seed) {
+__device__ Seed<T> reduce_by_warp(const X* x, int64 count, Seed<T> seed, int index = 0,
+                                  int warps = 1) {
   constexpr int ROWS = Shape::ROWS, ITEMS = Shape::ITEMS, STEP = ROWS * Shape::ROW;
   using Vec = Vector<X, ITEMS>;
-  const int64 whole = is_aligned<ITEMS>(x) ? count - count % STEP : 0;
-  const X* own = x + lane_index() * ITEMS;
+  constexpr bool REVERSE = Shape::REVERSE;
+  const int64 whole = is_aligned<ITEMS>(REVERSE ? x + count : x) ? count - count % STEP : 0;
+  const X* own = REVERSE ? x + count - ITEMS - lane_index() * ITEMS : x + lane_index() * ITEMS;
 
   // ---- 1. whole steps, a row of vectors at a time -------------------------------------------
   T lane_total[ROWS];
 #pragma unroll 1
-  for (int64 at = 0; at < whole; at += STEP) {
+  for (int64 at = index * STEP; at < whole; at += warps * STEP) {
     Vec vector[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-      vector[r] = *reinterpret_cast<const Vec*>(own + at + r * Shape::ROW);
+      vector[r] = *reinterpret_cast<const Vec*>(REVERSE ? own - at - r * Shape::ROW
+                                                        : own + at + r * Shape::ROW);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
+      if constexpr (REVERSE) vector[r] = flip(vector[r]);
       const T total = reduce<Op, T>(vector[r]);
       if (!Op::COMMUTATIVE)
         seed = join<Op>(seed, warp_reduce<Op>(total));
       else
-        lane_total[r] = at > 0 ? Op::combine(lane_total[r], total) : total;
+        lane_total[r] = at > index * STEP ? Op::combine(lane_total[r], total) : total;
     }
   }
-  if (Op::COMMUTATIVE && whole > 0) {
+  if (Op::COMMUTATIVE && whole > index * STEP) {
 #pragma unroll
     for (int r = 1; r < ROWS; ++r) lane_total[0] = Op::combine(lane_total[0], lane_total[r]);
     seed = join<Op>(seed, warp_reduce<Op>(lane_total[0]));
   }
 
   // ---- 2. the rest, an element per lane at a time -------------------------------------------
+  if (index > 0) return seed;
   for (int64 at = whole; at < count; at += LANES) {
     T value{};
-    if (at + lane_index() < count) value = convert<T>(x[at + lane_index()]);
+    if (at + lane_index() < count)
+      value = convert<T>(x[REVERSE ? count - 1 - at - lane_index() : at + lane_index()]);
     if (count - at >= LANES) {
       seed = join<Op>(seed, warp_reduce<Op>(value));
     } else {
@@ -92,30 +99,38 @@ __device__ inline bool arrives_last(unsigned* arrived) {
   return last;
 }
 
-// Launch: no more blocks than there are steps of a warp in x [n], n > 0. The head, less than a
-// vector, comes first; x + head is aligned for vectors unless x cannot be. The first `cached`
-// elements are read last: the scan that follows finds them in L2.
+// Launch: no more blocks than there are steps of a warp in x [n], n > 0. All is counted in the
+// order of the scan, REVERSE from the end of x. The head, less than a vector, comes first; behind
+// it x is aligned for vectors unless x cannot be. The first `cached` elements are read last: the
+// scan that follows finds them in L2.
 template <class Op, class Shape, class X, class T>
 __device__ void reduce(const X* x /* [n] */, int64 n, int64 head, int64 cached,
                        T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,
                        const Totals& total /* [1], in pinned host memory */, unsigned launch) {
   constexpr int64 STEP = Shape::ROWS * Shape::ROW;
   const int64 blocks = gridDim.x, block = blockIdx.x, size = n - head;
-  const X* body = x + head;
+  const X* body = Shape::REVERSE ? x : x + head;
 
-  // ---- 1. the later part, then the cached one; of each a run, of that a stretch to each warp ----
+  // ---- 1. the later part, then the cached one; of each a run; of that, where operands may not be
+  // exchanged, a stretch to each warp ---------------------------------------------------------
   const int64 middle = size > 2 * cached ? cached / STEP * STEP : 0;
   const int parts = middle > 0 ? 2 : 1;
   for (int part = parts - 1; part >= 0; --part) {
     const int64 low = part == 0 ? 0 : middle, high = part == parts - 1 ? size : middle;
     const int64 from = low + cut(high - low, STEP, blocks, block);
     const int64 to = low + cut(high - low, STEP, blocks, block + 1);
-    const int64 begin = from + cut(to - from, STEP, Shape::WARPS, warp_index());
-    const int64 end = from + cut(to - from, STEP, Shape::WARPS, warp_index() + 1);
+    const int stretches = Op::COMMUTATIVE ? 1 : Shape::WARPS;
+    const int stretch = Op::COMMUTATIVE ? 0 : warp_index();
+    const int64 begin = from + cut(to - from, STEP, stretches, stretch);
+    const int64 end = from + cut(to - from, STEP, stretches, stretch + 1);
     Seed<T> seed;
     if (part == 0 && block == 0 && warp_index() == 0)
-      for (int64 i = 0; i < head; ++i) seed = join<Op>(seed, convert<T>(x[i]));
-    if (begin < end) seed = reduce_by_warp<Op, Shape>(body + begin, end - begin, seed);
+      for (int64 i = 0; i < head; ++i)
+        seed = join<Op>(seed, convert<T>(x[Shape::REVERSE ? n - 1 - i : i]));
+    if (begin < end)
+      seed = reduce_by_warp<Op, Shape>(body + (Shape::REVERSE ? size - end : begin), end - begin,
+                                       seed, Op::COMMUTATIVE ? warp_index() : 0,
+                                       Op::COMMUTATIVE ? Shape::WARPS : 1);
     seed = combine_warps<Op, Shape::WARPS>(seed);
     if (threadIdx.x == 0) totals[part * blocks + block] = seed.value;
   }

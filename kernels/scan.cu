@@ -5,12 +5,13 @@
 namespace distscan {
 
 // The wider side moves 16 bytes per access, the other as many elements.
-using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>()>;
+using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
 
-DISTSCAN_KERNEL(DISTSCAN_THREADS + 7 * LANES, 1)
+DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_HELPERS * LANES, 1)
 distscan_scan(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
               Mail mail) {
-  scan<Op, ScanShape, DISTSCAN_SLOTS>(x, y, shard, work, Offset<T>{{offset, has_offset}, mail});
+  scan<Op, PartialOp, ScanShape, DISTSCAN_SLOTS, DISTSCAN_HELPERS, EXCLUSIVE>(
+      x, y, shard, work, Offset<T>{{offset, has_offset}, mail});
 }
 
 }  // namespace distscan

@@ -5,7 +5,8 @@
 //
 //   courier     draws a tile, fetches it into a free slot
 //   reducers    reduce it as soon as it is there, and publish its total to all blocks
-//   gatherers   combine the totals of all earlier tiles, of whichever block: the tile's seed
+//   gatherers   combine the totals of all earlier tiles, of whichever block: the tile's seed; each
+//               goes on from what the one before knew
 //   scanners    scan it behind its seed, store it, free its slot
 //
 // A tile's total is published as soon as the tile is there, whatever its block waits for; and seeds
@@ -31,9 +32,14 @@ struct Slots {
     extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][BYTES]
     return slots + slot * BYTES;
   }
-  // Where the elements from x + begin on lie in a slot that they were fetched into.
-  __device__ static const X* items(int slot, const X* x, int64 begin) {
-    return reinterpret_cast<const X*>(bytes(slot) + phase(x + begin));
+  // Where the tile at x + at lies in a slot that it was fetched into.
+  __device__ static const X* items(int slot, const X* x, int64 at) {
+    return reinterpret_cast<const X*>(bytes(slot) + phase(x + at));
+  }
+  // Where to fetch what exists of it; before x, that is where it sticks out, nothing does.
+  __device__ static unsigned char* room(int slot, const X* x, int64 at) {
+    if (!Shape::REVERSE || at >= 0) return bytes(slot);
+    return bytes(slot) + -at * sizeof(X) + phase(x + at) - phase(x);
   }
   // A slot's barriers count its turns: turn 0 is slot 0's first, turn SLOTS its second.
   __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
@@ -44,7 +50,7 @@ template <class Shape, class X>
 using Reading = typename Choose<
     Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
     distscan::Shape<Shape::THREADS, Shape::ROWS * Shape::ITEMS / items_per_vector<X>(),
-                    items_per_vector<X>()>,
+                    items_per_vector<X>(), Shape::REVERSE>,
     Shape>::type;
 
 // What the warps of a block share beside the tiles themselves.
@@ -54,21 +60,29 @@ struct Ring {
   Barrier full[SLOTS];     // the tile is
   Barrier reduced[SLOTS];  // the totals of its warps' stretches are
   Barrier seeded[SLOTS];   // its seed and its warps' are
+  Barrier passed[SLOTS];   // `known` of the tile is
   Barrier read[SLOTS];     // every scanner has read it
   int64 tile[SLOTS];       // END: there are no more
+  int64 base[SLOTS];       // how far `known` of the tile before it reaches
   bool has_head;           // whether the block has the head to store
   T warp_total[SLOTS][WARPS];
   T up_to_warp[SLOTS][WARPS];  // inclusive
   Before<T> seed[SLOTS];
+  Before<T> known[SLOTS];  // before the tile's row of totals
 
   static constexpr int64 END = -1;
 };
 
 // The scan of one shard, as one thread of a block sees it.
-template <class Op, class Shape, int SLOTS, class X, class T, class Y>
+template <class Op, class PartialOp, class Shape, int SLOTS, int HELPERS, bool EXCLUSIVE, class X,
+          class T, class Y>
 struct Scan {
-  static constexpr int SCANNERS = Shape::WARPS, REDUCERS = 4, GATHERERS = 2;
-  static constexpr int WARPS = SCANNERS + REDUCERS + GATHERERS + 1;
+  static constexpr int SCANNERS = Shape::WARPS, REDUCERS = 4;
+  static constexpr int GATHERERS = HELPERS - REDUCERS - 1;
+  static constexpr int WARPS = SCANNERS + HELPERS;
+  // Scanners ask for the seed when all that can be done without it is done. Of 16 items a vector
+  // they hold too much by then: int8 max took 645 us instead of 580.
+  static constexpr bool LATE = Shape::ITEMS < 16;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
   using Slots = distscan::Slots<Shape, SLOTS, X>;
 
@@ -81,14 +95,14 @@ struct Scan {
 
   __device__ void run() const {
     const int warp = warp_index();
-    const int64 drawn = warp == WARPS - 1 ? draw(0) : 0;
-    const int64 next = warp == WARPS - 1 ? draw(1) : 0;
+    const int64 drawn = warp == WARPS - 1 ? draw(true) : 0;
     if (threadIdx.x < SLOTS) {
       const int slot = threadIdx.x;
       ring.drawn[slot].init(ARRIVALS_PER_WARP);
       ring.full[slot].init(FETCH_ARRIVALS);
       ring.reduced[slot].init(REDUCERS * ARRIVALS_PER_WARP);
       ring.seeded[slot].init(2 * ARRIVALS_PER_WARP);
+      ring.passed[slot].init(ARRIVALS_PER_WARP);
       ring.read[slot].init(SCANNERS * ARRIVALS_PER_WARP);
       barriers_are_ready();
     }
@@ -101,44 +115,46 @@ struct Scan {
     else if (warp < SCANNERS + REDUCERS + GATHERERS)
       gatherer(warp - SCANNERS - REDUCERS);
     else
-      courier(drawn, next);
+      courier(drawn);
   }
 
  private:
   // ---- The courier: draws tiles and fetches them ---------------------------------------------
 
-  // Draw a tile, in lane 0, for the first time (which 0), the second or later. Its number is there
-  // when a later instruction needs it: so two are drawn ahead. The counter is zero again when every
-  // block has drawn two tiles too many. Where there is a tile for each block, nothing is drawn: a
-  // block takes its own number, and blocks start in that order.
-  __device__ int64 draw(int which) const {
-    if (shard.tiles <= gridDim.x) return which == 0 ? blockIdx.x : shard.tiles;
+  // Draw a tile, in lane 0. Its number is there when a later instruction needs it. The counter is
+  // zero again when every block has drawn one tile too many. Where there is a tile for each block,
+  // nothing is drawn: a block takes its own number, and blocks start in that order.
+  __device__ int64 draw(bool first) const {
+    if (shard.tiles <= gridDim.x) return first ? blockIdx.x : shard.tiles;
     if (lane_index() > 0) return 0;
-    return atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + 2 * gridDim.x - 1));
+    return atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
   }
 
-  __device__ void courier(int64 drawn, int64 next) const {
+  __device__ void courier(int64 drawn) const {
+    int64 base = 0;
     for (int turn = 0, ends = 0; ends < GATHERERS; ++turn) {
       const int slot = turn % SLOTS;
       if (turn >= SLOTS) ring.read[slot].wait(Slots::parity(turn - SLOTS));
       int64 tile = broadcast(drawn, 0);
       if (tile == 0 && shard.head > 0) {
         if (lane_index() == 0) {
-          publish(work.totals, 0, scan_head<false>(offset.given).value, work.launch);
+          publish(work.totals, 0, scan_head<false>({}).value, work.launch);
           ring.has_head = true;
         }
-        drawn = next;
-        next = draw(2);
+        drawn = draw(false);
         tile = broadcast(drawn, 0);
       }
       const bool some = tile < shard.tiles;
-      if (lane_index() == 0) ring.tile[slot] = some ? tile : ring.END;
+      if (lane_index() == 0) {
+        ring.tile[slot] = some ? tile : ring.END;
+        ring.base[slot] = base;
+      }
       ring.drawn[slot].arrive_by_warp();
+      base = tile / LANES * LANES;
       if (some) {
-        fetch(Slots::bytes(slot), x, shard.n, shard.begin<Shape>(tile), shard.end<Shape>(tile),
-              ring.full[slot]);
-        drawn = next;
-        next = draw(2);
+        fetch(Slots::room(slot, x, shard.at<Shape>(tile)), x, shard.n, shard.from<Shape>(tile),
+              shard.to<Shape>(tile), ring.full[slot]);
+        drawn = draw(false);
       } else {
         fetch_nothing(ring.full[slot]);
         ++ends;
@@ -146,14 +162,17 @@ struct Scan {
     }
   }
 
-  // Scan the head, less than 16 bytes, by one thread; return its total without the offset.
+  // Scan the head, less than 16 bytes, by one thread; return its own total.
   template <bool STORES>
   __device__ Seed<T> scan_head(Seed<T> before) const {
-    Seed<T> own, all;
+    Seed<T> own, all = before;
     for (int64 i = 0; i < shard.head; ++i) {
-      own = join<Op>(own, convert<T>(x[i]));
+      const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
+      const T item = convert<T>(x[at]);
+      if constexpr (STORES && EXCLUSIVE) y[at] = convert<Y>(all.value);
+      own = join<Op>(own, item);
       all = before.some ? join<Op>(before, own.value) : own;
-      if (STORES) y[i] = convert<Y>(all.value);
+      if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(all.value);
     }
     if (STORES && shard.tiles == 1 && work.total.words)
       publish(work.total, 0, all.value, work.launch);
@@ -169,11 +188,11 @@ struct Scan {
       ring.full[slot].wait(Slots::parity(turn));
       const int64 tile = ring.tile[slot];
       if (tile == ring.END) return;
-      const X* p = Slots::items(slot, x, shard.begin<Shape>(tile));
+      const X* p = Slots::items(slot, x, shard.at<Shape>(tile));
 #pragma unroll
       for (int i = 0; i < EACH; ++i) {
         const int warp = index * EACH + i;
-        const T total = reduce_stretch<Op, T>(load<Reading<Shape, X>>(p, warp));
+        const T total = convert<T>(reduce_stretch<PartialOp>(load<Reading<Shape, X>>(p, warp)));
         if (lane_index() == 0) ring.warp_total[slot][warp] = total;
       }
       ring.reduced[slot].arrive_by_warp();
@@ -187,73 +206,108 @@ struct Scan {
     }
   }
 
-  // ---- The gatherers: take tiles by turns -----------------------------------------------------
+  // ---- The gatherers: take tiles by turns, and pass on what they know -------------------------
 
   __device__ void gatherer(int index) const {
-    Gathered<Op, T> gathered;
-    Before<T> before;
     for (int turn = index;; turn += GATHERERS) {
       const int slot = turn % SLOTS;
       ring.drawn[slot].wait(Slots::parity(turn));
       const int64 tile = ring.tile[slot];
-      if (turn == index) {
-        // The block with the first tile runs, whichever others do.
-        const bool first = turn == 0 && (tile == 0 || ring.has_head);
-        before = offset.wait(first, work.launch);
-        gathered.before = before.seed();
-        if (first && ring.has_head && !before.called_off() && lane_index() == 0)
-          scan_head<true>(before.seed());
-      }
+      if (tile == ring.END && turn > 0) return;
+      bool called_off = false;
+      const auto known = [&] {
+        const Before<T> before = turn > 0 ? passed_on(turn - 1) : before_shard(tile);
+        called_off = before.called_off();
+        return before.seed();
+      };
+      Gathered<Op, T> gathered{ring.base[slot]};
+      const Seed<T> seed = gathered.up_to(tile, work.totals, work.launch, known);
       if (tile == ring.END) return;
-      const Seed<T> seed = gathered.up_to(tile, work.totals, work.launch);
-      if (lane_index() == 0) ring.seed[slot] = before.called_off() ? before : Before<T>::of(seed);
+      if (lane_index() == 0) {
+        ring.known[slot] = Before<T>::of(gathered.before, called_off);
+        ring.seed[slot] = Before<T>::of(seed, called_off);
+      }
       ring.seeded[slot].arrive_by_warp();
+      ring.passed[slot].arrive_by_warp();
     }
+  }
+
+  // What the gatherer of an earlier turn passes on.
+  __device__ Before<T> passed_on(int turn) const {
+    ring.passed[turn % SLOTS].wait(Slots::parity(turn));
+    return ring.known[turn % SLOTS];
+  }
+
+  // The offset, at the block's first turn. The block with the first tile looks for it: that block
+  // runs, whichever others do.
+  __device__ Before<T> before_shard(int64 tile) const {
+    const Before<T> before = offset.wait(tile == 0 || ring.has_head, work.launch);
+    if (ring.has_head && !before.called_off() && lane_index() == 0) scan_head<true>(before.seed());
+    return before;
   }
 
   // ---- The scanners: each its stretch of every tile -------------------------------------------
 
   __device__ void scanner(int warp) const {
     for (int turn = 0;; ++turn) {
-      // ---- 1. the seed of the tile, then of the stretch ---------------------------------------
+      // ---- 1. the items -----------------------------------------------------------------------
       const int slot = turn % SLOTS;
       ring.full[slot].wait(Slots::parity(turn));
-      const int64 tile = ring.tile[slot], begin = shard.begin<Shape>(tile);
+      const int64 tile = ring.tile[slot], at = shard.at<Shape>(tile);
       if (tile == ring.END) return;
-      ring.seeded[slot].wait(Slots::parity(turn));
-      const Before<T> before = ring.seed[slot];
-      Seed<T> seed = before.seed();
-      if (warp > 0) seed = join<Op>(seed, ring.up_to_warp[slot][warp - 1]);
+      const auto rows = load<Shape>(Slots::items(slot, x, at), warp);
 
-      // ---- 2. the items -----------------------------------------------------------------------
-      const auto rows = load<Shape>(Slots::items(slot, x, begin), warp);
-      ring.read[slot].arrive_by_warp();
-      const auto scanned = scan_stretch<Op, Y>(rows, seed);
-      if (before.called_off()) continue;
-      const int64 count = shard.n - begin;
-      store(y + begin, count, warp, scanned);
-      if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
+      // ---- 2. behind the seed of the tile, then of the stretch ----------------------------------
+      bool called_off = false;
+      const auto seeded = [&] {
+        ring.seeded[slot].wait(Slots::parity(turn));
+        const Before<T> before = ring.seed[slot];
+        called_off = before.called_off();
+        Seed<T> seed = before.seed();
+        if (warp > 0) seed = join<Op>(seed, ring.up_to_warp[slot][warp - 1]);
+        ring.read[slot].arrive_by_warp();
+        return seed;
+      };
+      Seed<T> seed;
+      if constexpr (!LATE) seed = seeded();
+      const auto scanned = scan_stretch<Op, PartialOp, T, Y, EXCLUSIVE>(
+          rows, [&] { return LATE ? seeded() : seed; });
+      if (called_off) continue;
+      const int64 count = Shape::REVERSE ? at + Shape::SIZE : shard.n - at;
+      if constexpr (EXCLUSIVE)  // while x, which may be y, still has its last element
+        if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
+      store(y + at, count, warp, scanned);
+      if constexpr (!EXCLUSIVE)
+        if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
     }
   }
 
-  // Hand the last value of the shard to the host, by the thread that has it.
+  // Hand the inclusive value of the shard's last element to the host, by the thread that has it.
   __device__ void hand_in(const Rows<Y, Shape>& scanned, int64 count, int warp) const {
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r)
 #pragma unroll
       for (int i = 0; i < Shape::ITEMS; ++i)
-        if (place<Shape>(warp, r) + i == count - 1)
-          publish(work.total, 0, get<T>(scanned.row[r], i), work.launch);
+        if (position<Shape>(warp, r) + i == count - 1) {
+          T last = get<T>(scanned.row[r], i);
+          if constexpr (EXCLUSIVE)
+            last = join<Op>(Seed<T>{last, shard.n > 1},
+                            convert<T>(x[Shape::REVERSE ? 0 : shard.n - 1]))
+                       .value;
+          publish(work.total, 0, last, work.launch);
+        }
   }
 };
 
 // Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; SLOTS *
 // Slots::BYTES of dynamic shared memory. y may be x.
-template <class Op, class Shape, int SLOTS, class X, class T, class Y>
+template <class Op, class PartialOp, class Shape, int SLOTS, int HELPERS, bool EXCLUSIVE, class X,
+          class T, class Y>
 __device__ void scan(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
                      const Workspace& work, const Offset<T>& offset) {
   __shared__ Ring<T, Shape::WARPS, SLOTS> ring;
-  const Scan<Op, Shape, SLOTS, X, T, Y> scan{x, y, shard, work, offset, ring};
+  const Scan<Op, PartialOp, Shape, SLOTS, HELPERS, EXCLUSIVE, X, T, Y> scan{x,    y,      shard,
+                                                                            work, offset, ring};
   scan.run();
 }
 

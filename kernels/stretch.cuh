@@ -10,9 +10,11 @@
 
 namespace distscan {
 
-// The total of the stretch, whole in lane 0.
-template <class Op, class T, class X, class Shape>
-__device__ T reduce_stretch(const Rows<X, Shape>& rows) {
+// The total of the stretch, whole in lane 0. Op runs in T, or in a type that holds any total of so
+// few elements.
+template <class Op, class X, class Shape>
+__device__ auto reduce_stretch(const Rows<X, Shape>& rows) {
+  using T = typename Op::Type;
   T total = reduce<Op, T>(rows.row[0]);
   if constexpr (!Op::COMMUTATIVE) total = warp_reduce<Op>(total);
 #pragma unroll
@@ -23,38 +25,46 @@ __device__ T reduce_stretch(const Rows<X, Shape>& rows) {
   return Op::COMMUTATIVE ? warp_reduce<Op>(total) : total;
 }
 
-// The inclusive scan of the stretch behind `seed`.
-// sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]
-template <class Op, class Y, class T, class X, class Shape>
-__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, Seed<T> seed) {
+// The scan of the stretch behind `seed`.
+// sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11 13 ...]
+template <class Op, class PartialOp, class T, class Y, bool EXCLUSIVE, class X, class Shape,
+          class Seeded>
+__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Seeded& seeded) {
+  using Partial = typename PartialOp::Type;
+
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
-  T inclusive[Shape::ROWS];
+  Partial inclusive[Shape::ROWS];
 #pragma unroll
-  for (int r = 0; r < Shape::ROWS; ++r) inclusive[r] = warp_scan<Op>(reduce<Op, T>(rows.row[r]));
+  for (int r = 0; r < Shape::ROWS; ++r)
+    inclusive[r] = warp_scan<PartialOp>(reduce<PartialOp, Partial>(rows.row[r]));
 
   // ---- 2. every vector behind all that comes before it ---------------------------------------
+  Seed<T> seed = seeded();
   Rows<Y, Shape> scanned;
 #pragma unroll
   for (int r = 0; r < Shape::ROWS; ++r) {
-    const T earlier_lanes = shuffle_up(inclusive[r], 1);
+    const T earlier_lanes = convert<T>(shuffle_up(inclusive[r], 1));
     const Seed<T> before = lane_index() > 0 ? join<Op>(seed, earlier_lanes) : seed;
     Seed<T> own;
     T value[Shape::ITEMS];
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
-      const T item = get<T>(rows.row[r], i);
+      const T item = convert<T>(get<Partial>(rows.row[r], i));
       if constexpr (is_integer<T>) {
         // Any grouping gives the same bits: item by item behind the seed is the shortest.
+        if constexpr (EXCLUSIVE) value[i] = i == 0 ? before.value : own.value;
         own = join<Op>(i == 0 ? before : own, item);
-        value[i] = own.value;
+        if constexpr (!EXCLUSIVE) value[i] = own.value;
       } else {
         // From the vector's start: one rounding at the size of the seed, not one per item.
+        if constexpr (EXCLUSIVE)
+          value[i] = i == 0 ? before.value : join<Op>(before, own.value).value;
         own = join<Op>(own, item);
-        value[i] = join<Op>(before, own.value).value;
+        if constexpr (!EXCLUSIVE) value[i] = join<Op>(before, own.value).value;
       }
     }
     scanned.row[r] = pack<Y>(value);
-    seed = join<Op>(seed, broadcast(inclusive[r], LANES - 1));
+    seed = join<Op>(seed, convert<T>(broadcast(inclusive[r], LANES - 1)));
   }
   return scanned;
 }

@@ -61,40 +61,55 @@ struct Patience {
   }
 };
 
-// What one warp has gathered of the tiles' totals: `before` combines tiles [0, base), row by row.
-// A row is 32 tiles, one to a lane, and is combined in a fixed tree; so the same tile always gets
-// the same bits.
+// What one warp gathers of the tiles' totals, row by row: a row is 32 tiles, one to a lane, and is
+// combined in a fixed tree; so the same tile always gets the same bits.
 template <class Op, class T>
 struct Gathered {
-  static constexpr int ROWS = WORDS<T> > 2 ? 4 : 9;  // read at once
+  static constexpr int ROWS = WORDS<T> > 2 ? 3 : 9;  // read at once
 
-  int64 base = 0;
-  Seed<T> before;
+  int64 base = 0;  // a multiple of 32
+  Seed<T> before;  // all that comes before tile `base`
 
-  // The combination of tiles [0, tile), behind the first `before`; by a whole warp, in all lanes.
-  // tile must not decrease from call to call.
-  __device__ Seed<T> up_to(int64 tile, const Totals& totals, unsigned launch) {
-    while (base < tile) {
-      const int count = tile - base < ROWS * LANES ? static_cast<int>(tile - base) : ROWS * LANES;
-      T total[ROWS];
-      read(total, count, totals, launch);
+  // The combination of all before `tile`, by a whole warp, in all lanes. `known` gives all before
+  // tile `base`; it is called once, when all that can be done without it is done.
+  template <class Known>
+  __device__ Seed<T> up_to(int64 tile, const Totals& totals, unsigned launch, const Known& known) {
+    for (bool asked = false;; asked = true) {
+      const bool last = tile - base < LANES * LANES;
+      const int count = last ? static_cast<int>(tile - base) : LANES * LANES;
+
+      // ---- 1. the rows' totals, that of row r to lane r ---------------------------------------
+      T row_total{};
+      for (int begin = 0; begin * LANES < count; begin += ROWS) {
+        T total[ROWS];
+        read(total, base + begin * LANES, count - begin * LANES, totals, launch);
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r) total[r] = warp_reduce<Op>(total[r], count - r * LANES);
+        for (int r = 0; r < ROWS; ++r)
+          total[r] = warp_reduce<Op>(total[r], count - (begin + r) * LANES);
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        if (r * LANES >= count) break;
-        const Seed<T> next = join<Op>(before, broadcast(total[r], 0));
-        if (count - r * LANES < LANES) return next;
-        before = next;
-        base += LANES;
+        for (int r = 0; r < ROWS; ++r) {
+          total[r] = broadcast(total[r], 0);
+          if (lane_index() == begin + r) row_total = total[r];
+        }
       }
+
+      // ---- 2. behind all that is known already; what whole rows add to it is known too --------
+      if (!asked) before = known();
+      Seed<T> all = before;
+      for (int row = 0; row * LANES < count; ++row) {
+        all = join<Op>(all, broadcast(row_total, row));
+        if (count - row * LANES >= LANES) before = all;
+      }
+      base += count / LANES * LANES;
+      if (last) return all;
     }
-    return before;
   }
 
  private:
-  // Read the totals of tiles [base, base + count), each as soon as it is there.
-  __device__ void read(T (&total)[ROWS], int count, const Totals& totals, unsigned launch) const {
+  // Read the totals of `count` tiles from `begin` on, ROWS rows at most, each as soon as it is
+  // there.
+  __device__ static void read(T (&total)[ROWS], int64 begin, int count, const Totals& totals,
+                              unsigned launch) {
     Word word[ROWS][WORDS<T>] = {};
     for (Patience patience;;) {
       bool all = true;
@@ -105,7 +120,7 @@ struct Gathered {
           for (int w = 0; w < WORDS<T>; ++w)
             asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
                          : "=l"(word[r][w])
-                         : "l"(totals.words + w * totals.stride + base + r * LANES + lane_index())
+                         : "l"(totals.words + w * totals.stride + begin + r * LANES + lane_index())
                          : "memory");
         }
       }

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ..dtypes import Types
 from ..errors import BackendError, KernelError
-from ..operators import Operator
+from ..forms import Form
+from ..operators import BUILTIN, Operator
 from . import nvrtc
 
 # By dtype.kind and size in bytes; the names are those of kernels/types.cuh.
@@ -56,16 +57,27 @@ def type_name(dtype: np.dtype[Any]) -> str:
     return name
 
 
-def definitions(op: Operator, types: Types, **policy: int | str) -> dict[str, object]:
+def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> dict[str, object]:
     """Return what ``kernels/given.cuh`` asks for."""
     return {
         "DISTSCAN_X": type_name(types.x),
         "DISTSCAN_T": type_name(types.acc),
         "DISTSCAN_OUT": type_name(types.out),
+        "DISTSCAN_PARTIAL": _partial(op, types),
         "DISTSCAN_COMBINE": op.cuda,
         "DISTSCAN_COMMUTATIVE": str(op.commutative).lower(),
+        "DISTSCAN_EXCLUSIVE": str(form.exclusive).lower(),
+        "DISTSCAN_REVERSE": str(form.reverse).lower(),
         **{f"DISTSCAN_{name.upper()}": value for name, value in policy.items()},
     }
+
+
+def _partial(op: Operator, types: Types) -> str:
+    """Name a type that holds any total of one warp's elements: 32 bits are half the shuffles."""
+    narrow = types.x.kind in "biu" and types.x.itemsize <= 2 and types.acc.kind in "iu"
+    if op is BUILTIN["sum"] and narrow and types.acc.itemsize == 8:
+        return "int" if types.x.kind == "i" else "unsigned int"
+    return type_name(types.acc)
 
 
 class Kernel:

@@ -16,9 +16,10 @@ _VECTOR = 16  # bytes per access
 class ScanPolicy(NamedTuple):
     """How ``kernels/scan.cuh`` is cut: tiles of ``threads * rows`` vectors."""
 
-    threads: int  # that scan; seven warps more fetch, reduce and gather
+    threads: int  # that scan
     rows: int  # vectors per thread
     slots: int  # tiles in shared memory
+    helpers: int  # warps beside: one fetches, four reduce, the others gather
 
 
 class TextbookPolicy(NamedTuple):
@@ -49,12 +50,13 @@ ADD_THREADS = 256  # a vector each: a copy in this form runs at the speed of the
 def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
     """Choose for ``n`` elements on a GPU of ``arch``, a compute capability such as "90".
 
-    sm_90, 1 GiB, policy (256, 6, 9): float32 538 us, float64 544, complex128 690, uint16 min 534;
-    with other rows or threads 533 to 620, with fewer slots 550 to 600. int8 max (256, 5, 11) 588,
-    int8 to int64 (384, 8, 12) 329 to 355. Other architectures take the same shape, as far as it
+    sm_90, 1 GiB, policy (256, 6, 9, 7): float32 533 us, float64 532, complex64 530, uint16 min 538;
+    with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128 (256, 6, 9, 8)
+    565; with a gatherer less 690, one more 680. int8 max (256, 5, 11, 7) 585, int8 to int64
+    (384, 8, 12, 7) 312, int32 to int64 415. Other architectures take the same shape, as far as it
     fits.
     """
-    shared = _SHARED.get(arch, 99) * 1024 - 128
+    shared = _SHARED.get(arch, 99) * 1024 - 256
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
     items = max(_VECTOR // max(types.x.itemsize, size), 1)
     # A thread holds its row's running values in registers, all rows at once; what narrow integers
@@ -63,9 +65,9 @@ def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
     room = 64 if not packed else 80 if arch in _SHARED else 24
     words = items * max(types.acc.itemsize // 4, 1)
     rows = min(8 if widening > 1 else 6, room // words)
-    threads = 384 if widening >= 8 else 256
+    threads = 384 if widening >= 8 and arch in _SHARED else 256
     row = threads * items * types.x.itemsize  # bytes
-    beside = 80 + (threads // 16 + 1) * types.acc.itemsize  # barriers and totals of a slot
+    beside = 96 + (threads // 16 + 2) * types.acc.itemsize  # barriers and totals of a slot
 
     def slots(rows: int) -> int:
         return int(min(shared // (row * rows + beside), 12))
@@ -82,7 +84,7 @@ def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
         if rows == 6 and words <= 4 and arch in _SHARED:
             choice.add(8)  # 2^20 float32: one tile for each of 132 multiprocessors
         rows = min(choice, key=lambda r: (rounds(r) * r, -r))
-    return ScanPolicy(threads, rows, slots(rows))
+    return ScanPolicy(threads, rows, slots(rows), 8 if types.acc.itemsize > 8 else 7)
 
 
 def reduce_policy(types: Types, arch: str) -> ReducePolicy:

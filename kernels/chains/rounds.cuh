@@ -23,7 +23,7 @@ struct Rounds {
   // lanes. `tile` grows from call to call.
   __device__ Seed<T> before(int64 tile, T total, const Workspace& work) {
     if (lane_index() == 0) publish(work.totals, tile, total, work.launch);
-    return gathered.up_to(tile, work.totals, work.launch);
+    return gathered.up_to(tile, work.totals, work.launch, [this] { return gathered.before; });
   }
 };
 
