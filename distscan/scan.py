@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import DTypeLike
 
@@ -10,19 +10,6 @@ from . import arrays, dtypes, exchange, operators
 from .agree import Agreement
 from .exchange import Comm
 from .local import LocalPlan, Op, Strategy, cached, check_axis, check_forms
-
-if TYPE_CHECKING:
-    from typing_extensions import TypedDict, Unpack
-
-    class Options(TypedDict, total=False):
-        """What ``cumsum`` and its like pass on to ``scan``."""
-
-        comm: Comm | None
-        exclusive: bool
-        initial: Any
-        reverse: bool
-        segments: Any
-        strategy: Strategy
 
 
 def scan(
@@ -165,67 +152,3 @@ def _target(out: Any, x: Any) -> Any:
     if not arrays.is_cuda(target) and not target.flags.writeable:
         raise ValueError("out is read-only")
     return target
-
-
-def cumsum(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Cumulative sum over all ranks: ``scan(x, "sum", ...)`` with ``numpy.cumsum``'s signature.
-
-    >>> import distscan
-    >>> distscan.cumsum([1, 2, 3])
-    array([1, 3, 6])
-    """
-    return scan(x, "sum", axis=axis, dtype=dtype, out=out, **options)
-
-
-def cumprod(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Cumulative product over all ranks, with ``numpy.cumprod``'s signature; see ``scan``.
-
-    >>> import distscan
-    >>> distscan.cumprod([1, 2, 3])
-    array([1, 2, 6])
-    """
-    return scan(x, "prod", axis=axis, dtype=dtype, out=out, **options)
-
-
-def cummax(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Running maximum over all ranks; NaN propagates, as in ``numpy.maximum.accumulate``.
-
-    >>> import distscan
-    >>> distscan.cummax([1, 3, 2])
-    array([1, 3, 3])
-    """
-    return scan(x, "max", axis=axis, dtype=dtype, out=out, **options)
-
-
-def cummin(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Running minimum over all ranks; NaN propagates, as in ``numpy.minimum.accumulate``.
-
-    >>> import distscan
-    >>> distscan.cummin([3, 1, 2])
-    array([3, 1, 1])
-    """
-    return scan(x, "min", axis=axis, dtype=dtype, out=out, **options)
