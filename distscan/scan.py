@@ -35,14 +35,15 @@ def scan(
         sequence. The global array is the shards joined along axis 0, in rank order. Shards may
         differ in length and may be empty. Bool, integer, float and complex types.
     op
-        "sum", "prod", "max" or "min"; the NumPy ufunc or the MPI op of that meaning; or an
-        ``Operator``.
+        "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
+        "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of that
+        meaning; or an ``Operator``.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     axis
         None scans the flattened global array; 0 the only axis of 1-D shards.
     dtype
-        The type that accumulates and results; None chooses as ``numpy.cumsum`` does.
+        The type that accumulates and results; None chooses as the ufunc's ``accumulate`` does.
     out
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
         After an exception its elements are undefined.

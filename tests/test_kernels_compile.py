@@ -24,9 +24,13 @@ from distscan.bench import block_scans  # noqa: E402
 # What dtypes.resolve takes: operator, type of x, accumulating type, type of the result.
 EVERY = [(op, x, dtype) for op in OPS for x in CODES for dtype in (None, x)]
 EVERY += [("sum", *types) for types in ("ie", "Fe", "D?", "f?", "bhl", "dde", "iil", "lib")]
+EVERY += [("logaddexp", code) for code in "Hefd"]
+EVERY += [("bitwise_xor", code) for code in "?bHil"] + [("bitwise_or", "d", "i")]
+EVERY += [("logical_and", code) for code in "?bHilefdFD"] + [("logical_or", "?", "?", "f")]
 EVERY += [(COMPOSE, "L"), (NIBBLES, "B"), (NIBBLES, "B", "L", "B")]
 # Each kernel with each element size, with each width of the running value, and promoting.
-SOME = [("sum", "b"), ("sum", "b", "b"), ("max", "b"), ("min", "H"), ("sum", "e"), ("sum", "i"),
+SOME = [("logaddexp", "e"), ("logaddexp", "d"), ("logical_and", "D"),
+        ("sum", "b"), ("sum", "b", "b"), ("max", "b"), ("min", "H"), ("sum", "e"), ("sum", "i"),
         ("sum", "f"), ("sum", "d"), ("prod", "F"), ("prod", "D"), ("sum", "l", "i", "b"),
         (COMPOSE, "L")]  # fmt: skip
 KIB = 1024
@@ -265,7 +269,10 @@ def test_an_older_nvrtc_gives_ptx():
     ("op", "x", "acc", "running"),
     [("max", "b", "b", "i"), ("min", "B", "H", "I"), ("sum", "?", "b", "i"), ("max", "?", "?", "I"),
      ("max", "i", "b", "b"), ("max", "d", "h", "h"), ("max", "b", "B", "B"), ("sum", "?", "?", "?"),
-     (NIBBLES, "B", "B", "B"), ("sum", "f", "f", "f")],
+     (NIBBLES, "B", "B", "B"), ("sum", "f", "f", "f"), ("bitwise_and", "b", "b", "i"),
+     ("bitwise_or", "?", "?", "I"), ("bitwise_xor", "i", "b", "b"), ("bitwise_xor", "?", "b", "i"),
+     ("bitwise_or", "d", "h", "h"), ("logical_xor", "?", "?", "I"), ("logical_and", "b", "?", "?"),
+     ("logical_or", "f", "?", "?")],
 )  # fmt: skip
 def test_narrow_integers_run_in_32_bits(op, x, acc, running):
     """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
