@@ -255,7 +255,7 @@ class _Reduce:
 
     def __init__(self, op: Operator, types: Types, n: int) -> None:
         types = _running(op, types)
-        chosen = reduce_policy(types, cupy.cuda.Device().compute_capability)
+        chosen = reduce_policy(op, types, cupy.cuda.Device().compute_capability)
         self._step = _LANES * chosen.rows * _per_vector(types.x)
         self._n, self._launch, self._blocks = n, 0, chosen.blocks * _processors()
         self._totals = cupy.empty(2 * self._blocks, types.acc)
