@@ -28,8 +28,8 @@ def resolve(
 
     ``dtype`` accumulates and results, or what the operator's ufunc makes of the type of ``out``,
     else of ``x``: sum and prod widen bool and narrow integers to the platform's widest, logical
-    operators make bool, logaddexp makes floats. float16 accumulates in float32 and is rounded on
-    the store.
+    operators make bool, logaddexp makes floats. float16 and bfloat16 accumulate in float32 and are
+    rounded on the store.
 
     >>> from distscan.operators import BUILTIN
     >>> resolve(BUILTIN["sum"], np.int8).acc, resolve(BUILTIN["max"], np.int8).acc
@@ -40,7 +40,7 @@ def resolve(
     x, dtype = np.dtype(x), None if dtype is None else parse(dtype)
     out = None if out is None else np.dtype(out)
     for role, chosen in (("x", x), ("dtype", dtype), ("out", out)):
-        if chosen is not None and chosen.kind not in "biufc":
+        if chosen is not None and not is_number(chosen):
             raise TypeError(
                 f"{role} is {chosen}; a scan takes bool, integer, float and complex types"
             )
@@ -55,7 +55,19 @@ def resolve(
     # A byte order other than the machine's stops at the file: results are native, as NumPy's.
     acc = acc.newbyteorder("=")
     result = acc if out is None else out.newbyteorder("=")
-    return Types(x, np.dtype(np.float32) if acc == np.float16 else acc, result)
+    half = acc == np.float16 or is_bfloat16(acc)
+    return Types(x, np.dtype(np.float32) if half else acc, result)
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is bool, integer, float or complex."""
+    numpys = dtype.isbuiltin != 2  # 2 is what others have added
+    return (numpys and dtype.kind in "biufc") or is_bfloat16(dtype)
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is the bfloat16 of ml_dtypes, which who has such an array has imported."""
+    return dtype.kind == "V" and dtype.name == "bfloat16"
 
 
 def _loop(op: Operator, earlier: np.dtype[Any] | None, later: np.dtype[Any]) -> np.dtype[Any]:

@@ -33,7 +33,8 @@ def scan(
     x
         This rank's shard: a NumPy array, a CuPy array, anything that speaks DLPack, or a
         sequence. The global array is the shards joined along axis 0, in rank order. Shards may
-        differ in length and may be empty. Bool, integer, float and complex types.
+        differ in length and may be empty. Bool, integer, float and complex types, and bfloat16 of
+        ``ml_dtypes``.
     op
         "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
         "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of that

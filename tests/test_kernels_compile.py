@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from data import CODES, OPS
 from test_order import COMPOSE, NIBBLES
+from test_types import BFLOAT16
 
 from distscan import dtypes, operators
 from distscan.errors import BackendError, KernelError
@@ -27,6 +28,8 @@ EVERY += [("sum", *types) for types in ("ie", "Fe", "D?", "f?", "bhl", "dde", "i
 EVERY += [("logaddexp", code) for code in "efdi"]
 EVERY += [("bitwise_xor", code) for code in "?bHil"] + [("bitwise_or", "d", "i")]
 EVERY += [("logical_and", code) for code in "?bHilefdFD"] + [("logical_or", "?", "?", "f")]
+EVERY += [(op, BFLOAT16) for op in ("sum", "max", "logaddexp", "logical_or")]
+EVERY += [("sum", BFLOAT16, "d"), ("sum", "F", BFLOAT16), ("sum", "d", "d", BFLOAT16)]
 EVERY += [(COMPOSE, "L"), (NIBBLES, "B"), (NIBBLES, "B", "L", "B")]
 # Each kernel with each element size, with each width of the running value, and promoting.
 SOME = [("logaddexp", "d"), ("logical_and", "D"),

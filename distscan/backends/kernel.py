@@ -8,7 +8,7 @@ import numpy as np
 from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
-from ..dtypes import Types
+from ..dtypes import Types, is_bfloat16
 from ..errors import BackendError, KernelError
 from ..operators import Operator
 from . import nvrtc
@@ -48,7 +48,7 @@ def check_device(device: Any) -> None:
 
 def type_name(dtype: np.dtype[Any]) -> str:
     """Return what kernels call a type; raise TypeError for one that no GPU has."""
-    name = _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
+    name = "bfloat16" if is_bfloat16(dtype) else _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
     if name is None:
         raise TypeError(f"{dtype} does not exist on a GPU; pass dtype= with a type that does")
     return name
