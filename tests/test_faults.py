@@ -70,17 +70,11 @@ def test_bad_arguments(case, who, comm):
 @pytest.mark.parametrize(
     ("named", "form"),
     [
-        ("exclusive", {"exclusive": True}),
-        ("initial", {"initial": 0}),
-        ("reverse", {"reverse": True}),
-        ("segments", {"segments": np.zeros(3, bool)}),
         ("fused", {"strategy": "fused"}),
         ("logaddexp", {"op": "logaddexp"}),
         ("bitwise_and", {"op": "bitwise_and"}),
         ("logical_or", {"op": np.logical_or}),
         ("bitwise_xor", {"op": MPI.BXOR}),
-        ("axis=0", {"x": np.zeros((2, 2)), "axis": 0}),
-        ("axis=-1", {"x": np.zeros((2, 2)), "axis": -1}),
     ],
 )
 def test_what_is_not_there_yet_says_so(named, form, comm):

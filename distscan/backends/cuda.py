@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from .. import operators
 from ..dtypes import Types
 from ..errors import BackendError
+from ..forms import Total
 from ..operators import Operator
 from .kernel import HostTotal, Kernel, check_device, definitions, type_name
 from .policy import ADD_THREADS, TextbookPolicy, reduce_policy, scan_policy
@@ -91,10 +92,10 @@ class SinglePass(_Steps):
         super().__init__(op, types, n)
         self._scan = _scan(op, types, n, textbook)
 
-    def total(self, x: Any, out: Any) -> None:
+    def total(self, x: Any, out: Any, heads: Any = None) -> None:
         """Leave everything to ``seed``: nobody waits for the total."""
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
             self._scan.prepare(self._checked(x, out), out)
@@ -114,15 +115,15 @@ class ScanAdd(_Steps):
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
 
-    def total(self, x: Any, out: Any) -> NDArray[Any] | None:
+    def total(self, x: Any, out: Any, heads: Any = None) -> Total | None:
         """Scan ``x`` [n] on its own; return its total."""
         if self.n == 0:
             return None
         local = out if self._wide is None else self._wide
         self._scan.prepare(self._checked(x, out), local, self._total.pointer)
-        return self._total.wait(self._scan.launch(None)).astype(self.types.acc)
+        return Total(self._total.wait(self._scan.launch(None)).astype(self.types.acc))
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
         """Combine ``offset`` into ``out`` [n]."""
         local = out if self._wide is None else self._wide
         if self.n > 0 and (offset is not None or local is not out):
@@ -141,16 +142,16 @@ class ReduceScan(_Steps):
         self._scan = _scan(op, types, n, textbook)
         self._total = HostTotal(_running(op, types).acc)
 
-    def total(self, x: Any, out: Any) -> NDArray[Any] | None:
+    def total(self, x: Any, out: Any, heads: Any = None) -> Total | None:
         """Reduce ``x`` [n] to its total."""
         if self.n == 0:
             return None
         self._x = x = self._checked(x, out)  # a copy must live until it is scanned
         launch = self._reduce(x, self._total.pointer)
         self._scan.prepare(x, out)  # while the GPU reduces
-        return self._total.wait(launch).astype(self.types.acc)
+        return Total(self._total.wait(launch).astype(self.types.acc))
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
             self._scan.launch(offset)
