@@ -106,9 +106,27 @@ def on_gpu(gpu: int | None) -> tuple[type, AbstractContextManager[Any]]:
     return cupy.ndarray, cupy.cuda.Device(gpu)
 
 
-def is_plain(target: Any) -> bool:
-    """Whether a backend can write a target in place: CUDA kernels need contiguous memory."""
-    return target is not None and (not is_cuda(target) or target.flags.c_contiguous)
+def view(array: Any, shape: tuple[int, ...]) -> Any:
+    """View an array in another shape, flat if it is contiguous, as a backend may write it.
+
+    None where there is no array or that takes a copy; CUDA kernels write contiguous memory alone.
+
+    >>> view(np.zeros((2, 6)), (4, 3, 1)).shape, view(np.zeros((6, 2)).T, (4, 3, 1))
+    ((12,), None)
+    """
+    if array is None or array.flags.c_contiguous:
+        return array if array is None or array.ndim == 1 else array.reshape(-1)
+    if is_cuda(array):
+        return None
+    try:
+        return array if array.ndim == 1 else array.reshape(shape, copy=False)
+    except ValueError:
+        return None
+
+
+def to_host(array: Any) -> Any:
+    """Return a NumPy array of the same elements."""
+    return array.get() if is_cuda(array) else array
 
 
 def like(x: Any) -> Callable[[Any], Any]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from . import files
 from .agree import agreed, everywhere
-from .backends.cpu import CHUNK
+from .backends.chunked import CHUNK
 from .errors import CheckError
 from .exchange import Comm
 from .files import File

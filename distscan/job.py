@@ -66,10 +66,10 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         with agreed(comm) as same:
             output = job.output.resolve()  # a symbolic link is followed, not replaced
             source = files.inspect(job.input)
-            local.check_axis(job.axis, len(source.shape))
-            local.check_forms(
-                exclusive=job.exclusive, initial=job.initial, reverse=job.reverse, segments=None
-            )
+            forms = {"exclusive": job.exclusive, "initial": job.initial, "reverse": job.reverse}
+            for name, wanted in (forms | {"axis": len(source.shape) > 1 and job.axis}).items():
+                if wanted not in (None, False):
+                    raise NotImplementedError(f"{name}= is not implemented yet")
             same["the input"] = source
             if comm.rank == 0:
                 files.check_output(output, force=job.force)
@@ -138,6 +138,7 @@ class _Part:
             self.shard.dtype,
             arrays.gpu(self.shard),
             operators.resolve(job.op),
+            axis=job.axis,
             dtype=None if job.dtype is None else dtypes.parse(job.dtype),
             strategy=job.strategy,
             ranks=comm.size,
