@@ -41,9 +41,14 @@ def resolve(
     out = None if out is None else np.dtype(out)
     for role, chosen in (("x", x), ("dtype", dtype), ("out", out)):
         if chosen is not None and not is_number(chosen):
-            raise TypeError(
-                f"{role} is {chosen}; a scan takes bool, integer, float and complex types"
-            )
+            if op.is_ufunc or not _is_structure(chosen):
+                raise TypeError(
+                    f"{role} is {chosen}; a scan takes bool, integer, float and complex types, "
+                    "and an Operator of your own structures of these"
+                )
+            others = [other for other in (dtype, out) if other is not None]
+            if any(other.newbyteorder("=") != x.newbyteorder("=") for other in others):
+                raise TypeError(f"{role} is {chosen}: x, dtype and out must be of one structure")
     if dtype is not None:
         acc = _loop(op, dtype, dtype)
         if acc != dtype:
@@ -63,6 +68,11 @@ def is_number(dtype: np.dtype[Any]) -> bool:
     """Whether a type is bool, integer, float or complex."""
     numpys = dtype.isbuiltin != 2  # 2 is what others have added
     return (numpys and dtype.kind in "biufc") or is_bfloat16(dtype)
+
+
+def _is_structure(dtype: np.dtype[Any]) -> bool:
+    """Whether a type has fields, all of them numbers."""
+    return all(is_number(dtype[name]) for name in dtype.names) if dtype.names else False
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:

@@ -21,32 +21,59 @@ class Operator:
         What errors and reports call it.
     numpy
         A ufunc, or any function of two arrays of one shape that combines them element by element.
-        A ufunc's ``accumulate`` decides the types; any other function keeps that of the array.
+        A ufunc's ``accumulate`` decides the types; any other function keeps that of the array,
+        which may be a structured one.
     cuda
-        A CUDA C++ expression of ``a`` (earlier) and ``b`` (later), both of type ``T``.
+        CUDA C++ that combines ``a`` (earlier) and ``b`` (later), both of type ``T``: an expression,
+        or, where it contains ``return``, the body of a function. A structure's fields go by their
+        names. None: only CPUs scan with it.
     identity
-        ``identity(dtype)`` gives the value that leaves every other unchanged, as an empty shard's
-        total must.
+        The value that leaves every other unchanged, or a function of the dtype that gives it; an
+        exclusive scan starts with it. None: there is none, and such a scan needs ``initial``.
     mpi, mpi_kinds
         The name of MPI's own operator of this meaning, and each ``dtype.kind`` on which it gives
-        NumPy's bits. For other kinds MPI is handed the NumPy form.
+        NumPy's bits; it needs an identity. For other kinds MPI is handed the NumPy form.
     commutative
         Whether operands may be exchanged; the reduction of a shard is then a little faster.
 
     Example
     -------
-    >>> latest = Operator("latest", numpy=lambda a, b: b, cuda="b", identity=lambda dtype: 0)
-    >>> latest.numpy(1, 2)
-    2
+    The latest element that is not 0:
+
+    >>> import distscan, numpy
+    >>> latest = distscan.Operator("latest", numpy=lambda a, b: numpy.where(b != 0, b, a),
+    ...                            cuda="b != 0 ? b : a", identity=0)
+    >>> distscan.scan([7, 0, 0, 5, 0], latest)
+    array([7, 7, 7, 5, 5])
+
+    Structures, such as the map v -> m v + c; (m1, c1), then (m2, c2), is (m2 m1, m2 c1 + c2):
+
+    >>> def then(a, b):
+    ...     made = numpy.empty_like(b)
+    ...     made["m"], made["c"] = b["m"] * a["m"], b["m"] * a["c"] + b["c"]
+    ...     return made
+    >>> maps = distscan.Operator("maps", numpy=then, cuda="T{b.m * a.m, b.m * a.c + b.c}",
+    ...                          identity=(1, 0))
+    >>> distscan.scan(numpy.array([(2, 1), (3, 0), (1, 5)], [("m", "f8"), ("c", "f8")]), maps)
+    array([(2., 1.), (6., 3.), (6., 8.)], dtype=[('m', '<f8'), ('c', '<f8')])
     """
 
     name: str
     numpy: Combine
-    cuda: str
-    identity: Callable[[np.dtype[Any]], Any]
+    cuda: str | None = None
+    identity: Any = None  # once it has been made: a function of the dtype, or None
     mpi: str = ""
     mpi_kinds: str = ""
     commutative: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.numpy):
+            raise TypeError(f"operator {self.name!r}: numpy= must be a function of two arrays")
+        if not isinstance(self.cuda, str | None):
+            raise TypeError(f"operator {self.name!r}: cuda= must be text, or None")
+        value = self.identity
+        if value is not None and not callable(value):
+            object.__setattr__(self, "identity", lambda dtype: np.array(value, dtype)[()])
 
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
         """Combine two arrays; integers wrap and floats overflow in silence, as inside a scan."""

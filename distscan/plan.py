@@ -100,6 +100,8 @@ class Plan:
             marks = _type_of(segments)
             types = {"dtype": None if out_dtype is None else dtypes.parse(out_dtype)}
             self._gpu = arrays.current_gpu() if self.backend == "cuda" else None
+            if self._gpu is not None and dtypes.parse(dtype).names:
+                raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
             made = make(
                 self.shape,
                 dtypes.parse(dtype),

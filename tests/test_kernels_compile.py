@@ -11,6 +11,7 @@ from unittest.mock import MagicMock, patch
 import numpy as np
 import pytest
 from data import CODES, OPS
+from test_custom_operators import FINGERPRINTS, PRINT, WORDS
 from test_order import COMPOSE, NIBBLES
 from test_types import BFLOAT16
 
@@ -31,9 +32,10 @@ EVERY += [("bitwise_xor", code) for code in "?bHil"] + [("bitwise_or", "d", "i")
 EVERY += [("logical_and", code) for code in "?bHilefdFD"] + [("logical_or", "?", "?", "f")]
 EVERY += [(op, BFLOAT16) for op in ("sum", "max", "logaddexp", "logical_or")]
 EVERY += [("sum", BFLOAT16, "d"), ("sum", "F", BFLOAT16), ("sum", "d", "d", BFLOAT16)]
+EVERY += [(FINGERPRINTS, PRINT), (WORDS, "L")]
 EVERY += [(COMPOSE, "L"), (NIBBLES, "B"), (NIBBLES, "B", "L", "B")]
 # Each kernel with each element size, with each width of the running value, and promoting.
-SOME = [("logaddexp", "d"), ("logical_and", "D"),
+SOME = [(FINGERPRINTS, PRINT), ("logaddexp", "d"), ("logical_and", "D"),
         ("sum", "b"), ("sum", "b", "b"), ("max", "b"), ("min", "H"), ("sum", "e"), ("sum", "i"),
         ("sum", "f"), ("sum", "d"), ("prod", "F"), ("prod", "D"), ("sum", "l", "i", "b"),
         (COMPOSE, "L")]  # fmt: skip
@@ -163,8 +165,10 @@ def test_steps_and_work_are_what_the_benchmark_says():
             for name, number in zip(("STEPS", "BARRIERS", "WORK"), counts(n), strict=True):
                 lines.append(f"static_assert({struct}<Op, T, {n}>::{name} == {number});")
     given = dict(asked([("sum", "f")], "90", TextbookPolicy(BLOCK_SCANS[0]))[0].given)
+    headers = {n.encode(): given.pop(n).encode() for n in list(given) if n.endswith(".h")}
     options = [f"-D{name}={value}" for name, value in given.items()]
-    program = nvrtc.nvrtc.createProgram("\n".join(lines), "counts.cu", [], [])
+    program = nvrtc.nvrtc.createProgram("\n".join(lines), "counts.cu", list(headers.values()),
+                                        list(headers))  # fmt: skip
     folder = f"-I{nvrtc.kernels()}"
     try:
         nvrtc.nvrtc.compileProgram(program, ("-arch=sm_90", "-std=c++17", folder, *options))
@@ -212,10 +216,38 @@ def test_launches_are_what_was_compiled(kernel):
     assert [-(-size // 8) for size in sizes] == list(kernel.sizes)
 
 
-def test_compiler_errors_are_shown():
-    broken = operators.Operator("broken", np.add, "a + nonsense", lambda dtype: dtype.type(0))
-    with pytest.raises(KernelError, match="nonsense"):
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a + nonsense", 1), ("a  // a comment\n + nonsense", 2), ("a +;", 1),
+     ("const T c = b;\nreturn c + nonsense;", 2)],
+)  # fmt: skip
+def test_compiler_errors_show_the_line(text, line):
+    broken = operators.Operator('"broken"', np.add, text)
+    with pytest.raises(KernelError) as caught:
         asked([(broken, "f")], "90")[0].build("90")
+    assert f"operator _broken_({line}): error" in str(caught.value)
+    assert text.splitlines()[line - 1].strip() in str(caught.value)
+
+
+def test_an_operator_without_a_cuda_form():
+    with pytest.raises(TypeError, match="operator 'mine' has no CUDA form"):
+        asked([(operators.Operator("mine", lambda a, b: b), "f")], "90")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        ([("a", "f8"), ("b", "f4"), ("c", "f8")], "has 20 bytes; a GPU takes"),
+        ([("a", "f4"), ("b", "f8"), ("c", "f4")], "does not lie in memory as in C"),
+        ([("a", "f8"), ("b b", "f8")], "'b b' of .* cannot be the name of a field"),
+        ([("a", "f8"), ("b", "i1"), ("c", "i1"), ("d", "S6")], "x is "),
+        ([("a", "g")], "float128 does not exist on a GPU"),
+    ],
+)
+def test_structures_that_a_gpu_does_not_take(dtype, message):
+    op = operators.Operator("mine", lambda a, b: b, "b")
+    with pytest.raises(TypeError, match=message):
+        asked([(op, np.dtype(dtype))], "90")
 
 
 REDUCE = asked([("sum", "f")], "90")[1]

@@ -92,10 +92,8 @@ def reduce_policy(op: Operator, types: Types, arch: str) -> ReducePolicy:
     """Choose for ``arch``."""
     # float32 254 us, int8 max 328; 512 threads, 8 rows or 8 blocks 253 to 260, int8 304 to 348.
     # Widened elements take more registers: int8 to int64 spills at 3 blocks on sm_100 and sm_120.
-    # So does logaddexp in float64.
+    # So do logaddexp in float64, and structures.
     widening = types.acc.itemsize // types.x.itemsize
-    if op.numpy is np.logaddexp and types.acc.itemsize > 4:
-        widening = max(widening, 2)
-    return ReducePolicy(
-        threads=256, rows=4, blocks=4 if widening <= 1 else 3 if widening < 8 else 2
-    )
+    long = op.numpy is np.logaddexp and types.acc.itemsize > 4
+    blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
+    return ReducePolicy(threads=256, rows=4, blocks=2 if types.acc.names else blocks)
