@@ -18,6 +18,7 @@ from .errors import (
 from .names import cummax, cummin, cumprod, cumsum
 from .operators import Operator
 from .plan import Plan
+from .recurrence import linear_recurrence
 from .scan import scan
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "linear_recurrence",
     "scan",
 ]
 __version__ = "0.1.0"

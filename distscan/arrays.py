@@ -45,6 +45,33 @@ def _is_cupy(x: Any) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
+def library(array: Any) -> Any:
+    """Return the library, NumPy or CuPy, of an array that ``borrow`` returned."""
+    if not is_cuda(array):
+        return np
+    import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+
+    return cupy
+
+
+class Structures:
+    """The memory of a contiguous CuPy array as structures, which CuPy has no type for.
+
+    It has what the kernels' callers ask of an array.
+    """
+
+    def __init__(self, memory: Any, dtype: np.dtype[Any]) -> None:
+        self.memory, self.dtype, self.itemsize = memory, dtype, dtype.itemsize
+        self.data, self.flags, self.device = memory.data, memory.flags, memory.device
+
+
+def structures(array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """View a contiguous array as structures, a NumPy array of ``shape`` or ``Structures``."""
+    if is_cuda(array):
+        return Structures(array, dtype)
+    return array.view(dtype).reshape(shape)
+
+
 def overlap(x: Any, target: Any) -> bool:
     """Whether writing ``target`` may change elements of ``x`` that are still to be read."""
     if x is target:

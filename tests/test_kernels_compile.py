@@ -17,6 +17,7 @@ from test_types import BFLOAT16
 
 from distscan import dtypes, operators
 from distscan.errors import BackendError, KernelError
+from distscan.recurrence import MAPS
 from distscan.forms import PLAIN, Form
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
@@ -33,6 +34,7 @@ EVERY += [("logical_and", code) for code in "?bHilefdFD"] + [("logical_or", "?",
 EVERY += [(op, BFLOAT16) for op in ("sum", "max", "logaddexp", "logical_or")]
 EVERY += [("sum", BFLOAT16, "d"), ("sum", "F", BFLOAT16), ("sum", "d", "d", BFLOAT16)]
 EVERY += [(FINGERPRINTS, PRINT), (WORDS, "L")]
+EVERY += [(MAPS, np.dtype([("a", code), ("b", code)])) for code in "fdFD"]
 EVERY += [(COMPOSE, "L"), (NIBBLES, "B"), (NIBBLES, "B", "L", "B")]
 # Each kernel with each element size, with each width of the running value, and promoting.
 SOME = [(FINGERPRINTS, PRINT), ("logaddexp", "d"), ("logical_and", "D"),

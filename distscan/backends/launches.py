@@ -128,7 +128,7 @@ class Reduce:
         self._reverse = form.reverse
         self._step = _LANES * chosen.rows * per_vector(types.x)
         self._n, self._launch, self._blocks = n, 0, chosen.blocks * processors()
-        self._totals = cupy.empty(2 * self._blocks, types.acc)
+        self._totals = cupy.empty((2 * self._blocks, types.acc.itemsize), np.uint8)
         self._arrived = cupy.zeros(1, np.uint32)
         self._kernel = Kernel(
             "reduce",
