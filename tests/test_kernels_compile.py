@@ -17,8 +17,8 @@ from test_types import BFLOAT16
 
 from distscan import dtypes, operators
 from distscan.errors import BackendError, KernelError
-from distscan.recurrence import MAPS
 from distscan.forms import PLAIN, Form
+from distscan.recurrence import MAPS
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import kernel, launches, nvrtc  # noqa: E402
