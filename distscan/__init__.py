@@ -5,6 +5,7 @@
 array([3, 4, 8])
 """
 
+from .apply import compact, offsets, partition
 from .errors import (
     BackendError,
     CheckError,
@@ -32,11 +33,14 @@ __all__ = [
     "Operator",
     "OutputError",
     "Plan",
+    "compact",
     "cummax",
     "cummin",
     "cumprod",
     "cumsum",
     "linear_recurrence",
+    "offsets",
+    "partition",
     "scan",
 ]
 __version__ = "0.1.0"
