@@ -15,9 +15,10 @@ from .errors import (
     LaunchError,
     OutputError,
 )
+from .names import cummax, cummin, cumprod, cumsum
 from .operators import Operator
 from .plan import Plan
-from .scan import cummax, cummin, cumprod, cumsum, scan
+from .scan import scan
 
 __all__ = [
     "BackendError",

@@ -131,6 +131,8 @@ def check_output(path: Path, *, force: bool) -> None:
 
 def create(path: Path, dtype: np.dtype[Any], n: int) -> File:
     """Make the file that becomes ``path`` when it is whole: header there, data to be written."""
+    if dtype.kind not in "biufc":
+        raise OutputError(f"a .npy file cannot hold {dtype}")
     part = path.with_name(f".distscan-{uuid4().hex[:8]}.part")
     try:
         with part.open("xb") as stream:

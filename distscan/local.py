@@ -101,7 +101,7 @@ def make(
         from .backends import cuda as backend  # noqa: PLC0415 - a CPU job need not have CuPy
 
         _check_cuda(form)
-        options = {} if textbook is None else {"textbook": textbook}
+        options["textbook"] = textbook
     steps = {
         "scan-add": backend.ScanAdd,
         "reduce-scan": backend.ReduceScan,
@@ -216,14 +216,7 @@ def _check_segments(segments: np.dtype[Any], axis: int | None) -> None:
 
 def _check_cuda(form: Form) -> None:
     """Refuse by name what the kernels do not take yet."""
-    forms = {
-        "exclusive": form.exclusive,
-        "reverse": form.reverse,
-        "segments": form.segmented,
-        "axis": form.outer * form.inner > 1,
-        "initial": form.first is not None,
-    }
-    for name, wanted in forms.items():
+    for name, wanted in (("segments", form.segmented), ("axis", form.outer * form.inner > 1)):
         if wanted:
             raise NotImplementedError(f"{name}= is not implemented yet on GPUs")
 

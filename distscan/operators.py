@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ class Operator:
         What errors and reports call it.
     numpy
         A ufunc, or any function of two arrays of one shape that combines them element by element.
+        A ufunc's ``accumulate`` decides the types; any other function keeps that of the array.
     cuda
         A CUDA C++ expression of ``a`` (earlier) and ``b`` (later), both of type ``T``.
     identity
@@ -29,9 +30,6 @@ class Operator:
     mpi, mpi_kinds
         The name of MPI's own operator of this meaning, and each ``dtype.kind`` on which it gives
         NumPy's bits. For other kinds MPI is handed the NumPy form.
-    promotes
-        Whether narrow integers and bool accumulate in the platform's widest, as
-        ``numpy.cumsum`` does.
     commutative
         Whether operands may be exchanged; the reduction of a shard is then a little faster.
 
@@ -48,7 +46,6 @@ class Operator:
     identity: Callable[[np.dtype[Any]], Any]
     mpi: str = ""
     mpi_kinds: str = ""
-    promotes: bool = False
     commutative: bool = False
 
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
@@ -73,6 +70,9 @@ class Operator:
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
 
 
+# ---- identities ----------------------------------------------------------------------------
+
+
 def _zero(dtype: np.dtype[Any]) -> Any:
     # -0.0 is the exact identity of float addition: 0.0 would turn -0.0 into 0.0.
     if dtype.kind == "c":
@@ -84,42 +84,51 @@ def _one(dtype: np.dtype[Any]) -> Any:
     return dtype.type(1)
 
 
-def _extreme(sign: int) -> Callable[[np.dtype[Any]], Any]:
-    """The value of a type that every other beats: the lowest (sign -1) or the highest (+1)."""
+def _ones(dtype: np.dtype[Any]) -> Any:
+    """Every bit set."""
+    return ~dtype.type(0)
 
-    def extreme(dtype: np.dtype[Any]) -> Any:
-        if dtype.kind == "c":
-            return dtype.type(complex(sign * np.inf, sign * np.inf))
-        if dtype.kind == "f":
-            return dtype.type(sign * np.inf)
-        if dtype.kind == "b":
-            return dtype.type(sign > 0)
-        limits = np.iinfo(dtype)
-        return dtype.type(limits.max if sign > 0 else limits.min)
 
-    return extreme
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    """The value of a type that every other beats."""
+    if dtype.kind == "c":
+        return dtype.type(complex(-np.inf, -np.inf))
+    if dtype.kind == "f":
+        return dtype.type(-np.inf)
+    return dtype.type(0 if dtype.kind == "b" else np.iinfo(dtype).min)
 
+
+def _highest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "fc":
+        return -_lowest(dtype)
+    return dtype.type(1 if dtype.kind == "b" else np.iinfo(dtype).max)
+
+
+# ---- the built-in operators ----------------------------------------------------------------
+
+
+_builtin = partial(Operator, commutative=True)
 
 # MPI_MAX need not propagate NaN, MPI_PROD of complex follows C's rules for infinities, and
 # neither MPI_MAX of complex nor arithmetic on bool exists: there MPI combines by the NumPy form.
 BUILTIN = {
     operator.name: operator
     for operator in (
-        Operator(
-            "sum", np.add, "plus(a, b)", _zero, "SUM", "iufc", promotes=True, commutative=True
-        ),
-        Operator(
-            "prod", np.multiply, "times(a, b)", _one, "PROD", "iuf", promotes=True, commutative=True
-        ),
-        Operator("max", np.maximum, "maximum(a, b)", _extreme(-1), "MAX", "iu", commutative=True),
-        Operator("min", np.minimum, "minimum(a, b)", _extreme(+1), "MIN", "iu", commutative=True),
+        _builtin("sum", np.add, "plus(a, b)", _zero, "SUM", "iufc"),
+        _builtin("prod", np.multiply, "times(a, b)", _one, "PROD", "iuf"),
+        _builtin("max", np.maximum, "maximum(a, b)", _lowest, "MAX", "iu"),
+        _builtin("min", np.minimum, "minimum(a, b)", _highest, "MIN", "iu"),
+        _builtin("logaddexp", np.logaddexp, "log_add_exp(a, b)", _lowest),
+        _builtin("bitwise_and", np.bitwise_and, "a & b", _ones, "BAND", "iu"),
+        _builtin("bitwise_or", np.bitwise_or, "a | b", _zero, "BOR", "iu"),
+        _builtin("bitwise_xor", np.bitwise_xor, "a ^ b", _zero, "BXOR", "iu"),
+        # These accumulate bool, of which the bits are the truth.
+        _builtin("logical_and", np.logical_and, "a & b", _ones, "LAND", "b"),
+        _builtin("logical_or", np.logical_or, "a | b", _zero, "LOR", "b"),
+        _builtin("logical_xor", np.logical_xor, "a ^ b", _zero, "LXOR", "b"),
     )
 }
 _BY_UFUNC = {operator.numpy: operator for operator in BUILTIN.values()}
-_PLANNED = {
-    "logaddexp",
-    *(f"{family}_{form}" for family in ("bitwise", "logical") for form in ("and", "or", "xor")),
-}
 
 
 def resolve(op: "str | np.ufunc | Operator") -> Operator:
@@ -139,6 +148,4 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
         )
     if name in BUILTIN:
         return BUILTIN[name]
-    if name in _PLANNED:
-        raise NotImplementedError(f"operator {name!r} is not implemented yet")
     raise ValueError(f"unknown operator {name!r}; choose from {', '.join(BUILTIN)}")

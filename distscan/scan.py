@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import DTypeLike
 
@@ -11,19 +11,6 @@ from .agree import Agreement
 from .exchange import Comm
 from .local import LocalPlan, Op, Strategy, cached, initial_bytes
 from .segments import Segments, find
-
-if TYPE_CHECKING:
-    from typing_extensions import TypedDict, Unpack
-
-    class Options(TypedDict, total=False):
-        """What ``cumsum`` and its like pass on to ``scan``."""
-
-        comm: Comm | None
-        exclusive: bool
-        initial: Any
-        reverse: bool
-        segments: Any
-        strategy: Strategy
 
 
 def scan(
@@ -47,10 +34,12 @@ def scan(
     x
         This rank's shard: a NumPy array, a CuPy array, anything that speaks DLPack, or a
         sequence. The global array is the shards joined along axis 0, in rank order. Shards may
-        differ in length and may be empty. Bool, integer, float and complex types.
+        differ in length and may be empty. Bool, integer, float and complex types, and bfloat16 of
+        ``ml_dtypes``.
     op
-        "sum", "prod", "max" or "min"; the NumPy ufunc or the MPI op of that meaning; or an
-        ``Operator``.
+        "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
+        "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of that
+        meaning; or an ``Operator``.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     axis
@@ -65,7 +54,7 @@ def scan(
     reverse
         Whether to scan from the last element to the first.
     dtype
-        The type that accumulates and results; None chooses as ``numpy.cumsum`` does.
+        The type that accumulates and results; None chooses as the ufunc's ``accumulate`` does.
     out
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
         After an exception its elements are undefined.
@@ -214,67 +203,3 @@ def _beside(name: str, array: Any, x: Any) -> Any:
             "both must be in one"
         )
     return array
-
-
-def cumsum(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Cumulative sum over all ranks: ``scan(x, "sum", ...)`` with ``numpy.cumsum``'s signature.
-
-    >>> import distscan
-    >>> distscan.cumsum([1, 2, 3])
-    array([1, 3, 6])
-    """
-    return scan(x, "sum", axis=axis, dtype=dtype, out=out, **options)
-
-
-def cumprod(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Cumulative product over all ranks, with ``numpy.cumprod``'s signature; see ``scan``.
-
-    >>> import distscan
-    >>> distscan.cumprod([1, 2, 3])
-    array([1, 2, 6])
-    """
-    return scan(x, "prod", axis=axis, dtype=dtype, out=out, **options)
-
-
-def cummax(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Running maximum over all ranks; NaN propagates, as in ``numpy.maximum.accumulate``.
-
-    >>> import distscan
-    >>> distscan.cummax([1, 3, 2])
-    array([1, 3, 3])
-    """
-    return scan(x, "max", axis=axis, dtype=dtype, out=out, **options)
-
-
-def cummin(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Running minimum over all ranks; NaN propagates, as in ``numpy.minimum.accumulate``.
-
-    >>> import distscan
-    >>> distscan.cummin([3, 1, 2])
-    array([3, 1, 1])
-    """
-    return scan(x, "min", axis=axis, dtype=dtype, out=out, **options)

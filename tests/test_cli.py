@@ -71,6 +71,18 @@ def test_the_main_job(op, code, run, save, folder, comm, rng):
     ]
 
 
+@pytest.mark.parametrize(
+    ("op", "code"),
+    [("logaddexp", "f"), ("logaddexp", "h"), ("bitwise_xor", "i"), ("logical_or", "d")],
+)
+def test_check_of_other_operators(op, code, run, save, folder, rng):
+    x = (rng.normal(size=30001) * 20).astype(code)
+    save("x.npy", x)
+    status, _, err = run("x.npy", "--op", op, "--check", "--quiet")
+    assert status == 0, err
+    assert np.load(folder / "x.scan.npy").dtype == getattr(np, op).accumulate(x[:0]).dtype
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 def test_fewer_elements_than_ranks(n, run, save, folder):
     save("x.npy", np.arange(n) + 3)

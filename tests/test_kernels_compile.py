@@ -12,21 +12,29 @@ import numpy as np
 import pytest
 from data import CODES, OPS
 from test_order import COMPOSE, NIBBLES
+from test_types import BFLOAT16
 
 from distscan import dtypes, operators
 from distscan.errors import BackendError, KernelError
+from distscan.forms import PLAIN, Form
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import kernel, nvrtc  # noqa: E402
+from distscan.backends import kernel, launches, nvrtc  # noqa: E402
 from distscan.backends.policy import TextbookPolicy  # noqa: E402
 from distscan.bench import block_scans  # noqa: E402
 
 # What dtypes.resolve takes: operator, type of x, accumulating type, type of the result.
 EVERY = [(op, x, dtype) for op in OPS for x in CODES for dtype in (None, x)]
 EVERY += [("sum", *types) for types in ("ie", "Fe", "D?", "f?", "bhl", "dde", "iil", "lib")]
+EVERY += [("logaddexp", code) for code in "efdi"]
+EVERY += [("bitwise_xor", code) for code in "?bHil"] + [("bitwise_or", "d", "i")]
+EVERY += [("logical_and", code) for code in "?bHilefdFD"] + [("logical_or", "?", "?", "f")]
+EVERY += [(op, BFLOAT16) for op in ("sum", "max", "logaddexp", "logical_or")]
+EVERY += [("sum", BFLOAT16, "d"), ("sum", "F", BFLOAT16), ("sum", "d", "d", BFLOAT16)]
 EVERY += [(COMPOSE, "L"), (NIBBLES, "B"), (NIBBLES, "B", "L", "B")]
 # Each kernel with each element size, with each width of the running value, and promoting.
-SOME = [("sum", "b"), ("sum", "b", "b"), ("max", "b"), ("min", "H"), ("sum", "e"), ("sum", "i"),
+SOME = [("logaddexp", "d"), ("logical_and", "D"),
+        ("sum", "b"), ("sum", "b", "b"), ("max", "b"), ("min", "H"), ("sum", "e"), ("sum", "i"),
         ("sum", "f"), ("sum", "d"), ("prod", "F"), ("prod", "D"), ("sum", "l", "i", "b"),
         (COMPOSE, "L")]  # fmt: skip
 KIB = 1024
@@ -56,6 +64,7 @@ def asked(
     arch: str,
     textbook: TextbookPolicy | None = None,
     sizes: tuple[int, ...] = (1 << 40,),
+    form: Form = PLAIN,
 ) -> list[Asked]:
     """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
     kernels: dict[Asked, None] = {}  # in order, each once
@@ -67,7 +76,8 @@ def asked(
     with (
         patch.object(cuda, "cupy") as cupy,
         patch.object(cuda, "HostTotal"),
-        patch.object(cuda, "Kernel", record),
+        patch.object(launches, "cupy", cupy),
+        patch.object(launches, "Kernel", record),
     ):
         cupy.cuda.Device().compute_capability = arch
         cupy.cuda.Device().attributes = {"MultiProcessorCount": 100}
@@ -75,7 +85,7 @@ def asked(
             operator = operators.resolve(op)
             resolved = dtypes.resolve(operator, x, *types)
             for n, strategy in product(sizes, (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)):
-                strategy(operator, resolved, n, textbook)
+                strategy(operator, resolved, n, form, textbook)
     return list(kernels)
 
 
@@ -92,7 +102,7 @@ def faults(kernel, arch):
     }
     spills, registers = numbers["bytes spill stores"], numbers["registers"]
     shared = numbers["bytes smem"] + kernel.shared
-    if report.count("spill stores") != 1 or not registers or not code:
+    if report.count("Compiling entry") != 1 or not registers or not code:
         return f"{name}: no report of one kernel in {report!r}"
     if spills or numbers["bytes spill loads"]:
         return f"{name}: spills {spills} bytes"
@@ -265,12 +275,15 @@ def test_an_older_nvrtc_gives_ptx():
     ("op", "x", "acc", "running"),
     [("max", "b", "b", "i"), ("min", "B", "H", "I"), ("sum", "?", "b", "i"), ("max", "?", "?", "I"),
      ("max", "i", "b", "b"), ("max", "d", "h", "h"), ("max", "b", "B", "B"), ("sum", "?", "?", "?"),
-     (NIBBLES, "B", "B", "B"), ("sum", "f", "f", "f")],
+     (NIBBLES, "B", "B", "B"), ("sum", "f", "f", "f"), ("bitwise_and", "b", "b", "i"),
+     ("bitwise_or", "?", "?", "I"), ("bitwise_xor", "i", "b", "b"), ("bitwise_xor", "?", "b", "i"),
+     ("bitwise_or", "d", "h", "h"), ("logical_xor", "?", "?", "I"), ("logical_and", "b", "?", "?"),
+     ("logical_or", "f", "?", "?")],
 )  # fmt: skip
 def test_narrow_integers_run_in_32_bits(op, x, acc, running):
     """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
     operator = operators.resolve(op)
-    types = cuda._running(operator, dtypes.resolve(operator, x, acc))
+    types = launches.running(operator, dtypes.resolve(operator, x, acc))
     assert types.acc.char == running
 
 

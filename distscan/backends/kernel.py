@@ -8,8 +8,9 @@ import numpy as np
 from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
-from ..dtypes import Types
+from ..dtypes import Types, is_bfloat16
 from ..errors import BackendError, KernelError
+from ..forms import Form
 from ..operators import Operator
 from . import nvrtc
 
@@ -48,13 +49,13 @@ def check_device(device: Any) -> None:
 
 def type_name(dtype: np.dtype[Any]) -> str:
     """Return what kernels call a type; raise TypeError for one that no GPU has."""
-    name = _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
+    name = "bfloat16" if is_bfloat16(dtype) else _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
     if name is None:
         raise TypeError(f"{dtype} does not exist on a GPU; pass dtype= with a type that does")
     return name
 
 
-def definitions(op: Operator, types: Types, **policy: int | str) -> dict[str, object]:
+def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> dict[str, object]:
     """Return what ``kernels/given.cuh`` asks for."""
     return {
         "DISTSCAN_X": type_name(types.x),
@@ -62,6 +63,8 @@ def definitions(op: Operator, types: Types, **policy: int | str) -> dict[str, ob
         "DISTSCAN_OUT": type_name(types.out),
         "DISTSCAN_COMBINE": op.cuda,
         "DISTSCAN_COMMUTATIVE": str(op.commutative).lower(),
+        "DISTSCAN_EXCLUSIVE": str(form.exclusive).lower(),
+        "DISTSCAN_REVERSE": str(form.reverse).lower(),
         **{f"DISTSCAN_{name.upper()}": value for name, value in policy.items()},
     }
 
