@@ -42,6 +42,7 @@ class LocalPlan:
     form: Form
     seen: tuple[int, int, int]  # the shard's [outer, n, inner]
     shape: tuple[int, ...]  # of the result
+    across: bool  # whether the scan goes on from rank to rank
     local: Local
     exscan: Exscan
     terms: Terms  # on which the ranks must agree before they exchange totals
@@ -129,6 +130,7 @@ def make(
         form,
         seen,
         (math.prod(shape),) if axis is None else shape,
+        across,
         steps(op, types, seen[1], **options),
         Exscan(op, types.acc, form, edges=segments, across=across),
         terms,
