@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import LaunchError
-from .forms import Edges, Form, Total
+from .forms import PLAIN, Edges, Form, Total
 from .operators import Operator
 
 try:
@@ -162,12 +162,12 @@ class Exscan:
         self,
         op: Operator,
         dtype: np.dtype[Any],
-        form: Form | None = None,
+        form: Form = PLAIN,
         *,
         edges: np.dtype[Any] | None = None,
         across: bool = True,
     ) -> None:
-        self._op, self._form, self._across = op, form or Form(), across
+        self._op, self._form, self._across = op, form, across
         shape = (self._form.inner,) if self._form.inner > 1 else ()
         self._mpi_op = MPI.OP_NULL
         if dtype.kind in op.mpi_kinds and not self._form.segmented:

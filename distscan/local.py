@@ -42,6 +42,7 @@ class LocalPlan:
     form: Form
     seen: tuple[int, int, int]  # the shard's [outer, n, inner]
     shape: tuple[int, ...]  # of the result
+    across: bool  # whether the scan goes on from rank to rank
     local: Local
     exscan: Exscan
     terms: Terms  # on which the ranks must agree before they exchange totals
@@ -129,6 +130,7 @@ def make(
         form,
         seen,
         (math.prod(shape),) if axis is None else shape,
+        across,
         steps(op, types, seen[1], **options),
         Exscan(op, types.acc, form, edges=segments, across=across),
         terms,
@@ -216,11 +218,7 @@ def _check_segments(segments: np.dtype[Any], axis: int | None) -> None:
 
 def _check_cuda(form: Form) -> None:
     """Refuse by name what the kernels do not take yet."""
-    forms = {
-        "segments": form.segmented,
-        "axis": form.outer * form.inner > 1,
-    }
-    for name, wanted in forms.items():
+    for name, wanted in (("segments", form.segmented), ("axis", form.outer * form.inner > 1)):
         if wanted:
             raise NotImplementedError(f"{name}= is not implemented yet on GPUs")
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dtypes import Types
-from ..forms import Form, Total
+from ..forms import PLAIN, Form, Total
 from ..operators import Operator
 from . import chunked, segmented
 
@@ -38,9 +38,9 @@ def synchronize() -> None:
 class _Steps:
     """What the strategies share: arrays are seen as ``form`` says, and in scan order."""
 
-    def __init__(self, op: Operator, types: Types, n: int, form: Form | None = None) -> None:
+    def __init__(self, op: Operator, types: Types, n: int, form: Form = PLAIN) -> None:
         """Allocate what shards of ``n`` elements along the scan need beside input and output."""
-        self.op, self.types, self.n, self.form = op, types, n, form or Form()
+        self.op, self.types, self.n, self.form = op, types, n, form
 
     def empty(self) -> NDArray[Any]:
         """Allocate a result [outer * n * inner]."""
@@ -58,7 +58,7 @@ class _Steps:
 class ScanAdd(_Steps):
     """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it."""
 
-    def __init__(self, op: Operator, types: Types, n: int, form: Form | None = None) -> None:
+    def __init__(self, op: Operator, types: Types, n: int, form: Form = PLAIN) -> None:
         super().__init__(op, types, n, form)
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None
