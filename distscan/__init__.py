@@ -16,7 +16,17 @@ from .errors import (
     LaunchError,
     OutputError,
 )
-from .names import cummax, cummin, cumprod, cumsum
+from .names import (
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    cumulative_prod,
+    cumulative_sum,
+    logcumsumexp,
+    nancumprod,
+    nancumsum,
+)
 from .operators import Operator
 from .plan import Plan
 from .recurrence import linear_recurrence
@@ -38,7 +48,12 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
     "linear_recurrence",
+    "logcumsumexp",
+    "nancumprod",
+    "nancumsum",
     "offsets",
     "partition",
     "scan",

@@ -21,8 +21,8 @@ def find(marks: Any, heads: Any = None, *, reverse: bool) -> Segments:
     ``heads`` [n], bool, is overwritten if it is needed; None allocates it. Whether a segment begins
     at the first element in scan order is known from the edges, or from flags of a forward scan.
 
-    >>> find(np.array([7, 7, 8]), reverse=False)
-    Segments(heads=array([False, False,  True]), edges=Edges(enters=7, leaves=8))
+    >>> find(np.array([7, 7, 8]), reverse=False).heads
+    array([False, False,  True])
     """
     flags = marks.dtype == np.bool_
     if flags and not reverse and marks.flags.c_contiguous:
