@@ -105,7 +105,7 @@ def test_cumulative_faults(comm):
                    lambda call=call: call(np.zeros((2, 2))))  # fmt: skip
         options = {"axis": 2, "include_initial": True}
         everywhere(comm, np.exceptions.AxisError, "axis 2 is out of bounds",
-                   lambda call=call, options=options: call(np.zeros((2, 2)), **options))  # fmt: skip
+                   lambda c=call, o=options: c(np.zeros((2, 2)), **o))  # fmt: skip
         if comm.size > 1:
             options = {"include_initial": comm.rank % 2 == 1}
             everywhere(comm, DisagreementError, "disagree on include_initial",
