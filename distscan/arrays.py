@@ -9,6 +9,7 @@ import numpy as np
 
 _DLPACK_HOST = {1, 3, 11}  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
+_IMMUTABLE = {"jax", "jaxlib"}  # DLPack says so only since its version 1.0
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
@@ -20,7 +21,8 @@ def is_cuda(array: Any) -> bool:
 def borrow(x: Any) -> Any:
     """Return the NumPy or CuPy array over the memory of ``x``; nothing is copied from an array.
 
-    Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``.
+    Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``. Raises TypeError for memory
+    that cannot be shared, such as that of tensors which require a gradient.
     """
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("masked arrays are not scanned: the mask would be lost; use filled(...)")
@@ -30,14 +32,28 @@ def borrow(x: Any) -> Any:
         return x
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         device = int(x.__dlpack_device__()[0])
-        if device in _DLPACK_HOST:
-            return np.from_dlpack(x)
+        if device not in _DLPACK_HOST | _DLPACK_CUDA:
+            raise TypeError(f"x is on DLPack device {device}; a scan takes host and CUDA memory")
+        take: Any = np.from_dlpack
         if device in _DLPACK_CUDA:
             import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-            return cupy.from_dlpack(x)
-        raise TypeError(f"x is on DLPack device type {device}; a scan takes host and CUDA memory")
+            take = cupy.from_dlpack
+        try:
+            return take(x)
+        except (BufferError, RuntimeError) as error:
+            raise TypeError(f"a {type(x).__name__} does not share its memory: {error}") from error
     return np.asarray(x)
+
+
+def check_writable(out: Any, array: Any) -> None:
+    """Refuse to write ``array``, which ``borrow`` made of ``out``, where its owner does not."""
+    if type(out).__module__.partition(".")[0] in _IMMUTABLE:
+        raise ValueError(f"out is a {type(out).__name__} of JAX, which is never written")
+    if not is_cuda(array) and not array.flags.writeable:
+        if array is out:
+            raise ValueError("out is read-only")
+        raise ValueError("out is read-only, as far as DLPack says; pass its NumPy array")
 
 
 def _is_cupy(x: Any) -> bool:

@@ -181,8 +181,7 @@ def _target(out: Any, x: Any) -> Any:
     if not hasattr(out, "__dlpack__"):
         raise TypeError(f"out must be an array, not {type(out).__name__}")
     target = _beside("out", out, x)
-    if not arrays.is_cuda(target) and not target.flags.writeable:
-        raise ValueError("out is read-only")
+    arrays.check_writable(out, target)
     return target
 
 
