@@ -5,6 +5,7 @@
 array([3, 4, 8])
 """
 
+from .apply import compact, offsets, partition
 from .errors import (
     BackendError,
     CheckError,
@@ -15,9 +16,21 @@ from .errors import (
     LaunchError,
     OutputError,
 )
+from .names import (
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    cumulative_prod,
+    cumulative_sum,
+    logcumsumexp,
+    nancumprod,
+    nancumsum,
+)
 from .operators import Operator
 from .plan import Plan
-from .scan import cummax, cummin, cumprod, cumsum, scan
+from .recurrence import linear_recurrence
+from .scan import scan
 
 __all__ = [
     "BackendError",
@@ -30,10 +43,19 @@ __all__ = [
     "Operator",
     "OutputError",
     "Plan",
+    "compact",
     "cummax",
     "cummin",
     "cumprod",
     "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "linear_recurrence",
+    "logcumsumexp",
+    "nancumprod",
+    "nancumsum",
+    "offsets",
+    "partition",
     "scan",
 ]
 __version__ = "0.1.0"

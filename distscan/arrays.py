@@ -9,6 +9,7 @@ import numpy as np
 
 _DLPACK_HOST = {1, 3, 11}  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
+_IMMUTABLE = {"jax", "jaxlib"}  # DLPack says so only since its version 1.0
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
@@ -20,7 +21,8 @@ def is_cuda(array: Any) -> bool:
 def borrow(x: Any) -> Any:
     """Return the NumPy or CuPy array over the memory of ``x``; nothing is copied from an array.
 
-    Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``.
+    Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``. Raises TypeError for memory
+    that cannot be shared, such as that of tensors which require a gradient.
     """
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("masked arrays are not scanned: the mask would be lost; use filled(...)")
@@ -30,19 +32,60 @@ def borrow(x: Any) -> Any:
         return x
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         device = int(x.__dlpack_device__()[0])
-        if device in _DLPACK_HOST:
-            return np.from_dlpack(x)
+        if device not in _DLPACK_HOST | _DLPACK_CUDA:
+            raise TypeError(f"x is on DLPack device {device}; a scan takes host and CUDA memory")
+        take: Any = np.from_dlpack
         if device in _DLPACK_CUDA:
             import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-            return cupy.from_dlpack(x)
-        raise TypeError(f"x is on DLPack device type {device}; a scan takes host and CUDA memory")
+            take = cupy.from_dlpack
+        try:
+            return take(x)
+        except (BufferError, RuntimeError) as error:
+            raise TypeError(f"a {type(x).__name__} does not share its memory: {error}") from error
     return np.asarray(x)
+
+
+def check_writable(out: Any, array: Any) -> None:
+    """Refuse to write ``array``, which ``borrow`` made of ``out``, where its owner does not."""
+    if type(out).__module__.partition(".")[0] in _IMMUTABLE:
+        raise ValueError(f"out is a {type(out).__name__} of JAX, which is never written")
+    if not is_cuda(array) and not array.flags.writeable:
+        if array is out:
+            raise ValueError("out is read-only")
+        raise ValueError("out is read-only, as far as DLPack says; pass its NumPy array")
 
 
 def _is_cupy(x: Any) -> bool:
     cupy = sys.modules.get("cupy")  # who passes a CuPy array has imported it
     return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+def library(array: Any) -> Any:
+    """Return the library, NumPy or CuPy, of an array that ``borrow`` returned."""
+    if not is_cuda(array):
+        return np
+    import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+
+    return cupy
+
+
+class Structures:
+    """The memory of a contiguous CuPy array as structures, which CuPy has no type for.
+
+    It has what the kernels' callers ask of an array.
+    """
+
+    def __init__(self, memory: Any, dtype: np.dtype[Any]) -> None:
+        self.memory, self.dtype, self.itemsize = memory, dtype, dtype.itemsize
+        self.data, self.flags, self.device = memory.data, memory.flags, memory.device
+
+
+def structures(array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """View a contiguous array as structures, a NumPy array of ``shape`` or ``Structures``."""
+    if is_cuda(array):
+        return Structures(array, dtype)
+    return array.view(dtype).reshape(shape)
 
 
 def overlap(x: Any, target: Any) -> bool:
@@ -106,9 +149,27 @@ def on_gpu(gpu: int | None) -> tuple[type, AbstractContextManager[Any]]:
     return cupy.ndarray, cupy.cuda.Device(gpu)
 
 
-def is_plain(target: Any) -> bool:
-    """Whether a backend can write a target in place: CUDA kernels need contiguous memory."""
-    return target is not None and (not is_cuda(target) or target.flags.c_contiguous)
+def view(array: Any, shape: tuple[int, ...]) -> Any:
+    """View an array in another shape, flat if it is contiguous, as a backend may write it.
+
+    None where there is no array or that takes a copy; CUDA kernels write contiguous memory alone.
+
+    >>> view(np.zeros((2, 6)), (4, 3, 1)).shape, view(np.zeros((6, 2)).T, (4, 3, 1))
+    ((12,), None)
+    """
+    if array is None or array.flags.c_contiguous:
+        return array if array is None or array.ndim == 1 else array.reshape(-1)
+    if is_cuda(array):
+        return None
+    try:
+        return array if array.ndim == 1 else array.reshape(shape, copy=False)
+    except ValueError:
+        return None
+
+
+def to_host(array: Any) -> Any:
+    """Return a NumPy array of the same elements."""
+    return array.get() if is_cuda(array) else array
 
 
 def like(x: Any) -> Callable[[Any], Any]:

@@ -66,10 +66,10 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
         help="the result; by default INPUT with .scan.npy for .npy",
     )
     add("--op", choices=sorted(BUILTIN), default="sum", help="the operator (default: sum)")
-    add("--exclusive", action="store_true", help="not implemented yet")
-    add("--initial", metavar="V", help="not implemented yet")
-    add("--reverse", action="store_true", help="not implemented yet")
-    add("--axis", metavar="K", type=int, help="0 for 1-d input; by default the input is flattened")
+    add("--exclusive", action="store_true", help="leave each element out of its own result")
+    add("--initial", metavar="V", help="a number that comes before the first element")
+    add("--reverse", action="store_true", help="scan from the last element to the first")
+    add("--axis", metavar="K", type=int, help="scan along it (default: the input is flattened)")
     add("--dtype", metavar="T", help="accumulate and result in this type (default: as NumPy)")
     add(
         "--backend",

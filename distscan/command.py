@@ -12,7 +12,7 @@ from .errors import DistscanError, LaunchError
 from .exchange import Comm
 
 # A bad argument or a bad input; anything else ends with status 1.
-_USAGE = (TypeError, ValueError, NotImplementedError)
+_USAGE = (TypeError, ValueError, OverflowError, NotImplementedError)
 
 
 def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[str] | None) -> int:

@@ -24,11 +24,12 @@ def resolve(
     dtype: DTypeLike | None = None,
     out: DTypeLike | None = None,
 ) -> Types:
-    """Choose the types as ``numpy.cumsum`` and ``ufunc.accumulate`` do.
+    """Choose the types as ``ufunc.accumulate`` does.
 
-    ``dtype``, else the type of ``out``, else the type of ``x`` accumulates; of the latter, sum
-    and prod widen bool and narrow integers to the platform's widest. float16 accumulates in
-    float32 and is rounded on the store.
+    ``dtype`` accumulates and results, or what the operator's ufunc makes of the type of ``out``,
+    else of ``x``: sum and prod widen bool and narrow integers to the platform's widest, logical
+    operators make bool, logaddexp makes floats. float16 and bfloat16 accumulate in float32 and are
+    rounded on the store.
 
     >>> from distscan.operators import BUILTIN
     >>> resolve(BUILTIN["sum"], np.int8).acc, resolve(BUILTIN["max"], np.int8).acc
@@ -37,21 +38,60 @@ def resolve(
     Types(x=dtype('float16'), acc=dtype('float32'), out=dtype('float16'))
     """
     x, dtype = np.dtype(x), None if dtype is None else parse(dtype)
+    out = None if out is None else np.dtype(out)
     for role, chosen in (("x", x), ("dtype", dtype), ("out", out)):
-        if chosen is not None and np.dtype(chosen).kind not in "biufc":
-            raise TypeError(
-                f"{role} is {np.dtype(chosen)}; a scan takes bool, integer, float and complex types"
-            )
+        if chosen is not None and not is_number(chosen):
+            if op.is_ufunc or not _is_structure(chosen):
+                raise TypeError(
+                    f"{role} is {chosen}; a scan takes bool, integer, float and complex types, "
+                    "and an Operator of your own structures of these"
+                )
+            others = [other for other in (dtype, out) if other is not None]
+            if any(other.newbyteorder("=") != x.newbyteorder("=") for other in others):
+                raise TypeError(f"{role} is {chosen}: x, dtype and out must be of one structure")
     if dtype is not None:
-        acc = np.dtype(dtype)
+        acc = _loop(op, dtype, dtype)
+        if acc != dtype:
+            raise TypeError(f"operator {op.name!r} does not accumulate in {dtype}, but in {acc}")
     elif out is not None:
-        acc = np.dtype(out)
+        acc = _loop(op, out, out)
     else:
-        acc = _widened(x) if op.promotes else x
-    result = np.dtype(out) if out is not None else acc
+        acc = _loop(op, None, x)
     # A byte order other than the machine's stops at the file: results are native, as NumPy's.
-    acc, result = acc.newbyteorder("="), result.newbyteorder("=")
-    return Types(x, np.dtype(np.float32) if acc == np.float16 else acc, result)
+    acc = acc.newbyteorder("=")
+    result = acc if out is None else out.newbyteorder("=")
+    half = acc == np.float16 or is_bfloat16(acc)
+    return Types(x, np.dtype(np.float32) if half else acc, result)
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is bool, integer, float or complex."""
+    numpys = dtype.isbuiltin != 2  # 2 is what others have added
+    return (numpys and dtype.kind in "biufc") or is_bfloat16(dtype)
+
+
+def _is_structure(dtype: np.dtype[Any]) -> bool:
+    """Whether a type has fields, all of them numbers."""
+    return all(is_number(dtype[name]) for name in dtype.names) if dtype.names else False
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is the bfloat16 of ml_dtypes, which who has such an array has imported."""
+    return dtype.kind == "V" and dtype.name == "bfloat16"
+
+
+def _loop(op: Operator, earlier: np.dtype[Any] | None, later: np.dtype[Any]) -> np.dtype[Any]:
+    """Ask the operator's ufunc what it makes of two types; no ``earlier``: what accumulates."""
+    if not op.is_ufunc:
+        return later
+    ufunc: Any = op.numpy
+    try:
+        made: np.dtype[Any] = ufunc.resolve_dtypes(
+            (earlier, later, None), reduction=earlier is None
+        )[2]
+    except TypeError as error:
+        raise TypeError(f"operator {op.name!r} does not take {later}") from error
+    return made
 
 
 def parse(dtype: DTypeLike) -> np.dtype[Any]:
@@ -60,11 +100,3 @@ def parse(dtype: DTypeLike) -> np.dtype[Any]:
         return np.dtype(dtype)
     except Exception as error:  # np.dtype("f4,(") is a SyntaxError
         raise TypeError(f"dtype {dtype!r} is not understood") from error
-
-
-def _widened(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    if dtype.kind in "bi" and dtype.itemsize < np.dtype(np.int_).itemsize:
-        return np.dtype(np.int_)
-    if dtype.kind == "u" and dtype.itemsize < np.dtype(np.uint).itemsize:
-        return np.dtype(np.uint)
-    return dtype

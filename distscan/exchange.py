@@ -1,14 +1,16 @@
-"""Everything that crosses ranks; the only file that imports MPI. A total is one element there."""
+"""Everything that crosses ranks; the only file that imports MPI. A total is one element or row."""
 
 import functools
 import os
+import weakref
 from array import array
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import LaunchError
+from .forms import PLAIN, Edges, Form, Total
 from .operators import Operator
 
 try:
@@ -86,6 +88,23 @@ def node(comm: Comm) -> Node:
         shared.Free()
 
 
+def backwards(comm: Comm) -> Comm:
+    """Return the same ranks in the opposite order; collective when first asked for.
+
+    The communicator keeps it from then on, and frees it when it is freed.
+    """
+    kept: Any = comm.Get_attr(_backwards())
+    if kept is None:
+        kept = comm.Split(0, -comm.rank)
+        comm.Set_attr(_backwards(), kept)
+    return cast(Comm, kept)
+
+
+@functools.cache
+def _backwards() -> int:
+    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
+
+
 def launched_rank() -> int:
     """Return the launcher's number for this process: known even where MPI itself is not."""
     return _variable(_LAUNCHED_RANK) or 0
@@ -124,73 +143,111 @@ def op_name(op: Any) -> Any:
 
 # Begun and not yet ended: MPI writes into their buffers, whoever else has forgotten them.
 _IN_FLIGHT: "set[Exscan]" = set()
-_ABSENT, _PRESENT, _BROKEN = range(3)  # the state of a total; the higher of two outlasts
+_ABSENT, _PRESENT, _HEAD, _BROKEN = range(4)  # the state of a total; the higher of two outlasts
 
 
 class Exscan:
     """The exchange of totals, prepared once: gives each rank what comes before its shard.
 
-    A total is a 0-d array of ``dtype``, or None for an empty shard. So is the offset that comes
-    back: None says that nothing comes before this rank's shard. The next exchange overwrites it.
+    A total has a value of ``dtype``, 0-d or [inner]; it is None for an empty shard. The offset
+    that comes back has the same shape, and begins with ``form.first``. None says that the shard
+    begins behind ``form.first``: nothing comes before it, or its first element is a head. The next
+    exchange overwrites it.
+
+    ``edges`` is the type of the segments' edges, for a segmented form. Without ``across`` nothing
+    crosses ranks: each is on its own.
     """
 
-    def __init__(self, op: Operator, dtype: np.dtype[Any]) -> None:
-        self._op, self._dtype = op, dtype
-        self._mpi_op = getattr(MPI, op.mpi) if dtype.kind in op.mpi_kinds else MPI.OP_NULL
+    def __init__(
+        self,
+        op: Operator,
+        dtype: np.dtype[Any],
+        form: Form = PLAIN,
+        *,
+        edges: np.dtype[Any] | None = None,
+        across: bool = True,
+    ) -> None:
+        self._op, self._form, self._across = op, form, across
+        shape = (self._form.inner,) if self._form.inner > 1 else ()
+        self._mpi_op = MPI.OP_NULL
+        if dtype.kind in op.mpi_kinds and not self._form.segmented:
+            self._mpi_op = getattr(MPI, op.mpi)
         self._builtin = self._mpi_op != MPI.OP_NULL
         self._fault: Exception | None = None
         self._request = MPI.REQUEST_NULL
         if self._builtin:
-            self._total, self._offset = np.zeros((), dtype), np.zeros((), dtype)
+            self._total, self._offset = np.zeros(shape, dtype), np.zeros(shape, dtype)
             self._send: Any = self._total
             self._receive: Any = self._offset
             return
-        # MPI calls the NumPy form on (value, state) pairs: an empty shard needs no identity.
-        pair = np.dtype([("value", dtype), ("state", np.uint8)])
-        send, receive = np.zeros((), pair), np.zeros((), pair)
-        self._sent, self._total = send["state"], send["value"]
-        self._received, self._offset = receive["state"], receive["value"]
-        element = _bytes(pair.itemsize)
-        self._send = [send.reshape(1).view(np.uint8), 1, element]
-        self._receive = [receive.reshape(1).view(np.uint8), 1, element]
+        # MPI calls the NumPy form on (value, edges, state): an empty shard needs no identity.
+        edge = edges or np.dtype(np.bool_)
+        self._item = np.dtype(
+            [("value", dtype, shape), ("enters", edge), ("leaves", edge), ("state", np.uint8)]
+        )
+        self._sent, self._received = np.zeros(1, self._item), np.zeros(1, self._item)
+        self._offset = self._received["value"].reshape(shape)
+        # One element, so that MPI never hands a part of it to the operator.
+        element = MPI.BYTE.Create_contiguous(self._item.itemsize).Commit()
+        weakref.finalize(self, _free, element)
+        self._send = [self._sent.view(np.uint8), 1, element]
+        self._receive = [self._received.view(np.uint8), 1, element]
 
-    def __call__(self, comm: Comm, total: NDArray[Any] | None) -> NDArray[Any] | None:
-        """Combine the totals of all earlier ranks, in rank order (``MPI_Exscan``)."""
-        if comm.size == 1:
+    def __call__(
+        self, comm: Comm, total: Total | None, edges: Edges | None = None
+    ) -> NDArray[Any] | None:
+        """Combine the totals of all ranks before this one in scan order (``MPI_Exscan``)."""
+        if comm.size == 1 or not self._across:
             return None
-        self._pack(total)
+        comm = self._ordered(comm)
+        self._pack(total, edges)
         comm.Exscan(self._send, self._receive, self._mpi_op)
         return self._unpack(comm)
 
-    def start(self, comm: Comm, total: NDArray[Any] | None) -> None:
+    def start(self, comm: Comm, total: Total | None, edges: Edges | None = None) -> None:
         """Begin the same and do not wait for it (``MPI_Iexscan``)."""
-        if comm.size > 1:
-            self._pack(total)
+        if comm.size > 1 and self._across:
+            self._pack(total, edges)
+            comm = self._ordered(comm)
             self._request = comm.Iexscan(self._send, self._receive, self._mpi_op)
             _IN_FLIGHT.add(self)
 
     def wait(self, comm: Comm) -> NDArray[Any] | None:
         """End what ``start`` began; return the offset."""
-        if comm.size == 1:
+        if comm.size == 1 or not self._across:
             return None
         self._request.Wait()
         _IN_FLIGHT.discard(self)
-        return self._unpack(comm)
+        return self._unpack(self._ordered(comm))
 
-    def _pack(self, total: NDArray[Any] | None) -> None:
+    def prepare(self, comm: Comm) -> None:
+        """Make what exchanges over ``comm`` need; collective. The first exchange does it, too."""
+        if comm.size > 1 and self._across:
+            self._ordered(comm)
+
+    def _ordered(self, comm: Comm) -> Comm:
+        """Return the ranks in scan order."""
+        return backwards(comm) if self._form.reverse else comm
+
+    def _pack(self, total: Total | None, edges: Edges | None) -> None:
         if not self._builtin:
             # Freed after each exchange: an MPI process has room for 32 of them.
             self._mpi_op = MPI.Op.Create(self._combine, commute=False)
-            self._sent[()] = _ABSENT if total is None else _PRESENT
+            self._sent["state"] = _ABSENT if total is None else _HEAD if total.head else _PRESENT
         try:
-            if total is not None:
-                self._total[()] = total
-            elif self._builtin:
-                self._total[()] = self._op.identity(self._dtype)
+            if not self._builtin:
+                if total is not None:
+                    self._sent["value"] = total.value
+                if edges is not None:
+                    self._sent["enters"], self._sent["leaves"] = edges
+            else:
+                self._total[...] = (
+                    self._op.identity(self._total.dtype) if total is None else total.value
+                )
         except Exception as error:  # raised at the end: the other ranks count on this one's part
             self._fault = error
             if not self._builtin:
-                self._sent[()] = _BROKEN
+                self._sent["state"] = _BROKEN
 
     def _unpack(self, comm: Comm) -> NDArray[Any] | None:
         if not self._builtin:
@@ -200,28 +257,41 @@ class Exscan:
             raise fault
         if comm.rank == 0:  # MPI leaves its receive buffer undefined
             return None
-        if not self._builtin and self._received != _PRESENT:
-            if self._received == _BROKEN:
+        if not self._builtin:
+            if self._received["state"] == _BROKEN:
                 raise RuntimeError(f"operator {self._op.name!r} failed on an earlier rank")
-            return None
+            if self._received["state"] == _ABSENT or self._parted(self._received, self._sent):
+                return None
+        if self._form.first is not None:
+            self._op.combine(self._form.first, self._offset, out=self._offset)
         return self._offset
 
+    def _parted(self, earlier: NDArray[Any], later: NDArray[Any]) -> bool:
+        """Whether a segment begins between two shards that follow each other."""
+        return self._form.segmented and bool((earlier["leaves"] != later["enters"])[0])
+
     def _combine(self, earlier: Any, later: Any, _: MPI.Datatype) -> None:
-        """Combine the bytes of two pairs for MPI: later = earlier op later."""
-        state = self._dtype.itemsize  # its place
+        """Combine the bytes of two totals for MPI: later = earlier op later."""
+        state = self._item.itemsize - 1  # its place
         try:
-            if earlier[state] == later[state] == _PRESENT:
-                a, b = (np.frombuffer(pair, self._dtype, 1) for pair in (earlier, later))
-                b[0] = self._op.combine(a[0], b[0])
-            elif later[state] == _ABSENT:
-                later[:state] = earlier[:state]
-            later[state] = max(earlier[state], later[state])
+            if later[state] == _ABSENT:
+                later[:] = earlier[:]
+            elif earlier[state] != _ABSENT:
+                a, b = (np.frombuffer(item, self._item, 1) for item in (earlier, later))
+                begins = later[state] == _HEAD or self._parted(a, b)
+                b["enters"] = a["enters"]
+                if _BROKEN in (earlier[state], later[state]):
+                    later[state] = _BROKEN
+                elif begins:
+                    later[state] = _HEAD
+                else:
+                    b["value"][0] = self._op.combine(a["value"][0], b["value"][0])
+                    later[state] = earlier[state]
         except Exception as error:  # an exception cannot cross MPI: it is raised at the end
             self._fault = error
             later[state] = _BROKEN
 
 
-@functools.cache
-def _bytes(size: int) -> MPI.Datatype:
-    """One element of ``size`` bytes, so that MPI never hands a part of one to an operator."""
-    return MPI.BYTE.Create_contiguous(size).Commit()
+def _free(element: MPI.Datatype) -> None:
+    if not MPI.Is_finalized():
+        element.Free()

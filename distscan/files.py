@@ -129,15 +129,17 @@ def check_output(path: Path, *, force: bool) -> None:
         raise OutputError(f"there is no directory {path.parent}")
 
 
-def create(path: Path, dtype: np.dtype[Any], n: int) -> File:
+def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> File:
     """Make the file that becomes ``path`` when it is whole: header there, data to be written."""
+    if dtype.kind not in "biufc":
+        raise OutputError(f"a .npy file cannot hold {dtype}")
     part = path.with_name(f".distscan-{uuid4().hex[:8]}.part")
     try:
         with part.open("xb") as stream:
-            header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (n,)}
+            header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
             npy.write_array_header_1_0(stream, header)
-            file = File(part, dtype, (n,), stream.tell())
-            stream.truncate(file.start + n * dtype.itemsize)
+            file = File(part, dtype, shape, stream.tell())
+            stream.truncate(file.start + file.n * dtype.itemsize)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 
@@ -44,3 +45,36 @@ class Total(NamedTuple):
 
     value: NDArray[Any]  # 0-d, or [inner]: of all its elements, or of those from the last head on
     head: bool = False  # whether a segment begins in it
+
+
+class Edges(NamedTuple):
+    """What tells whether a segment begins between a shard and the one before it in scan order.
+
+    One does where what leaves the earlier shard differs from what enters the later one.
+    """
+
+    enters: Any
+    leaves: Any
+
+
+def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
+    """Return ``initial`` as a 0-d array of the accumulating type.
+
+    Raises OverflowError for an integer out of its range, TypeError for a value of a higher kind,
+    such as a float where integers accumulate.
+
+    >>> starting_value(3, np.dtype(np.float32))
+    array(3., dtype=float32)
+    """
+    if acc.names is not None:
+        return np.array(initial, acc).reshape(())
+    value = np.asarray(initial)
+    if value.ndim > 0:
+        raise ValueError(f"initial must be one value, not an array of shape {value.shape}")
+    number = value.item()
+    if isinstance(number, int):
+        return np.array(number, acc)  # NumPy checks the range of Python's integers alone
+    if not np.can_cast(value.dtype, acc, "same_kind"):
+        raise TypeError(f"initial is {value.dtype}; the scan accumulates in {acc}")
+    with np.errstate(over="ignore"):
+        return value.astype(acc)

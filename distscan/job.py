@@ -1,7 +1,8 @@
 """The file job: a ``.npy`` in, its scan out, each rank on its own part."""
 
+import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -66,10 +67,6 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         with agreed(comm) as same:
             output = job.output.resolve()  # a symbolic link is followed, not replaced
             source = files.inspect(job.input)
-            local.check_axis(job.axis, len(source.shape))
-            local.check_forms(
-                exclusive=job.exclusive, initial=job.initial, reverse=job.reverse, segments=None
-            )
             same["the input"] = source
             if comm.rank == 0:
                 files.check_output(output, force=job.force)
@@ -78,7 +75,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
             part = _Part(comm, job, source, bound)
         types = part.steps.types
         with agreed(comm):
-            created = files.create(output, types.out, source.n) if comm.rank == 0 else None
+            created = files.create(output, types.out, part.shape) if comm.rank == 0 else None
         target = comm.bcast(created)
 
         # ---- file -> shard -> scan -> file -> its name ------------------------------------
@@ -99,7 +96,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 part.write(target, show)
             if job.check:
                 show("check", 0, 0)
-                check.check(comm, part.steps, source, target)
+                check.check(comm, part.steps, part.start, source, target)
             with agreed(comm):
                 if comm.rank == 0:
                     files.publish(target.path, output, force=job.force)
@@ -107,7 +104,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
             # Any rank, whichever is interrupted: rank 0 may be waiting inside MPI.
             target.path.unlink(missing_ok=True)
             raise
-    ends = [last for last in comm.allgather(part.last) if last is not None]
+    ends = [total for total in comm.allgather(part.total()) if total is not None]
     everyone = comm.allgather(clock.seconds)
     return Report(
         elements=source.n,
@@ -119,8 +116,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         backend=bound.name,
         device=bound.device,
         strategy=part.steps.strategy,
-        # Of no elements, NumPy's: 0 for sum, 1 for prod, none for max and min.
-        total=ends[-1] if ends else getattr(part.steps.op.numpy, "identity", None),
+        total=ends[0 if job.reverse else -1] if ends else part.nothing(),
         output=str(job.output),
         seconds={phase: max(seconds[phase] for seconds in everyone) for phase in PHASES},
     )
@@ -131,26 +127,42 @@ class _Part:
 
     def __init__(self, comm: Comm, job: Job, source: File, bound: Binding) -> None:
         self.backend = bound.backend
-        self.start, self.stop = bounds(source.n, comm.size, comm.rank)
+        # Whole rows along an axis; elements of a flattened input.
+        rows = len(source.shape) > 1 and job.axis is not None
+        shape = source.shape if rows else (source.n,)
+        width = math.prod(shape[1:])
+        low, high = bounds(shape[0], comm.size, comm.rank)
+        self.start, self.stop = low * width, high * width
+        self.shape = shape  # of the whole result
         self.shard = self.backend.empty(self.stop - self.start, source.dtype.newbyteorder("="))
+        op, dtype = (
+            operators.resolve(job.op),
+            None if job.dtype is None else dtypes.parse(job.dtype),
+        )
+        initial = None if job.initial is None else _number(job.initial)
         self.steps = local.make(
-            self.shard.shape,
+            (high - low, *shape[1:]),
             self.shard.dtype,
             arrays.gpu(self.shard),
-            operators.resolve(job.op),
-            dtype=None if job.dtype is None else dtypes.parse(job.dtype),
+            op,
+            axis=job.axis,
+            exclusive=job.exclusive,
+            initial=local.initial_bytes(initial, op, self.shard.dtype, dtype),
+            reverse=job.reverse,
+            dtype=dtype,
             strategy=job.strategy,
             ranks=comm.size,
         )
         in_place = self.steps.types.x == self.steps.types.out
         self.result = self.shard if in_place else self.steps.local.empty()
         self.buffer: NDArray[np.uint8] = self.backend.staging(files.PIECE)
-        self.last: Any = None  # element of the result
+        self._last: dict[str, Any] = {}  # in scan order: of the input, of the result
 
     def read(self, source: File, show: Show) -> None:
         for at, piece in files.read(source, self.start, self.stop, self.buffer):
             stop = at + len(piece)
             self.backend.upload(piece, self.shard[at:stop])
+            self._see("x", piece)
             show("read", stop, self.shard.size)
 
     def write(self, target: File, show: Show) -> None:
@@ -160,9 +172,40 @@ class _Part:
         size = self.result.size
         for low, high in chunks(0, size, files.PIECE // self.result.itemsize):
             piece = self.backend.download(self.result[low:high], self.buffer)
-            self.last = piece[-1].item()
+            self._see("out", piece)
             yield piece
             show("write", high, size)
+
+    def _see(self, role: str, piece: NDArray[Any]) -> None:
+        """Remember the last element in scan order."""
+        if not self.steps.form.reverse:
+            self._last[role] = piece[-1]
+        elif role not in self._last:
+            self._last[role] = piece[0]
+
+    def total(self) -> Any:
+        """Return what all elements up to this rank's last come to; None if there is none."""
+        if not self._last or len(self.shape) > 1:
+            return None
+        total, acc = self._last["out"], self.steps.types.acc
+        if self.steps.form.exclusive:
+            total = self.steps.op.combine(total.astype(acc), self._last["x"].astype(acc))
+        return total.item()
+
+    def nothing(self) -> Any:
+        """Return what no elements come to; NumPy has 0 for sum, 1 for prod, none for max."""
+        if len(self.shape) > 1:
+            return None
+        first = self.steps.form.first
+        return first.item() if first is not None else getattr(self.steps.op.numpy, "identity", None)
+
+
+def _number(text: str) -> Any:
+    """Return the integer, float or complex number that a text stands for."""
+    for kind in (int, float, complex):
+        with suppress(ValueError):
+            return kind(text)
+    raise ValueError(f"initial {text!r} is no number")
 
 
 class _Clock:

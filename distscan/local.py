@@ -16,6 +16,7 @@ from .backends import cpu
 from .backends.policy import TextbookPolicy
 from .dtypes import Types
 from .exchange import Exscan
+from .forms import Form, Total, starting_value
 from .operators import Operator
 
 Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
@@ -27,8 +28,8 @@ class Local(Protocol):
     """What a backend does with one shard; ``backends/cpu.py`` says how each call behaves."""
 
     def empty(self) -> Any: ...
-    def total(self, x: Any, out: Any, *, soon: bool = False) -> NDArray[Any] | None: ...
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None: ...
+    def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> Total | None: ...
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class LocalPlan:
     op: Operator
     types: Types
     strategy: str
+    form: Form
+    seen: tuple[int, int, int]  # the shard's [outer, n, inner]
+    shape: tuple[int, ...]  # of the result
+    across: bool  # whether the scan goes on from rank to rank
     local: Local
     exscan: Exscan
     terms: Terms  # on which the ranks must agree before they exchange totals
@@ -54,6 +59,11 @@ def make(
     gpu: int | None,
     op: Operator,
     *,
+    axis: int | None = None,
+    exclusive: bool = False,
+    initial: bytes | None = None,
+    reverse: bool = False,
+    segments: np.dtype[Any] | None = None,
     dtype: np.dtype[Any] | None = None,
     out: np.dtype[Any] | None = None,
     strategy: Strategy = "auto",
@@ -63,29 +73,41 @@ def make(
     """Decide everything about scanning a shard of type ``x``; local, no exchange.
 
     ``gpu`` is the number of the current GPU, None for the CPU; ``dtype`` and ``out`` are as in
-    ``dtypes.resolve``. Raises TypeError and ValueError for what cannot be scanned, MemoryError
-    where the workspace does not fit.
+    ``dtypes.resolve``; ``initial`` is what ``initial_bytes`` returns; ``segments`` is the type of
+    the flags or keys that each call brings. Raises TypeError and ValueError for what cannot be
+    scanned, MemoryError where the workspace does not fit.
     """
-    if strategy not in get_args(Strategy):
-        raise ValueError(
-            f"unknown strategy {strategy!r}; choose from {', '.join(get_args(Strategy))}"
-        )
-    if strategy == "fused":
-        raise NotImplementedError(f"strategy {strategy!r} is not implemented yet")
-    if strategy == "single-pass" and ranks > 1:
-        raise ValueError(
-            f"strategy 'single-pass' is for one rank, not {ranks}; several use 'reduce-scan'"
-        )
-    if strategy == "auto" and ranks == 1:
-        strategy = "single-pass"
-    elif strategy == "auto":
-        # On the CPU both take as long, and one association of floats has no seams between ranks.
-        strategy = "scan-add" if gpu is None else "reduce-scan"
-    textbook = _textbook(block_scan, gpu)
     types = dtypes.resolve(op, x, dtype, out)
+    axis = _axis(axis, len(shape))
+    seen = _seen(shape, axis)
+    form = Form(
+        exclusive=exclusive,
+        reverse=reverse,
+        segmented=segments is not None,
+        outer=seen[0],
+        inner=seen[2],
+        first=_first(op, types.acc, initial, exclusive=exclusive),
+    )
+    if segments is not None:
+        _check_segments(segments, axis)
+    # Rows of nothing need no exchange; nor do scans that end where the shard does.
+    across = axis is None or (axis == 0 and math.prod(shape[1:]) > 0)
+    strategy = _strategy(
+        strategy, ranks=ranks if across else 1, gpu=gpu, segmented=form.segmented, local=not across
+    )
+    textbook = _textbook(block_scan, gpu)
     backend: Any = cpu
+    options: dict[str, Any] = {"form": form}
     if gpu is not None:
         from .backends import cuda as backend  # noqa: PLC0415 - a CPU job need not have CuPy
+
+        _check_cuda(form)
+        options["textbook"] = textbook
+    steps = {
+        "scan-add": backend.ScanAdd,
+        "reduce-scan": backend.ReduceScan,
+        "single-pass": backend.SinglePass,
+    }[strategy]
     terms = Terms(
         {
             "op": op.name,
@@ -94,15 +116,111 @@ def make(
             "the accumulating dtype": types.acc,
             "the dtype of the result": types.out,
             "the shape beyond axis 0": shape[1:],
+            "axis": axis,
+            "exclusive": exclusive,
+            "initial": form.first,
+            "reverse": reverse,
+            "the dtype of segments": segments,
         }
     )
-    if strategy == "scan-add":
-        steps = backend.ScanAdd
-    else:
-        steps = backend.SinglePass if strategy == "single-pass" else backend.ReduceScan
-    n = math.prod(shape)
-    local = steps(op, types, n) if textbook is None else steps(op, types, n, textbook=textbook)
-    return LocalPlan(op, types, strategy, local, Exscan(op, types.acc), terms)
+    return LocalPlan(
+        op,
+        types,
+        strategy,
+        form,
+        seen,
+        (math.prod(shape),) if axis is None else shape,
+        across,
+        steps(op, types, seen[1], **options),
+        Exscan(op, types.acc, form, edges=segments, across=across),
+        terms,
+    )
+
+
+# ---- what is decided -----------------------------------------------------------------------
+
+
+def _axis(axis: int | None, ndim: int) -> int | None:
+    """Return the axis that is scanned, counted from the front; None for all, or the only one."""
+    if axis is None:
+        return None
+    whole = max(ndim, 1)  # a scalar is an array of one element, as in numpy.cumsum
+    if not -whole <= index(axis) < whole:
+        raise np.exceptions.AxisError(axis, whole)
+    return None if whole == 1 else index(axis) % whole
+
+
+def _seen(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
+    """Return the [outer, n, inner] of a shard that is scanned along n."""
+    if axis is None:
+        return 1, math.prod(shape), 1
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    # Where there are no rows or columns there is nothing to scan, however long they were.
+    return (outer, shape[axis], inner) if outer * inner > 0 else (1, 0, 1)
+
+
+def initial_bytes(
+    initial: Any,
+    op: Operator,
+    x: np.dtype[Any],
+    dtype: np.dtype[Any] | None = None,
+    out: np.dtype[Any] | None = None,
+) -> bytes | None:
+    """Return the bytes of ``initial`` in the accumulating type: of no other value the same."""
+    if initial is None:
+        return None
+    return starting_value(initial, dtypes.resolve(op, x, dtype, out).acc).tobytes()
+
+
+def _first(
+    op: Operator, acc: np.dtype[Any], initial: bytes | None, *, exclusive: bool
+) -> NDArray[Any] | None:
+    """Return what every scan starts behind."""
+    if initial is not None:
+        return np.frombuffer(initial, acc).reshape(())
+    if not exclusive:
+        return None
+    if op.identity is None:
+        raise ValueError(f"operator {op.name!r} has no identity: exclusive=True needs initial=")
+    return np.array(op.identity(acc), acc)
+
+
+def _strategy(
+    strategy: Strategy, *, ranks: int, gpu: int | None, segmented: bool, local: bool
+) -> Strategy:
+    """Choose how the ranks scan, or check what was chosen."""
+    if strategy not in get_args(Strategy):
+        raise ValueError(
+            f"unknown strategy {strategy!r}; choose from {', '.join(get_args(Strategy))}"
+        )
+    if strategy == "fused":
+        raise NotImplementedError(f"strategy {strategy!r} is not implemented yet")
+    if strategy == "scan-add" and segmented:
+        raise ValueError("strategy 'scan-add' does not take segments=; use 'reduce-scan'")
+    if strategy == "single-pass" and ranks > 1:
+        raise ValueError(
+            f"strategy 'single-pass' is for one rank, not {ranks}; several use 'reduce-scan'"
+        )
+    if local or (strategy == "auto" and ranks == 1):
+        return "single-pass"
+    if strategy == "auto":
+        # On the CPU both take as long, and one association of floats has no seams between ranks.
+        return "scan-add" if gpu is None and not segmented else "reduce-scan"
+    return strategy
+
+
+def _check_segments(segments: np.dtype[Any], axis: int | None) -> None:
+    if axis is not None:
+        raise ValueError(f"segments= goes with axis=None, not axis={axis}")
+    if segments.hasobject or segments.names is not None:
+        raise TypeError(f"segments is {segments}; flags are bool, keys numbers, dates or text")
+
+
+def _check_cuda(form: Form) -> None:
+    """Refuse by name what the kernels do not take yet."""
+    for name, wanted in (("segments", form.segmented), ("axis", form.outer * form.inner > 1)):
+        if wanted:
+            raise NotImplementedError(f"{name}= is not implemented yet on GPUs")
 
 
 def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:
@@ -133,30 +251,3 @@ def _cached(thread: int, stream: int, *given: Any, **options: Any) -> LocalPlan:
     if made.has_buffer:
         _cached.cache_clear()
     return made
-
-
-# ---- checks of arguments -------------------------------------------------------------------
-
-
-def check_forms(*, exclusive: bool, initial: Any, reverse: bool, segments: Any) -> None:
-    """Refuse by name the forms of a scan that are not there yet."""
-    forms = {
-        "exclusive": exclusive,
-        "initial": initial is not None,
-        "reverse": reverse,
-        "segments": segments is not None,
-    }
-    for name, wanted in forms.items():
-        if wanted:
-            raise NotImplementedError(f"{name}= is not implemented yet")
-
-
-def check_axis(axis: int | None, ndim: int) -> None:
-    """Refuse an axis that an ``ndim``-d array does not have, or that cannot be scanned yet."""
-    if axis is None:
-        return
-    ndim = max(ndim, 1)  # a scalar is an array of one element, as in numpy.cumsum
-    if not -ndim <= index(axis) < ndim:
-        raise np.exceptions.AxisError(axis, ndim)
-    if ndim > 1:
-        raise NotImplementedError(f"axis={axis} of a {ndim}-d array is not implemented yet")

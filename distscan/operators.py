@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,35 +21,59 @@ class Operator:
         What errors and reports call it.
     numpy
         A ufunc, or any function of two arrays of one shape that combines them element by element.
+        A ufunc's ``accumulate`` decides the types; any other function keeps that of the array,
+        which may be a structured one.
     cuda
-        A CUDA C++ expression of ``a`` (earlier) and ``b`` (later), both of type ``T``.
+        CUDA C++ that combines ``a`` (earlier) and ``b`` (later), both of type ``T``: an expression,
+        or, where it contains ``return``, the body of a function. A structure's fields go by their
+        names. None: only CPUs scan with it.
     identity
-        ``identity(dtype)`` gives the value that leaves every other unchanged, as an empty shard's
-        total must.
+        The value that leaves every other unchanged, or a function of the dtype that gives it; an
+        exclusive scan starts with it. None: there is none, and such a scan needs ``initial``.
     mpi, mpi_kinds
         The name of MPI's own operator of this meaning, and each ``dtype.kind`` on which it gives
-        NumPy's bits. For other kinds MPI is handed the NumPy form.
-    promotes
-        Whether narrow integers and bool accumulate in the platform's widest, as
-        ``numpy.cumsum`` does.
+        NumPy's bits; it needs an identity. For other kinds MPI is handed the NumPy form.
     commutative
         Whether operands may be exchanged; the reduction of a shard is then a little faster.
 
     Example
     -------
-    >>> latest = Operator("latest", numpy=lambda a, b: b, cuda="b", identity=lambda dtype: 0)
-    >>> latest.numpy(1, 2)
-    2
+    The latest element that is not 0:
+
+    >>> import distscan, numpy
+    >>> latest = distscan.Operator("latest", numpy=lambda a, b: numpy.where(b != 0, b, a),
+    ...                            cuda="b != 0 ? b : a", identity=0)
+    >>> distscan.scan([7, 0, 0, 5, 0], latest)
+    array([7, 7, 7, 5, 5])
+
+    Structures, such as the map v -> m v + c; (m1, c1), then (m2, c2), is (m2 m1, m2 c1 + c2):
+
+    >>> def then(a, b):
+    ...     made = numpy.empty_like(b)
+    ...     made["m"], made["c"] = b["m"] * a["m"], b["m"] * a["c"] + b["c"]
+    ...     return made
+    >>> maps = distscan.Operator("maps", numpy=then, cuda="T{b.m * a.m, b.m * a.c + b.c}",
+    ...                          identity=(1, 0))
+    >>> distscan.scan(numpy.array([(2, 1), (3, 0), (1, 5)], [("m", "f8"), ("c", "f8")]), maps)
+    array([(2., 1.), (6., 3.), (6., 8.)], dtype=[('m', '<f8'), ('c', '<f8')])
     """
 
     name: str
     numpy: Combine
-    cuda: str
-    identity: Callable[[np.dtype[Any]], Any]
+    cuda: str | None = None
+    identity: Any = None  # once it has been made: a function of the dtype, or None
     mpi: str = ""
     mpi_kinds: str = ""
-    promotes: bool = False
     commutative: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.numpy):
+            raise TypeError(f"operator {self.name!r}: numpy= must be a function of two arrays")
+        if not isinstance(self.cuda, str | None):
+            raise TypeError(f"operator {self.name!r}: cuda= must be text, or None")
+        value = self.identity
+        if value is not None and not callable(value):
+            object.__setattr__(self, "identity", lambda dtype: np.array(value, dtype)[()])
 
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
         """Combine two arrays; integers wrap and floats overflow in silence, as inside a scan."""
@@ -73,6 +97,9 @@ class Operator:
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
 
 
+# ---- identities ----------------------------------------------------------------------------
+
+
 def _zero(dtype: np.dtype[Any]) -> Any:
     # -0.0 is the exact identity of float addition: 0.0 would turn -0.0 into 0.0.
     if dtype.kind == "c":
@@ -84,42 +111,51 @@ def _one(dtype: np.dtype[Any]) -> Any:
     return dtype.type(1)
 
 
-def _extreme(sign: int) -> Callable[[np.dtype[Any]], Any]:
-    """The value of a type that every other beats: the lowest (sign -1) or the highest (+1)."""
+def _ones(dtype: np.dtype[Any]) -> Any:
+    """Every bit set."""
+    return ~dtype.type(0)
 
-    def extreme(dtype: np.dtype[Any]) -> Any:
-        if dtype.kind == "c":
-            return dtype.type(complex(sign * np.inf, sign * np.inf))
-        if dtype.kind == "f":
-            return dtype.type(sign * np.inf)
-        if dtype.kind == "b":
-            return dtype.type(sign > 0)
-        limits = np.iinfo(dtype)
-        return dtype.type(limits.max if sign > 0 else limits.min)
 
-    return extreme
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    """The value of a type that every other beats."""
+    if dtype.kind == "c":
+        return dtype.type(complex(-np.inf, -np.inf))
+    if dtype.kind == "f":
+        return dtype.type(-np.inf)
+    return dtype.type(0 if dtype.kind == "b" else np.iinfo(dtype).min)
 
+
+def _highest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "fc":
+        return -_lowest(dtype)
+    return dtype.type(1 if dtype.kind == "b" else np.iinfo(dtype).max)
+
+
+# ---- the built-in operators ----------------------------------------------------------------
+
+
+_builtin = partial(Operator, commutative=True)
 
 # MPI_MAX need not propagate NaN, MPI_PROD of complex follows C's rules for infinities, and
 # neither MPI_MAX of complex nor arithmetic on bool exists: there MPI combines by the NumPy form.
 BUILTIN = {
     operator.name: operator
     for operator in (
-        Operator(
-            "sum", np.add, "plus(a, b)", _zero, "SUM", "iufc", promotes=True, commutative=True
-        ),
-        Operator(
-            "prod", np.multiply, "times(a, b)", _one, "PROD", "iuf", promotes=True, commutative=True
-        ),
-        Operator("max", np.maximum, "maximum(a, b)", _extreme(-1), "MAX", "iu", commutative=True),
-        Operator("min", np.minimum, "minimum(a, b)", _extreme(+1), "MIN", "iu", commutative=True),
+        _builtin("sum", np.add, "plus(a, b)", _zero, "SUM", "iufc"),
+        _builtin("prod", np.multiply, "times(a, b)", _one, "PROD", "iuf"),
+        _builtin("max", np.maximum, "maximum(a, b)", _lowest, "MAX", "iu"),
+        _builtin("min", np.minimum, "minimum(a, b)", _highest, "MIN", "iu"),
+        _builtin("logaddexp", np.logaddexp, "log_add_exp(a, b)", _lowest),
+        _builtin("bitwise_and", np.bitwise_and, "a & b", _ones, "BAND", "iu"),
+        _builtin("bitwise_or", np.bitwise_or, "a | b", _zero, "BOR", "iu"),
+        _builtin("bitwise_xor", np.bitwise_xor, "a ^ b", _zero, "BXOR", "iu"),
+        # These accumulate bool, of which the bits are the truth.
+        _builtin("logical_and", np.logical_and, "a & b", _ones, "LAND", "b"),
+        _builtin("logical_or", np.logical_or, "a | b", _zero, "LOR", "b"),
+        _builtin("logical_xor", np.logical_xor, "a ^ b", _zero, "LXOR", "b"),
     )
 }
 _BY_UFUNC = {operator.numpy: operator for operator in BUILTIN.values()}
-_PLANNED = {
-    "logaddexp",
-    *(f"{family}_{form}" for family in ("bitwise", "logical") for form in ("and", "or", "xor")),
-}
 
 
 def resolve(op: "str | np.ufunc | Operator") -> Operator:
@@ -139,6 +175,4 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
         )
     if name in BUILTIN:
         return BUILTIN[name]
-    if name in _PLANNED:
-        raise NotImplementedError(f"operator {name!r} is not implemented yet")
     raise ValueError(f"unknown operator {name!r}; choose from {', '.join(BUILTIN)}")

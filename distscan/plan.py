@@ -10,7 +10,9 @@ from numpy.typing import DTypeLike
 from . import arrays, binding, dtypes, exchange, operators
 from .agree import agreed
 from .exchange import Comm
-from .local import BlockScan, Op, Strategy, check_axis, check_forms, make
+from .forms import Edges
+from .local import BlockScan, Op, Strategy, initial_bytes, make
+from .segments import find
 
 
 class Plan:
@@ -25,11 +27,10 @@ class Plan:
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     shape
-        This rank's shard: its length, or its shape, which is flattened. Shards may differ in
-        length and may be empty.
+        This rank's shard: its length, or its shape. Shards may differ in length and may be empty.
     dtype
         The type of the shard.
-    op, axis, strategy
+    op, axis, exclusive, initial, reverse, strategy
         As in ``scan``.
     out_dtype
         The type that accumulates and results; None chooses as ``numpy.cumsum`` does.
@@ -39,18 +40,19 @@ class Plan:
     block_scan
         How a GPU's thread blocks scan: "auto", the fastest; or one of the literature's, to compare:
         "kogge-stone", "brent-kung", "blelloch", "coarsened".
-    exclusive, initial, reverse, segments
-        Not implemented yet.
+    segments
+        The type of the segments that each call brings: bool (or True) for flags, any other for
+        keys. None (or False): calls bring none.
 
     Attributes
     ----------
-    comm, shape, size, op, types, strategy, backend
+    comm, shape, out_shape, size, op, types, strategy, backend
         What was decided: ``types`` has the dtypes ``x``, ``acc`` (of the running value) and
         ``out``; ``strategy`` and ``backend`` are those picked.
 
     Raises
     ------
-    TypeError, ValueError, NotImplementedError, MemoryError, BackendError
+    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError, BackendError
         On every rank alike, however few of them are at fault; the message names those ranks.
 
     Notes
@@ -85,7 +87,7 @@ class Plan:
         initial: Any = None,
         reverse: bool = False,
         out_dtype: DTypeLike | None = None,
-        segments: Any = None,
+        segments: DTypeLike | bool | None = None,
         strategy: Strategy = "auto",
         block_scan: BlockScan = "auto",
         backend: binding.Name = "auto",
@@ -94,28 +96,40 @@ class Plan:
         self.backend = binding.choose(self.comm, backend)
         with agreed(self.comm) as same:
             self.shape = _shape(shape)
-            check_axis(axis, len(self.shape))
-            check_forms(exclusive=exclusive, initial=initial, reverse=reverse, segments=segments)
+            operator = operators.resolve(exchange.op_name(op))
+            marks = _type_of(segments)
+            types = {"dtype": None if out_dtype is None else dtypes.parse(out_dtype)}
             self._gpu = arrays.current_gpu() if self.backend == "cuda" else None
+            if self._gpu is not None and dtypes.parse(dtype).names:
+                raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
             made = make(
                 self.shape,
                 dtypes.parse(dtype),
                 self._gpu,
-                operators.resolve(exchange.op_name(op)),
-                dtype=None if out_dtype is None else dtypes.parse(out_dtype),
+                operator,
+                axis=axis,
+                exclusive=bool(exclusive),
+                initial=initial_bytes(initial, operator, dtypes.parse(dtype), **types),
+                reverse=bool(reverse),
+                segments=marks,
                 strategy=strategy,
                 block_scan=block_scan,
                 ranks=self.comm.size,
+                **types,
             )
             same.update(made.terms)
             same["the strategy"] = made.strategy
-        self.size = math.prod(self.shape)
+            self.size = math.prod(self.shape)
+            self._array, self._device = arrays.on_gpu(self._gpu)
+            self._marks = marks
+            self._heads = None if marks is None else self._array((self.size,), np.bool_)
         self.op, self.types, self.strategy = made.op, made.types, made.strategy
         self._local, self._exscan = made.local, made.exscan
-        self._array, self._device = arrays.on_gpu(self._gpu)
+        self.out_shape, self._reverse = made.shape, made.form.reverse
+        self._exscan.prepare(self.comm)
         self._begun: _Begun | None = None
 
-    def __call__(self, x: Any, out: Any = None) -> Any:
+    def __call__(self, x: Any, out: Any = None, segments: Any = None) -> Any:
         """Scan ``x`` into ``out``; collective.
 
         Parameters
@@ -123,13 +137,15 @@ class Plan:
         x
             This rank's shard: a C-contiguous array of the plan's shape, type, and device.
         out
-            A C-contiguous array of shape (x.size,) and the plan's ``types.out``, or None for a new
+            A C-contiguous array of the plan's ``out_shape`` and ``types.out``, or None for a new
             one. It may be ``x``.
+        segments
+            A C-contiguous array [x.size] of the flags or keys that the plan was made for.
 
         Returns
         -------
-        array, shape (x.size,)
-            This rank's part of the global inclusive scan: ``out``, if given.
+        array, shape ``out_shape``
+            This rank's part of the global scan: ``out``, if given.
 
         Raises
         ------
@@ -143,29 +159,31 @@ class Plan:
         with self._device:
             try:
                 shard, target, out = self._checked(x, out)
-                total = self._local.total(shard, target, soon=True)
+                heads, edges = self._segments(segments, target)
+                total = self._local.total(shard, target, heads, soon=True)
             except BaseException:
                 self._exscan(self.comm, None)  # the other ranks count on this one's part
                 raise
-            self._local.seed(shard, target, self._exscan(self.comm, total))
+            self._local.seed(shard, target, self._exscan(self.comm, total, edges), heads)
         return out
 
-    def start(self, x: Any, out: Any = None) -> None:
+    def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
         """Find the total of ``x`` and begin the exchange; collective, but waits for no other rank.
 
-        Parameters are those of a call. Leave ``x`` and ``out`` alone until ``wait``, which also
-        raises what is wrong with them.
+        Parameters are those of a call. Leave the arrays alone until ``wait``, which also raises
+        what is wrong with them.
         """
         if self._begun is not None:
             raise RuntimeError("this plan was started: wait() comes before the next start()")
-        begun, total = _Begun(), None
+        begun, total, edges = _Begun(), None, None
         with self._device:
             try:
                 begun.shard, begun.target, begun.out = self._checked(x, out)
-                total = self._local.total(begun.shard, begun.target)
+                begun.heads, edges = self._segments(segments, begun.target)
+                total = self._local.total(begun.shard, begun.target, begun.heads)
             except BaseException as fault:
                 begun.fault = fault
-            self._exscan.start(self.comm, total)
+            self._exscan.start(self.comm, total, edges)
         self._begun = begun
 
     def wait(self) -> Any:
@@ -177,7 +195,7 @@ class Plan:
         if begun.fault is not None:
             raise begun.fault
         with self._device:
-            self._local.seed(begun.shard, begun.target, offset)
+            self._local.seed(begun.shard, begun.target, offset, begun.heads)
         return begun.out
 
     def __repr__(self) -> str:
@@ -188,7 +206,7 @@ class Plan:
         )
 
     def _checked(self, x: Any, out: Any) -> tuple[Any, Any, Any]:
-        """Return the shard [n], the array [n] that is written, and what the call returns."""
+        """Return the shard, the array that is written, both flat, and what the call returns."""
         shard: Any = x if type(x) is self._array else self._plain("x", x)
         if shard.shape != self.shape:
             raise ValueError(f"x has shape {shard.shape}; the plan is for {self.shape}")
@@ -196,17 +214,37 @@ class Plan:
         if shard.ndim != 1:
             shard = shard.reshape(-1)
         if out is None:
-            out = self._local.empty()
-            return shard, out, out
+            result = self._local.empty()
+            return shard, result, result.reshape(self.out_shape)
         target: Any = out if type(out) is self._array else self._plain("out", out)
-        if target.shape != (self.size,):
-            raise ValueError(f"out has shape {target.shape}; the result has {(self.size,)}")
+        if target.shape != self.out_shape:
+            raise ValueError(f"out has shape {target.shape}; the result has {self.out_shape}")
         self._check("out", target, self.types.out)
         if self._gpu is None and not target.flags.writeable:
             raise ValueError("out is read-only")
+        if target.ndim != 1:
+            target = target.reshape(-1)
         if arrays.overlap(shard, target):
             raise ValueError("out overlaps x; it may be x itself, or apart from it")
         return shard, target, out
+
+    def _segments(self, segments: Any, target: Any) -> tuple[Any, Edges | None]:
+        """Return the flags of the elements that begin a segment, and the shard's edges."""
+        if self._marks is None:
+            if segments is not None:
+                raise TypeError("the plan was made without segments=")
+            return None, None
+        if segments is None:
+            raise TypeError(f"the plan is for segments of type {self._marks}; none are given")
+        marks: Any = (
+            segments if type(segments) is self._array else self._plain("segments", segments)
+        )
+        if marks.shape != (self.size,):
+            raise ValueError(f"segments has shape {marks.shape}; the plan is for {(self.size,)}")
+        self._check("segments", marks, self._marks)
+        if arrays.overlap(marks, target):
+            raise ValueError("out overlaps segments")
+        return find(marks, self._heads, reverse=self._reverse)
 
     def _plain(self, name: str, array: Any) -> Any:
         """Return the array that one of a derived class is."""
@@ -230,7 +268,15 @@ class _Begun:
     shard: Any
     target: Any
     out: Any
+    heads: Any
     fault: BaseException | None = None
+
+
+def _type_of(segments: DTypeLike | bool | None) -> np.dtype[Any] | None:
+    """Return the type of the flags or keys that each call brings; None if it brings none."""
+    if segments is None or segments is False:
+        return None
+    return np.dtype(np.bool_) if segments is True else dtypes.parse(segments)
 
 
 def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:

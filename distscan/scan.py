@@ -2,27 +2,15 @@
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import DTypeLike
 
 from . import arrays, dtypes, exchange, operators
 from .agree import Agreement
 from .exchange import Comm
-from .local import LocalPlan, Op, Strategy, cached, check_axis, check_forms
-
-if TYPE_CHECKING:
-    from typing_extensions import TypedDict, Unpack
-
-    class Options(TypedDict, total=False):
-        """What ``cumsum`` and its like pass on to ``scan``."""
-
-        comm: Comm | None
-        exclusive: bool
-        initial: Any
-        reverse: bool
-        segments: Any
-        strategy: Strategy
+from .local import LocalPlan, Op, Strategy, cached, initial_bytes
+from .segments import Segments, find
 
 
 def scan(
@@ -46,35 +34,50 @@ def scan(
     x
         This rank's shard: a NumPy array, a CuPy array, anything that speaks DLPack, or a
         sequence. The global array is the shards joined along axis 0, in rank order. Shards may
-        differ in length and may be empty. Bool, integer, float and complex types.
+        differ in length and may be empty. Bool, integer, float and complex types, and bfloat16 of
+        ``ml_dtypes``.
     op
-        "sum", "prod", "max" or "min"; the NumPy ufunc or the MPI op of that meaning; or an
-        ``Operator``.
+        "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
+        "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of that
+        meaning; or an ``Operator``.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     axis
-        None scans the flattened global array; 0 the only axis of 1-D shards.
+        None scans the flattened global array; 0 scans along the axis that is spread over the ranks,
+        and any other one inside each shard, without an exchange.
+    exclusive
+        Whether each result leaves out its own element: it begins with ``initial``, or with the
+        operator's identity.
+    initial
+        One value that comes before the first element. It is converted to the accumulating type and
+        must be the same on every rank.
+    reverse
+        Whether to scan from the last element to the first.
     dtype
-        The type that accumulates and results; None chooses as ``numpy.cumsum`` does.
+        The type that accumulates and results; None chooses as the ufunc's ``accumulate`` does.
     out
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
         After an exception its elements are undefined.
+    segments
+        Where independent scans begin, of the length of the flattened ``x`` and in the memory it is
+        in; None is one scan. A bool array flags the first element of each segment; any other holds
+        keys, and a segment begins where neighbours differ, on two ranks too. ``initial`` comes
+        before each segment; in reverse, segments hold the same elements.
     strategy
         "scan-add": scan, exchange, add. "reduce-scan": reduce, exchange, seeded scan, which moves
         a quarter less memory. "single-pass": one scan, for one rank. "auto" takes the last for
-        one rank, else "reduce-scan" on GPUs and "scan-add" on CPUs.
-    exclusive, initial, reverse, segments
-        Not implemented yet.
+        one rank, else "reduce-scan" on GPUs and for segments, and "scan-add" on CPUs. Axes that
+        need no exchange are always "single-pass".
 
     Returns
     -------
-    array, shape (x.size,)
-        This rank's part of the global inclusive scan, of the kind and on the device of ``x``;
-        ``out`` itself if given. CUDA work is ordered on the current stream.
+    array, shape (x.size,), or x.shape if an axis is given
+        This rank's part of the global scan, of the kind and on the device of ``x``; ``out`` itself
+        if given. CUDA work is ordered on the current stream.
 
     Raises
     ------
-    TypeError, ValueError, NotImplementedError, MemoryError
+    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError
         On every rank alike, however few of them are at fault; the message names those ranks.
 
     Example
@@ -94,58 +97,81 @@ def scan(
     comm = exchange.communicator(comm)
     with Agreement(comm) as arguments:
         array = arrays.borrow(x)
-        check_axis(axis, array.ndim)
-        check_forms(exclusive=exclusive, initial=initial, reverse=reverse, segments=segments)
+        marks = None if segments is None else _segments(segments, array)
         target = None if out is None else _target(out, array)
+        operator = operators.resolve(exchange.op_name(op))
+        types = {
+            "dtype": None if dtype is None else dtypes.parse(dtype),
+            "out": None if target is None else target.dtype,
+        }
         convert = arrays.like(x if out is None else out)
         with arrays.on_device(array):
-            shard = array if array.ndim == 1 else array.reshape(-1)  # a view where possible
-            if target is not None and arrays.overlap(shard, target):
-                shard = shard.copy()
             plan = cached(
                 arrays.stream(array),
                 array.shape,
                 array.dtype,
                 arrays.gpu(array),
-                operators.resolve(exchange.op_name(op)),
-                dtype=None if dtype is None else dtypes.parse(dtype),
-                out=None if target is None else target.dtype,
+                operator,
+                axis=axis,
+                exclusive=bool(exclusive),
+                initial=initial_bytes(initial, operator, array.dtype, **types),
+                reverse=bool(reverse),
+                segments=None if marks is None else marks.dtype,
                 strategy=strategy,
                 ranks=comm.size,
+                **types,
             )
-            result = target if arrays.is_plain(target) else plan.local.empty()
+            if target is not None and target.shape != plan.shape:
+                raise ValueError(f"out has shape {target.shape}; the result has {plan.shape}")
+            shard, given = arrays.view(array, plan.seen), arrays.view(target, plan.seen)
+            result = plan.local.empty() if given is None else given
+            if shard is None:
+                shard = array.reshape(plan.seen)  # copied only if its layout has no such view
+            if arrays.overlap(shard, result):
+                shard = shard.copy()
+            parts = None
+            if marks is not None:
+                marks = marks.copy() if arrays.overlap(marks, result) else marks
+                parts = find(marks, reverse=plan.form.reverse)
         arguments.same = plan.terms
     with arrays.on_device(shard):
-        run(comm, plan, shard, result, arguments.settle)
+        run(comm, plan, shard, result, arguments.settle, segments=parts)
         if target is None:
-            return convert(result)
-        if result is not target:
-            target[...] = result
+            return convert(result.reshape(plan.shape))
+        if given is None:
+            target[...] = result.reshape(plan.shape)
         convert(target)  # another library's stream now waits for ours
     return out
 
 
 def run(
-    comm: Comm, plan: LocalPlan, x: Any, out: Any, before_exchange: Callable[[], None]
+    comm: Comm,
+    plan: LocalPlan,
+    x: Any,
+    out: Any,
+    before_exchange: Callable[[], None],
+    *,
+    segments: Segments | None = None,
 ) -> dict[str, float]:
-    """Scan ``x`` [n] into ``out`` [n] by ``plan``; return the seconds of steps 1 and 2.
+    """Scan ``x`` into ``out``, as ``plan`` sees them; return the seconds of steps 1 and 2.
 
     ``before_exchange`` is called on every rank behind step 1; it raises on all of them or on none.
     """
     begin = perf_counter()
     fault: BaseException | None = None
+    heads, edges = segments or (None, None)
     try:
-        total = plan.local.total(x, out, soon=True)  # 1. each rank finds the total of its shard
+        total = plan.local.total(x, out, heads, soon=True)  # 1. each rank finds its total
     except BaseException as error:  # the other ranks count on this one's part in the exchange
         total, fault = None, error
     before_exchange()
     reduced = perf_counter()
     with Agreement(comm) as work:
-        offset = plan.exscan(comm, total)  # 2. what comes before it
+        offset = plan.exscan(comm, total, edges)  # 2. what comes before it
         exchanged = perf_counter()
         if fault is not None:
             raise fault
-        plan.local.seed(x, out, offset)  # 3. and seeds its shard with that
+        plan.local.seed(x, out, offset, heads)  # 3. and seeds its shard with that
     work.settle()
     return {"total": reduced - begin, "exscan": exchanged - reduced}
 
@@ -154,78 +180,25 @@ def _target(out: Any, x: Any) -> Any:
     """Check ``out`` and return the NumPy or CuPy array over it."""
     if not hasattr(out, "__dlpack__"):
         raise TypeError(f"out must be an array, not {type(out).__name__}")
-    target = arrays.borrow(out)
-    if arrays.gpu(target) != arrays.gpu(x):
-        raise TypeError(
-            f"out is in the memory of {arrays.device(target)}, x of {arrays.device(x)}; "
-            "both must be in one"
-        )
-    if target.shape != (x.size,):
-        raise ValueError(f"out has shape {target.shape}; the result has {(x.size,)}")
-    if not arrays.is_cuda(target) and not target.flags.writeable:
-        raise ValueError("out is read-only")
+    target = _beside("out", out, x)
+    arrays.check_writable(out, target)
     return target
 
 
-def cumsum(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Cumulative sum over all ranks: ``scan(x, "sum", ...)`` with ``numpy.cumsum``'s signature.
-
-    >>> import distscan
-    >>> distscan.cumsum([1, 2, 3])
-    array([1, 3, 6])
-    """
-    return scan(x, "sum", axis=axis, dtype=dtype, out=out, **options)
+def _segments(segments: Any, x: Any) -> Any:
+    """Check ``segments`` and return the NumPy or CuPy array [n] over it."""
+    marks = _beside("segments", segments, x)
+    if marks.shape not in (x.shape, (x.size,)):
+        raise ValueError(f"segments has shape {marks.shape}; x has {x.shape}")
+    return marks.reshape(-1)
 
 
-def cumprod(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Cumulative product over all ranks, with ``numpy.cumprod``'s signature; see ``scan``.
-
-    >>> import distscan
-    >>> distscan.cumprod([1, 2, 3])
-    array([1, 2, 6])
-    """
-    return scan(x, "prod", axis=axis, dtype=dtype, out=out, **options)
-
-
-def cummax(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Running maximum over all ranks; NaN propagates, as in ``numpy.maximum.accumulate``.
-
-    >>> import distscan
-    >>> distscan.cummax([1, 3, 2])
-    array([1, 3, 3])
-    """
-    return scan(x, "max", axis=axis, dtype=dtype, out=out, **options)
-
-
-def cummin(
-    x: Any,
-    axis: int | None = None,
-    dtype: DTypeLike | None = None,
-    out: Any = None,
-    **options: "Unpack[Options]",
-) -> Any:
-    """Running minimum over all ranks; NaN propagates, as in ``numpy.minimum.accumulate``.
-
-    >>> import distscan
-    >>> distscan.cummin([3, 1, 2])
-    array([3, 1, 1])
-    """
-    return scan(x, "min", axis=axis, dtype=dtype, out=out, **options)
+def _beside(name: str, array: Any, x: Any) -> Any:
+    """Return the NumPy or CuPy array over ``array``, which must be where ``x`` is."""
+    array = arrays.borrow(array)
+    if arrays.gpu(array) != arrays.gpu(x):
+        raise TypeError(
+            f"{name} is in the memory of {arrays.device(array)}, x of {arrays.device(x)}; "
+            "both must be in one"
+        )
+    return array

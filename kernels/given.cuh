@@ -1,7 +1,8 @@
 // What the compiler is given, by backends/kernel.py: one operator and one set of types.
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
 //   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements
-//   DISTSCAN_COMBINE                       the operator: an expression of a (earlier), b (later)
+//   structure.h                            declares the structure that a type may be
+//   combine.h                              the operator: what becomes of a (earlier), b (later)
 //   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged
 //   DISTSCAN_EXCLUSIVE                     whether a result leaves out the element in its place
 //   DISTSCAN_REVERSE                       whether the scan goes from the last element to the first
@@ -12,6 +13,8 @@
 #include "tile.cuh"
 
 namespace distscan {
+
+#include "structure.h"
 
 using X = DISTSCAN_X;
 using T = DISTSCAN_T;
@@ -24,7 +27,9 @@ template <class T>
 struct OpIn {
   using Type = T;
   static constexpr bool COMMUTATIVE = DISTSCAN_COMMUTATIVE;
-  __device__ static T combine(T a, T b) { return DISTSCAN_COMBINE; }
+  __device__ static T combine(T a, T b) {
+#include "combine.h"
+  }
 };
 using Op = OpIn<T>;
 using PartialOp = OpIn<DISTSCAN_PARTIAL>;

@@ -54,4 +54,13 @@ __device__ T minimum(T a, T b) {
   return is_nan(a) || less(a, b) ? a : b;
 }
 
+// log(exp(a) + exp(b)) without overflow, as NumPy has it: infinities of one sign stay what they
+// are, and a NaN spreads, by way of the difference.
+template <class Real>
+__device__ Real log_add_exp(Real a, Real b) {
+  if (a == b) return a + static_cast<Real>(0.69314718055994530942);
+  const Real over = a - b;
+  return (over > 0 ? a : b) + log1p(exp(-fabs(over)));
+}
+
 }  // namespace distscan

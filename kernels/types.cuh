@@ -42,10 +42,18 @@ struct half {
   unsigned short bits;
 };
 
+// The upper half of a float; arithmetic is done in float.
+struct bfloat16 {
+  unsigned short bits;
+};
+
 template <class Real>
 struct complex {
+  using Part = Real;
   Real re, im;
 };
+template <class T>
+inline constexpr bool is_complex = same<T, complex<float>> || same<T, complex<double>>;
 
 template <class Real>
 __device__ complex<Real> operator+(complex<Real> a, complex<Real> b) {
@@ -60,76 +68,41 @@ __device__ complex<Real> operator*(complex<Real> a, complex<Real> b) {
 
 // ---- Conversion ----------------------------------------------------------------------------
 
-// convert<To>(from) is C's cast, and for half and complex what NumPy's astype does:
+// convert<To>(from) is C's cast, and for half, bfloat16 and complex what NumPy's astype does:
 // convert<half>(1.0f).bits == 0x3c00, convert<float>(complex<float>{1, 2}) == 1.
 template <class To, class From>
-struct Convert {
-  __device__ static To apply(From from) { return static_cast<To>(from); }
-};
-template <class From>
-struct Convert<half, From> {
-  __device__ static half apply(From from) {
-    half to;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(Convert<float, From>::apply(from)));
-    return to;
-  }
-};
-template <class To>
-struct Convert<To, half> {
-  __device__ static To apply(half from) {
-    float to;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(to) : "h"(from.bits));
-    return Convert<To, float>::apply(to);
-  }
-};
-template <class Real, class From>
-struct Convert<complex<Real>, From> {
-  __device__ static complex<Real> apply(From from) {
-    return {Convert<Real, From>::apply(from), Real(0)};
-  }
-};
-template <class To, class Real>
-struct Convert<To, complex<Real>> {
-  __device__ static To apply(complex<Real> from) { return Convert<To, Real>::apply(from.re); }
-};
-template <class Real>
-struct Convert<bool, complex<Real>> {
-  __device__ static bool apply(complex<Real> from) { return from.re != 0 || from.im != 0; }
-};
-template <class To, class From>
-struct Convert<complex<To>, complex<From>> {
-  __device__ static complex<To> apply(complex<From> from) {
-    return {static_cast<To>(from.re), static_cast<To>(from.im)};
-  }
-};
-// Straight from double: by way of float it would round twice.
-template <>
-struct Convert<half, double> {
-  __device__ static half apply(double from) {
-    half to;
-    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(to.bits) : "d"(from));
-    return to;
-  }
-};
-// Those below settle which of the above applies where both would.
-template <>
-struct Convert<half, half> {
-  __device__ static half apply(half from) { return from; }
-};
-template <class Real>
-struct Convert<half, complex<Real>> {
-  __device__ static half apply(complex<Real> from) { return Convert<half, Real>::apply(from.re); }
-};
-template <class Real>
-struct Convert<complex<Real>, half> {
-  __device__ static complex<Real> apply(half from) {
-    return {Convert<Real, half>::apply(from), Real(0)};
-  }
-};
-
-template <class To, class From>
 __device__ To convert(From from) {
-  return Convert<To, From>::apply(from);
+  if constexpr (same<To, From>) {
+    return from;
+  } else if constexpr (is_complex<From>) {
+    if constexpr (is_complex<To>)
+      return {convert<typename To::Part>(from.re), convert<typename To::Part>(from.im)};
+    else if constexpr (same<To, bool>)
+      return from.re != 0 || from.im != 0;
+    else
+      return convert<To>(from.re);
+  } else if constexpr (is_complex<To>) {
+    return {convert<typename To::Part>(from), 0};
+  } else if constexpr (same<From, half>) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(from.bits));
+    return convert<To>(wide);
+  } else if constexpr (same<From, bfloat16>) {
+    return convert<To>(__uint_as_float(static_cast<unsigned>(from.bits) << 16));
+  } else if constexpr (same<To, half>) {
+    half to;
+    if constexpr (same<From, double>)  // by way of float it would round twice
+      asm("cvt.rn.f16.f64 %0, %1;" : "=h"(to.bits) : "d"(from));
+    else
+      asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(static_cast<float>(from)));
+    return to;
+  } else if constexpr (same<To, bfloat16>) {
+    bfloat16 to;  // from double too by way of float, as ml_dtypes has it
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(static_cast<float>(from)));
+    return to;
+  } else {
+    return static_cast<To>(from);
+  }
 }
 
 }  // namespace distscan

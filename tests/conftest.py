@@ -125,6 +125,42 @@ class _nothing:
     def __exit__(self, *_: object) -> None: ...
 
 
+@pytest.fixture
+def run(
+    comm: MPI.Intracomm,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in the shared folder; return (status, stdout, stderr) of rank 0."""
+    from distscan import cli
+
+    monkeypatch.chdir(folder)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = cli.main(arguments)
+        assert set(comm.allgather(status)) == {status}
+        out, err = capsys.readouterr()
+        if comm.rank > 0:
+            assert not out
+            assert not err
+        return (status, *comm.bcast((out, err)))
+
+    return run
+
+
+@pytest.fixture
+def save(comm: MPI.Intracomm, folder: Path) -> Callable[[str, np.ndarray], None]:
+    """Write an input that every rank then sees."""
+
+    def save(name: str, x: np.ndarray) -> None:
+        if comm.rank == 0:
+            np.save(folder / name, x, allow_pickle=True)
+        comm.Barrier()
+
+    return save
+
+
 STRATEGIES = ["scan-add", "reduce-scan", *(["single-pass"] if MPI.COMM_WORLD.size == 1 else [])]
 
 

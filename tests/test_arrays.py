@@ -1,5 +1,7 @@
 """What may be passed as x and out: views, sequences, other libraries' arrays."""
 
+import sys
+
 import numpy as np
 import pytest
 from data import exact
@@ -57,8 +59,66 @@ def test_dlpack_of_an_unknown_device():
         def __dlpack_device__(self):
             return (10, 0)
 
-    with pytest.raises(TypeError, match="DLPack device type 10"):
+    with pytest.raises(TypeError, match="DLPack device 10"):
         distscan.scan(Elsewhere(np.zeros(3)))
+
+
+def test_dlpack_of_read_only_memory(cut, rng):
+    """JAX's arrays are: they are read, never written."""
+    x = exact(rng, "sum", "d", 100)
+    mine = cut(100)
+    given = x[mine].copy()
+    given.flags.writeable = False
+    y = distscan.scan(Foreign(given))
+    np.testing.assert_array_equal(y.array, np.cumsum(x)[mine])
+    np.testing.assert_array_equal(given, x[mine])
+    with pytest.raises(ValueError, match="out is read-only, as far as DLPack says"):
+        distscan.scan(x[mine], out=Foreign(given))
+
+
+class Unversioned(Foreign):
+    """As libraries are that know no DLPack 1.0: they cannot say what may be written."""
+
+    def __dlpack__(self, *, stream=None):
+        return self.array.__dlpack__(stream=stream)
+
+
+def test_dlpack_of_an_older_version(cut, rng):
+    x = exact(rng, "sum", "d", 100)
+    y = distscan.scan(Unversioned(x[cut(100)]))
+    np.testing.assert_array_equal(y.array, np.cumsum(x)[cut(100)])
+    with pytest.raises(ValueError, match="as far as DLPack says; pass its NumPy array"):
+        distscan.scan(x[cut(100)], out=Unversioned(x[cut(100)].copy()))
+
+
+@pytest.mark.parametrize("kind", [BufferError, RuntimeError])
+def test_memory_that_is_not_shared(kind):
+    """PyTorch's answer for a tensor that requires a gradient."""
+
+    class Tensor(Foreign):
+        def __dlpack__(self, **options):
+            raise kind("Can't export tensors that require gradient, use tensor.detach()")
+
+    with pytest.raises(TypeError, match=r"a Tensor does not share its memory: .*detach\(\)"):
+        distscan.scan(Tensor(np.zeros(3)))
+
+
+def test_immutable_output():
+    array = type("ArrayImpl", (Foreign,), {"__module__": "jaxlib._jax"})(np.zeros(3))
+    with pytest.raises(ValueError, match="out is a ArrayImpl of JAX"):
+        distscan.scan(np.zeros(3), out=array)
+
+
+def test_library_found_by_its_module(monkeypatch, cut, rng):
+    """PyTorch's tensors have no ``__array_namespace__``."""
+    x = exact(rng, "sum", "d", 100)
+    monkeypatch.setitem(sys.modules, "tensors", Library)
+    tensor = type("Tensor", (Foreign,), {"__module__": "tensors.deep", "__array_namespace__": None})
+    monkeypatch.delattr(Foreign, "__array_namespace__")
+    del tensor.__array_namespace__
+    y = distscan.scan(tensor(x[cut(100)]))
+    assert isinstance(y, Foreign)
+    np.testing.assert_array_equal(y.array, np.cumsum(x)[cut(100)])
 
 
 def test_nothing_is_copied_on_the_way_in():

@@ -7,41 +7,12 @@ import numpy as np
 import pytest
 from data import OPS, exact, expected
 
-from distscan import cli, files
+from distscan import files
 from distscan.backends import cpu
 
 KEYS = ["elements", "dtype_in", "dtype_out", "op", "ranks", "nodes", "backend", "device",
         "strategy", "total", "output", "seconds"]  # fmt: skip
 PHASES = ["read", "reduce", "exscan", "scan", "write", "all"]
-
-
-@pytest.fixture
-def run(comm, folder, capsys, monkeypatch):
-    """Run the command line in the shared folder; return (status, stdout, stderr) of rank 0."""
-    monkeypatch.chdir(folder)
-
-    def run(*arguments):
-        status = cli.main(arguments)
-        assert set(comm.allgather(status)) == {status}
-        out, err = capsys.readouterr()
-        if comm.rank > 0:
-            assert not out
-            assert not err
-        return (status, *comm.bcast((out, err)))
-
-    return run
-
-
-@pytest.fixture
-def save(comm, folder):
-    """Write an input that every rank then sees."""
-
-    def save(name, x):
-        if comm.rank == 0:
-            np.save(folder / name, x, allow_pickle=True)
-        comm.Barrier()
-
-    return save
 
 
 def left(comm, folder):
@@ -69,6 +40,18 @@ def test_the_main_job(op, code, run, save, folder, comm, rng):
     assert [line for line in err.splitlines() if line] == [
         f"distscan: {phase}" for phase in ("read", "scan", "write", "check")
     ]
+
+
+@pytest.mark.parametrize(
+    ("op", "code"),
+    [("logaddexp", "f"), ("logaddexp", "h"), ("bitwise_xor", "i"), ("logical_or", "d")],
+)
+def test_check_of_other_operators(op, code, run, save, folder, rng):
+    x = (rng.normal(size=30001) * 20).astype(code)
+    save("x.npy", x)
+    status, _, err = run("x.npy", "--op", op, "--check", "--quiet")
+    assert status == 0, err
+    assert np.load(folder / "x.scan.npy").dtype == getattr(np, op).accumulate(x[:0]).dtype
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
@@ -184,9 +167,9 @@ BAD = {
     "long name": (["x.npy", "-o", "y" * 300], "File name too long"),
     "text dtype": (["x.npy", "--dtype", "U4"], "dtype is <U4"),
     "axis": (["x.npy", "--axis", "3"], "axis 3 is out of bounds"),
-    "exclusive": (["x.npy", "--exclusive"], "exclusive= is not implemented yet"),
-    "initial": (["x.npy", "--initial", "3"], "initial= is not implemented yet"),
-    "reverse": (["x.npy", "--reverse"], "reverse= is not implemented yet"),
+    "initial": (["x.npy", "--initial", "three"], "initial 'three' is no number"),
+    "initial type": (["x.npy", "--initial", "0.5"], "initial is float64; the scan accumulates in"),
+    "initial range": (["x.npy", "--initial", "-1", "--dtype", "u1"], "out of bounds for uint8"),
     "strategy": (["x.npy", "--strategy", "fused"], "'fused' is not implemented yet"),
     "output": (["x.npy", "-o", "none/y.npy"], "there is no directory"),
     "objects": (["objects.npy"], "holds pickled Python objects"),

@@ -8,6 +8,7 @@ from test_order import COMPOSE, maps, one_by_one
 
 from distscan import exchange, operators
 from distscan.agree import agreed, is_agreed
+from distscan.forms import Total
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -16,7 +17,7 @@ def test_offsets_are_numpys(op, code, comm, rng):
     """What rank r gets is the scan of the totals, one element behind; some shards are empty."""
     totals = exact(rng, op, code, comm.size)
     empty = rng.random(comm.size) < 0.4
-    mine = None if empty[comm.rank] else np.array(totals[comm.rank])
+    mine = None if empty[comm.rank] else Total(np.array(totals[comm.rank]))
     offset = exchange.Exscan(operators.BUILTIN[op], np.dtype(code))(comm, mine)
     before = totals[: comm.rank][~empty[: comm.rank]]
     if comm.rank == 0:
@@ -31,7 +32,7 @@ def test_offsets_are_numpys(op, code, comm, rng):
 
 def test_order_of_ranks(comm, rng):
     totals = maps(rng, comm.size)
-    offset = exchange.Exscan(COMPOSE, totals.dtype)(comm, np.array(totals[comm.rank]))
+    offset = exchange.Exscan(COMPOSE, totals.dtype)(comm, Total(np.array(totals[comm.rank])))
     if comm.rank:
         assert offset[()] == one_by_one(totals)[comm.rank - 1]
 
@@ -39,7 +40,7 @@ def test_order_of_ranks(comm, rng):
 def test_maximum_of_nan(comm):
     """MPI_MAX may lose a NaN; NumPy's maximum may not."""
     total = np.array(np.nan if comm.rank == 0 else float(comm.rank))
-    offset = exchange.Exscan(operators.BUILTIN["max"], total.dtype)(comm, total)
+    offset = exchange.Exscan(operators.BUILTIN["max"], total.dtype)(comm, Total(total))
     assert comm.rank == 0 or np.isnan(offset[()])
 
 

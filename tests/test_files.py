@@ -119,7 +119,7 @@ def test_shrinks_while_read(tmp_path):
 @pytest.mark.parametrize("code", "?bhlefdgFD")
 def test_written_in_parts(code, tmp_path, rng):
     x = rng.integers(0, 2, 100).astype(code)
-    part = files.create(tmp_path / "y.npy", x.dtype, 100)
+    part = files.create(tmp_path / "y.npy", x.dtype, (100,))
     files.write(part, 60, [x[60:70], x[70:]])
     files.write(part, 0, [x[:60]])
     assert not (tmp_path / "y.npy").exists()
@@ -130,7 +130,7 @@ def test_written_in_parts(code, tmp_path, rng):
 
 def test_an_existing_file_is_kept(tmp_path):
     path = tmp_path / "y.npy"
-    part = files.create(path, np.dtype("f"), 3)
+    part = files.create(path, np.dtype("f"), (3,))
     path.write_text("came meanwhile")
     for refuse in (
         lambda: files.publish(part.path, path, force=False),
@@ -147,7 +147,7 @@ def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError("no links here")
 
-    part = files.create(tmp_path / "y.npy", np.dtype("f"), 3)
+    part = files.create(tmp_path / "y.npy", np.dtype("f"), (3,))
     monkeypatch.setattr(type(tmp_path), "hardlink_to", refuse)
     files.publish(part.path, tmp_path / "y.npy", force=False)
     assert os.listdir(tmp_path) == ["y.npy"]

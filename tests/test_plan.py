@@ -146,6 +146,7 @@ def test_what_was_decided_can_be_read(planned, xp, comm):
 # ---- wrong ---------------------------------------------------------------------------------
 
 
+FLAGS_AND_ADD = {"segments": True, "strategy": "scan-add"}
 BAD = {
     "type": (TypeError, "x is object", lambda: {"dtype": object}),
     "no type": (TypeError, "nonsense", lambda: {"dtype": "nonsense"}),
@@ -156,11 +157,13 @@ BAD = {
     "axis": (np.exceptions.AxisError, "axis 1", lambda: {"axis": 1}),
     "strategy": (ValueError, "unknown strategy", lambda: {"strategy": "fast"}),
     "backend": (ValueError, "unknown backend", lambda: {"backend": "tpu"}),
-    "exclusive": (NotImplementedError, "exclusive", lambda: {"exclusive": True}),
-    "initial": (NotImplementedError, "initial", lambda: {"initial": 0}),
-    "reverse": (NotImplementedError, "reverse", lambda: {"reverse": True}),
-    "segments": (NotImplementedError, "segments", lambda: {"segments": [0]}),
-    "N-d axis": (NotImplementedError, "axis=0", lambda: {"shape": (2, 2), "axis": 0}),
+    "initial": (TypeError, "initial is <U5", lambda: {"initial": "three"}),
+    "segments": (ValueError, "'scan-add' does not take segments", lambda: FLAGS_AND_ADD),
+    "N-d segments": (
+        ValueError,
+        "axis=None",
+        lambda: {"shape": (2, 2), "axis": 1, "segments": "?"},
+    ),
     "fused": (NotImplementedError, "fused", lambda: {"strategy": "fused"}),
 }
 

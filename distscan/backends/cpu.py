@@ -1,4 +1,4 @@
-"""The local steps on NumPy arrays, in cache-sized chunks; the reference for every test."""
+"""The local steps on NumPy arrays; the reference for every test."""
 
 from typing import Any
 
@@ -6,12 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dtypes import Types
+from ..forms import PLAIN, Form, Total
 from ..operators import Operator
-from ..shards import chunks
-
-# Elements scanned before the running total is combined into them: few enough to be in cache still
-# and to keep chains of roundings short. 2^25 float32 on a core: 8192 343 ms, 4096 456, 16384 327.
-CHUNK = 8192
+from . import chunked, segmented
 
 
 def empty(n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -38,127 +35,139 @@ def synchronize() -> None:
     """Wait for all work on this backend."""
 
 
-class ScanAdd:
-    """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it."""
+class _Steps:
+    """What the strategies share: arrays are seen as ``form`` says, and in scan order."""
 
-    def __init__(self, op: Operator, types: Types, n: int) -> None:
-        """Allocate what shards of ``n`` elements need beside their input and output."""
-        self.op, self.types, self.n = op, types, n
-        # A result narrower than the running value is rounded once, after the offset is known.
-        self._wide = None if types.acc == types.out else np.empty(self.n, types.acc)
+    def __init__(self, op: Operator, types: Types, n: int, form: Form = PLAIN) -> None:
+        """Allocate what shards of ``n`` elements along the scan need beside input and output."""
+        self.op, self.types, self.n, self.form = op, types, n, form
 
     def empty(self) -> NDArray[Any]:
-        """Allocate a result [n]."""
-        return np.empty(self.n, self.types.out)
+        """Allocate a result [outer * n * inner]."""
+        return np.empty(self.form.outer * self.n * self.form.inner, self.types.out)
+
+    def _seen(self, array: NDArray[Any]) -> NDArray[Any]:
+        """View an array as [outer, n, inner], the element that is scanned first in front."""
+        seen = array.reshape(self.form.outer, self.n, self.form.inner)
+        return seen[:, ::-1] if self.form.reverse else seen
+
+    def _total(self, totals: NDArray[Any], *, head: bool = False) -> Total:
+        return Total(totals if self.form.inner > 1 else totals.reshape(()), head)
+
+
+class ScanAdd(_Steps):
+    """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it."""
+
+    def __init__(self, op: Operator, types: Types, n: int, form: Form = PLAIN) -> None:
+        super().__init__(op, types, n, form)
+        # A result narrower than the running value is rounded once, after the offset is known.
+        self._wide = None
+        if types.acc != types.out:
+            self._wide = np.empty(self.n * self.form.inner, types.acc)
 
     def total(
-        self, x: NDArray[Any], out: NDArray[Any], *, soon: bool = False
-    ) -> NDArray[Any] | None:
-        """Return the total of ``x`` [n], 0-d, or None if ``n`` is 0.
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        heads: NDArray[Any] | None = None,
+        *,
+        soon: bool = False,
+    ) -> Total | None:
+        """Return the total of ``x``, or None if ``n`` is 0.
 
-        ``out`` [n] may be ``x`` itself; it is whole only after ``seed``. ``soon`` promises that
+        ``out`` may be ``x`` itself; it is whole only after ``seed``. ``soon`` promises that
         ``seed`` follows as soon as the totals are exchanged.
         """
-        local = out if self._wide is None else self._wide
-        return _scan(self.op, x, local, None, self.types.acc)
+        if self.n == 0:
+            return None
+        local = self._seen(out if self._wide is None else self._wide)
+        exclusive = self.form.exclusive
+        return self._total(
+            chunked.scan(self.op, self._seen(x), local, None, self.types.acc, exclusive=exclusive)
+        )
 
-    def seed(self, x: NDArray[Any], out: NDArray[Any], offset: NDArray[Any] | None) -> None:
-        """Complete ``out`` [n] with ``offset``, the total of all that comes before this shard."""
-        local = out if self._wide is None else self._wide
-        if offset is None and local is out:
+    def seed(
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        offset: NDArray[Any] | None,
+        heads: NDArray[Any] | None = None,
+    ) -> None:
+        """Complete ``out`` with ``offset``, the total of all that comes before this shard."""
+        carry = self.form.first if offset is None else offset
+        if carry is None and self._wide is None:
             return
-        for low, high in chunks(0, self.n, CHUNK):
-            piece = local[low:high]
-            if offset is not None:
-                self.op.combine(offset, piece, out=piece)
-            if local is not out:
-                _store(piece, out[low:high])
+        target = self._seen(out)
+        local = target if self._wide is None else self._seen(self._wide)
+        if self.form.exclusive and carry is not None:
+            chunked.store(carry, target[:, :1])
+            local, target = local[:, 1:], target[:, 1:]
+        for strip in chunked.parts(local.shape):
+            for part in strip:
+                piece = local[part]
+                if carry is not None:
+                    self.op.combine(chunked.before(carry, part), piece, out=piece)
+                if self._wide is not None:
+                    chunked.store(piece, target[part])
 
 
-class ReduceScan:
+class ReduceScan(_Steps):
     """Strategy ``reduce-scan`` on one shard: reduce it, then scan it behind the rank's offset."""
 
-    def __init__(self, op: Operator, types: Types, n: int) -> None:
-        """Prepare for shards of ``n`` elements."""
-        self.op, self.types, self.n = op, types, n
-
-    empty = ScanAdd.empty
-
     def total(
-        self, x: NDArray[Any], out: NDArray[Any], *, soon: bool = False
-    ) -> NDArray[Any] | None:
-        """Return the total of ``x`` [n], 0-d, or None if ``n`` is 0; ``out`` is left alone."""
-        total: Any = None
-        for low, high in chunks(0, self.n, CHUNK):
-            part = _reduce(self.op, x[low:high], self.types.acc)
-            total = part if total is None else self.op.combine(total, part)
-        return None if total is None else np.array(total)
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        heads: NDArray[Any] | None = None,
+        *,
+        soon: bool = False,
+    ) -> Total | None:
+        """Return the total of ``x``, or None if ``n`` is 0; ``out`` is left alone."""
+        if self.n == 0:
+            return None
+        seen, head = self._seen(x), False
+        if heads is not None and (starts := np.flatnonzero(self._seen(heads))).size:
+            seen, head = seen[:, starts[-1] :], True
+        return self._total(chunked.reduce(self.op, seen, self.types.acc), head=head)
 
-    def seed(self, x: NDArray[Any], out: NDArray[Any], offset: NDArray[Any] | None) -> None:
-        """Scan ``x`` [n] into ``out`` [n], which may be ``x``, behind ``offset``."""
-        _scan(self.op, x, out, offset, self.types.acc)
+    def seed(
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        offset: NDArray[Any] | None,
+        heads: NDArray[Any] | None = None,
+    ) -> None:
+        """Scan ``x`` into ``out``, which may be ``x``, behind ``offset``."""
+        seen, target, carry = (
+            self._seen(x),
+            self._seen(out),
+            self.form.first if offset is None else offset,
+        )
+        form, acc = self.form, self.types.acc
+        if heads is None:
+            chunked.scan(self.op, seen, target, carry, acc, exclusive=form.exclusive)
+            return
+        segmented.scan(
+            self.op,
+            seen[0, :, 0],
+            target[0, :, 0],
+            self._seen(heads)[0, :, 0],
+            carry,
+            first=form.first,
+            acc=acc,
+            exclusive=form.exclusive,
+        )
 
 
 class SinglePass(ReduceScan):
     """Strategy ``single-pass`` on the only shard: it has no total to give and nothing before it."""
 
     def total(
-        self, x: NDArray[Any], out: NDArray[Any], *, soon: bool = False
-    ) -> NDArray[Any] | None:
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        heads: NDArray[Any] | None = None,
+        *,
+        soon: bool = False,
+    ) -> None:
         """Do nothing: ``seed`` is the whole scan."""
-        return None
-
-
-def _scan(
-    op: Operator,
-    x: NDArray[Any],
-    out: NDArray[Any],
-    total: NDArray[Any] | None,
-    acc: np.dtype[Any],
-) -> NDArray[Any] | None:
-    """Scan ``x`` [n] into ``out`` [n] behind ``total``, in type ``acc``; return the last value."""
-    for low, high in chunks(0, x.size, CHUNK):
-        direct = acc == out.dtype
-        piece = out[low:high] if direct else np.empty(high - low, acc)
-        _accumulate(op, x[low:high], piece)
-        if total is not None:
-            op.combine(total, piece, out=piece)
-        total = np.array(piece[-1])
-        if not direct:
-            _store(piece, out[low:high])
-    return total
-
-
-def _store(piece: NDArray[Any], out: NDArray[Any]) -> None:
-    with np.errstate(all="ignore"):
-        out[...] = piece
-
-
-def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
-    """Combine one chunk: x[0] op ... op x[-1], in type ``acc``."""
-    if op.is_ufunc:
-        with np.errstate(all="ignore"):
-            # Behind the first element, not behind 0.0, which would make a sum of -0.0 into 0.0.
-            return op.numpy.reduce(  # type: ignore[attr-defined]
-                x[1:], dtype=acc, initial=x[0].astype(acc)
-            )
-    # Any vectorised function: neighbours in pairs, an odd last one waits.
-    x = x.astype(acc)
-    while len(x) > 1:
-        paired = op.combine(x[0 : len(x) // 2 * 2 : 2], x[1::2])
-        x = np.concatenate([paired, x[len(x) // 2 * 2 :]])
-    return x[0]
-
-
-def _accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
-    """Scan one chunk: out[i] = x[0] op ... op x[i], in the type of ``out``."""
-    if op.is_ufunc:
-        with np.errstate(all="ignore"):
-            op.numpy.accumulate(x, dtype=out.dtype, out=out)  # type: ignore[attr-defined]
-        return
-    # Any vectorised function: log-step doubling (Hillis and Steele, 1986).
-    out[...] = x
-    step = 1
-    while step < len(out):
-        out[step:] = op.combine(out[:-step], out[step:])
-        step *= 2

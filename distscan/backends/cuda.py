@@ -99,10 +99,10 @@ class SinglePass(_Steps):
         super().__init__(op, types, n, form)
         self._scan = launches.make_scan(op, types, n, form, textbook)
 
-    def total(self, x: Any, out: Any, *, soon: bool = False) -> None:
+    def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> None:
         """Leave everything to ``seed``: nobody waits for the total."""
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
             self._scan.prepare(self._checked(x, out), out)
@@ -128,7 +128,7 @@ class ScanAdd(_Steps):
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
 
-    def total(self, x: Any, out: Any, *, soon: bool = False) -> Total | None:
+    def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> Total | None:
         """Scan ``x`` [n] on its own; return its total."""
         if self.n == 0:
             return None
@@ -136,7 +136,7 @@ class ScanAdd(_Steps):
         self._scan.prepare(self._checked(x, out), local, self._total.pointer)
         return Total(self._total.wait(self._scan.launch(None)).astype(self.types.acc))
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
         """Combine ``offset`` into ``out`` [n]."""
         local, offset = out if self._wide is None else self._wide, self._behind(offset)
         if self.n > 0 and (offset is not None or local is not out):
@@ -162,7 +162,7 @@ class ReduceScan(_Steps):
         self._waiting = 0  # the number of the launch that waits for the offset, or 0
         self._too_late = 0 if textbook is None else _TOO_LATE  # in a row; textbooks cannot wait
 
-    def total(self, x: Any, out: Any, *, soon: bool = False) -> Total | None:
+    def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> Total | None:
         """Reduce ``x`` [n] to its total.
 
         With ``soon`` the scan is launched too: it fetches, and waits for the offset, which should
@@ -176,7 +176,7 @@ class ReduceScan(_Steps):
         self._waiting = self._scan.launch_ahead() if soon and self._too_late < _TOO_LATE else 0
         return Total(self._total.wait(launch).astype(self.types.acc))
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n == 0:
             return

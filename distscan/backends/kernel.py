@@ -1,6 +1,7 @@
 """One compiled kernel, its arguments in place, and the total that it hands to the host."""
 
 import functools
+import re
 from time import perf_counter
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
-from ..dtypes import Types
+from ..dtypes import Types, is_bfloat16
 from ..errors import BackendError, KernelError
 from ..forms import Form
 from ..operators import BUILTIN, Operator
@@ -32,6 +33,7 @@ _TYPES = {
     "c8": "complex<float>",
     "c16": "complex<double>",
 }
+_STRUCTURES = (4, 8, 16, 32)  # bytes: vectors are aligned to their size
 _OLDEST = 80  # compute capability: asynchronous copies and their barriers
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NOT_READY = 600  # cudaErrorNotReady
@@ -51,20 +53,52 @@ def check_device(device: Any) -> None:
 
 def type_name(dtype: np.dtype[Any]) -> str:
     """Return what kernels call a type; raise TypeError for one that no GPU has."""
-    name = _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
+    if dtype.names:
+        return "Structure"
+    name = "bfloat16" if is_bfloat16(dtype) else _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
     if name is None:
         raise TypeError(f"{dtype} does not exist on a GPU; pass dtype= with a type that does")
     return name
 
 
+def structure(dtype: np.dtype[Any]) -> str:
+    """Declare a structured type in C++; raise TypeError if that would lie in memory in another way.
+
+    >>> structure(np.dtype([("a", "f8"), ("b", "f8")]))
+    'struct Structure { double a; double b; };'
+    """
+    names = dtype.names or ()
+    fields = [(name, dtype[name]) for name in names]
+    like_c = np.dtype(fields, align=True)
+    if dtype.itemsize not in _STRUCTURES:
+        raise TypeError(f"{dtype} has {dtype.itemsize} bytes; a GPU takes {_STRUCTURES}")
+    if dtype.itemsize != like_c.itemsize or dtype.fields != like_c.fields:
+        raise TypeError(f"{dtype} does not lie in memory as in C++; align=True makes one that does")
+    for name in names:
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            raise TypeError(f"{name!r} of {dtype} cannot be the name of a field in C++")
+    declared = "".join(f"{type_name(field)} {name}; " for name, field in fields)
+    return f"struct Structure {{ {declared}}};"
+
+
+def body(op: Operator) -> str:
+    """Return the body of the operator's function in C++; errors name the operator and its line."""
+    if op.cuda is None:
+        raise TypeError(f"operator {op.name!r} has no CUDA form: without cuda= only CPUs scan")
+    name = re.sub(r"[^\w .-]", "_", op.name)
+    start = "" if re.search(r"\breturn\b", op.cuda) else "return\n"
+    return f'{start}#line 1 "operator {name}"\n{op.cuda}\n;\n'
+
+
 def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> dict[str, object]:
-    """Return what ``kernels/given.cuh`` asks for."""
+    """Return what ``kernels/given.cuh`` asks for: macros, and headers by their file names."""
     return {
         "DISTSCAN_X": type_name(types.x),
         "DISTSCAN_T": type_name(types.acc),
         "DISTSCAN_OUT": type_name(types.out),
         "DISTSCAN_PARTIAL": _partial(op, types),
-        "DISTSCAN_COMBINE": op.cuda,
+        "structure.h": structure(types.acc) if types.acc.names else "",
+        "combine.h": body(op),
         "DISTSCAN_COMMUTATIVE": str(op.commutative).lower(),
         "DISTSCAN_EXCLUSIVE": str(form.exclusive).lower(),
         "DISTSCAN_REVERSE": str(form.reverse).lower(),

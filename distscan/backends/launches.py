@@ -136,12 +136,12 @@ class Reduce:
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         types = running(op, types)
-        chosen = reduce_policy(types, cupy.cuda.Device().compute_capability)
+        chosen = reduce_policy(op, types, cupy.cuda.Device().compute_capability)
         form = Form(reverse=form.reverse)  # all that its kernel depends on
         self._reverse = form.reverse
         self._step = _LANES * chosen.rows * per_vector(types.x)
         self._n, self._launch, self._blocks = n, 0, chosen.blocks * processors()
-        self._totals = cupy.empty(2 * self._blocks, types.acc)
+        self._totals = cupy.empty((2 * self._blocks, types.acc.itemsize), np.uint8)
         self._arrived = cupy.zeros(1, np.uint32)
         self._kernel = Kernel(
             "reduce",

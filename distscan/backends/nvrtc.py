@@ -27,9 +27,10 @@ def kernels() -> Path:
     raise KernelError(f"no kernels beside {package}: the installation is incomplete")
 
 
-def build(entry: str, defines: Mapping[str, object], arch: str) -> tuple[bytes, str]:
+def build(entry: str, given: Mapping[str, object], arch: str) -> tuple[bytes, str]:
     """Compile ``kernels/<entry>`` for compute capability ``arch``, such as "90".
 
+    ``given`` has macros by their names, and the text of headers by names that end in ".h".
     Returns the machine code (PTX where this NVRTC is older than the GPU) and the assembler's
     report of registers and spills. Needs no GPU. One process compiles, the others of the node
     wait for its result in the cache: ``$DISTSCAN_CACHE_DIR``, else ``~/.cache/distscan``.
@@ -45,14 +46,17 @@ def build(entry: str, defines: Mapping[str, object], arch: str) -> tuple[bytes, 
         "-std=c++17",
         "-lineinfo",
         "--ptxas-options=-v",
-        *(f"-D{name}={value}" for name, value in defines.items()),
+        *(f"-D{name}={value}" for name, value in given.items() if not name.endswith(".h")),
         *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
     )
+    headers = {
+        name.encode(): str(text).encode() for name, text in given.items() if name.endswith(".h")
+    }
     folder = _cache()
     if folder is None:
-        return _compile(entry, options, native)
+        return _compile(entry, options, headers, native)
     key = hashlib.sha256()
-    for part in (nvrtc.getVersion(), entry, options):
+    for part in (nvrtc.getVersion(), entry, options, headers):
         key.update(repr(part).encode())
     key.update(_sources())
     code, report = (folder / f"{key.hexdigest()}.{suffix}" for suffix in ("bin", "log"))
@@ -61,16 +65,18 @@ def build(entry: str, defines: Mapping[str, object], arch: str) -> tuple[bytes, 
     with _locked(code.with_suffix(".lock")):
         with suppress(OSError):  # another process has built it meanwhile
             return code.read_bytes(), report.read_text()
-        built = _compile(entry, options, native)
+        built = _compile(entry, options, headers, native)
         with suppress(OSError):  # a full disk costs the next process a compilation, no more
             _write(report, built[1].encode())
             _write(code, built[0])
     return built
 
 
-def _compile(entry: str, options: tuple[str, ...], native: bool) -> tuple[bytes, str]:
+def _compile(
+    entry: str, options: tuple[str, ...], headers: dict[bytes, bytes], native: bool
+) -> tuple[bytes, str]:
     source = (kernels() / entry).read_text()
-    program = nvrtc.createProgram(source, entry, [], [])
+    program = nvrtc.createProgram(source, entry, list(headers.values()), list(headers))
     try:
         nvrtc.compileProgram(program, (*options, f"-I{kernels()}"))
         report = nvrtc.getProgramLog(program)

@@ -5,7 +5,10 @@ NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune.py`
 
 from typing import NamedTuple
 
+import numpy as np
+
 from ..dtypes import Types
+from ..operators import Operator
 
 # What one block may have of shared memory, in KiB, by compute capability (CUDA C++ Programming
 # Guide, table of technical specifications); 99 for what is not listed.
@@ -87,11 +90,12 @@ def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
     return ScanPolicy(threads, rows, slots(rows), 8 if types.acc.itemsize > 8 else 7)
 
 
-def reduce_policy(types: Types, arch: str) -> ReducePolicy:
+def reduce_policy(op: Operator, types: Types, arch: str) -> ReducePolicy:
     """Choose for ``arch``."""
     # float32 254 us, int8 max 328; 512 threads, 8 rows or 8 blocks 253 to 260, int8 304 to 348.
     # Widened elements take more registers: int8 to int64 spills at 3 blocks on sm_100 and sm_120.
+    # So do logaddexp in float64, and structures.
     widening = types.acc.itemsize // types.x.itemsize
-    return ReducePolicy(
-        threads=256, rows=4, blocks=4 if widening <= 1 else 3 if widening < 8 else 2
-    )
+    long = op.numpy is np.logaddexp and types.acc.itemsize > 4
+    blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
+    return ReducePolicy(threads=256, rows=4, blocks=2 if types.acc.names else blocks)

@@ -20,7 +20,7 @@ from ..exchange import Comm
 from ..operators import BUILTIN
 from . import block_scans, plot, report, suite
 from .case import Case
-from .contenders import CONTENDERS, Contender
+from .contenders import ALL_OPS, CONTENDERS, Contender
 from .machine import Gpu, Host
 from .report import Report
 
@@ -147,7 +147,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
         help="elements per rank, powers of two (default: 10:28:2)")  # fmt: skip
     add("--types", type=_types, default="float32,float64,int32,int64", metavar="T[:OUT],...",
         help="of input and result, such as int8:int64 (default: %(default)s)")  # fmt: skip
-    add("--op", choices=sorted(BUILTIN), default="sum", help="the operator (default: sum)")
+    add("--op", choices=ALL_OPS, default="sum", help="the operator (default: sum)")
     add("--contenders", type=_names, metavar="A,B,...",
         help="only these, and the copy; --list names them")  # fmt: skip
     add("--backend", choices=("auto", "cpu", "cuda"), default="auto",

@@ -1,0 +1,160 @@
+"""What scans are for, over ranks: places in a whole, what is left of it, where to cut it."""
+
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import arrays, dtypes, exchange
+from .agree import agreed
+from .exchange import Comm
+from .scan import scan
+from .shards import bounds
+
+
+def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
+    """Find where this rank's ``count`` elements begin among those of all ranks; collective.
+
+    Parameters
+    ----------
+    count
+        How many elements this rank has; not negative.
+    comm
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+
+    Returns
+    -------
+    start, total
+        How many elements earlier ranks have, and all ranks together.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On every rank alike; the message names the ranks at fault.
+
+    Example
+    -------
+    On two ranks with 3 and 2 elements:
+
+    >>> import distscan
+    >>> distscan.offsets(3)  # this one alone; with the other (0, 5), and there (3, 5)
+    (0, 3)
+    """
+    comm = exchange.communicator(comm)
+    with agreed(comm):
+        if index(count) < 0:
+            raise ValueError(f"count is {count}")
+        own = np.array([count], np.int64)
+    end = int(scan(own, comm=comm)[0])
+    return end - int(own[0]), comm.bcast(end, comm.size - 1)
+
+
+def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
+    """Keep the elements of ``x`` where ``mask`` is true, in order, each on its rank; collective.
+
+    Parameters
+    ----------
+    x
+        This rank's shard [n, ...] of any type; shards are joined along axis 0.
+    mask
+        Bool [n], in the same memory: which elements, or rows, are kept.
+    comm
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+
+    Returns
+    -------
+    kept
+        A new array [kept, ...], of the kind and on the device of ``x``.
+    start
+        Its place among what all ranks keep: how many elements earlier ranks keep.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        On every rank alike; the message names the ranks at fault.
+
+    Example
+    -------
+    >>> import distscan, numpy
+    >>> x = numpy.array([3, -1, 4])
+    >>> distscan.compact(x, x > 0)
+    (array([3, 4]), 0)
+    """
+    comm = exchange.communicator(comm)
+    with agreed(comm) as same:
+        array, marks = arrays.borrow(x), arrays.borrow(mask)
+        if arrays.gpu(array) != arrays.gpu(marks):
+            where = arrays.device(array), arrays.device(marks)
+            raise TypeError(f"x is in the memory of {where[0]}, mask of {where[1]}")
+        if marks.dtype != np.bool_:
+            raise TypeError(f"mask is {marks.dtype}, not bool")
+        if array.ndim == 0 or marks.shape != array.shape[:1]:
+            raise ValueError(f"mask has shape {marks.shape}, x {array.shape}: [n] and [n, ...]")
+        same["the dtype of x"], same["the shape beyond axis 0"] = array.dtype, array.shape[1:]
+        convert = arrays.like(x)
+        with arrays.on_device(array):
+            kept = array[marks]
+            result = convert(kept)
+    return result, offsets(len(kept), comm=comm)[0]
+
+
+def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[np.int64]:
+    """Cut a weighted sequence into contiguous parts of nearly the same weight; collective.
+
+    Parameters
+    ----------
+    weights
+        This rank's shard [n] of the weights: bool, integers or floats, finite, not negative.
+    parts
+        How many parts; the same on every rank.
+    comm
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+
+    Returns
+    -------
+    array, shape (parts + 1,)
+        Part k are the elements ``cuts[k]`` to ``cuts[k + 1]`` of the global sequence: those whose
+        middle lies in the k-th of ``parts`` equal shares of the total weight. Where nothing has
+        any weight, all elements count alike. The same on every rank, and in host memory.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        On every rank alike; the message names the ranks at fault.
+
+    Example
+    -------
+    >>> import distscan
+    >>> distscan.partition([1, 1, 1, 1, 4, 4], 3)
+    array([0, 4, 5, 6])
+    """
+    comm = exchange.communicator(comm)
+    with agreed(comm) as same:
+        same["parts"] = parts = index(parts)
+        if parts < 1:
+            raise ValueError(f"parts is {parts}")
+        own = arrays.borrow(weights)
+        if own.ndim != 1:
+            raise ValueError(f"weights has shape {own.shape}; one weight to an element is needed")
+        if not dtypes.is_number(own.dtype) or own.dtype.kind == "c":
+            raise TypeError(f"weights is {own.dtype}; bool, integers and floats are weights")
+        with arrays.on_device(own):
+            if not bool(((own >= 0) & (own < np.inf)).all()):
+                raise ValueError("a weight is negative, infinite or NaN")
+    ends = scan(own, dtype=np.float64, comm=comm)
+    with agreed(comm), arrays.on_device(own):
+        middles = ends - own.astype(np.float64) / 2
+        end = float(ends[-1]) if own.size else 0.0
+    total = max(comm.allgather(end))
+    with agreed(comm), arrays.on_device(own):
+        if not np.isfinite(total):
+            raise ValueError("the weights' sum is not finite")
+        shares = arrays.library(own).asarray(np.arange(1, parts) * (total / parts))
+        before = arrays.library(own).searchsorted(middles, shares)
+        counts = [*before.tolist(), own.size]  # of this rank's elements before each cut
+    cuts: NDArray[np.int64] = np.array([0, *comm.allreduce(np.array(counts, np.int64))])
+    if total == 0:
+        n = int(cuts[-1])
+        cuts[:-1] = [bounds(n, parts, part)[0] for part in range(parts)]
+    return cuts

@@ -1,0 +1,125 @@
+"""Scan and reduce on NumPy arrays seen as [outer, n, inner], along n, in cache-sized chunks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..operators import Operator
+from ..shards import chunks
+
+# Elements scanned before the running total is combined into them: few enough to be in cache still
+# and to keep chains of roundings short. 2^25 float32 on a core: 8192 343 ms, 4096 456, 16384 327.
+CHUNK = 8192
+_WIDTH = 1024  # columns of a chunk: whole cache lines, and enough for one NumPy call
+_FEW = 16  # steps along n in a chunk up to which a call per step is faster than accumulate
+
+Part = tuple[slice, slice, slice]
+
+
+def parts(shape: tuple[int, int, int]) -> Iterator[Iterator[Part]]:
+    """Cut [outer, n, inner] into strips along n, and each strip into chunks, first to last."""
+    outer, n, inner = shape
+    width = min(inner, _WIDTH)
+    length = max(1, min(n, CHUNK // max(width, 1)))
+    height = max(1, CHUNK // max(width * length, 1)) if length == n else 1
+    for top, bottom in chunks(0, outer, height):
+        for left, right in chunks(0, inner, max(width, 1)):
+            rows, columns = slice(top, bottom), slice(left, right)
+            yield ((rows, slice(low, high), columns) for low, high in chunks(0, n, length))
+
+
+def before(carry: NDArray[Any] | None, part: Part) -> NDArray[Any] | None:
+    """Return what comes before a strip, of a carry that is 0-d or [inner]; it broadcasts."""
+    return carry if carry is None or carry.ndim == 0 else carry[part[2]]
+
+
+def scan(
+    op: Operator,
+    x: NDArray[Any],
+    out: NDArray[Any],
+    carry: NDArray[Any] | None,
+    acc: np.dtype[Any],
+    *,
+    exclusive: bool,
+) -> NDArray[Any]:
+    """Scan ``x`` into ``out``, which may be ``x``, behind ``carry``; return the totals [inner].
+
+    Elements are combined in type ``acc``. Of an exclusive scan without a carry, the first element
+    of ``out`` is left as it was.
+    """
+    totals = np.empty(x.shape[2], acc)
+    for strip in parts(x.shape):
+        last = None
+        for part in strip:
+            if last is None:
+                last = before(carry, part)
+            target = out[part]
+            direct = acc == out.dtype and not exclusive
+            piece = target if direct else np.empty(target.shape, acc)
+            accumulate(op, x[part], piece)
+            if last is not None:
+                op.combine(last, piece, out=piece)
+            if exclusive:
+                if last is not None:
+                    store(last, target[:, :1])
+                store(piece[:, :-1], target[:, 1:])
+            elif not direct:
+                store(piece, target)
+            last = piece[:, -1:].copy()
+            totals[part[2]] = last[-1, 0]
+    return totals
+
+
+def store(piece: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copy running values to where results go, rounded or cut to their type."""
+    with np.errstate(all="ignore"):
+        out[...] = piece
+
+
+def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
+    """Combine ``x`` [1, n, inner] along n, in type ``acc``: [inner]."""
+    totals = np.empty(x.shape[2], acc)
+    for strip in parts(x.shape):
+        total: Any = None
+        for part in strip:
+            chunk = _reduce(op, x[part][0], acc)
+            total = chunk if total is None else op.combine(total, chunk)
+            columns = part[2]
+        totals[columns] = total
+    return totals
+
+
+def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
+    """Combine one chunk [n, inner]: x[0] op ... op x[-1], in type ``acc``."""
+    if op.is_ufunc:
+        with np.errstate(all="ignore"):
+            # Behind the first element, not behind 0.0, which would make a sum of -0.0 into 0.0.
+            return op.numpy.reduce(x, 0, acc, initial=None)  # type: ignore[attr-defined]
+    # Any vectorised function: neighbours in pairs, an odd last one waits.
+    x = x.astype(acc)
+    while len(x) > 1:
+        paired = op.combine(x[0 : len(x) // 2 * 2 : 2], x[1::2])
+        x = np.concatenate([paired, x[len(x) // 2 * 2 :]])
+    return x[0]
+
+
+def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
+    """Scan one chunk [outer, n, inner] along n, in the type of ``out``."""
+    n = out.shape[1]
+    wide = n <= _FEW or out.shape[2] >= _WIDTH // 4
+    if op.is_ufunc and not wide:
+        with np.errstate(all="ignore"):
+            op.numpy.accumulate(x, 1, out.dtype, out)  # type: ignore[attr-defined]
+        return
+    store(x, out)
+    if wide:
+        for i in range(1, n):
+            op.combine(out[:, i - 1], out[:, i], out=out[:, i])
+        return
+    # Any vectorised function: log-step doubling (Hillis and Steele, 1986).
+    step = 1
+    while step < n:
+        out[:, step:] = op.combine(out[:, :-step], out[:, step:])
+        step *= 2

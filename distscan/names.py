@@ -1,0 +1,266 @@
+"""The scans under the names that people look for; each is a call of ``scan``.
+
+What they have in common: ``x`` is this rank's shard, a NumPy array, a CuPy array, anything that
+speaks DLPack, or a sequence; the shards are joined along axis 0, in rank order. ``axis=None`` scans
+the flattened whole, 0 across the ranks, any other axis inside each shard. The result is this rank's
+part: [x.size] for ``axis=None``, else of the shape of ``x``, of its kind and on its device.
+``dtype`` accumulates and results; ``out`` takes the result. ``options`` are those of ``scan``:
+``comm``, ``exclusive``, ``initial``, ``reverse``, ``segments``, ``strategy``. What is wrong on one
+rank is raised on every rank: TypeError for types that the operator does not take, ValueError for
+shapes, options and ranks that disagree, MemoryError.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from numpy.lib.array_utils import normalize_axis_index
+from numpy.typing import DTypeLike
+
+from . import arrays, dtypes, exchange, operators
+from .agree import agreed
+from .exchange import Comm
+from .local import Strategy
+from .scan import scan
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class Options(TypedDict, total=False):
+        """What ``cumsum`` and its like pass on to ``scan``."""
+
+        comm: Comm | None
+        exclusive: bool
+        initial: Any
+        reverse: bool
+        segments: Any
+        strategy: Strategy
+
+
+def cumsum(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Cumulative sum over all ranks, with ``numpy.cumsum``'s signature.
+
+    x [n, ...] of bool, integers, floats or complex numbers; bool and narrow integers sum in the
+    platform's widest. The result is [x.size] for ``axis=None``, else of the shape of x. Raises as
+    ``scan`` does.
+
+    >>> import distscan
+    >>> distscan.cumsum([1, 2, 3])
+    array([1, 3, 6])
+    """
+    return scan(x, "sum", axis=axis, dtype=dtype, out=out, **options)
+
+
+def cumprod(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Cumulative product over all ranks, with ``numpy.cumprod``'s signature.
+
+    x [n, ...] of bool, integers, floats or complex numbers; bool and narrow integers multiply in
+    the platform's widest. The result is [x.size] for ``axis=None``, else of the shape of x. Raises
+    as ``scan`` does.
+
+    >>> import distscan
+    >>> distscan.cumprod([1, 2, 3])
+    array([1, 2, 6])
+    """
+    return scan(x, "prod", axis=axis, dtype=dtype, out=out, **options)
+
+
+def cummax(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Running maximum over all ranks; NaN propagates, as in ``numpy.maximum.accumulate``.
+
+    x [n, ...] of bool, integers, floats or complex numbers, whose type stays. The result is
+    [x.size] for ``axis=None``, else of the shape of x. Raises as ``scan`` does.
+
+    >>> import distscan
+    >>> distscan.cummax([1, 3, 2])
+    array([1, 3, 3])
+    """
+    return scan(x, "max", axis=axis, dtype=dtype, out=out, **options)
+
+
+def cummin(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Running minimum over all ranks; NaN propagates, as in ``numpy.minimum.accumulate``.
+
+    x [n, ...] of bool, integers, floats or complex numbers, whose type stays. The result is
+    [x.size] for ``axis=None``, else of the shape of x. Raises as ``scan`` does.
+
+    >>> import distscan
+    >>> distscan.cummin([3, 1, 2])
+    array([3, 1, 1])
+    """
+    return scan(x, "min", axis=axis, dtype=dtype, out=out, **options)
+
+
+def logcumsumexp(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Logarithm of the cumulative sum of exponentials, over all ranks, without overflow.
+
+    As ``numpy.logaddexp.accumulate``: x [n, ...] of floats, or of bool and integers, which become
+    floats. The result is [x.size] for ``axis=None``, else of the shape of x. Raises as ``scan``
+    does; TypeError for complex numbers.
+
+    >>> import distscan
+    >>> distscan.logcumsumexp([1000.0, 1000.0])
+    array([1000.        , 1000.69314718])
+    """
+    return scan(x, "logaddexp", axis=axis, dtype=dtype, out=out, **options)
+
+
+def nancumsum(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Cumulative sum over all ranks with NaN as 0, with ``numpy.nancumsum``'s signature.
+
+    Types, shapes and errors are those of ``cumsum``. A complex number is NaN if either part is. Of
+    floats and complex numbers a copy is scanned.
+
+    >>> import distscan
+    >>> distscan.nancumsum([1.0, float("nan"), 2.0])
+    array([1., 1., 3.])
+    """
+    return _without_nan(x, "sum", 0, axis=axis, dtype=dtype, out=out, **options)
+
+
+def nancumprod(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Cumulative product over all ranks with NaN as 1, with ``numpy.nancumprod``'s signature.
+
+    Types, shapes and errors are those of ``cumprod``. A complex number is NaN if either part is. Of
+    floats and complex numbers a copy is scanned.
+
+    >>> import distscan
+    >>> distscan.nancumprod([2.0, float("nan"), 3.0])
+    array([2., 2., 6.])
+    """
+    return _without_nan(x, "prod", 1, axis=axis, dtype=dtype, out=out, **options)
+
+
+def cumulative_sum(
+    x: Any,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+    comm: Comm | None = None,
+) -> Any:
+    """Cumulative sum over all ranks, with the signature of the Array API standard.
+
+    x [n] or, with ``axis``, [n, ...], of bool, integers, floats or complex numbers. With
+    ``include_initial`` the whole begins with 0, and has one element more along the axis: along axis
+    0 rank 0's part has it; along any other axis, every rank's. Raises as ``scan`` does; ValueError
+    for several axes without ``axis``.
+
+    >>> import distscan
+    >>> distscan.cumulative_sum([1, 2, 3], include_initial=True)
+    array([0, 1, 3, 6])
+    """
+    return _cumulative(x, "sum", 0, axis, dtype, include_initial=include_initial, comm=comm)
+
+
+def cumulative_prod(
+    x: Any,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+    comm: Comm | None = None,
+) -> Any:
+    """Cumulative product over all ranks, with the signature of the Array API standard.
+
+    x [n] or, with ``axis``, [n, ...], of bool, integers, floats or complex numbers. With
+    ``include_initial`` the whole begins with 1, and has one element more along the axis: along axis
+    0 rank 0's part has it; along any other axis, every rank's. Raises as ``scan`` does; ValueError
+    for several axes without ``axis``.
+
+    >>> import distscan
+    >>> distscan.cumulative_prod([1, 2, 3], include_initial=True)
+    array([1, 1, 2, 6])
+    """
+    return _cumulative(x, "prod", 1, axis, dtype, include_initial=include_initial, comm=comm)
+
+
+def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: Any) -> Any:
+    """Scan a copy of ``x`` in which a number stands instead of every NaN."""
+    with agreed(exchange.communicator(options.get("comm"))):
+        array = arrays.borrow(x)
+        if array.dtype.kind not in "fc" and not dtypes.is_bfloat16(array.dtype):
+            array = x
+        else:
+            library = arrays.library(array)
+            with arrays.on_device(array):
+                array = library.where(library.isnan(array), array.dtype.type(instead), array)
+        convert = arrays.like(x) if out is None else None
+    result = scan(array, op, out=out, **options)
+    return result if convert is None else convert(result)
+
+
+def _cumulative(
+    x: Any,
+    op: str,
+    first: int,
+    axis: int | None,
+    dtype: DTypeLike | None,
+    *,
+    include_initial: bool,
+    comm: Comm | None,
+) -> Any:
+    """Scan ``x``, behind ``first`` as an element of its own if that is wanted."""
+    comm = exchange.communicator(comm)
+    with agreed(comm) as same:
+        array = arrays.borrow(x)
+        if axis is None and array.ndim > 1:
+            raise ValueError(f"x has shape {array.shape}; axis= is needed")
+        along = normalize_axis_index(0 if axis is None else axis, max(array.ndim, 1))
+        same["include_initial"] = bool(include_initial)
+        whole = None
+        if include_initial and (along > 0 or comm.rank == 0):
+            convert = arrays.like(x)
+            types = dtypes.resolve(operators.resolve(op), array.dtype, dtype)
+            shape = list(array.shape or (1,))
+            shape[along] += 1
+            with arrays.on_device(array):
+                whole = arrays.library(array).empty(shape, types.out)
+                moved = whole.swapaxes(0, along)  # a view
+                moved[:1] = first
+    if whole is None:
+        return scan(x, op, axis=axis, dtype=dtype, comm=comm)
+    scan(array, op, axis=along, dtype=dtype, out=moved[1:].swapaxes(0, along), comm=comm)
+    return convert(whole)

@@ -1,0 +1,125 @@
+"""Linear recurrences over data spread over ranks: scans of maps, one applied after the other."""
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from . import arrays, dtypes, exchange
+from .agree import Agreement, Terms
+from .exchange import Comm
+from .local import cached
+from .operators import Operator
+from .scan import run
+
+
+def _then(earlier: Any, later: Any) -> Any:
+    """Compose the maps h -> a h + b: first ``earlier``, then ``later``."""
+    made = np.empty(np.broadcast_shapes(earlier.shape, later.shape), later.dtype)
+    made["a"] = later["a"] * earlier["a"]
+    made["b"] = later["a"] * earlier["b"] + later["b"]
+    return made
+
+
+MAPS = Operator(
+    "linear_recurrence", _then, "T{b.a * a.a, b.a * a.b + b.b}", identity=(1, 0)
+)  # fmt: skip
+
+
+def linear_recurrence(
+    a: Any, b: Any, initial: Any = None, *, comm: Comm | None = None, reverse: bool = False
+) -> Any:
+    """Find ``h[t] = a[t] * h[t-1] + b[t]`` along axis 0 of data spread over ranks; collective.
+
+    Parameters
+    ----------
+    a, b
+        This rank's shards [n] or [n, m], of one shape and in one memory, as for ``scan``; with m,
+        the m recurrences are independent. Floats or complex numbers; bool and integers count as
+        float64, narrower floats as float32.
+    initial
+        ``h`` before the first element: a number, or [m]; the same on every rank. None is 0.
+    comm
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+    reverse
+        Whether the last element comes first: ``h[t] = a[t] * h[t+1] + b[t]``.
+
+    Returns
+    -------
+    array, of the shape of ``b``
+        This rank's part of ``h``, of the kind and on the device of ``b``.
+
+    Raises
+    ------
+    TypeError, ValueError, NotImplementedError, MemoryError
+        On every rank alike, however few of them are at fault; the message names those ranks.
+
+    Notes
+    -----
+    Each element is the map h -> a h + b, and maps compose associatively: a scan of them is the
+    whole (Blelloch, 1990). Its partial products of ``a`` must stay in the range of the type.
+
+    Example
+    -------
+    A value that decays by half at each step:
+
+    >>> import distscan
+    >>> distscan.linear_recurrence([0.5, 0.5, 0.5], [8.0, 0.0, 1.0])
+    array([8., 4., 3.])
+    """
+    comm = exchange.communicator(comm)
+    with Agreement(comm) as arguments:
+        factors, terms = arrays.borrow(a), arrays.borrow(b)
+        pair = _pair(factors, terms)
+        convert = arrays.like(b)
+        before = None if initial is None else _before(initial, terms, pair["a"])
+        with arrays.on_device(terms):
+            plan = cached(
+                arrays.stream(terms),
+                terms.shape,
+                pair,
+                arrays.gpu(terms),
+                MAPS,
+                axis=0,
+                reverse=bool(reverse),
+                ranks=comm.size,
+            )
+            library = arrays.library(terms)
+            maps = library.empty((*terms.shape, 2), pair["a"])
+            maps[..., 0], maps[..., 1] = factors, terms
+            shard = arrays.structures(maps, pair, plan.seen)
+        seen = before if before is None or before.ndim == 0 else zlib.crc32(before.tobytes())
+        arguments.same = Terms({**plan.terms, "initial": seen})
+    with arrays.on_device(terms), np.errstate(all="ignore"):
+        run(comm, plan, shard, shard, arguments.settle)
+        h = maps[..., 1].copy()
+        if before is not None:
+            h += maps[..., 0] * library.asarray(before)
+        return convert(h)
+
+
+def _pair(a: Any, b: Any) -> np.dtype[Any]:
+    """Check the arrays and return the type of a map: a structure of two numbers."""
+    if arrays.gpu(a) != arrays.gpu(b):
+        raise TypeError(f"a is in the memory of {arrays.device(a)}, b of {arrays.device(b)}")
+    if a.shape != b.shape or a.ndim not in (1, 2):
+        raise ValueError(f"a and b have the shapes {a.shape} and {b.shape}: [n] or [n, m], alike")
+    for name, array in (("a", a), ("b", b)):
+        if not dtypes.is_number(array.dtype):
+            raise TypeError(f"{name} is {array.dtype}; a recurrence takes numbers")
+    number = np.result_type(a.dtype, b.dtype).newbyteorder("=")
+    if number.kind in "biu":
+        number = np.dtype(np.float64)
+    elif number.itemsize < np.dtype(np.float32).itemsize:
+        number = np.dtype(np.float32)
+    return np.dtype([("a", number), ("b", number)])
+
+
+def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
+    """Check ``initial`` and return it in host memory, in the type of the result."""
+    before = arrays.borrow(initial)
+    if before.shape not in ((), b.shape[1:]):
+        raise ValueError(f"initial has shape {before.shape}; a number or {b.shape[1:]} is needed")
+    if not np.can_cast(before.dtype, number, "same_kind"):
+        raise TypeError(f"initial is {before.dtype}; the recurrence is in {number}")
+    return (before.get() if arrays.is_cuda(before) else before).astype(number)

@@ -1,0 +1,134 @@
+"""offsets, compact and partition, at the edges of ranks."""
+
+import numpy as np
+import pytest
+from conftest import host
+from test_arrays import Foreign
+from test_faults import everywhere
+
+import distscan
+from distscan.errors import DisagreementError
+
+
+@pytest.mark.parametrize("high", [1, 2, 1 << 40])
+def test_offsets(high, comm, rng):
+    counts = rng.integers(0, high, comm.size).tolist()
+    start, total = distscan.offsets(counts[comm.rank])
+    assert (start, total) == (sum(counts[: comm.rank]), sum(counts))
+    assert type(start) is type(total) is int
+
+
+def test_offsets_of_numpy_integers(comm):
+    assert distscan.offsets(np.uint8(200)) == (200 * comm.rank, 200 * comm.size)
+
+
+@pytest.mark.parametrize("keep", ["some", "none", "all", "every second shard"])
+@pytest.mark.parametrize("n", [0, 1, 1000])
+def test_compact(n, keep, xp, cut, comm, rng):
+    x = rng.normal(size=n)
+    mine = cut(n)
+    mask = {"none": np.zeros(n, bool), "all": np.ones(n, bool)}.get(keep, rng.random(n) < 0.3)
+    if keep == "every second shard":
+        for start, stop in comm.allgather((mine.start, mine.stop))[1::2]:
+            mask[start:stop] = False
+    kept, start = distscan.compact(xp.asarray(x[mine]), xp.asarray(mask[mine]))
+    assert isinstance(kept, xp.ndarray)
+    assert start == mask[: mine.start].sum()
+    np.testing.assert_array_equal(host(kept), x[mask][start : start + len(kept)])
+    np.testing.assert_array_equal(host(kept), x[mine][mask[mine]])
+
+
+def test_compact_rows_and_other_types(xp, cut, rng):
+    x, mask = rng.integers(0, 99, (200, 3)), rng.random(200) < 0.5
+    mine = cut(200)
+    kept, start = distscan.compact(xp.asarray(x[mine]), xp.asarray(mask[mine]))
+    np.testing.assert_array_equal(host(kept), x[mine][mask[mine]])
+    assert start == mask[: mine.start].sum()
+    if xp is np:
+        text = x[:, 0].astype(str)
+        kept, _ = distscan.compact(text[mine], mask[mine])
+        np.testing.assert_array_equal(kept, text[mine][mask[mine]])
+        kept, _ = distscan.compact(Foreign(x[mine]), mask[mine])
+        assert isinstance(kept, Foreign)
+        np.testing.assert_array_equal(kept.array, x[mine][mask[mine]])
+
+
+def balanced(weights, cuts):
+    """Every part is within one weight of its share."""
+    sums = np.concatenate([[0.0], np.cumsum(weights, dtype="d")])
+    share = sums[-1] / (len(cuts) - 1)
+    return np.all(np.abs(np.diff(sums[cuts]) - share) <= weights.max(initial=0) * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 40])
+@pytest.mark.parametrize("code", "?Blfd")
+@pytest.mark.parametrize("n", [0, 1, 5, 3000])
+def test_partition(n, code, parts, xp, cut, comm, rng):
+    weights = (rng.random(n) * 9 * (rng.random(n) < 0.7)).astype(code)
+    cuts = distscan.partition(xp.asarray(weights[cut(n)]), parts)
+    assert cuts.shape == (parts + 1,)
+    assert (cuts[0], cuts[-1]) == (0, n)
+    assert np.all(np.diff(cuts) >= 0)
+    assert len({each.tobytes() for each in comm.allgather(cuts)}) == 1
+    if weights.any():
+        assert balanced(weights, cuts)
+
+
+def test_partition_by_the_middle_of_elements(cut):
+    weights = np.array([0, 3, 0, 0, 3, 3, 0, 3])
+    np.testing.assert_array_equal(distscan.partition(weights[cut(8)], 4), [0, 2, 5, 6, 8])
+    np.testing.assert_array_equal(distscan.partition(weights[cut(8)], 2), [0, 5, 8])
+
+
+def test_partition_of_no_weight(xp, cut):
+    """Then elements count, not weights."""
+    weights = xp.zeros(10)
+    np.testing.assert_array_equal(distscan.partition(weights[cut(10)], 4), [0, 3, 6, 8, 10])
+
+
+def test_one_heavy_element(cut):
+    weights = np.ones(100)
+    weights[60] = 1e6
+    cuts = distscan.partition(weights[cut(100)], 4)
+    np.testing.assert_array_equal(cuts, [0, 60, 60, 61, 100])
+
+
+FAULTS = {
+    "count": (ValueError, "count is -1", lambda: distscan.offsets(-1)),
+    "count type": (TypeError, "integer", lambda: distscan.offsets(1.5)),
+    "mask type": (TypeError, "mask is int64", lambda: distscan.compact(np.zeros(3), [0, 1, 1])),
+    "mask shape": (ValueError, "mask has shape", lambda: distscan.compact(np.zeros(3), [True])),
+    "parts": (ValueError, "parts is 0", lambda: distscan.partition([1, 2], 0)),
+    "negative": (ValueError, "a weight is negative", lambda: distscan.partition([1, -2], 2)),
+    "nan": (ValueError, "a weight is negative", lambda: distscan.partition([1, np.nan], 2)),
+    "complex": (TypeError, "weights is complex", lambda: distscan.partition([1j], 2)),
+    "2-d": (ValueError, "weights has shape", lambda: distscan.partition(np.ones((2, 2)), 2)),
+}
+RIGHT = {
+    "count": lambda: distscan.offsets(1),
+    "mask": lambda: distscan.compact(np.zeros(3), np.ones(3, bool)),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_faults(case, comm):
+    kind, message, call = FAULTS[case]
+    if comm.rank != comm.size - 1:
+        call = RIGHT.get(case.split()[0], lambda: distscan.partition([1, 2], 2))
+    everywhere(comm, kind, message, call)
+    assert distscan.offsets(1) == (comm.rank, comm.size)
+
+
+def test_sum_out_of_range(comm):
+    everywhere(comm, ValueError, "sum is not finite",
+               lambda: distscan.partition(np.full(3, 1e308), 2))  # fmt: skip
+
+
+def test_disagreement(comm):
+    if comm.size == 1:
+        pytest.skip("one rank cannot disagree")
+    everywhere(comm, DisagreementError, "disagree on parts",
+               lambda: distscan.partition(np.ones(3), 2 + comm.rank))  # fmt: skip
+    x = np.ones(3, "fd"[comm.rank % 2])
+    everywhere(comm, DisagreementError, "disagree on the dtype of x",
+               lambda: distscan.compact(x, x > 0))  # fmt: skip

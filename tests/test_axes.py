@@ -1,0 +1,216 @@
+"""N-d arrays: flattened, along the axis that is spread over the ranks, along every other."""
+
+import numpy as np
+import pytest
+import reference
+from conftest import host
+from data import OPS, exact, expected
+from test_faults import everywhere
+from test_forms import FORMS, planned
+from test_order import COMPOSE, maps
+
+import distscan
+from distscan.errors import DisagreementError
+from distscan.operators import BUILTIN
+
+SHAPES = [(7, 5), (40, 1), (1, 40), (2, 3, 4), (5, 300), (3, 1, 2, 2), (9, 0), (0, 4), (4, 0, 3)]
+
+
+def axes(shape):
+    return [None, *range(-len(shape), len(shape))]
+
+
+@pytest.mark.parametrize("op", ["sum", "max"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_axis(op, shape, strategy, xp, cut, rng):
+    x = exact(rng, op, "f", int(np.prod(shape))).reshape(shape)
+    mine = cut(shape[0])
+    shard = xp.asarray(x[mine])
+    for axis in axes(shape):
+        want = OPS[op].accumulate(x.reshape(-1) if axis is None else x, axis or 0)
+        flat = x[: mine.start].size
+        want = want[flat : flat + shard.size] if axis is None else want[mine]
+        for call in (distscan.scan, planned):
+            y = call(shard, op, axis=axis, strategy=strategy)
+            assert y.dtype == want.dtype
+            np.testing.assert_array_equal(host(y), want)
+
+
+@pytest.mark.parametrize("form", FORMS[1:], ids=str)
+@pytest.mark.parametrize("shape", [(11, 6), (5, 4, 3)], ids=str)
+def test_order_is_kept(form, shape, strategy, xp, cut, rng):
+    x = maps(rng, int(np.prod(shape))).reshape(shape)
+    mine = cut(shape[0])
+    form = form | {"initial": form["initial"] and int(maps(rng, 1)[0])}
+    for axis in range(len(shape)):
+        want = reference.scan(COMPOSE.numpy, x, axis=axis, identity=1 << 32, **form)
+        y = distscan.scan(xp.asarray(x[mine]), COMPOSE, axis=axis, strategy=strategy, **form)
+        np.testing.assert_array_equal(host(y), want[mine])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", [(20000, 3), (3, 20000), (60, 30, 40), (3, 3000, 5), (70, 1100)],
+                         ids=str)  # fmt: skip
+def test_many_chunks(shape, reverse, strategy, xp, cut, rng):
+    """Of rows, of columns, of both; in place and not."""
+    x = maps(rng, int(np.prod(shape))).reshape(shape)
+    mine = cut(shape[0])
+    for axis in range(len(shape)):
+        want = by_columns(x, axis, reverse)[mine]
+        shard = xp.asarray(x[mine].copy())
+        y = distscan.scan(shard, COMPOSE, axis=axis, reverse=reverse, strategy=strategy)
+        np.testing.assert_array_equal(host(y), want)
+        distscan.scan(shard, COMPOSE, axis=axis, reverse=reverse, strategy=strategy, out=shard)
+        np.testing.assert_array_equal(host(shard), want)
+
+
+def by_columns(x, axis, reverse):
+    """Compose one layer behind the other."""
+    layers = np.moveaxis(x, axis, 0).copy()
+    layers = layers[::-1] if reverse else layers
+    for i in range(1, len(layers)):
+        layers[i] = COMPOSE.numpy(layers[i - 1], layers[i])
+    return np.moveaxis(layers[::-1] if reverse else layers, 0, axis)
+
+
+@pytest.mark.parametrize("code", "?bedD")
+@pytest.mark.parametrize("op", OPS)
+def test_types(op, code, strategy, xp, cut, rng):
+    """Each type by rows, with and without MPI's own operator."""
+    x = np.stack([exact(rng, op, code, 40) for _ in range(3)], 1)
+    want = np.stack([expected(op, column) for column in x.T], 1)
+    mine = cut(40)
+    y = distscan.scan(xp.asarray(x[mine]), op, axis=0, strategy=strategy)
+    np.testing.assert_array_equal(host(y), want[mine])
+    y = distscan.scan(xp.asarray(x.T), op, axis=1, strategy=strategy)
+    np.testing.assert_array_equal(host(y), want.T)
+    acc = np.dtype("f") if code == "e" else want.dtype
+    identity = BUILTIN[op].identity(acc)
+    want = reference.scan(
+        OPS[op], x, axis=0, acc=acc, identity=identity, exclusive=True, reverse=True
+    )
+    y = distscan.scan(
+        xp.asarray(x[mine]), op, axis=0, exclusive=True, reverse=True, strategy=strategy
+    )
+    np.testing.assert_array_equal(host(y), want[mine].astype(y.dtype))
+
+
+LAYOUTS = {
+    "Fortran": np.asfortranarray,
+    "transposed": lambda x: np.moveaxis(np.moveaxis(x, 0, -1).copy(), -1, 0),
+    "every second": lambda x: x.repeat(2, axis=-1)[..., ::2],
+    "backwards": lambda x: x[::-1, ..., ::-1].copy()[::-1, ..., ::-1],
+    "broadcast": lambda x: np.broadcast_to(x[..., :1], x.shape),
+    "swapped": lambda x: x.astype(x.dtype.newbyteorder()),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4)], ids=str)
+def test_layouts(layout, shape, strategy, cut, rng):
+    """As they come in, and as results."""
+    x = rng.integers(-9, 9, shape)
+    mine = cut(shape[0])
+    shard = LAYOUTS[layout](x[mine])
+    if layout == "broadcast":
+        x = np.broadcast_to(x[..., :1], shape)
+    for axis in axes(shape):
+        want = np.cumsum(x, axis)
+        flat = x[: mine.start].size
+        want = want[flat : flat + shard.size] if axis is None else want[mine]
+        np.testing.assert_array_equal(distscan.scan(shard, axis=axis, strategy=strategy), want)
+        if axis is not None and layout != "broadcast":
+            out = LAYOUTS[layout](np.zeros(want.shape, want.dtype))
+            assert distscan.scan(shard, axis=axis, out=out, strategy=strategy) is out
+            np.testing.assert_array_equal(out, want)
+            both = LAYOUTS[layout](x[mine].copy())
+            distscan.scan(both, axis=axis, out=both, strategy=strategy)
+            np.testing.assert_array_equal(both, want)
+
+
+def test_output_overlaps_input(cut, rng):
+    """Shifted, and the same memory transposed."""
+    x = rng.integers(-9, 9, (30, 7))
+    mine = cut(30)
+    rows = mine.stop - mine.start
+    for axis in (0, 1):
+        base = np.zeros((rows + 1, 7), int)
+        base[1:] = x[mine]
+        distscan.scan(base[1:], axis=axis, out=base[:-1])
+        np.testing.assert_array_equal(base[:-1], np.cumsum(x, axis)[mine])
+    square = rng.integers(-9, 9, (5, 5))
+    want = np.cumsum(square.T, 1)
+    distscan.scan(square.T, axis=1, out=square)
+    np.testing.assert_array_equal(square, want)
+
+
+def test_no_copy_where_the_layout_allows(comm, rng):
+    """A strided shard as large as memory allows is not doubled by its scan."""
+    import tracemalloc
+
+    base = rng.normal(size=(300, 2, 500))
+    x, out = base[:, 1], np.empty((300, 500))
+    for axis in (0, 1):
+        distscan.scan(x, axis=axis, out=out)
+        tracemalloc.start()
+        try:
+            distscan.scan(x, axis=axis, out=out)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < x.nbytes / 2
+
+
+@pytest.mark.parametrize("axis", [1, 2, -1])
+def test_other_axes_need_no_exchange(axis, comm, rng):
+    x = rng.normal(size=(2, 3, 4))
+    for strategy in ("auto", "scan-add", "reduce-scan", "single-pass"):
+        plan = distscan.Plan(None, x.shape, "d", axis=axis, strategy=strategy, backend="cpu")
+        assert plan.strategy == "single-pass"
+        assert plan.out_shape == x.shape
+        np.testing.assert_array_equal(plan(x), np.cumsum(x, axis))
+        np.testing.assert_array_equal(distscan.scan(x, axis=axis, strategy=strategy),
+                                      np.cumsum(x, axis))  # fmt: skip
+
+
+def test_bad_axes(comm):
+    x = np.zeros((2, 3))
+    for axis in (2, -3):
+        everywhere(comm, np.exceptions.AxisError, f"axis {axis} is out of bounds",
+                   lambda axis=axis: distscan.scan(x, axis=axis))  # fmt: skip
+    everywhere(comm, ValueError, r"out has shape \(6,\); the result has \(2, 3\)",
+               lambda: distscan.scan(x, axis=0, out=np.zeros(6)))  # fmt: skip
+    everywhere(comm, ValueError, r"out has shape \(2, 3\); the result has \(6,\)",
+               lambda: distscan.scan(x, out=np.zeros((2, 3))))  # fmt: skip
+    if comm.size > 1:
+        for other in (1, None):
+            axis = other if comm.rank else 0
+            everywhere(comm, DisagreementError, "disagree on axis",
+                       lambda axis=axis: distscan.scan(x, axis=axis))  # fmt: skip
+
+
+def test_a_fault_of_one_rank_along_a_local_axis(comm, monkeypatch):
+    """No exchange, but every rank raises all the same."""
+    from distscan.backends import cpu
+
+    def full(*_):
+        raise MemoryError("no room")
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(cpu.SinglePass, "seed", full)
+    everywhere(comm, MemoryError, "no room", lambda: distscan.scan(np.zeros((2, 3)), axis=1))
+
+
+def test_an_operator_that_fails_on_rows(comm):
+    if comm.size < 3:
+        pytest.skip("two ranks have no totals to combine")
+
+    def combine(a, b):
+        if np.shape(b) == (4,):
+            raise ZeroDivisionError("totals do not combine")
+        return a + b
+
+    op = distscan.Operator("fails", combine, "b", lambda dtype: dtype.type(0))
+    x = np.ones((5, 4))
+    everywhere(comm, ZeroDivisionError, "totals",
+               lambda: distscan.scan(x, op, axis=0, strategy="scan-add"))  # fmt: skip

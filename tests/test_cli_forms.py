@@ -1,0 +1,132 @@
+"""Every form and axis of a scan on the command line, and what ``--check`` makes of them."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import reference
+from data import OPS, exact, expected
+
+from distscan import check, files
+from distscan.operators import BUILTIN
+
+FORMS = [
+    [option for option in each if option]
+    for each in itertools.product(("", "--exclusive"), ("", "--reverse"), ("", "--initial=3"))
+]
+forms = pytest.mark.parametrize("form", FORMS, ids=" ".join)
+
+
+def keywords(form):
+    return {
+        "exclusive": "--exclusive" in form,
+        "reverse": "--reverse" in form,
+        "initial": 3 if "--initial=3" in form else None,
+    }
+
+
+@forms
+@pytest.mark.parametrize(("op", "code"), [("sum", "<i2"), ("max", ">f4"), ("sum", "<f2"),
+                                          ("prod", "<f8"), ("sum", "<c8")])  # fmt: skip
+def test_forms(form, op, code, run, save, folder, rng, monkeypatch):
+    """In many pieces, of the file and of the check."""
+    monkeypatch.setattr(files, "PIECE", 1 << 10)
+    monkeypatch.setattr(check, "PIECE", 1 << 9)
+    x = exact(rng, op, code, 3001).astype(code)
+    save("x.npy", x)
+    status, out, err = run("x.npy", "--op", op, "--check", "--json", "--quiet", *form)
+    assert status == 0, err
+    native = x.astype(x.dtype.newbyteorder("="))
+    plain = expected(op, native)
+    acc = np.dtype("f") if code == "<f2" else plain.dtype
+    identity = BUILTIN[op].identity(acc)
+    want = reference.scan(OPS[op], native, acc=acc, identity=identity, **keywords(form))
+    y = np.load(folder / "x.scan.npy")
+    assert y.dtype == plain.dtype
+    np.testing.assert_array_equal(y, want.astype(plain.dtype))
+    whole = reference.scan(OPS[op], native, acc=acc, **keywords(form) | {"exclusive": False})
+    total = whole[0 if "--reverse" in form else -1].astype(plain.dtype)
+    want = [total.real, total.imag] if plain.dtype.kind == "c" else total
+    assert json.loads(out)["total"] == pytest.approx(want, rel=2e-3 if code == "<f2" else 0)
+
+
+@pytest.mark.parametrize("form", [[], FORMS[-1]], ids=" ".join)
+@pytest.mark.parametrize("shape", [(7, 5), (40, 3, 2), (2, 300), (1, 1), (0, 3), (3, 0)], ids=str)
+@pytest.mark.parametrize("code", ["i4", "f4", "c16"])
+def test_axes(form, shape, code, run, save, folder, rng, monkeypatch):
+    monkeypatch.setattr(check, "PIECE", 1 << 9)
+    x = exact(rng, "sum", code, int(np.prod(shape))).reshape(shape)
+    save("x.npy", x)
+    for axis in range(-1, len(shape)):
+        status, out, err = run("x.npy", "--axis", str(axis), "--check", "--json", "--force", *form)
+        assert status == 0, err
+        want = reference.scan(np.add, x, axis=axis, acc=np.cumsum(x).dtype, identity=0,
+                              **keywords(form))  # fmt: skip
+        y = np.load(folder / "x.scan.npy")
+        assert (y.shape, y.dtype) == (want.shape, want.dtype)
+        np.testing.assert_array_equal(y, want)
+        report = json.loads(out)
+        assert (report["elements"], report["total"]) == (x.size, None)
+
+
+@pytest.mark.parametrize(
+    "form", [[], ["--exclusive", "--initial=2.5"], ["--reverse"]], ids=" ".join
+)
+@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+@pytest.mark.parametrize("code", "fF")
+def test_check_allows_rounding(form, axis, code, run, save, rng):
+    x = rng.normal(size=(50, 30, 40))
+    save("x.npy", (x * (1 + 1j) if code == "F" else x).astype(code))
+    along = [] if axis is None else ["--axis", str(axis)]
+    status, _, err = run("x.npy", "--check", "--quiet", *along, *form)
+    assert status == 0, err
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+@pytest.mark.parametrize("code", "lfD")
+def test_check_names_the_element(reverse, axis, code, run, save, comm, rng, monkeypatch):
+    """One element is spoilt between the scan and the file."""
+    monkeypatch.setattr(check, "PIECE", 1 << 9)
+    x = rng.integers(1, 9, (6, 5, 8)).astype(code)
+    save("x.npy", x)
+    spoilt = int(rng.integers(x.size))
+    write = files.write
+
+    def spoil(file, start, pieces):
+        def wrong(low=start):
+            for piece in pieces:
+                copy = piece.copy()
+                if low <= spoilt < low + len(copy):
+                    copy[spoilt - low] += 7 if code != "D" else 7j
+                low += len(copy)
+                yield copy
+
+        write(file, start, wrong())
+
+    monkeypatch.setattr(files, "write", spoil)
+    options = ["--reverse"] * reverse + ([] if axis is None else ["--axis", str(axis)])
+    status, out, err = run("x.npy", "--check", "--quiet", *options)
+    assert (status, out) == (1, "")
+    assert f"element {spoilt} of the result is " in err
+
+
+def test_no_elements(run, save):
+    save("x.npy", np.zeros(0))
+    for form, total in (([], 0), (["--initial", "4"], 4), (["--exclusive"], 0)):
+        status, out, err = run("x.npy", "--json", "--force", "--check", *form)
+        assert status == 0, err
+        assert json.loads(out)["total"] == total
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "first"),
+    [("1e3", "d", 1000), ("-inf", "d", -np.inf), ("2j", "D", 2j), ("+5", "d", 5), ("1", "?", 1)],
+)
+def test_numbers(text, code, first, run, save, folder):
+    save("x.npy", np.zeros(3, code))
+    status, _, err = run("x.npy", f"--initial={text}", "--op", "max", "--check")
+    assert status == 0, err
+    y = np.load(folder / "x.scan.npy")
+    np.testing.assert_array_equal(y, np.maximum(np.zeros(3, code), np.array(first, code)))

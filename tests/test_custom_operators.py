@@ -1,0 +1,230 @@
+"""Operators of one's own, over numbers and structures; those that record the order of operands."""
+
+import numpy as np
+import pytest
+from conftest import host
+from test_faults import everywhere
+
+import distscan
+from distscan.errors import DistscanError
+
+# ---- words over the letters 0 to 15: the free monoid, whose operation is to join them ----------
+
+# A word in 64 bits: its length, its first 4 letters, its last 4.
+LENGTH, FIRST, LAST = 32, 16, 0
+
+
+def join(a, b):
+    """Join words; exact in the length and in the letters at both ends."""
+    a, b = np.asarray(a, np.uint64), np.asarray(b, np.uint64)
+    four = np.uint64(4)
+    n, m = a >> LENGTH, b >> LENGTH
+    first = np.where(
+        n >= 4,
+        a >> FIRST & 0xFFFF,
+        a >> FIRST & 0xFFFF | (b >> FIRST & 0xFFFF) << 4 * np.minimum(n, four) & 0xFFFF,
+    )
+    last = np.where(
+        m >= 4, b & 0xFFFF, (a & 0xFFFF) << 4 * np.minimum(m, four) & 0xFFFF | b & 0xFFFF
+    )
+    return n + m << LENGTH | first << FIRST | last  # fmt: skip
+
+
+WORDS = distscan.Operator(
+    "words",
+    numpy=join,
+    cuda="""
+    const T n = a >> 32, m = b >> 32;
+    const T first = n >= 4 ? a >> 16 : (a >> 16 & 0xffff) | (b >> 16 & 0xffff) << 4 * n;
+    const T last = m >= 4 ? b : a << 4 * m | (b & 0xffff);
+    return (n + m) << 32 | (first & 0xffff) << 16 | (last & 0xffff);
+    """,
+    identity=0,
+)
+
+
+def letters(rng, n):
+    """Words of one letter."""
+    letter = rng.integers(0, 16, n).astype(np.uint64)
+    return np.uint64(1) << LENGTH | letter << FIRST | letter
+
+
+def words(x):
+    """The scan as its definition reads."""
+    result, word = [], []
+    for letter in (x & 15).tolist():
+        word.append(letter)
+        first = sum(value << 4 * i for i, value in enumerate(word[:4]))
+        last = sum(value << 4 * i for i, value in enumerate(reversed(word[-4:])))
+        result.append(len(word) << LENGTH | first << FIRST | last)
+    return np.array(result, np.uint64)
+
+
+# A word's fingerprint, with all its letters in it: the number they are in an odd base, modulo 2^64,
+# and that base to the power of the length.
+PRINT = np.dtype([("digits", "u8"), ("power", "u8")])
+
+
+def fingerprints(a, b):
+    made = np.empty(np.broadcast_shapes(np.shape(a), np.shape(b)), PRINT)
+    made["digits"] = a["digits"] * b["power"] + b["digits"]
+    made["power"] = a["power"] * b["power"]
+    return made
+
+
+FINGERPRINTS = distscan.Operator(
+    "fingerprints",
+    numpy=fingerprints,
+    cuda="T{a.digits * b.power + b.digits, a.power * b.power}",
+    identity=(0, 1),
+)
+BASE = 0x9E3779B97F4A7C15
+
+
+def printed(x):
+    """The scan of digits as its definition reads, in Python's integers."""
+    result, digits, power = [], 0, 1
+    for digit in x["digits"].tolist():
+        digits, power = (digits * BASE + digit) % 2**64, power * BASE % 2**64
+        result.append((digits, power))
+    return np.array(result, PRINT)
+
+
+def digits(rng, n):
+    x = np.empty(n, PRINT)
+    x["digits"], x["power"] = rng.integers(0, 2**64, n, np.uint64), BASE
+    return x
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 33, 2049, 20001])
+def test_words(n, strategy, xp, cut, rng):
+    x = letters(rng, n)
+    y = distscan.scan(xp.asarray(x[cut(n)]), WORDS, strategy=strategy)
+    np.testing.assert_array_equal(host(y), words(x)[cut(n)])
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 33, 2049, 20001])
+def test_structures(n, strategy, cut, rng):
+    x = digits(rng, n)
+    y = distscan.scan(x[cut(n)], FINGERPRINTS, strategy=strategy)
+    assert y.dtype == PRINT
+    np.testing.assert_array_equal(y, printed(x)[cut(n)])
+
+
+def test_operators_are_associative_and_do_not_commute(rng):
+    for op, (a, b, c) in ((WORDS, letters(rng, 3)), (FINGERPRINTS, digits(rng, 3))):
+        assert op.combine(op.combine(a, b), c) == op.combine(a, op.combine(b, c))
+        assert op.combine(a, b) != op.combine(b, a) or a == b
+        identity = op.identity(a.dtype)
+        assert op.combine(identity, a) == op.combine(a, identity) == a
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_forms_of_structures(exclusive, reverse, cut, rng):
+    x = digits(rng, 333)
+    seen = x[::-1] if reverse else x
+    want = (
+        np.concatenate([np.array([(0, 1)], PRINT), printed(seen)])[:-1]
+        if exclusive
+        else printed(seen)
+    )
+    y = distscan.scan(x[cut(333)], FINGERPRINTS, exclusive=exclusive, reverse=reverse)
+    np.testing.assert_array_equal(y, (want[::-1] if reverse else want)[cut(333)])
+
+
+def test_structures_in_other_layouts(cut, rng):
+    """Byte order and padding are the input's own affair; in place, and strided."""
+    x = digits(rng, 500)
+    mine = cut(500)
+    y = distscan.scan(x.astype(PRINT.newbyteorder())[mine], FINGERPRINTS)
+    np.testing.assert_array_equal(y, printed(x)[mine])
+    padded = np.dtype({"names": ["digits", "power"], "formats": ["u8", "u8"], "offsets": [4, 16]})
+    spread = np.zeros(2 * (mine.stop - mine.start), padded)[::2]
+    spread["digits"], spread["power"] = x["digits"][mine], BASE
+    operator = distscan.Operator("padded", lambda a, b: fingerprints(a, b).astype(padded))
+    y = distscan.scan(spread, operator)
+    np.testing.assert_array_equal(y["digits"], printed(x)["digits"][mine])
+    y = x[mine].copy()
+    distscan.scan(y, FINGERPRINTS, out=y)
+    np.testing.assert_array_equal(y, printed(x)[mine])
+
+
+def test_identity_is_a_value_a_function_or_absent(comm):
+    x = np.arange(1, 4) + comm.rank
+    whole = np.concatenate(comm.allgather(x))
+    want = np.concatenate([[0], np.cumsum(whole)[:-1]])[3 * comm.rank :][:3]
+    for identity in (0, lambda dtype: dtype.type(0), np.int8(0)):
+        op = distscan.Operator("mine", lambda a, b: a + b, identity=identity)
+        np.testing.assert_array_equal(distscan.scan(x, op, exclusive=True), want)
+    op = distscan.Operator("mine", lambda a, b: a + b)
+    np.testing.assert_array_equal(distscan.scan(x, op, exclusive=True, initial=0), want)
+    everywhere(comm, ValueError, "operator 'mine' has no identity",
+               lambda: distscan.scan(x, op, exclusive=True))  # fmt: skip
+
+
+def test_ufuncs_of_ones_own(comm):
+    """The ufunc's accumulate decides the types, of whosever operator."""
+    x = np.arange(3, 7, dtype="b") + comm.rank
+    whole = np.concatenate(comm.allgather(x))
+    op = distscan.Operator("hypot", np.hypot, cuda="hypot(a, b)", identity=0)
+    y = distscan.scan(x, op)
+    want = np.hypot.accumulate(whole)
+    assert y.dtype == want.dtype
+    np.testing.assert_allclose(y, want[4 * comm.rank :][:4], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "message"),
+    [
+        ([("a", "f8")], "sum", "x is .*structures"),
+        ([("a", "O")], WORDS, "x is "),
+        ([("a", "f8", 2)], WORDS, "x is "),
+        ([("a", [("b", "f8")])], WORDS, "x is "),
+    ],
+)
+def test_structures_that_are_refused(dtype, op, message, comm):
+    everywhere(comm, TypeError, message, lambda: distscan.scan(np.zeros(3, dtype), op))
+
+
+def test_one_structure_throughout(comm):
+    x, other = np.zeros(3, PRINT), np.dtype([("a", "f8"), ("b", "f8")])
+    for options in ({"dtype": other}, {"out": np.zeros(3, other)}, {"dtype": "f8"}):
+        everywhere(comm, TypeError, "one structure",
+                   lambda given=options: distscan.scan(x, FINGERPRINTS, **given))  # fmt: skip
+
+
+def test_operators_that_cannot_be():
+    with pytest.raises(TypeError, match="numpy= must be a function"):
+        distscan.Operator("mine", "a + b")
+    with pytest.raises(TypeError, match="cuda= must be text"):
+        distscan.Operator("mine", np.add, lambda a, b: a + b)
+
+
+def test_plans_of_structures(comm, cut, rng):
+    x = digits(rng, 200)
+    mine = cut(200)
+    shape = mine.stop - mine.start
+    plan = distscan.Plan(comm, shape, PRINT, FINGERPRINTS, backend="cpu")
+    np.testing.assert_array_equal(plan(x[mine]), printed(x)[mine])
+
+
+@pytest.mark.gpu
+def test_no_plans_of_structures_on_a_gpu(cp, comm):
+    everywhere(comm, TypeError, "CuPy has no structured arrays",
+               lambda: distscan.Plan(comm, 3, PRINT, FINGERPRINTS, backend="cuda"))  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_without_a_cuda_form(cp, comm):
+    op = distscan.Operator("mine", lambda a, b: a + b)
+    everywhere(comm, TypeError, "operator 'mine' has no CUDA form",
+               lambda: distscan.scan(cp.zeros(3), op))  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_compile_errors_on_every_rank(cp, comm):
+    op = distscan.Operator("mine", lambda a, b: a + b, "const T c = a;\nreturn c + nonsense;")
+    text = everywhere(comm, DistscanError, "nonsense", lambda: distscan.scan(cp.zeros(3), op))
+    assert "operator mine(2): error" in text
+    assert "return c + nonsense;" in text

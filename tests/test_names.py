@@ -1,0 +1,127 @@
+"""The names that people look for, against NumPy's functions of the same names."""
+
+import inspect
+
+import numpy as np
+import pytest
+from conftest import host
+from test_arrays import Foreign
+from test_faults import everywhere
+
+import distscan
+from distscan.errors import DisagreementError
+
+NAN = {"nancumsum": np.nancumsum, "nancumprod": np.nancumprod}
+CUMULATIVE = ("cumulative_sum", "cumulative_prod")
+
+
+@pytest.mark.parametrize("name", NAN)
+@pytest.mark.parametrize("code", "?bLefdFD")
+def test_nan_is_nothing(name, code, xp, cut, rng):
+    x = rng.choice([-1, 1, 1], 2001).astype(code)
+    if np.dtype(code).kind in "fc":
+        x[rng.random(2001) < 0.2] = np.nan
+        if np.dtype(code).kind == "c":
+            x[::7] = complex(1, np.nan)
+    mine = cut(2001)
+    y = getattr(distscan, name)(xp.asarray(x[mine]))
+    want = NAN[name](x)
+    assert y.dtype == want.dtype
+    np.testing.assert_array_equal(host(y), want[mine])
+
+
+@pytest.mark.parametrize("name", NAN)
+def test_nan_with_axis_dtype_and_out(name, cut, rng):
+    x = rng.choice([-1, 1, np.nan], (100, 3))
+    mine = cut(100)
+    given = x[mine].copy()
+    given.flags.writeable = False
+    out = np.zeros((mine.stop - mine.start, 3), "f")
+    assert getattr(distscan, name)(given, 0, "d", out) is out
+    np.testing.assert_array_equal(out, NAN[name](x, axis=0)[mine])
+    y = getattr(distscan, name)(given, axis=0, exclusive=True, initial=5)
+    replaced = np.where(np.isnan(x), name == "nancumprod", x)
+    step = np.cumprod if name == "nancumprod" else np.cumsum
+    want = step(np.concatenate([np.full((1, 3), 5.0), replaced]), axis=0)[:-1]
+    np.testing.assert_array_equal(y, want[mine])
+
+
+def test_nan_of_another_library(cut, rng):
+    x = rng.choice([1, np.nan], 50)
+    y = distscan.nancumsum(Foreign(x[cut(50)]))
+    assert isinstance(y, Foreign)
+    np.testing.assert_array_equal(y.array, np.nancumsum(x)[cut(50)])
+
+
+def test_logcumsumexp(xp, cut, rng):
+    x = rng.normal(size=1000) * 300
+    mine = cut(1000)
+    y = distscan.logcumsumexp(xp.asarray(x[mine]))
+    np.testing.assert_allclose(host(y), np.logaddexp.accumulate(x)[mine], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", CUMULATIVE)
+@pytest.mark.parametrize("initial", [False, True])
+@pytest.mark.parametrize("code", "?bfD")
+@pytest.mark.parametrize("n", [0, 1, 500])
+def test_cumulative(name, initial, code, n, xp, cut, comm, rng):
+    x = rng.choice([0, 1] if code == "?" else [-1, 1], n).astype(code)
+    mine = cut(n)
+    y = getattr(distscan, name)(xp.asarray(x[mine]), include_initial=initial)
+    want = getattr(np, name)(x, include_initial=initial)
+    assert y.dtype == want.dtype
+    assert isinstance(y, xp.ndarray)
+    # The first element of the whole is rank 0's; all others stand one further.
+    start = mine.start + (initial and comm.rank > 0)
+    np.testing.assert_array_equal(host(y), want[start : mine.stop + initial])
+
+
+@pytest.mark.parametrize("name", CUMULATIVE)
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -3])
+def test_cumulative_along_an_axis(name, axis, xp, cut, comm, rng):
+    x = rng.choice([-1, 1], (60, 3, 4))
+    mine = cut(60)
+    y = getattr(distscan, name)(xp.asarray(x[mine]), axis=axis, include_initial=True)
+    want = getattr(np, name)(x, axis=axis, include_initial=True)
+    if axis % 3 == 0:
+        mine = slice(mine.start + (comm.rank > 0), mine.stop + 1)
+    np.testing.assert_array_equal(host(y), want[mine])
+
+
+def test_cumulative_types(cut, rng):
+    x = rng.integers(0, 9, 99)
+    y = distscan.cumulative_sum(x[cut(99)], dtype="f")
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(y, np.cumsum(x)[cut(99)])
+    y = distscan.cumulative_prod(Foreign(x[cut(99)]), dtype="d", include_initial=True)
+    assert isinstance(y, Foreign)
+    assert y.array.dtype == np.float64
+
+
+def test_cumulative_faults(comm):
+    for name in CUMULATIVE:
+        call = getattr(distscan, name)
+        everywhere(comm, ValueError, r"x has shape \(2, 2\); axis= is needed",
+                   lambda call=call: call(np.zeros((2, 2))))  # fmt: skip
+        options = {"axis": 2, "include_initial": True}
+        everywhere(comm, np.exceptions.AxisError, "axis 2 is out of bounds",
+                   lambda c=call, o=options: c(np.zeros((2, 2)), **o))  # fmt: skip
+        if comm.size > 1:
+            options = {"include_initial": comm.rank % 2 == 1}
+            everywhere(comm, DisagreementError, "disagree on include_initial",
+                       lambda call=call, options=options: call(np.zeros(2), **options))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", *NAN])
+def test_signatures_are_numpys(name):
+    ours = list(inspect.signature(getattr(distscan, name)).parameters)[1:4]
+    assert ours == list(inspect.signature(getattr(np, name)).parameters)[1:4]
+
+
+@pytest.mark.parametrize("name", CUMULATIVE)
+def test_signatures_are_the_standards(name):
+    parameters = inspect.signature(getattr(distscan, name)).parameters.values()
+    assert [p.name for p in parameters][:4] == ["x", "axis", "dtype", "include_initial"]
+    kinds = [p.kind.name for p in parameters]
+    assert kinds[0] == "POSITIONAL_ONLY"
+    assert set(kinds[1:]) == {"KEYWORD_ONLY"}

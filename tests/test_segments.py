@@ -1,0 +1,241 @@
+"""Segments: from flags and from keys, inside shards, across them, over many of them."""
+
+import numpy as np
+import pytest
+import reference
+from conftest import host
+from data import OPS, exact, expected
+from test_faults import everywhere
+from test_forms import FORMS, IDS
+from test_order import COMPOSE, maps
+
+import distscan
+from distscan.errors import DisagreementError
+from distscan.operators import BUILTIN
+
+forms = pytest.mark.parametrize("form", FORMS, ids=IDS)
+
+
+def few(rng, n):
+    """Segments that span many ranks."""
+    return np.isin(np.arange(n), rng.integers(0, max(n, 1), 2))
+
+
+def many(rng, n):
+    return rng.random(n) < 0.1
+
+
+def every(rng, n):
+    return np.ones(n, bool)
+
+
+def none(rng, n):
+    return np.zeros(n, bool)
+
+
+HEADS = [few, many, every, none]
+
+
+def keys_of(rng, heads):
+    """Keys that change where segments begin, to values that come again and again."""
+    return (np.cumsum(heads) * 2 + 1) % 7
+
+
+KINDS = {
+    "flags": lambda rng, heads: heads,
+    "int": keys_of,
+    "float": lambda rng, heads: keys_of(rng, heads) / 3,
+    "text": lambda rng, heads: keys_of(rng, heads).astype("U3"),
+    "date": lambda rng, heads: keys_of(rng, heads).astype("M8[s]"),
+}
+
+
+@forms
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("kind", ["flags", "int"])
+def test_order_is_kept(form, heads, kind, xp, cut, rng):
+    n = 4001
+    x, marks = maps(rng, n), KINDS[kind](rng, heads(rng, n))
+    mine = cut(n)
+    form = form | {"initial": form["initial"] and int(maps(rng, 1)[0])}
+    want = reference.scan(
+        COMPOSE.numpy, x, identity=1 << 32, heads=reference.heads_of(marks), **form
+    )
+    shard, ours = xp.asarray(x[mine]), xp.asarray(marks[mine])
+    y = distscan.scan(shard, COMPOSE, segments=ours, **form)
+    np.testing.assert_array_equal(host(y), want[mine])
+    plan = distscan.Plan(None, len(shard), "u8", COMPOSE, segments=marks.dtype,
+                         backend="cpu" if xp is np else "cuda", **form)  # fmt: skip
+    np.testing.assert_array_equal(host(plan(shard, segments=ours)), want[mine])
+    plan.start(shard, shard, ours)
+    np.testing.assert_array_equal(host(plan.wait()), want[mine])
+    np.testing.assert_array_equal(host(ours), marks[mine])
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("code", "?bLefD")
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[5], FORMS[6]], ids=str)
+def test_types(op, code, form, strategy, xp, cut, rng):
+    x, flags = exact(rng, op, code, 600), rng.random(600) < 0.05
+    mine = cut(x.size)
+    strategy = "auto" if strategy == "scan-add" else strategy
+    want = expected(op, x)
+    acc = np.dtype("f") if code == "e" else want.dtype
+    form = form | {"initial": None if form["initial"] is None else acc.kind != "b" and 3}
+    want = reference.scan(
+        OPS[op], x, acc=acc, identity=BUILTIN[op].identity(acc), heads=flags, **form
+    ).astype(want.dtype)
+    y = distscan.scan(
+        xp.asarray(x[mine]), op, segments=xp.asarray(flags[mine]), strategy=strategy, **form
+    )
+    assert y.dtype == want.dtype
+    np.testing.assert_array_equal(host(y), want[mine])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 2, 5, 300])
+def test_every_kind_of_key(kind, reverse, n, cut, rng):
+    x, marks = rng.integers(-9, 9, n), KINDS[kind](rng, rng.random(n) < 0.2)
+    mine = cut(n)
+    want = reference.scan(np.add, x, reverse=reverse, heads=reference.heads_of(marks))
+    y = distscan.scan(x[mine], segments=marks[mine], reverse=reverse)
+    np.testing.assert_array_equal(y, want[mine])
+    np.testing.assert_array_equal(
+        distscan.scan(x[mine], segments=marks.repeat(2)[::2][mine], reverse=reverse), want[mine]
+    )
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_nan_keys_differ_from_everything(reverse, xp, cut):
+    mine = cut(40)
+    x = xp.ones(mine.stop - mine.start, int)
+    keys = xp.full(mine.stop - mine.start, np.nan)
+    y = distscan.scan(x, segments=keys, reverse=reverse, exclusive=True, initial=7)
+    np.testing.assert_array_equal(host(y), np.full(mine.stop - mine.start, 7))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_segment_at_every_rank_edge(reverse, exclusive, comm):
+    """One segment for each rank; and one that ends in the middle of each."""
+    n = 6
+    x = np.arange(n * comm.size) + 1
+    mine = slice(n * comm.rank, n * comm.rank + n)
+    for shift in (0, n // 2):
+        flags = np.arange(x.size) % n == shift
+        keys = np.cumsum(flags)
+        want = reference.scan(np.add, x, exclusive=exclusive, identity=0, reverse=reverse,
+                              heads=flags)  # fmt: skip
+        for marks in (flags, keys):
+            y = distscan.scan(x[mine], segments=marks[mine], exclusive=exclusive, reverse=reverse)
+            np.testing.assert_array_equal(y, want[mine])
+
+
+@pytest.mark.parametrize("density", [0.0003, 0.004, 0.02, 0.3])
+@pytest.mark.parametrize("op", ["sum", COMPOSE], ids=["ufunc", "function"])
+def test_many_chunks(density, op, xp, cut, rng):
+    n = 50001
+    x, flags = maps(rng, n), rng.random(n) < density
+    combine = np.add if op == "sum" else COMPOSE.numpy
+    want = reference.scan(combine, x, heads=flags)
+    mine = cut(n)
+    y = distscan.scan(xp.asarray(x[mine]), op, segments=xp.asarray(flags[mine]))
+    np.testing.assert_array_equal(host(y), want[mine])
+
+
+def test_flattened(comm, rng):
+    """Of the shape of x, or of its elements."""
+    x, keys = rng.integers(-9, 9, (2 * comm.size, 3)), rng.integers(0, 2, (2 * comm.size, 3))
+    want = reference.scan(np.add, x, heads=reference.heads_of(keys))
+    mine = slice(2 * comm.rank, 2 * comm.rank + 2)
+    for marks in (keys[mine], keys[mine].reshape(-1), keys[mine].tolist()):
+        y = distscan.scan(x[mine], segments=marks)
+        np.testing.assert_array_equal(y, want[6 * comm.rank :][:6])
+
+
+def test_infinity_stays_in_its_segment(strategy, xp, cut):
+    x = np.ones(30)
+    x[[5, 15, 16]] = [np.inf, np.inf, -np.inf]
+    flags = np.arange(30) % 10 == 0
+    mine = cut(30)
+    strategy = "auto" if strategy == "scan-add" else strategy
+    y = distscan.scan(xp.asarray(x[mine]), segments=xp.asarray(flags[mine]), strategy=strategy)
+    with np.errstate(all="ignore"):
+        want = np.cumsum(x.reshape(3, 10), axis=1).reshape(-1)
+    np.testing.assert_array_equal(host(y), want[mine])
+
+
+def test_segments_in_the_memory_of_the_result(cut, rng):
+    flags = rng.random(300) < 0.1
+    x = rng.integers(0, 2, 300).astype("b")
+    mine = cut(300)
+    want = reference.scan(np.add, x, heads=flags)
+    both = np.zeros(mine.stop - mine.start + 1, bool)
+    marks = both[:-1]
+    marks[...] = flags[mine]
+    y = distscan.scan(x[mine], segments=marks, out=both.view("b")[1:])
+    np.testing.assert_array_equal(y, want[mine])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "given"),
+    [
+        (ValueError, "'scan-add' does not take segments=; use 'reduce-scan'",
+         lambda: {"segments": np.zeros(6, bool), "strategy": "scan-add"}),
+        (ValueError, "segments has shape", lambda: {"segments": np.zeros(5, bool)}),
+        (ValueError, "axis=None", lambda: {"segments": np.zeros(6, bool), "axis": 0}),
+        (TypeError, "segments is object", lambda: {"segments": np.array([None] * 6)}),
+        (TypeError, "segments is ", lambda: {"segments": np.zeros(6, "i,i")}),
+        (TypeError, "masked", lambda: {"segments": np.ma.masked_array(np.zeros(6))}),
+    ],
+)  # fmt: skip
+def test_bad_segments(kind, message, given, comm):
+    given = given() if comm.rank == comm.size - 1 else {"segments": np.zeros(6, bool)}
+    everywhere(comm, kind, message, lambda: distscan.scan(np.zeros((2, 3)), **given))
+
+
+def test_ranks_that_disagree(comm):
+    if comm.size == 1:
+        pytest.skip("one rank cannot disagree")
+    for ours, theirs in ((bool, int), ("U3", "U4"), (bool, None)):
+        dtype = theirs if comm.rank else ours
+        marks = None if dtype is None else np.zeros(3, dtype)
+        everywhere(comm, DisagreementError, "the dtype of segments",
+                   lambda m=marks: distscan.scan(np.zeros(3), segments=m))  # fmt: skip
+
+
+PLAN_FAULTS = {
+    "none": (TypeError, "none are given", lambda: None),
+    "list": (TypeError, "segments is a list", lambda: [True] * 6),
+    "type": (TypeError, "segments is int64", lambda: np.zeros(6, int)),
+    "shape": (ValueError, "segments has shape", lambda: np.zeros((2, 3), bool)),
+    "strides": (ValueError, "segments is not contiguous", lambda: np.zeros(12, bool)[::2]),
+}
+
+
+@pytest.mark.parametrize("case", PLAN_FAULTS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_fault_of_one_rank_is_its_own(case, reverse, comm, rng):
+    """As if its shard were empty: segments go on across it."""
+    kind, message, bad = PLAN_FAULTS[case]
+    x, flags = rng.integers(-9, 9, 6 * comm.size), rng.random(6 * comm.size) < 0.3
+    guilty = comm.size // 2
+    own = slice(6 * comm.rank, 6 * comm.rank + 6)
+    plan = distscan.Plan(comm, 6, x.dtype, segments=True, reverse=reverse, backend="cpu")
+    if comm.rank == guilty:
+        with pytest.raises(kind, match=message):
+            plan(x[own], segments=bad())
+    else:
+        rest = np.delete(np.arange(x.size), slice(6 * guilty, 6 * guilty + 6))
+        want = np.zeros_like(x)
+        want[rest] = reference.scan(np.add, x[rest], reverse=reverse, heads=flags[rest])
+        np.testing.assert_array_equal(plan(x[own], segments=flags[own]), want[own])
+    want = reference.scan(np.add, x, reverse=reverse, heads=flags)
+    np.testing.assert_array_equal(plan(x[own], segments=flags[own]), want[own])
+
+
+def test_plans_without_segments_refuse_them(comm):
+    plan = distscan.Plan(comm, 3, "d", segments=False, backend="cpu")
+    with pytest.raises(TypeError, match="without segments="):
+        plan(np.zeros(3), segments=np.zeros(3, bool))
