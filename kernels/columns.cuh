@@ -91,21 +91,10 @@ __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */
     const int64 left = matrix.rows - tile.begin;
     const int count = left < spot.rows ? static_cast<int>(left) : spot.rows;
     const int64 column = tile.strip * spot.columns + spot.column;
-    int mine = count - spot.row < ROWS ? count - spot.row : ROWS;
-    if (spot.slice == spot.per_warp || column >= matrix.inner) mine = 0;
 
     // ---- 2. load it ---------------------------------------------------------------------------
-    // A staged tile is a matrix of its own: from the element `corner` on, in one piece.
-    const Matrix part{count, matrix.n, matrix.inner, matrix.width, 1, matrix.reverse};
-    const int64 corner = matrix.place(matrix.reverse ? tile.begin + count - 1 : tile.begin);
-    const int elements = count * static_cast<int>(STAGED ? matrix.inner : 0);
-    Rows<X, Shape> rows;
-    if constexpr (STAGED) {
-      Staged<THREADS, X>::load(x + corner, elements);
-      rows = load_slice<Shape>(Staged<THREADS, X>::items(x + corner), part, spot.row, column, mine);
-    } else {
-      rows = load_slice<Shape>(x, matrix, tile.begin + spot.row, column, mine);
-    }
+    const int mine = rows_of(matrix, tile, spot, count);
+    const auto rows = load_tile<Shape, STAGED>(x, matrix, tile, spot, count, mine);
 
     // ---- 3. its total, and what the tiles above it bring --------------------------------------
     const unsigned heads = distscan::heads<ROWS>(tile.position_of(spot.row, spot.rows), matrix.n);
@@ -136,13 +125,15 @@ __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */
 
     // ---- 5. the results -----------------------------------------------------------------------
     if constexpr (STAGED) {
-      Y* to = Staged<THREADS, Y>::items(y + corner);
+      const Piece piece(matrix, tile, count);
+      using Staged = distscan::Staged<THREADS, Y>;
+      Y* to = Staged::items(y + piece.corner);
       const bool aligned = is_aligned<ITEMS>(to);
       __syncthreads();  // every thread has read its rows, where results now go
       scan_slice<EXCLUSIVE, Op>(rows, mine, heads, before, first, [&](int r, T(&value)[ITEMS]) {
-        store_vector(to + part.place(spot.row + r) + column, pack<Y>(value), aligned);
+        store_vector(to + piece.matrix.place(spot.row + r) + column, pack<Y>(value), aligned);
       });
-      Staged<THREADS, Y>::store(y + corner, elements);
+      Staged::store(y + piece.corner, piece.elements);
     } else {
       Y* to = y + matrix.place(tile.begin + spot.row) + column;
       const int64 pitch = matrix.reverse ? -matrix.inner : matrix.inner;

@@ -81,7 +81,8 @@ __device__ T scan_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spot, co
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) earlier[i] = shuffle_up(own.value[i], distance * width);
     const int joined = distance * ROWS;  // rows that `own` has of this slice and those above
-    if (works && spot.slice >= distance && reach > joined && spot.row - joined < count) {
+    const int offered = 2 * distance - 1 < spot.slice ? 2 * distance - 1 : spot.slice;
+    if (works && spot.slice >= distance && reach > joined && spot.row - offered * ROWS < count) {
       own.some = spot.row + ROWS - joined < count;
       put_before<Op>(earlier, own);
     }

@@ -170,4 +170,41 @@ struct Staged {
   }
 };
 
+// The part of a tile in memory that moves through shared memory: a matrix of its own.
+struct Piece {
+  Matrix matrix;
+  int64 corner;  // its first element in memory, counted from the whole matrix's
+  int elements;
+
+  __device__ Piece(const Matrix& whole, const Tile& tile, int count)
+      : matrix{count, whole.n, whole.inner, whole.width, 1, whole.reverse},
+        corner(whole.place(whole.reverse ? tile.begin + count - 1 : tile.begin)),
+        elements(count * static_cast<int>(whole.inner)) {}
+};
+
+// How many rows of a thread's slice exist, in a tile of `count` rows.
+template <class Shape>
+__device__ int rows_of(const Matrix& matrix, const Tile& tile, const Spot<Shape>& spot, int count) {
+  const bool works =
+      spot.slice < spot.per_warp && tile.strip * spot.columns + spot.column < matrix.inner;
+  const int left = count - spot.row < Shape::ROWS ? count - spot.row : Shape::ROWS;
+  return works && left > 0 ? left : 0;
+}
+
+// Load a tile of `count` rows; of a thread's slice `mine` rows exist.
+template <class Shape, bool STAGED, class X>
+__device__ Rows<X, Shape> load_tile(const X* x, const Matrix& matrix, const Tile& tile,
+                                    const Spot<Shape>& spot, int count, int mine) {
+  const int64 column = tile.strip * spot.columns + spot.column;
+  if constexpr (STAGED) {
+    const Piece piece(matrix, tile, count);
+    using Staged = distscan::Staged<Shape::THREADS, X>;
+    Staged::load(x + piece.corner, piece.elements);
+    const X* here = Staged::items(x + piece.corner);
+    return load_slice<Shape>(here, piece.matrix, spot.row, column, mine);
+  } else {
+    return load_slice<Shape>(x, matrix, tile.begin + spot.row, column, mine);
+  }
+}
+
 }  // namespace distscan
