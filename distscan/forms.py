@@ -36,6 +36,9 @@ class Form:
     first: NDArray[Any] | None = None
 
 
+PLAIN = Form()
+
+
 class Total(NamedTuple):
     """What a shard hands to the ranks behind it."""
 

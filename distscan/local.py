@@ -101,7 +101,7 @@ def make(
     else:
         steps = backend.SinglePass if strategy == "single-pass" else backend.ReduceScan
     n = math.prod(shape)
-    local = steps(op, types, n) if textbook is None else steps(op, types, n, textbook)
+    local = steps(op, types, n) if textbook is None else steps(op, types, n, textbook=textbook)
     return LocalPlan(op, types, strategy, local, Exscan(op, types.acc), terms)
 
 

@@ -6,8 +6,9 @@
 namespace distscan {
 
 // Launch: a thread per vector of the body and one more block; out may be y. The head, less than a
-// vector, comes first; out + head is aligned for vectors unless out cannot be.
-template <class Op, class Shape, class T, class Out>
+// vector, lies first in memory; out + head is aligned for vectors unless out cannot be. An
+// EXCLUSIVE scan's first element is the offset, which there then must be.
+template <class Op, class Shape, bool EXCLUSIVE, class T, class Out>
 __device__ void add(const T* y /* [n] */, Out* out /* [n] */, int64 n, int64 head, Seed<T> offset) {
   constexpr int ITEMS = Shape::ITEMS;
   const auto one = [=](T item) {
@@ -25,6 +26,11 @@ __device__ void add(const T* y /* [n] */, Out* out /* [n] */, int64 n, int64 hea
     *reinterpret_cast<Vector<Out, ITEMS>*>(out + at) = to;
   } else {
     for (int64 i = at; i < at + ITEMS && i < n; ++i) out[i] = one(y[i]);
+  }
+  if constexpr (EXCLUSIVE) {
+    const int64 first = Shape::REVERSE ? n - 1 : 0;
+    const bool mine = first < head ? thread == first : at <= first && first < at + ITEMS;
+    if (mine) out[first] = convert<Out>(offset.value);
   }
 }
 

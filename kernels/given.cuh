@@ -2,6 +2,8 @@
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
 //   DISTSCAN_COMBINE                       the operator: an expression of a (earlier), b (later)
 //   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged
+//   DISTSCAN_EXCLUSIVE                     whether a result leaves out the element in its place
+//   DISTSCAN_REVERSE                       whether the scan goes from the last element to the first
 //   DISTSCAN_THREADS, and more by kernel   the policy (backends/policy.py)
 #pragma once
 
@@ -13,6 +15,9 @@ namespace distscan {
 using X = DISTSCAN_X;
 using T = DISTSCAN_T;
 using Out = DISTSCAN_OUT;
+
+constexpr bool EXCLUSIVE = DISTSCAN_EXCLUSIVE;
+constexpr bool REVERSE = DISTSCAN_REVERSE;
 
 struct Op {
   static constexpr bool COMMUTATIVE = DISTSCAN_COMMUTATIVE;

@@ -19,13 +19,14 @@ __device__ inline int64 cut(int64 n, int64 step, int64 parts, int64 i) {
 }
 
 // Reduce x [count] by one warp, behind `seed`; whole in lane 0. Commutative operators keep a total
-// per lane and row, others shuffle every row.
+// per lane and row, others shuffle every row. REVERSE goes from the end of x to its start.
 template <class Op, class Shape, class X, class T>
 __device__ Seed<T> reduce_by_warp(const X* x, int64 count, Seed<T> seed) {
   constexpr int ROWS = Shape::ROWS, ITEMS = Shape::ITEMS, STEP = ROWS * Shape::ROW;
   using Vec = Vector<X, ITEMS>;
-  const int64 whole = is_aligned<ITEMS>(x) ? count - count % STEP : 0;
-  const X* own = x + lane_index() * ITEMS;
+  constexpr bool REVERSE = Shape::REVERSE;
+  const int64 whole = is_aligned<ITEMS>(REVERSE ? x + count : x) ? count - count % STEP : 0;
+  const X* own = REVERSE ? x + count - ITEMS - lane_index() * ITEMS : x + lane_index() * ITEMS;
 
   // ---- 1. whole steps, a row of vectors at a time -------------------------------------------
   T lane_total[ROWS];
@@ -34,9 +35,11 @@ __device__ Seed<T> reduce_by_warp(const X* x, int64 count, Seed<T> seed) {
     Vec vector[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-      vector[r] = *reinterpret_cast<const Vec*>(own + at + r * Shape::ROW);
+      vector[r] = *reinterpret_cast<const Vec*>(REVERSE ? own - at - r * Shape::ROW
+                                                        : own + at + r * Shape::ROW);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
+      if constexpr (REVERSE) vector[r] = flip(vector[r]);
       const T total = reduce<Op, T>(vector[r]);
       if (!Op::COMMUTATIVE)
         seed = join<Op>(seed, warp_reduce<Op>(total));
@@ -53,7 +56,8 @@ __device__ Seed<T> reduce_by_warp(const X* x, int64 count, Seed<T> seed) {
   // ---- 2. the rest, an element per lane at a time -------------------------------------------
   for (int64 at = whole; at < count; at += LANES) {
     T value{};
-    if (at + lane_index() < count) value = convert<T>(x[at + lane_index()]);
+    if (at + lane_index() < count)
+      value = convert<T>(x[REVERSE ? count - 1 - at - lane_index() : at + lane_index()]);
     if (count - at >= LANES) {
       seed = join<Op>(seed, warp_reduce<Op>(value));
     } else {
@@ -92,16 +96,17 @@ __device__ inline bool arrives_last(unsigned* arrived) {
   return last;
 }
 
-// Launch: no more blocks than there are steps of a warp in x [n], n > 0. The head, less than a
-// vector, comes first; x + head is aligned for vectors unless x cannot be. The first `cached`
-// elements are read last: the scan that follows finds them in L2.
+// Launch: no more blocks than there are steps of a warp in x [n], n > 0. All is counted in the
+// order of the scan, REVERSE from the end of x. The head, less than a vector, comes first; behind
+// it x is aligned for vectors unless x cannot be. The first `cached` elements are read last: the
+// scan that follows finds them in L2.
 template <class Op, class Shape, class X, class T>
 __device__ void reduce(const X* x /* [n] */, int64 n, int64 head, int64 cached,
                        T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,
                        const Totals& total /* [1], in pinned host memory */, unsigned launch) {
   constexpr int64 STEP = Shape::ROWS * Shape::ROW;
   const int64 blocks = gridDim.x, block = blockIdx.x, size = n - head;
-  const X* body = x + head;
+  const X* body = Shape::REVERSE ? x : x + head;
 
   // ---- 1. the later part, then the cached one; of each a run, of that a stretch to each warp ----
   const int64 middle = size > 2 * cached ? cached / STEP * STEP : 0;
@@ -114,8 +119,11 @@ __device__ void reduce(const X* x /* [n] */, int64 n, int64 head, int64 cached,
     const int64 end = from + cut(to - from, STEP, Shape::WARPS, warp_index() + 1);
     Seed<T> seed;
     if (part == 0 && block == 0 && warp_index() == 0)
-      for (int64 i = 0; i < head; ++i) seed = join<Op>(seed, convert<T>(x[i]));
-    if (begin < end) seed = reduce_by_warp<Op, Shape>(body + begin, end - begin, seed);
+      for (int64 i = 0; i < head; ++i)
+        seed = join<Op>(seed, convert<T>(x[Shape::REVERSE ? n - 1 - i : i]));
+    if (begin < end)
+      seed = reduce_by_warp<Op, Shape>(body + (Shape::REVERSE ? size - end : begin), end - begin,
+                                       seed);
     seed = combine_warps<Op, Shape::WARPS>(seed);
     if (threadIdx.x == 0) totals[part * blocks + block] = seed.value;
   }

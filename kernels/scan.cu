@@ -5,11 +5,11 @@
 namespace distscan {
 
 // The wider side moves 16 bytes per access, the other as many elements.
-using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>()>;
+using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + 7 * LANES, 1)
 distscan_scan(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset) {
-  scan<Op, ScanShape, DISTSCAN_SLOTS>(x, y, shard, work, Seed<T>{offset, has_offset});
+  scan<Op, ScanShape, DISTSCAN_SLOTS, EXCLUSIVE>(x, y, shard, work, Seed<T>{offset, has_offset});
 }
 
 }  // namespace distscan

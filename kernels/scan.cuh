@@ -30,9 +30,14 @@ struct Slots {
     extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][BYTES]
     return slots + slot * BYTES;
   }
-  // Where the elements from x + begin on lie in a slot that they were fetched into.
-  __device__ static const X* items(int slot, const X* x, int64 begin) {
-    return reinterpret_cast<const X*>(bytes(slot) + phase(x + begin));
+  // Where the tile at x + at lies in a slot that it was fetched into.
+  __device__ static const X* items(int slot, const X* x, int64 at) {
+    return reinterpret_cast<const X*>(bytes(slot) + phase(x + at));
+  }
+  // Where to fetch what exists of it; before x, that is where it sticks out, nothing does.
+  __device__ static unsigned char* room(int slot, const X* x, int64 at) {
+    if (!Shape::REVERSE || at >= 0) return bytes(slot);
+    return bytes(slot) + -at * sizeof(X) + phase(x + at) - phase(x);
   }
   // A slot's barriers count its turns: turn 0 is slot 0's first, turn SLOTS its second.
   __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
@@ -43,7 +48,7 @@ template <class Shape, class X>
 using Reading = typename Choose<
     Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
     distscan::Shape<Shape::THREADS, Shape::ROWS * Shape::ITEMS / items_per_vector<X>(),
-                    items_per_vector<X>()>,
+                    items_per_vector<X>(), Shape::REVERSE>,
     Shape>::type;
 
 // What the warps of a block share beside the tiles themselves.
@@ -63,7 +68,7 @@ struct Ring {
 };
 
 // The scan of one shard, as one thread of a block sees it.
-template <class Op, class Shape, int SLOTS, class X, class T, class Y>
+template <class Op, class Shape, int SLOTS, bool EXCLUSIVE, class X, class T, class Y>
 struct Scan {
   static constexpr int SCANNERS = Shape::WARPS, REDUCERS = 4, GATHERERS = 2;
   static constexpr int WARPS = SCANNERS + REDUCERS + GATHERERS + 1;
@@ -129,8 +134,8 @@ struct Scan {
       }
       __syncwarp();
       if (some) {
-        fetch(Slots::bytes(slot), x, shard.n, shard.begin<Shape>(tile), shard.end<Shape>(tile),
-              ring.full[slot]);
+        fetch(Slots::room(slot, x, shard.at<Shape>(tile)), x, shard.n, shard.from<Shape>(tile),
+              shard.to<Shape>(tile), ring.full[slot]);
         drawn = draw(false);
       } else {
         fetch_nothing(ring.full[slot]);
@@ -143,9 +148,12 @@ struct Scan {
   __device__ void scan_head() const {
     Seed<T> own, all = offset;
     for (int64 i = 0; i < shard.head; ++i) {
-      own = join<Op>(own, convert<T>(x[i]));
+      const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
+      const T item = convert<T>(x[at]);
+      if constexpr (EXCLUSIVE) y[at] = convert<Y>(all.value);
+      own = join<Op>(own, item);
       all = offset.some ? join<Op>(offset, own.value) : own;
-      y[i] = convert<Y>(all.value);
+      if constexpr (!EXCLUSIVE) y[at] = convert<Y>(all.value);
     }
     publish(work.totals, 0, own.value, work.launch);
     if (shard.tiles == 1 && work.total.words) publish(work.total, 0, all.value, work.launch);
@@ -160,7 +168,7 @@ struct Scan {
       ring.full[slot].wait(Slots::parity(turn));
       const int64 tile = ring.tile[slot];
       if (tile == ring.END) return;
-      const X* p = Slots::items(slot, x, shard.begin<Shape>(tile));
+      const X* p = Slots::items(slot, x, shard.at<Shape>(tile));
 #pragma unroll
       for (int i = 0; i < EACH; ++i) {
         const int warp = index * EACH + i;
@@ -205,41 +213,50 @@ struct Scan {
       // ---- 1. the seed of the tile, then of the stretch ---------------------------------------
       const int slot = turn % SLOTS;
       ring.full[slot].wait(Slots::parity(turn));
-      const int64 tile = ring.tile[slot], begin = shard.begin<Shape>(tile);
+      const int64 tile = ring.tile[slot], at = shard.at<Shape>(tile);
       if (tile == ring.END) return;
       ring.seeded[slot].wait(Slots::parity(turn));
       Seed<T> seed{ring.seed[slot], offset.some || tile > 0};
       if (warp > 0) seed = join<Op>(seed, ring.up_to_warp[slot][warp - 1]);
 
       // ---- 2. the items -----------------------------------------------------------------------
-      const auto rows = load<Shape>(Slots::items(slot, x, begin), warp);
+      const auto rows = load<Shape>(Slots::items(slot, x, at), warp);
       __syncwarp();
       if (lane_index() == 0) ring.read[slot].arrive();
-      const auto scanned = scan_stretch<Op, Y>(rows, seed);
-      const int64 count = shard.n - begin;
-      store(y + begin, count, warp, scanned);
-      if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
+      const auto scanned = scan_stretch<Op, Y, EXCLUSIVE>(rows, seed);
+      const int64 count = Shape::REVERSE ? at + Shape::SIZE : shard.n - at;
+      if constexpr (EXCLUSIVE)  // while x, which may be y, still has its last element
+        if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
+      store(y + at, count, warp, scanned);
+      if constexpr (!EXCLUSIVE)
+        if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
     }
   }
 
-  // Hand the last value of the shard to the host, by the thread that has it.
+  // Hand the inclusive value of the shard's last element to the host, by the thread that has it.
   __device__ void hand_in(const Rows<Y, Shape>& scanned, int64 count, int warp) const {
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r)
 #pragma unroll
       for (int i = 0; i < Shape::ITEMS; ++i)
-        if (place<Shape>(warp, r) + i == count - 1)
-          publish(work.total, 0, get<T>(scanned.row[r], i), work.launch);
+        if (position<Shape>(warp, r) + i == count - 1) {
+          T last = get<T>(scanned.row[r], i);
+          if constexpr (EXCLUSIVE)
+            last = join<Op>(Seed<T>{last, shard.n > 1},
+                            convert<T>(x[Shape::REVERSE ? 0 : shard.n - 1]))
+                       .value;
+          publish(work.total, 0, last, work.launch);
+        }
   }
 };
 
 // Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; SLOTS *
 // Slots::BYTES of dynamic shared memory. y may be x.
-template <class Op, class Shape, int SLOTS, class X, class T, class Y>
+template <class Op, class Shape, int SLOTS, bool EXCLUSIVE, class X, class T, class Y>
 __device__ void scan(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
                      const Workspace& work, Seed<T> offset) {
   __shared__ Ring<T, Shape::WARPS, SLOTS> ring;
-  const Scan<Op, Shape, SLOTS, X, T, Y> scan{x, y, shard, work, offset, ring};
+  const Scan<Op, Shape, SLOTS, EXCLUSIVE, X, T, Y> scan{x, y, shard, work, offset, ring};
   scan.run();
 }
 

@@ -5,8 +5,8 @@
 
 namespace distscan {
 
-// How a shard of n elements is cut: tile 0 is the `head`, the elements before the first one that
-// is aligned for vectors, if there are any; then tiles of SIZE elements.
+// How a shard of n elements is cut, in the order of the scan: tile 0 is the `head`, the elements
+// before the first boundary of vectors, if there are any; then tiles of SIZE elements.
 // n = 100, head 3, SIZE 32: [0, 3) [3, 35) [35, 67) [67, 99) [99, 100)
 struct Shard {
   int64 n;
@@ -22,6 +22,21 @@ struct Shard {
   __device__ int64 end(int64 tile) const {
     const int64 next = begin<Shape>(tile + 1);
     return next < n ? next : n;
+  }
+  // What exists of a tile, in memory.
+  template <class Shape>
+  __device__ int64 from(int64 tile) const {
+    return Shape::REVERSE ? n - end<Shape>(tile) : begin<Shape>(tile);
+  }
+  template <class Shape>
+  __device__ int64 to(int64 tile) const {
+    return Shape::REVERSE ? n - begin<Shape>(tile) : end<Shape>(tile);
+  }
+  // Where in memory a tile behind the head lies; the last one of a reverse scan sticks out before
+  // element 0. The example in reverse: the tiles at 65, 33, 1, -31
+  template <class Shape>
+  __device__ int64 at(int64 tile) const {
+    return Shape::REVERSE ? n - begin<Shape>(tile) - Shape::SIZE : begin<Shape>(tile);
   }
 };
 

@@ -23,9 +23,9 @@ __device__ T reduce_stretch(const Rows<X, Shape>& rows) {
   return Op::COMMUTATIVE ? warp_reduce<Op>(total) : total;
 }
 
-// The inclusive scan of the stretch behind `seed`.
-// sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]
-template <class Op, class Y, class T, class X, class Shape>
+// The scan of the stretch behind `seed`.
+// sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11 13 ...]
+template <class Op, class Y, bool EXCLUSIVE, class T, class X, class Shape>
 __device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, Seed<T> seed) {
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
   T inclusive[Shape::ROWS];
@@ -45,12 +45,15 @@ __device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, Seed<T> seed)
       const T item = get<T>(rows.row[r], i);
       if constexpr (is_integer<T>) {
         // Any grouping gives the same bits: item by item behind the seed is the shortest.
+        if constexpr (EXCLUSIVE) value[i] = i == 0 ? before.value : own.value;
         own = join<Op>(i == 0 ? before : own, item);
-        value[i] = own.value;
+        if constexpr (!EXCLUSIVE) value[i] = own.value;
       } else {
         // From the vector's start: one rounding at the size of the seed, not one per item.
+        if constexpr (EXCLUSIVE)
+          value[i] = i == 0 ? before.value : join<Op>(before, own.value).value;
         own = join<Op>(own, item);
-        value[i] = join<Op>(before, own.value).value;
+        if constexpr (!EXCLUSIVE) value[i] = join<Op>(before, own.value).value;
       }
     }
     scanned.row[r] = pack<Y>(value);

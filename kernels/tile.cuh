@@ -16,8 +16,9 @@ constexpr int LANES = 32;
 __device__ inline int lane_index() { return threadIdx.x % LANES; }
 __device__ inline int warp_index() { return threadIdx.x / LANES; }
 
-// The shape of a tile: WARPS x ROWS x LANES x ITEMS.
-template <int THREADS_, int ROWS_, int ITEMS_>
+// The shape of a tile: WARPS x ROWS x LANES x ITEMS. A REVERSE tile lies mirrored in memory, from
+// its end to its start; whoever has loaded it sees the order of the scan.
+template <int THREADS_, int ROWS_, int ITEMS_, bool REVERSE_ = false>
 struct Shape {
   static constexpr int THREADS = THREADS_;         // that scan
   static constexpr int ROWS = ROWS_;               // vectors per lane
@@ -25,6 +26,7 @@ struct Shape {
   static constexpr int WARPS = THREADS / LANES;    // that scan
   static constexpr int ROW = LANES * ITEMS;        // elements per row
   static constexpr int SIZE = WARPS * ROWS * ROW;  // elements per tile
+  static constexpr bool REVERSE = REVERSE_;
 };
 
 template <class T, int ITEMS>
@@ -111,6 +113,24 @@ __device__ Vector<T, ITEMS> pack(const From (&value)[ITEMS]) {
   return vector;
 }
 
+// The items from the last to the first.
+template <class T, int ITEMS>
+__device__ Vector<T, ITEMS> flip(const Vector<T, ITEMS>& vector) {
+  Vector<T, ITEMS> flipped;
+  if constexpr (is_packed<T, ITEMS>) {
+    constexpr int WORDS = sizeof(T) * ITEMS / 4;
+    const auto& from = reinterpret_cast<const Packed<T, ITEMS>&>(vector);
+    auto& to = reinterpret_cast<Packed<T, ITEMS>&>(flipped);
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w)
+      to.word[w] = permute(from.word[WORDS - 1 - w], 0, sizeof(T) == 1 ? 0x0123 : 0x1032);
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) flipped.item[i] = vector.item[ITEMS - 1 - i];
+  }
+  return flipped;
+}
+
 // ---- Tiles -----------------------------------------------------------------------------------
 
 // One lane's part of a tile.
@@ -119,11 +139,18 @@ struct Rows {
   Vector<T, Shape::ITEMS> row[Shape::ROWS];
 };
 
-// Where in the stretch of warp `warp` this lane's vector of row `row` begins, counted from the
-// tile. Shape<64, 2, 4>: lane 1 has warp 1's row 0 at 260 and its row 1 at 388.
+// How many items of the tile come before this lane's vector of row `row` in the stretch of warp
+// `warp`. Shape<64, 2, 4>: lane 1 has warp 1's row 0 at 260 and its row 1 at 388.
+template <class Shape>
+__device__ int position(int warp, int row) {
+  return ((warp * Shape::ROWS + row) * LANES + lane_index()) * Shape::ITEMS;
+}
+
+// Where in memory that vector begins, counted from the tile.
 template <class Shape>
 __device__ int place(int warp, int row) {
-  return ((warp * Shape::ROWS + row) * LANES + lane_index()) * Shape::ITEMS;
+  const int before = position<Shape>(warp, row);
+  return Shape::REVERSE ? Shape::SIZE - Shape::ITEMS - before : before;
 }
 
 template <int ITEMS, class T>
@@ -172,12 +199,16 @@ __device__ Rows<T, Shape> load(const T* p /* [SIZE] */, int warp) {
     for (int r = 0; r < Shape::ROWS; ++r)
       rows.row[r] = load_unaligned<Shape::ITEMS>(p + place<Shape>(warp, r));
   }
+  if constexpr (Shape::REVERSE) {
+#pragma unroll
+    for (int r = 0; r < Shape::ROWS; ++r) rows.row[r] = flip(rows.row[r]);
+  }
   return rows;
 }
 
-// Store them to the tile at p, of which `count` elements exist.
+// Store vectors, as they lie in memory, to the tile at p, of which `count` elements exist.
 template <class Shape, class T>
-__device__ void store(T* p /* [count] */, int64 count, int warp, const Rows<T, Shape>& rows) {
+__device__ void store_flat(T* p /* [SIZE] */, int64 count, int warp, const Rows<T, Shape>& rows) {
   using Moved = Storage<T, Shape::ITEMS>;
   if (count >= Shape::SIZE && is_aligned<Shape::ITEMS>(p)) {
 #pragma unroll
@@ -192,8 +223,23 @@ __device__ void store(T* p /* [count] */, int64 count, int warp, const Rows<T, S
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
       const int at = place<Shape>(warp, r);
-      if (at < left - i) p[at + i] = item(rows.row[r], i);
+      const bool exists = Shape::REVERSE ? at >= Shape::SIZE - left - i : at < left - i;
+      if (exists) p[at + i] = item(rows.row[r], i);
     }
+  }
+}
+
+// Store what `load` has loaded, or the like, to the tile at p, of which the first `count` elements
+// in the order of the scan exist.
+template <class Shape, class T>
+__device__ void store(T* p /* [SIZE] */, int64 count, int warp, const Rows<T, Shape>& rows) {
+  if constexpr (Shape::REVERSE) {
+    Rows<T, Shape> flipped;
+#pragma unroll
+    for (int r = 0; r < Shape::ROWS; ++r) flipped.row[r] = flip(rows.row[r]);
+    store_flat(p, count, warp, flipped);
+  } else {
+    store_flat(p, count, warp, rows);
   }
 }
 

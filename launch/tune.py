@@ -17,7 +17,7 @@ import cupy as cp
 import numpy as np
 
 from distscan import dtypes, operators
-from distscan.backends import cuda
+from distscan.backends import cuda, launches
 from distscan.errors import KernelError
 
 LARGE = 1 << 30  # bytes
@@ -139,12 +139,12 @@ def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
 def scan_policies(case: Case) -> Iterator[Any]:
     """Policies like the one in use, with as many slots as there is room for."""
     device = cp.cuda.Device()
-    types = cuda._running(case.op, case.types)
+    types = launches.running(case.op, case.types)
     processors = device.attributes["MultiProcessorCount"]
-    used = cuda.scan_policy(types, device.compute_capability, LARGE, processors)
+    used = launches.scan_policy(types, device.compute_capability, LARGE, processors)
     yield used
     room = device.attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
-    items = cuda._per_vector(types.x, types.out)
+    items = launches.per_vector(types.x, types.out)
     for threads, rows in product((256, 384, 512), (2, 4, 6, 8)):
         slots = min(room // (threads * rows * items * types.x.itemsize + 16), 12)
         policy = used._replace(threads=threads, rows=rows, slots=slots)
@@ -155,7 +155,7 @@ def scan_policies(case: Case) -> Iterator[Any]:
 def reduce_policies(case: Case) -> Iterator[Any]:
     """Policies like the one in use."""
     arch = cp.cuda.Device().compute_capability
-    used = cuda.reduce_policy(cuda._running(case.op, case.types), arch)
+    used = launches.reduce_policy(launches.running(case.op, case.types), arch)
     yield used
     for threads, rows, blocks in product((256, 512), (4, 8), (2, 4)):
         policy = used._replace(threads=threads, rows=rows, blocks=blocks)
@@ -184,10 +184,10 @@ def main() -> None:
         print(f"{op_name}:{code:4} {'copy':43}{rates}")
         for timed, policies in ((scan, scan_policies), (reduce, reduce_policies)):
             name = f"{timed.__name__}_policy"
-            if not hasattr(cuda, name):
+            if not hasattr(launches, name):
                 continue
             for i, policy in enumerate(policies(cases[0])):
-                with patch.object(cuda, name, lambda *_, chosen=policy: chosen):
+                with patch.object(launches, name, lambda *_, chosen=policy: chosen):
                     shown = f"{timed.__name__:7}{tuple(policy)} {'' if i else '*'}"
                     print(f"{op_name}:{code:4} {shown:43}{columns(cases, timed)}", flush=True)
         for timed in (add, reduce_scan, scan_add):

@@ -38,16 +38,16 @@ def geometry(types, strategy):
     """Elements of a tile, thread blocks, tiles that a block holds at a time: of a sum's scan."""
     import cupy
 
-    from distscan.backends import cuda
+    from distscan.backends import launches, policy
 
     device = cupy.cuda.Device()
     if strategy == "scan-add":  # it stores the running value
         types = dtypes.Types(types.x, types.acc, types.acc)
-    running = cuda._running(operators.BUILTIN["sum"], types)
+    running = launches.running(operators.BUILTIN["sum"], types)
     processors = device.attributes["MultiProcessorCount"]
-    policy = cuda.scan_policy(running, device.compute_capability, 1 << 40, processors)
-    tile = policy.threads * policy.rows * cuda._per_vector(running.x, running.out)
-    return tile, processors, policy.slots
+    chosen = policy.scan_policy(running, device.compute_capability, 1 << 40, processors)
+    tile = chosen.threads * chosen.rows * launches.per_vector(running.x, running.out)
+    return tile, processors, chosen.slots
 
 
 @functools.lru_cache(maxsize=1)

@@ -15,9 +15,10 @@ from test_order import COMPOSE, NIBBLES
 
 from distscan import dtypes, operators
 from distscan.errors import BackendError, KernelError
+from distscan.forms import PLAIN, Form
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import kernel, nvrtc  # noqa: E402
+from distscan.backends import kernel, launches, nvrtc  # noqa: E402
 from distscan.backends.policy import TextbookPolicy  # noqa: E402
 from distscan.bench import block_scans  # noqa: E402
 
@@ -56,6 +57,7 @@ def asked(
     arch: str,
     textbook: TextbookPolicy | None = None,
     sizes: tuple[int, ...] = (1 << 40,),
+    form: Form = PLAIN,
 ) -> list[Asked]:
     """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
     kernels: dict[Asked, None] = {}  # in order, each once
@@ -67,7 +69,8 @@ def asked(
     with (
         patch.object(cuda, "cupy") as cupy,
         patch.object(cuda, "HostTotal"),
-        patch.object(cuda, "Kernel", record),
+        patch.object(launches, "cupy", cupy),
+        patch.object(launches, "Kernel", record),
     ):
         cupy.cuda.Device().compute_capability = arch
         cupy.cuda.Device().attributes = {"MultiProcessorCount": 100}
@@ -75,7 +78,7 @@ def asked(
             operator = operators.resolve(op)
             resolved = dtypes.resolve(operator, x, *types)
             for n, strategy in product(sizes, (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)):
-                strategy(operator, resolved, n, textbook)
+                strategy(operator, resolved, n, form, textbook)
     return list(kernels)
 
 
@@ -270,7 +273,7 @@ def test_an_older_nvrtc_gives_ptx():
 def test_narrow_integers_run_in_32_bits(op, x, acc, running):
     """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
     operator = operators.resolve(op)
-    types = cuda._running(operator, dtypes.resolve(operator, x, acc))
+    types = launches.running(operator, dtypes.resolve(operator, x, acc))
     assert types.acc.char == running
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..dtypes import Types
 from ..errors import BackendError, KernelError
+from ..forms import Form
 from ..operators import Operator
 from . import nvrtc
 
@@ -54,7 +55,7 @@ def type_name(dtype: np.dtype[Any]) -> str:
     return name
 
 
-def definitions(op: Operator, types: Types, **policy: int | str) -> dict[str, object]:
+def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> dict[str, object]:
     """Return what ``kernels/given.cuh`` asks for."""
     return {
         "DISTSCAN_X": type_name(types.x),
@@ -62,6 +63,8 @@ def definitions(op: Operator, types: Types, **policy: int | str) -> dict[str, ob
         "DISTSCAN_OUT": type_name(types.out),
         "DISTSCAN_COMBINE": op.cuda,
         "DISTSCAN_COMMUTATIVE": str(op.commutative).lower(),
+        "DISTSCAN_EXCLUSIVE": str(form.exclusive).lower(),
+        "DISTSCAN_REVERSE": str(form.reverse).lower(),
         **{f"DISTSCAN_{name.upper()}": value for name, value in policy.items()},
     }
 

@@ -158,7 +158,8 @@ def _steps(textbook: TextbookPolicy, task: Task) -> list[Call]:
     from ..backends.cuda import SinglePass  # noqa: PLC0415 - a CPU run need not have CuPy
 
     case = task.case
-    steps = SinglePass(case.op, Types(case.x, case.out, case.out), task.pairs[0][0].size, textbook)
+    types, n = Types(case.x, case.out, case.out), task.pairs[0][0].size
+    steps = SinglePass(case.op, types, n, textbook=textbook)
     return [partial(steps.seed, x, out, None) for x, out in task.pairs]
 
 
