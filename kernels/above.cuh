@@ -33,12 +33,13 @@ struct Published {
 template <class T, int THREADS, int COLUMNS>
 struct Window {
   static constexpr int SIZE = larger(8192 / sizeof(T), COLUMNS);  // entries
-  static constexpr int AT_ONCE = WORDS<T> > 2 ? 1 : 4;            // reads in flight
 
   enum Found : unsigned char { NOTHING, TOTAL, PREFIX };
 
   T value[SIZE];  // [parts][columns], the nearest part first
   Found found[SIZE];
+  T sum[COLUMNS];   // of the tile; of its group up to it; of all up to it
+  T seed[COLUMNS];  // what comes before the tile
 };
 
 // The combination of parts `oldest` to `newest` of a strip, whose words begin at `first` of totals
@@ -49,99 +50,94 @@ __device__ T look_back(const Published& published, unsigned launch, int64 column
                        int64 first, int64 prefix, int64 oldest, int64 newest,
                        Window<T, THREADS, COLUMNS>& window) {
   using Window = distscan::Window<T, THREADS, COLUMNS>;
-  const int64 parts = newest - oldest + 1;
-  int64 room = Window::SIZE / columns;
-  if (prefix >= 0 && published.window < room) room = published.window;
-  const int count = static_cast<int>(parts < room ? parts : room);
-  const bool closed = parts == count;
-  const int entries = count * columns;
-  for (int e = threadIdx.x; e < entries; e += THREADS) window.found[e] = Window::NOTHING;
+  int room = Window::SIZE / columns;
+  if (prefix >= 0 && published.window < room) room = static_cast<int>(published.window);
+  const int count = newest - oldest < room ? static_cast<int>(newest - oldest) + 1 : room;
+  const bool closed = newest - oldest < count;
+  const int entries = count * columns, thread = threadIdx.x;
+  for (int e = thread; e < entries; e += THREADS) window.found[e] = Window::NOTHING;
 
   // ---- 1. read, until each column has a prefix and all the totals behind it --------------------
   int nearest = 0;  // part with a prefix, of this thread's column
   for (Patience patience;; patience.once_more(100)) {
-    for (int from = threadIdx.x; from < entries; from += THREADS * Window::AT_ONCE) {
-      T total[Window::AT_ONCE], up_to[Window::AT_ONCE];
-      bool has_total[Window::AT_ONCE], has_prefix[Window::AT_ONCE];
-#pragma unroll
-      for (int u = 0; u < Window::AT_ONCE; ++u) {
-        const int e = from + u * THREADS, part = e / columns;
-        has_total[u] = has_prefix[u] = false;
-        if (e >= entries || window.found[e] == Window::PREFIX) continue;
-        const int64 at = (newest - part) * published.pitch + column + e % columns;
-        has_total[u] = peek(published.totals, first + at, launch, total[u]);
-        if (prefix >= 0) has_prefix[u] = peek(published.totals, prefix + at, launch, up_to[u]);
-      }
-#pragma unroll
-      for (int u = 0; u < Window::AT_ONCE; ++u) {
-        const int e = from + u * THREADS;
-        const bool last = closed && e / columns == count - 1;
-        if (has_prefix[u] || has_total[u]) {
-          window.value[e] = has_prefix[u] ? up_to[u] : total[u];
-          window.found[e] = has_prefix[u] || last ? Window::PREFIX : Window::TOTAL;
-        }
-      }
+#pragma unroll 1
+    for (int e = thread; e < entries; e += THREADS) {
+      if (window.found[e] == Window::PREFIX) continue;
+      const int part = e / columns;
+      const int64 at = (newest - part) * published.pitch + column + e % columns;
+      T total, up_to;
+      const bool has_total = peek(published.totals, first + at, launch, total);
+      const bool has_prefix = prefix >= 0 && peek(published.totals, prefix + at, launch, up_to);
+      if (!has_prefix && !has_total) continue;
+      window.value[e] = has_prefix ? up_to : total;
+      const bool ends = has_prefix || (closed && part == count - 1);
+      window.found[e] = ends ? Window::PREFIX : Window::TOTAL;
     }
     __syncthreads();
     bool enough = true;
-    if (threadIdx.x < columns) {
-      for (nearest = 0; nearest < count; ++nearest)
-        if (window.found[nearest * columns + threadIdx.x] != Window::TOTAL) break;
-      enough = nearest < count && window.found[nearest * columns + threadIdx.x] == Window::PREFIX;
+    if (thread < columns) {
+      nearest = 0;
+      while (nearest < count - 1 && window.found[nearest * columns + thread] == Window::TOTAL)
+        ++nearest;
+      enough = window.found[nearest * columns + thread] == Window::PREFIX;
     }
     if (__syncthreads_and(enough)) break;
   }
 
   // ---- 2. combine, from the earliest on ------------------------------------------------------
   T value{};
-  if (threadIdx.x < columns) {
-    value = window.value[nearest * columns + threadIdx.x];
-    while (--nearest >= 0)
-      value = Op::combine(value, window.value[nearest * columns + threadIdx.x]);
+  if (thread < columns) {
+    value = window.value[nearest * columns + thread];
+    while (--nearest >= 0) value = Op::combine(value, window.value[nearest * columns + thread]);
   }
   __syncthreads();
   return value;
 }
 
-// What comes before a tile in the scan of its first row, which is no head, by the whole block, in
-// the threads whose numbers are the columns'; `total` is the tile's. Publishes what others need.
+// What comes before a tile in the scan of its first row goes to window.seed, unless that row is a
+// head; by the whole block. `total` is the tile's, in the threads whose numbers are the columns'.
+// Publishes what others need.
 template <class Op, class T, int THREADS, int COLUMNS>
-__device__ Seed<T> above(const Tile& tile, int rows, int columns, T total,
-                         const Published& published, unsigned launch,
-                         Window<T, THREADS, COLUMNS>& window) {
-  const bool acts = threadIdx.x < columns;
-  const int64 group = tile.index / published.group, first = group * published.group;
-  const int64 column = tile.strip * columns;
-  const bool last = tile.index == first + published.group - 1;  // of its group
-  const bool fresh = tile.n - tile.position < rows;             // a scan begins below its first row
-  const bool head = tile.position == 0;
-  const int64 mine = published.pitch * tile.index + column + threadIdx.x;
-  const int64 ours = published.pitch * group + column + threadIdx.x;
-  // The tile with the head of the scan that the first row is of.
-  const int64 top = (tile.begin - tile.position) / rows;
-
-  // ---- 1. the tiles of the group ---------------------------------------------------------------
-  if (acts && published.group > 1) publish(published.totals, mine, total, launch);
-  Seed<T> near;
-  if (!head && tile.index > first) {
-    const int64 oldest = top > first ? top : first;
-    near = {look_back<Op>(published, launch, column, columns, int64(0), int64(-1), oldest,
-                          tile.index - 1, window),
-            true};
+__device__ void look_above(const Tile& tile, int rows, int columns, T total,
+                           const Published& published, unsigned launch,
+                           Window<T, THREADS, COLUMNS>& window) {
+  const int thread = threadIdx.x;
+  const bool acts = thread < columns;
+  if (acts) {
+    window.sum[thread] = total;
+    if (published.group > 1)
+      publish(published.totals, published.pitch * tile.index + tile.strip * columns + thread, total,
+              launch);
   }
-  const T group_total = fresh || head ? total : join<Op>(near, total).value;
-  if (acts && last) publish(published.totals, published.groups + ours, group_total, launch);
-  if (head || top >= first) return near;
 
-  // ---- 2. the groups before --------------------------------------------------------------------
-  const int64 top_group = top / published.group;
-  const Seed<T> far{look_back<Op>(published, launch, column, columns, published.groups,
-                                  published.prefixes, top_group, group - 1, window),
-                    true};
-  if (acts && last && !fresh)
-    publish(published.totals, published.prefixes + ours, Op::combine(far.value, group_total),
-            launch);
-  return near.some ? Seed<T>{Op::combine(far.value, near.value), true} : far;
+  // ---- level 0: the tiles of the group; level 1: the groups before it -------------------------
+  bool some = false;  // whether anything of the group comes before
+#pragma unroll 1
+  for (int level = 0; level < 2; ++level) {
+    const int64 group = tile.index / published.group, first = group * published.group;
+    // The tile with the head of the scan that the first row is of.
+    const int64 top = (tile.begin - tile.position) / rows;
+    const int64 from = top > first ? top : first;
+    const int64 oldest = level == 0 ? from : top / published.group;
+    const int64 newest = (level == 0 ? tile.index : group) - 1;
+    const bool looks = tile.position > 0 && oldest <= newest;
+    T value{};
+    if (looks)
+      value = look_back<Op>(published, launch, tile.strip * columns, columns,
+                            level == 0 ? 0 : published.groups, level == 0 ? -1 : published.prefixes,
+                            oldest, newest, window);
+    if (acts) {
+      const bool joins = looks && tile.position > 0 && tile.n - tile.position >= rows;  // no head
+      if (looks) window.seed[thread] = some ? Op::combine(value, window.seed[thread]) : value;
+      if (joins) window.sum[thread] = Op::combine(value, window.sum[thread]);
+      if (tile.index == first + published.group - 1 && (level == 0 || joins))
+        publish(published.totals,
+                (level == 0 ? published.groups : published.prefixes) + published.pitch * group +
+                    tile.strip * columns + thread,
+                window.sum[thread], launch);
+    }
+    some = some || looks;
+  }
 }
 
 }  // namespace distscan

@@ -74,7 +74,6 @@ __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */
   constexpr int COLUMNS = MOST_COLUMNS<Shape, X, Y>;
   __shared__ Shared<T, Shape::WARPS, COLUMNS> shared;
   __shared__ Window<T, THREADS, COLUMNS> window;
-  __shared__ T seed[COLUMNS];
   __shared__ int64 drawn;
   __shared__ Tile tile;
   const Spot<Shape> spot(matrix);
@@ -97,12 +96,9 @@ __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */
     const auto rows = load_tile<Shape, STAGED>(x, matrix, tile, spot, count, mine);
 
     // ---- 3. its total, and what the tiles above it bring --------------------------------------
-    const unsigned heads = distscan::heads<ROWS>(tile.position_of(spot.row, spot.rows), matrix.n);
     Run<T, ITEMS> before{};
-    const T total = scan_slices<Op, T>(rows, spot, tile, count, mine, heads, shared, before);
-    const Seed<T> up_to =
-        above<Op>(tile, spot.rows, spot.columns, total, work.published, launch, window);
-    if (threadIdx.x < spot.columns) seed[threadIdx.x] = up_to.value;
+    const T total = scan_slices<Op, T>(rows, spot, tile, count, mine, shared, before);
+    look_above<Op>(tile, spot.rows, spot.columns, total, work.published, launch, window);
     __syncthreads();
 
     // ---- 4. what comes before each slice ------------------------------------------------------
@@ -118,10 +114,12 @@ __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */
     if (tile.position > 0 && tile.position_of(spot.row, spot.rows) > spot.row) {
       T earlier[ITEMS];
 #pragma unroll
-      for (int i = 0; i < ITEMS; ++i) earlier[i] = seed[spot.column + i];
+      for (int i = 0; i < ITEMS; ++i) earlier[i] = window.seed[spot.column + i];
       put_before<Op>(earlier, before);
     }
     if (first.some) put_before<Op>(first.value, before);
+
+    const unsigned heads = distscan::heads<ROWS>(tile.position_of(spot.row, spot.rows), tile.n);
 
     // ---- 5. the results -----------------------------------------------------------------------
     if constexpr (STAGED) {

@@ -46,7 +46,7 @@ __device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& mat
     const int mine = rows_of(matrix, tile, spot, count);
     const auto rows = load_tile<Shape, STAGED>(x, matrix, tile, spot, count, mine);
     Run<T, Shape::ITEMS> before{};
-    all = join<Op>(all, scan_slices<Op, T>(rows, spot, tile, count, mine, 0, shared, before));
+    all = join<Op>(all, scan_slices<Op, T>(rows, spot, tile, count, mine, shared, before));
     __syncthreads();
   }
 

@@ -48,15 +48,17 @@ struct Shared {
 
 // The total of each column of a tile of `count` rows, from its last head on, in the threads whose
 // numbers are the columns'. What comes before this thread's slice goes to `before`, as far as it
-// is of this tile; `heads` are those of the slice, `mine` the rows of it that exist.
+// is of this tile; `mine` rows of the slice exist.
 // sum, one column, slices of 2 rows, no heads: rows [3 1 | 4 1 | 5 9] -> before [. | 4 | 9], 23
 template <class Op, class T, class X, class Shape, int COLUMNS>
 __device__ T scan_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spot, const Tile& tile,
-                         int count, int mine, unsigned heads,
-                         Shared<T, Shape::WARPS, COLUMNS>& shared, Run<T, Shape::ITEMS>& before) {
+                         int count, int mine, Shared<T, Shape::WARPS, COLUMNS>& shared,
+                         Run<T, Shape::ITEMS>& before) {
   constexpr int ROWS = Shape::ROWS, ITEMS = Shape::ITEMS;
   const int width = spot.columns / ITEMS;
   const bool works = spot.slice < spot.per_warp;
+
+  const unsigned heads = distscan::heads<ROWS>(tile.position_of(spot.row, spot.rows), tile.n);
 
   // ---- 1. down each slice --------------------------------------------------------------------
   Run<T, ITEMS> own{};

@@ -20,6 +20,7 @@ struct Matrix {
   int64 n;        // rows of one scan: a row whose number divides by n is a head
   int64 inner;    // elements of a row
   int64 width;    // vectors of a strip's row, 1 to 32
+  int64 slices;   // of a warp: 32 / width
   int64 strips;   // side by side; all of them together as wide as a row, or a little wider
   int64 reverse;  // whether row 0 is the last in memory
 
@@ -42,16 +43,14 @@ struct Spot {
   int rows;       // of a tile
   int columns;    // of a strip
 
-  __device__ explicit Spot(const Matrix& matrix) {
-    const int width = static_cast<int>(matrix.width), lane = lane_index();
-    per_warp = LANES / width;
-    slice = lane / width;
-    column = lane % width * Shape::ITEMS;
-    warp_rows = per_warp * Shape::ROWS;
-    row = warp_index() * warp_rows + slice * Shape::ROWS;
-    rows = Shape::WARPS * warp_rows;
-    columns = width * Shape::ITEMS;
-  }
+  __device__ explicit Spot(const Matrix& matrix)
+      : per_warp(static_cast<int>(matrix.slices)),
+        slice(lane_index() / static_cast<int>(matrix.width)),
+        column(lane_index() % static_cast<int>(matrix.width) * Shape::ITEMS),
+        row((warp_index() * per_warp + slice) * Shape::ROWS),
+        warp_rows(per_warp * Shape::ROWS),
+        rows(Shape::WARPS * warp_rows),
+        columns(static_cast<int>(matrix.width) * Shape::ITEMS) {}
 };
 
 // One tile.
@@ -177,7 +176,7 @@ struct Piece {
   int elements;
 
   __device__ Piece(const Matrix& whole, const Tile& tile, int count)
-      : matrix{count, whole.n, whole.inner, whole.width, 1, whole.reverse},
+      : matrix{count, whole.n, whole.inner, whole.width, whole.slices, 1, whole.reverse},
         corner(whole.place(whole.reverse ? tile.begin + count - 1 : tile.begin)),
         elements(count * static_cast<int>(whole.inner)) {}
 };

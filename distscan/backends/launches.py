@@ -103,7 +103,7 @@ class Scan:
         """Set all but the offset; the last value goes to ``total`` unless that is null."""
         head = head_of(y, self._n, reverse=self._reverse)
         tiles = (head > 0) + -(-(self._n - head) // self._tile)
-        self._launch = _next(self._launch)
+        self._launch = next_launch(self._launch)
         self._grid = min(tiles, self._blocks)
         words = self._kernel.words
         words[0], words[1], words[3], words[4] = x.data.ptr, y.data.ptr, head, tiles
@@ -145,7 +145,7 @@ class Reduce:
     def __call__(self, x: Any, total: int) -> int:
         """Launch; return the launch's number, which comes with the shard's total at ``total``."""
         head = head_of(x, self._n, reverse=self._reverse)
-        self._launch = _next(self._launch)
+        self._launch = next_launch(self._launch)
         words = self._kernel.words
         words[0], words[2], words[6], words[8] = x.data.ptr, head, total, self._launch
         self._kernel.launch(max(1, min(-(-(self._n - head) // self._step), self._blocks)))
@@ -180,7 +180,7 @@ class Add:
         self._kernel.launch(max(1, -(-(self._n - head) // self._each)))
 
 
-def _next(launch: int) -> int:
+def next_launch(launch: int) -> int:
     """Number the next launch: 32 bits, never 0, which fresh workspaces hold."""
     return launch % 0xFFFFFFFF + 1
 

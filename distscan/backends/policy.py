@@ -3,6 +3,7 @@
 NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune.py``.
 """
 
+import math
 from typing import NamedTuple
 
 from ..dtypes import Types
@@ -93,3 +94,40 @@ def reduce_policy(types: Types, arch: str) -> ReducePolicy:
     return ReducePolicy(
         threads=256, rows=4, blocks=4 if widening <= 1 else 3 if widening < 8 else 2
     )
+
+
+class ColumnsPolicy(NamedTuple):
+    """How ``kernels/columns.cuh`` and ``columns_reduce.cuh`` are cut: see ``kernels/strip.cuh``."""
+
+    threads: int
+    rows: int  # of a slice, at most 32; odd: lanes of a staged tile meet in no bank
+    blocks: int  # per multiprocessor
+    items: int  # elements of a vector
+    staged: str  # whether a row is narrower than a cache line, and goes by way of shared memory
+
+
+class Strips(NamedTuple):
+    """How a row is cut into strips."""
+
+    width: int  # vectors; lanes side by side
+    number: int
+
+
+_LINE = 128  # bytes of a cache line
+
+
+def columns_policy(types: Types, inner: int) -> tuple[ColumnsPolicy, Strips]:
+    """Choose for rows of ``inner`` elements: vectors that divide them, strips of whole lines."""
+    size = max(types.x.itemsize, types.out.itemsize)
+    # A thread holds a few running values of each of a vector's columns.
+    items = math.gcd(inner, max(min(_VECTOR // size, 64 // types.acc.itemsize), 1))
+    vectors = inner // items
+    least = min(-(-_LINE // (items * size)), 32)  # less than twice as many: the kernels' limit
+    # Of the widths of a line or more, that with the fewest idle lanes.
+    widths = range(least, min(2 * least, 32) + 1)
+    width = min(vectors, min(widths, key=lambda w: (-(-vectors // w) / (32 // w), w)))
+    rows = {1: 13, 2: 13, 4: 15, 8: 11, 16: 7}[items * size]
+    # Registers for a slice's elements beside those.
+    blocks = 3 if items * types.acc.itemsize <= _VECTOR and types.acc.itemsize < 16 else 2
+    staged = str(vectors < least).lower()
+    return ColumnsPolicy(256, rows, blocks, items, staged), Strips(width, -(-vectors // width))
