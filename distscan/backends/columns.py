@@ -26,7 +26,8 @@ class _Matrix:
     """How a matrix is cut, in words as ``kernels/strip.cuh`` has them."""
 
     def __init__(self, types: Types, n: int, form: Form) -> None:
-        self.policy, strips = columns_policy(types, form.inner)
+        arch = cupy.cuda.Device().compute_capability
+        self.policy, strips = columns_policy(types, form.inner, arch)
         self.shared = 0
         slices = _LANES // strips.width
         self.height = self.policy.threads // _LANES * slices * self.policy.rows  # rows of a tile

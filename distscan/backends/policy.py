@@ -116,18 +116,19 @@ class Strips(NamedTuple):
 _LINE = 128  # bytes of a cache line
 
 
-def columns_policy(types: Types, inner: int) -> tuple[ColumnsPolicy, Strips]:
+def columns_policy(types: Types, inner: int, arch: str) -> tuple[ColumnsPolicy, Strips]:
     """Choose for rows of ``inner`` elements: vectors that divide them, strips of whole lines."""
     size = max(types.x.itemsize, types.out.itemsize)
-    # A thread holds a few running values of each of a vector's columns.
     items = math.gcd(inner, max(min(_VECTOR // size, 64 // types.acc.itemsize), 1))
     vectors = inner // items
     least = min(-(-_LINE // (items * size)), 32)  # less than twice as many: the kernels' limit
     # Of the widths of a line or more, that with the fewest idle lanes.
     widths = range(least, min(2 * least, 32) + 1)
     width = min(vectors, min(widths, key=lambda w: (-(-vectors // w) / (32 // w), w)))
-    rows = {1: 13, 2: 13, 4: 15, 8: 11, 16: 7}[items * size]
-    # Registers for a slice's elements beside those.
-    blocks = 3 if items * types.acc.itemsize <= _VECTOR and types.acc.itemsize < 16 else 2
+    # Registers: of a slice's elements, and of the running values of a vector's columns.
+    few = items * max(types.acc.itemsize, 4) <= _VECTOR and types.acc.itemsize <= 4
+    rows = {1: 13, 2: 13, 4: 15, 8: 11 if few else 15, 16: 7 if few else 11}[items * size]
+    rows -= 2 * (few and arch != "90")  # where the compiler needs more of them
+    blocks = 3 if few else 2
     staged = str(vectors < least).lower()
     return ColumnsPolicy(256, rows, blocks, items, staged), Strips(width, -(-vectors // width))
