@@ -27,18 +27,17 @@ template <class T>
 struct Start {
   const T* offset;  // [inner], or null
   T first;
-  bool some;  // whether there is a first
+  bool has_first;
 
-  __device__ Seed<T> at(int64 column) const {
-    return offset ? Seed<T>{offset[column], true} : Seed<T>{first, some};
-  }
+  __device__ bool some() const { return offset || has_first; }
+  __device__ T at(int64 column) const { return offset ? offset[column] : first; }
 };
 
 // The results of one slice, row by row: `before` is what comes before it, `start` what comes before
 // each head. sum, start 10, before 3, rows [1 2 |head 5] -> [4 6 15], exclusive [3 4 10]
 template <bool EXCLUSIVE, class Op, class T, class X, class Shape, class Store>
 __device__ void scan_slice(const Rows<X, Shape>& rows, int mine, unsigned heads,
-                           Run<T, Shape::ITEMS> before, const Run<T, Shape::ITEMS>& start,
+                           Run<T, Shape::ITEMS> before, const Start<T>& start, int64 column,
                            Store store) {
   constexpr int ITEMS = Shape::ITEMS;
   Run<T, ITEMS> own{};  // from the slice's first row or its last head
@@ -46,7 +45,9 @@ __device__ void scan_slice(const Rows<X, Shape>& rows, int mine, unsigned heads,
   for (int r = 0; r < Shape::ROWS; ++r) {
     if (r >= mine) break;
     if (heads >> r & 1) {
-      before = start;
+      before.some = start.some();
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) before.value[i] = start.at(column + i);
       own.some = false;
     }
     T value[ITEMS];
@@ -74,19 +75,20 @@ __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */
   constexpr int COLUMNS = MOST_COLUMNS<Shape, X, Y>;
   __shared__ Shared<T, Shape::WARPS, COLUMNS> shared;
   __shared__ Window<T, THREADS, COLUMNS> window;
-  __shared__ int64 drawn;
-  __shared__ Tile tile;
+  __shared__ Tile tiles[2];  // the present one, and the next
   const Spot<Shape> spot(matrix);
   const unsigned launch = static_cast<unsigned>(work.launch);
+  // The counter is zero again when every block has drawn one tile too many.
+  const auto draw = [&] {
+    return atomicInc(work.drawn, static_cast<unsigned>(work.tiles + gridDim.x - 1));
+  };
 
-  for (;;) {
-    // ---- 1. draw a tile; the counter is zero again when every block has drawn one too many ----
-    if (threadIdx.x == 0) {
-      drawn = atomicInc(work.drawn, static_cast<unsigned>(work.tiles + gridDim.x - 1));
-      tile = Tile(matrix, spot.rows, drawn);
-    }
-    __syncthreads();
-    if (drawn >= work.tiles) return;
+  if (threadIdx.x == 0) tiles[0] = Tile(matrix, spot.rows, draw());
+  __syncthreads();
+  for (int turn = 0;; turn = 1 - turn) {
+    // ---- 1. where the tile is, and how much of it is there ------------------------------------
+    const Tile& tile = tiles[turn];
+    if (tile.number >= work.tiles) return;
     const int64 left = matrix.rows - tile.begin;
     const int count = left < spot.rows ? static_cast<int>(left) : spot.rows;
     const int64 column = tile.strip * spot.columns + spot.column;
@@ -99,17 +101,11 @@ __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */
     Run<T, ITEMS> before{};
     const T total = scan_slices<Op, T>(rows, spot, tile, count, mine, shared, before);
     look_above<Op>(tile, spot.rows, spot.columns, total, work.published, launch, window);
+    unsigned next;
+    if (threadIdx.x == 0) next = draw();  // is there when the results are
     __syncthreads();
 
     // ---- 4. what comes before each slice ------------------------------------------------------
-    Run<T, ITEMS> first{};
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      if (mine <= 0) break;
-      const Seed<T> begin = start.at(column + i);
-      first.value[i] = begin.value;
-      first.some = begin.some;
-    }
     behind_warps<Op>(spot, tile, shared, before);
     if (tile.position > 0 && tile.position_of(spot.row, spot.rows) > spot.row) {
       T earlier[ITEMS];
@@ -117,8 +113,12 @@ __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */
       for (int i = 0; i < ITEMS; ++i) earlier[i] = window.seed[spot.column + i];
       put_before<Op>(earlier, before);
     }
-    if (first.some) put_before<Op>(first.value, before);
-
+    if (start.some() && mine > 0) {
+      T earlier[ITEMS];
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) earlier[i] = start.at(column + i);
+      put_before<Op>(earlier, before);
+    }
     const unsigned heads = distscan::heads<ROWS>(tile.position_of(spot.row, spot.rows), tile.n);
 
     // ---- 5. the results -----------------------------------------------------------------------
@@ -128,19 +128,21 @@ __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */
       Y* to = Staged::items(y + piece.corner);
       const bool aligned = is_aligned<ITEMS>(to);
       __syncthreads();  // every thread has read its rows, where results now go
-      scan_slice<EXCLUSIVE, Op>(rows, mine, heads, before, first, [&](int r, T(&value)[ITEMS]) {
-        store_vector(to + piece.matrix.place(spot.row + r) + column, pack<Y>(value), aligned);
-      });
+      scan_slice<EXCLUSIVE, Op>(
+          rows, mine, heads, before, start, column, [&](int r, T(&value)[ITEMS]) {
+            store_vector(to + piece.matrix.place(spot.row + r) + column, pack<Y>(value), aligned);
+          });
       Staged::store(y + piece.corner, piece.elements);
     } else {
       Y* to = y + matrix.place(tile.begin + spot.row) + column;
       const int64 pitch = matrix.reverse ? -matrix.inner : matrix.inner;
       const bool aligned = is_aligned<ITEMS>(y);
-      scan_slice<EXCLUSIVE, Op>(rows, mine, heads, before, first, [&](int r, T(&value)[ITEMS]) {
-        store_vector(to + r * pitch, pack<Y>(value), aligned);
-      });
-      __syncthreads();  // every thread has read what the next tile overwrites
+      scan_slice<EXCLUSIVE, Op>(
+          rows, mine, heads, before, start, column,
+          [&](int r, T(&value)[ITEMS]) { store_vector(to + r * pitch, pack<Y>(value), aligned); });
     }
+    if (threadIdx.x == 0) tiles[1 - turn] = Tile(matrix, spot.rows, next);
+    __syncthreads();  // every thread has read what the next tile overwrites
   }
 }
 

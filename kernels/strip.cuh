@@ -55,15 +55,17 @@ struct Spot {
 
 // One tile.
 struct Tile {
-  int64 index;  // in its strip
+  int64 number;  // as drawn: tiles of the same rows follow each other
+  int64 index;   // in its strip
   int64 strip;
   int64 begin;     // its first row
   int64 position;  // of that row in its scan: 0 if it is a head
   int64 n;         // rows of one scan
 
-  __device__ Tile() = default;
+  Tile() = default;
   __device__ Tile(const Matrix& matrix, int rows, int64 number)
-      : index(number / matrix.strips),
+      : number(number),
+        index(number / matrix.strips),
         strip(number % matrix.strips),
         begin(index * rows),
         position(begin % matrix.n),
@@ -152,7 +154,7 @@ struct Staged {
     __syncthreads();
   }
 
-  // Store shared memory to p[0, count), by the whole block.
+  // Store shared memory to p[0, count), by the whole block; to be followed by a barrier.
   __device__ static void store(E* p, int count) {
     constexpr int EACH = larger(16 / sizeof(E), 1);
     using Moved = Storage<E, EACH>;
@@ -165,7 +167,6 @@ struct Staged {
           *reinterpret_cast<const Moved*>(here + before + i * EACH);
     for (int i = threadIdx.x; i < before; i += THREADS) p[i] = here[i];
     for (int i = before + vectors * EACH + threadIdx.x; i < count; i += THREADS) p[i] = here[i];
-    __syncthreads();
   }
 };
 
