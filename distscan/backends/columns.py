@@ -113,7 +113,10 @@ class Reduce:
         types = running(op, types)
         alone = Types(types.x, types.acc, types.x)  # nothing is written
         matrix = _Matrix(alone, n, form)
-        runs = max(min(matrix.policy.blocks * processors() // matrix.strips, matrix.tiles), 1)
+        # Blocks of many strips end at different times: several of them one after the other. Of few
+        # strips there is one block for each place, since the last one combines all runs.
+        blocks = matrix.policy.blocks * processors() * (4 if matrix.strips > 8 else 1)
+        runs = max(min(blocks // matrix.strips, matrix.tiles), 1)
         self._parts = cupy.empty((runs, matrix.pitch), types.acc)
         self._arrived = cupy.zeros(matrix.strips, np.uint32)
         self._grid = runs * matrix.strips
