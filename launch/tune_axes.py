@@ -96,7 +96,7 @@ class Case:
 def policies(case: Case) -> Iterator[tuple[Any, Any]]:
     """Policies like the one in use, which comes first."""
     arch = cp.cuda.Device().compute_capability
-    used, strips = columns.columns_policy(case.types, case.form.inner, arch)
+    used, strips = columns.columns_policy(case.types, case.form.inner, arch, 1 << 40)
     yield used, strips
     vectors = case.form.inner // used.items
     for rows, blocks, width in product((5, 7, 9, 11, 15), (2, 3, 4), (strips.width, 16, 32)):

@@ -83,8 +83,8 @@ def test_strips(codes):
     """Strips cover each row, by a cache line at least where rows have one, and fit the kernels."""
     types = dtypes.Types(*map(np.dtype, codes))
     size = max(types.x.itemsize, types.out.itemsize)
-    for inner in range(2, 2000):
-        policy, (width, strips) = columns_policy(types, inner, "90")
+    for inner, length in product(range(2, 1000), (1, 7, 30, 100, 1 << 40)):
+        policy, (width, strips) = columns_policy(types, inner, "90", length)
         columns_of_strip = width * policy.items
         assert inner % policy.items == 0
         assert (strips - 1) * columns_of_strip < inner <= strips * columns_of_strip

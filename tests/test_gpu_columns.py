@@ -55,12 +55,11 @@ def expected(op, types, x, form, offset=None):
         return (y[:, ::-1] if form.reverse else y).astype(types.out)
 
 
-def shape_of(types, op, n, form):
-    """Rows of a tile, tiles of a strip."""
+def height_of(types, op, inner):
+    """Rows of a tile of a matrix that has many."""
     from distscan.backends import columns, launches
 
-    matrix = columns._Matrix(launches.running(op, types), n, form)
-    return matrix.height, matrix.tiles
+    return columns._Matrix(launches.running(op, types), 1 << 40, Form(inner=inner)).height
 
 
 def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=False):
@@ -100,9 +99,21 @@ def typed(name, *codes):
 def test_edges(code, inner, cp, rng):
     """One row less, as many, one more: than one, than tiles; one scan, some, many."""
     op, types = typed("sum", code)
-    height, _ = shape_of(types, op, 1, Form(inner=inner))
+    height = height_of(types, op, inner)
     for outer in (1, 2, 7, 3000):
-        for n in (1, 2, 3, 4, height - 1, height, height + 1, 5 * height + 3, 40 * height + 1):
+        for n in (
+            1,
+            2,
+            3,
+            4,
+            20,
+            100,
+            height - 1,
+            height,
+            height + 1,
+            5 * height + 3,
+            40 * height + 1,
+        ):
             if outer * n * inner > MOST:
                 continue
             x = draw(rng, op, code, outer, n, inner)
@@ -147,7 +158,7 @@ def test_addresses(codes, cp, rng):
 def test_order(inner, k, op, codes, cp, rng):
     """Operands may not be exchanged: in slices, warps, tiles, groups of tiles."""
     op, types = typed(op, *codes)
-    height, _ = shape_of(types, op, 1, Form(inner=inner))
+    height = height_of(types, op, inner)
     for outer, n in ((1, 3 * height + 1), (5, height // 2 + 3), (1, min(90 * height, 20000))):
         if outer * n * inner > MOST:
             continue
@@ -160,7 +171,7 @@ def test_order(inner, k, op, codes, cp, rng):
 def test_many_tiles(inner, cp, rng):
     """Far more tiles than run at once, whose totals go through every group and window."""
     op, types = typed("sum", "i")
-    height, _ = shape_of(types, op, 1, Form(inner=inner))
+    height = height_of(types, op, inner)
     n = min(1700 * height, (1 << 25) // inner) + 5
     for outer, rows in ((1, n), (3, n // 3), (n // 7, 7)):
         x = rng.integers(-(2**31), 2**31, (outer, rows, inner), "i")
@@ -175,7 +186,7 @@ def test_same_bits(code, inner, cp, rng):
     from distscan.backends import cuda
 
     op, types = typed("sum", code)
-    height, _ = shape_of(types, op, 1, Form(inner=inner))
+    height = height_of(types, op, inner)
     n = min(1000 * height, MOST // inner)
     host = rng.random((1, n, inner)).astype(code)
     x = cp.asarray(host.reshape(-1))
@@ -198,7 +209,7 @@ def test_totals_and_offsets(case, inner, cp, rng):
     from distscan.backends import cuda
 
     op, types = typed(*case)
-    height, _ = shape_of(types, op, 1, Form(inner=inner))
+    height = height_of(types, op, inner)
     for n, kind in product((1, 2, height, height + 1, 9 * height + 5), FORMS):
         if 2 * n * inner > MOST:
             continue

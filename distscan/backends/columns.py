@@ -26,15 +26,15 @@ class _Matrix:
     """How a matrix is cut, in words as ``kernels/strip.cuh`` has them."""
 
     def __init__(self, types: Types, n: int, form: Form) -> None:
+        rows = form.outer * n
         arch = cupy.cuda.Device().compute_capability
-        self.policy, strips = columns_policy(types, form.inner, arch)
+        self.policy, strips = columns_policy(types, form.inner, arch, rows)
         self.shared = 0
         slices = _LANES // strips.width
         self.height = self.policy.threads // _LANES * slices * self.policy.rows  # rows of a tile
         if self.policy.staged == "true":
             size = max(types.x.itemsize, types.out.itemsize)
             self.shared = self.height * form.inner * size + 16
-        rows = form.outer * n
         self.strips = strips.number
         self.columns = strips.width * self.policy.items
         self.pitch = self.strips * self.columns

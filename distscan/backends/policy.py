@@ -114,21 +114,37 @@ class Strips(NamedTuple):
 
 
 _LINE = 128  # bytes of a cache line
+_LANES = 32  # of a warp
 
 
-def columns_policy(types: Types, inner: int, arch: str) -> tuple[ColumnsPolicy, Strips]:
-    """Choose for rows of ``inner`` elements: vectors that divide them, strips of whole lines."""
+def columns_policy(
+    types: Types, inner: int, arch: str, length: int
+) -> tuple[ColumnsPolicy, Strips]:
+    """Choose for ``length`` rows of ``inner`` elements.
+
+    Vectors divide a row, strips are whole lines, and a block is no taller than the matrix.
+    """
     size = max(types.x.itemsize, types.out.itemsize)
     items = math.gcd(inner, max(min(_VECTOR // size, 64 // types.acc.itemsize), 1))
     vectors = inner // items
-    least = min(-(-_LINE // (items * size)), 32)  # less than twice as many: the kernels' limit
+    least = min(-(-_LINE // (items * size)), _LANES)  # less than twice as many: the kernels' limit
     # Of the widths of a line or more, that with the fewest idle lanes.
-    widths = range(least, min(2 * least, 32) + 1)
-    width = min(vectors, min(widths, key=lambda w: (-(-vectors // w) / (32 // w), w)))
+    widths = range(least, min(2 * least, _LANES) + 1)
+    width = min(vectors, min(widths, key=lambda w: (-(-vectors // w) / (_LANES // w), w)))
     # Registers: of a slice's elements, and of the running values of a vector's columns.
     few = items * max(types.acc.itemsize, 4) <= _VECTOR and types.acc.itemsize <= 4
     rows = {1: 13, 2: 13, 4: 15, 8: 11 if few else 15, 16: 7 if few else 11}[items * size]
     rows -= 2 * (few and arch != "90")  # where the compiler needs more of them
     blocks = 3 if few else 2
+    threads = 256
+    while (
+        threads >= 2 * max(_LANES, width * items)
+        and threads // 2 // _LANES * (_LANES // width) * rows >= length
+    ):
+        threads //= 2
+    blocks = min(blocks * 256 // threads, 16)
     staged = str(vectors < least).lower()
-    return ColumnsPolicy(256, rows, blocks, items, staged), Strips(width, -(-vectors // width))
+    return (
+        ColumnsPolicy(threads, rows, blocks, items, staged),
+        Strips(width, -(-vectors // width)),
+    )
