@@ -188,6 +188,13 @@ def ptx(kernel):
     return text[text.index(".visible .entry") :]
 
 
+def parameters(text):
+    """The sizes of a kernel's parameters, in words of 8 bytes."""
+    bits = r"\.param (?:\.align \d+ )?\.[bfsu](\d+) [^\[\n]*?(?:\[(\d+)\])?,?\n"
+    found = re.findall(bits, text[: text.index(".maxntid")])
+    return [-(-(int(size) // 8 * int(n or 1)) // 8) for size, n in found]
+
+
 SAME = [("max", code) for code in "bHfdFD"]
 
 
@@ -213,10 +220,7 @@ def test_launches_are_what_was_compiled(kernel):
     """The host's words and the kernel's: the arguments' sizes, the threads of a block."""
     text = ptx(kernel)
     assert f".maxntid {kernel.threads}\n" in text
-    bits = r"\.param (?:\.align \d+ )?\.[bfsu](\d+) [^\[\n]*?(?:\[(\d+)\])?,?\n"
-    parameters = text[: text.index(".maxntid")]
-    sizes = [int(size) // 8 * int(n or 1) for size, n in re.findall(bits, parameters)]
-    assert [-(-size // 8) for size in sizes] == list(kernel.sizes)
+    assert parameters(text) == list(kernel.sizes)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from ..dtypes import Types
 from ..errors import BackendError
 from ..forms import PLAIN, Form, Total
 from ..operators import Operator
-from . import launches
+from . import columns, launches
 from .kernel import HostTotal, check_device, type_name
 from .policy import TextbookPolicy
 
@@ -60,14 +60,12 @@ class _Steps:
 
         Strategies also take ``textbook``: the kernel that scans, None for the fastest.
         """
-        if form.inner > 1:
-            raise NotImplementedError(f"a scan along columns, {form.inner} beside each other")
         self.types, self.n, self.form = types, n, form
         self._stream: Any = None
 
     def empty(self) -> Any:
-        """Allocate a result [outer * n]."""
-        return cupy.empty(self.form.outer * self.n, self.types.out)
+        """Allocate a result [outer * n * inner]."""
+        return cupy.empty(self.form.outer * self.n * self.form.inner, self.types.out)
 
     def _behind(self, offset: NDArray[Any] | None) -> NDArray[Any] | None:
         """Return what the shard starts behind, or None where that is nothing."""
@@ -97,7 +95,7 @@ class SinglePass(_Steps):
         textbook: TextbookPolicy | None = None,
     ) -> None:
         super().__init__(op, types, n, form)
-        self._scan = launches.make_scan(op, types, n, form, textbook)
+        self._scan = _make_scan(op, types, n, form, textbook)
 
     def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> None:
         """Leave everything to ``seed``: nobody waits for the total."""
@@ -121,6 +119,8 @@ class ScanAdd(_Steps):
         textbook: TextbookPolicy | None = None,
     ) -> None:
         super().__init__(op, types, n, form)
+        if form.inner > 1:
+            raise NotImplementedError("strategy scan-add is for scans along the last axis")
         wide = Types(types.x, types.acc, types.acc)
         self._scan = launches.make_scan(op, wide, n, form, textbook)
         self._add = launches.Add(op, types, n, form)
@@ -156,11 +156,13 @@ class ReduceScan(_Steps):
     ) -> None:
         super().__init__(op, types, n, form)
         self._x: Any = None
-        self._reduce = launches.Reduce(op, types, n, form)
-        self._scan = launches.make_scan(op, types, n, form, textbook)
-        self._total = HostTotal(launches.running(op, types).acc)
+        self._reduce: Any = (columns if form.inner > 1 else launches).Reduce(op, types, n, form)
+        self._scan = _make_scan(op, types, n, form, textbook)
+        acc = launches.running(op, types).acc
+        self._total: Any = columns.Row(acc, form.inner) if form.inner > 1 else HostTotal(acc)
         self._waiting = 0  # the number of the launch that waits for the offset, or 0
-        self._too_late = 0 if textbook is None else _TOO_LATE  # in a row; textbooks cannot wait
+        # Offsets in a row that came too late. Only the fastest kernel for one row can wait.
+        self._too_late = _TOO_LATE if textbook or form.inner > 1 else 0
 
     def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> Total | None:
         """Reduce ``x`` [n] to its total.
@@ -187,6 +189,17 @@ class ReduceScan(_Steps):
         if not in_time:
             self._scan.launch(offset)
         self._x = None
+
+
+def _make_scan(
+    op: Operator, types: Types, n: int, form: Form, textbook: TextbookPolicy | None
+) -> Any:
+    """The kernel that scans: down columns, or along rows."""
+    if form.inner == 1:
+        return launches.make_scan(op, types, n, form, textbook)
+    if textbook is not None:
+        raise NotImplementedError("block_scan= is for scans along the last axis")
+    return columns.Scan(op, types, n, form)
 
 
 # ---- which GPU -----------------------------------------------------------------------------

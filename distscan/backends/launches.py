@@ -123,7 +123,7 @@ class Scan:
         return self._launched(*self.mail.mail)
 
     def _launched(self, *mail: int) -> int:
-        self._launch = _next(self._launch)
+        self._launch = next_launch(self._launch)
         words = self._kernel.words
         words[10] = self._launch
         words[-3], words[-2], words[-1] = mail
@@ -158,7 +158,7 @@ class Reduce:
     def __call__(self, x: Any, total: int) -> int:
         """Launch; return the launch's number, which comes with the shard's total at ``total``."""
         head = head_of(x, self._n, reverse=self._reverse)
-        self._launch = _next(self._launch)
+        self._launch = next_launch(self._launch)
         words = self._kernel.words
         words[0], words[2], words[6], words[8] = x.data.ptr, head, total, self._launch
         self._kernel.launch(max(1, min(-(-(self._n - head) // self._step), self._blocks)))
@@ -193,7 +193,7 @@ class Add:
         self._kernel.launch(max(1, -(-(self._n - head) // self._each)))
 
 
-def _next(launch: int) -> int:
+def next_launch(launch: int) -> int:
     """Number the next launch: 32 bits, never 0, which fresh workspaces hold."""
     return launch % 0xFFFFFFFF + 1
 

@@ -3,6 +3,7 @@
 NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune.py``.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -99,3 +100,57 @@ def reduce_policy(op: Operator, types: Types, arch: str) -> ReducePolicy:
     long = op.numpy is np.logaddexp and types.acc.itemsize > 4
     blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
     return ReducePolicy(threads=256, rows=4, blocks=2 if types.acc.names else blocks)
+
+
+class ColumnsPolicy(NamedTuple):
+    """How ``kernels/columns.cuh`` and ``columns_reduce.cuh`` are cut: see ``kernels/strip.cuh``."""
+
+    threads: int
+    rows: int  # of a slice, at most 32; odd: lanes of a staged tile meet in no bank
+    blocks: int  # per multiprocessor
+    items: int  # elements of a vector
+    staged: str  # whether a row is narrower than a cache line, and goes by way of shared memory
+
+
+class Strips(NamedTuple):
+    """How a row is cut into strips."""
+
+    width: int  # vectors; lanes side by side
+    number: int
+
+
+_LINE = 128  # bytes of a cache line
+_LANES = 32  # of a warp
+
+
+def columns_policy(
+    types: Types, inner: int, arch: str, length: int
+) -> tuple[ColumnsPolicy, Strips]:
+    """Choose for ``length`` rows of ``inner`` elements.
+
+    Vectors divide a row, strips are whole lines, and a block is no taller than the matrix.
+    """
+    size = max(types.x.itemsize, types.out.itemsize)
+    items = math.gcd(inner, max(min(_VECTOR // size, 64 // types.acc.itemsize), 1))
+    vectors = inner // items
+    least = min(-(-_LINE // (items * size)), _LANES)  # less than twice as many: the kernels' limit
+    # Of the widths of a line or more, that with the fewest idle lanes.
+    widths = range(least, min(2 * least, _LANES) + 1)
+    width = min(vectors, min(widths, key=lambda w: (-(-vectors // w) / (_LANES // w), w)))
+    # Registers: of a slice's elements, and of the running values of a vector's columns.
+    few = items * max(types.acc.itemsize, 4) <= _VECTOR and types.acc.itemsize <= 4
+    rows = {1: 13, 2: 13, 4: 15, 8: 11 if few else 15, 16: 7 if few else 11}[items * size]
+    rows -= 2 * (few and arch != "90")  # where the compiler needs more of them
+    blocks = 3 if few else 2
+    threads = 256
+    while (
+        threads >= 2 * max(_LANES, width * items)
+        and threads // 2 // _LANES * (_LANES // width) * rows >= length
+    ):
+        threads //= 2
+    blocks = min(blocks * 256 // threads, 16)
+    staged = str(vectors < least).lower()
+    return (
+        ColumnsPolicy(threads, rows, blocks, items, staged),
+        Strips(width, -(-vectors // width)),
+    )

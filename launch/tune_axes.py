@@ -1,0 +1,154 @@
+"""Times scans along every axis; distscan/backends/policy.py cites it.
+
+    python launch/tune_axes.py [--policies] [TYPE ...]        such as f d; default: those two
+
+One GPU. The device's time in microseconds, medians of 11, of a sum over 1 GiB or less; in brackets
+the share of the speed at which a copy moves the same bytes, and of the speed of the 1-D scan. Each
+result is checked before it is timed. --policies: scans down columns also under others than the
+policy in use.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
+from math import prod
+from typing import Any
+from unittest.mock import patch
+
+import cupy as cp
+import numpy as np
+from tune import median
+
+from distscan import dtypes, operators
+from distscan.backends import columns, cuda
+from distscan.errors import KernelError
+from distscan.forms import Form
+
+MOST = 1 << 30  # bytes
+# Shape and axis, for 4-byte elements; of wider ones the first axis is shorter.
+CASES: list[tuple[tuple[int, ...], int]] = [
+    ((1 << 28,), 0),
+    ((1 << 14, 1 << 14), 0),
+    ((1 << 20, 256), 0),
+    ((1 << 26, 4), 0),
+    ((64, 1 << 11, 1 << 11), 1),
+    ((1 << 10, 1 << 9, 1 << 9), 1),
+    ((1 << 20, 4, 64), 1),
+    ((1 << 14, 1 << 14), 1),
+    ((1 << 26, 4), 1),
+    ((1 << 22, 63), 0),  # rows that vectors do not divide
+    ((1 << 26, 3), 0),
+]
+
+
+class Case:
+    """One shape, axis and type: buffers, the right result."""
+
+    def __init__(self, shape: tuple[int, ...], axis: int, code: str) -> None:
+        self.op = operators.BUILTIN["sum"]
+        self.types = dtypes.resolve(self.op, np.dtype(code))
+        size = self.types.x.itemsize
+        while prod(shape) * size > MOST:
+            shape = (shape[0] // 2, *shape[1:])
+        self.shape, self.axis = shape, axis
+        self.n = shape[axis]
+        self.form = Form(outer=prod(shape[:axis]), inner=prod(shape[axis + 1 :]))
+        self.bytes = prod(shape) * size
+        self.x = cp.random.randint(-3, 4, prod(shape), "b").astype(code)
+        self.y = cp.empty_like(self.x)
+
+    def copy(self) -> float:
+        """Time a copy of the same bytes."""
+        return median(lambda _: self.y.data.copy_from_device_async(self.x.data, self.bytes), 1)
+
+    def scan(self) -> float | None:
+        """Check, then time; None if the result is wrong."""
+        steps = cuda.SinglePass(self.op, self.types, self.n, self.form)
+        self.y.view(np.uint8)[...] = 0xA5
+        steps.seed(self.x, self.y, None)
+        if not self.right():
+            return None
+        return median(lambda _: steps.seed(self.x, self.y, None), 1)
+
+    def reduce(self) -> float | None:
+        """Check, then time the totals of the columns."""
+        kernel = columns.Reduce(self.op, self.types, self.n, self.form)
+        row = cp.empty(self.form.inner, self.types.acc)
+        kernel(self.x, row.data.ptr)
+        if not bool((row == self.x.reshape(self.n, -1).sum(axis=0)).all()):
+            return None
+        return median(lambda _: kernel(self.x, row.data.ptr), 1)
+
+    def right(self) -> bool:
+        """Whether y is the scan of x: neighbours differ by x, and the first are those of x."""
+        shape = self.form.outer, self.n, self.form.inner
+        x, y = self.x.reshape(shape), self.y.reshape(shape)
+        if not bool((y[:, 0] == x[:, 0]).all()):
+            return False
+        step = max(self.n * (32 << 20) // self.bytes, 1)
+        for low in range(1, self.n, step):
+            high = min(low + step, self.n)
+            if not bool((y[:, low:high] - y[:, low - 1 : high - 1] == x[:, low:high]).all()):
+                return False
+        return True
+
+
+def policies(case: Case) -> Iterator[tuple[Any, Any]]:
+    """Policies like the one in use, which comes first."""
+    arch = cp.cuda.Device().compute_capability
+    used, strips = columns.columns_policy(case.types, case.form.inner, arch, 1 << 40)
+    yield used, strips
+    vectors = case.form.inner // used.items
+    for rows, blocks, width in product((5, 7, 9, 11, 15), (2, 3, 4), (strips.width, 16, 32)):
+        if width > vectors or width * used.items * case.types.x.itemsize > 256:
+            continue
+        other = used._replace(rows=rows, blocks=blocks)
+        cut = strips._replace(width=width, number=-(-vectors // width))
+        if (other, cut) != (used, strips):
+            yield other, cut
+
+
+def timed(work: Callable[[], float | None]) -> float | str:
+    """A time, or what stands for it."""
+    try:
+        return work() or "wrong"
+    except (KernelError, NotImplementedError, cp.cuda.driver.CUDADriverError) as error:
+        return type(error).__name__
+
+
+def show(case: Case, what: str, time: float | str, copy: float, plain: float) -> None:
+    """Print a time, with its shares of a copy's speed and of the 1-D scan's."""
+    if not isinstance(time, str):
+        time = f"{time:8.1f} ({copy / time:4.2f} {plain / time:4.2f})"
+    code = case.types.x.char
+    print(f"{code} {case.shape!s:20} axis {case.axis}  {what:26} {time}", flush=True)
+
+
+def main() -> None:
+    """Time every case."""
+    gpu = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"].decode()
+    print(f"{gpu}, microseconds (share of a copy, of the 1-D scan)")
+    every = "--policies" in sys.argv
+    for code in [text for text in sys.argv[1:] if not text.startswith("-")] or ["f", "d"]:
+        rate = 0.0  # bytes per microsecond of the 1-D scan, which comes first
+        for shape, axis in CASES:
+            case = Case(shape, axis, code)
+            copy, found = case.copy(), timed(case.scan)
+            if not rate and not isinstance(found, str):
+                rate = case.bytes / found
+            plain = case.bytes / rate if rate else 0.0
+            show(case, "scan", found, copy, plain)
+            if case.form.inner > 1 and case.form.outer == 1:
+                show(case, "reduce", timed(case.reduce), copy / 2, plain / 2)
+            if every and case.form.inner > 1:
+                for chosen in policies(case):
+                    with patch.object(columns, "columns_policy", lambda *_, c=chosen: c):
+                        rows, blocks = chosen[0].rows, chosen[0].blocks
+                        text = f"rows {rows} blocks {blocks} width {chosen[1].width}"
+                        show(case, text, timed(case.scan), copy, plain)
+            del case
+            cp.get_default_memory_pool().free_all_blocks()
+
+
+if __name__ == "__main__":
+    main()
