@@ -175,6 +175,10 @@ Cut = Callable[[int], slice]
 CUTS = ["uneven", "holes", "first", "last"] if MPI.COMM_WORLD.size > 1 else ["whole"]
 
 
+# For tests of many forms: shards of any length, and empty ones between them.
+two_cuts = pytest.mark.parametrize("cut", CUTS[:2], indirect=True)
+
+
 @pytest.fixture(params=CUTS)
 def cut(request: pytest.FixtureRequest, comm: MPI.Intracomm, rng: np.random.Generator) -> Cut:
     """How a global array of n elements is dealt out: a function from n to this rank's slice."""

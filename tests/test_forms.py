@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import reference
-from conftest import host
+from conftest import host, two_cuts
 from data import OPS, exact, expected
 from mpi4py import MPI
 from test_faults import everywhere
@@ -32,9 +32,10 @@ def planned(x, op, out=None, *, comm=None, **options):
 
 
 @forms
+@two_cuts
 @pytest.mark.parametrize(
     ("op", "code"),
-    [("sum", "b"), ("sum", "e"), ("prod", "L"), ("prod", "f"), ("max", "?"), ("min", "D")],
+    [("sum", "b"), ("sum", "e"), ("prod", "L"), ("max", "?"), ("min", "D")],
 )
 def test_every_form(form, op, code, strategy, xp, cut, rng):
     x = exact(rng, op, code, 503)
@@ -50,7 +51,7 @@ def test_every_form(form, op, code, strategy, xp, cut, rng):
 
 
 @forms
-@pytest.mark.parametrize("n", [0, 1, 2, 2049, 9001])
+@pytest.mark.parametrize("n", [2, 9001])
 def test_order_is_kept(form, n, strategy, xp, cut, rng):
     x = maps(rng, n)
     mine = cut(n)
@@ -62,7 +63,8 @@ def test_order_is_kept(form, n, strategy, xp, cut, rng):
 
 
 @forms
-@pytest.mark.parametrize(("dtype", "out"), [(None, "u4"), ("u8", "u8"), ("u8", "u4")])
+@two_cuts
+@pytest.mark.parametrize(("dtype", "out"), [(None, "u4"), ("u8", "u4")])
 def test_order_is_kept_in_other_types(form, dtype, out, strategy, xp, cut, rng):
     x = maps(rng, 5001, 16)
     mine = cut(x.size)
@@ -73,26 +75,27 @@ def test_order_is_kept_in_other_types(form, dtype, out, strategy, xp, cut, rng):
 
 
 @forms
-@pytest.mark.parametrize("halves", [False, True])
-def test_in_place(form, halves, strategy, xp, cut, rng):
+@two_cuts
+def test_in_place(form, strategy, xp, cut, rng):
     x = rng.integers(-9, 9, 20003)
     mine = cut(x.size)
     want = reference.scan(np.add, x, identity=0, **form)
     y = xp.asarray(x[mine].copy())
     assert distscan.scan(y, out=y, strategy=strategy, **form) is y
     np.testing.assert_array_equal(host(y), want[mine])
-    y = xp.asarray(x[mine].copy())
     backend = "cpu" if xp is np else "cuda"
     plan = distscan.Plan(None, y.shape, y.dtype, strategy=strategy, backend=backend, **form)
-    if halves:
-        plan.start(y, y)
-        plan.wait()
-    else:
-        plan(y, y)
+    y = xp.asarray(x[mine].copy())
+    plan(y, y)
+    np.testing.assert_array_equal(host(y), want[mine])
+    y = xp.asarray(x[mine].copy())
+    plan.start(y, y)
+    plan.wait()
     np.testing.assert_array_equal(host(y), want[mine])
 
 
 @forms
+@two_cuts
 def test_nan_infinity_and_negative_zero(form, strategy, xp, cut, rng):
     x = np.full(300, -0.0)
     x[[100, 200]] = [np.inf, -np.inf]
