@@ -57,7 +57,7 @@ def communicator(comm: Comm | None) -> Comm:
     would scan its shard as if it were the whole.
     """
     if comm is None:
-        if MPI.COMM_WORLD.size == 1 and (launched := _variable(_LAUNCHED_RANKS) or 1) > 1:
+        if MPI.COMM_WORLD.size == 1 and (launched := launched_ranks()) > 1:
             raise LaunchError(
                 f"the launcher started {launched} ranks but MPI sees 1: mpirun and the MPI that "
                 f"mpi4py loaded ({mpi_version()}) differ; use the mpirun of that MPI"
@@ -103,6 +103,12 @@ def backwards(comm: Comm) -> Comm:
 @functools.cache
 def _backwards() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
+
+
+@functools.cache
+def launched_ranks() -> int:
+    """Return how many processes the launcher says it started; 1 if it does not say."""
+    return _variable(_LAUNCHED_RANKS) or 1
 
 
 def launched_rank() -> int:

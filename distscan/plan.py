@@ -258,8 +258,8 @@ class Plan:
             raise TypeError(f"{name} is {array.dtype}; the plan is for {dtype}")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name} is not contiguous")
-        if self._gpu is not None and array.device.id != self._gpu:
-            raise ValueError(f"{name} is on GPU {array.device.id}; the plan is for {self._gpu}")
+        if self._gpu is not None and array.data.device_id != self._gpu:
+            raise ValueError(f"{name} is on GPU {arrays.gpu(array)}; the plan is for {self._gpu}")
 
 
 class _Begun:

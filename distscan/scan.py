@@ -138,7 +138,7 @@ def scan(
     with arrays.on_device(shard):
         run(comm, plan, shard, result, arguments.settle, segments=parts)
         if target is None:
-            return convert(result.reshape(plan.shape))
+            return convert(result if result.shape == plan.shape else result.reshape(plan.shape))
         if given is None:
             target[...] = result.reshape(plan.shape)
         convert(target)  # another library's stream now waits for ours

@@ -43,7 +43,8 @@ class Samples(NamedTuple):
 def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: Samples) -> None:
     """Take one sample of each kind; collective. Every rank raises where the call failed on one.
 
-    The device's clock is around all ``calls``, the host's around number ``which``, modulo theirs.
+    The device's clock is around all ``calls``, the host's around number ``which``, modulo theirs,
+    which follows the one before it: between contenders, caches hold the others' code.
     """
     call = calls[which % len(calls)]
 
@@ -57,6 +58,8 @@ def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: S
         device = machine.elapsed(batch)
         if device is not None:
             into.device.append(device / len(calls) * 1e6)
+    with agreed(comm):
+        calls[(which - 1) % len(calls)]()
     machine.flush()
     machine.synchronize()
     comm.Barrier()
