@@ -9,7 +9,8 @@ using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + 7 * LANES, 1)
 distscan_scan(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset) {
-  scan<Op, ScanShape, DISTSCAN_SLOTS, EXCLUSIVE>(x, y, shard, work, Seed<T>{offset, has_offset});
+  scan<Op, ScanShape, DISTSCAN_SLOTS, EXCLUSIVE>(Items<ScanShape, X>{x}, y, shard, work,
+                                                 Seed<T>{offset, has_offset});
 }
 
 }  // namespace distscan

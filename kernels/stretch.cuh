@@ -10,6 +10,33 @@
 
 namespace distscan {
 
+// Whether any grouping of the running values gives the same bits.
+template <class T>
+inline constexpr bool is_exact = is_integer<T>;
+
+// What comes behind what, where a shard is one segment; flagged.cuh has another.
+struct Whole {
+  template <class Op, class T>
+  __device__ Seed<T> behind(Seed<T> seed, T later) const {
+    return join<Op>(seed, later);
+  }
+  template <class Op, class T>
+  __device__ T closed(T total) const {
+    return total;
+  }
+  // What an item leaves to an exclusive scan.
+  template <class T>
+  __device__ T before(T all, T item) const {
+    return all;
+  }
+};
+
+// The value alone.
+template <class T>
+__device__ T bare(T x) {
+  return x;
+}
+
 // The total of the stretch, whole in lane 0.
 template <class Op, class T, class X, class Shape>
 __device__ T reduce_stretch(const Rows<X, Shape>& rows) {
@@ -25,8 +52,9 @@ __device__ T reduce_stretch(const Rows<X, Shape>& rows) {
 
 // The scan of the stretch behind `seed`.
 // sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11 13 ...]
-template <class Op, class Y, bool EXCLUSIVE, class T, class X, class Shape>
-__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, Seed<T> seed) {
+template <class Op, class Y, bool EXCLUSIVE, class T, class X, class Shape, class Segments>
+__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, Seed<T> seed,
+                                       const Segments& segments) {
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
   T inclusive[Shape::ROWS];
 #pragma unroll
@@ -37,27 +65,30 @@ __device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, Seed<T> seed)
 #pragma unroll
   for (int r = 0; r < Shape::ROWS; ++r) {
     const T earlier_lanes = shuffle_up(inclusive[r], 1);
-    const Seed<T> before = lane_index() > 0 ? join<Op>(seed, earlier_lanes) : seed;
+    const Seed<T> before =
+        lane_index() > 0 ? segments.template behind<Op>(seed, earlier_lanes) : seed;
     Seed<T> own;
     T value[Shape::ITEMS];
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
       const T item = get<T>(rows.row[r], i);
-      if constexpr (is_integer<T>) {
-        // Any grouping gives the same bits: item by item behind the seed is the shortest.
-        if constexpr (EXCLUSIVE) value[i] = i == 0 ? before.value : own.value;
-        own = join<Op>(i == 0 ? before : own, item);
+      if constexpr (is_exact<T>) {
+        // Item by item behind the seed is the shortest.
+        if constexpr (EXCLUSIVE)
+          value[i] = segments.before(i == 0 ? before.value : own.value, item);
+        own = segments.template behind<Op>(i == 0 ? before : own, item);
         if constexpr (!EXCLUSIVE) value[i] = own.value;
       } else {
         // From the vector's start: one rounding at the size of the seed, not one per item.
         if constexpr (EXCLUSIVE)
-          value[i] = i == 0 ? before.value : join<Op>(before, own.value).value;
+          value[i] = segments.before(
+              i == 0 ? before.value : segments.template behind<Op>(before, own.value).value, item);
         own = join<Op>(own, item);
-        if constexpr (!EXCLUSIVE) value[i] = join<Op>(before, own.value).value;
+        if constexpr (!EXCLUSIVE) value[i] = segments.template behind<Op>(before, own.value).value;
       }
     }
     scanned.row[r] = pack<Y>(value);
-    seed = join<Op>(seed, broadcast(inclusive[r], LANES - 1));
+    seed = segments.template behind<Op>(seed, broadcast(inclusive[r], LANES - 1));
   }
   return scanned;
 }

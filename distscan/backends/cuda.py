@@ -97,13 +97,13 @@ class SinglePass(_Steps):
         super().__init__(op, types, n, form)
         self._scan = launches.make_scan(op, types, n, form, textbook)
 
-    def total(self, x: Any, out: Any) -> None:
+    def total(self, x: Any, out: Any, heads: Any = None) -> None:
         """Leave everything to ``seed``: nobody waits for the total."""
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
-        """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
-        if self.n > 0:
-            self._scan.prepare(self._checked(x, out), out)
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
+        """Scan ``x`` [outer * n] into ``out``, behind ``offset``."""
+        if self.n * self.form.outer > 0:
+            self._scan.prepare(self._checked(x, out), out, heads=heads)
             self._scan.launch(self._behind(offset))
 
 
@@ -126,7 +126,7 @@ class ScanAdd(_Steps):
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
 
-    def total(self, x: Any, out: Any) -> Total | None:
+    def total(self, x: Any, out: Any, heads: Any = None) -> Total | None:
         """Scan ``x`` [n] on its own; return its total."""
         if self.n == 0:
             return None
@@ -134,7 +134,7 @@ class ScanAdd(_Steps):
         self._scan.prepare(self._checked(x, out), local, self._total.pointer)
         return Total(self._total.wait(self._scan.launch(None)).astype(self.types.acc))
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
         """Combine ``offset`` into ``out`` [n]."""
         local, offset = out if self._wide is None else self._wide, self._behind(offset)
         if self.n > 0 and (offset is not None or local is not out):
@@ -153,25 +153,30 @@ class ReduceScan(_Steps):
         textbook: TextbookPolicy | None = None,
     ) -> None:
         super().__init__(op, types, n, form)
-        self._x: Any = None
+        self._held: Any = None
         self._reduce = launches.Reduce(op, types, n, form)
         self._scan = launches.make_scan(op, types, n, form, textbook)
-        self._total = HostTotal(launches.running(op, types).acc)
+        running = launches.running(op, types).acc
+        self._total = HostTotal(launches.flagged(running) if form.segmented else running)
 
-    def total(self, x: Any, out: Any) -> Total | None:
-        """Reduce ``x`` [n] to its total."""
+    def total(self, x: Any, out: Any, heads: Any = None) -> Total | None:
+        """Reduce ``x`` [n], of which ``heads`` [n] begin segments, to its total."""
         if self.n == 0:
             return None
-        self._x = x = self._checked(x, out)  # a copy must live until it is scanned
-        launch = self._reduce(x, self._total.pointer)
-        self._scan.prepare(x, out)  # while the GPU reduces
-        return Total(self._total.wait(launch).astype(self.types.acc))
+        x = self._checked(x, out)
+        self._held = x, heads  # a copy must live until it is scanned
+        launch = self._reduce(x, self._total.pointer, heads)
+        self._scan.prepare(x, out, heads=heads)  # while the GPU reduces
+        total = self._total.wait(launch)
+        if self.form.segmented:
+            return Total(total["value"].astype(self.types.acc), bool(total["head"]))
+        return Total(total.astype(self.types.acc))
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None) -> None:
+    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
         if self.n > 0:
             self._scan.launch(self._behind(offset))
-            self._x = None
+            self._held = None
 
 
 # ---- which GPU -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune.py`
 from typing import NamedTuple
 
 from ..dtypes import Types
+from ..forms import Form
 
 # What one block may have of shared memory, in KiB, by compute capability (CUDA C++ Programming
 # Guide, table of technical specifications); 99 for what is not listed.
@@ -46,7 +47,7 @@ class ReducePolicy(NamedTuple):
 ADD_THREADS = 256  # a vector each: a copy in this form runs at the speed of the driver's
 
 
-def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
+def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) -> ScanPolicy:
     """Choose for ``n`` elements on a GPU of ``arch``, a compute capability such as "90".
 
     sm_90, 1 GiB, policy (256, 6, 9): float32 538 us, float64 544, complex128 690, uint16 min 534;
@@ -61,11 +62,18 @@ def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
     # run in 32 bits is held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
     room = 64 if not packed else 80 if arch in _SHARED else 32
+    most = 8 if widening > 1 else 6
+    if types.acc.itemsize < 4 and (form.exclusive or form.reverse):
+        room = 32  # a register holds one byte
+    running = types.acc.itemsize
+    if form.segmented or form.outer > 1:  # flags beside the values
+        room, most = min(room, 64 if packed else 48), 6
+        running += max(types.acc.alignment, 4)
     words = items * max(types.acc.itemsize // 4, 1)
-    rows = min(8 if widening > 1 else 6, room // words)
+    rows = min(most, room // words)
     threads = 384 if widening >= 8 else 256
-    row = threads * items * types.x.itemsize  # bytes
-    beside = 80 + (threads // 16 + 1) * types.acc.itemsize  # barriers and totals of a slot
+    row = threads * items * (types.x.itemsize + form.segmented)  # bytes; a flag is one
+    beside = 96 + (threads // 16 + 1) * running  # barriers and totals of a slot
 
     def slots(rows: int) -> int:
         return int(min(shared // (row * rows + beside), 12))

@@ -1,0 +1,18 @@
+// The kernel that scans rows, one behind the other in memory, each on its own.
+#include "given.cuh"
+#include "headed.cuh"
+#include "scan.cuh"
+
+namespace distscan {
+
+using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
+
+DISTSCAN_KERNEL(DISTSCAN_THREADS + 7 * LANES, 1)
+distscan_scan_rows(const X* x, RowLength row, Out* y, Shard shard, Workspace work, T first) {
+  using Source = RowItems<ScanShape, X>;
+  scan<Segmented<Op>, ScanShape, DISTSCAN_SLOTS, EXCLUSIVE>(Source{{x}, row}, y, shard, work,
+                                                            Seed<Flagged<T>>{{first, 0}, true},
+                                                            Segments<T, DISTSCAN_FIRST>{first});
+}
+
+}  // namespace distscan
