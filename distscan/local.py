@@ -101,7 +101,8 @@ def make(
     if gpu is not None:
         from .backends import cuda as backend  # noqa: PLC0415 - a CPU job need not have CuPy
 
-        _check_cuda(form)
+        if strategy == "scan-add" and form.inner > 1:
+            raise ValueError("strategy 'scan-add' takes no axis=0 on a GPU; use 'reduce-scan'")
         options["textbook"] = textbook
     steps = {
         "scan-add": backend.ScanAdd,
@@ -214,13 +215,6 @@ def _check_segments(segments: np.dtype[Any], axis: int | None) -> None:
         raise ValueError(f"segments= goes with axis=None, not axis={axis}")
     if segments.hasobject or segments.names is not None:
         raise TypeError(f"segments is {segments}; flags are bool, keys numbers, dates or text")
-
-
-def _check_cuda(form: Form) -> None:
-    """Refuse by name what the kernels do not take yet."""
-    for name, wanted in (("segments", form.segmented), ("axis", form.outer * form.inner > 1)):
-        if wanted:
-            raise NotImplementedError(f"{name}= is not implemented yet on GPUs")
 
 
 def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:

@@ -6,6 +6,7 @@
 //   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged
 //   DISTSCAN_EXCLUSIVE                     whether a result leaves out the element in its place
 //   DISTSCAN_REVERSE                       whether the scan goes from the last element to the first
+//   DISTSCAN_FIRST                         whether segments and rows start behind a given value
 //   DISTSCAN_THREADS, and more by kernel   the policy (backends/policy.py)
 #pragma once
 
@@ -25,14 +26,14 @@ constexpr bool REVERSE = DISTSCAN_REVERSE;
 
 template <class T>
 struct OpIn {
-  using Type = T;
   static constexpr bool COMMUTATIVE = DISTSCAN_COMMUTATIVE;
   __device__ static T combine(T a, T b) {
 #include "combine.h"
   }
 };
 using Op = OpIn<T>;
-using PartialOp = OpIn<DISTSCAN_PARTIAL>;
+using Partial = DISTSCAN_PARTIAL;
+using PartialOp = OpIn<Partial>;
 
 }  // namespace distscan
 

@@ -21,24 +21,23 @@ __device__ inline int64 cut(int64 n, int64 step, int64 parts, int64 i) {
 // Reduce x [count] by one warp, behind `seed`; whole in lane 0. Commutative operators keep a total
 // per lane and row, others shuffle every row; of the former, warp `index` of `warps` takes every
 // warps-th step. REVERSE goes from the end of x to its start.
-template <class Op, class Shape, class X, class T>
-__device__ Seed<T> reduce_by_warp(const X* x, int64 count, Seed<T> seed, int index = 0,
+template <class Op, class Shape, class Pointer, class T>
+__device__ Seed<T> reduce_by_warp(Pointer x, int64 count, Seed<T> seed, int index = 0,
                                   int warps = 1) {
   constexpr int ROWS = Shape::ROWS, ITEMS = Shape::ITEMS, STEP = ROWS * Shape::ROW;
-  using Vec = Vector<X, ITEMS>;
   constexpr bool REVERSE = Shape::REVERSE;
   const int64 whole = is_aligned<ITEMS>(REVERSE ? x + count : x) ? count - count % STEP : 0;
-  const X* own = REVERSE ? x + count - ITEMS - lane_index() * ITEMS : x + lane_index() * ITEMS;
+  const Pointer own = REVERSE ? x + count - ITEMS - lane_index() * ITEMS : x + lane_index() * ITEMS;
 
   // ---- 1. whole steps, a row of vectors at a time -------------------------------------------
   T lane_total[ROWS];
 #pragma unroll 1
   for (int64 at = index * STEP; at < whole; at += warps * STEP) {
-    Vec vector[ROWS];
+    decltype(load_aligned<ITEMS>(x)) vector[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-      vector[r] = *reinterpret_cast<const Vec*>(REVERSE ? own - at - r * Shape::ROW
-                                                        : own + at + r * Shape::ROW);
+      vector[r] =
+          load_aligned<ITEMS>(REVERSE ? own - at - r * Shape::ROW : own + at + r * Shape::ROW);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       if constexpr (REVERSE) vector[r] = flip(vector[r]);
@@ -103,13 +102,13 @@ __device__ inline bool arrives_last(unsigned* arrived) {
 // order of the scan, REVERSE from the end of x. The head, less than a vector, comes first; behind
 // it x is aligned for vectors unless x cannot be. The first `cached` elements are read last: the
 // scan that follows finds them in L2.
-template <class Op, class Shape, class X, class T>
-__device__ void reduce(const X* x /* [n] */, int64 n, int64 head, int64 cached,
+template <class Op, class Shape, class Pointer, class T>
+__device__ void reduce(Pointer x /* [n] */, int64 n, int64 head, int64 cached,
                        T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,
                        const Totals& total /* [1], in pinned host memory */, unsigned launch) {
   constexpr int64 STEP = Shape::ROWS * Shape::ROW;
   const int64 blocks = gridDim.x, block = blockIdx.x, size = n - head;
-  const X* body = Shape::REVERSE ? x : x + head;
+  const Pointer body = Shape::REVERSE ? x : x + head;
 
   // ---- 1. the later part, then the cached one; of each a run; of that, where operands may not be
   // exchanged, a stretch to each warp ---------------------------------------------------------

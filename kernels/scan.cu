@@ -10,8 +10,8 @@ using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out
 DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_HELPERS * LANES, 1)
 distscan_scan(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
               Mail mail) {
-  scan<Op, PartialOp, ScanShape, DISTSCAN_SLOTS, DISTSCAN_HELPERS, EXCLUSIVE>(
-      x, y, shard, work, Offset<T>{{offset, has_offset}, mail});
+  scan<Op, PartialOp, Partial, ScanShape, DISTSCAN_SLOTS, DISTSCAN_HELPERS, EXCLUSIVE>(
+      Items<ScanShape, X>{x}, y, shard, work, Offset<T>{{offset, has_offset}, mail});
 }
 
 }  // namespace distscan

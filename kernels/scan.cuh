@@ -16,34 +16,11 @@
 // waits for one trip through L2, and floats come out the same on every run.
 #pragma once
 
-#include "fetch.cuh"
+#include "items.cuh"
 #include "offset.cuh"
-#include "shard.cuh"
 #include "stretch.cuh"
 
 namespace distscan {
-
-// The slots of a ring of tiles, in dynamic shared memory.
-template <class Shape, int SLOTS, class X>
-struct Slots {
-  static constexpr int BYTES = Shape::SIZE * sizeof(X) + 16;
-
-  __device__ static unsigned char* bytes(int slot) {
-    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][BYTES]
-    return slots + slot * BYTES;
-  }
-  // Where the tile at x + at lies in a slot that it was fetched into.
-  __device__ static const X* items(int slot, const X* x, int64 at) {
-    return reinterpret_cast<const X*>(bytes(slot) + phase(x + at));
-  }
-  // Where to fetch what exists of it; before x, that is where it sticks out, nothing does.
-  __device__ static unsigned char* room(int slot, const X* x, int64 at) {
-    if (!Shape::REVERSE || at >= 0) return bytes(slot);
-    return bytes(slot) + -at * sizeof(X) + phase(x + at) - phase(x);
-  }
-  // A slot's barriers count its turns: turn 0 is slot 0's first, turn SLOTS its second.
-  __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
-};
 
 // Reducers read a stretch by 16 bytes per lane, if that fills whole rows.
 template <class Shape, class X>
@@ -74,23 +51,24 @@ struct Ring {
 };
 
 // The scan of one shard, as one thread of a block sees it.
-template <class Op, class PartialOp, class Shape, int SLOTS, int HELPERS, bool EXCLUSIVE, class X,
-          class T, class Y>
+template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int HELPERS,
+          bool EXCLUSIVE, class Source, class T, class Y, class Segments>
 struct Scan {
   static constexpr int SCANNERS = Shape::WARPS, REDUCERS = 4;
   static constexpr int GATHERERS = HELPERS - REDUCERS - 1;
   static constexpr int WARPS = SCANNERS + HELPERS;
+  static constexpr bool HANDS_IN = same<Segments, Whole>;  // if asked; segments were reduced before
   // Scanners ask for the seed when all that can be done without it is done. Of 16 items a vector
   // they hold too much by then: int8 max took 645 us instead of 580.
   static constexpr bool LATE = Shape::ITEMS < 16;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
-  using Slots = distscan::Slots<Shape, SLOTS, X>;
 
-  const X* x;  // [n]
-  Y* y;        // [n]
+  Source source;  // of n items
+  Y* y;           // [n]
   Shard shard;
   Workspace work;
-  const Offset<T>& offset;         // of all earlier ranks
+  const Offset<T>& offset;  // of all earlier ranks
+  Segments segments;
   Ring<T, SCANNERS, SLOTS>& ring;  // in shared memory
 
   __device__ void run() const {
@@ -99,7 +77,7 @@ struct Scan {
     if (threadIdx.x < SLOTS) {
       const int slot = threadIdx.x;
       ring.drawn[slot].init(ARRIVALS_PER_WARP);
-      ring.full[slot].init(FETCH_ARRIVALS);
+      ring.full[slot].init(Source::FETCHES * FETCH_ARRIVALS);
       ring.reduced[slot].init(REDUCERS * ARRIVALS_PER_WARP);
       ring.seeded[slot].init(2 * ARRIVALS_PER_WARP);
       ring.passed[slot].init(ARRIVALS_PER_WARP);
@@ -119,6 +97,9 @@ struct Scan {
   }
 
  private:
+  // A slot's barriers count its turns: turn 0 is slot 0's first, turn SLOTS its second.
+  __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
+
   // ---- The courier: draws tiles and fetches them ---------------------------------------------
 
   // Draw a tile, in lane 0. Its number is there when a later instruction needs it. The counter is
@@ -134,7 +115,7 @@ struct Scan {
     int64 base = 0;
     for (int turn = 0, ends = 0; ends < GATHERERS; ++turn) {
       const int slot = turn % SLOTS;
-      if (turn >= SLOTS) ring.read[slot].wait(Slots::parity(turn - SLOTS));
+      if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
       int64 tile = broadcast(drawn, 0);
       if (tile == 0 && shard.head > 0) {
         if (lane_index() == 0) {
@@ -152,11 +133,10 @@ struct Scan {
       ring.drawn[slot].arrive_by_warp();
       base = tile / LANES * LANES;
       if (some) {
-        fetch(Slots::room(slot, x, shard.at<Shape>(tile)), x, shard.n, shard.from<Shape>(tile),
-              shard.to<Shape>(tile), ring.full[slot]);
+        source.fetch(slot, shard, tile, ring.full[slot]);
         drawn = draw(false);
       } else {
-        fetch_nothing(ring.full[slot]);
+        for (int i = 0; i < Source::FETCHES; ++i) fetch_nothing(ring.full[slot]);
         ++ends;
       }
     }
@@ -168,13 +148,13 @@ struct Scan {
     Seed<T> own, all = before;
     for (int64 i = 0; i < shard.head; ++i) {
       const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
-      const T item = convert<T>(x[at]);
-      if constexpr (STORES && EXCLUSIVE) y[at] = convert<Y>(all.value);
+      const T item = source.template item<T>(shard, i);
+      if constexpr (STORES && EXCLUSIVE) y[at] = convert<Y>(bare(segments.before(all.value, item)));
       own = join<Op>(own, item);
-      all = before.some ? join<Op>(before, own.value) : own;
-      if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(all.value);
+      all = segments.template behind<Op>(before, own.value);
+      if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(bare(all.value));
     }
-    if (STORES && shard.tiles == 1 && work.total.words)
+    if (STORES && HANDS_IN && shard.tiles == 1 && work.total.words)
       publish(work.total, 0, all.value, work.launch);
     return own;
   }
@@ -183,21 +163,23 @@ struct Scan {
 
   __device__ void reducer(int index) const {
     constexpr int EACH = SCANNERS / REDUCERS;
+    using Cut = Reading<Shape, typename Source::Own>;
     for (int turn = 0;; ++turn) {
       const int slot = turn % SLOTS;
-      ring.full[slot].wait(Slots::parity(turn));
+      ring.full[slot].wait(parity(turn));
       const int64 tile = ring.tile[slot];
       if (tile == ring.END) return;
-      const X* p = Slots::items(slot, x, shard.at<Shape>(tile));
+      const auto items = source.tile(slot, shard, shard.at<Shape>(tile));
 #pragma unroll
       for (int i = 0; i < EACH; ++i) {
         const int warp = index * EACH + i;
-        const T total = convert<T>(reduce_stretch<PartialOp>(load<Reading<Shape, X>>(p, warp)));
+        const T total =
+            convert<T>(reduce_stretch<PartialOp, Partial>(items.template load<Cut>(warp)));
         if (lane_index() == 0) ring.warp_total[slot][warp] = total;
       }
       ring.reduced[slot].arrive_by_warp();
       if (index > 0) continue;
-      ring.reduced[slot].wait(Slots::parity(turn));
+      ring.reduced[slot].wait(parity(turn));
       const int lane = lane_index() < SCANNERS ? lane_index() : 0;
       const T up_to = warp_scan<Op>(ring.warp_total[slot][lane]);
       if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.launch);
@@ -211,7 +193,7 @@ struct Scan {
   __device__ void gatherer(int index) const {
     for (int turn = index;; turn += GATHERERS) {
       const int slot = turn % SLOTS;
-      ring.drawn[slot].wait(Slots::parity(turn));
+      ring.drawn[slot].wait(parity(turn));
       const int64 tile = ring.tile[slot];
       if (tile == ring.END && turn > 0) return;
       bool called_off = false;
@@ -224,8 +206,9 @@ struct Scan {
       const Seed<T> seed = gathered.up_to(tile, work.totals, work.launch, known);
       if (tile == ring.END) return;
       if (lane_index() == 0) {
+        const T closed = segments.template closed<Op>(seed.value);
         ring.known[slot] = Before<T>::of(gathered.before, called_off);
-        ring.seed[slot] = Before<T>::of(seed, called_off);
+        ring.seed[slot] = Before<T>::of({closed, seed.some}, called_off);
       }
       ring.seeded[slot].arrive_by_warp();
       ring.passed[slot].arrive_by_warp();
@@ -234,7 +217,7 @@ struct Scan {
 
   // What the gatherer of an earlier turn passes on.
   __device__ Before<T> passed_on(int turn) const {
-    ring.passed[turn % SLOTS].wait(Slots::parity(turn));
+    ring.passed[turn % SLOTS].wait(parity(turn));
     return ring.known[turn % SLOTS];
   }
 
@@ -252,32 +235,33 @@ struct Scan {
     for (int turn = 0;; ++turn) {
       // ---- 1. the items -----------------------------------------------------------------------
       const int slot = turn % SLOTS;
-      ring.full[slot].wait(Slots::parity(turn));
+      ring.full[slot].wait(parity(turn));
       const int64 tile = ring.tile[slot], at = shard.at<Shape>(tile);
       if (tile == ring.END) return;
-      const auto rows = load<Shape>(Slots::items(slot, x, at), warp);
+      const auto rows = source.tile(slot, shard, at).template load<Shape>(warp);
 
       // ---- 2. behind the seed of the tile, then of the stretch ----------------------------------
       bool called_off = false;
       const auto seeded = [&] {
-        ring.seeded[slot].wait(Slots::parity(turn));
+        ring.seeded[slot].wait(parity(turn));
         const Before<T> before = ring.seed[slot];
         called_off = before.called_off();
         Seed<T> seed = before.seed();
-        if (warp > 0) seed = join<Op>(seed, ring.up_to_warp[slot][warp - 1]);
+        if (warp > 0) seed = segments.template behind<Op>(seed, ring.up_to_warp[slot][warp - 1]);
         ring.read[slot].arrive_by_warp();
         return seed;
       };
       Seed<T> seed;
       if constexpr (!LATE) seed = seeded();
-      const auto scanned = scan_stretch<Op, PartialOp, T, Y, EXCLUSIVE>(
-          rows, [&] { return LATE ? seeded() : seed; });
+      const auto scanned = scan_stretch<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(
+          rows, segments, [&] { return LATE ? seeded() : seed; });
       if (called_off) continue;
       const int64 count = Shape::REVERSE ? at + Shape::SIZE : shard.n - at;
-      if constexpr (EXCLUSIVE)  // while x, which may be y, still has its last element
+      if constexpr (HANDS_IN &&
+                    EXCLUSIVE)  // while the source, which may be y, still has its last element
         if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
       store(y + at, count, warp, scanned);
-      if constexpr (!EXCLUSIVE)
+      if constexpr (HANDS_IN && !EXCLUSIVE)
         if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
     }
   }
@@ -291,23 +275,23 @@ struct Scan {
         if (position<Shape>(warp, r) + i == count - 1) {
           T last = get<T>(scanned.row[r], i);
           if constexpr (EXCLUSIVE)
-            last = join<Op>(Seed<T>{last, shard.n > 1},
-                            convert<T>(x[Shape::REVERSE ? 0 : shard.n - 1]))
+            last = join<Op>(Seed<T>{last, shard.n > 1}, source.template item<T>(shard, shard.n - 1))
                        .value;
           publish(work.total, 0, last, work.launch);
         }
   }
 };
 
-// Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; SLOTS *
-// Slots::BYTES of dynamic shared memory. y may be x.
-template <class Op, class PartialOp, class Shape, int SLOTS, int HELPERS, bool EXCLUSIVE, class X,
-          class T, class Y>
-__device__ void scan(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
-                     const Workspace& work, const Offset<T>& offset) {
+// Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; SLOTS slots of
+// dynamic shared memory, as Source has them. y may be what the source reads.
+template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int HELPERS,
+          bool EXCLUSIVE, class Source, class T, class Y, class Segments = Whole>
+__device__ void scan(const Source& source, Y* y /* [n] */, const Shard& shard,
+                     const Workspace& work, const Offset<T>& offset,
+                     const Segments& segments = {}) {
   __shared__ Ring<T, Shape::WARPS, SLOTS> ring;
-  const Scan<Op, PartialOp, Shape, SLOTS, HELPERS, EXCLUSIVE, X, T, Y> scan{x,    y,      shard,
-                                                                            work, offset, ring};
+  const Scan<Op, PartialOp, Partial, Shape, SLOTS, HELPERS, EXCLUSIVE, Source, T, Y, Segments> scan{
+      source, y, shard, work, offset, segments, ring};
   scan.run();
 }
 

@@ -10,11 +10,37 @@
 
 namespace distscan {
 
-// The total of the stretch, whole in lane 0. Op runs in T, or in a type that holds any total of so
-// few elements.
-template <class Op, class X, class Shape>
-__device__ auto reduce_stretch(const Rows<X, Shape>& rows) {
-  using T = typename Op::Type;
+// Whether any grouping of the running values gives the same bits.
+template <class T>
+inline constexpr bool is_exact = is_integer<T>;
+
+// What comes behind what, where a shard is one segment; flagged.cuh has another.
+struct Whole {
+  template <class Op, class T>
+  __device__ Seed<T> behind(Seed<T> seed, T later) const {
+    return join<Op>(seed, later);
+  }
+  template <class Op, class T>
+  __device__ T closed(T total) const {
+    return total;
+  }
+  // What an item leaves to an exclusive scan.
+  template <class T>
+  __device__ T before(T all, T item) const {
+    return all;
+  }
+};
+
+// The value alone.
+template <class T>
+__device__ T bare(T x) {
+  return x;
+}
+
+// The total of the stretch, whole in lane 0. T may be a type that holds any total of so few
+// elements.
+template <class Op, class T, class X, class Shape>
+__device__ T reduce_stretch(const Rows<X, Shape>& rows) {
   T total = reduce<Op, T>(rows.row[0]);
   if constexpr (!Op::COMMUTATIVE) total = warp_reduce<Op>(total);
 #pragma unroll
@@ -25,13 +51,13 @@ __device__ auto reduce_stretch(const Rows<X, Shape>& rows) {
   return Op::COMMUTATIVE ? warp_reduce<Op>(total) : total;
 }
 
-// The scan of the stretch behind `seed`.
-// sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11 13 ...]
-template <class Op, class PartialOp, class T, class Y, bool EXCLUSIVE, class X, class Shape,
-          class Seeded>
-__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Seeded& seeded) {
-  using Partial = typename PartialOp::Type;
-
+// The scan of the stretch behind what `seeded` gives, which is asked for late. Totals of vectors
+// and rows run in Partial. sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11
+// 13 ...]
+template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
+          class Shape, class Segments, class Seeded>
+__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Segments& segments,
+                                       const Seeded& seeded) {
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
   Partial inclusive[Shape::ROWS];
 #pragma unroll
@@ -44,27 +70,30 @@ __device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Seeded&
 #pragma unroll
   for (int r = 0; r < Shape::ROWS; ++r) {
     const T earlier_lanes = convert<T>(shuffle_up(inclusive[r], 1));
-    const Seed<T> before = lane_index() > 0 ? join<Op>(seed, earlier_lanes) : seed;
+    const Seed<T> before =
+        lane_index() > 0 ? segments.template behind<Op>(seed, earlier_lanes) : seed;
     Seed<T> own;
     T value[Shape::ITEMS];
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
       const T item = convert<T>(get<Partial>(rows.row[r], i));
-      if constexpr (is_integer<T>) {
-        // Any grouping gives the same bits: item by item behind the seed is the shortest.
-        if constexpr (EXCLUSIVE) value[i] = i == 0 ? before.value : own.value;
-        own = join<Op>(i == 0 ? before : own, item);
+      if constexpr (is_exact<T>) {
+        // Item by item behind the seed is the shortest.
+        if constexpr (EXCLUSIVE)
+          value[i] = segments.before(i == 0 ? before.value : own.value, item);
+        own = segments.template behind<Op>(i == 0 ? before : own, item);
         if constexpr (!EXCLUSIVE) value[i] = own.value;
       } else {
         // From the vector's start: one rounding at the size of the seed, not one per item.
         if constexpr (EXCLUSIVE)
-          value[i] = i == 0 ? before.value : join<Op>(before, own.value).value;
+          value[i] = segments.before(
+              i == 0 ? before.value : segments.template behind<Op>(before, own.value).value, item);
         own = join<Op>(own, item);
-        if constexpr (!EXCLUSIVE) value[i] = join<Op>(before, own.value).value;
+        if constexpr (!EXCLUSIVE) value[i] = segments.template behind<Op>(before, own.value).value;
       }
     }
     scanned.row[r] = pack<Y>(value);
-    seed = join<Op>(seed, convert<T>(broadcast(inclusive[r], LANES - 1)));
+    seed = segments.template behind<Op>(seed, convert<T>(broadcast(inclusive[r], LANES - 1)));
   }
   return scanned;
 }

@@ -29,8 +29,11 @@ struct Shape {
   static constexpr bool REVERSE = REVERSE_;
 };
 
+// The largest power of 2 that divides a size.
+__device__ constexpr int power_of_2(int size) { return size & -size; }
+
 template <class T, int ITEMS>
-struct alignas(sizeof(T) * ITEMS) Vector {
+struct alignas(power_of_2(sizeof(T) * ITEMS)) Vector {
   T item[ITEMS];
 };
 
@@ -155,7 +158,13 @@ __device__ int place(int warp, int row) {
 
 template <int ITEMS, class T>
 __device__ bool is_aligned(const T* p) {
-  return reinterpret_cast<unsigned long long>(p) % sizeof(Vector<T, ITEMS>) == 0;
+  return reinterpret_cast<unsigned long long>(p) % alignof(Vector<T, ITEMS>) == 0;
+}
+
+// The vector at p, which is aligned for it.
+template <int ITEMS, class T>
+__device__ Vector<T, ITEMS> load_aligned(const T* p /* [ITEMS] */) {
+  return *reinterpret_cast<const Vector<T, ITEMS>*>(p);
 }
 
 // Load rows that begin at any element: each vector is joined from the two aligned ones that it

@@ -19,6 +19,7 @@ import numpy as np
 from distscan import dtypes, operators
 from distscan.backends import cuda, launches
 from distscan.errors import KernelError
+from distscan.forms import PLAIN
 
 LARGE = 1 << 30  # bytes
 BATCH, BATCH_BYTES = 32, 1 << 28  # calls between two events: so many, touching no more than that
@@ -141,7 +142,7 @@ def scan_policies(case: Case) -> Iterator[Any]:
     device = cp.cuda.Device()
     types = launches.running(case.op, case.types)
     processors = device.attributes["MultiProcessorCount"]
-    used = launches.scan_policy(types, device.compute_capability, LARGE, processors)
+    used = launches.scan_policy(types, PLAIN, device.compute_capability, LARGE, processors)
     yield used
     room = device.attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
     items = launches.per_vector(types.x, types.out)

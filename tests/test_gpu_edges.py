@@ -10,7 +10,7 @@ from mpi4py import MPI
 from test_order import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
 
 import distscan
-from distscan import dtypes, operators
+from distscan import dtypes, forms, operators
 from distscan.shards import bounds
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -45,7 +45,9 @@ def geometry(types, strategy):
         types = dtypes.Types(types.x, types.acc, types.acc)
     running = launches.running(operators.BUILTIN["sum"], types)
     processors = device.attributes["MultiProcessorCount"]
-    chosen = policy.scan_policy(running, device.compute_capability, 1 << 40, processors)
+    chosen = policy.scan_policy(
+        running, forms.PLAIN, device.compute_capability, 1 << 40, processors
+    )
     tile = chosen.threads * chosen.rows * launches.per_vector(running.x, running.out)
     return tile, processors, chosen.slots
 

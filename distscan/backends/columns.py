@@ -88,7 +88,9 @@ class Scan:
             words[at] = word
         self._start = self._kernel.memory[20 : 20 + size].view(types.acc)[:1]
 
-    def prepare(self, x: Any, y: Any) -> None:
+    waits = False  # it is not launched ahead of its offset
+
+    def prepare(self, x: Any, y: Any, heads: None = None) -> None:
         """Set all but what comes before the matrix."""
         self._launch = next_launch(self._launch)
         words = self._kernel.words
@@ -131,7 +133,7 @@ class Reduce:
         for at, word in enumerate(words, 1):
             self._kernel.words[at] = word
 
-    def __call__(self, x: Any, total: int) -> int:
+    def __call__(self, x: Any, total: int, heads: None = None) -> int:
         """Launch; the totals go to ``total`` [inner] on the GPU."""
         words = self._kernel.words
         words[0], words[11] = x.data.ptr, total

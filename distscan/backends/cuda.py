@@ -101,9 +101,9 @@ class SinglePass(_Steps):
         """Leave everything to ``seed``: nobody waits for the total."""
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
-        """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
-        if self.n > 0:
-            self._scan.prepare(self._checked(x, out), out)
+        """Scan ``x`` into ``out``, behind ``offset``."""
+        if self.n * self.form.outer > 0:
+            self._scan.prepare(self._checked(x, out), out, heads)
             self._scan.launch(self._behind(offset))
 
 
@@ -119,8 +119,6 @@ class ScanAdd(_Steps):
         textbook: TextbookPolicy | None = None,
     ) -> None:
         super().__init__(op, types, n, form)
-        if form.inner > 1:
-            raise NotImplementedError("strategy scan-add is for scans along the last axis")
         wide = Types(types.x, types.acc, types.acc)
         self._scan = launches.make_scan(op, wide, n, form, textbook)
         self._add = launches.Add(op, types, n, form)
@@ -133,7 +131,7 @@ class ScanAdd(_Steps):
         if self.n == 0:
             return None
         local = out if self._wide is None else self._wide
-        self._scan.prepare(self._checked(x, out), local, self._total.pointer)
+        self._scan.prepare(self._checked(x, out), local, total=self._total.pointer)
         return Total(self._total.wait(self._scan.launch(None)).astype(self.types.acc))
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
@@ -155,28 +153,36 @@ class ReduceScan(_Steps):
         textbook: TextbookPolicy | None = None,
     ) -> None:
         super().__init__(op, types, n, form)
-        self._x: Any = None
+        self._held: Any = None
         self._reduce: Any = (columns if form.inner > 1 else launches).Reduce(op, types, n, form)
         self._scan = _make_scan(op, types, n, form, textbook)
         acc = launches.running(op, types).acc
-        self._total: Any = columns.Row(acc, form.inner) if form.inner > 1 else HostTotal(acc)
+        self._total: Any = (
+            columns.Row(acc, form.inner)
+            if form.inner > 1
+            else HostTotal(launches.flagged(acc) if form.segmented else acc)
+        )
         self._waiting = 0  # the number of the launch that waits for the offset, or 0
-        # Offsets in a row that came too late. Only the fastest kernel for one row can wait.
-        self._too_late = _TOO_LATE if textbook or form.inner > 1 else 0
+        self._too_late = 0  # in a row
 
     def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> Total | None:
-        """Reduce ``x`` [n] to its total.
+        """Reduce ``x`` [n], of which ``heads`` [n] begin segments, to its total.
 
         With ``soon`` the scan is launched too: it fetches, and waits for the offset, which should
         come at once. Where that keeps coming too late, as on a GPU that ranks share, it is no more.
         """
         if self.n == 0:
             return None
-        self._x = x = self._checked(x, out)  # a copy must live until it is scanned
-        launch = self._reduce(x, self._total.pointer)
-        self._scan.prepare(x, out)  # while the GPU reduces
-        self._waiting = self._scan.launch_ahead() if soon and self._too_late < _TOO_LATE else 0
-        return Total(self._total.wait(launch).astype(self.types.acc))
+        x = self._checked(x, out)
+        self._held = x, heads  # copies must live until they are scanned
+        launch = self._reduce(x, self._total.pointer, heads)
+        self._scan.prepare(x, out, heads)  # while the GPU reduces
+        ahead = soon and self._scan.waits and self._too_late < _TOO_LATE
+        self._waiting = self._scan.launch_ahead() if ahead else 0
+        total = self._total.wait(launch)
+        if self.form.segmented:
+            return Total(total["value"].astype(self.types.acc), bool(total["head"]))
+        return Total(total.astype(self.types.acc))
 
     def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
@@ -188,7 +194,7 @@ class ReduceScan(_Steps):
             self._too_late = 0 if in_time else self._too_late + 1
         if not in_time:
             self._scan.launch(offset)
-        self._x = None
+        self._held = None
 
 
 def _make_scan(

@@ -40,10 +40,16 @@ def make_scan(
 ) -> "Scan":
     """The kernel that scans shards of ``n`` elements: a textbook's, or the fastest."""
     types = running(op, types)
-    cut = _production(types, n) if textbook is None else _textbook(types, textbook)
-    if textbook is not None and (form.exclusive or form.reverse):
-        raise NotImplementedError("block_scan= is for inclusive scans from the first element on")
-    return Scan(op, types, n, form, cut)
+    if textbook is None:
+        return Scan(op, types, n, form, _production(types, form.outer * n, form))
+    if form.exclusive or form.reverse or form.segmented or form.outer > 1:
+        raise NotImplementedError("block_scan= is for one inclusive scan from the first element on")
+    return Scan(op, types, n, form, _textbook(types, textbook))
+
+
+def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """``Flagged`` of kernels/flagged.cuh: a value, and whether a segment begins in it."""
+    return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
 
 
 class Cut(NamedTuple):
@@ -58,13 +64,21 @@ class Cut(NamedTuple):
     words: int = 1  # published per 4 bytes of a tile's total
 
 
-def _production(types: Types, n: int) -> Cut:
+def _production(types: Types, n: int, form: Form) -> Cut:
     """``kernels/scan.cuh``."""
-    chosen = scan_policy(types, cupy.cuda.Device().compute_capability, n, processors())
+    chosen = scan_policy(types, form, cupy.cuda.Device().compute_capability, n, processors())
     tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
-    shared = chosen.slots * (tile * types.x.itemsize + 16)
+    slot = tile * types.x.itemsize + 16
+    policy: dict[str, int | str] = chosen._asdict()
+    entry = "scan"
+    if form.segmented or form.outer > 1:
+        entry = "scan_segments" if form.segmented else "scan_rows"
+        policy["first"] = str(form.first is not None).lower()
+    if form.segmented:
+        slot += tile + 16
+    shared = chosen.slots * slot
     threads = chosen.threads + chosen.helpers * _LANES
-    return Cut("scan", chosen._asdict(), tile, threads, shared, processors())
+    return Cut(entry, policy, tile, threads, shared, processors())
 
 
 def _textbook(types: Types, chosen: TextbookPolicy) -> Cut:
@@ -77,44 +91,78 @@ def _textbook(types: Types, chosen: TextbookPolicy) -> Cut:
 
 
 class Scan:
-    """A kernel that scans a shard in one pass."""
+    """A kernel that scans a shard in one pass: ``scan``, ``scan_segments`` or ``scan_rows``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form, cut: Cut) -> None:
+        rows, n = form.outer > 1, form.outer * n
         self._n, self._launch, self._tile, self._blocks = n, 0, cut.tile, cut.blocks
         self._reverse = form.reverse
-        stride = n // self._tile + 2
-        self._totals = cupy.zeros((cut.words * -(-types.acc.itemsize // 4), stride), np.uint64)
-        self._drawn = cupy.zeros(1, np.uint32)
         size = -(-types.acc.itemsize // 8)
-        self._kernel = Kernel(
-            cut.entry,
-            definitions(op, types, form, **cut.policy),
-            [1, 1, 3, 6, size, 1, 3],  # x, y, shard, work, offset, has_offset, mail
-            cut.threads,
-            cut.shared,
-        )
-        words = self._kernel.words
-        words[2] = n
-        words[5], words[6] = self._totals.data.ptr, stride
-        words[8], words[9] = 1, self._drawn.data.ptr
-        self._offset = self._kernel.memory[11 : 11 + size].view(types.acc)[:1]
-        self._has_offset = 11 + size
+        parameters = {
+            "x": 1,
+            "heads": 1 * form.segmented,
+            "row": 3 * rows,
+            "y": 1,
+            "shard": 3,
+            "work": 6,
+            "offset": size * (not rows),
+            "has_offset": 1 * (not rows),
+            "first": size * (form.segmented or rows),
+            "mail": 3 * (not form.segmented and not rows),
+        }
+        given = definitions(op, types, form, **cut.policy)
+        sizes = [size for size in parameters.values() if size > 0]
+        self._kernel = Kernel(cut.entry, given, sizes, cut.threads, cut.shared)
+        ends = np.cumsum([*parameters.values()]).tolist()
+        self._at = dict(zip(parameters, [0, *ends[:-1]], strict=True))
+        words, work = self._kernel.words, self._at["work"]
+        words[self._at["shard"]] = n
+        total = flagged(types.acc) if form.segmented or rows else types.acc
+        stride = n // self._tile + 2
+        self._totals = cupy.zeros((cut.words * -(-total.itemsize // 4), stride), np.uint64)
+        self._drawn = cupy.zeros(1, np.uint32)
+        words[work], words[work + 1] = self._totals.data.ptr, stride
+        words[work + 3], words[work + 4] = 1, self._drawn.data.ptr
+        #: Whether it can be launched ahead of its offset.
+        self.waits = cut.entry == "scan"
         self.mail = HostOffset(types.acc)
+        # Rows come behind nothing but ``first``.
+        self._offset = None if rows else self._value("offset", types.acc)
+        if form.first is not None and parameters["first"]:
+            self._value("first", types.acc)[0] = form.first
+        if rows and n > 0:
+            self._set_row(n // form.outer)
 
-    def prepare(self, x: Any, y: Any, total: int = 0) -> None:
+    def _value(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """One parameter of type ``dtype``."""
+        at = self._at[name]
+        return self._kernel.memory[at : at - (-dtype.itemsize // 8)].view(dtype)[:1]
+
+    def _set_row(self, length: int) -> None:
+        """Set what ``RowLength`` of kernels/headed.cuh holds."""
+        at, words = self._at["row"], self._kernel.words
+        words[at], words[at + 1] = length, min((1 << 64) // length, (1 << 64) - 1)
+        words[at + 2] = sum(1 << i for i in range(0, 32, length))
+
+    def prepare(self, x: Any, y: Any, heads: Any = None, total: int = 0) -> None:
         """Set all but the offset; the last value goes to ``total`` unless that is null."""
         head = head_of(y, self._n, reverse=self._reverse)
         tiles = (head > 0) + -(-(self._n - head) // self._tile)
         self._grid = min(tiles, self._blocks)
-        words = self._kernel.words
-        words[0], words[1], words[3], words[4] = x.data.ptr, y.data.ptr, head, tiles
-        words[7] = total
+        words, at = self._kernel.words, self._at
+        shard, work = at["shard"], at["work"]
+        words[0], words[at["y"]] = x.data.ptr, y.data.ptr
+        if heads is not None:
+            words[at["heads"]] = heads.data.ptr
+        words[shard + 1], words[shard + 2] = head, tiles
+        words[work + 2] = total
 
     def launch(self, offset: NDArray[Any] | None) -> int:
         """Launch; return the launch's number, which comes with the last value."""
-        self._kernel.words[self._has_offset] = offset is not None
-        if offset is not None:
-            self._offset[0] = offset
+        if self._offset is not None:
+            self._kernel.words[self._at["has_offset"]] = offset is not None
+            if offset is not None:
+                self._offset[0] = offset
         return self._launched(0, 0, 0)
 
     def launch_ahead(self) -> int:
@@ -125,8 +173,9 @@ class Scan:
     def _launched(self, *mail: int) -> int:
         self._launch = next_launch(self._launch)
         words = self._kernel.words
-        words[10] = self._launch
-        words[-3], words[-2], words[-1] = mail
+        words[self._at["work"] + 5] = self._launch
+        if self.waits:
+            words[-3], words[-2], words[-1] = mail
         self._kernel.launch(self._grid)
         return self._launch
 
@@ -137,30 +186,41 @@ class Reduce:
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         types = running(op, types)
         chosen = reduce_policy(op, types, cupy.cuda.Device().compute_capability)
-        form = Form(reverse=form.reverse)  # all that its kernel depends on
+        form = Form(reverse=form.reverse, segmented=form.segmented)  # its kernel needs no more
         self._reverse = form.reverse
         self._step = _LANES * chosen.rows * per_vector(types.x)
         self._n, self._launch, self._blocks = n, 0, chosen.blocks * processors()
-        self._totals = cupy.empty((2 * self._blocks, types.acc.itemsize), np.uint8)
+        total = flagged(types.acc) if form.segmented else types.acc
+        self._totals = cupy.empty(2 * self._blocks * total.itemsize, np.uint8)
         self._arrived = cupy.zeros(1, np.uint32)
         self._kernel = Kernel(
-            "reduce",
+            "reduce_segments" if form.segmented else "reduce",
             definitions(op, types, form, **chosen._asdict()),
-            [1, 1, 1, 1, 1, 1, 2, 1],  # x, n, head, cached, totals, arrived, total, launch
+            # x, heads, n, head, cached, totals, arrived, total, launch
+            [1, *[1] * form.segmented, 1, 1, 1, 1, 1, 2, 1],
             chosen.threads,
         )
-        self._kernel.words[1] = n
-        self._kernel.words[3] = _CACHED // types.x.itemsize
-        self._kernel.words[4] = self._totals.data.ptr
-        self._kernel.words[5] = self._arrived.data.ptr
-        self._kernel.words[7] = 1
+        self._at = 1 + form.segmented  # of n and what follows
+        words = self._kernel.words
+        words[self._at] = n
+        words[self._at + 2] = _CACHED // (types.x.itemsize + form.segmented)
+        words[self._at + 3] = self._totals.data.ptr
+        words[self._at + 4] = self._arrived.data.ptr
+        words[self._at + 6] = 1
 
-    def __call__(self, x: Any, total: int) -> int:
+    def __call__(self, x: Any, total: int, heads: Any = None) -> int:
         """Launch; return the launch's number, which comes with the shard's total at ``total``."""
         head = head_of(x, self._n, reverse=self._reverse)
         self._launch = next_launch(self._launch)
-        words = self._kernel.words
-        words[0], words[2], words[6], words[8] = x.data.ptr, head, total, self._launch
+        words, at = self._kernel.words, self._at
+        words[0], words[at + 1], words[at + 5], words[at + 7] = (
+            x.data.ptr,
+            head,
+            total,
+            self._launch,
+        )
+        if heads is not None:
+            words[1] = heads.data.ptr
         self._kernel.launch(max(1, min(-(-(self._n - head) // self._step), self._blocks)))
         return self._launch
 

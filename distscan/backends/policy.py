@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..dtypes import Types
+from ..forms import Form
 from ..operators import Operator
 
 # What one block may have of shared memory, in KiB, by compute capability (CUDA C++ Programming
@@ -51,7 +52,7 @@ class ReducePolicy(NamedTuple):
 ADD_THREADS = 256  # a vector each: a copy in this form runs at the speed of the driver's
 
 
-def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
+def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) -> ScanPolicy:
     """Choose for ``n`` elements on a GPU of ``arch``, a compute capability such as "90".
 
     sm_90, 1 GiB, policy (256, 6, 9, 7): float32 533 us, float64 532, complex64 530, uint16 min 538;
@@ -67,11 +68,18 @@ def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
     # run in 32 bits is held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
     room = 64 if not packed else 80 if arch in _SHARED else 24
+    most = 8 if widening > 1 else 6
+    if types.acc.itemsize < 4 and (form.exclusive or form.reverse):
+        room = 32  # a register holds one byte
+    running = types.acc.itemsize
+    if form.segmented or form.outer > 1:  # flags beside the values
+        room, most = min(room, 64 if packed else 48), 6
+        running += max(types.acc.alignment, 4)
     words = items * max(types.acc.itemsize // 4, 1)
-    rows = min(8 if widening > 1 else 6, room // words)
+    rows = min(most, room // words)
     threads = 384 if widening >= 8 and arch in _SHARED else 256
-    row = threads * items * types.x.itemsize  # bytes
-    beside = 96 + (threads // 16 + 2) * types.acc.itemsize  # barriers and totals of a slot
+    row = threads * items * (types.x.itemsize + form.segmented)  # bytes; a flag is one
+    beside = 112 + (threads // 16 + 2) * running  # barriers and totals of a slot
 
     def slots(rows: int) -> int:
         return int(min(shared // (row * rows + beside), 12))
@@ -88,7 +96,7 @@ def scan_policy(types: Types, arch: str, n: int, processors: int) -> ScanPolicy:
         if rows == 6 and words <= 4 and arch in _SHARED:
             choice.add(8)  # 2^20 float32: one tile for each of 132 multiprocessors
         rows = min(choice, key=lambda r: (rounds(r) * r, -r))
-    return ScanPolicy(threads, rows, slots(rows), 8 if types.acc.itemsize > 8 else 7)
+    return ScanPolicy(threads, rows, slots(rows), helpers=8 if running > 8 else 7)
 
 
 def reduce_policy(op: Operator, types: Types, arch: str) -> ReducePolicy:

@@ -1,0 +1,215 @@
+// Segments: a scan that begins anew at every item that is a head.
+//
+// The running value becomes a pair: a value, and whether a segment begins in what it combines. A
+// head cuts off all that comes before it:
+//
+//   (a, f) then (b, false) -> (a op b, f)          (a, f) then (b, true) -> (b, true)
+//
+// Pairs combine as values do, so all that reduces, shuffles and gathers totals takes them as they
+// are; among the lanes of a warp, flags travel by a vote instead of shuffles. What a part comes
+// behind is no pair but a value: of what precedes it up to the last head, and from a head on what
+// every segment starts behind.
+#pragma once
+
+#include "stretch.cuh"
+
+namespace distscan {
+
+template <class T>
+struct Flagged {
+  T value;
+  unsigned head;  // not 0: yes
+};
+
+template <class Operator>
+struct Segmented {
+  using Op = Operator;
+  static constexpr bool COMMUTATIVE = false;
+
+  template <class T>
+  __device__ static Flagged<T> combine(Flagged<T> a, Flagged<T> b) {
+    return {b.head ? b.value : Op::combine(a.value, b.value), a.head | b.head};
+  }
+};
+
+template <class T>
+inline constexpr bool is_exact<Flagged<T>> = is_exact<T>;
+
+// ---- One lane's items -----------------------------------------------------------------------
+
+// An element that may be a head.
+template <class X>
+struct Headed {
+  X item;
+  bool head;
+};
+
+template <class T, class X>
+struct Convert<Flagged<T>, Headed<X>> {
+  __device__ static Flagged<T> apply(Headed<X> from) { return {convert<T>(from.item), from.head}; }
+};
+
+// A vector of them, loaded apart. Bit i of heads is set where item i is one.
+template <class X, int ITEMS>
+struct Vector<Headed<X>, ITEMS> {
+  Vector<X, ITEMS> items;
+  unsigned heads;
+};
+
+// Item i as a To, which is Flagged.
+template <class To, class X, int ITEMS>
+__device__ To get(const Vector<Headed<X>, ITEMS>& vector, int i) {
+  // Not as an expression: of many bits at once, ptxas would make more predicates than there are.
+  unsigned head;
+  asm("and.b32 %0, %1, %2;" : "=r"(head) : "r"(vector.heads), "r"(1u << i));
+  return {get<decltype(To::value)>(vector.items, i), head};
+}
+
+// The vector of some values, converted.
+template <class T, int ITEMS, class From>
+__device__ Vector<T, ITEMS> pack(const Flagged<From> (&flagged)[ITEMS]) {
+  From value[ITEMS];
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) value[i] = flagged[i].value;
+  return pack<T>(value);
+}
+
+template <class T>
+__device__ T bare(Flagged<T> x) {
+  return x.value;
+}
+
+// The bits of ITEMS flags, a byte each. [1 0 0 1] -> 0b1001
+template <int ITEMS>
+__device__ unsigned bits(const Vector<unsigned char, ITEMS>& flags) {
+  unsigned found = 0;
+  if constexpr (is_packed<unsigned char, ITEMS>) {
+    const auto& words = reinterpret_cast<const Packed<unsigned char, ITEMS>&>(flags);
+#pragma unroll
+    for (int w = 0; w < ITEMS / 4; ++w)  // four bytes' lowest bits side by side, at the top
+      found |= ((words.word[w] & 0x01010101u) * 0x01020408u >> 24) << 4 * w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) found |= (flags.item[i] & 1u) << i;
+  }
+  return found;
+}
+
+template <class X, int ITEMS>
+__device__ Vector<Headed<X>, ITEMS> flip(const Vector<Headed<X>, ITEMS>& vector) {
+  return {flip(vector.items), __brev(vector.heads) >> (32 - ITEMS)};
+}
+
+// Elements in global memory, and beside them a flag for each that is a head.
+template <class X>
+struct FlaggedPointer {
+  const X* x;
+  const unsigned char* heads;
+
+  __device__ FlaggedPointer operator+(int64 i) const { return {x + i, heads + i}; }
+  __device__ FlaggedPointer operator-(int64 i) const { return {x - i, heads - i}; }
+  __device__ Headed<X> operator[](int64 i) const { return {x[i], heads[i] != 0}; }
+};
+
+template <int ITEMS, class X>
+__device__ bool is_aligned(FlaggedPointer<X> p) {
+  return is_aligned<ITEMS>(p.x);
+}
+
+// Flags have an alignment of their own.
+template <int ITEMS, class X>
+__device__ Vector<Headed<X>, ITEMS> load_aligned(FlaggedPointer<X> p) {
+  Vector<unsigned char, ITEMS> flags;
+  if (is_aligned<ITEMS>(p.heads)) {
+    flags = load_aligned<ITEMS>(p.heads);
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) flags.item[i] = p.heads[i];
+  }
+  return {load_aligned<ITEMS>(p.x), bits(flags)};
+}
+
+// ---- One warp --------------------------------------------------------------------------------
+
+template <class T>
+__device__ Flagged<T> shuffle_up(Flagged<T> x, int distance) {
+  const unsigned heads = __ballot_sync(EVERY_LANE, x.head != 0);
+  const int from = lane_index() < distance ? lane_index() : lane_index() - distance;
+  return {shuffle_up(x.value, distance), heads >> from & 1};
+}
+
+template <class T>
+__device__ Flagged<T> broadcast(Flagged<T> x, int lane) {
+  const unsigned heads = __ballot_sync(EVERY_LANE, x.head != 0);
+  return {broadcast(x.value, lane), heads >> lane & 1};
+}
+
+// As for values; a lane takes nothing from before the last head.
+template <class Op, int WIDTH = LANES, class T>
+__device__ Flagged<T> warp_scan(Flagged<T> x) {
+  const unsigned up_to_here = EVERY_LANE >> (LANES - 1 - lane_index());
+  const unsigned heads = __ballot_sync(EVERY_LANE, x.head != 0) & up_to_here;
+  const int reach = lane_index() - (LANES - 1 - __clz(heads | 1));  // lanes of its own segment
+#pragma unroll
+  for (int distance = 1; distance < WIDTH; distance *= 2) {
+    const T earlier = shuffle_up(x.value, distance);
+    if (distance <= reach) x.value = Op::Op::combine(earlier, x.value);
+  }
+  return {x.value, heads};
+}
+
+template <class Op, class T>
+__device__ Flagged<T> warp_reduce(Flagged<T> x, int count = LANES) {
+  const unsigned heads = __ballot_sync(EVERY_LANE, x.head != 0 && lane_index() < count);
+  const int last = LANES - 1 - __clz(heads | 1);
+#pragma unroll
+  for (int distance = 1; distance < LANES; distance *= 2) {
+    const T later = shuffle_down(x.value, distance);
+    const int from = lane_index() + distance;
+    if (from < count) x.value = from <= last ? later : Op::Op::combine(x.value, later);
+  }
+  return {x.value, heads};
+}
+
+// The combination of one lane's vector, in one flag for all.
+template <class Op, class T, class X, int ITEMS>
+__device__ T reduce(const Vector<Headed<X>, ITEMS>& vector) {
+  T total = get<T>(vector, 0);
+#pragma unroll
+  for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, get<T>(vector, i));
+  total.head = vector.heads;
+  return total;
+}
+
+// ---- What comes behind what ------------------------------------------------------------------
+
+// In place of `Whole`: `first` is what every segment starts behind, if FIRST; then there is
+// something before the shard too, itself or more.
+template <class T, bool FIRST>
+struct Segments {
+  using Pair = Flagged<T>;
+  T first;
+
+  template <class Op>
+  __device__ Seed<Pair> behind(Seed<Pair> seed, Pair later) const {
+    T value;
+    if constexpr (FIRST)
+      value = Op::Op::combine(later.head ? first : seed.value.value, later.value);
+    else
+      value =
+          later.head || !seed.some ? later.value : Op::Op::combine(seed.value.value, later.value);
+    return {{value, 0}, true};
+  }
+  // What a part comes behind, by the total of all before it.
+  template <class Op>
+  __device__ Pair closed(Pair total) const {
+    if (FIRST && total.head != 0) total.value = Op::Op::combine(first, total.value);
+    return {total.value, 0};
+  }
+  // What an item leaves to an exclusive scan.
+  __device__ Pair before(Pair all, Pair item) const {
+    return {FIRST && item.head ? first : all.value, 0};
+  }
+};
+
+}  // namespace distscan

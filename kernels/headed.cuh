@@ -1,0 +1,109 @@
+// Where segments begin: at the flags that lie beside the elements, or at every row's start.
+#pragma once
+
+#include "flagged.cuh"
+#include "items.cuh"
+
+namespace distscan {
+
+// Elements with a flag each.
+template <class Shape, class X>
+struct FlaggedItems {
+  static constexpr int FETCHES = 2;
+  static constexpr int OFFSET = SLOT_BYTES<Shape, X>;
+  static constexpr int STRIDE = OFFSET + SLOT_BYTES<Shape, unsigned char>;
+  using Own = X;
+
+  Items<Shape, X, STRIDE> items;
+  Items<Shape, unsigned char, STRIDE, OFFSET> flags;
+
+  __device__ void fetch(int slot, const Shard& shard, int64 tile, Barrier& full) const {
+    items.fetch(slot, shard, tile, full);
+    flags.fetch(slot, shard, tile, full);
+  }
+  struct Tile {
+    typename Items<Shape, X, STRIDE>::Tile items;
+    typename Items<Shape, unsigned char, STRIDE, OFFSET>::Tile flags;
+
+    template <class Cut>
+    __device__ Rows<Headed<X>, Cut> load(int warp) const {
+      const auto item_rows = items.template load<Cut>(warp);
+      const auto flag_rows = flags.template load<Cut>(warp);
+      Rows<Headed<X>, Cut> rows;
+#pragma unroll
+      for (int r = 0; r < Cut::ROWS; ++r) rows.row[r] = {item_rows.row[r], bits(flag_rows.row[r])};
+      return rows;
+    }
+  };
+  __device__ Tile tile(int slot, const Shard& shard, int64 at) const {
+    return {items.tile(slot, shard, at), flags.tile(slot, shard, at)};
+  }
+  template <class T>
+  __device__ T item(const Shard& shard, int64 i) const {
+    return {items.template item<decltype(T::value)>(shard, i), flags.template item<bool>(shard, i)};
+  }
+};
+
+// How the elements of a shard fall into rows.
+struct RowLength {
+  int64 length;
+  unsigned long long reciprocal;  // 2^64 / length, rounded down; 2^64 - 1 of 1
+  unsigned starts;                // bit i is set where i is a multiple of length
+
+  // i % length, of i >= 0; the quotient may come out one too small.
+  __device__ int64 rest(int64 i) const {
+    const int64 rest = i - static_cast<int64>(__umul64hi(i, reciprocal)) * length;
+    return rest < length ? rest : rest - length;
+  }
+};
+
+// Elements of rows, one behind the other, whose starts are the heads.
+template <class Shape, class X>
+struct RowItems {
+  static constexpr int FETCHES = 1;
+  static constexpr int STRIDE = SLOT_BYTES<Shape, X>;
+  using Own = X;
+
+  Items<Shape, X> items;
+  RowLength row;
+
+  __device__ void fetch(int slot, const Shard& shard, int64 tile, Barrier& full) const {
+    items.fetch(slot, shard, tile, full);
+  }
+  struct Tile {
+    typename Items<Shape, X>::Tile items;
+    unsigned starts;
+    int length;  // 2^30 stands in for more, against which a tile is small
+    int head;    // the first at or behind the tile's start, counted from there
+
+    template <class Cut>
+    __device__ Rows<Headed<X>, Cut> load(int warp) const {
+      const auto item_rows = items.template load<Cut>(warp);
+      const int step = Cut::ROW % length;
+      int next = (head - position<Cut>(warp, 0)) % length;
+      if (next < 0) next += length;
+      Rows<Headed<X>, Cut> rows;
+#pragma unroll
+      for (int r = 0; r < Cut::ROWS; ++r) {
+        rows.row[r] = {item_rows.row[r], next < Cut::ITEMS ? starts << next : 0};
+        next -= step;
+        if (next < 0) next += length;
+      }
+      return rows;
+    }
+  };
+  __device__ Tile tile(int slot, const Shard& shard, int64 at) const {
+    constexpr int64 MOST = 1 << 30;
+    const int64 rest = row.rest(Shape::REVERSE ? shard.n - at - Shape::SIZE : at);
+    const int64 left = rest > 0 ? row.length - rest : 0;
+    return {items.tile(slot, shard, at), row.starts,
+            static_cast<int>(row.length < MOST ? row.length : MOST),
+            static_cast<int>(left < MOST ? left : MOST)};
+  }
+  template <class T>
+  __device__ T item(const Shard& shard, int64 i) const {
+    return convert<T>(Headed<X>{items.template item<X>(shard, i), row.rest(i) == 0});
+  }
+};
+
+}  // namespace distscan

@@ -1,0 +1,64 @@
+// What a scan reads: the items of a shard, fetched tile by tile to the slots of a ring.
+#pragma once
+
+#include "fetch.cuh"
+#include "shard.cuh"
+
+namespace distscan {
+
+// The slots of a ring of tiles, in dynamic shared memory: STRIDE bytes apart, these from OFFSET on.
+template <class Shape, class X, int STRIDE, int OFFSET>
+struct Slots {
+  __device__ static unsigned char* bytes(int slot) {
+    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][STRIDE]
+    return slots + slot * STRIDE + OFFSET;
+  }
+  // Where the tile at x + at lies in a slot that it was fetched into.
+  __device__ static const X* items(int slot, const X* x, int64 at) {
+    return reinterpret_cast<const X*>(bytes(slot) + phase(x + at));
+  }
+  // Where to fetch what exists of it; before x, that is where it sticks out, nothing does.
+  __device__ static unsigned char* room(int slot, const X* x, int64 at) {
+    if (!Shape::REVERSE || at >= 0) return bytes(slot);
+    return bytes(slot) + -at * sizeof(X) + phase(x + at) - phase(x);
+  }
+};
+
+// What one tile takes of a slot: whole vectors, of which the first and the last stick out.
+template <class Shape, class X>
+constexpr int SLOT_BYTES = Shape::SIZE * sizeof(X) + 16;
+
+// The elements of x, as they stand.
+template <class Shape, class X, int STRIDE = SLOT_BYTES<Shape, X>, int OFFSET = 0>
+struct Items {
+  static constexpr int FETCHES = 1;  // per tile
+  using Own = X;
+  using Slots = distscan::Slots<Shape, X, STRIDE, OFFSET>;
+
+  const X* x;  // [n]
+
+  __device__ void fetch(int slot, const Shard& shard, int64 tile, Barrier& full) const {
+    distscan::fetch(Slots::room(slot, x, shard.at<Shape>(tile)), x, shard.n,
+                    shard.from<Shape>(tile), shard.to<Shape>(tile), full);
+  }
+  // The tile that lies at x + at, in its slot.
+  struct Tile {
+    const X* p;
+
+    // One lane's items of a warp's stretch, in the order of the scan, with Cut's rows.
+    template <class Cut>
+    __device__ Rows<X, Cut> load(int warp) const {
+      return distscan::load<Cut>(p, warp);
+    }
+  };
+  __device__ Tile tile(int slot, const Shard& shard, int64 at) const {
+    return {Slots::items(slot, x, at)};
+  }
+  // Element i in the order of the scan.
+  template <class T>
+  __device__ T item(const Shard& shard, int64 i) const {
+    return convert<T>(x[Shape::REVERSE ? shard.n - 1 - i : i]);
+  }
+};
+
+}  // namespace distscan

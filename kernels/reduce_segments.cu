@@ -1,0 +1,16 @@
+// The kernel that reduces a shard of segments: whether it has a head, and the total from its last
+// head on.
+#include "flagged.cuh"
+#include "given.cuh"
+#include "reduce.cuh"
+
+namespace distscan {
+
+DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
+distscan_reduce_segments(const X* x, const unsigned char* heads, int64 n, int64 head, int64 cached,
+                         Flagged<T>* totals, unsigned* arrived, Totals total, unsigned launch) {
+  reduce<Segmented<Op>, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X>(), REVERSE>>(
+      FlaggedPointer<X>{x, heads}, n, head, cached, totals, arrived, total, launch);
+}
+
+}  // namespace distscan

@@ -1,0 +1,19 @@
+// The kernel that scans rows, one behind the other in memory, each on its own.
+#include "given.cuh"
+#include "headed.cuh"
+#include "scan.cuh"
+
+namespace distscan {
+
+using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
+
+DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_HELPERS * LANES, 1)
+distscan_scan_rows(const X* x, RowLength row, Out* y, Shard shard, Workspace work, T first) {
+  using Source = RowItems<ScanShape, X>;
+  using Pairs = Segmented<Op>;
+  scan<Pairs, Pairs, Flagged<T>, ScanShape, DISTSCAN_SLOTS, DISTSCAN_HELPERS, EXCLUSIVE>(
+      Source{{x}, row}, y, shard, work, Offset<Flagged<T>>{{{first, 0}, true}, {}},
+      Segments<T, DISTSCAN_FIRST>{first});
+}
+
+}  // namespace distscan

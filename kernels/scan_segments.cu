@@ -1,0 +1,21 @@
+// The kernel that scans a shard of segments, behind the offset of all earlier ranks if there is
+// one. heads[i] says whether element i is its segment's first in the order of the scan.
+#include "given.cuh"
+#include "headed.cuh"
+#include "scan.cuh"
+
+namespace distscan {
+
+using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
+
+DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_HELPERS * LANES, 1)
+distscan_scan_segments(const X* x, const unsigned char* heads, Out* y, Shard shard, Workspace work,
+                       T offset, bool has_offset, T first) {
+  using Source = FlaggedItems<ScanShape, X>;
+  using Pairs = Segmented<Op>;
+  scan<Pairs, Pairs, Flagged<T>, ScanShape, DISTSCAN_SLOTS, DISTSCAN_HELPERS, EXCLUSIVE>(
+      Source{{x}, {heads}}, y, shard, work, Offset<Flagged<T>>{{{offset, 0}, has_offset}, {}},
+      Segments<T, DISTSCAN_FIRST>{first});
+}
+
+}  // namespace distscan
