@@ -1,6 +1,7 @@
 """The scan of data spread over ranks: the whole algorithm on one screen."""
 
 from collections.abc import Callable
+from operator import index
 from time import perf_counter
 from typing import Any
 
@@ -112,7 +113,7 @@ def scan(
                 array.dtype,
                 arrays.gpu(array),
                 operator,
-                axis=axis,
+                axis=None if axis is None else index(axis),
                 exclusive=bool(exclusive),
                 initial=initial_bytes(initial, operator, array.dtype, **types),
                 reverse=bool(reverse),

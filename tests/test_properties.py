@@ -22,7 +22,7 @@ from test_order import COMPOSE, HALVES, maps
 import distscan
 from distscan.operators import BUILTIN
 
-EXAMPLES = int(os.environ.get("DISTSCAN_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("DISTSCAN_EXAMPLES", "200"))
 OPS = BUILTIN | {"compose": COMPOSE, "halves": HALVES}
 MAPS = {"compose": 32, "halves": 16}  # bits each way
 TYPES = {
@@ -37,6 +37,7 @@ LAYOUTS = ["contiguous", "Fortran", "every second", "backwards", "byte-swapped",
 
 lengths = st.one_of(
     st.tuples(st.integers(0, 40)),
+    st.tuples(st.integers(0, 400)),
     st.tuples(st.sampled_from([8191, 8192, 8193, 16400])),
     st.tuples(*[st.integers(0, 9)] * 2),
     st.tuples(*[st.integers(0, 5)] * 3),
@@ -48,9 +49,9 @@ lengths = st.one_of(
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     """Draw one call: all that a rank must know to make its part of it."""
     shape, op = draw(lengths), draw(st.sampled_from(sorted(OPS)))
-    axis = draw(st.sampled_from([None, *range(-len(shape), len(shape))]))
+    axis = draw(st.sampled_from([None] * 3 * len(shape) + [*range(-len(shape), len(shape))]))
     across = axis is None or axis % len(shape) == 0
-    segments = draw(st.sampled_from([None, None, "flags", "keys"])) if axis is None else None
+    segments = draw(st.sampled_from([None, "flags", "keys"])) if axis is None else None
     strategies = ["auto", "reduce-scan"]
     strategies += ["scan-add"] * (segments is None)
     strategies += ["single-pass"] * (MPI.COMM_WORLD.size == 1 or not across)
@@ -58,7 +59,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "seed": draw(st.integers(0, 99999)),
         "shape": shape,
-        "cuts": sorted(draw(st.lists(st.integers(0, shape[0]), min_size=_EDGES, max_size=_EDGES))),
+        "cuts": draw(_cuts(shape[0])),
         "type": code,
         "op": op,
         "dtype": draw(st.sampled_from([None, *_accumulating(op, code)])),
@@ -67,14 +68,20 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "initial": draw(st.booleans()),
         "reverse": draw(st.booleans()),
         "segments": segments,
-        "density": draw(st.sampled_from([0, 0.001, 0.05, 0.5, 1])),
+        "density": draw(st.sampled_from([0, 0.01, 0.05, 0.5, 1])),
         "layout": draw(st.sampled_from(LAYOUTS)),
         "strategy": draw(st.sampled_from(strategies)),
         "call": draw(st.sampled_from(["scan", "scan", "out", "in place", "plan", "start"])),
     }
 
 
-_EDGES = MPI.COMM_WORLD.size - 1
+@st.composite
+def _cuts(draw: st.DrawFn, n: int) -> list[int]:
+    """Draw where one rank's shard ends and the next one's begins: evenly, or at random."""
+    size = MPI.COMM_WORLD.size
+    if draw(st.booleans()):
+        return [n * rank // size for rank in range(1, size)]
+    return sorted(draw(st.lists(st.integers(0, n), min_size=size - 1, max_size=size - 1)))
 
 
 def _accumulating(op: str, code: str) -> list[str]:

@@ -13,7 +13,7 @@ from ..shards import chunks
 # and to keep chains of roundings short. 2^25 float32 on a core: 8192 343 ms, 4096 456, 16384 327.
 CHUNK = 8192
 _WIDTH = 1024  # columns of a chunk: whole cache lines, and enough for one NumPy call
-_FEW = 16  # steps along n in a chunk up to which a call per step is faster than accumulate
+_FEW = 16  # steps along n, or columns, up to which a call for each is faster than one for all
 
 Part = tuple[slice, slice, slice]
 
@@ -94,9 +94,12 @@ def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
 def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
     """Combine one chunk [n, inner]: x[0] op ... op x[-1], in type ``acc``."""
     if op.is_ufunc:
+        ufunc: Any = op.numpy
         with np.errstate(all="ignore"):
             # Behind the first element, not behind 0.0, which would make a sum of -0.0 into 0.0.
-            return op.numpy.reduce(x, 0, acc, initial=None)  # type: ignore[attr-defined]
+            if x.shape[1] > _FEW:
+                return ufunc.reduce(x, 0, acc, initial=None)
+            return np.array([ufunc.reduce(column, 0, acc, initial=None) for column in x.T], acc)
     # Any vectorised function: neighbours in pairs, an odd last one waits.
     x = x.astype(acc)
     while len(x) > 1:
@@ -107,17 +110,17 @@ def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
 
 def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
     """Scan one chunk [outer, n, inner] along n, in the type of ``out``."""
-    n = out.shape[1]
+    n, combine = out.shape[1], op.numpy if op.is_ufunc else op.combine
     wide = n <= _FEW or out.shape[2] >= _WIDTH // 4
-    if op.is_ufunc and not wide:
-        with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):
+        if op.is_ufunc and not wide:
             op.numpy.accumulate(x, 1, out.dtype, out)  # type: ignore[attr-defined]
-        return
-    store(x, out)
-    if wide:
-        for i in range(1, n):
-            op.combine(out[:, i - 1], out[:, i], out=out[:, i])
-        return
+            return
+        out[...] = x
+        if wide:
+            for i in range(1, n):
+                combine(out[:, i - 1], out[:, i], out=out[:, i])
+            return
     # Any vectorised function: log-step doubling (Hillis and Steele, 1986).
     step = 1
     while step < n:

@@ -1,4 +1,4 @@
-"""The segmented scan on NumPy arrays [n], in cache-sized chunks; no step for single elements."""
+"""The segmented scan on NumPy arrays [n], in cache-sized chunks; no call for single elements."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..operators import Operator
 from ..shards import chunks
 from .chunked import CHUNK, accumulate, store
 
-_FEW = 64  # segments in a chunk up to which a call for each is faster than doubling
+_FEW = 32  # segments in a chunk up to which a call for each is faster than tables
 
 
 def scan(
@@ -50,21 +50,22 @@ def scan(
 
 def _accumulate(op: Operator, piece: NDArray[Any], starts: NDArray[np.intp]) -> None:
     """Scan one chunk [n] in place; each of ``starts`` begins again with its own element."""
-    if starts.size <= _FEW:
-        for low, high in zip((0, *starts), (*starts, piece.size), strict=True):
-            if low < high:
-                part = piece[None, low:high, None]
-                accumulate(op, part, part)
+    begins = starts if starts.size and starts[0] == 0 else np.concatenate([[0], starts])
+    lengths = np.diff(begins, append=piece.size)
+    if begins.size <= _FEW:
+        for begin, length in zip(begins, lengths, strict=True):
+            part = piece[None, begin : begin + length, None]
+            accumulate(op, part, part)
         return
-    # Log-step doubling (Hillis and Steele, 1986) of those that are as far from their head.
-    index = np.arange(piece.size)
-    begins = np.zeros_like(index)
-    begins[starts] = starts
-    depth = index - np.maximum.accumulate(begins)
-    step = 1
-    while (index := index[depth[index] >= step]).size:
-        piece[index] = op.combine(piece[index - step], piece[index])
-        step *= 2
+    # Segments of 2, 3 to 4, 5 to 8, ... elements each fill the rows of one table.
+    width = np.exp2(np.ceil(np.log2(lengths))).astype(np.intp)
+    for columns in np.unique(width[width > 1]):
+        alike = width == columns
+        place = begins[alike, None] + np.arange(columns)
+        table = piece[np.minimum(place, piece.size - 1), None]
+        accumulate(op, table, table)
+        inside = np.arange(columns) < lengths[alike, None]
+        piece[place[inside]] = table[inside, 0]
 
 
 def _cast(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
