@@ -67,7 +67,8 @@ __device__ inline double log_of_one_plus(double x) { return log1p(exp(-x)); }
 // are, and a NaN spreads, by way of the difference.
 template <class Real>
 __device__ Real log_add_exp(Real a, Real b) {
-  const Real over = a == b ? 0 : a - b;
+  if (a == b) return a + static_cast<Real>(0.69314718055994530942);
+  const Real over = a - b;
   return (over > 0 ? a : b) + log_of_one_plus(fabs(over));
 }
 
