@@ -22,7 +22,7 @@ class Operator:
     numpy
         A ufunc, or any function of two arrays of one shape that combines them element by element.
         A ufunc's ``accumulate`` decides the types; any other function keeps that of the array,
-        which may be a structured one.
+        which may be a structured one of NumPy's; CuPy has none.
     cuda
         CUDA C++ that combines ``a`` (earlier) and ``b`` (later), both of type ``T``: an expression,
         or, where it contains ``return``, the body of a function. A structure's fields go by their

@@ -54,13 +54,22 @@ __device__ T minimum(T a, T b) {
   return is_nan(a) || less(a, b) ? a : b;
 }
 
+// log(1 + exp(-x)) for x >= 0. In float by the chip's own exponential and 2 artanh(s), a polynomial
+// for s up to 1/3: within 2e-7, where log1pf(expf(-x)) is within 1.1e-7 in twice as many steps.
+__device__ inline float log_of_one_plus(float x) {
+  const float e = __expf(-x), s = __fdividef(e, 2 + e), z = s * s;
+  const float series = 0.333332066f + z * (0.200108498f + z * (0.139995666f + z * 0.140122477f));
+  return 2 * s + 2 * s * z * series;
+}
+__device__ inline double log_of_one_plus(double x) { return log1p(exp(-x)); }
+
 // log(exp(a) + exp(b)) without overflow, as NumPy has it: infinities of one sign stay what they
 // are, and a NaN spreads, by way of the difference.
 template <class Real>
 __device__ Real log_add_exp(Real a, Real b) {
   if (a == b) return a + static_cast<Real>(0.69314718055994530942);
   const Real over = a - b;
-  return (over > 0 ? a : b) + log1p(exp(-fabs(over)));
+  return (over > 0 ? a : b) + log_of_one_plus(fabs(over));
 }
 
 }  // namespace distscan

@@ -76,9 +76,10 @@ class Case:
         if writes:
             self.out.view(np.uint8)[...] = 0xA5
             work(0)
-            if self.want is None:  # max and min: all others must be as the first
+            if self.want is None:  # for other operators all others must be as the first
                 self.want = self.out[0].copy()
-            if not bool((self.out[0] == self.want).all()):
+            rounds = self.op.name == "logaddexp"  # whatever is drawn
+            if not bool(cp.allclose(self.out[0], self.want, 1e-4 if rounds else 0, 0)):
                 return "wrong"
         time = median(work, self.calls)
         share = sum(dtype.itemsize for dtype in moved) * self.n / time / self.rate

@@ -6,7 +6,10 @@ from conftest import host
 from test_faults import everywhere
 
 import distscan
+from distscan import arrays
 from distscan.errors import DistscanError
+from distscan.local import make
+from distscan.scan import run
 
 # ---- words over the letters 0 to 15: the free monoid, whose operation is to join them ----------
 
@@ -207,6 +210,20 @@ def test_plans_of_structures(comm, cut, rng):
     shape = mine.stop - mine.start
     plan = distscan.Plan(comm, shape, PRINT, FINGERPRINTS, backend="cpu")
     np.testing.assert_array_equal(plan(x[mine]), printed(x)[mine])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [0, 1, 5, 33, 2049, 200001])
+def test_structures_in_memory_of_a_gpu(n, strategy, cp, cut, comm, rng):
+    """As linear_recurrence passes them to the kernels."""
+    x = digits(rng, n)
+    mine = x[cut(n)]
+    memory = cp.asarray(mine.view("u8").reshape(-1, 2))
+    plan = make(mine.shape, PRINT, cp.cuda.Device().id, FINGERPRINTS, strategy=strategy,
+                ranks=comm.size)  # fmt: skip
+    shard = arrays.structures(memory, PRINT, mine.shape)
+    run(comm, plan, shard, shard, lambda: None)
+    np.testing.assert_array_equal(memory.get().view(PRINT).reshape(-1), printed(x)[cut(n)])
 
 
 @pytest.mark.gpu
