@@ -44,10 +44,11 @@ struct Headed {
   bool head;
 };
 
-template <class T, class X>
-struct Convert<Flagged<T>, Headed<X>> {
-  __device__ static Flagged<T> apply(Headed<X> from) { return {convert<T>(from.item), from.head}; }
-};
+// As a To, which is Flagged.
+template <class To, class X>
+__device__ To convert(Headed<X> from) {
+  return {convert<decltype(To::value)>(from.item), from.head};
+}
 
 // A vector of them, loaded apart. Bit i of heads is set where item i is one.
 template <class X, int ITEMS>

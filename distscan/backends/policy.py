@@ -73,7 +73,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
         room = 32  # a register holds one byte
     running = types.acc.itemsize
     if form.segmented or form.outer > 1:  # flags beside the values
-        room, most = min(room, 64 if packed else 48), 6
+        room, most = min(room // 2 if room == 32 else room, 64 if packed else 48), 6
         running += max(types.acc.alignment, 4)
     words = items * max(types.acc.itemsize // 4, 1)
     rows = min(most, room // words)
