@@ -182,6 +182,74 @@ __device__ T reduce(const Vector<Headed<X>, ITEMS>& vector) {
   return total;
 }
 
+// The combination over the lanes that have some, whole in lane 0.
+template <class Op, class T>
+__device__ Seed<T> warp_reduce(Seed<T> x) {
+#pragma unroll
+  for (int distance = 1; distance < LANES; distance *= 2) {
+    const unsigned some = __ballot_sync(EVERY_LANE, x.some);
+    const T later = shuffle_down(x.value, distance);
+    const int from = lane_index() + distance;
+    if (from < LANES && (some >> from & 1)) x = join<Op>(x, later);
+  }
+  return x;
+}
+
+// The total of a stretch from its last head on. Where operands may be exchanged, each lane combines
+// its items of all rows before the lanes combine theirs.
+template <class Op, class T, class X, class Shape>
+__device__ T reduce_stretch(const Rows<Headed<X>, Shape>& rows) {
+  if constexpr (!Op::Op::COMMUTATIVE) {
+    return reduce_rows<Op, T>(rows);
+  } else {
+    using Value = decltype(T::value);
+
+    // ---- 1. the last head, counted in items from 1 on; 0: none -------------------------------
+    unsigned last = 0;
+#pragma unroll
+    for (int r = 0; r < Shape::ROWS; ++r) {
+      const unsigned heads = rows.row[r].heads;
+      if (heads) last = (r * LANES + lane_index()) * Shape::ITEMS + LANES - __clz(heads);
+    }
+    last = __reduce_max_sync(EVERY_LANE, last);
+
+    // ---- 2. the items from there on ----------------------------------------------------------
+    Seed<Value> own;
+#pragma unroll
+    for (int r = 0; r < Shape::ROWS; ++r) {
+      const int skipped = static_cast<int>(last) - 1 - (r * LANES + lane_index()) * Shape::ITEMS;
+      if (skipped >= Shape::ITEMS) continue;
+      Value total = get<Value>(rows.row[r].items, Shape::ITEMS - 1);
+#pragma unroll
+      for (int i = Shape::ITEMS - 2; i >= 0; --i)
+        if (i >= skipped) total = Op::Op::combine(get<Value>(rows.row[r].items, i), total);
+      own = join<typename Op::Op>(own, total);
+    }
+    return {warp_reduce<typename Op::Op>(own).value, last};
+  }
+}
+
+// The scan of a stretch; without a head it is that of the values.
+template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
+          class Shape, class Segments, class Seeded>
+__device__ Rows<Y, Shape> scan_stretch(const Rows<Headed<X>, Shape>& rows, const Segments& segments,
+                                       const Seeded& seeded) {
+  unsigned heads = 0;
+#pragma unroll
+  for (int r = 0; r < Shape::ROWS; ++r) heads |= rows.row[r].heads;
+  if (__any_sync(EVERY_LANE, heads != 0))
+    return scan_rows<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, segments, seeded);
+  using ValueOp = typename Op::Op;
+  using Value = decltype(T::value);
+  Rows<X, Shape> items;
+#pragma unroll
+  for (int r = 0; r < Shape::ROWS; ++r) items.row[r] = rows.row[r].items;
+  return scan_rows<ValueOp, ValueOp, Value, Value, Y, EXCLUSIVE>(items, Whole{}, [&] {
+    const Seed<T> seed = seeded();
+    return Seed<Value>{seed.value.value, seed.some};
+  });
+}
+
 // ---- What comes behind what ------------------------------------------------------------------
 
 // In place of `Whole`: `first` is what every segment starts behind, if FIRST; then there is

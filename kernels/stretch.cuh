@@ -40,7 +40,7 @@ __device__ T bare(T x) {
 // The total of the stretch, whole in lane 0. T may be a type that holds any total of so few
 // elements.
 template <class Op, class T, class X, class Shape>
-__device__ T reduce_stretch(const Rows<X, Shape>& rows) {
+__device__ T reduce_rows(const Rows<X, Shape>& rows) {
   T total = reduce<Op, T>(rows.row[0]);
   if constexpr (!Op::COMMUTATIVE) total = warp_reduce<Op>(total);
 #pragma unroll
@@ -50,14 +50,18 @@ __device__ T reduce_stretch(const Rows<X, Shape>& rows) {
   }
   return Op::COMMUTATIVE ? warp_reduce<Op>(total) : total;
 }
+template <class Op, class T, class X, class Shape>
+__device__ T reduce_stretch(const Rows<X, Shape>& rows) {
+  return reduce_rows<Op, T>(rows);
+}
 
 // The scan of the stretch behind what `seeded` gives, which is asked for late. Totals of vectors
 // and rows run in Partial. sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11
 // 13 ...]
 template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
           class Shape, class Segments, class Seeded>
-__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Segments& segments,
-                                       const Seeded& seeded) {
+__device__ Rows<Y, Shape> scan_rows(const Rows<X, Shape>& rows, const Segments& segments,
+                                    const Seeded& seeded) {
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
   Partial inclusive[Shape::ROWS];
 #pragma unroll
@@ -96,6 +100,13 @@ __device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Segment
     seed = segments.template behind<Op>(seed, convert<T>(broadcast(inclusive[r], LANES - 1)));
   }
   return scanned;
+}
+
+template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
+          class Shape, class Segments, class Seeded>
+__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Segments& segments,
+                                       const Seeded& seeded) {
+  return scan_rows<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, segments, seeded);
 }
 
 }  // namespace distscan

@@ -157,7 +157,7 @@ def scan_policies(case: Case) -> Iterator[Any]:
 def reduce_policies(case: Case) -> Iterator[Any]:
     """Policies like the one in use."""
     arch = cp.cuda.Device().compute_capability
-    used = launches.reduce_policy(case.op, launches.running(case.op, case.types), arch)
+    used = launches.reduce_policy(case.op, launches.running(case.op, case.types), PLAIN, arch)
     yield used
     for threads, rows, blocks in product((256, 512), (4, 8), (2, 4)):
         policy = used._replace(threads=threads, rows=rows, blocks=blocks)

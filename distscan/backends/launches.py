@@ -185,7 +185,7 @@ class Reduce:
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         types = running(op, types)
-        chosen = reduce_policy(op, types, cupy.cuda.Device().compute_capability)
+        chosen = reduce_policy(op, types, form, cupy.cuda.Device().compute_capability)
         form = Form(reverse=form.reverse, segmented=form.segmented)  # its kernel needs no more
         self._reverse = form.reverse
         self._step = _LANES * chosen.rows * per_vector(types.x)

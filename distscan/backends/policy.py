@@ -73,11 +73,13 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
         room = 32  # a register holds one byte
     running = types.acc.itemsize
     if form.segmented or form.outer > 1:  # flags beside the values
-        room, most = min(room // 2 if room == 32 else room, 64 if packed else 48), 6
+        room, most = min(room, 48), 6
         running += max(types.acc.alignment, 4)
     words = items * max(types.acc.itemsize // 4, 1)
     rows = min(most, room // words)
     threads = 384 if widening >= 8 and arch in _SHARED else 256
+    if items == 16 and (form.segmented or form.outer > 1):
+        threads, rows = 128, 4  # such vectors and their flags take more registers
     row = threads * items * (types.x.itemsize + form.segmented)  # bytes; a flag is one
     beside = 112 + (threads // 16 + 2) * running  # barriers and totals of a slot
 
@@ -99,15 +101,16 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     return ScanPolicy(threads, rows, slots(rows), helpers=8 if running > 8 else 7)
 
 
-def reduce_policy(op: Operator, types: Types, arch: str) -> ReducePolicy:
+def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePolicy:
     """Choose for ``arch``."""
     # float32 254 us, int8 max 328; 512 threads, 8 rows or 8 blocks 253 to 260, int8 304 to 348.
     # Widened elements take more registers: int8 to int64 spills at 3 blocks on sm_100 and sm_120.
-    # So do logaddexp in float64, and structures.
+    # So do logaddexp in float64, and structures; and flags, where nothing is measured.
     widening = types.acc.itemsize // types.x.itemsize
     long = op.numpy is np.logaddexp and types.acc.itemsize > 4
     blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
-    return ReducePolicy(threads=256, rows=4, blocks=2 if types.acc.names else blocks)
+    few = types.acc.names or (form.segmented and arch not in _SHARED)
+    return ReducePolicy(threads=256, rows=4, blocks=2 if few else blocks)
 
 
 class ColumnsPolicy(NamedTuple):
