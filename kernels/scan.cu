@@ -7,11 +7,11 @@ namespace distscan {
 // The wider side moves 16 bytes per access, the other as many elements.
 using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
 
-DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_HELPERS * LANES, 1)
+DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_GATHERERS + 1) * LANES, 1)
 distscan_scan(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
               Mail mail) {
-  scan<Op, PartialOp, Partial, ScanShape, DISTSCAN_SLOTS, DISTSCAN_HELPERS, EXCLUSIVE>(
-      Items<ScanShape, X>{x}, y, shard, work, Offset<T>{{offset, has_offset}, mail});
+  scan<Op, PartialOp, Partial, ScanShape, DISTSCAN_SLOTS, DISTSCAN_REDUCERS, DISTSCAN_GATHERERS,
+       EXCLUSIVE>(Items<ScanShape, X>{x}, y, shard, work, Offset<T>{{offset, has_offset}, mail});
 }
 
 }  // namespace distscan

@@ -51,12 +51,11 @@ struct Ring {
 };
 
 // The scan of one shard, as one thread of a block sees it.
-template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int HELPERS,
-          bool EXCLUSIVE, class Source, class T, class Y, class Segments>
+template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int REDUCERS,
+          int GATHERERS, bool EXCLUSIVE, class Source, class T, class Y, class Segments>
 struct Scan {
-  static constexpr int SCANNERS = Shape::WARPS, REDUCERS = 4;
-  static constexpr int GATHERERS = HELPERS - REDUCERS - 1;
-  static constexpr int WARPS = SCANNERS + HELPERS;
+  static constexpr int SCANNERS = Shape::WARPS;
+  static constexpr int WARPS = SCANNERS + REDUCERS + GATHERERS + 1;
   static constexpr bool HANDS_IN = same<Segments, Whole>;  // if asked; segments were reduced before
   // Scanners ask for the seed when all that can be done without it is done. Of 16 items a vector
   // they hold too much by then: int8 max took 645 us instead of 580.
@@ -284,14 +283,15 @@ struct Scan {
 
 // Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; SLOTS slots of
 // dynamic shared memory, as Source has them. y may be what the source reads.
-template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int HELPERS,
-          bool EXCLUSIVE, class Source, class T, class Y, class Segments = Whole>
+template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int REDUCERS,
+          int GATHERERS, bool EXCLUSIVE, class Source, class T, class Y, class Segments = Whole>
 __device__ void scan(const Source& source, Y* y /* [n] */, const Shard& shard,
                      const Workspace& work, const Offset<T>& offset,
                      const Segments& segments = {}) {
   __shared__ Ring<T, Shape::WARPS, SLOTS> ring;
-  const Scan<Op, PartialOp, Partial, Shape, SLOTS, HELPERS, EXCLUSIVE, Source, T, Y, Segments> scan{
-      source, y, shard, work, offset, segments, ring};
+  const Scan<Op, PartialOp, Partial, Shape, SLOTS, REDUCERS, GATHERERS, EXCLUSIVE, Source, T, Y,
+             Segments>
+      scan{source, y, shard, work, offset, segments, ring};
   scan.run();
 }
 

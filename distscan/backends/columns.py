@@ -119,7 +119,8 @@ class Reduce:
         # strips there is one block for each place, since the last one combines all runs.
         blocks = matrix.policy.blocks * processors() * (4 if matrix.strips > 8 else 1)
         runs = max(min(blocks // matrix.strips, matrix.tiles), 1)
-        self._parts = cupy.empty((runs, matrix.pitch), types.acc)
+        # In bytes: CuPy has no structures.
+        self._parts = cupy.empty((runs, matrix.pitch, types.acc.itemsize), np.uint8)
         self._arrived = cupy.zeros(matrix.strips, np.uint32)
         self._grid = runs * matrix.strips
         self._kernel = Kernel(
@@ -145,7 +146,7 @@ class Row:
     """A row of running values on the GPU, and its place in pinned host memory."""
 
     def __init__(self, dtype: np.dtype[Any], inner: int) -> None:
-        self._row = cupy.empty(inner, dtype)
+        self._row = cupy.empty(inner * dtype.itemsize, np.uint8)
         self._pinned = cupy.cuda.alloc_pinned_memory(self._row.nbytes)
         self._host: NDArray[Any] = np.frombuffer(self._pinned, dtype, inner)
         self._copied = cupy.cuda.Event(disable_timing=True)

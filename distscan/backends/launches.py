@@ -77,7 +77,7 @@ def _production(types: Types, n: int, form: Form) -> Cut:
     if form.segmented:
         slot += tile + 16
     shared = chosen.slots * slot
-    threads = chosen.threads + chosen.helpers * _LANES
+    threads = chosen.threads + (chosen.reducers + chosen.gatherers + 1) * _LANES
     return Cut(entry, policy, tile, threads, shared, processors())
 
 

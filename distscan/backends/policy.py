@@ -24,7 +24,8 @@ class ScanPolicy(NamedTuple):
     threads: int  # that scan
     rows: int  # vectors per thread
     slots: int  # tiles in shared memory
-    helpers: int  # warps beside: one fetches, four reduce, the others gather
+    reducers: int  # warps; one more fetches
+    gatherers: int  # warps
 
 
 class TextbookPolicy(NamedTuple):
@@ -55,11 +56,11 @@ ADD_THREADS = 256  # a vector each: a copy in this form runs at the speed of the
 def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) -> ScanPolicy:
     """Choose for ``n`` elements on a GPU of ``arch``, a compute capability such as "90".
 
-    sm_90, 1 GiB, policy (256, 6, 9, 7): float32 533 us, float64 532, complex64 530, uint16 min 538;
-    with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128 (256, 6, 9, 8)
-    565; with a gatherer less 690, one more 680. int8 max (256, 5, 11, 7) 585, int8 to int64
-    (384, 8, 12, 7) 312, int32 to int64 415. Other architectures take the same shape, as far as it
-    fits.
+    sm_90, 1 GiB, policy (256, 6, 9, 4, 2): float32 533 us, float64 532, complex64 530, uint16 min
+    538; with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128
+    (256, 6, 9, 4, 3) 565; with a gatherer less 690, one more 680. int8 max (256, 5, 11, 4, 2) 585,
+    int8 to int64 (384, 8, 12, 4, 2) 312, int32 to int64 415. Other architectures take the same
+    shape, as far as it fits.
     """
     shared = _SHARED.get(arch, 99) * 1024 - 256
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
@@ -98,7 +99,9 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
         if rows == 6 and words <= 4 and arch in _SHARED:
             choice.add(8)  # 2^20 float32: one tile for each of 132 multiprocessors
         rows = min(choice, key=lambda r: (rounds(r) * r, -r))
-    return ScanPolicy(threads, rows, slots(rows), helpers=8 if running > 8 else 7)
+    flagged = form.segmented or form.outer > 1
+    reducers = {256: 8, 384: 6}.get(threads, 4) if flagged else 4  # as many stretches for each
+    return ScanPolicy(threads, rows, slots(rows), reducers, gatherers=3 if running > 8 else 2)
 
 
 def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePolicy:
