@@ -119,7 +119,8 @@ def _text(report: Report, *, checked: bool) -> str:
         seconds = report.seconds[phase]
         rate = f"{moved[phase] / seconds / 1e9:10.2f} GB/s" if seconds and phase in moved else ""
         lines.append(f"  {phase:7}{seconds:10.4f} s{rate}")
-    lines.append(f"total {report.total}")
+    if report.total is not None:  # rows have several, nothing may have none
+        lines.append(f"total {report.total}")
     lines.append(f"{report.output}{' (checked)' if checked else ''}")
     return "\n".join(lines)
 

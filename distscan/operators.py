@@ -36,6 +36,13 @@ class Operator:
     commutative
         Whether operands may be exchanged; the reduction of a shard is then a little faster.
 
+    Raises
+    ------
+    TypeError
+        If ``numpy`` is no function or ``cuda`` no text. What ``cuda`` does wrong shows when it is
+        compiled: every rank raises ``KernelError``, with the compiler's words and the line in
+        ``cuda``.
+
     Example
     -------
     The latest element that is not 0:

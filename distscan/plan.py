@@ -52,7 +52,8 @@ class Plan:
 
     Raises
     ------
-    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError, BackendError
+    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError, BackendError,
+    KernelError
         On every rank alike, however few of them are at fault; the message names those ranks.
 
     Notes

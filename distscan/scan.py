@@ -78,7 +78,7 @@ def scan(
 
     Raises
     ------
-    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError
+    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError, KernelError
         On every rank alike, however few of them are at fault; the message names those ranks.
 
     Example
