@@ -191,7 +191,7 @@ def test_bad_arguments_and_inputs(case, run, save, folder, comm):
 
 @pytest.mark.parametrize("method", ["total", "seed"])
 def test_a_fault_midway_leaves_no_output(method, run, save, folder, comm, monkeypatch):
-    def fails(*_):
+    def fails(*_, **__):
         raise MemoryError("no room")
 
     save("x.npy", np.arange(100))

@@ -104,7 +104,7 @@ def test_memory(comm, monkeypatch):
     """One rank runs out of memory before the exchange, or during the scan itself."""
     from distscan.backends import cpu
 
-    def full(*_):
+    def full(*_, **__):
         raise MemoryError("no room for 8 elements")
 
     every = [("scan-add", cpu.ScanAdd), ("reduce-scan", cpu.ReduceScan)]

@@ -149,7 +149,7 @@ def test_a_fault_in_a_remembered_call(method, strategy, comm, rng, monkeypatch):
 
     steps = {"scan-add": cpu.ScanAdd, "reduce-scan": cpu.ReduceScan, "single-pass": cpu.SinglePass}
 
-    def full(*_):
+    def full(*_, **__):
         raise MemoryError("no room")
 
     x = rng.integers(-9, 9, 4 * comm.size)
