@@ -35,6 +35,9 @@ struct Segmented {
 template <class T>
 inline constexpr bool is_exact<Flagged<T>> = is_exact<T>;
 
+template <class Op, class T>
+inline constexpr bool is_light<Segmented<Op>, Flagged<T>> = is_light<Op, T>;
+
 // ---- One lane's items -----------------------------------------------------------------------
 
 // An element that may be a head.

@@ -65,7 +65,8 @@ struct Patience {
 // combined in a fixed tree; so the same tile always gets the same bits.
 template <class Op, class T>
 struct Gathered {
-  static constexpr int ROWS = WORDS<T> > 2 ? 3 : 9;  // read at once
+  // Read at once, as many as there are registers for.
+  static constexpr int ROWS = WORDS<T> > 4 ? 2 : WORDS<T> > 2 ? 3 : is_light<Op, T> ? 9 : 4;
 
   int64 base = 0;  // a multiple of 32
   Seed<T> before;  // all that comes before tile `base`

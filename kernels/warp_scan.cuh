@@ -5,6 +5,10 @@
 
 namespace distscan {
 
+// Whether combining takes few registers: not that of complex numbers, nor that in a given order.
+template <class Op, class T>
+inline constexpr bool is_light = Op::COMMUTATIVE && !is_complex<T>;
+
 constexpr unsigned EVERY_LANE = 0xffffffff;
 
 // ---- Moving any type, in words of 4 bytes --------------------------------------------------

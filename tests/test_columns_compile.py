@@ -1,14 +1,12 @@
 """The kernels for columns compile, without a GPU, fit the chip, and none spills registers."""
 
-import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
-from test_kernels_compile import Asked, faults, parameters, ptx
+from test_kernels_compile import Asked, check, parameters, ptx
 from test_order import COMPOSE
 
 from distscan import dtypes, operators
@@ -57,14 +55,10 @@ def asked(cases, arch, inners=INNER):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("arch", ["80", "90", "100", "120"])
-def test_compiles_without_spills(arch, comm):
-    """Each rank compiles its share; the results are kept between runs."""
+def test_compiles_without_spills(arch):
     kernels = asked(CASES, arch) if arch == "90" else asked(FEW, arch, INNER[:1])
     assert {kernel.entry for kernel in kernels} == {"columns", "columns_reduce"}
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
-        found = pool.map(lambda each: faults(each, arch), kernels[comm.rank :: comm.size])
-        wrong = list(filter(None, found))
-    assert not wrong, "\n".join(wrong)
+    check(kernels, arch)
 
 
 @pytest.mark.parametrize("kernel", asked([("sum", "e"), ("sum", "f"), ("prod", "D")], "90", [4096]),

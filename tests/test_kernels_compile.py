@@ -134,22 +134,26 @@ def faults(kernel, arch):
     return ""
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("arch", SHARED)
-def test_compiles_without_spills(arch, comm):
-    """Each rank compiles its share; the results are kept between runs."""
-    kernels = asked(EVERY if arch == "90" else SOME, arch)
-    kernels += set(asked(SOME, arch, sizes=(1 << 10, 1 << 20))) - set(kernels)  # for few elements
-    assert {kernel.entry for kernel in kernels} == {"scan", "reduce", "add"}
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
-        found = pool.map(lambda each: faults(each, arch), kernels[comm.rank :: comm.size])
-        wrong = list(filter(None, found))
+def check(kernels, arch):
+    """Compile all; the results are kept between runs."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        wrong = list(filter(None, pool.map(lambda each: faults(each, arch), kernels)))
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", SHARED)
+def test_compiles_without_spills(arch):
+    """Every type on one GPU, each kernel on all."""
+    kernels = asked(EVERY if arch == "90" else SOME, arch)
+    kernels += set(asked(SOME, arch, sizes=(1 << 10, 1 << 20))) - set(kernels)  # for few elements
+    assert {kernel.entry for kernel in kernels} == {"scan", "reduce", "add"}
+    check(kernels, arch)
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", ["80", "90", "120"])
-def test_every_form_compiles_without_spills(arch, comm):
+def test_every_form_compiles_without_spills(arch):
     """Every form on one GPU, those that need most registers on others; for many and for few."""
     names = FORMS if arch == "90" else [name for name in FORMS if "exclusive, reverse" in name]
     cases = FEW if arch == "90" else [("sum", "b", "b"), ("sum", "f"), (COMPOSE, "L")]
@@ -159,10 +163,7 @@ def test_every_form_compiles_without_spills(arch, comm):
     )  # fmt: skip
     entries = {"scan", "add", "reduce", "scan_segments", "reduce_segments", "scan_rows"}
     assert {kernel.entry for kernel in kernels} == entries
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
-        found = pool.map(lambda each: faults(each, arch), [*kernels][comm.rank :: comm.size])
-        wrong = list(filter(None, found))
-    assert not wrong, "\n".join(wrong)
+    check(kernels, arch)
 
 
 BLOCK_SCANS = [struct for struct, _ in block_scans.BLOCK_SCANS.values()]
@@ -175,7 +176,8 @@ PAIRS = [*zip(BLOCK_SCANS, [*CHAINS, CHAINS[-1]], strict=True)]
 def textbooks(arch):
     """All that Plan and the benchmark ask for; for other GPUs than the first, one of each."""
     pairs = product(BLOCK_SCANS, CHAINS) if arch == "90" else PAIRS
-    found = [kernel for pair in pairs for kernel in asked(TEXTBOOK, arch, TextbookPolicy(*pair))]
+    cases = TEXTBOOK if arch == "90" else [("sum", "D"), ("sum", "b"), (COMPOSE, "L")]
+    found = [kernel for pair in pairs for kernel in asked(cases, arch, TextbookPolicy(*pair))]
     for struct, threads in product(BLOCK_SCANS, block_scans.THREADS):
         found += asked([("sum", "f")], arch, TextbookPolicy(struct, threads=threads))
     return [kernel for kernel in found if kernel.entry == "textbook"]
@@ -183,15 +185,12 @@ def textbooks(arch):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("arch", ["80", "90", "100", "120"])
-def test_block_scans_compile_without_spills(arch, comm):
+def test_block_scans_compile_without_spills(arch):
     kernels = textbooks(arch)
     given = {name: {dict(k.given)[name] for k in kernels}
              for name in ("DISTSCAN_BLOCK_SCAN", "DISTSCAN_CHAIN")}  # fmt: skip
     assert given == {"DISTSCAN_BLOCK_SCAN": set(BLOCK_SCANS), "DISTSCAN_CHAIN": set(CHAINS)}
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // comm.size)) as pool:
-        found = pool.map(lambda each: faults(each, arch), kernels[comm.rank :: comm.size])
-        wrong = list(filter(None, found))
-    assert not wrong, "\n".join(wrong)
+    check(kernels, arch)
 
 
 def test_steps_and_work_are_what_the_benchmark_says():
