@@ -59,8 +59,9 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     sm_90, 1 GiB, policy (256, 6, 9, 4, 2): float32 533 us, float64 532, complex64 530, uint16 min
     538; with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128
     (256, 6, 9, 4, 3) 565; with a gatherer less 690, one more 680. int8 max (256, 5, 11, 4, 2) 585,
-    int8 to int64 (384, 8, 12, 4, 2) 312, int32 to int64 415. Other architectures take the same
-    shape, as far as it fits.
+    int8 to int64 (384, 8, 12, 4, 2) 312, int32 to int64 415. Rows (256, 6, 9, 8, 2): float32 537
+    to 549, float64 593 to 645; segments 596 and 625; with 4 reducers 690 to 830. Other
+    architectures take the same shape, as far as it fits.
     """
     shared = _SHARED.get(arch, 99) * 1024 - 256
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
