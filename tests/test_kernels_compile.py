@@ -28,7 +28,7 @@ from distscan.bench import block_scans  # noqa: E402
 # What dtypes.resolve takes: operator, type of x, accumulating type, type of the result.
 EVERY = [(op, x, dtype) for op in OPS for x in CODES for dtype in (None, x)]
 EVERY += [("sum", *types) for types in ("ie", "Fe", "D?", "f?", "bhl", "dde", "iil", "lib")]
-EVERY += [("logaddexp", code) for code in "efdi"]
+EVERY += [("logaddexp", code) for code in "efd"]
 EVERY += [("bitwise_xor", code) for code in "?bil"] + [("bitwise_or", "d", "i")]
 EVERY += [("logical_and", code) for code in "?bifD"] + [("logical_or", "?", "?", "f")]
 EVERY += [(op, BFLOAT16) for op in ("sum", "max", "logaddexp", "logical_or")]
@@ -146,7 +146,8 @@ def check(kernels, arch):
 def test_compiles_without_spills(arch):
     """Every type on one GPU, each kernel on all."""
     kernels = asked(EVERY if arch == "90" else SOME, arch)
-    kernels += set(asked(SOME, arch, sizes=(1 << 10, 1 << 20))) - set(kernels)  # for few elements
+    if arch in {"80", "90", "120"}:  # for few elements, with each size of shared memory
+        kernels += set(asked(SOME, arch, sizes=(1 << 10, 1 << 20))) - set(kernels)
     assert {kernel.entry for kernel in kernels} == {"scan", "reduce", "add"}
     check(kernels, arch)
 
