@@ -12,6 +12,8 @@ fi
 PYTHON=${PYTHON:-python3}
 # In full, since an mpirun may put another python3 first on PATH.
 python=$(command -v "$PYTHON") || python=$PYTHON
+# Nearly every test compiles kernels; a second run finds them compiled.
+export DISTSCAN_TIMEOUT=${DISTSCAN_TIMEOUT:-3600}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 
 if ! gpus=$("$python" -c 'from cupy.cuda import runtime; print(runtime.getDeviceCount())' \

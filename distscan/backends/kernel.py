@@ -170,7 +170,7 @@ def _polled(numbers: Any, place: int, launch: int) -> None:
                 continue
             stream.synchronize()  # raises what went wrong
             if numbers[place] != launch:
-                raise KernelError("a kernel ended without its total")
+                raise KernelError("a kernel ended without its word to the host")
 
 
 class HostTotal:
