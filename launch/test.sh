@@ -3,7 +3,6 @@
 # Runs the tests at 1, 2, 3, 4 and 8 ranks under MPICH and at 3 under Open MPI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export DISTSCAN_TIMEOUT=${DISTSCAN_TIMEOUT:-600}
 
 source launch/setup.sh mpich test
 for ranks in 1 2 3 4 8; do
