@@ -69,18 +69,19 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     # A thread holds its row's running values in registers, all rows at once; what narrow integers
     # run in 32 bits is held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
+    flagged = form.segmented or form.outer > 1  # flags beside the values
     room = 64 if not packed else 80 if arch in _SHARED else 24
     most = 8 if widening > 1 else 6
     if types.acc.itemsize < 4 and (form.exclusive or form.reverse):
         room = 32  # a register holds one byte
     running = types.acc.itemsize
-    if form.segmented or form.outer > 1:  # flags beside the values
+    if flagged:
         room, most = min(room, 48), 6
         running += max(types.acc.alignment, 4)
     words = items * max(types.acc.itemsize // 4, 1)
     rows = min(most, room // words)
     threads = 384 if widening >= 8 and arch in _SHARED else 256
-    if items == 16 and (form.segmented or form.outer > 1):
+    if flagged and items == 16:
         threads, rows = 128, 4  # such vectors and their flags take more registers
     row = threads * items * (types.x.itemsize + form.segmented)  # bytes; a flag is one
     beside = 112 + (threads // 16 + 2) * running  # barriers and totals of a slot
@@ -100,7 +101,6 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
         if rows == 6 and words <= 4 and arch in _SHARED:
             choice.add(8)  # 2^20 float32: one tile for each of 132 multiprocessors
         rows = min(choice, key=lambda r: (rounds(r) * r, -r))
-    flagged = form.segmented or form.outer > 1
     reducers = {256: 8, 384: 6}.get(threads, 4) if flagged else 4  # as many stretches for each
     return ScanPolicy(threads, rows, slots(rows), reducers, gatherers=3 if running > 8 else 2)
 
