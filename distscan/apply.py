@@ -150,8 +150,8 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
     with agreed(comm), arrays.on_device(own):
         if not np.isfinite(total):
             raise ValueError("the weights' sum is not finite")
-        shares = arrays.library(own).asarray(np.arange(1, parts) * (total / parts))
-        before = arrays.library(own).searchsorted(middles, shares)
+        xp = arrays.namespace(own)
+        before = xp.searchsorted(middles, xp.asarray(np.arange(1, parts) * (total / parts)))
         counts = [*before.tolist(), own.size]  # of this rank's elements before each cut
     cuts: NDArray[np.int64] = np.array([0, *comm.allreduce(np.array(counts, np.int64))])
     if total == 0:

@@ -61,8 +61,8 @@ def _is_cupy(x: Any) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
-def library(array: Any) -> Any:
-    """Return the library, NumPy or CuPy, of an array that ``borrow`` returned."""
+def namespace(array: Any) -> Any:
+    """Return the module, NumPy or CuPy, of an array that ``borrow`` returned."""
     if not is_cuda(array):
         return np
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it

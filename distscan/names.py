@@ -224,9 +224,9 @@ def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: A
         if array.dtype.kind not in "fc" and not dtypes.is_bfloat16(array.dtype):
             array = x
         else:
-            library = arrays.library(array)
+            xp = arrays.namespace(array)
             with arrays.on_device(array):
-                array = library.where(library.isnan(array), array.dtype.type(instead), array)
+                array = xp.where(xp.isnan(array), array.dtype.type(instead), array)
         convert = arrays.like(x) if out is None else None
     result = scan(array, op, out=out, **options)
     return result if convert is None else convert(result)
@@ -257,7 +257,7 @@ def _cumulative(
             shape = list(array.shape or (1,))
             shape[along] += 1
             with arrays.on_device(array):
-                whole = arrays.library(array).empty(shape, types.out)
+                whole = arrays.namespace(array).empty(shape, types.out)
                 moved = whole.swapaxes(0, along)  # a view
                 moved[:1] = first
     if whole is None:

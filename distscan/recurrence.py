@@ -84,8 +84,8 @@ def linear_recurrence(
                 reverse=bool(reverse),
                 ranks=comm.size,
             )
-            library = arrays.library(terms)
-            maps = library.empty((*terms.shape, 2), pair["a"])
+            xp = arrays.namespace(terms)
+            maps = xp.empty((*terms.shape, 2), pair["a"])
             maps[..., 0], maps[..., 1] = factors, terms
             shard = arrays.structures(maps, pair, plan.seen)
         seen = before if before is None or before.ndim == 0 else zlib.crc32(before.tobytes())
@@ -94,7 +94,7 @@ def linear_recurrence(
         run(comm, plan, shard, shard, arguments.settle)
         h = maps[..., 1].copy()
         if before is not None:
-            h += maps[..., 0] * library.asarray(before)
+            h += maps[..., 0] * xp.asarray(before)
         return convert(h)
 
 

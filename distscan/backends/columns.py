@@ -57,6 +57,8 @@ class _Matrix:
 class Scan:
     """The kernel of ``kernels/columns.cuh``; each call as in ``launches.Scan``."""
 
+    waits = False  # it is not launched ahead of its offset
+
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate what lasts: words for every tile, the row of offsets."""
         types = running(op, types)
@@ -87,8 +89,6 @@ class Scan:
         for at, word in enumerate([*matrix.words, *published, self._drawn.data.ptr, number], 2):
             words[at] = word
         self._start = self._kernel.memory[20 : 20 + size].view(types.acc)[:1]
-
-    waits = False  # it is not launched ahead of its offset
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
         """Set all but what comes before the matrix."""

@@ -194,7 +194,12 @@ class ReduceScan(_Steps):
             self._too_late = 0 if in_time else self._too_late + 1
         if not in_time:
             self._scan.launch(offset)
-        self._held = None
+        self._waiting, self._held = 0, None
+
+    def __del__(self) -> None:
+        # After a fault between total and seed a kernel may still look into this memory, briefly.
+        if getattr(self, "_waiting", 0):
+            self._stream.synchronize()
 
 
 def _make_scan(
