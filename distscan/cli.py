@@ -25,12 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    with agreed(comm) as same:
-        same["the arguments"] = list(argv)
-        args, text = _parse(argv)
+    args = command.arguments(comm, argv, _parser())
     if args is None:
-        if comm.rank == 0:
-            print(text, end="")
         return 0
     progress = Progress(quiet=args.quiet or comm.rank > 0)
     try:
@@ -48,8 +44,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
 # ---- arguments -----------------------------------------------------------------------------
 
 
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
-    """Return the arguments, or None and the text that --help or --version asks for."""
+def _parser() -> Parser:
     parser = Parser(
         prog="python -m distscan",
         description="Prefix scan of a .npy file, shared among MPI ranks, one GPU per rank.",
@@ -88,10 +83,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
     add("--json", action="store_true", help="print the report as one JSON object")
     add("--quiet", action="store_true", help="print no progress and no report")
     add("--version", action="version", version=f"distscan {__version__}")
-    try:
-        return parser.parse_args(argv), ""
-    except SystemExit:
-        return None, parser.text
+    return parser
 
 
 def _job(args: argparse.Namespace) -> Job:

@@ -69,6 +69,28 @@ class Parser(argparse.ArgumentParser):
         self.text += message
 
 
+def arguments(
+    comm: Comm,
+    argv: Sequence[str],
+    parser: Parser,
+    check: Callable[[argparse.Namespace], None] = lambda args: None,
+) -> argparse.Namespace | None:
+    """Parse and ``check`` the arguments, agreed on by all ranks; collective.
+
+    None where rank 0 has printed the text that --help or --version asks for.
+    """
+    with agree.agreed(comm) as same:
+        same["the arguments"] = list(argv)
+        try:
+            args = parser.parse_args(argv)
+            check(args)
+        except SystemExit:
+            args = None
+    if args is None and comm.rank == 0:
+        print(parser.text, end="", flush=True)
+    return args
+
+
 class Progress:
     """One line on stderr: rewritten in place on a terminal, one per phase elsewhere."""
 

@@ -123,12 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    with agreed(comm) as same:
-        same["the arguments"] = list(argv)
-        args, text = _parse(argv)
+    args = command.arguments(comm, argv, _parser(), _check)
     if args is None:
-        if comm.rank == 0:
-            print(text, end="")
         return 0
     n = 1 << args.size
     bound = binding.bind(comm, args.backend, lambda message: None)
@@ -155,19 +151,18 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     return 0
 
 
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
+def _parser() -> command.Parser:
     about = (__doc__ or "").partition("\n")[0]
     parser = command.Parser(prog="accuracy.py", description=about, allow_abbrev=False)
     parser.add_argument("--size", type=int, default=28, help="2^SIZE values (default: 28)")
     parser.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seed", type=int, default=0)
-    try:
-        args = parser.parse_args(argv)
-    except SystemExit:
-        return None, parser.text
+    return parser
+
+
+def _check(args: argparse.Namespace) -> None:
     if not 0 <= args.size <= _LARGEST or args.seed < 0:
         raise ValueError(f"--size is from 0 to {_LARGEST}, --seed not negative")
-    return args, ""
 
 
 if __name__ == "__main__":

@@ -34,15 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    with agreed(comm) as same:
-        same["the arguments"] = list(argv)
-        args, text = _parse(argv)
-        if args is not None and args.plot and args.block_scans:
-            raise ValueError("--plot draws what --block-scans leaves out")
-        if args is not None and args.plot and importlib.util.find_spec("matplotlib") is None:
-            raise DistscanError("--plot needs matplotlib; install it: pip install '.[bench]'")
+    args = command.arguments(comm, argv, _parser(), _check)
     if args is None:
-        _print(comm, text.rstrip("\n"))
         return 0
     progress = Progress(quiet=comm.rank > 0)
     bound = binding.bind(comm, args.backend, progress.warn)
@@ -134,8 +127,7 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
 # ---- arguments -----------------------------------------------------------------------------
 
 
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
-    """Return the arguments, or None and the text of --help."""
+def _parser() -> Parser:
     parser = Parser(
         prog="python -m distscan.bench",
         description="distscan, a plain copy and the peers that are installed, side by side.",
@@ -159,10 +151,15 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace | None, str]:
     add("--block-scans", action="store_true",
         help="instead: the block scans and the chains of the literature, on one GPU")  # fmt: skip
     add("--list", action="store_true", help="list the contenders and what is installed")
-    try:
-        return parser.parse_args(argv), ""
-    except SystemExit:
-        return None, parser.text
+    return parser
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse a plot that cannot be drawn."""
+    if args.plot and args.block_scans:
+        raise ValueError("--plot draws what --block-scans leaves out")
+    if args.plot and importlib.util.find_spec("matplotlib") is None:
+        raise DistscanError("--plot needs matplotlib; install it: pip install '.[bench]'")
 
 
 def _sizes(text: str) -> list[int]:
