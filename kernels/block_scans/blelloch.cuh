@@ -16,7 +16,6 @@
 //   own      3    4   11   11   15   16   22   25     inclusive
 #pragma once
 
-#include "../warp_scan.cuh"
 #include "steps.cuh"
 
 namespace distscan {
@@ -35,12 +34,7 @@ struct Blelloch {
     const int i = threadIdx.x;
     T* value = shared.value;
     value[i] = mine;
-#pragma unroll
-    for (int d = 1; d < THREADS; d *= 2) {
-      __syncthreads();
-      const int at = (i + 1) * 2 * d - 1;
-      if (at < THREADS) value[at] = Op::combine(value[at - d], value[at]);
-    }
+    up_sweep<Op, THREADS>(value);
 #pragma unroll
     for (int d = THREADS / 2; d > 0; d /= 2) {
       __syncthreads();

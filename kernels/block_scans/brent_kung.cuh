@@ -28,12 +28,7 @@ struct BrentKung {
     const int i = threadIdx.x;
     T* value = shared.value;
     value[i] = mine;
-#pragma unroll
-    for (int d = 1; d < THREADS; d *= 2) {
-      __syncthreads();
-      const int at = (i + 1) * 2 * d - 1;  // the first threads work, side by side
-      if (at < THREADS) value[at] = Op::combine(value[at - d], value[at]);
-    }
+    up_sweep<Op, THREADS>(value);
 #pragma unroll
     for (int d = THREADS / 4; d > 0; d /= 2) {
       __syncthreads();
