@@ -19,7 +19,7 @@ from distscan.backends.policy import columns_policy  # noqa: E402
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
          ("prod", "D"), (COMPOSE, "L")]  # fmt: skip
 FEW = [("max", "b"), ("sum", "f"), ("sum", "d")]
-INNER = [4096, 4, 33]  # vectors, staged vectors, elements
+INNER = [4096, 1 << 15, 4, 33]  # strips, walks, staged vectors, elements
 
 
 def resolved(op, *types):
