@@ -164,6 +164,7 @@ def held(cp, seconds):
         stream.synchronize()
 
 
+@pytest.mark.alone
 def test_beside_a_kernel_that_does_not_end(strategy, cp, inputs):
     """Not every block can start: those that have must not wait for those that have not."""
     n = sizes(strategy)[2]
