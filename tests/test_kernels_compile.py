@@ -169,6 +169,11 @@ def test_every_form_compiles_without_spills(arch):
     check(kernels, arch)
 
 
+def test_an_empty_shard_asks_for_no_kernel_of_its_own():
+    """Some ranks have no elements: they compile what those with few do."""
+    assert asked(SOME, "90", sizes=(0,)) == asked(SOME, "90", sizes=(1,))
+
+
 BLOCK_SCANS = [struct for struct, _ in block_scans.BLOCK_SCANS.values()]
 CHAINS = list(block_scans.CHAINS.values())
 TEXTBOOK = [("sum", "f"), ("sum", "l"), ("sum", "D"), ("max", "b"), ("sum", "b"), ("sum", "e"),

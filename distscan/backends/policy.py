@@ -92,9 +92,10 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     while slots(rows) < 6:
         rows -= 1
 
-    # Few tiles: a size that leaves no multiprocessor idle in the last round, the larger of equals.
+    # Few tiles: a size that leaves no multiprocessor idle in the last round, the larger of equals;
+    # for none that of one element, or an empty shard would compile a kernel of its own.
     def rounds(rows: int) -> int:
-        return -(-n // (threads * items * rows * processors))
+        return -(-max(n, 1) // (threads * items * rows * processors))
 
     if rounds(rows) < 16:
         choice = {rows, *(r for r in (2, 4) if r < rows)}
