@@ -164,6 +164,16 @@ def test_strides_and_byte_order(cut, rng):
     assert not out[::2].any()
 
 
+def test_dtype_in_another_byte_order(cut, rng):
+    """As of an input that is in it: results are native, as in NumPy."""
+    x = exact(rng, "sum", "d", 100).astype(">f4")
+    y = distscan.cumsum(x[cut(100)], dtype=x.dtype)
+    assert y.dtype == np.dtype("f") == np.cumsum(x, dtype=x.dtype).dtype
+    np.testing.assert_array_equal(y, np.cumsum(x)[cut(100)])
+    with pytest.raises(TypeError, match="does not accumulate in >i4, but in bool"):
+        distscan.scan(x[cut(100)], "logical_or", dtype=">i4")
+
+
 def test_read_only_input(cut, rng):
     x = exact(rng, "sum", "l", 99)
     x.flags.writeable = False
