@@ -116,9 +116,14 @@ def test_library_found_by_its_module(monkeypatch, cut, rng):
     tensor = type("Tensor", (Foreign,), {"__module__": "tensors.deep", "__array_namespace__": None})
     monkeypatch.delattr(Foreign, "__array_namespace__")
     del tensor.__array_namespace__
-    y = distscan.scan(tensor(x[cut(100)]))
-    assert isinstance(y, Foreign)
-    np.testing.assert_array_equal(y.array, np.cumsum(x)[cut(100)])
+    derived = type("Image", (tensor,), {"__module__": __name__})
+    for kind in (tensor, derived):
+        y = distscan.scan(kind(x[cut(100)]))
+        assert isinstance(y, Foreign)
+        np.testing.assert_array_equal(y.array, np.cumsum(x)[cut(100)])
+    monkeypatch.delattr(Library, "from_dlpack")
+    with pytest.raises(TypeError, match="Image has no library with a from_dlpack"):
+        distscan.scan(derived(x[cut(100)]))
 
 
 def test_nothing_is_copied_on_the_way_in():
