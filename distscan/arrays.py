@@ -11,7 +11,6 @@ from .dtypes import is_bfloat16
 
 _DLPACK_HOST = {1, 3, 11}  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
-_IMMUTABLE = {"jax", "jaxlib"}  # DLPack says so only since its version 1.0
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
@@ -54,18 +53,25 @@ def _bits_of_bfloat16(x: Any) -> Any:
     """Return the NumPy array over numbers of a type that NumPy does not take through DLPack."""
     import ml_dtypes  # noqa: PLC0415 - only bfloat16 needs it
 
+    if _is_jax(x):
+        return np.asarray(x)  # which copies nothing; its views do
     x.__dlpack__()  # raises for what may not be shared, such as tensors that require a gradient
     return np.from_dlpack(x.view(_library(x).int16)).view(ml_dtypes.bfloat16)
 
 
 def check_writable(out: Any, array: Any) -> None:
     """Refuse to write ``array``, which ``borrow`` made of ``out``, where its owner does not."""
-    if type(out).__module__.partition(".")[0] in _IMMUTABLE:
+    if _is_jax(out):
         raise ValueError(f"out is a {type(out).__name__} of JAX, which is never written")
     if not is_cuda(array) and not array.flags.writeable:
         if array is out:
             raise ValueError("out is read-only")
         raise ValueError("out is read-only, as far as DLPack says; pass its NumPy array")
+
+
+def _is_jax(x: Any) -> bool:
+    """Whether an array is JAX's: never written, which DLPack says only since its version 1.0."""
+    return type(x).__module__.partition(".")[0] in {"jax", "jaxlib"}
 
 
 def _is_cupy(x: Any) -> bool:

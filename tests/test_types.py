@@ -6,7 +6,7 @@ from conftest import host
 from data import OPS, exact
 
 import distscan
-from distscan import dtypes, files, operators
+from distscan import arrays, dtypes, files, operators
 from distscan.errors import OutputError
 
 ml_dtypes = pytest.importorskip("ml_dtypes", reason="no ml_dtypes")
@@ -144,6 +144,19 @@ def test_of_another_library(cut, rng):
     np.testing.assert_array_equal(kept.array, shard[shard > 0])
     with pytest.raises(TypeError, match="Tensor does not share its memory"):
         distscan.scan(Tensor(shard, shared=False))
+
+
+def test_of_jax_without_a_copy(rng):
+    """JAX's views are copies."""
+    x = drawn(rng, "sum", 20)
+    members = {
+        "__module__": "jaxlib._jax",
+        "__array__": lambda self, *_, **__: self.array,
+        "view": lambda self, dtype: Tensor(self.array.view(dtype).copy()),
+    }
+    array = type("ArrayImpl", (Tensor,), members)(x)
+    assert np.shares_memory(arrays.borrow(array), x)
+    np.testing.assert_array_equal(arrays.borrow(array), x)
 
 
 @pytest.mark.parametrize("op", operators.BUILTIN)
