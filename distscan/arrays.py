@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import is_bfloat16
+
 _DLPACK_HOST = {1, 3, 11}  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
-_IMMUTABLE = {"jax", "jaxlib"}  # DLPack says so only since its version 1.0
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
@@ -39,6 +40,8 @@ def borrow(x: Any) -> Any:
             import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
             take = cupy.from_dlpack
+        elif str(getattr(x, "dtype", "")).endswith("bfloat16"):
+            take = _bits_of_bfloat16
         try:
             return take(x)
         except (BufferError, RuntimeError) as error:
@@ -46,14 +49,29 @@ def borrow(x: Any) -> Any:
     return np.asarray(x)
 
 
+def _bits_of_bfloat16(x: Any) -> Any:
+    """Return the NumPy array over numbers of a type that NumPy does not take through DLPack."""
+    import ml_dtypes  # noqa: PLC0415 - only bfloat16 needs it
+
+    if _is_jax(x):
+        return np.asarray(x)  # which copies nothing; its views do
+    x.__dlpack__()  # raises for what may not be shared, such as tensors that require a gradient
+    return np.from_dlpack(x.view(_library(x).int16)).view(ml_dtypes.bfloat16)
+
+
 def check_writable(out: Any, array: Any) -> None:
     """Refuse to write ``array``, which ``borrow`` made of ``out``, where its owner does not."""
-    if type(out).__module__.partition(".")[0] in _IMMUTABLE:
+    if _is_jax(out):
         raise ValueError(f"out is a {type(out).__name__} of JAX, which is never written")
     if not is_cuda(array) and not array.flags.writeable:
         if array is out:
             raise ValueError("out is read-only")
         raise ValueError("out is read-only, as far as DLPack says; pass its NumPy array")
+
+
+def _is_jax(x: Any) -> bool:
+    """Whether an array is JAX's: never written, which DLPack says only since its version 1.0."""
+    return type(x).__module__.partition(".")[0] in {"jax", "jaxlib"}
 
 
 def _is_cupy(x: Any) -> bool:
@@ -185,10 +203,22 @@ def like(x: Any) -> Callable[[Any], Any]:
     known = isinstance(x, np.ndarray | np.generic) or _is_cupy(x)
     if known or not hasattr(x, "__dlpack__"):
         return lambda result: result
+    library = _library(x)
+
+    def convert(result: Any) -> Any:
+        if not is_cuda(result) and is_bfloat16(result.dtype):
+            return library.from_dlpack(result.view(np.int16)).view(library.bfloat16)
+        return library.from_dlpack(result)
+
+    return convert
+
+
+def _library(x: Any) -> Any:
+    """Return the module of the library that an array which speaks DLPack is of."""
     if hasattr(x, "__array_namespace__"):
-        library = x.__array_namespace__()
-    else:
-        library = sys.modules[type(x).__module__.split(".")[0]]
-    if not hasattr(library, "from_dlpack"):
-        raise TypeError(f"{library.__name__} has no from_dlpack to return a result through")
-    return library.from_dlpack  # type: ignore[no-any-return]
+        return x.__array_namespace__()
+    for kind in type(x).__mro__:  # of a derived class, the one that the library knows
+        library = sys.modules.get(kind.__module__.partition(".")[0])
+        if hasattr(library, "from_dlpack"):
+            return library
+    raise TypeError(f"{type(x).__name__} has no library with a from_dlpack to return a result by")

@@ -179,7 +179,7 @@ class Exscan:
         if dtype.kind in op.mpi_kinds and not self._form.segmented:
             self._mpi_op = getattr(MPI, op.mpi)
         self._builtin = self._mpi_op != MPI.OP_NULL
-        self._fault: Exception | None = None
+        self._fault: BaseException | None = None
         self._request = MPI.REQUEST_NULL
         if self._builtin:
             self._total, self._offset = np.zeros(shape, dtype), np.zeros(shape, dtype)
@@ -250,7 +250,7 @@ class Exscan:
                 self._total[...] = (
                     self._op.identity(self._total.dtype) if total is None else total.value
                 )
-        except Exception as error:  # raised at the end: the other ranks count on this one's part
+        except BaseException as error:  # raised at the end: others count on this one's part
             self._fault = error
             if not self._builtin:
                 self._sent["state"] = _BROKEN
@@ -293,7 +293,7 @@ class Exscan:
                 else:
                     b["value"][0] = self._op.combine(a["value"][0], b["value"][0])
                     later[state] = earlier[state]
-        except Exception as error:  # an exception cannot cross MPI: it is raised at the end
+        except BaseException as error:  # cannot cross MPI, which would abort: raised at the end
             self._fault = error
             later[state] = _BROKEN
 

@@ -183,7 +183,9 @@ def _first(
         return None
     if op.identity is None:
         raise ValueError(f"operator {op.name!r} has no identity: exclusive=True needs initial=")
-    return np.array(op.identity(acc), acc)
+    identity = np.array(op.identity(acc), acc)
+    # -0.0 changes no sum, but what is seen begins with 0.0, as in NumPy.
+    return np.zeros((), acc) if acc.kind in "fc" and identity == 0 else identity
 
 
 def _strategy(

@@ -171,7 +171,8 @@ class Plan:
     def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
         """Find the total of ``x`` and begin the exchange; collective, but waits for no other rank.
 
-        Parameters are those of a call. Leave the arrays alone until ``wait``, which also raises
+        No rank may call the plan instead: MPI would not match the two. Parameters are those of a
+        call. Leave the arrays alone until ``wait``, which also raises
         what is wrong with them.
         """
         if self._begun is not None:

@@ -89,6 +89,9 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
 
+    Floats are grouped otherwise than in a loop, always in the same way: they round otherwise, and
+    where a part alone leaves the range of the type, what comes behind it is infinite or NaN.
+
     The plans of the last 16 kinds of call are kept: a repeated call compiles and allocates nothing
     but its result.
 
