@@ -1,7 +1,6 @@
 """Everything that crosses ranks; the only file that imports MPI. A total is one element or row."""
 
 import functools
-import os
 import weakref
 from array import array
 from typing import Any, NamedTuple, cast
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from .errors import LaunchError
 from .forms import PLAIN, Edges, Form, Total
+from .launcher import launched_ranks, local_rank
 from .operators import Operator
 
 try:
@@ -22,29 +22,6 @@ except (ImportError, RuntimeError) as error:
     ) from error
 
 Comm = MPI.Intracomm
-
-_LAUNCHED_RANKS = (
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_SIZE",
-    "MV2_COMM_WORLD_SIZE",
-    "PALS_NRANKS",
-    "SLURM_STEP_NUM_TASKS",
-)
-_LAUNCHED_RANK = (
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "MV2_COMM_WORLD_RANK",
-    "PALS_RANKID",
-    "SLURM_PROCID",
-)
-# An MPI's own variables first: inside mpirun, Slurm's describe the daemon that mpirun started.
-_LOCAL_RANK = (
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "PALS_LOCAL_RANKID",
-    "SLURM_LOCALID",
-)
 
 
 # ---- communicators and nodes ---------------------------------------------------------------
@@ -82,7 +59,7 @@ def node(comm: Comm) -> Node:
     shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
     try:
         nodes = comm.allreduce(int(shared.rank == 0))
-        launched = _variable(_LOCAL_RANK)
+        launched = local_rank()
         return Node(shared.rank if launched is None else launched, nodes)
     finally:
         shared.Free()
@@ -105,17 +82,6 @@ def _backwards() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
 
 
-@functools.cache
-def launched_ranks() -> int:
-    """Return how many processes the launcher says it started; 1 if it does not say."""
-    return _variable(_LAUNCHED_RANKS) or 1
-
-
-def launched_rank() -> int:
-    """Return the launcher's number for this process: known even where MPI itself is not."""
-    return _variable(_LAUNCHED_RANK) or 0
-
-
 def mpi_version() -> str:
     """Name the MPI library and its version, such as "MPICH 4.3.0"."""
     first = MPI.Get_library_version().strip("\0 \n").partition("\n")[0].partition(",")[0]
@@ -125,14 +91,6 @@ def mpi_version() -> str:
 def start_minimum(comm: Comm, values: "array[int]") -> MPI.Request:
     """Begin to replace each of the ``values`` by its minimum over all ranks."""
     return comm.Iallreduce(MPI.IN_PLACE, values, MPI.MIN)
-
-
-def _variable(names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = os.environ.get(name, "")
-        if value.isdecimal():
-            return int(value)
-    return None
 
 
 def op_name(op: Any) -> Any:
