@@ -193,10 +193,10 @@ class Plan:
         if self._begun is None:
             raise RuntimeError("this plan was not started: start() comes before wait()")
         begun, self._begun = self._begun, None
-        offset = self._exscan.wait(self.comm)
-        if begun.fault is not None:
-            raise begun.fault
         with self._device:
+            offset = self._exscan.wait(self.comm)
+            if begun.fault is not None:
+                raise begun.fault
             self._local.seed(begun.shard, begun.target, offset, begun.heads)
         return begun.out
 

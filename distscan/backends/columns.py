@@ -16,6 +16,7 @@ from ..operators import Operator
 from .kernel import Kernel, definitions
 from .launches import next_launch, processors, running
 from .policy import columns_policy
+from .row import Row
 
 _LANES = 32
 _ENDLESS = 1 << 62  # rows of a matrix that is one scan
@@ -60,7 +61,7 @@ class Scan:
     waits = False  # it is not launched ahead of its offset
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
-        """Compile, and allocate what lasts: words for every tile, the row of offsets."""
+        """Compile, and allocate what lasts: words for every tile."""
         types = running(op, types)
         matrix = _Matrix(types, n, form)
         self._launch = 0
@@ -73,7 +74,6 @@ class Scan:
         stride = first_prefix + groups * matrix.pitch
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
         self._drawn = cupy.zeros(1, np.uint32)
-        self._offset = Row(types.acc, form.inner)
         size = -(-types.acc.itemsize // 8)
         self._kernel = Kernel(
             "columns",
@@ -96,12 +96,12 @@ class Scan:
         words = self._kernel.words
         words[0], words[1], words[18] = x.data.ptr, y.data.ptr, self._launch
 
-    def launch(self, behind: NDArray[Any] | None) -> None:
+    def launch(self, behind: NDArray[Any] | Row | None) -> None:
         """Launch, behind a row [inner] of offsets, one value for all scans, or nothing."""
         words = self._kernel.words
         words[19] = words[-1] = 0
-        if behind is not None and behind.ndim > 0:
-            words[19] = self._offset.upload(behind)
+        if isinstance(behind, Row):
+            words[19] = behind.pointer
         elif behind is not None:
             words[-1], self._start[0] = 1, behind
         self._kernel.launch(self._grid)
@@ -140,28 +140,3 @@ class Reduce:
         words[0], words[11] = x.data.ptr, total
         self._kernel.launch(self._grid)
         return 0
-
-
-class Row:
-    """A row of running values on the GPU, and its place in pinned host memory."""
-
-    def __init__(self, dtype: np.dtype[Any], inner: int) -> None:
-        self._row = cupy.empty(inner * dtype.itemsize, np.uint8)
-        self._pinned = cupy.cuda.alloc_pinned_memory(self._row.nbytes)
-        self._host: NDArray[Any] = np.frombuffer(self._pinned, dtype, inner)
-        self._copied = cupy.cuda.Event(disable_timing=True)
-        self.pointer = self._row.data.ptr
-
-    def upload(self, values: NDArray[Any]) -> int:
-        """Queue a copy of ``values`` [inner] to the GPU; return where it will be."""
-        self._copied.synchronize()  # the earlier one has left the host
-        self._host[...] = values
-        self._row.data.copy_from_host_async(self._pinned.ptr, self._row.nbytes)
-        self._copied.record()
-        return int(self.pointer)
-
-    def wait(self, launch: int) -> NDArray[Any]:
-        """Return the row [inner] as the work that is queued leaves it; as ``HostTotal.wait``."""
-        self._row.data.copy_to_host_async(self._pinned.ptr, self._row.nbytes)
-        cupy.cuda.get_current_stream().synchronize()
-        return self._host
