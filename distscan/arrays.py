@@ -1,5 +1,6 @@
 """Any array library in, the same kind out: NumPy, CuPy, and all that speaks DLPack."""
 
+import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -161,18 +162,21 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
         return _ANYWHERE
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-    device = array.data.device_id
-    # It is current as a rule, and to see that takes a fifth of the time.
-    return _ANYWHERE if cupy.cuda.runtime.getDevice() == device else cupy.cuda.Device(device)
+    return _current(cupy.cuda, array.data.device_id)
 
 
-def on_gpu(gpu: int | None) -> tuple[type, AbstractContextManager[Any]]:
+def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[Any]]]:
     """Return the array type of a GPU, and what makes it current for a while; None is the host."""
     if gpu is None:
-        return np.ndarray, _ANYWHERE
+        return np.ndarray, lambda: _ANYWHERE
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-    return cupy.ndarray, cupy.cuda.Device(gpu)
+    return cupy.ndarray, functools.partial(_current, cupy.cuda, gpu)
+
+
+def _current(cuda: Any, gpu: int) -> AbstractContextManager[Any]:
+    """Make a GPU current; it is as a rule, and to see that takes a fifth of the time."""
+    return _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
 
 
 def view(array: Any, shape: tuple[int, ...]) -> Any:

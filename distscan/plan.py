@@ -157,7 +157,7 @@ class Plan:
         """
         if self._begun is not None:
             raise RuntimeError("this plan was started: wait() comes before its next use")
-        with self._device:
+        with self._device():
             try:
                 shard, target, out = self._checked(x, out)
                 heads, edges = self._segments(segments, target)
@@ -178,7 +178,7 @@ class Plan:
         if self._begun is not None:
             raise RuntimeError("this plan was started: wait() comes before the next start()")
         begun, total, edges = _Begun(), None, None
-        with self._device:
+        with self._device():
             try:
                 begun.shard, begun.target, begun.out = self._checked(x, out)
                 begun.heads, edges = self._segments(segments, begun.target)
@@ -193,7 +193,7 @@ class Plan:
         if self._begun is None:
             raise RuntimeError("this plan was not started: start() comes before wait()")
         begun, self._begun = self._begun, None
-        with self._device:
+        with self._device():
             offset = self._exscan.wait(self.comm)
             if begun.fault is not None:
                 raise begun.fault
