@@ -1,5 +1,6 @@
 """Any array library in, the same kind out: NumPy, CuPy, and all that speaks DLPack."""
 
+import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -7,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import is_bfloat16
+
 _DLPACK_HOST = {1, 3, 11}  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
-_IMMUTABLE = {"jax", "jaxlib"}  # DLPack says so only since its version 1.0
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
@@ -39,6 +41,8 @@ def borrow(x: Any) -> Any:
             import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
             take = cupy.from_dlpack
+        elif str(getattr(x, "dtype", "")).endswith("bfloat16"):
+            take = _bits_of_bfloat16
         try:
             return take(x)
         except (BufferError, RuntimeError) as error:
@@ -46,14 +50,29 @@ def borrow(x: Any) -> Any:
     return np.asarray(x)
 
 
+def _bits_of_bfloat16(x: Any) -> Any:
+    """Return the NumPy array over numbers of a type that NumPy does not take through DLPack."""
+    import ml_dtypes  # noqa: PLC0415 - only bfloat16 needs it
+
+    if _is_jax(x):
+        return np.asarray(x)  # which copies nothing; its views do
+    x.__dlpack__()  # raises for what may not be shared, such as tensors that require a gradient
+    return np.from_dlpack(x.view(_library(x).int16)).view(ml_dtypes.bfloat16)
+
+
 def check_writable(out: Any, array: Any) -> None:
     """Refuse to write ``array``, which ``borrow`` made of ``out``, where its owner does not."""
-    if type(out).__module__.partition(".")[0] in _IMMUTABLE:
+    if _is_jax(out):
         raise ValueError(f"out is a {type(out).__name__} of JAX, which is never written")
     if not is_cuda(array) and not array.flags.writeable:
         if array is out:
             raise ValueError("out is read-only")
         raise ValueError("out is read-only, as far as DLPack says; pass its NumPy array")
+
+
+def _is_jax(x: Any) -> bool:
+    """Whether an array is JAX's: never written, which DLPack says only since its version 1.0."""
+    return type(x).__module__.partition(".")[0] in {"jax", "jaxlib"}
 
 
 def _is_cupy(x: Any) -> bool:
@@ -143,18 +162,21 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
         return _ANYWHERE
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-    device = array.data.device_id
-    # It is current as a rule, and to see that takes a fifth of the time.
-    return _ANYWHERE if cupy.cuda.runtime.getDevice() == device else cupy.cuda.Device(device)
+    return _current(cupy.cuda, array.data.device_id)
 
 
-def on_gpu(gpu: int | None) -> tuple[type, AbstractContextManager[Any]]:
+def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[Any]]]:
     """Return the array type of a GPU, and what makes it current for a while; None is the host."""
     if gpu is None:
-        return np.ndarray, _ANYWHERE
+        return np.ndarray, lambda: _ANYWHERE
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-    return cupy.ndarray, cupy.cuda.Device(gpu)
+    return cupy.ndarray, functools.partial(_current, cupy.cuda, gpu)
+
+
+def _current(cuda: Any, gpu: int) -> AbstractContextManager[Any]:
+    """Make a GPU current; it is as a rule, and to see that takes a fifth of the time."""
+    return _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
 
 
 def view(array: Any, shape: tuple[int, ...]) -> Any:
@@ -185,10 +207,22 @@ def like(x: Any) -> Callable[[Any], Any]:
     known = isinstance(x, np.ndarray | np.generic) or _is_cupy(x)
     if known or not hasattr(x, "__dlpack__"):
         return lambda result: result
+    library = _library(x)
+
+    def convert(result: Any) -> Any:
+        if not is_cuda(result) and is_bfloat16(result.dtype):
+            return library.from_dlpack(result.view(np.int16)).view(library.bfloat16)
+        return library.from_dlpack(result)
+
+    return convert
+
+
+def _library(x: Any) -> Any:
+    """Return the module of the library that an array which speaks DLPack is of."""
     if hasattr(x, "__array_namespace__"):
-        library = x.__array_namespace__()
-    else:
-        library = sys.modules[type(x).__module__.split(".")[0]]
-    if not hasattr(library, "from_dlpack"):
-        raise TypeError(f"{library.__name__} has no from_dlpack to return a result through")
-    return library.from_dlpack  # type: ignore[no-any-return]
+        return x.__array_namespace__()
+    for kind in type(x).__mro__:  # of a derived class, the one that the library knows
+        library = sys.modules.get(kind.__module__.partition(".")[0])
+        if hasattr(library, "from_dlpack"):
+            return library
+    raise TypeError(f"{type(x).__name__} has no library with a from_dlpack to return a result by")

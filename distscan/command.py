@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NoReturn
 
-from . import agree, exchange
+from . import agree, exchange, launcher
 from .errors import DistscanError, LaunchError
 from .exchange import Comm
 
@@ -25,7 +25,7 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
     try:
         comm = exchange.communicator(None)
     except LaunchError as error:
-        return _fail(name, error) if exchange.launched_rank() == 0 else 1
+        return _fail(name, error) if launcher.launched_rank() == 0 else 1
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # to clean up as for Ctrl-C
     try:
         return work(comm, argv)

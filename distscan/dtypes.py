@@ -51,7 +51,7 @@ def resolve(
                 raise TypeError(f"{role} is {chosen}: x, dtype and out must be of one structure")
     if dtype is not None:
         acc = _loop(op, dtype, dtype)
-        if acc != dtype:
+        if acc.newbyteorder("=") != dtype.newbyteorder("="):
             raise TypeError(f"operator {op.name!r} does not accumulate in {dtype}, but in {acc}")
     elif out is not None:
         acc = _loop(op, out, out)

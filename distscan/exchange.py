@@ -1,16 +1,17 @@
 """Everything that crosses ranks; the only file that imports MPI. A total is one element or row."""
 
 import functools
-import os
 import weakref
 from array import array
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import LaunchError
-from .forms import PLAIN, Edges, Form, Total
+from .forms import PLAIN, Edges, Form, Total, pieces
+from .launcher import launched_ranks, local_rank
 from .operators import Operator
 
 try:
@@ -22,29 +23,6 @@ except (ImportError, RuntimeError) as error:
     ) from error
 
 Comm = MPI.Intracomm
-
-_LAUNCHED_RANKS = (
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_SIZE",
-    "MV2_COMM_WORLD_SIZE",
-    "PALS_NRANKS",
-    "SLURM_STEP_NUM_TASKS",
-)
-_LAUNCHED_RANK = (
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "MV2_COMM_WORLD_RANK",
-    "PALS_RANKID",
-    "SLURM_PROCID",
-)
-# An MPI's own variables first: inside mpirun, Slurm's describe the daemon that mpirun started.
-_LOCAL_RANK = (
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "PALS_LOCAL_RANKID",
-    "SLURM_LOCALID",
-)
 
 
 # ---- communicators and nodes ---------------------------------------------------------------
@@ -82,7 +60,7 @@ def node(comm: Comm) -> Node:
     shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
     try:
         nodes = comm.allreduce(int(shared.rank == 0))
-        launched = _variable(_LOCAL_RANK)
+        launched = local_rank()
         return Node(shared.rank if launched is None else launched, nodes)
     finally:
         shared.Free()
@@ -105,17 +83,6 @@ def _backwards() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
 
 
-@functools.cache
-def launched_ranks() -> int:
-    """Return how many processes the launcher says it started; 1 if it does not say."""
-    return _variable(_LAUNCHED_RANKS) or 1
-
-
-def launched_rank() -> int:
-    """Return the launcher's number for this process: known even where MPI itself is not."""
-    return _variable(_LAUNCHED_RANK) or 0
-
-
 def mpi_version() -> str:
     """Name the MPI library and its version, such as "MPICH 4.3.0"."""
     first = MPI.Get_library_version().strip("\0 \n").partition("\n")[0].partition(",")[0]
@@ -125,14 +92,6 @@ def mpi_version() -> str:
 def start_minimum(comm: Comm, values: "array[int]") -> MPI.Request:
     """Begin to replace each of the ``values`` by its minimum over all ranks."""
     return comm.Iallreduce(MPI.IN_PLACE, values, MPI.MIN)
-
-
-def _variable(names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = os.environ.get(name, "")
-        if value.isdecimal():
-            return int(value)
-    return None
 
 
 def op_name(op: Any) -> Any:
@@ -160,6 +119,10 @@ class Exscan:
     begins behind ``form.first``: nothing comes before it, or its first element is a head. The next
     exchange overwrites it.
 
+    A long row is exchanged piece by piece, so that one piece crosses ranks while others go from a
+    GPU to the host and back. Each piece of the offset takes the place of the total's, and the
+    total's value is what comes back; an empty shard, which has none, gets None.
+
     ``edges`` is the type of the segments' edges, for a segmented form. Without ``across`` nothing
     crosses ranks: each is on its own.
     """
@@ -174,57 +137,52 @@ class Exscan:
         across: bool = True,
     ) -> None:
         self._op, self._form, self._across = op, form, across
-        shape = (self._form.inner,) if self._form.inner > 1 else ()
         self._mpi_op = MPI.OP_NULL
         if dtype.kind in op.mpi_kinds and not self._form.segmented:
             self._mpi_op = getattr(MPI, op.mpi)
         self._builtin = self._mpi_op != MPI.OP_NULL
-        self._fault: Exception | None = None
-        self._request = MPI.REQUEST_NULL
-        if self._builtin:
-            self._total, self._offset = np.zeros(shape, dtype), np.zeros(shape, dtype)
-            self._send: Any = self._total
-            self._receive: Any = self._offset
-            return
-        # MPI calls the NumPy form on (value, edges, state): an empty shard needs no identity.
-        edge = edges or np.dtype(np.bool_)
-        self._item = np.dtype(
-            [("value", dtype, shape), ("enters", edge), ("leaves", edge), ("state", np.uint8)]
-        )
-        self._sent, self._received = np.zeros(1, self._item), np.zeros(1, self._item)
-        self._offset = self._received["value"].reshape(shape)
-        # One element, so that MPI never hands a part of it to the operator.
-        element = MPI.BYTE.Create_contiguous(self._item.itemsize).Commit()
-        weakref.finalize(self, _free, element)
-        self._send = [self._sent.view(np.uint8), 1, element]
-        self._receive = [self._received.view(np.uint8), 1, element]
+        self._fault: BaseException | None = None
+        self._total: Total | None = None
+        self._offset: Any = None
+        edge = None if self._builtin else edges or np.dtype(np.bool_)
+        row = pieces(form.inner, dtype)
+        self._messages: list[_Message] = []
+        if across and len(row) > 1:
+            self._messages = [_Message(dtype, (p.stop - p.start,), edge, p) for p in row]
+        elif across:
+            self._messages = [_Message(dtype, (form.inner,) if form.inner > 1 else (), edge)]
+        self._items = {message.item.itemsize: message.item for message in self._messages}
 
-    def __call__(
-        self, comm: Comm, total: Total | None, edges: Edges | None = None
-    ) -> NDArray[Any] | None:
+    def __call__(self, comm: Comm, total: Total | None, edges: Edges | None = None) -> Any:
         """Combine the totals of all ranks before this one in scan order (``MPI_Exscan``)."""
         if comm.size == 1 or not self._across:
             return None
-        comm = self._ordered(comm)
-        self._pack(total, edges)
-        comm.Exscan(self._send, self._receive, self._mpi_op)
-        return self._unpack(comm)
+        comm = self._begin(comm, total)
+        for message in self._messages:
+            self._pack(message, edges)
+            comm.Exscan(message.send, message.receive, self._mpi_op)
+            self._unpack(message, comm)
+        return self._end()
 
     def start(self, comm: Comm, total: Total | None, edges: Edges | None = None) -> None:
         """Begin the same and do not wait for it (``MPI_Iexscan``)."""
         if comm.size > 1 and self._across:
-            self._pack(total, edges)
-            comm = self._ordered(comm)
-            self._request = comm.Iexscan(self._send, self._receive, self._mpi_op)
+            comm = self._begin(comm, total)
+            for message in self._messages:
+                self._pack(message, edges)
+                message.request = comm.Iexscan(message.send, message.receive, self._mpi_op)
             _IN_FLIGHT.add(self)
 
-    def wait(self, comm: Comm) -> NDArray[Any] | None:
+    def wait(self, comm: Comm) -> Any:
         """End what ``start`` began; return the offset."""
         if comm.size == 1 or not self._across:
             return None
-        self._request.Wait()
+        comm = self._ordered(comm)
+        for message in self._messages:
+            message.request.Wait()
+            self._unpack(message, comm)
         _IN_FLIGHT.discard(self)
-        return self._unpack(self._ordered(comm))
+        return self._end()
 
     def prepare(self, comm: Comm) -> None:
         """Make what exchanges over ``comm`` need; collective. The first exchange does it, too."""
@@ -235,42 +193,69 @@ class Exscan:
         """Return the ranks in scan order."""
         return backwards(comm) if self._form.reverse else comm
 
-    def _pack(self, total: Total | None, edges: Edges | None) -> None:
+    def _begin(self, comm: Comm, total: Total | None) -> Comm:
+        comm, self._total, self._offset = self._ordered(comm), total, None
         if not self._builtin:
             # Freed after each exchange: an MPI process has room for 32 of them.
             self._mpi_op = MPI.Op.Create(self._combine, commute=False)
-            self._sent["state"] = _ABSENT if total is None else _HEAD if total.head else _PRESENT
-        try:
-            if not self._builtin:
-                if total is not None:
-                    self._sent["value"] = total.value
-                if edges is not None:
-                    self._sent["enters"], self._sent["leaves"] = edges
-            else:
-                self._total[...] = (
-                    self._op.identity(self._total.dtype) if total is None else total.value
-                )
-        except Exception as error:  # raised at the end: the other ranks count on this one's part
-            self._fault = error
-            if not self._builtin:
-                self._sent["state"] = _BROKEN
+        return comm
 
-    def _unpack(self, comm: Comm) -> NDArray[Any] | None:
+    def _end(self) -> Any:
         if not self._builtin:
             self._mpi_op.Free()
+        offset, self._total, self._offset = self._offset, None, None
         if self._fault is not None:
             fault, self._fault = self._fault, None
             raise fault
-        if comm.rank == 0:  # MPI leaves its receive buffer undefined
-            return None
-        if not self._builtin:
-            if self._received["state"] == _BROKEN:
-                raise RuntimeError(f"operator {self._op.name!r} failed on an earlier rank")
-            if self._received["state"] == _ABSENT or self._parted(self._received, self._sent):
-                return None
-        if self._form.first is not None:
-            self._op.combine(self._form.first, self._offset, out=self._offset)
-        return self._offset
+        return offset
+
+    # What goes wrong with a message is raised at the end: the other ranks count on every one.
+
+    def _pack(self, message: "_Message", edges: Edges | None) -> None:
+        """Put what this rank has into a message; after a fault, nothing."""
+        try:
+            self._put(message, self._total if self._fault is None else None, edges)
+        except BaseException as error:
+            self._fault = error
+            with suppress(Exception):  # the identity may be what fails
+                self._put(message, None, edges)
+
+    def _put(self, message: "_Message", total: Total | None, edges: Edges | None) -> None:
+        if self._builtin:
+            if total is None:
+                message.total[...] = self._op.identity(message.total.dtype)
+        else:
+            broken = self._fault is not None
+            present = _ABSENT if total is None else _HEAD if total.head else _PRESENT
+            message.sent["state"] = _BROKEN if broken else present
+            if edges is not None:
+                message.sent["enters"], message.sent["leaves"] = edges
+        if total is not None:
+            part = message.part
+            message.total[...] = total.value if part is None else total.value[part]
+
+    def _unpack(self, message: "_Message", comm: Comm) -> None:
+        """Take from a message what comes before this rank's shard."""
+        # MPI leaves the first rank's receive buffer undefined.
+        if comm.rank == 0 or self._fault is not None:
+            return
+        try:
+            if not self._builtin:
+                if message.received["state"] == _BROKEN:
+                    raise RuntimeError(f"operator {self._op.name!r} failed on an earlier rank")
+                if message.received["state"] == _ABSENT or self._parted(
+                    message.received, message.sent
+                ):
+                    return
+            if self._form.first is not None:
+                self._op.combine(self._form.first, message.offset, out=message.offset)
+            if message.part is None:
+                self._offset = message.offset
+            elif self._total is not None:
+                self._offset = self._total.value
+                self._offset[message.part] = message.offset
+        except BaseException as error:
+            self._fault = error
 
     def _parted(self, earlier: NDArray[Any], later: NDArray[Any]) -> bool:
         """Whether a segment begins between two shards that follow each other."""
@@ -278,12 +263,13 @@ class Exscan:
 
     def _combine(self, earlier: Any, later: Any, _: MPI.Datatype) -> None:
         """Combine the bytes of two totals for MPI: later = earlier op later."""
-        state = self._item.itemsize - 1  # its place
+        item = self._items[len(later)]
+        state = item.itemsize - 1  # its place
         try:
             if later[state] == _ABSENT:
                 later[:] = earlier[:]
             elif earlier[state] != _ABSENT:
-                a, b = (np.frombuffer(item, self._item, 1) for item in (earlier, later))
+                a, b = (np.frombuffer(packed, item, 1) for packed in (earlier, later))
                 begins = later[state] == _HEAD or self._parted(a, b)
                 b["enters"] = a["enters"]
                 if _BROKEN in (earlier[state], later[state]):
@@ -293,9 +279,43 @@ class Exscan:
                 else:
                     b["value"][0] = self._op.combine(a["value"][0], b["value"][0])
                     later[state] = earlier[state]
-        except Exception as error:  # an exception cannot cross MPI: it is raised at the end
+        except BaseException as error:  # cannot cross MPI, which would abort: raised at the end
             self._fault = error
             later[state] = _BROKEN
+
+
+class _Message:
+    """What MPI sends and receives: a total, or one piece of a long row of totals.
+
+    With ``edge``, the type of the segments' edges, it is one item (value, edges, state), so that
+    MPI calls the NumPy form and an empty shard needs no identity.
+    """
+
+    def __init__(
+        self,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        edge: np.dtype[Any] | None,
+        part: slice | None = None,
+    ) -> None:
+        self.part, self.request = part, MPI.REQUEST_NULL
+        if edge is None:
+            self.item = dtype
+            self.total, self.offset = np.zeros(shape, dtype), np.zeros(shape, dtype)
+            self.send: Any = self.total
+            self.receive: Any = self.offset
+            return
+        self.item = np.dtype(
+            [("value", dtype, shape), ("enters", edge), ("leaves", edge), ("state", np.uint8)]
+        )
+        self.sent, self.received = np.zeros(1, self.item), np.zeros(1, self.item)
+        self.total = self.sent["value"].reshape(shape)
+        self.offset = self.received["value"].reshape(shape)
+        # One element, so that MPI never hands a part of it to the operator.
+        element = MPI.BYTE.Create_contiguous(self.item.itemsize).Commit()
+        weakref.finalize(self, _free, element)
+        self.send = [self.sent.view(np.uint8), 1, element]
+        self.receive = [self.received.view(np.uint8), 1, element]
 
 
 def _free(element: MPI.Datatype) -> None:

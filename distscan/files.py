@@ -69,7 +69,10 @@ def inspect(path: Path) -> File:
     if min(shape, default=0) < 0:
         raise InputError(f"{path} has the impossible shape {shape}")
     if fortran and len(shape) > 1:
-        raise NotImplementedError(f"{path} is {len(shape)}-d in Fortran order, not implemented yet")
+        raise NotImplementedError(
+            f"{path} is {len(shape)}-d in Fortran order, not implemented yet; "
+            "numpy.save(name, numpy.ascontiguousarray(x)) makes a file in C order"
+        )
     whole = file.start + file.n * dtype.itemsize
     if size < whole:
         raise InputError(f"{path} is truncated: {size} of {whole} bytes")

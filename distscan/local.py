@@ -29,7 +29,7 @@ class Local(Protocol):
 
     def empty(self) -> Any: ...
     def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> Total | None: ...
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None: ...
+    def seed(self, x: Any, out: Any, offset: Any, heads: Any = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,9 @@ def _first(
         return None
     if op.identity is None:
         raise ValueError(f"operator {op.name!r} has no identity: exclusive=True needs initial=")
-    return np.array(op.identity(acc), acc)
+    identity = np.array(op.identity(acc), acc)
+    # -0.0 changes no sum, but what is seen begins with 0.0, as in NumPy.
+    return np.zeros((), acc) if acc.kind in "fc" and identity == 0 else identity
 
 
 def _strategy(

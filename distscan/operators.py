@@ -83,15 +83,17 @@ class Operator:
             object.__setattr__(self, "identity", lambda dtype: np.array(value, dtype)[()])
 
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
-        """Combine two arrays; integers wrap and floats overflow in silence, as inside a scan."""
+        """Combine two arrays, the earlier broadcast; overflow is silent, as inside a scan."""
         with np.errstate(all="ignore"):
             if self.is_ufunc:
                 return self.numpy(earlier, later, out=out)
-            result = self.numpy(earlier, later)
-            shape = np.broadcast_shapes(np.shape(earlier), np.shape(later))
-            if np.shape(result) != shape:
+            later = np.asarray(later)
+            # The function was promised arrays of one shape; some cannot do with none at all.
+            same = np.broadcast_to(earlier, later.shape)
+            result = self.numpy(same, later) if later.size > 0 else later
+            if np.shape(result) != later.shape:
                 raise ValueError(
-                    f"operator {self.name!r} made shape {np.shape(result)} of two of {shape}"
+                    f"operator {self.name!r} made shape {np.shape(result)} of two of {later.shape}"
                 )
             if out is None:
                 return result

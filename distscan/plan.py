@@ -157,7 +157,7 @@ class Plan:
         """
         if self._begun is not None:
             raise RuntimeError("this plan was started: wait() comes before its next use")
-        with self._device:
+        with self._device():
             try:
                 shard, target, out = self._checked(x, out)
                 heads, edges = self._segments(segments, target)
@@ -171,13 +171,14 @@ class Plan:
     def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
         """Find the total of ``x`` and begin the exchange; collective, but waits for no other rank.
 
-        Parameters are those of a call. Leave the arrays alone until ``wait``, which also raises
+        No rank may call the plan instead: MPI would not match the two. Parameters are those of a
+        call. Leave the arrays alone until ``wait``, which also raises
         what is wrong with them.
         """
         if self._begun is not None:
             raise RuntimeError("this plan was started: wait() comes before the next start()")
         begun, total, edges = _Begun(), None, None
-        with self._device:
+        with self._device():
             try:
                 begun.shard, begun.target, begun.out = self._checked(x, out)
                 begun.heads, edges = self._segments(segments, begun.target)
@@ -192,10 +193,10 @@ class Plan:
         if self._begun is None:
             raise RuntimeError("this plan was not started: start() comes before wait()")
         begun, self._begun = self._begun, None
-        offset = self._exscan.wait(self.comm)
-        if begun.fault is not None:
-            raise begun.fault
-        with self._device:
+        with self._device():
+            offset = self._exscan.wait(self.comm)
+            if begun.fault is not None:
+                raise begun.fault
             self._local.seed(begun.shard, begun.target, offset, begun.heads)
         return begun.out
 

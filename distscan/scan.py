@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from . import arrays, dtypes, exchange, operators
-from .agree import Agreement
+from . import arrays, dtypes, exchange, layout, operators
+from .agree import Agreement, Terms
 from .exchange import Comm
 from .local import LocalPlan, Op, Strategy, cached, initial_bytes
 from .segments import Segments, find
@@ -81,6 +81,20 @@ def scan(
     TypeError, ValueError, OverflowError, NotImplementedError, MemoryError, KernelError
         On every rank alike, however few of them are at fault; the message names those ranks.
 
+    Notes
+    -----
+    ``x`` is read, and ``out`` written, where they are
+
+    - if they are contiguous;
+    - along an axis that needs no exchange, if their axes lie in memory in one and the same order,
+      such as Fortran's; a new result then lies as ``x`` does, as NumPy's;
+    - on CPUs, if they are sliced, mirrored, broadcast or transposed, but 1-D, or 2-D with an axis;
+      or can be seen so that one axis is in front of that which is scanned, and one behind it.
+
+    Any other layout is copied, whole: ``x`` once before the scan, ``out`` once behind it. On GPUs
+    those are slices, steps, mirrored and broadcast arrays, and transposed ones along axis 0 and
+    flattened.
+
     Example
     -------
     On two ranks that hold [1, 2, 3] and [4, 5]:
@@ -88,6 +102,9 @@ def scan(
     >>> import distscan
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
+
+    Floats are grouped otherwise than in a loop, always in the same way: they round otherwise, and
+    where a part alone leaves the range of the type, what comes behind it is infinite or NaN.
 
     The plans of the last 16 kinds of call are kept: a repeated call compiles and allocates nothing
     but its result.
@@ -106,6 +123,11 @@ def scan(
             "out": None if target is None else target.dtype,
         }
         convert = arrays.like(x if out is None else out)
+        axis = None if axis is None else index(axis)
+        order = None if marks is not None else layout.order(array, target, axis)
+        if order is not None:
+            axis, shape = axis % array.ndim, array.shape
+            array, target = layout.turned(array, order), layout.turned(target, order)
         with arrays.on_device(array):
             plan = cached(
                 arrays.stream(array),
@@ -113,7 +135,7 @@ def scan(
                 array.dtype,
                 arrays.gpu(array),
                 operator,
-                axis=None if axis is None else index(axis),
+                axis=axis if order is None else 1 + order.index(axis),
                 exclusive=bool(exclusive),
                 initial=initial_bytes(initial, operator, array.dtype, **types),
                 reverse=bool(reverse),
@@ -135,10 +157,15 @@ def scan(
                 marks = marks.copy() if arrays.overlap(marks, result) else marks
                 parts = find(marks, reverse=plan.form.reverse)
         arguments.same = plan.terms
+        if order is not None:  # other ranks may hold theirs in another order
+            arguments.same = Terms(
+                {**plan.terms, "the shape beyond axis 0": shape[1:], "axis": axis}
+            )
     with arrays.on_device(shard):
         run(comm, plan, shard, result, arguments.settle, segments=parts)
         if target is None:
-            return convert(result if result.shape == plan.shape else result.reshape(plan.shape))
+            result = result if result.shape == plan.shape else result.reshape(plan.shape)
+            return convert(result if order is None else layout.restored(result, order))
         if given is None:
             target[...] = result.reshape(plan.shape)
         convert(target)  # another library's stream now waits for ours

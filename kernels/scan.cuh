@@ -17,6 +17,7 @@
 #pragma once
 
 #include "items.cuh"
+#include "last.cuh"
 #include "offset.cuh"
 #include "stretch.cuh"
 
@@ -256,28 +257,16 @@ struct Scan {
           rows, segments, [&] { return LATE ? seeded() : seed; });
       if (called_off) continue;
       const int64 count = Shape::REVERSE ? at + Shape::SIZE : shard.n - at;
-      if constexpr (HANDS_IN &&
-                    EXCLUSIVE)  // while the source, which may be y, still has its last element
-        if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
+      const auto hand_in_last = [&] {
+        if constexpr (HANDS_IN)
+          if (work.total.words && tile == shard.tiles - 1)
+            hand_in<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work,
+                                      [&] { return source.template item<T>(shard, shard.n - 1); });
+      };
+      if constexpr (EXCLUSIVE) hand_in_last();
       store(y + at, count, warp, scanned);
-      if constexpr (HANDS_IN && !EXCLUSIVE)
-        if (work.total.words && tile == shard.tiles - 1) hand_in(scanned, count, warp);
+      if constexpr (!EXCLUSIVE) hand_in_last();
     }
-  }
-
-  // Hand the inclusive value of the shard's last element to the host, by the thread that has it.
-  __device__ void hand_in(const Rows<Y, Shape>& scanned, int64 count, int warp) const {
-#pragma unroll
-    for (int r = 0; r < Shape::ROWS; ++r)
-#pragma unroll
-      for (int i = 0; i < Shape::ITEMS; ++i)
-        if (position<Shape>(warp, r) + i == count - 1) {
-          T last = get<T>(scanned.row[r], i);
-          if constexpr (EXCLUSIVE)
-            last = join<Op>(Seed<T>{last, shard.n > 1}, source.template item<T>(shard, shard.n - 1))
-                       .value;
-          publish(work.total, 0, last, work.launch);
-        }
   }
 };
 

@@ -19,7 +19,8 @@ import pytest
 from mpi4py import MPI
 
 SEED = MPI.COMM_WORLD.bcast(int(os.environ.get("DISTSCAN_SEED") or secrets.randbelow(10**9)))
-
+os.environ["DISTSCAN_SEED"] = str(SEED)  # of pytest-xdist's workers, too
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 # These know of no ranks.
 collect_ignore = (
@@ -98,20 +99,20 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 @pytest.fixture(params=["numpy", pytest.param("cupy", marks=pytest.mark.gpu)])
 def xp(request: pytest.FixtureRequest, comm: MPI.Intracomm) -> ModuleType:
     """NumPy, and on a GPU CuPy: the same tests drive both backends."""
-    if request.param == "numpy":
-        return np
-    import cupy
-
-    cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
-    return cupy
+    return np if request.param == "numpy" else _cupy(comm)
 
 
 @pytest.fixture
 def cp(comm: MPI.Intracomm) -> ModuleType:
     """CuPy, with a GPU of this rank's own where there are as many."""
+    return _cupy(comm)
+
+
+def _cupy(comm: MPI.Intracomm) -> ModuleType:
+    """Import it; ranks, and workers of pytest-xdist at one rank, take the GPUs in turn."""
     import cupy
 
-    cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
+    cupy.cuda.Device((comm.rank + WORKER) % cupy.cuda.runtime.getDeviceCount()).use()
     return cupy
 
 

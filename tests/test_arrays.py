@@ -116,9 +116,14 @@ def test_library_found_by_its_module(monkeypatch, cut, rng):
     tensor = type("Tensor", (Foreign,), {"__module__": "tensors.deep", "__array_namespace__": None})
     monkeypatch.delattr(Foreign, "__array_namespace__")
     del tensor.__array_namespace__
-    y = distscan.scan(tensor(x[cut(100)]))
-    assert isinstance(y, Foreign)
-    np.testing.assert_array_equal(y.array, np.cumsum(x)[cut(100)])
+    derived = type("Image", (tensor,), {"__module__": __name__})
+    for kind in (tensor, derived):
+        y = distscan.scan(kind(x[cut(100)]))
+        assert isinstance(y, Foreign)
+        np.testing.assert_array_equal(y.array, np.cumsum(x)[cut(100)])
+    monkeypatch.delattr(Library, "from_dlpack")
+    with pytest.raises(TypeError, match="Image has no library with a from_dlpack"):
+        distscan.scan(derived(x[cut(100)]))
 
 
 def test_nothing_is_copied_on_the_way_in():
@@ -162,6 +167,16 @@ def test_strides_and_byte_order(cut, rng):
     distscan.scan(x[mine], out=out[1::2])
     np.testing.assert_array_equal(out[1::2], np.cumsum(x)[mine])
     assert not out[::2].any()
+
+
+def test_dtype_in_another_byte_order(cut, rng):
+    """As of an input that is in it: results are native, as in NumPy."""
+    x = exact(rng, "sum", "d", 100).astype(">f4")
+    y = distscan.cumsum(x[cut(100)], dtype=x.dtype)
+    assert y.dtype == np.dtype("f") == np.cumsum(x, dtype=x.dtype).dtype
+    np.testing.assert_array_equal(y, np.cumsum(x)[cut(100)])
+    with pytest.raises(TypeError, match="does not accumulate in >i4, but in bool"):
+        distscan.scan(x[cut(100)], "logical_or", dtype=">i4")
 
 
 def test_read_only_input(cut, rng):

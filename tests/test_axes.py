@@ -168,6 +168,63 @@ def test_no_copy_where_the_layout_allows(comm, rng):
         finally:
             tracemalloc.stop()
         assert peak < x.nbytes / 2
+    x = np.asfortranarray(rng.normal(size=(30, 50, 100)))
+    for axis in (1, 2):
+        tracemalloc.start()
+        try:
+            distscan.scan(x, axis=axis)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < x.nbytes * 1.5  # of which 1 is the result
+
+
+@pytest.mark.parametrize("layout", ["Fortran", "transposed"])
+@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4), (4, 1, 6), (2, 3, 4, 5)], ids=str)
+def test_axes_in_another_order(layout, shape, xp, comm, rng, monkeypatch):
+    """Inside each shard the memory is scanned as it lies; no rank asks how it does on another."""
+    x = rng.integers(-9, 9, (comm.size, *shape))[comm.rank]
+    mixed = LAYOUTS[layout] if comm.rank % 2 else np.ascontiguousarray
+    if xp is not np:
+        monkeypatch.setattr(xp, "ascontiguousarray", None)
+    for axis in [*range(1, len(shape)), *range(1 - len(shape), 0)]:
+        want = np.cumsum(LAYOUTS[layout](x), axis)
+        y = distscan.scan(lay_out(xp, x, LAYOUTS[layout]), axis=axis)
+        np.testing.assert_array_equal(host(y), want)
+        assert y.strides == want.strides
+        y = distscan.scan(lay_out(xp, x, mixed), axis=axis, reverse=True)
+        np.testing.assert_array_equal(host(y), np.flip(np.cumsum(np.flip(x, axis), axis), axis))
+        out = lay_out(xp, np.zeros(shape), LAYOUTS[layout])
+        given = lay_out(xp, x, LAYOUTS[layout])
+        assert distscan.scan(given, axis=axis, dtype="d", out=out) is out
+        np.testing.assert_array_equal(host(out), want)
+        assert distscan.scan(given, axis=axis, out=given) is given
+        np.testing.assert_array_equal(host(given), want)
+
+
+def lay_out(xp, x, layout):
+    """A copy of ``x`` in a layout."""
+    x = layout(x.copy())
+    order = np.argsort([-stride for stride in x.strides], kind="stable")
+    memory = np.ascontiguousarray(x.transpose(order))
+    return xp.asarray(memory).transpose(np.argsort(order))
+
+
+def test_a_result_in_another_order(xp, comm, rng):
+    x = rng.integers(-9, 9, (5, 4, 3))
+    for axis in (1, 2):
+        for source, target in (("F", "C"), ("C", "F")):
+            out = xp.zeros(x.shape, "l", order=target)
+            assert distscan.scan(xp.array(x, order=source), axis=axis, out=out) is out
+            np.testing.assert_array_equal(host(out), np.cumsum(x, axis))
+    shard = xp.array(x, order="F")
+    everywhere(comm, ValueError, r"out has shape \(3, 4, 5\); the result has \(5, 4, 3\)",
+               lambda: distscan.scan(shard, axis=1, out=xp.zeros((3, 4, 5))))  # fmt: skip
+    everywhere(comm, ValueError, "not axis=2",
+               lambda: distscan.scan(shard, axis=2, segments=xp.zeros(60, "?")))  # fmt: skip
+    for axis in (3, -4, 4, -5):
+        everywhere(comm, np.exceptions.AxisError, f"axis {axis} is out of bounds",
+                   lambda axis=axis: distscan.scan(shard, axis=axis))  # fmt: skip
 
 
 @pytest.mark.parametrize("axis", [1, 2, -1])

@@ -40,7 +40,7 @@ def asked(cases, arch, inners=INNER):
         patch.object(columns, "cupy") as cupy,
         patch.object(launches, "cupy", cupy),
         patch.object(columns, "Kernel", record),
-        patch.object(columns, "Row"),
+        patch.object(cuda, "Row"),
     ):
         cupy.cuda.Device().compute_capability = arch
         cupy.cuda.Device().attributes = {"MultiProcessorCount": 100}

@@ -197,6 +197,33 @@ def test_one_structure_throughout(comm):
                    lambda given=options: distscan.scan(x, FINGERPRINTS, **given))  # fmt: skip
 
 
+def chosen(a, b):
+    """The latest that is not 0, as one writes it in NumPy; a view of nothing would not do."""
+    assert a.shape == b.shape
+    assert b.size
+    made = a.copy()
+    made[b != 0] = b[b != 0]
+    return made
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_functions_are_given_arrays_of_one_shape(reverse, strategy, cut, rng):
+    op = distscan.Operator("chosen", chosen, identity=0)
+    want = np.frompyfunc(lambda a, b: b or a, 2, 1).accumulate
+    for shape in ((1,), (3000,), (40, 3)):
+        x, mine = rng.choice([0, 0, 5, 7], shape), cut(shape[0])
+        y = distscan.scan(x[mine], op, axis=0, initial=2, reverse=reverse, strategy=strategy)
+        seen = np.concatenate([np.full((1, *shape[1:]), 2), x[::-1] if reverse else x])
+        whole = want(seen.astype(object), axis=0)[1:]
+        np.testing.assert_array_equal(y, (whole[::-1] if reverse else whole)[mine])
+    x, heads = rng.choice([0, 5, 7], 3000), rng.random(3000) < 0.1
+    y = distscan.scan(x[cut(3000)], op, segments=heads[cut(3000)], exclusive=True)
+    runs = [
+        want(np.append(0, run).astype(object))[:-1] for run in np.split(x, np.flatnonzero(heads))
+    ]
+    np.testing.assert_array_equal(y, np.concatenate(runs)[cut(3000)])
+
+
 def test_operators_that_cannot_be():
     with pytest.raises(TypeError, match="numpy= must be a function"):
         distscan.Operator("mine", "a + b")

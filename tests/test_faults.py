@@ -133,6 +133,28 @@ def test_operator_that_fails(comm):
     everywhere(comm, ZeroDivisionError, "totals", lambda: distscan.scan(np.arange(3), op))
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def interrupted_total(a, b):
+    return interrupt() if np.ndim(b) == 0 else b
+
+
+@pytest.mark.parametrize("combine", [interrupted_total, np.add])
+def test_interrupted_in_the_exchange(combine, comm):
+    """Ctrl-C inside MPI's call of Python, or as an empty shard's identity is made."""
+    inside = combine is interrupted_total
+    if comm.size < 2 + inside:
+        pytest.skip("one rank exchanges nothing, two have no totals to combine")
+    mpi = {} if inside else {"mpi": "SUM", "mpi_kinds": "i"}
+    op = distscan.Operator("interrupted", combine, identity=interrupt, **mpi)
+    x = np.arange(3 if inside or comm.rank < comm.size - 1 else 0)
+    with pytest.raises((KeyboardInterrupt, RuntimeError)) as caught:
+        distscan.scan(x, op)
+    assert KeyboardInterrupt in comm.allgather(caught.type)
+
+
 class Unprintable(Exception):
     def __str__(self):
         raise RuntimeError("no words")

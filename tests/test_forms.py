@@ -101,11 +101,21 @@ def test_nan_infinity_and_negative_zero(form, strategy, xp, cut, rng):
     x[[100, 200]] = [np.inf, -np.inf]
     mine = cut(x.size)
     form = form | {"initial": form["initial"] and -0.0}
-    want = reference.scan(np.add, x, identity=-0.0, **form)
+    want = reference.scan(np.add, x, identity=0.0, **form)
     y = host(distscan.scan(xp.asarray(x[mine]), strategy=strategy, **form))
     np.testing.assert_array_equal(y, want[mine])
     signed = ~np.isnan(want[mine])
     np.testing.assert_array_equal(np.signbit(y)[signed], np.signbit(want[mine])[signed])
+
+
+@pytest.mark.parametrize("code", "edD")
+def test_exclusive_sums_begin_with_zero(code, xp, cut, comm):
+    """With 0.0, as NumPy's add has it; -0.0 equals it, but would be printed."""
+    x = np.ones(9, code)
+    y = host(distscan.scan(xp.asarray(x[cut(9)]), exclusive=True))
+    np.testing.assert_array_equal(y, np.arange(9)[cut(9)])
+    assert not np.signbit(y.real).any()
+    assert not np.signbit(y.imag).any()
 
 
 def test_operator_without_identity(comm, cut, rng):

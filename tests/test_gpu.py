@@ -147,6 +147,7 @@ def test_torch_and_jax(cp, comm, rng):
 
 
 @pytest.mark.parametrize("n", [2**31 + 1, 2**32 + 5])
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_more_elements_than_32_bits_count(n, strategy, cp, comm):
     """Every element follows from the one before it: y[i] = y[i-1] + x[i], modulo 256."""

@@ -116,8 +116,9 @@ def test_edges(codes, strategy, cp):
                   for begin in (0, head) for count in tiles for extra in (-1, 0, 1)}  # fmt: skip
         # Of few elements the tiles are other ones: a whole number of them to each block.
         for row in {tile // rows for rows in (4, 5, 6, 8)}:
-            for count in (2, 4, 8, 2 * blocks, 4 * blocks, 8 * blocks, 16 * blocks):
-                sizes |= {head + row * count + extra for extra in (-1, 0, 1)}
+            for count in (1, 2, 4, 8, *(n * blocks // 2 for n in (1, 2, 4, 8, 16, 32))):
+                sizes |= {begin + row * count + extra
+                          for begin in (0, head) for extra in (-1, 0, 1)}  # fmt: skip
         for n in sorted(n for n in sizes if n >= 0):
             check(cp, types, strategy, n, x, want, shift_x, shift_out)
             if types.x == types.out and (n < 4 * tile or n > most * tile):

@@ -148,9 +148,12 @@ def check(kernels, arch):
 def test_compiles_without_spills(arch):
     """Every type on one GPU, each kernel on all."""
     kernels = asked(EVERY if arch == "90" else SOME, arch)
+    entries = {"scan", "reduce", "add"}
     if arch in {"80", "90", "120"}:  # for few elements, with each size of shared memory
-        kernels += set(asked(SOME, arch, sizes=(1 << 10, 1 << 20))) - set(kernels)
-    assert {kernel.entry for kernel in kernels} == {"scan", "reduce", "add"}
+        few = asked(SOME, arch, sizes=(1 << 10, 1 << 17, 1 << 20, 1 << 22))
+        kernels += set(few) - set(kernels)
+        entries.add("scan_short")
+    assert {kernel.entry for kernel in kernels} == entries
     check(kernels, arch)
 
 
@@ -161,12 +164,18 @@ def test_every_form_compiles_without_spills(arch):
     names = FORMS if arch == "90" else [name for name in FORMS if "exclusive, reverse" in name]
     cases = FEW if arch == "90" else [("sum", "b", "b"), ("sum", "f"), (COMPOSE, "L")]
     kernels = dict.fromkeys(
-        kernel for name in names for n in (1 << 10, 1 << 40)
+        kernel for name in names for n in (1 << 10, 1 << 20, 1 << 40)
         for kernel in asked(cases, arch, sizes=(n,), form=FORMS[name])
     )  # fmt: skip
-    entries = {"scan", "add", "reduce", "scan_segments", "reduce_segments", "scan_rows"}
+    entries = {"scan", "scan_short", "add", "reduce", "scan_segments", "reduce_segments"}
+    entries.add("scan_rows")
     assert {kernel.entry for kernel in kernels} == entries
     check(kernels, arch)
+
+
+def test_an_empty_shard_asks_for_no_kernel_of_its_own():
+    """Some ranks have no elements: they compile what those with few do."""
+    assert asked(SOME, "90", sizes=(0,)) == asked(SOME, "90", sizes=(1,))
 
 
 BLOCK_SCANS = [struct for struct, _ in block_scans.BLOCK_SCANS.values()]
@@ -232,6 +241,8 @@ def parameters(text):
 
 
 SAME = [("max", code) for code in "bHfdFD"]
+SHORT = [kernel for n in (1 << 10, 1 << 20) for kernel in asked(SAME, "90", sizes=(n,))
+         if kernel.entry == "scan_short"]  # fmt: skip
 
 
 FORMED = [
@@ -241,17 +252,17 @@ FORMED = [
 ]
 
 
-@pytest.mark.parametrize("kernel", [*asked(SAME, "90"), *FORMED], ids=str)
+@pytest.mark.parametrize("kernel", [*asked(SAME, "90"), *SHORT, *FORMED], ids=str)
 def test_accesses_are_16_bytes_wide(kernel):
     """Each kernel loads and stores whole vectors, or has tiles fetched by the engine."""
     text, wide = ptx(kernel), r"(v4\.[bf]32|v2\.[bf]64)"
     fetches = "cp.async.bulk.shared::cluster.global" in text
-    assert fetches or not kernel.entry.startswith("scan")
+    assert fetches == (kernel.entry.startswith("scan") and kernel.entry != "scan_short")
     assert re.search(rf"ld\.{'shared' if fetches else 'global'}\.{wide}", text)
     assert kernel.entry.startswith("reduce") or re.search(rf"st\.global\.{wide}", text)
 
 
-LAUNCHED = asked([("sum", "e"), *SAME], "90") + FORMED[::2] + [
+LAUNCHED = asked([("sum", "e"), *SAME], "90") + SHORT + FORMED[::2] + [
     kernel for pair in PAIRS for kernel in asked([("sum", "f"), ("sum", "D")], "90",
                                                  TextbookPolicy(*pair))
     if kernel.entry == "textbook"

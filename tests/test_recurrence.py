@@ -47,6 +47,18 @@ def test_initial(initial, xp, cut, rng):
     np.testing.assert_array_equal(host(h), by_hand(a, b, np.asarray(initial, "d"))[mine])
 
 
+@pytest.mark.parametrize("code", "gG")
+def test_initial_row_of_long_doubles(code, comm):
+    """Their padding differs from rank to rank; what it pads does not."""
+    a = np.ones((2, 1), code)
+    for value in range(3):
+        noise = np.full((1, np.dtype(code).itemsize), comm.rank + 1, np.uint8)
+        initial = noise.view(code).reshape(1)
+        initial[...] = np.array([value], "f")  # writes 10 bytes of each 16
+        h = distscan.linear_recurrence(a, a, initial)
+        np.testing.assert_array_equal(h[:, 0], np.arange(1, 3) + value + 2 * comm.rank)
+
+
 def test_reverse(xp, cut, rng):
     a, b = exact(rng, 777, "d")
     mine = cut(777)

@@ -6,7 +6,7 @@ from conftest import host
 from data import OPS, exact
 
 import distscan
-from distscan import dtypes, files, operators
+from distscan import arrays, dtypes, files, operators
 from distscan.errors import OutputError
 
 ml_dtypes = pytest.importorskip("ml_dtypes", reason="no ml_dtypes")
@@ -95,6 +95,68 @@ def test_in_place_and_plan(cut, rng):
     np.testing.assert_array_equal(y, wanted("sum", x)[mine])
     plan = distscan.Plan(None, y.shape, BFLOAT16, "max", backend="cpu")
     np.testing.assert_array_equal(plan(x[mine]), np.maximum.accumulate(x)[mine])
+
+
+class Tensor:
+    """As PyTorch's and JAX's: it has a bfloat16, which NumPy does not take through DLPack."""
+
+    def __init__(self, array, *, shared=True):
+        self.array, self.dtype, self.shared = array, f"tensors.{array.dtype}", shared
+
+    def view(self, dtype):
+        return Tensor(self.array.view(dtype))
+
+    def __dlpack__(self, **options):
+        if not self.shared:
+            raise BufferError("tensors that require a gradient are not exported")
+        bits = self.array.view("i2") if self.array.dtype == BFLOAT16 else self.array
+        return bits.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __array_namespace__(self):
+        return Tensors
+
+
+class Tensors:
+    int16, bfloat16 = np.int16, BFLOAT16
+
+    @staticmethod
+    def from_dlpack(array):
+        return Tensor(np.from_dlpack(array))
+
+
+def test_of_another_library(cut, rng):
+    x = drawn(rng, "sum", 200)
+    mine, want = cut(200), wanted("sum", x)
+    shard = x.repeat(2)[::2][mine]
+    y = distscan.scan(Tensor(shard))
+    assert isinstance(y, Tensor)
+    assert y.dtype == "tensors.bfloat16"
+    np.testing.assert_array_equal(y.array, want[mine])
+    y = distscan.scan(Tensor(shard), dtype="f")
+    assert y.dtype == "tensors.float32"
+    out = Tensor(np.zeros(len(shard), BFLOAT16))
+    assert distscan.scan(Tensor(shard), out=out) is out
+    np.testing.assert_array_equal(out.array, want[mine])
+    kept, _ = distscan.compact(Tensor(shard), shard > 0)
+    np.testing.assert_array_equal(kept.array, shard[shard > 0])
+    with pytest.raises(TypeError, match="Tensor does not share its memory"):
+        distscan.scan(Tensor(shard, shared=False))
+
+
+def test_of_jax_without_a_copy(rng):
+    """JAX's views are copies."""
+    x = drawn(rng, "sum", 20)
+    members = {
+        "__module__": "jaxlib._jax",
+        "__array__": lambda self, *_, **__: self.array,
+        "view": lambda self, dtype: Tensor(self.array.view(dtype).copy()),
+    }
+    array = type("ArrayImpl", (Tensor,), members)(x)
+    assert np.shares_memory(arrays.borrow(array), x)
+    np.testing.assert_array_equal(arrays.borrow(array), x)
 
 
 @pytest.mark.parametrize("op", operators.BUILTIN)

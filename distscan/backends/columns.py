@@ -16,6 +16,7 @@ from ..operators import Operator
 from .kernel import Kernel, definitions
 from .launches import next_launch, processors, running
 from .policy import Strips, WalkPolicy, columns_policy, walk_policy
+from .row import Row
 
 _LANES = 32
 _ENDLESS = 1 << 62  # rows of a matrix that is one scan
@@ -75,10 +76,9 @@ class _Launched:
 
     waits = False  # it is not launched ahead of its offset
 
-    def __init__(self, kernel: Kernel, types: Types, form: Form, grid: int) -> None:
+    def __init__(self, kernel: Kernel, types: Types, grid: int) -> None:
         """``kernel`` takes x and y first, and last offset, first, has_first."""
         self._kernel, self._grid = kernel, grid
-        self._offset = Row(types.acc, form.inner)
         self._at = len(kernel.memory) - 2 - -(-types.acc.itemsize // 8)  # of offset
         self._start = kernel.memory[self._at + 1 : -1].view(types.acc)[:1]
 
@@ -86,12 +86,12 @@ class _Launched:
         """Set all but what comes before the matrix."""
         self._kernel.words[0], self._kernel.words[1] = x.data.ptr, y.data.ptr
 
-    def launch(self, behind: NDArray[Any] | None) -> None:
+    def launch(self, behind: NDArray[Any] | Row | None) -> None:
         """Launch, behind a row [inner] of offsets, one value for all scans, or nothing."""
         words = self._kernel.words
         words[self._at] = words[-1] = 0
-        if behind is not None and behind.ndim > 0:
-            words[self._at] = self._offset.upload(behind)
+        if isinstance(behind, Row):
+            words[self._at] = behind.pointer
         elif behind is not None:
             words[-1], self._start[0] = 1, behind
         self._kernel.launch(self._grid)
@@ -123,7 +123,7 @@ class Scan(_Launched):
         for at, word in enumerate([*matrix.words, *work], 2):
             kernel.words[at] = word
         kernel.words[16], kernel.words[17] = matrix.slot, matrix.pitch
-        super().__init__(kernel, types, form, blocks * side)
+        super().__init__(kernel, types, blocks * side)
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
         """Set all but what comes before the matrix."""
@@ -148,7 +148,7 @@ class Walk(_Launched):
         for at, word in enumerate([form.outer, n, form.inner, form.reverse], 2):
             kernel.words[at] = word
         vectors = form.outer * (form.inner // policy.items)
-        super().__init__(kernel, types, form, -(-vectors // policy.threads))
+        super().__init__(kernel, types, -(-vectors // policy.threads))
 
 
 class Reduce:
@@ -184,27 +184,3 @@ class Reduce:
         self._kernel.launch(self._grid)
         return 0
 
-
-class Row:
-    """A row of running values on the GPU, and its place in pinned host memory."""
-
-    def __init__(self, dtype: np.dtype[Any], inner: int) -> None:
-        self._row = cupy.empty(inner * dtype.itemsize, np.uint8)
-        self._pinned = cupy.cuda.alloc_pinned_memory(self._row.nbytes)
-        self._host: NDArray[Any] = np.frombuffer(self._pinned, dtype, inner)
-        self._copied = cupy.cuda.Event(disable_timing=True)
-        self.pointer = self._row.data.ptr
-
-    def upload(self, values: NDArray[Any]) -> int:
-        """Queue a copy of ``values`` [inner] to the GPU; return where it will be."""
-        self._copied.synchronize()  # the earlier one has left the host
-        self._host[...] = values
-        self._row.data.copy_from_host_async(self._pinned.ptr, self._row.nbytes)
-        self._copied.record()
-        return int(self.pointer)
-
-    def wait(self, launch: int) -> NDArray[Any]:
-        """Return the row [inner] as the work that is queued leaves it; as ``HostTotal.wait``."""
-        self._row.data.copy_to_host_async(self._pinned.ptr, self._row.nbytes)
-        cupy.cuda.get_current_stream().synchronize()
-        return self._host

@@ -13,6 +13,7 @@ from ..operators import Operator
 from . import columns, launches
 from .kernel import HostTotal, check_device, type_name
 from .policy import TextbookPolicy
+from .row import Row
 
 _TOO_LATE = 3  # offsets in a row that came too late for a kernel that waits
 
@@ -158,7 +159,7 @@ class ReduceScan(_Steps):
         self._scan = _make_scan(op, types, n, form, textbook)
         acc = launches.running(op, types).acc
         self._total: Any = (
-            columns.Row(acc, form.inner)
+            Row(acc, form.inner, types.acc)
             if form.inner > 1
             else HostTotal(launches.flagged(acc) if form.segmented else acc)
         )
@@ -180,15 +181,20 @@ class ReduceScan(_Steps):
         ahead = soon and self._scan.waits and self._too_late < _TOO_LATE
         self._waiting = self._scan.launch_ahead() if ahead else 0
         total = self._total.wait(launch)
+        if total is self._total:  # a long row, still on its way
+            return Total(total)
         if self.form.segmented:
             return Total(total["value"].astype(self.types.acc), bool(total["head"]))
         return Total(total.astype(self.types.acc))
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
-        """Scan ``x`` [n] into ``out`` [n], behind ``offset``."""
+    def seed(self, x: Any, out: Any, offset: Any, heads: Any = None) -> None:
+        """Scan ``x`` [n] into ``out`` [n], behind ``offset``: None, an array, or a long row."""
         if self.n == 0:
             return
         offset = self._behind(offset)
+        if isinstance(offset, np.ndarray) and offset.ndim > 0:
+            self._total[:] = offset
+            offset = self._total
         in_time = self._waiting and self._scan.mail.send(self._waiting, offset)
         if self._waiting:
             self._too_late = 0 if in_time else self._too_late + 1

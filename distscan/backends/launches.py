@@ -11,7 +11,7 @@ from ..dtypes import Types
 from ..forms import Form
 from ..operators import Operator
 from .kernel import HostOffset, Kernel, definitions
-from .policy import ADD_THREADS, TextbookPolicy, reduce_policy, scan_policy
+from .policy import ADD_THREADS, TextbookPolicy, reduce_policy, scan_policy, short_policy
 
 _VECTOR = 16  # bytes per access
 _CACHED = 32 << 20  # bytes that are still in L2 when the scan comes for them
@@ -65,7 +65,12 @@ class Cut(NamedTuple):
 
 
 def _production(types: Types, n: int, form: Form) -> Cut:
-    """``kernels/scan.cuh``."""
+    """``kernels/scan.cuh``, or for few elements ``kernels/short.cuh``."""
+    short = short_policy(types, form, n, processors())
+    if short is not None:
+        tile = short.threads * short.rows * per_vector(types.x, types.out)
+        blocks = short.blocks * processors()
+        return Cut("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
     chosen = scan_policy(types, form, cupy.cuda.Device().compute_capability, n, processors())
     tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
     slot = tile * types.x.itemsize + 16
@@ -91,7 +96,7 @@ def _textbook(types: Types, chosen: TextbookPolicy) -> Cut:
 
 
 class Scan:
-    """A kernel that scans a shard in one pass: ``scan``, ``scan_segments`` or ``scan_rows``."""
+    """A kernel that scans a shard in one pass: one of ``kernels/scan*.cu``, or a textbook's."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form, cut: Cut) -> None:
         rows, n = form.outer > 1, form.outer * n
@@ -124,7 +129,9 @@ class Scan:
         words[work], words[work + 1] = self._totals.data.ptr, stride
         words[work + 3], words[work + 4] = 1, self._drawn.data.ptr
         #: Whether it can be launched ahead of its offset.
-        self.waits = cut.entry == "scan"
+        self.waits = cut.entry in ("scan", "scan_short")
+        # Short shards are latency: a first tile of a few elements would be one more block.
+        self._has_head = cut.entry != "scan_short"
         self.mail = HostOffset(types.acc)
         # Rows come behind nothing but ``first``.
         self._offset = None if rows else self._value("offset", types.acc)
@@ -146,7 +153,7 @@ class Scan:
 
     def prepare(self, x: Any, y: Any, heads: Any = None, total: int = 0) -> None:
         """Set all but the offset; the last value goes to ``total`` unless that is null."""
-        head = head_of(y, self._n, reverse=self._reverse)
+        head = head_of(y, self._n, reverse=self._reverse) if self._has_head else 0
         tiles = (head > 0) + -(-(self._n - head) // self._tile)
         self._grid = min(tiles, self._blocks)
         words, at = self._kernel.words, self._at

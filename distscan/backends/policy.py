@@ -28,6 +28,14 @@ class ScanPolicy(NamedTuple):
     gatherers: int  # warps
 
 
+class ShortPolicy(NamedTuple):
+    """How ``kernels/short.cuh`` is cut: a tile of ``threads * rows`` vectors for each block."""
+
+    threads: int  # that scan; one more warp gathers
+    rows: int  # vectors per thread
+    blocks: int  # per multiprocessor
+
+
 class TextbookPolicy(NamedTuple):
     """How ``kernels/textbook.cuh`` is put together and cut: tiles of ``threads * rows`` vectors."""
 
@@ -92,9 +100,10 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     while slots(rows) < 6:
         rows -= 1
 
-    # Few tiles: a size that leaves no multiprocessor idle in the last round, the larger of equals.
+    # Few tiles: a size that leaves no multiprocessor idle in the last round, the larger of equals;
+    # for none that of one element, or an empty shard would compile a kernel of its own.
     def rounds(rows: int) -> int:
-        return -(-n // (threads * items * rows * processors))
+        return -(-max(n, 1) // (threads * items * rows * processors))
 
     if rounds(rows) < 16:
         choice = {rows, *(r for r in (2, 4) if r < rows)}
@@ -105,16 +114,44 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     return ScanPolicy(threads, rows, slots(rows), reducers, gatherers=3 if running > 8 else 2)
 
 
+def short_policy(types: Types, form: Form, n: int, processors: int) -> ShortPolicy | None:
+    """Choose for ``n`` elements, if they are few enough to be in registers all at once.
+
+    sm_90, float32: 2^10 2.9 us, 2^16 4.8, 2^18 5.4, 2^20 7.2, 2^21 9.7; ``kernels/scan.cuh`` takes
+    5.8, 7.6, 8.2, 9.8, 12.1. Best are half as many tiles as multiprocessors: with 256 threads and
+    1, 2, 4, 8 rows 2^18 take 5.9, 5.5, 5.4, 5.6. 2^20 with 512 threads and 4 rows 7.1; with 2 tiles
+    to a multiprocessor 7.4 to 7.7, with 4 of them 8.2 to 8.4. 2^20 was timed with 4 rows of totals
+    read at once (with 9 it takes 7.4); it reads 5.
+    """
+    if form.segmented or form.outer > 1:
+        return None
+    threads, items = 256, max(_VECTOR // max(types.x.itemsize, types.out.itemsize), 1)
+    row = threads * items * processors  # elements, of a tile on each multiprocessor
+    words = (items + 1) * max(types.acc.itemsize // 4, 1)  # of a thread's row, and its total
+    for rows in (1, 2, 4, 8):
+        most = rows == 8 or 2 * rows * words > 48
+        if n <= row * rows // 2 or (most and n <= 2 * row * rows):
+            return ShortPolicy(threads, rows, blocks=1 if n <= row * rows else 2)
+        if most:
+            break
+    return None
+
+
 def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePolicy:
     """Choose for ``arch``."""
-    # float32 254 us, int8 max 328; 512 threads, 8 rows or 8 blocks 253 to 260, int8 304 to 348.
+    # float32 249 us with 2 blocks; with 3 to 8, 512 or 1024 threads, 2 to 16 rows, the next rows
+    # loaded ahead, other caching or bulk copies 252 to 258. int8 max 328, 304 to 348.
     # Widened elements take more registers: int8 to int64 spills at 3 blocks on sm_100 and sm_120.
     # So do logaddexp in float64, and structures; and flags, where nothing is measured.
-    widening = types.acc.itemsize // types.x.itemsize
-    long = op.numpy is np.logaddexp and types.acc.itemsize > 4
-    blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
-    few = types.acc.names or (form.segmented and arch not in _SHARED)
-    return ReducePolicy(threads=256, rows=4, blocks=2 if few else blocks)
+    widening, logs = types.acc.itemsize // types.x.itemsize, op.numpy is np.logaddexp
+    light = op.commutative and not logs and not form.segmented and types.x.itemsize >= 4
+    if types.acc.names or widening >= 8 or (form.segmented and arch not in _SHARED):
+        blocks = 2
+    elif widening > 1 or (logs and types.acc.itemsize > 4):
+        blocks = 3
+    else:
+        blocks = 2 if light else 4
+    return ReducePolicy(threads=256, rows=4, blocks=blocks)
 
 
 class ColumnsPolicy(NamedTuple):

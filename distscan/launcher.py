@@ -1,0 +1,51 @@
+"""What the launcher says of this process, in environment variables."""
+
+import functools
+import os
+
+_LAUNCHED_RANKS = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "PALS_NRANKS",
+    "SLURM_STEP_NUM_TASKS",
+)
+_LAUNCHED_RANK = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "PALS_RANKID",
+    "SLURM_PROCID",
+)
+# An MPI's own variables first: inside mpirun, Slurm's describe the daemon that mpirun started.
+_LOCAL_RANK = (
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "PALS_LOCAL_RANKID",
+    "SLURM_LOCALID",
+)
+
+
+@functools.cache
+def launched_ranks() -> int:
+    """Return how many processes the launcher says it started; 1 if it does not say."""
+    return _variable(_LAUNCHED_RANKS) or 1
+
+
+def launched_rank() -> int:
+    """Return the launcher's number for this process: known even where MPI itself is not."""
+    return _variable(_LAUNCHED_RANK) or 0
+
+
+def local_rank() -> int | None:
+    """Return this process's number on its node; None if the launcher does not say."""
+    return _variable(_LOCAL_RANK)
+
+
+def _variable(names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = os.environ.get(name, "")
+        if value.isdecimal():
+            return int(value)
+    return None

@@ -1,0 +1,35 @@
+"""In which order of its axes an array is scanned: as it lies in memory, where that is the same."""
+
+from typing import Any
+
+
+def order(x: Any, out: Any, axis: int | None) -> tuple[int, ...] | None:
+    """Return the axes of ``x``, that which is outermost in memory first, if it lies in that order.
+
+    None where it is scanned in the order that it has: it is contiguous so, or not in any; ``out``
+    lies in another; or the scan goes on from rank to rank, on which arrays may lie otherwise.
+
+    >>> import numpy as np
+    >>> order(np.zeros((2, 3, 4)).transpose(1, 2, 0), None, axis=1)
+    (2, 0, 1)
+    """
+    if axis is None or x.flags.c_contiguous or axis % x.ndim == 0 or abs(axis) > x.ndim:
+        return None
+    found = tuple(sorted(range(x.ndim), key=lambda i: -x.strides[i]))
+    if out is not None and (out.shape != x.shape or not _contiguous(out, found)):
+        return None
+    return found if _contiguous(x, found) else None
+
+
+def turned(array: Any, order: tuple[int, ...]) -> Any:
+    """View an array, if there is one, in this order of axes, behind an axis [1] for the ranks."""
+    return None if array is None else array.transpose(order)[None]
+
+
+def restored(array: Any, order: tuple[int, ...]) -> Any:
+    """Undo ``turned``."""
+    return array[0].transpose([order.index(axis) for axis in range(len(order))])
+
+
+def _contiguous(array: Any, order: tuple[int, ...]) -> bool:
+    return bool(array.transpose(order).flags.c_contiguous)

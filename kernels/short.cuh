@@ -1,0 +1,93 @@
+// The scan of a short shard: a tile for each block, in registers, and all blocks run at once.
+//
+// What scan.cuh does for long ones, without its ring: nothing is drawn, fetched ahead or handed
+// from warp to warp. Time is latency here: one load, one trip of the totals through L2, one store.
+//
+//   scanners    load a stretch of the tile each, reduce it, scan it behind its seed, store it
+//   gatherer    publishes the tile's total, and combines the totals of all earlier tiles
+#pragma once
+
+#include "last.cuh"
+#include "offset.cuh"
+#include "stretch.cuh"
+
+namespace distscan {
+
+// Load one lane's vectors of a warp's stretch of the tile at p in global memory, of which the first
+// `count` elements in the order of the scan exist; behind them, one of these stands in.
+template <class Shape, class X>
+__device__ Rows<X, Shape> load_existing(const X* p /* [SIZE] */, int64 count, int warp) {
+  if (count >= Shape::SIZE && is_aligned<Shape::ITEMS>(p)) return load<Shape>(p, warp);
+  const int left = count < Shape::SIZE ? static_cast<int>(count) : Shape::SIZE;
+  Rows<X, Shape> rows;
+#pragma unroll
+  for (int r = 0; r < Shape::ROWS; ++r)
+#pragma unroll
+    for (int i = 0; i < Shape::ITEMS; ++i) {
+      const int at = position<Shape>(warp, r) + i < left ? position<Shape>(warp, r) + i : 0;
+      rows.row[r].item[i] = p[Shape::REVERSE ? Shape::SIZE - 1 - at : at];
+    }
+  return rows;
+}
+
+// Launch: a block for each tile, WARPS + 1 warps each, BLOCKS of which run on a multiprocessor;
+// shard.head is 0. y may be x.
+template <class Op, class PartialOp, class Partial, class Shape, int BLOCKS, bool EXCLUSIVE,
+          class X, class T, class Y>
+__device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
+                           const Workspace& work, const Offset<T>& offset) {
+  constexpr int WARPS = Shape::WARPS;
+  __shared__ T warp_total[WARPS];
+  __shared__ T up_to_warp[WARPS];  // inclusive
+  __shared__ Before<T> before_tile;
+  const int warp = warp_index();
+  const int64 tile = blockIdx.x;  // blocks start in that order: earlier tiles wait for no later one
+
+  // ---- 1. the tile's total --------------------------------------------------------------------
+  if (warp == WARPS) {
+    __syncthreads();
+    const int lane = lane_index() < WARPS ? lane_index() : 0;
+    const T up_to = warp_scan<Op, WARPS>(warp_total[lane]);
+    if (lane_index() == WARPS - 1) publish(work.totals, tile, up_to, work.launch);
+    if (lane_index() < WARPS) up_to_warp[lane] = up_to;
+
+    // ---- 2. what comes before the tile --------------------------------------------------------
+    bool called_off = false;
+    const auto known = [&] {
+      const Before<T> before = offset.wait(tile == 0, work.launch);
+      called_off = before.called_off();
+      return before.seed();
+    };
+    Gathered<Op, T, 5 * BLOCKS> gathered;  // 160 multiprocessors: at once; of more, in two trips
+    const Seed<T> seed = gathered.up_to(tile, work.totals, work.launch, known);
+    if (lane_index() == 0) before_tile = Before<T>::of(seed, called_off);
+    __syncthreads();
+    return;
+  }
+  const int64 at = shard.at<Shape>(tile), count = shard.end<Shape>(tile) - tile * Shape::SIZE;
+  const auto rows = load_existing<Shape>(x + at, count, warp);
+  const T total = convert<T>(reduce_stretch<PartialOp, Partial>(rows));
+  if (lane_index() == 0) warp_total[warp] = total;
+  __syncthreads();
+
+  // ---- 3. each stretch behind that ------------------------------------------------------------
+  bool called_off = false;
+  const auto seeded = [&] {
+    __syncthreads();
+    called_off = before_tile.called_off();
+    const Seed<T> seed = before_tile.seed();
+    return warp > 0 ? join<Op>(seed, up_to_warp[warp - 1]) : seed;
+  };
+  const auto scanned = scan_stretch<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, Whole{}, seeded);
+  if (called_off) return;
+  const auto hand_in_last = [&] {
+    if (work.total.words && tile == shard.tiles - 1)
+      hand_in<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work,
+                                [&] { return convert<T>(x[Shape::REVERSE ? 0 : shard.n - 1]); });
+  };
+  if constexpr (EXCLUSIVE) hand_in_last();
+  store(y + at, count, warp, scanned);
+  if constexpr (!EXCLUSIVE) hand_in_last();
+}
+
+}  // namespace distscan

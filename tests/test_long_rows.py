@@ -1,0 +1,255 @@
+"""Long rows of totals: exchanged in pieces, with the bits of one exchange."""
+
+import sys
+from functools import partial, reduce
+from importlib import util
+from pathlib import Path
+
+import late_gpu
+import numpy as np
+import pytest
+import reference
+from conftest import two_cuts
+from test_faults import everywhere
+from test_forms import FORMS
+from test_order import COMPOSE, maps
+
+import distscan
+from distscan import forms, local
+from distscan.exchange import Exscan
+from distscan.forms import Form, Total
+from distscan.operators import BUILTIN
+from distscan.recurrence import MAPS
+
+WIDTHS = [1, 2, 6, 7, 8, 9, 13, 14, 15, 40]  # elements of a row, of which 7 are a piece
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Pieces of 7 numbers of 8 bytes, and no plans of whole rows."""
+    monkeypatch.setattr(forms, "PIECE", 56)
+    local._cached.cache_clear()
+    yield
+    local._cached.cache_clear()
+
+
+def test_as_many_on_every_rank(monkeypatch):
+    sizes = [[part.stop - part.start for part in forms.pieces(n, np.dtype("d"))] for n in WIDTHS]
+    assert sizes[:8] == [[1], [2], [6], [7], [7, 1], [7, 2], [7, 6], [7, 7]]
+    assert len(forms.pieces(3, np.dtype([("a", "S99")]))) == 3  # each larger than a piece
+
+
+@two_cuts
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_order_is_kept(form, strategy, cut, rng):
+    """An operator that does not commute, and shards that are empty."""
+    form = form | {"initial": form["initial"] and int(maps(rng, 1)[0])}
+    for width in WIDTHS:
+        x = maps(rng, 11 * width).reshape(11, width)
+        mine = cut(11)
+        want = reference.scan(COMPOSE.numpy, x, axis=0, identity=1 << 32, **form)[mine]
+        y = distscan.scan(x[mine], COMPOSE, axis=0, strategy=strategy, **form)
+        np.testing.assert_array_equal(y, want)
+
+
+@two_cuts
+@pytest.mark.parametrize("op", [BUILTIN["sum"], BUILTIN["max"], MAPS], ids=lambda op: op.name)
+def test_the_bits_of_one_exchange(op, comm, cut, rng, monkeypatch):
+    """Of floats that round, by MPI's own operator, by NumPy's, and of structures."""
+    dtype = np.dtype("d") if op is not MAPS else np.dtype([("a", "d"), ("b", "d")])
+    rows = rng.normal(size=(comm.size, 40, dtype.itemsize // 8)).view(dtype)[..., 0]
+    mine = cut(comm.size)
+    shard = rows[mine]
+
+    def exchanged():
+        total = None
+        if len(shard):
+            value = shard[0].copy()
+            for row in shard[1:]:
+                value = op.combine(value, row)
+            total = Total(value)
+        offsets = []
+        for _ in range(2):
+            exchange = Exscan(op, dtype, Form(inner=40))
+            again = None if total is None else Total(total.value.copy())
+            offsets.append(exchange(comm, again))
+            again = None if total is None else Total(total.value.copy())
+            exchange.start(comm, again)
+            offsets.append(exchange.wait(comm))
+        return [None if total is None or y is None else y.tobytes() for y in offsets]
+
+    pieces = exchanged()
+    monkeypatch.setattr(forms, "PIECE", 1 << 20)
+    whole = exchanged()
+    if len(shard) and mine.start:
+        assert pieces == whole
+        assert whole[0] is not None
+
+
+@two_cuts
+@pytest.mark.parametrize("reverse", [False, True])
+def test_started(reverse, strategy, cut, rng):
+    """Plans are used again and again, at once and in two halves."""
+    shape = 9, 2, 13
+    mine = cut(9)
+    plan = distscan.Plan(None, (mine.stop - mine.start, *shape[1:]), "L", COMPOSE, axis=0,
+                         reverse=reverse, strategy=strategy, backend="cpu")  # fmt: skip
+    for _ in range(3):
+        x = maps(rng, int(np.prod(shape))).reshape(shape)
+        want = reference.scan(COMPOSE.numpy, x, axis=0, identity=1 << 32, exclusive=False,
+                              initial=None, reverse=reverse)[mine]  # fmt: skip
+        plan.start(x[mine])
+        np.testing.assert_array_equal(plan.wait(), want)
+        np.testing.assert_array_equal(plan(x[mine]), want)
+
+
+@pytest.mark.parametrize("op", ["sum", "logaddexp"])
+def test_a_rank_without_its_shard(op, comm, rng):
+    """It raises alone; the others' scans, whose pieces it has passed on, leave its rows out."""
+    x = rng.integers(0, 9, (2 * comm.size, 20)).astype("d")
+    at = comm.size // 2
+    plan = distscan.Plan(None, (2, 20), "d", op, axis=0, backend="cpu")
+    mine = slice(2 * comm.rank, 2 * comm.rank + 2)
+    if comm.rank == at:
+        with pytest.raises(TypeError, match="x is int8"):
+            plan(np.zeros((2, 20), "b"))
+    else:
+        there = np.ones(len(x), bool)
+        there[2 * at : 2 * at + 2] = False
+        want = np.zeros_like(x)
+        want[there] = BUILTIN[op].numpy.accumulate(x[there], 0)
+        np.testing.assert_allclose(plan(x[mine]), want[mine], rtol=1e-14)
+
+
+class Arriving:
+    """A row whose pieces are asked for one after the other, of which one never comes."""
+
+    def __init__(self, row, lost):
+        self.row, self.lost, self.taken, self.given = row, lost, [], []
+
+    def __getitem__(self, piece):
+        self.taken.append(piece.start)
+        if piece.start == self.lost:
+            raise MemoryError("lost on its way")
+        return self.row[piece]
+
+    def __setitem__(self, piece, offset):
+        self.given.append(piece.start)
+        self.row[piece] = offset
+
+
+@pytest.mark.parametrize("lost", [None, 0, 7, 14, 35])
+@pytest.mark.parametrize("op", [BUILTIN["sum"], COMPOSE], ids=lambda op: op.name)
+def test_pieces_that_arrive(op, lost, comm, rng):
+    """Each is asked for in its turn; where one is lost all are exchanged, and nobody waits."""
+    rows = maps(rng, 40 * comm.size).reshape(comm.size, 40)
+    exchange = Exscan(op, rows.dtype, Form(inner=40))
+
+    def started(total):
+        exchange.start(comm, total)
+        return exchange.wait(comm)
+
+    for run in (lambda total: exchange(comm, total), started):
+        row = Arriving(rows[comm.rank].copy(), lost if comm.rank == 0 else None)
+        if comm.size == 1:
+            assert run(Total(row)) is None
+            assert not row.taken
+        elif lost is not None and (comm.rank == 0 or op is COMPOSE):
+            with pytest.raises(MemoryError if comm.rank == 0 else RuntimeError):
+                run(Total(row))
+        else:
+            offset = run(Total(row))
+            assert row.taken == list(range(0, 40, 7))
+            if comm.rank == 0:
+                assert offset is None
+                assert not row.given
+                continue
+            assert offset is row
+            assert row.given == row.taken
+            want = rows[0].copy()
+            if lost is not None:  # from then on it has none
+                want[lost:] = op.identity(rows.dtype)
+            for other in rows[1 : comm.rank]:
+                want = op.combine(want, other)
+            np.testing.assert_array_equal(row.row, want)
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """The rows of a GPU that does nothing before it is waited for, and its queue."""
+    gpu, queue = late_gpu.make()
+    monkeypatch.setitem(sys.modules, "cupy", gpu)
+    spec = util.spec_from_file_location("distscan.backends.late", Path(forms.__file__).parent
+                                        / "backends" / "row.py")  # fmt: skip
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Row, queue
+
+
+@pytest.mark.parametrize("pieces", [0.5, 1, 1.5, 5.5])
+@pytest.mark.parametrize(
+    ("op", "held", "exchanged"),
+    [(BUILTIN["sum"], "d", "d"), (COMPOSE, "L", "L"), (BUILTIN["max"], "I", "H")],
+)
+def test_copies_that_are_late(pieces, op, held, exchanged, late, comm, rng):
+    """A row on a GPU, again and again: no memory is written that a copy still reads."""
+    make, queue = late
+    held, exchanged = np.dtype(held), np.dtype(exchanged)
+    width = int(pieces * (56 // exchanged.itemsize))
+    exchange = Exscan(op, exchanged, Form(inner=width))
+    row = make(held, width, exchanged)
+    memory, pinned = row._row, row._host
+    on_gpu = np.frombuffer(memory.memory, held)
+    seen, wants = [], []
+    for turn in range(4):
+        rows = maps(rng, comm.size * width).reshape(comm.size, width).astype(exchanged)
+        queue.append(partial(on_gpu.__setitem__, slice(None), rows[comm.rank]))  # reduces
+        total = row.wait(turn)
+        total = Total(total if total is row else total.copy())
+        if turn % 2:
+            exchange.start(comm, total)
+            offset = exchange.wait(comm)
+        else:
+            offset = exchange(comm, total)
+        if comm.rank == 0:
+            assert offset is None
+            continue
+        assert (offset is row) == (pieces > 1)
+        if offset is not row:
+            row[:] = offset
+        queue.append(lambda: seen.append(on_gpu.copy()))  # scans
+        wants.append(reduce(op.combine, rows[: comm.rank]))
+    assert not wants or len(seen) < len(wants)
+    del row, total, offset
+    pinned[...] = 77  # by whom it belongs to now
+    late_gpu.work_off(queue, len(queue))
+    np.testing.assert_array_equal(seen, wants)
+
+
+def test_an_operator_that_fails_on_one_piece(comm):
+    if comm.size < 3:
+        pytest.skip("two ranks have no totals to combine")
+
+    def combine(a, b):
+        if np.shape(b) == (6,):  # the last piece
+            raise ZeroDivisionError("totals do not combine")
+        return a + b
+
+    op = distscan.Operator("fails", combine, identity=0)
+    x = np.ones((5, 20))
+    everywhere(comm, ZeroDivisionError, "totals",
+               lambda: distscan.scan(x, op, axis=0, strategy="scan-add"))  # fmt: skip
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_recurrences(reverse, comm, cut, rng):
+    """Structures, whose pieces hold fewer."""
+    n, width = 10, 11
+    a = rng.integers(-2, 3, (n, width)).astype("d")
+    b = rng.integers(-3, 4, (n, width)).astype("d")
+    mine, h = cut(n), np.zeros(width)
+    want = np.empty_like(b)
+    for i in reversed(range(n)) if reverse else range(n):
+        want[i] = h = a[i] * h + b[i]
+    y = distscan.linear_recurrence(a[mine], b[mine], reverse=reverse)
+    np.testing.assert_array_equal(y, want[mine])
