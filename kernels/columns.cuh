@@ -68,13 +68,13 @@ __device__ void copy_out(const E* from, E* to, int count) {
 
 // The scan of one matrix, as one thread of a block sees it.
 template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
-          bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+          int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
 struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
   static constexpr int SCANNERS = Shape::WARPS;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
   static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
-  using Gathered = StripGathered<Op, T, COLUMNS>;
+  using Gathered = StripGathered<Op, T, COLUMNS, READS>;
   using Ring = StripRing<typename Gathered::Known, T, SCANNERS, SLOTS, ITEMS, COLUMNS>;
   using Part = Vector<T, ITEMS>;
 
@@ -336,11 +336,11 @@ struct ColumnsScan {
 // Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the four
 // kinds; SLOTS slots of dynamic shared memory. y may be x. An exclusive scan has a start.
 template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
-          bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+          int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
 __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
                         const Matrix& matrix, const ColumnsWork& work, int slot_bytes, int pitch,
                         const Start<T>& start) {
-  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, COURIERS, COLUMNS, STAGED,
+  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, COURIERS, COLUMNS, READS, STAGED,
                            EXCLUSIVE, X, T, Y>;
   __shared__ typename Scan::Ring ring;
   const Spot<Shape> spot(matrix);

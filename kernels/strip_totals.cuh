@@ -27,13 +27,13 @@ struct StripKnown {
 };
 
 // What one warp gathers of up to 32 columns of a strip that has up to COLUMNS, a power of 2.
-template <class Op, class T, int COLUMNS>
+template <class Op, class T, int COLUMNS, int READS>
 struct StripGathered {
   static constexpr int ACROSS = COLUMNS < LANES ? COLUMNS : LANES;
   static constexpr int PARTS = LANES / ACROSS, EACH = LANES / PARTS;  // tiles of a part
   // Read at once, as many as there are registers for.
-  static constexpr int AT_ONCE =
-      (WORDS<T> > 2 ? 4 : WORDS<T> > 1 || !is_light<Op, T> ? 8 : 16) / (PARTS > 1 ? 2 : 1);
+  static constexpr int LIGHT = WORDS<T> > 2 ? 4 : WORDS<T> > 1 || !is_light<Op, T> ? 8 : 16;
+  static constexpr int AT_ONCE = (LIGHT < READS ? LIGHT : READS) / (PARTS > 1 ? 2 : 1);
   using Known = StripKnown<T, ACROSS>;
 
   int64 base;  // all before this tile is known already

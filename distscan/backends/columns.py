@@ -33,7 +33,7 @@ class _Matrix:
         self.height = self.policy.threads // _LANES * slices * self.policy.rows  # rows of a tile
         self.strips = strips.number
         self.columns = strips.width * self.policy.items
-        self.tiles = -(-rows // self.height)  # of a strip
+        self.tiles = max(-(-rows // self.height), 1)  # of a strip
         self.pitch = pitch_of(types, form.inner, strips, self.columns)
         self.slot = -(-self.height * self.pitch // 16) * 16 + 16  # bytes
         self.shared = self.slot * self.policy.slots
@@ -134,9 +134,7 @@ class Scan(_Launched):
 class Walk(_Launched):
     """The kernel of ``kernels/walk.cuh``."""
 
-    def __init__(
-        self, op: Operator, types: Types, n: int, form: Form, policy: WalkPolicy
-    ) -> None:
+    def __init__(self, op: Operator, types: Types, n: int, form: Form, policy: WalkPolicy) -> None:
         """Compile."""
         kernel = Kernel(
             "columns_walk",
@@ -183,4 +181,3 @@ class Reduce:
         words[0], words[13] = x.data.ptr, total
         self._kernel.launch(self._grid)
         return 0
-

@@ -165,6 +165,7 @@ class ColumnsPolicy(NamedTuple):
     reducers: int  # warps; one more publishes what they find
     gatherers: int  # warps
     couriers: int  # warps
+    reads: int  # totals that a lane of a gatherer reads at once, at most
     staged: str  # whether results go to memory by way of the slots
 
 
@@ -201,7 +202,8 @@ def columns_policy(
     width = max(min(width, _LANES, inner // items), 1)
     number = -(-inner // (width * items))
     columns = 1 << (width * items - 1).bit_length()
-    threads, acc = 256, types.acc.itemsize
+    acc = types.acc.itemsize
+    threads = 256 if acc <= 16 else 128  # structures take more registers
     warps = threads // _LANES
     # Barriers, totals, what comes before; of one slot.
     beside = 192 + acc * (threads * items + (warps + 2) * columns + columns + _LANES)
@@ -221,8 +223,17 @@ def columns_policy(
     staged = number == 1 and inner * size < 128 and types.x.itemsize == types.out.itemsize
     return (
         ColumnsPolicy(
-            threads, rows, items, columns, slots(rows), 4, gatherers, couriers, str(staged).lower()
-        ),
+            threads,
+            rows,
+            items,
+            columns,
+            slots(rows),
+            4,
+            gatherers,
+            couriers,
+            16 if arch == "90" and acc >= 4 else 8,
+            str(staged).lower(),
+        ),  # fmt: skip
         Strips(width, number),
     )
 
