@@ -1,17 +1,23 @@
 // The kernel that scans down the columns of a matrix.
 //   DISTSCAN_ITEMS       elements of a vector; they divide a row
-//   DISTSCAN_STAGED      whether tiles are narrower than a cache line
+//   DISTSCAN_COLUMNS     a power of 2: at least the columns of a strip
+//   DISTSCAN_STAGED      whether results go to memory by way of the slots
 //   DISTSCAN_EXCLUSIVE   whether a result leaves out its own element
 #include "columns.cuh"
 #include "given.cuh"
 
 namespace distscan {
 
-DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
-distscan_columns(const X* x, Out* y, Matrix matrix, ColumnsWork work, const T* offset, T first,
-                 bool has_first) {
-  columns<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_STAGED,
-          DISTSCAN_EXCLUSIVE>(x, y, matrix, work, Start<T>{offset, first, has_first});
+constexpr int WARPS =
+    DISTSCAN_THREADS / LANES + DISTSCAN_REDUCERS + DISTSCAN_GATHERERS + DISTSCAN_COURIERS + 1;
+
+DISTSCAN_KERNEL(WARPS* LANES, 1)
+distscan_columns(const X* x, Out* y, Matrix matrix, ColumnsWork work, int slot_bytes, int pitch,
+                 const T* offset, T first, bool has_first) {
+  columns<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_SLOTS,
+          DISTSCAN_REDUCERS, DISTSCAN_GATHERERS, DISTSCAN_COURIERS, DISTSCAN_COLUMNS,
+          DISTSCAN_READS, DISTSCAN_STAGED, DISTSCAN_EXCLUSIVE>(
+      x, y, matrix, work, slot_bytes, pitch, Start<T>{offset, first, has_first});
 }
 
 }  // namespace distscan

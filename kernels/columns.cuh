@@ -1,149 +1,351 @@
 // The scan down the columns of a matrix in one pass over memory: each element is read once and
 // written once.
 //
-// Persistent blocks, several to a multiprocessor, draw tiles from a counter: tile 0 of every strip,
-// then tile 1 of every strip, and so on. So tiles that run at the same time lie side by side in
-// memory, and a tile waits only for tiles that running blocks have drawn.
-//
-//   level   a part is      its total travels by    who combines
-//   block   one slice      slices.cuh
-//   device  one tile       global memory           a thread per column of each block: above.cuh
+// As in scan.cuh, persistent blocks draw tiles in order, and their warps hand them on through a
+// ring of slots in shared memory: couriers fetch, reducers reduce and publish, gatherers combine
+// what the tiles above have published, scanners scan and store. Here a tile is of one strip of
+// columns, and every total is a row. `blocks` blocks share a strip and know its totals; `side`
+// strips are scanned side by side, so that what moves at one time lies side by side in memory; then
+// the next ones.
 #pragma once
 
-#include "above.cuh"
+#include "strip_totals.cuh"
 
 namespace distscan {
 
 // What the scan of columns works with beside its input and output.
 struct ColumnsWork {
-  Published published;
-  unsigned* drawn;  // [1], zero; zero again after the launch
-  int64 tiles;      // of all strips
+  StripTotals published;
+  unsigned* drawn;  // [strips], zero; zero again after the launch
+  int64 blocks;     // of a strip
+  int64 side;       // strips at a time
   int64 launch;     // goes with every total: a number that none of an earlier scan had
 };
 
-// What each scan begins behind: `first`, or where a row of offsets is given, that.
-template <class T>
-struct Start {
-  const T* offset;  // [inner], or null
-  T first;
-  bool has_first;
+// What the warps of a block share beside the tiles themselves.
+template <class Known, class T, int WARPS, int SLOTS, int ITEMS, int COLUMNS>
+struct StripRing {
+  static constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of 32 columns
+  using Row = T[COLUMNS];
 
-  __device__ bool some() const { return offset || has_first; }
-  __device__ T at(int64 column) const { return offset ? offset[column] : first; }
+  Barrier drawn[SLOTS];    // the tile's number is there
+  Barrier full[SLOTS];     // the tile is
+  Barrier reduced[SLOTS];  // the totals of its stretches are
+  Barrier seeded[SLOTS];   // its seed and what is before each stretch are
+  Barrier passed[SLOTS];   // `known` up to the tile is
+  Barrier read[SLOTS];     // every scanner has read it
+  Tile tile[SLOTS];
+  int64 base[SLOTS];  // how far `known` of the tile before it reaches
+  int ends[SLOTS];    // how many turns there was no tile any more
+  Vector<T, ITEMS> before_slice[SLOTS][WARPS][LANES];  // of its stretch
+  alignas(128) Row before_warp[SLOTS][WARPS];          // of the tile; first each warp's total
+  alignas(128) Row seed[SLOTS];                        // of the tile, behind what scans begin with
+  Known known[SLOTS][BLOCKS];
 };
 
-// The results of one slice, row by row: `before` is what comes before it, `start` what comes before
-// each head. sum, start 10, before 3, rows [1 2 |head 5] -> [4 6 15], exclusive [3 4 10]
-template <bool EXCLUSIVE, class Op, class T, class X, class Shape, class Store>
-__device__ void scan_slice(const Rows<X, Shape>& rows, int mine, unsigned heads,
-                           Run<T, Shape::ITEMS> before, const Start<T>& start, int64 column,
-                           Store store) {
-  constexpr int ITEMS = Shape::ITEMS;
-  Run<T, ITEMS> own{};  // from the slice's first row or its last head
-#pragma unroll
-  for (int r = 0; r < Shape::ROWS; ++r) {
-    if (r >= mine) break;
-    if (heads >> r & 1) {
-      before.some = start.some();
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) before.value[i] = start.at(column + i);
-      own.some = false;
-    }
-    T value[ITEMS];
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const T item = get<T>(rows.row[r], i);
-      const T with = own.some ? Op::combine(own.value[i], item) : item;
-      // Behind the slice's own combination: one rounding at the size of the seed, not one per row.
-      const T last = EXCLUSIVE ? own.value[i] : with;
-      const bool some = EXCLUSIVE ? own.some : true;
-      value[i] = !before.some ? last : some ? Op::combine(before.value[i], last) : before.value[i];
-      own.value[i] = with;
-    }
-    own.some = true;
-    store(r, value);
+// Copy `count` elements from shared to global memory, by one warp.
+template <class E>
+__device__ void copy_out(const E* from, E* to, int count) {
+  using Address = unsigned long long;
+  struct alignas(16) Piece {
+    unsigned word[4];
+  };
+  constexpr int EACH = larger(16 / sizeof(E), 1);
+  int before = 0, pieces = 0;
+  if ((reinterpret_cast<Address>(from) - reinterpret_cast<Address>(to)) % 16 == 0 &&
+      sizeof(Piece) % sizeof(E) == 0) {
+    before = static_cast<int>((16 - phase(from)) % 16 / sizeof(E));
+    if (before > count) before = count;
+    pieces = (count - before) / EACH;
   }
+#pragma unroll 4
+  for (int i = lane_index(); i < pieces; i += LANES)
+    reinterpret_cast<Piece*>(to + before)[i] = reinterpret_cast<const Piece*>(from + before)[i];
+  if (lane_index() < before) to[lane_index()] = from[lane_index()];
+#pragma unroll 4
+  for (int i = before + pieces * EACH + lane_index(); i < count; i += LANES) to[i] = from[i];
 }
 
-// Launch: no more blocks than tiles or than fit at once; where STAGED, a tile of the wider type and
-// 16 bytes more in dynamic shared memory. y may be x. An exclusive scan has a start.
-template <class Op, class Shape, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
-__device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
-                        const Matrix& matrix, const ColumnsWork& work, const Start<T>& start) {
-  constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS, THREADS = Shape::THREADS;
-  constexpr int COLUMNS = MOST_COLUMNS<Shape, X, Y>;
-  __shared__ Shared<T, Shape::WARPS, COLUMNS> shared;
-  __shared__ Window<T, THREADS, COLUMNS> window;
-  __shared__ Tile tiles[2];  // the present one, and the next
-  const Spot<Shape> spot(matrix);
-  const unsigned launch = static_cast<unsigned>(work.launch);
-  // The counter is zero again when every block has drawn one tile too many.
-  const auto draw = [&] {
-    return atomicInc(work.drawn, static_cast<unsigned>(work.tiles + gridDim.x - 1));
-  };
+// The scan of one matrix, as one thread of a block sees it.
+template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
+          int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+struct ColumnsScan {
+  static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
+  static constexpr int SCANNERS = Shape::WARPS;
+  static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
+  static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
+  using Gathered = StripGathered<Op, T, COLUMNS, READS>;
+  using Ring = StripRing<typename Gathered::Known, T, SCANNERS, SLOTS, ITEMS, COLUMNS>;
+  using Part = Vector<T, ITEMS>;
 
-  if (threadIdx.x == 0) tiles[0] = Tile(matrix, spot.rows, draw());
-  __syncthreads();
-  for (int turn = 0;; turn = 1 - turn) {
-    // ---- 1. where the tile is, and how much of it is there ------------------------------------
-    const Tile& tile = tiles[turn];
-    if (tile.number >= work.tiles) return;
-    const int64 left = matrix.rows - tile.begin;
-    const int count = left < spot.rows ? static_cast<int>(left) : spot.rows;
+  Y* y;  // [rows][inner]
+  const Matrix& matrix;
+  const ColumnsWork& work;
+  const Start<T>& start;
+  const Spot<Shape>& spot;
+  Strip<Shape, X> source;
+  Ring& ring;  // in shared memory
+
+  __device__ void run() const {
+    if (threadIdx.x < SLOTS) {
+      const int slot = threadIdx.x;
+      ring.drawn[slot].init(ARRIVALS_PER_WARP);
+      ring.full[slot].init(source.arrivals());
+      ring.reduced[slot].init(REDUCERS * ARRIVALS_PER_WARP);
+      ring.seeded[slot].init(2 * ARRIVALS_PER_WARP);
+      ring.passed[slot].init(ARRIVALS_PER_WARP);
+      ring.read[slot].init(SCANNERS * ARRIVALS_PER_WARP);
+      barriers_are_ready();
+    }
+    __syncthreads();
+    const int warp = warp_index();
+    if (warp < SCANNERS)
+      scanner(warp);
+    else if (warp < SCANNERS + REDUCERS)
+      reducer(warp - SCANNERS);
+    else if (warp < SCANNERS + REDUCERS + GATHERERS)
+      gatherer(warp - SCANNERS - REDUCERS);
+    else if (warp == SCANNERS + REDUCERS + GATHERERS)
+      publisher();
+    else
+      courier(warp - SCANNERS - REDUCERS - GATHERERS - 1);
+  }
+
+ private:
+  __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
+
+  // ---- The couriers: take turns, draw a tile each and fetch it ----------------------------------
+
+  // The tile behind `earlier`, which the block has drawn before, in lane 0. A strip's counter is
+  // zero again when each of its blocks has drawn one tile too many.
+  __device__ Tile next(const Tile& earlier) const {
+    int64 index = earlier.index, strip = earlier.strip;
+    for (; strip < matrix.strips; strip += work.side, index = -1) {
+      if (work.blocks == 1)
+        ++index;
+      else
+        index =
+            atomicInc(work.drawn + strip, static_cast<unsigned>(matrix.tiles + work.blocks - 1));
+      if (index < matrix.tiles) return source.tile(strip, index);
+    }
+    Tile none;
+    none.index = Tile::END;
+    return none;
+  }
+
+  // A tile is drawn when there is a slot for it: others wait for its totals from then on.
+  __device__ void courier(int index) const {
+    static_assert(GATHERERS + COURIERS <= SLOTS + 1, "no turn without a tile waits for a slot");
+    for (int turn = index;; turn += COURIERS) {
+      const int slot = turn % SLOTS, before = (turn + SLOTS - 1) % SLOTS;
+      if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
+      if (turn > 0) ring.drawn[before].wait(parity(turn - 1));
+      const bool ended = turn > 0 && ring.ends[before] > 0;
+      if (lane_index() == 0) {
+        Tile earlier;
+        earlier.index = -1;
+        earlier.strip = blockIdx.x % work.side;
+        if (turn > 0) earlier = ring.tile[before];
+        if (!ended) ring.tile[slot] = next(earlier);
+        if (ended) ring.tile[slot].index = Tile::END;
+        const bool end = ring.tile[slot].index == Tile::END;
+        ring.ends[slot] = end ? (ended ? ring.ends[before] + 1 : 1) : 0;
+        ring.base[slot] =
+            !end && ring.tile[slot].strip == earlier.strip && turn > 0 ? earlier.index : 0;
+      }
+      ring.drawn[slot].arrive_by_warp();
+      if (ring.ends[slot] == 0) {
+        source.fetch(slot, ring.tile[slot], ring.full[slot]);
+      } else {
+        source.fetch_nothing(ring.full[slot]);
+        if (ring.ends[slot] >= GATHERERS) return;
+      }
+    }
+  }
+
+  // ---- The reducers: each some stretches of every tile ------------------------------------------
+
+  __device__ void reducer(int index) const {
+    constexpr int EACH = SCANNERS / REDUCERS;
+    for (int turn = 0;; ++turn) {
+      const int slot = turn % SLOTS;
+      ring.full[slot].wait(parity(turn));
+      const Tile& tile = ring.tile[slot];
+      if (tile.index == Tile::END) return;
+#pragma unroll 1
+      for (int warp = index * EACH; warp < (index + 1) * EACH; ++warp) {
+        Run<T, ITEMS> own, before;
+        if (tile.whole)
+          reduce_whole<Op>(source.template load<true>(slot, tile, warp), spot, own, before);
+        else
+          reduce_slices<Op>(source.template load<false>(slot, tile, warp), spot, tile, warp, own,
+                            before);
+        ring.before_slice[slot][warp][lane_index()] = reinterpret_cast<const Part&>(before.value);
+        if (spot.slice == spot.slices - 1)
+          part(ring.before_warp[slot][warp]) = reinterpret_cast<const Part&>(own.value);
+      }
+      ring.reduced[slot].arrive_by_warp();
+    }
+  }
+
+  // This lane's columns of a row of totals.
+  __device__ Part& part(T* row) const { return reinterpret_cast<Part&>(row[spot.column]); }
+
+  // ---- The publisher: joins the stretches of every tile
+  // -------------------------------------------
+
+  __device__ void publisher() const {
+    for (int turn = 0;; ++turn) {
+      const int slot = turn % SLOTS;
+      ring.full[slot].wait(parity(turn));
+      const Tile& tile = ring.tile[slot];
+      if (tile.index == Tile::END) return;
+      ring.reduced[slot].wait(parity(turn));
+      for (int column = lane_index(); column < spot.columns; column += LANES) {
+        const T total = join_warps<Op>(ring.before_warp[slot], spot, tile, column);
+        const int64 place = tile.strip * spot.columns + column;
+        if (place < matrix.inner && tile.index < matrix.tiles - 1)
+          publish(work.published.totals, tile.index * work.published.pitch + place, total,
+                  static_cast<unsigned>(work.launch));
+      }
+      ring.seeded[slot].arrive_by_warp();
+    }
+  }
+
+  // ---- The gatherers: take tiles by turns, and pass on what they know ---------------------------
+
+  __device__ void gatherer(int index) const {
+    const unsigned launch = static_cast<unsigned>(work.launch);
+    for (int turn = index;; turn += GATHERERS) {
+      const int slot = turn % SLOTS, earlier = (turn + SLOTS - 1) % SLOTS;
+      ring.drawn[slot].wait(parity(turn));
+      const Tile& tile = ring.tile[slot];
+      if (tile.index == Tile::END) return;
+      const Gathered gathered{ring.base[slot], tile.earliest(spot.height), tile.index};
+      for (int block = 0; block * LANES < spot.columns; ++block) {
+        const int column = block * LANES + lane_index() % Gathered::ACROSS;
+        const int64 place = tile.strip * spot.columns + column;
+        const bool exists = column < spot.columns && place < matrix.inner;
+        const auto known = [&]() -> const typename Gathered::Known& {
+          if (turn > 0) ring.passed[earlier].wait(parity(turn - 1));
+          return ring.known[earlier][block];
+        };
+        T seed =
+            gathered.up_to(place, exists, work.published, launch, known, ring.known[slot][block]);
+        if (start.some() && exists) {
+          const T first = start.at(place);
+          seed = tile.position > 0 ? Op::combine(first, seed) : first;
+        }
+        if (lane_index() < Gathered::ACROSS) ring.seed[slot][column] = seed;
+      }
+      ring.seeded[slot].arrive_by_warp();
+      ring.passed[slot].arrive_by_warp();
+    }
+  }
+
+  // ---- The scanners: each its stretch of every tile ---------------------------------------------
+
+  __device__ void scanner(int warp) const {
+    for (int turn = 0;; ++turn) {
+      const int slot = turn % SLOTS;
+      ring.full[slot].wait(parity(turn));
+      const Tile& tile = ring.tile[slot];
+      if (tile.index == Tile::END) return;
+      if (tile.whole && (tile.position > 0 || start.some()))
+        scan_stretch<true>(slot, parity(turn), tile, warp);
+      else
+        scan_stretch<false>(slot, parity(turn), tile, warp);
+    }
+  }
+
+  // Scan a stretch: of a tile that is WHOLE and comes behind something, or of any.
+  template <bool WHOLE>
+  __device__ void scan_stretch(int slot, unsigned parity, const Tile& tile, int warp) const {
+    // ---- 1. the rows --------------------------------------------------------------------------
+    const int row = spot.row(warp), count = source.mine(tile, row);
+    const auto rows = source.template load<WHOLE>(slot, tile, warp);
     const int64 column = tile.strip * spot.columns + spot.column;
 
-    // ---- 2. load it ---------------------------------------------------------------------------
-    const int mine = rows_of(matrix, tile, spot, count);
-    const auto rows = load_tile<Shape, STAGED>(x, matrix, tile, spot, count, mine);
-
-    // ---- 3. its total, and what the tiles above it bring --------------------------------------
+    // ---- 2. what comes before: the tile, the stretch, the slice --------------------------------
+    ring.seeded[slot].wait(parity);
     Run<T, ITEMS> before{};
-    const T total = scan_slices<Op, T>(rows, spot, tile, count, mine, shared, before);
-    look_above<Op>(tile, spot.rows, spot.columns, total, work.published, launch, window);
-    unsigned next;
-    if (threadIdx.x == 0) next = draw();  // is there when the results are
-    __syncthreads();
-
-    // ---- 4. what comes before each slice ------------------------------------------------------
-    behind_warps<Op>(spot, tile, shared, before);
-    if (tile.position > 0 && tile.position_of(spot.row, spot.rows) > spot.row) {
-      T earlier[ITEMS];
+    const auto behind = [&](const Part& next) {
 #pragma unroll
-      for (int i = 0; i < ITEMS; ++i) earlier[i] = window.seed[spot.column + i];
-      put_before<Op>(earlier, before);
-    }
-    if (start.some() && mine > 0) {
-      T earlier[ITEMS];
+      for (int i = 0; i < ITEMS; ++i)
+        before.value[i] = before.some ? Op::combine(before.value[i], next.item[i]) : next.item[i];
+      before.some = true;
+    };
+    const int64 position = WHOLE ? 0 : tile.position_of(row);
+    if (WHOLE || position > row) {
+      behind(part(ring.seed[slot]));
+    } else if (start.some() && count > 0) {  // the tile has a head of the slice's scan
+      before.some = true;
 #pragma unroll
-      for (int i = 0; i < ITEMS; ++i) earlier[i] = start.at(column + i);
-      put_before<Op>(earlier, before);
+      for (int i = 0; i < ITEMS; ++i) before.value[i] = start.at(column + i);
     }
-    const unsigned heads = distscan::heads<ROWS>(tile.position_of(spot.row, spot.rows), tile.n);
+    if (warp > 0 && (WHOLE || position > spot.slice * ROWS))
+      behind(part(ring.before_warp[slot][warp]));
+    if (spot.slice > 0 && (WHOLE || position > 0))
+      behind(ring.before_slice[slot][warp][lane_index()]);
 
-    // ---- 5. the results -----------------------------------------------------------------------
+    // ---- 3. the results -------------------------------------------------------------------------
     if constexpr (STAGED) {
-      const Piece piece(matrix, tile, count);
-      using Staged = distscan::Staged<THREADS, Y>;
-      Y* to = Staged::items(y + piece.corner);
-      const bool aligned = is_aligned<ITEMS>(to);
-      __syncthreads();  // every thread has read its rows, where results now go
-      scan_slice<EXCLUSIVE, Op>(
-          rows, mine, heads, before, start, column, [&](int r, T(&value)[ITEMS]) {
-            store_vector(to + piece.matrix.place(spot.row + r) + column, pack<Y>(value), aligned);
-          });
-      Staged::store(y + piece.corner, piece.elements);
+      const Lines<X> from = source.lines(slot, tile, row);
+      __syncwarp();  // every lane has loaded its rows
+      scan_to<WHOLE>({reinterpret_cast<Y*>(from.first), from.pitch}, tile, rows, row, count, before,
+                     column);
+      __syncwarp();
+      store_stretch(slot, tile, warp);
+#if __CUDA_ARCH__ >= 900
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the slot is fetched to next
+#endif
     } else {
-      Y* to = y + matrix.place(tile.begin + spot.row) + column;
-      const int64 pitch = matrix.reverse ? -matrix.inner : matrix.inner;
-      const bool aligned = is_aligned<ITEMS>(y);
-      scan_slice<EXCLUSIVE, Op>(
-          rows, mine, heads, before, start, column,
-          [&](int r, T(&value)[ITEMS]) { store_vector(to + r * pitch, pack<Y>(value), aligned); });
+      Y* to = y + tile.origin + row * matrix.pitch() + spot.column;
+      const int64 pitch = matrix.pitch() * static_cast<int64>(sizeof(Y));
+      scan_to<WHOLE>({to, pitch}, tile, rows, row, count, before, column);
     }
-    if (threadIdx.x == 0) tiles[1 - turn] = Tile(matrix, spot.rows, next);
-    __syncthreads();  // every thread has read what the next tile overwrites
+    ring.read[slot].arrive_by_warp();
   }
+
+  // Scan `count` rows from row `row` of a tile on, and store them to `lines`.
+  template <bool WHOLE>
+  __device__ void scan_to(const Lines<Y>& lines, const Tile& tile, const Rows<X, Shape>& rows,
+                          int row, int count, const Run<T, ITEMS>& before, int64 column) const {
+    const bool aligned = is_aligned<ITEMS>(lines.first);
+    const auto store = [&](int r, const T(&value)[ITEMS]) {
+      store_vector(lines.row(r), pack<Y>(value), aligned);
+    };
+    if constexpr (WHOLE) {
+      if (count > 0) scan_whole<EXCLUSIVE, Op>(rows, before.value, store);
+    } else {
+      const auto heads = distscan::heads<ROWS>(tile.position_of(row), tile.n);
+      scan_slice<EXCLUSIVE, Op>(rows, count, heads, before, start, column, store);
+    }
+  }
+
+  // Store a stretch whose results lie in its slot: one piece of memory.
+  __device__ void store_stretch(int slot, const Tile& tile, int warp) const {
+    const int first = warp * spot.rows, count = tile.rows_of(first, spot.rows);
+    const int above = matrix.reverse ? tile.count - first - count : first;  // rows in memory
+    const auto* from = reinterpret_cast<const Y*>(source.bytes(slot, tile));
+    copy_out(from + above * spot.columns, y + tile.corner + above * spot.columns,
+             count * spot.columns);
+  }
+};
+
+// Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the four
+// kinds; SLOTS slots of dynamic shared memory. y may be x. An exclusive scan has a start.
+template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
+          int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+__device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
+                        const Matrix& matrix, const ColumnsWork& work, int slot_bytes, int pitch,
+                        const Start<T>& start) {
+  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, COURIERS, COLUMNS, READS, STAGED,
+                           EXCLUSIVE, X, T, Y>;
+  __shared__ typename Scan::Ring ring;
+  const Spot<Shape> spot(matrix);
+  const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, slot_bytes, pitch}, ring};
+  scan.run();
 }
 
 }  // namespace distscan

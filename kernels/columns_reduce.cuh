@@ -2,7 +2,7 @@
 //
 //   level   a part is          its total travels by    who combines
 //   block   one slice          slices.cuh
-//   block   one tile           registers               a thread per column
+//   block   one tile           registers               a lane per column
 //   device  one block's run    global memory           the strip's block that ends last
 #pragma once
 
@@ -22,37 +22,101 @@ __device__ inline bool ends_last(unsigned* arrived, unsigned blocks) {
   return last;
 }
 
+// What the warps of a block share beside the tiles themselves.
+template <class T, int WARPS, int SLOTS, int COLUMNS>
+struct ReduceRing {
+  Barrier full[SLOTS];     // the tile is there
+  Barrier reduced[SLOTS];  // the totals of its stretches are
+  Barrier read[SLOTS];     // all of them are read
+  T warp_total[SLOTS][WARPS][COLUMNS];
+  T total[COLUMNS];  // of the run
+};
+
+// The run of tiles [from, to) of a strip, by the whole block; its totals go to ring.total.
+template <class Op, class Shape, int SLOTS, int COURIERS, int COLUMNS, class X, class T>
+__device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spot, int64 strip,
+                           int64 from, int64 to,
+                           ReduceRing<T, Shape::WARPS, SLOTS, COLUMNS>& ring) {
+  const int warp = warp_index();
+  const auto parity = [](int64 turn) { return static_cast<unsigned>(turn / SLOTS & 1); };
+  if (threadIdx.x < SLOTS) {
+    const int slot = threadIdx.x;
+    ring.full[slot].init(source.arrivals());
+    ring.reduced[slot].init(Shape::WARPS * ARRIVALS_PER_WARP);
+    ring.read[slot].init(ARRIVALS_PER_WARP);
+    barriers_are_ready();
+  }
+  __syncthreads();
+
+  // ---- The couriers ----------------------------------------------------------------------------
+  if (warp >= Shape::WARPS) {
+    for (int64 turn = warp - Shape::WARPS; turn < to - from; turn += COURIERS) {
+      const int slot = static_cast<int>(turn % SLOTS);
+      if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
+      source.fetch(slot, source.tile(strip, from + turn), ring.full[slot]);
+    }
+    return;
+  }
+
+  // ---- The others: a stretch each; the first goes on with what they find
+  // -------------------------
+  constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of columns
+  Seed<T> all[BLOCKS];
+  for (int64 turn = 0; turn < to - from; ++turn) {
+    const int slot = static_cast<int>(turn % SLOTS);
+    const Tile tile = source.tile(strip, from + turn);
+    ring.full[slot].wait(parity(turn));
+    Run<T, Shape::ITEMS> own, before;
+    if (tile.whole)
+      reduce_whole<Op>(source.template load<true>(slot, tile, warp), spot, own, before);
+    else
+      reduce_slices<Op>(source.template load<false>(slot, tile, warp), spot, tile, warp, own,
+                        before);
+    if (spot.slice == spot.slices - 1) {
+#pragma unroll
+      for (int i = 0; i < Shape::ITEMS; ++i)
+        ring.warp_total[slot][warp][spot.column + i] = own.value[i];
+    }
+    ring.reduced[slot].arrive_by_warp();
+    if (warp > 0) continue;
+    ring.reduced[slot].wait(parity(turn));
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b) {
+      const int column = b * LANES + lane_index();
+      if (column < spot.columns)
+        all[b] = join<Op>(all[b], join_warps<Op>(ring.warp_total[slot], spot, tile, column));
+    }
+    ring.read[slot].arrive_by_warp();
+  }
+  if (warp > 0) return;
+#pragma unroll
+  for (int b = 0; b < BLOCKS; ++b)
+    if (b * LANES + lane_index() < spot.columns)
+      ring.total[b * LANES + lane_index()] = all[b].value;
+}
+
 // Launch: `runs` blocks for each strip, strips side by side; no more runs than tiles of a strip.
-// Where STAGED, a tile and 16 bytes more in dynamic shared memory. matrix.n is above its rows.
-template <class Op, class Shape, bool STAGED, class X, class T>
-__device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& matrix, int64 runs,
-                               T* parts /* [runs][strips][columns] */,
+// SLOTS slots of dynamic shared memory. matrix.n is above its rows.
+template <class Op, class Shape, int SLOTS, int COURIERS, int COLUMNS, class X, class T>
+__device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& matrix, int slot_bytes,
+                               int pitch, int64 runs, T* parts /* [runs][strips][columns] */,
                                unsigned* arrived /* [strips], zero */, T* total /* [inner] */) {
-  constexpr int THREADS = Shape::THREADS, COLUMNS = MOST_COLUMNS<Shape, X>;
-  __shared__ Shared<T, Shape::WARPS, COLUMNS> shared;
+  constexpr int THREADS = Shape::THREADS;
+  __shared__ ReduceRing<T, Shape::WARPS, SLOTS, COLUMNS> ring;
   __shared__ T part[THREADS];
   const Spot<Shape> spot(matrix);
   const int64 strip = blockIdx.x % matrix.strips, run = blockIdx.x / matrix.strips;
-  const int64 tiles = (matrix.rows + spot.rows - 1) / spot.rows,
-              pitch = matrix.strips * spot.columns;
   const int thread = threadIdx.x;
 
   // ---- 1. the tiles of the run, one after the other -------------------------------------------
-  Seed<T> all;
-  for (int64 index = tiles * run / runs; index < tiles * (run + 1) / runs; ++index) {
-    const Tile tile(matrix, spot.rows, index * matrix.strips + strip);
-    const int64 left = matrix.rows - tile.begin;
-    const int count = left < spot.rows ? static_cast<int>(left) : spot.rows;
-    const int mine = rows_of(matrix, tile, spot, count);
-    const auto rows = load_tile<Shape, STAGED>(x, matrix, tile, spot, count, mine);
-    Run<T, Shape::ITEMS> before{};
-    all = join<Op>(all, scan_slices<Op, T>(rows, spot, tile, count, mine, shared, before));
-    __syncthreads();
-  }
+  const Strip<Shape, X> source{x, matrix, spot, slot_bytes, pitch};
+  reduce_run<Op, Shape, SLOTS, COURIERS>(source, spot, strip, matrix.tiles * run / runs,
+                                         matrix.tiles * (run + 1) / runs, ring);
+  __syncthreads();
 
   // ---- 2. the runs: as many threads for each column as there are ------------------------------
-  const int64 column = strip * spot.columns;
-  if (thread < spot.columns) parts[run * pitch + column + thread] = all.value;
+  const int64 column = strip * spot.columns, all = matrix.strips * spot.columns;
+  if (thread < spot.columns) parts[run * all + column + thread] = ring.total[thread];
   if (!ends_last(arrived + strip, static_cast<unsigned>(runs))) return;
   const int helpers = THREADS / spot.columns, helper = thread / spot.columns;
   const int used = runs < helpers ? static_cast<int>(runs) : helpers;
@@ -60,7 +124,7 @@ __device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& mat
     const T* from = parts + column + thread % spot.columns;
     Seed<T> own;
     for (int64 r = runs * helper / used; r < runs * (helper + 1) / used; ++r)
-      own = join<Op>(own, from[r * pitch]);
+      own = join<Op>(own, from[r * all]);
     part[thread] = own.value;
   }
   __syncthreads();

@@ -1,10 +1,9 @@
-// The block level of a scan down the columns of a tile: what each slice, each warp and the tile
-// hands on to the rows below.
+// The warp and block levels of a scan down the columns of a tile: what each slice hands on.
 //
 //   level   a part is              its total travels by    who combines
 //   lane    one row of its slice   registers               the lane
 //   warp    one slice              shuffles                the warp
-//   block   one warp's rows        shared memory           a thread per column
+//   block   one warp's stretch     shared memory           a lane per column
 //
 // A total begins at the last head in its part, or at its first row. Where heads are follows from
 // the row's number, for all columns alike; so no flags travel.
@@ -33,35 +32,48 @@ __device__ void put_before(const T (&earlier)[ITEMS], Run<T, ITEMS>& run) {
 // Bit r: whether row r of a slice is a head; its first has `position` in a scan of n rows.
 // n = 3, position 1, ROWS 8: 0b00100100
 template <int ROWS>
-__device__ unsigned heads(int64 position, int64 n) {
-  static_assert(ROWS <= 32, "a bit for each row");
-  unsigned bits = 0;
-  for (int64 r = position == 0 ? 0 : n - position; r < ROWS; r += n) bits |= 1u << r;
+__device__ unsigned long long heads(int64 position, int64 n) {
+  static_assert(ROWS <= 64, "a bit for each row");
+  unsigned long long bits = 0;
+  for (int64 r = position == 0 ? 0 : n - position; r < ROWS; r += n) bits |= 1ull << r;
   return bits;
 }
 
-// What the warps of a block share of a tile.
-template <class T, int WARPS, int COLUMNS>
-struct Shared {
-  T up_to_warp[WARPS][COLUMNS];  // first each warp's total, then what is before each warp
-};
+// The total of each slice of a stretch with those above it, as far as they are of one scan: this
+// lane's in `own`, what comes before its slice in `before`. Of a tile that is whole.
+// sum, one column, slices of 2 rows: [3 1 | 4 1 | 5 9] -> own [4 | 9 | 23], before [. | 4 | 9]
+template <class Op, class T, class X, class Shape>
+__device__ void reduce_whole(const Rows<X, Shape>& rows, const Spot<Shape>& spot,
+                             Run<T, Shape::ITEMS>& own, Run<T, Shape::ITEMS>& before) {
+  constexpr int ITEMS = Shape::ITEMS;
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    own.value[i] = get<T>(rows.row[0], i);
+#pragma unroll
+    for (int r = 1; r < Shape::ROWS; ++r)
+      own.value[i] = Op::combine(own.value[i], get<T>(rows.row[r], i));
+  }
+  for (int distance = 1; distance < spot.slices; distance *= 2) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      const T earlier = shuffle_up(own.value[i], distance * spot.width);
+      if (spot.slice >= distance) own.value[i] = Op::combine(earlier, own.value[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) before.value[i] = shuffle_up(own.value[i], spot.width);
+}
 
-// The total of each column of a tile of `count` rows, from its last head on, in the threads whose
-// numbers are the columns'. What comes before this thread's slice goes to `before`, as far as it
-// is of this tile; `mine` rows of the slice exist.
-// sum, one column, slices of 2 rows, no heads: rows [3 1 | 4 1 | 5 9] -> before [. | 4 | 9], 23
-template <class Op, class T, class X, class Shape, int COLUMNS>
-__device__ T scan_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spot, const Tile& tile,
-                         int count, int mine, Shared<T, Shape::WARPS, COLUMNS>& shared,
-                         Run<T, Shape::ITEMS>& before) {
+// The same of any tile.
+template <class Op, class T, class X, class Shape>
+__device__ void reduce_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spot, const Tile& tile,
+                              int warp, Run<T, Shape::ITEMS>& own, Run<T, Shape::ITEMS>& before) {
   constexpr int ROWS = Shape::ROWS, ITEMS = Shape::ITEMS;
-  const int width = spot.columns / ITEMS;
-  const bool works = spot.slice < spot.per_warp;
-
-  const unsigned heads = distscan::heads<ROWS>(tile.position_of(spot.row, spot.rows), tile.n);
+  const int row = spot.row(warp), mine = tile.rows_of(row, ROWS);
 
   // ---- 1. down each slice --------------------------------------------------------------------
-  Run<T, ITEMS> own{};
+  const unsigned long long heads = distscan::heads<ROWS>(tile.position_of(row), tile.n);
+  own.some = false;
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
     if (r < mine) {
@@ -75,62 +87,114 @@ __device__ T scan_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spot, co
     }
   }
 
-  // ---- 2. down the slices of each warp (Hillis and Steele) -----------------------------------
+  // ---- 2. down the slices (Hillis and Steele, 1986) ------------------------------------------
   // The rows from the last head to the end of this slice; what is not of them is not joined.
-  const int64 reach = tile.position_of(spot.row + ROWS - 1, spot.rows) + 1;
-  for (int distance = 1; distance < spot.per_warp; distance *= 2) {
+  const int64 reach = tile.position_of(row + ROWS - 1) + 1;
+  for (int distance = 1; distance < spot.slices; distance *= 2) {
     T earlier[ITEMS];
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) earlier[i] = shuffle_up(own.value[i], distance * width);
+    for (int i = 0; i < ITEMS; ++i) earlier[i] = shuffle_up(own.value[i], distance * spot.width);
     const int joined = distance * ROWS;  // rows that `own` has of this slice and those above
     const int offered = 2 * distance - 1 < spot.slice ? 2 * distance - 1 : spot.slice;
-    if (works && spot.slice >= distance && reach > joined && spot.row - offered * ROWS < count) {
-      own.some = spot.row + ROWS - joined < count;
+    if (spot.slice >= distance && spot.slice < spot.slices && reach > joined &&
+        row - offered * ROWS < tile.count) {
+      own.some = row + ROWS - joined < tile.count;
       put_before<Op>(earlier, own);
     }
   }
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) before.value[i] = shuffle_up(own.value[i], width);
-  before.some = spot.slice > 0 && tile.position_of(spot.row, spot.rows) > 0;
+  for (int i = 0; i < ITEMS; ++i) before.value[i] = shuffle_up(own.value[i], spot.width);
+}
 
-  // ---- 3. down the warps ---------------------------------------------------------------------
-  if (spot.slice == spot.per_warp - 1) {
+// The level of a block: the total of column `column` of a tile. Leaves in `parts`, where each
+// stretch's total is, what comes before the stretch. sum, no heads: parts [3 1 4] -> [. 3 4], 8
+template <class Op, class T, class Shape, int WARPS, int COLUMNS>
+__device__ T join_warps(T (&parts)[WARPS][COLUMNS], const Spot<Shape>& spot, const Tile& tile,
+                        int column) {
+  T next[WARPS];
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) shared.up_to_warp[warp_index()][spot.column + i] = own.value[i];
-  }
-  __syncthreads();
-  T total{};
-  const int column = threadIdx.x;
-  if (column < spot.columns) {
+  for (int w = 0; w < WARPS; ++w) next[w] = parts[w][column];
+  T total = next[0];
 #pragma unroll
-    for (int w = 0; w < Shape::WARPS; ++w) {
-      const int first = w * spot.warp_rows;
-      if (first < count) {
-        const T next = shared.up_to_warp[w][column];
-        shared.up_to_warp[w][column] = total;
-        const bool goes_on =
-            w > 0 && tile.position_of(first + spot.warp_rows - 1, spot.rows) >= spot.warp_rows;
-        total = goes_on ? Op::combine(total, next) : next;
-      }
-    }
+  for (int w = 1; w < WARPS; ++w) {
+    const int first = w * spot.rows;
+    if (first >= tile.count) break;
+    parts[w][column] = total;
+    const bool goes_on = tile.whole || tile.position_of(first + spot.rows - 1) >= spot.rows;
+    total = goes_on ? Op::combine(total, next[w]) : next[w];
   }
   return total;
 }
 
-// Join what the warps above bring to what comes before this thread's slice; after a barrier that
-// follows scan_slices.
-template <class Op, class T, class Shape, int COLUMNS>
-__device__ void behind_warps(const Spot<Shape>& spot, const Tile& tile,
-                             const Shared<T, Shape::WARPS, COLUMNS>& shared,
-                             Run<T, Shape::ITEMS>& before) {
-  const int above = spot.slice * Shape::ROWS;  // rows of this warp
-  if (warp_index() > 0 && tile.position_of(spot.row, spot.rows) > above) {
-    T earlier[Shape::ITEMS];
+// What each scan begins behind: `first`, or where a row of offsets is given, that.
+template <class T>
+struct Start {
+  const T* offset;  // [inner], or null
+  T first;
+  bool has_first;
+
+  __device__ bool some() const { return offset || has_first; }
+  __device__ T at(int64 column) const { return offset ? offset[column] : first; }
+};
+
+// The results of a slice of a whole tile, row by row, to `store`.
+// sum, before 3, rows [1 2 5] -> [4 6 11], exclusive [3 4 6]
+template <bool EXCLUSIVE, class Op, class T, class X, class Shape, class Store>
+__device__ void scan_whole(const Rows<X, Shape>& rows, const T (&before)[Shape::ITEMS],
+                           const Store& store) {
+  constexpr int ITEMS = Shape::ITEMS;
+  T own[ITEMS];
 #pragma unroll
-    for (int i = 0; i < Shape::ITEMS; ++i)
-      earlier[i] = shared.up_to_warp[warp_index()][spot.column + i];
-    put_before<Op>(earlier, before);
+  for (int r = 0; r < Shape::ROWS; ++r) {
+    T value[ITEMS];
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      const T item = get<T>(rows.row[r], i);
+      const T with = r > 0 ? Op::combine(own[i], item) : item;
+      // Behind the slice's own combination: one rounding at the size of the seed, not one per row.
+      value[i] = !EXCLUSIVE ? Op::combine(before[i], with)
+                 : r > 0    ? Op::combine(before[i], own[i])
+                            : before[i];
+      own[i] = with;
+    }
+    store(r, value);
   }
+}
+
+// The results of the first `mine` rows of one slice, row by row, to `store`: `before` is what comes
+// before it, `start` what comes before each head. Returns what the slice adds to `before`.
+// sum, start 10, before 3, rows [1 2 |head 5] -> [4 6 15], exclusive [3 4 10]
+template <bool EXCLUSIVE, class Op, class T, class X, class Shape, class Store>
+__device__ Run<T, Shape::ITEMS> scan_slice(const Rows<X, Shape>& rows, int mine,
+                                           unsigned long long heads, Run<T, Shape::ITEMS> before,
+                                           const Start<T>& start, int64 column,
+                                           const Store& store) {
+  constexpr int ITEMS = Shape::ITEMS;
+  Run<T, ITEMS> own{};  // from the slice's first row or its last head
+#pragma unroll
+  for (int r = 0; r < Shape::ROWS; ++r) {
+    if (r >= mine) break;
+    if (heads >> r & 1) {
+      before.some = start.some();
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) before.value[i] = start.at(column + i);
+      own.some = false;
+    }
+    T value[ITEMS];
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      const T item = get<T>(rows.row[r], i);
+      const T with = own.some ? Op::combine(own.value[i], item) : item;
+      // Behind the slice's own combination: one rounding at the size of the seed, not one per row.
+      const T last = EXCLUSIVE ? own.value[i] : with;
+      const bool some = EXCLUSIVE ? own.some : true;
+      value[i] = !before.some ? last : some ? Op::combine(before.value[i], last) : before.value[i];
+      own.value[i] = with;
+    }
+    own.some = true;
+    store(r, value);
+  }
+  return own;
 }
 
 }  // namespace distscan

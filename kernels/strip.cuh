@@ -1,8 +1,8 @@
-// A matrix whose columns are scanned, and how a tile of it lies over the threads of a block.
+// A matrix whose columns are scanned, and how a tile of it lies over the lanes of a block's warps.
 //
 // The matrix holds every row of every scan, one below the other: rows n, 2n, ... begin new scans. A
-// tile is some rows of one strip, `width` vectors wide. Each warp owns some of its rows, in slices
-// of ROWS; `width` lanes walk down a slice side by side, so that each row moves in one access:
+// tile is some rows of one strip, `width` vectors wide. Each warp that scans owns a stretch of its
+// rows, in slices of ROWS; `width` lanes walk down a slice side by side:
 //
 //   warp w, width 8:  | lanes  0 to  7 |  slice 0: ROWS rows, one after the other
 //                     | lanes  8 to 15 |  slice 1: the next ROWS rows
@@ -20,87 +20,116 @@ struct Matrix {
   int64 n;        // rows of one scan: a row whose number divides by n is a head
   int64 inner;    // elements of a row
   int64 width;    // vectors of a strip's row, 1 to 32
-  int64 slices;   // of a warp: 32 / width
-  int64 strips;   // side by side; all of them together as wide as a row, or a little wider
+  int64 strips;   // side by side; the last may be narrower
+  int64 tiles;    // of a strip
   int64 reverse;  // whether row 0 is the last in memory
 
   // Where row `row` begins in memory.
   __device__ int64 place(int64 row) const { return (reverse ? rows - 1 - row : row) * inner; }
+  // From one row to the next.
+  __device__ int64 pitch() const { return reverse ? -inner : inner; }
 };
 
-// A strip is less than twice as wide as a cache line, or has as many columns as a block threads.
-template <class Shape, class... Types>
-constexpr int MOST_COLUMNS = 256 / larger(16 / items_per_vector<Types...>(), 1);
-
-// One thread's place in any tile of a matrix.
+// One lane's place in the stretch of any warp.
 template <class Shape>
 struct Spot {
-  int per_warp;   // slices of a warp
-  int slice;      // of its warp, this thread's own; per_warp where the thread has nothing to do
-  int column;     // of the strip, its first
-  int row;        // of the tile, its first
-  int warp_rows;  // rows of a warp
-  int rows;       // of a tile
-  int columns;    // of a strip
+  int width;    // lanes side by side
+  int slices;   // of a stretch
+  int slice;    // this lane's own; `slices` where it has nothing to do
+  int column;   // of the strip, its first
+  int rows;     // of a stretch
+  int height;   // rows of a tile
+  int columns;  // of a strip
 
   __device__ explicit Spot(const Matrix& matrix)
-      : per_warp(static_cast<int>(matrix.slices)),
-        slice(lane_index() / static_cast<int>(matrix.width)),
-        column(lane_index() % static_cast<int>(matrix.width) * Shape::ITEMS),
-        row((warp_index() * per_warp + slice) * Shape::ROWS),
-        warp_rows(per_warp * Shape::ROWS),
-        rows(Shape::WARPS * warp_rows),
-        columns(static_cast<int>(matrix.width) * Shape::ITEMS) {}
+      : width(static_cast<int>(matrix.width)),
+        slices(LANES / width),
+        slice(lane_index() / width),
+        column(lane_index() % width * Shape::ITEMS),
+        rows(slices * Shape::ROWS),
+        height(Shape::WARPS * rows),
+        columns(width * Shape::ITEMS) {}
+
+  // The first row of this lane's slice in the stretch of warp `warp`.
+  __device__ int row(int warp) const { return warp * rows + slice * Shape::ROWS; }
 };
 
 // One tile.
 struct Tile {
-  int64 number;  // as drawn: tiles of the same rows follow each other
-  int64 index;   // in its strip
+  int64 index;  // in its strip; END: there are no more
   int64 strip;
   int64 begin;     // its first row
   int64 position;  // of that row in its scan: 0 if it is a head
   int64 n;         // rows of one scan
+  int64 origin;    // where its first row begins in memory
+  int64 corner;    // where it begins itself: there, or in reverse at its last row
+  int count;       // rows that exist
+  bool whole;      // whether all do, and none but the first is a head
+
+  static constexpr int64 END = -1;
 
   Tile() = default;
-  __device__ Tile(const Matrix& matrix, int rows, int64 number)
-      : number(number),
-        index(number / matrix.strips),
-        strip(number % matrix.strips),
-        begin(index * rows),
+  __device__ Tile(const Matrix& matrix, int height, int columns, int64 strip, int64 index)
+      : index(index),
+        strip(strip),
+        begin(index * height),
         position(begin % matrix.n),
-        n(matrix.n) {}
+        n(matrix.n),
+        count(matrix.rows - begin < height ? static_cast<int>(matrix.rows - begin) : height),
+        whole(count == height && n - position >= height) {
+    origin = matrix.place(begin) + strip * columns;
+    corner = matrix.reverse ? origin - (count - 1) * matrix.inner : origin;
+  }
 
-  // The position in its scan of row `row` of the tile, which has `rows`. n = 10, position 8:
+  // The position in its scan of row `row` of the tile. n = 10, position 8:
   // rows 0, 1, 2, 3 -> 8, 9, 0, 1
-  __device__ int64 position_of(int row, int rows) const {
+  __device__ int64 position_of(int row) const {
     const int64 at = position + row;
     if (at < n) return at;
-    return n > rows ? at - n : static_cast<int>(at) % static_cast<int>(n);
+    return at < 2 * n ? at - n : at % n;
+  }
+  // The earliest tile that has rows of the scan which its first row goes on with; itself if none.
+  __device__ int64 earliest(int height) const {
+    return position == 0 ? index : (begin - position) / height;
+  }
+  // How many rows there are of a slice that begins at row `row`.
+  __device__ int rows_of(int row, int most) const {
+    const int left = count - row;
+    return left <= 0 ? 0 : left < most ? left : most;
   }
 };
 
 // ---- Moving a tile -----------------------------------------------------------------------------
 
-// One lane's vectors of a slice, straight from memory; of those that do not exist, nothing.
-template <class Shape, class X>
-__device__ Rows<X, Shape> load_slice(const X* x, const Matrix& matrix, int64 row, int64 column,
-                                     int count) {
+// The rows of a tile in shared or global memory, in the order of the scan, `pitch` bytes apart.
+template <class E>
+struct Lines {
+  E* first;
+  int64 pitch;
+
+  __device__ E* row(int r) const {
+    using Byte = typename Choose<is_const<E>, const char, char>::type;
+    return reinterpret_cast<E*>(reinterpret_cast<Byte*>(first) + r * pitch);
+  }
+};
+
+// One lane's vectors of a slice of `count` rows, all or none of them aligned; of those that do not
+// exist, nothing. WHOLE: all exist.
+template <class Shape, bool WHOLE, class X>
+__device__ Rows<X, Shape> load_slice(const Lines<const X>& lines, bool aligned, int count) {
   using Moved = Storage<X, Shape::ITEMS>;
   Rows<X, Shape> rows{};
-  const X* from = x + matrix.place(row) + column;
-  const int64 pitch = matrix.reverse ? -matrix.inner : matrix.inner;
-  if (is_aligned<Shape::ITEMS>(x)) {
+  if (aligned) {
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r)
-      if (r < count)
-        reinterpret_cast<Moved&>(rows.row[r]) = *reinterpret_cast<const Moved*>(from + r * pitch);
+      if (WHOLE || r < count)
+        reinterpret_cast<Moved&>(rows.row[r]) = *reinterpret_cast<const Moved*>(lines.row(r));
   } else {
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r)
 #pragma unroll
       for (int i = 0; i < Shape::ITEMS; ++i)
-        if (r < count) rows.row[r].item[i] = from[r * pitch + i];
+        if (WHOLE || r < count) rows.row[r].item[i] = lines.row(r)[i];
   }
   return rows;
 }
@@ -117,94 +146,144 @@ __device__ void store_vector(Y* to, const Vector<Y, ITEMS>& vector, bool aligned
   }
 }
 
-// A tile that is narrower than a cache line lies in one piece in memory. It moves through shared
-// memory, [from, to) elements of the matrix, as they lie in memory; byte `phase` is its first.
-template <int THREADS, class E>
-struct Staged {
-  __device__ static unsigned char* bytes() {
-    extern __shared__ __align__(128) unsigned char staged[];
-    return staged;
-  }
-  __device__ static E* items(const E* p) { return reinterpret_cast<E*>(bytes() + phase(p)); }
+// The tiles that a block has in dynamic shared memory, one to a slot: rows of a strip, as they lie
+// in memory. Where there is one strip a tile is one piece, fetched as a whole. Else rows are
+// fetched by whole vectors of 16 bytes, and lie `pitch` bytes apart: as far behind a boundary of
+// vectors as in global memory, and no two in one vector.
+template <class Shape, class X>
+struct Strip {
+  using Address = unsigned long long;
+  static constexpr int BYTES = sizeof(X);
 
-  // How many of the `count` elements at p lie before its first whole vector of 16 bytes, and how
-  // many such vectors there are.
-  __device__ static void cut(const E* p, int count, int& before, int& vectors) {
-    constexpr int EACH = larger(16 / sizeof(E), 1);
-    const int short_of = (16 - phase(p)) % 16;
-    const bool reached = short_of % sizeof(E) == 0;
-    before = reached && short_of / int(sizeof(E)) < count ? short_of / int(sizeof(E)) : count;
-    vectors = (count - before) / EACH;
-  }
+  const X* x;  // [rows][inner]
+  const Matrix& matrix;
+  const Spot<Shape>& spot;
+  int slot_bytes;
+  int pitch;
 
-  // Bring p[0, count) to shared memory, by the whole block.
-  __device__ static void load(const E* p, int count) {
-    constexpr int EACH = larger(16 / sizeof(E), 1);
-    int before, vectors;
-    cut(p, count, before, vectors);
-    E* here = items(p);
-    for (int i = threadIdx.x; i < vectors; i += THREADS)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                       shared_address(here + before + i * EACH)),
-                   "l"(p + before + i * EACH)
+  __device__ Tile tile(int64 strip, int64 index) const {
+    return Tile(matrix, spot.height, spot.columns, strip, index);
+  }
+  // The tile in a slot, as it lies in memory.
+  __device__ unsigned char* bytes(int slot, const Tile& tile) const {
+    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][slot_bytes]
+    return slots + slot * slot_bytes + phase(x + tile.corner);
+  }
+  // How often one fetch, or one skip, arrives at its barrier.
+  __device__ int arrivals() const { return matrix.strips == 1 ? FETCH_ARRIVALS : 2 * LANES; }
+
+  // Arrive as often with nothing fetched, by one warp.
+  __device__ void fetch_nothing(Barrier& full) const {
+    if (matrix.strips == 1) {
+      distscan::fetch_nothing(full);
+    } else {
+      full.arrive();
+      full.arrive();
+    }
+  }
+  // Fetch a tile, by one warp; `full` then passes.
+  __device__ void fetch(int slot, const Tile& tile, Barrier& full) const {
+    if (matrix.strips == 1) {
+      distscan::fetch(bytes(slot, tile) - phase(x + tile.corner), x, matrix.rows * matrix.inner,
+                      tile.corner, tile.corner + tile.count * matrix.inner, full);
+    } else {
+      fetch_rows(bytes(slot, tile), tile);
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.address())
                    : "memory");
-    for (int i = threadIdx.x; i < before; i += THREADS) here[i] = p[i];
-    for (int i = before + vectors * EACH + threadIdx.x; i < count; i += THREADS) here[i] = p[i];
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
+      full.arrive();
+    }
   }
 
-  // Store shared memory to p[0, count), by the whole block; to be followed by a barrier.
-  __device__ static void store(E* p, int count) {
-    constexpr int EACH = larger(16 / sizeof(E), 1);
-    using Moved = Storage<E, EACH>;
-    int before, vectors;
-    cut(p, count, before, vectors);
-    const E* here = items(p);
-    __syncthreads();
-    for (int i = threadIdx.x; i < vectors; i += THREADS)
-      *reinterpret_cast<Moved*>(p + before + i * EACH) =
-          *reinterpret_cast<const Moved*>(here + before + i * EACH);
-    for (int i = threadIdx.x; i < before; i += THREADS) p[i] = here[i];
-    for (int i = before + vectors * EACH + threadIdx.x; i < count; i += THREADS) p[i] = here[i];
+  // This lane's vectors of a tile that was fetched; the results may take their place.
+  __device__ Lines<X> lines(int slot, const Tile& tile, int row) const {
+    const int at = matrix.reverse ? tile.count - 1 - row : row;
+    return {reinterpret_cast<X*>(bytes(slot, tile) + at * pitch) + spot.column,
+            matrix.reverse ? -pitch : pitch};
+  }
+  // How many rows there are of this lane's slice, which begins at row `row`.
+  __device__ int mine(const Tile& tile, int row) const {
+    const bool works =
+        spot.slice < spot.slices && tile.strip * spot.columns + spot.column < matrix.inner;
+    return works ? tile.rows_of(row, Shape::ROWS) : 0;
+  }
+  // This lane's rows of its slice of a warp's stretch.
+  template <bool WHOLE>
+  __device__ Rows<X, Shape> load(int slot, const Tile& tile, int warp) const {
+    const int row = spot.row(warp);
+    const Lines<X> rows = lines(slot, tile, row);
+    const bool aligned = is_aligned<Shape::ITEMS>(rows.first);
+    if (WHOLE && spot.slice == spot.slices) return {};
+    return load_slice<Shape, WHOLE>(Lines<const X>{rows.first, rows.pitch}, aligned,
+                                    WHOLE ? Shape::ROWS : mine(tile, row));
+  }
+
+ private:
+  __device__ void fetch_rows(unsigned char* to, const Tile& tile) const {
+    const int64 row_bytes = matrix.inner * BYTES, left = matrix.inner - tile.strip * spot.columns;
+    const int size = (left < spot.columns ? static_cast<int>(left) : spot.columns) * BYTES;
+    const Address low = reinterpret_cast<Address>(x);
+    const Address high = low + matrix.rows * matrix.inner * BYTES;
+    const Address corner = low + tile.corner * BYTES;
+    const Address end = corner + (tile.count - 1) * row_bytes + size;
+
+    // ---- 1. how vectors lie over lanes ---------------------------------------------------------
+    const bool aligned = (corner | row_bytes) % 16 == 0;
+    const int across = aligned ? (size + 15) / 16 : size / 16 + 2;  // vectors of a row, at most
+    const int step = LANES / across, lane = lane_index(), first = lane / across;
+    const int ahead = lane % across * 16;  // of the row's first vector
+    const Address row = corner + first * row_bytes;
+    const unsigned at = shared_address(to) + first * pitch;
+    const int rows = first < step ? tile.count - first : 0;
+
+    // ---- 2. the vectors, if all lie in x; else bytes -------------------------------------------
+    if (corner / 16 * 16 < low || (end + 15) / 16 * 16 > high)
+      fetch_bytes(to + first * pitch, reinterpret_cast<const unsigned char*>(row), ahead, size,
+                  rows, step, row_bytes);
+    else if (aligned)
+      fetch_vectors<true>(at + ahead, row + ahead, ahead, size, rows, step, row_bytes);
+    else
+      fetch_vectors<false>(at, row, ahead, size, rows, step, row_bytes);
+  }
+
+  // Fetch a vector of every `step`-th of `rows` rows of `size` bytes.
+  template <bool ALIGNED>
+  __device__ void fetch_vectors(unsigned to, Address row, int ahead, int size, int rows, int step,
+                                int64 row_bytes) const {
+    constexpr int AT_ONCE = 8;
+    const int down = step * pitch;
+    const int64 far = step * row_bytes;
+    for (; rows > 0; rows -= AT_ONCE * step) {
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const Address from = row + i * far;
+        if constexpr (ALIGNED) {
+          copy_if(i * step < rows, to + i * down, from);
+        } else {
+          const int offset = ahead - static_cast<int>(from % 16);
+          copy_if(i * step < rows && offset < size, to + i * down + offset, from + offset);
+        }
+      }
+      row += AT_ONCE * far;
+      to += AT_ONCE * down;
+    }
+  }
+  // Copy 16 bytes on condition, without a branch.
+  __device__ static void copy_if(bool condition, unsigned to, Address from) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16; }" ::
+            "r"(to),
+        "l"(from), "r"(static_cast<int>(condition))
+        : "memory");
+  }
+
+  // The same byte by byte.
+  __device__ void fetch_bytes(unsigned char* to, const unsigned char* row, int ahead, int size,
+                              int rows, int step, int64 row_bytes) const {
+    for (; rows > 0; rows -= step, row += step * row_bytes, to += step * pitch) {
+      const int from = ahead - phase(row);
+      for (int i = from < 0 ? 0 : from; i < from + 16 && i < size; ++i) to[i] = row[i];
+    }
   }
 };
-
-// The part of a tile in memory that moves through shared memory: a matrix of its own.
-struct Piece {
-  Matrix matrix;
-  int64 corner;  // its first element in memory, counted from the whole matrix's
-  int elements;
-
-  __device__ Piece(const Matrix& whole, const Tile& tile, int count)
-      : matrix{count, whole.n, whole.inner, whole.width, whole.slices, 1, whole.reverse},
-        corner(whole.place(whole.reverse ? tile.begin + count - 1 : tile.begin)),
-        elements(count * static_cast<int>(whole.inner)) {}
-};
-
-// How many rows of a thread's slice exist, in a tile of `count` rows.
-template <class Shape>
-__device__ int rows_of(const Matrix& matrix, const Tile& tile, const Spot<Shape>& spot, int count) {
-  const bool works =
-      spot.slice < spot.per_warp && tile.strip * spot.columns + spot.column < matrix.inner;
-  const int left = count - spot.row < Shape::ROWS ? count - spot.row : Shape::ROWS;
-  return works && left > 0 ? left : 0;
-}
-
-// Load a tile of `count` rows; of a thread's slice `mine` rows exist.
-template <class Shape, bool STAGED, class X>
-__device__ Rows<X, Shape> load_tile(const X* x, const Matrix& matrix, const Tile& tile,
-                                    const Spot<Shape>& spot, int count, int mine) {
-  const int64 column = tile.strip * spot.columns + spot.column;
-  if constexpr (STAGED) {
-    const Piece piece(matrix, tile, count);
-    using Staged = distscan::Staged<Shape::THREADS, X>;
-    Staged::load(x + piece.corner, piece.elements);
-    const X* here = Staged::items(x + piece.corner);
-    return load_slice<Shape>(here, piece.matrix, spot.row, column, mine);
-  } else {
-    return load_slice<Shape>(x, matrix, tile.begin + spot.row, column, mine);
-  }
-}
 
 }  // namespace distscan

@@ -40,6 +40,15 @@ __device__ void publish(const Totals& totals, int64 i, T total, unsigned launch)
   }
 }
 
+// Whether all words of a total are of this launch.
+template <int COUNT>
+__device__ bool arrived(const Word (&word)[COUNT], unsigned launch) {
+  bool all = true;
+#pragma unroll
+  for (int w = 0; w < COUNT; ++w) all = all && launch_of(word[w]) == launch;
+  return all;
+}
+
 __device__ inline unsigned long long nanoseconds() {
   unsigned long long now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
@@ -139,13 +148,6 @@ struct Gathered {
       for (int w = 0; w < WORDS<T>; ++w) words.word[w] = static_cast<unsigned>(word[r][w]);
       total[r] = words.value;
     }
-  }
-
-  __device__ static bool arrived(const Word (&word)[WORDS<T>], unsigned launch) {
-    bool all = true;
-#pragma unroll
-    for (int w = 0; w < WORDS<T>; ++w) all = all && launch_of(word[w]) == launch;
-    return all;
   }
 };
 

@@ -10,6 +10,11 @@ inline constexpr bool same = false;
 template <class A>
 inline constexpr bool same<A, A> = true;
 
+template <class A>
+inline constexpr bool is_const = false;
+template <class A>
+inline constexpr bool is_const<const A> = true;
+
 // bool counts as an integer: true + true is true.
 template <class T>
 inline constexpr bool is_integer =

@@ -11,15 +11,17 @@ from test_order import COMPOSE
 
 from distscan import dtypes, operators
 from distscan.forms import Form
+from distscan.recurrence import MAPS
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import columns, launches  # noqa: E402
-from distscan.backends.policy import columns_policy  # noqa: E402
+from distscan.backends.policy import columns_policy, walk_policy  # noqa: E402
 
+PAIRS = np.dtype([("a", "D"), ("b", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
-         ("prod", "D"), (COMPOSE, "L")]  # fmt: skip
+         ("prod", "D"), (COMPOSE, "L"), (MAPS, PAIRS)]  # fmt: skip
 FEW = [("max", "b"), ("sum", "f"), ("sum", "d")]
-INNER = [4096, 4, 33]  # vectors, staged vectors, elements
+INNER = [4096, 1 << 15, 4, 33]  # strips, a thread to each column, staged vectors, elements
 
 
 def resolved(op, *types):
@@ -56,51 +58,57 @@ def asked(cases, arch, inners=INNER):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("arch", ["80", "90", "100", "120"])
 def test_compiles_without_spills(arch):
-    kernels = asked(CASES, arch) if arch == "90" else asked(FEW, arch, INNER[:1])
-    assert {kernel.entry for kernel in kernels} == {"columns", "columns_reduce"}
+    kernels = asked(CASES, arch) if arch == "90" else asked(FEW, arch, INNER[:2])
+    assert {kernel.entry for kernel in kernels} == {"columns", "columns_reduce", "columns_walk"}
     check(kernels, arch)
 
 
-@pytest.mark.parametrize("kernel", asked([("sum", "e"), ("sum", "f"), ("prod", "D")], "90", [4096]),
+@pytest.mark.parametrize("kernel", asked([("sum", "f"), ("prod", "D")], "90", [4096]),
                          ids=str)  # fmt: skip
 def test_launches_are_what_was_compiled(kernel):
-    """The host's words and the kernel's; loads and stores of 16 bytes."""
+    """The host's words and the kernel's; copies and stores of 16 bytes."""
     text = ptx(kernel)
     assert f".maxntid {kernel.threads}\n" in text
     assert parameters(text) == list(kernel.sizes)
-    assert re.search(r"ld\.global\.(v4\.[bf]32|v2\.[bf]64)", text)
+    assert "cp.async.cg.shared.global" in text
     assert kernel.entry == "columns_reduce" or re.search(r"st\.global\.(v4|v2\.[bf]64)", text)
 
 
 @pytest.mark.parametrize("codes", ["bbb", "hhh", "fff", "ddd", "DDD", "bll", "efe", "lib"])
 def test_strips(codes):
-    """Strips cover each row, by a cache line at least where rows have one, and fit the kernels."""
+    """Strips cover each row, and what the kernels need of a policy holds."""
     types = dtypes.Types(*map(np.dtype, codes))
-    size = max(types.x.itemsize, types.out.itemsize)
-    for inner, length in product(range(2, 1000), (1, 7, 30, 100, 1 << 40)):
-        policy, (width, strips) = columns_policy(types, inner, "90", length)
-        columns_of_strip = width * policy.items
+    for inner, arch in product(range(2, 1000), ("80", "90", "120")):
+        policy, (width, strips) = columns_policy(types, inner, arch, 132)
+        of_strip = width * policy.items
         assert inner % policy.items == 0
-        assert (strips - 1) * columns_of_strip < inner <= strips * columns_of_strip
+        assert (strips - 1) * of_strip < inner <= strips * of_strip
         assert width <= 32
-        assert columns_of_strip * size <= 256
-        assert columns_of_strip <= policy.threads
+        assert of_strip <= policy.columns < 2 * max(of_strip, 2)
+        assert policy.columns & (policy.columns - 1) == 0
+        assert policy.slots >= policy.gatherers + policy.couriers - 1
+        assert policy.slots >= 3
         if policy.staged == "true":
             assert strips == 1
-            assert columns_of_strip == inner
-            assert inner * size < 128
-        elif policy.items * size >= 4:
-            assert columns_of_strip * size >= 128
+            assert types.x.itemsize == types.out.itemsize
 
 
-def test_groups_are_read_in_time():
-    """Tiles look back over all that may be under way, as far as there is room."""
-    _, types = resolved("sum", "f")
-    for inner, blocks in product((2, 64, 1024, 1 << 20), (1, 3, 100, 396)):
-        with patch.object(columns, "cupy") as cupy:
-            cupy.cuda.Device().compute_capability = "90"
-            matrix = columns._Matrix(types, 1 << 20, Form(inner=inner))
-        group, window = matrix.groups(blocks, 64)
-        assert 1 <= window <= 64
-        assert 1 <= group <= 64
-        assert group * window * matrix.strips >= blocks
+def test_shares():
+    """No more blocks than there are, none without a strip, and all strips have their turn."""
+    for strips, tiles, processors in product(
+        (1, 2, 7, 64, 131, 133, 1000), (1, 2, 40, 9999), (1, 132)
+    ):
+        blocks, side = columns.shares(strips, tiles, processors)
+        assert 1 <= blocks <= tiles
+        assert 1 <= side <= strips
+        assert blocks * side <= processors
+
+
+def test_walks():
+    """Where a thread has columns for itself, its vectors divide a row."""
+    types = dtypes.Types(*map(np.dtype, "fff"))
+    assert walk_policy(types, 1 << 10, 1 << 10, 132) is None
+    assert walk_policy(types, 3, 3 << 20, 132) is None
+    for inner, outer in product((16, 100, 1001, 1 << 14), (20, 1000, 1 << 20)):
+        policy = walk_policy(types, inner, inner * outer, 132)
+        assert policy is None or inner % policy.items == 0

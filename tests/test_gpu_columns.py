@@ -202,7 +202,9 @@ def test_same_bits(code, inner, cp, rng):
 
 @pytest.mark.parametrize("inner", [2, 5, 32, 100, 129, 4096])
 @pytest.mark.parametrize(
-    "case", [("sum", "f"), ("sum", "b"), ("max", "e"), ("prod", "D"), (COMPOSE, "L")], ids=str
+    "case",
+    [("sum", "f"), ("sum", "b"), ("max", "e"), ("prod", "D"), (COMPOSE, "L")],
+    ids=["sum-f", "sum-b", "max-e", "prod-D", "compose-L"],
 )
 def test_totals_and_offsets(case, inner, cp, rng):
     """Two shards of one matrix: the total of the earlier one is the offset of the later."""

@@ -1,4 +1,4 @@
-"""Scans along an axis that is not the last: the kernels of ``kernels/columns.cuh``, launched.
+"""Scans along an axis that is not the last: ``kernels/columns.cuh`` and its like, launched.
 
 The shard is [outer, n, inner], the matrix that the kernels see [outer * n, inner]: row i begins a
 scan if n divides i.
@@ -15,12 +15,11 @@ from ..forms import Form
 from ..operators import Operator
 from .kernel import Kernel, definitions
 from .launches import next_launch, processors, running
-from .policy import columns_policy
+from .policy import Strips, WalkPolicy, columns_policy, walk_policy
 from .row import Row
 
 _LANES = 32
 _ENDLESS = 1 << 62  # rows of a matrix that is one scan
-_WINDOW = 8192  # bytes of one kernel's block for what it reads of other tiles; kernels/above.cuh
 
 
 class _Matrix:
@@ -29,82 +28,125 @@ class _Matrix:
     def __init__(self, types: Types, n: int, form: Form) -> None:
         rows = form.outer * n
         arch = cupy.cuda.Device().compute_capability
-        self.policy, strips = columns_policy(types, form.inner, arch, rows)
-        self.shared = 0
+        self.policy, strips = columns_policy(types, form.inner, arch, processors())
         slices = _LANES // strips.width
         self.height = self.policy.threads // _LANES * slices * self.policy.rows  # rows of a tile
-        if self.policy.staged == "true":
-            size = max(types.x.itemsize, types.out.itemsize)
-            self.shared = self.height * form.inner * size + 16
         self.strips = strips.number
         self.columns = strips.width * self.policy.items
-        self.pitch = self.strips * self.columns
-        self.tiles = -(-rows // self.height)  # of a strip
+        self.tiles = max(-(-rows // self.height), 1)  # of a strip
+        self.pitch = pitch_of(types, form.inner, strips, self.columns)
+        self.slot = -(-self.height * self.pitch // 16) * 16 + 16  # bytes
+        self.shared = self.slot * self.policy.slots
         self.words = [rows, n if form.outer > 1 else _ENDLESS, form.inner,
-                      strips.width, slices, self.strips, form.reverse]  # fmt: skip
-
-    def groups(self, blocks: int, room: int) -> tuple[int, int]:
-        """Tiles of a group, and groups that a tile looks back over, of those under way at once.
-
-        Both are read by every tile, so they should be about as many; ``room`` is there for each.
-        """
-        under_way = max(-(-blocks // self.strips), 1)
-        group = 1
-        while 2 * group * group < under_way and 2 * group <= room:
-            group *= 2
-        return group, max(min(-(-under_way // group) + 2, room), 1)
+                      strips.width, self.strips, self.tiles, form.reverse]  # fmt: skip
 
 
-class Scan:
-    """The kernel of ``kernels/columns.cuh``; each call as in ``launches.Scan``."""
+def pitch_of(types: Types, inner: int, strips: Strips, columns: int) -> int:
+    """How many bytes the rows of a tile lie apart in shared memory: see ``kernels/strip.cuh``.
+
+    As in global memory, but for multiples of 16; and with room for vectors that stick out.
+    """
+    size, row = columns * types.x.itemsize, inner * types.x.itemsize
+    return size if strips.number == 1 else size + 16 + (row - size) % 16
+
+
+def shares(strips: int, tiles: int, processors: int) -> tuple[int, int]:
+    """How many blocks share a strip of ``tiles``, and how many strips are scanned at a time.
+
+    That which leaves the fewest blocks idle for the shortest time; of equals, the fewest blocks.
+    """
+
+    def time(blocks: int) -> int:
+        side = processors // blocks
+        return -(-strips // side) * -(-tiles // blocks)
+
+    blocks = min(range(1, min(processors, tiles) + 1), key=lambda k: (time(k), k))
+    return blocks, min(processors // blocks, strips)
+
+
+def make_scan(op: Operator, types: Types, n: int, form: Form) -> "Scan | Walk":
+    """The kernel that scans down columns: together, or where there are enough, each for itself."""
+    types = running(op, types)
+    policy = walk_policy(types, form.inner, form.outer * form.inner, processors())
+    return Walk(op, types, n, form, policy) if policy else Scan(op, types, n, form)
+
+
+class _Launched:
+    """What the kernels that scan share; each call as in ``launches.Scan``."""
 
     waits = False  # it is not launched ahead of its offset
 
-    def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
-        """Compile, and allocate what lasts: words for every tile."""
-        types = running(op, types)
-        matrix = _Matrix(types, n, form)
-        self._launch = 0
-        number = matrix.tiles * matrix.strips
-        self._grid = min(number, matrix.policy.blocks * processors())
-        group, window = matrix.groups(self._grid, _WINDOW // types.acc.itemsize // matrix.columns)
-        groups = -(-matrix.tiles // group)
-        first_total = matrix.tiles * matrix.pitch if group > 1 else 0
-        first_prefix = first_total + groups * matrix.pitch
-        stride = first_prefix + groups * matrix.pitch
-        self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
-        self._drawn = cupy.zeros(1, np.uint32)
-        size = -(-types.acc.itemsize // 8)
-        self._kernel = Kernel(
-            "columns",
-            # The kernel is the same in both directions.
-            definitions(op, types, Form(exclusive=form.exclusive), **matrix.policy._asdict()),
-            [1, 1, 7, 10, 1, size, 1],  # x, y, matrix, work, offset, first, has_first
-            matrix.policy.threads,
-            matrix.shared,
-        )
-        words = self._kernel.words
-        published = [self._totals.data.ptr, stride, matrix.pitch, first_total, first_prefix, group,
-                     window]  # fmt: skip
-        for at, word in enumerate([*matrix.words, *published, self._drawn.data.ptr, number], 2):
-            words[at] = word
-        self._start = self._kernel.memory[20 : 20 + size].view(types.acc)[:1]
+    def __init__(self, kernel: Kernel, types: Types, grid: int) -> None:
+        """``kernel`` takes x and y first, and last offset, first, has_first."""
+        self._kernel, self._grid = kernel, grid
+        self._at = len(kernel.memory) - 2 - -(-types.acc.itemsize // 8)  # of offset
+        self._start = kernel.memory[self._at + 1 : -1].view(types.acc)[:1]
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
         """Set all but what comes before the matrix."""
-        self._launch = next_launch(self._launch)
-        words = self._kernel.words
-        words[0], words[1], words[18] = x.data.ptr, y.data.ptr, self._launch
+        self._kernel.words[0], self._kernel.words[1] = x.data.ptr, y.data.ptr
 
     def launch(self, behind: NDArray[Any] | Row | None) -> None:
         """Launch, behind a row [inner] of offsets, one value for all scans, or nothing."""
         words = self._kernel.words
-        words[19] = words[-1] = 0
+        words[self._at] = words[-1] = 0
         if isinstance(behind, Row):
-            words[19] = behind.pointer
+            words[self._at] = behind.pointer
         elif behind is not None:
             words[-1], self._start[0] = 1, behind
         self._kernel.launch(self._grid)
+
+
+class Scan(_Launched):
+    """The kernel of ``kernels/columns.cuh``."""
+
+    def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
+        """Compile, and allocate what lasts: words for every tile, the row of offsets."""
+        matrix = _Matrix(types, n, form)
+        policy = matrix.policy
+        blocks, side = shares(matrix.strips, matrix.tiles, processors())
+        row = matrix.strips * matrix.columns
+        stride = matrix.tiles * row
+        self._launch = 0
+        self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
+        self._drawn = cupy.zeros(matrix.strips, np.uint32)
+        kernel = Kernel(
+            "columns",
+            # The kernel is the same in both directions.
+            definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
+            # x, y, matrix, work, slot_bytes, pitch, offset, first, has_first
+            [1, 1, 7, 7, 1, 1, 1, -(-types.acc.itemsize // 8), 1],
+            policy.threads + (policy.reducers + policy.gatherers + policy.couriers + 1) * _LANES,
+            matrix.shared,
+        )
+        work = [self._totals.data.ptr, stride, row, self._drawn.data.ptr, blocks, side]
+        for at, word in enumerate([*matrix.words, *work], 2):
+            kernel.words[at] = word
+        kernel.words[16], kernel.words[17] = matrix.slot, matrix.pitch
+        super().__init__(kernel, types, blocks * side)
+
+    def prepare(self, x: Any, y: Any, heads: None = None) -> None:
+        """Set all but what comes before the matrix."""
+        super().prepare(x, y)
+        self._launch = self._kernel.words[15] = next_launch(self._launch)
+
+
+class Walk(_Launched):
+    """The kernel of ``kernels/walk.cuh``."""
+
+    def __init__(self, op: Operator, types: Types, n: int, form: Form, policy: WalkPolicy) -> None:
+        """Compile."""
+        kernel = Kernel(
+            "columns_walk",
+            definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
+            # x, y, scans, n, inner, reverse, offset, first, has_first
+            [1, 1, 1, 1, 1, 1, 1, -(-types.acc.itemsize // 8), 1],
+            policy.threads,
+        )
+        for at, word in enumerate([form.outer, n, form.inner, form.reverse], 2):
+            kernel.words[at] = word
+        vectors = form.outer * (form.inner // policy.items)
+        super().__init__(kernel, types, -(-vectors // policy.threads))
 
 
 class Reduce:
@@ -115,28 +157,27 @@ class Reduce:
         types = running(op, types)
         alone = Types(types.x, types.acc, types.x)  # nothing is written
         matrix = _Matrix(alone, n, form)
-        # Blocks of many strips end at different times: several of them one after the other. Of few
-        # strips there is one block for each place, since the last one combines all runs.
-        blocks = matrix.policy.blocks * processors() * (4 if matrix.strips > 8 else 1)
-        runs = max(min(blocks // matrix.strips, matrix.tiles), 1)
+        runs, _ = shares(matrix.strips, matrix.tiles, processors())
+        pitch = matrix.strips * matrix.columns
         # In bytes: CuPy has no structures.
-        self._parts = cupy.empty((runs, matrix.pitch, types.acc.itemsize), np.uint8)
+        self._parts = cupy.empty((runs, pitch, types.acc.itemsize), np.uint8)
         self._arrived = cupy.zeros(matrix.strips, np.uint32)
         self._grid = runs * matrix.strips
         self._kernel = Kernel(
             "columns_reduce",
             definitions(op, alone, Form(), **matrix.policy._asdict()),
-            [1, 7, 1, 1, 1, 1],  # x, matrix, runs, parts, arrived, total
-            matrix.policy.threads,
+            [1, 7, 1, 1, 1, 1, 1, 1],  # x, matrix, slot_bytes, pitch, runs, parts, arrived, total
+            matrix.policy.threads + matrix.policy.couriers * _LANES,
             matrix.shared,
         )
-        words = [*matrix.words, runs, self._parts.data.ptr, self._arrived.data.ptr]
+        words = [*matrix.words, matrix.slot, matrix.pitch, runs, self._parts.data.ptr,
+                 self._arrived.data.ptr]  # fmt: skip
         for at, word in enumerate(words, 1):
             self._kernel.words[at] = word
 
     def __call__(self, x: Any, total: int, heads: None = None) -> int:
         """Launch; the totals go to ``total`` [inner] on the GPU."""
         words = self._kernel.words
-        words[0], words[11] = x.data.ptr, total
+        words[0], words[13] = x.data.ptr, total
         self._kernel.launch(self._grid)
         return 0

@@ -216,7 +216,7 @@ def _make_scan(
         return launches.make_scan(op, types, n, form, textbook)
     if textbook is not None:
         raise NotImplementedError("block_scan= is for scans along the last axis")
-    return columns.Scan(op, types, n, form)
+    return columns.make_scan(op, types, n, form)
 
 
 # ---- which GPU -----------------------------------------------------------------------------

@@ -157,11 +157,16 @@ def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePo
 class ColumnsPolicy(NamedTuple):
     """How ``kernels/columns.cuh`` and ``columns_reduce.cuh`` are cut: see ``kernels/strip.cuh``."""
 
-    threads: int
-    rows: int  # of a slice, at most 32; odd: lanes of a staged tile meet in no bank
-    blocks: int  # per multiprocessor
+    threads: int  # that scan
+    rows: int  # of a slice; odd: lanes that walk down slices meet in few banks
     items: int  # elements of a vector
-    staged: str  # whether a row is narrower than a cache line, and goes by way of shared memory
+    columns: int  # a power of 2, at least those of a strip
+    slots: int  # tiles in shared memory
+    reducers: int  # warps; one more publishes what they find
+    gatherers: int  # warps
+    couriers: int  # warps
+    reads: int  # totals that a lane of a gatherer reads at once, at most
+    staged: str  # whether results go to memory by way of the slots
 
 
 class Strips(NamedTuple):
@@ -171,38 +176,90 @@ class Strips(NamedTuple):
     number: int
 
 
-_LINE = 128  # bytes of a cache line
 _LANES = 32  # of a warp
+_STATIC = 47 << 10  # bytes of shared memory that need not be asked for
 
 
 def columns_policy(
-    types: Types, inner: int, arch: str, length: int
+    types: Types, inner: int, arch: str, processors: int
 ) -> tuple[ColumnsPolicy, Strips]:
-    """Choose for ``length`` rows of ``inner`` elements.
+    """Choose for rows of ``inner`` elements.
 
-    Vectors divide a row, strips are whole lines, and a block is no taller than the matrix.
+    Every tile is preceded by tiles of the blocks that share its strip, whose rows of totals are
+    read: wide strips of narrow matrices cost many. sm_90, 1 GiB, microseconds: [2^20, 256] float32
+    in strips of 128 bytes 685, of 64 818, of 32 1740; [2^22, 64] in strips of 64 bytes 707, of 32
+    1250; [2^24, 16] in strips of 32 bytes 863, of 64 980. Slices of 11 vectors of 16 bytes: 685; of
+    9 716, of 7 768, of 5 995.
     """
     size = max(types.x.itemsize, types.out.itemsize)
-    items = math.gcd(inner, max(min(_VECTOR // size, 64 // types.acc.itemsize), 1))
-    vectors = inner // items
-    least = min(-(-_LINE // (items * size)), _LANES)  # less than twice as many: the kernels' limit
-    # Of the widths of a line or more, that with the fewest idle lanes.
-    widths = range(least, min(2 * least, _LANES) + 1)
-    width = min(vectors, min(widths, key=lambda w: (-(-vectors // w) / (_LANES // w), w)))
-    # Registers: of a slice's elements, and of the running values of a vector's columns.
-    few = items * max(types.acc.itemsize, 4) <= _VECTOR and types.acc.itemsize <= 4
-    rows = {1: 13, 2: 13, 4: 15, 8: 11 if few else 15, 16: 7 if few else 11}[items * size]
-    rows -= 2 * (few and arch != "90")  # where the compiler needs more of them
-    blocks = 3 if few else 2
-    threads = 256
-    while (
-        threads >= 2 * max(_LANES, width * items)
-        and threads // 2 // _LANES * (_LANES // width) * rows >= length
-    ):
-        threads //= 2
-    blocks = min(blocks * 256 // threads, 16)
-    staged = str(vectors < least).lower()
+    items = math.gcd(inner, max(_VECTOR // max(size, types.acc.itemsize, 4), 1))
+    row = inner * types.x.itemsize  # bytes
+    strip = 128 if row >= 384 else 64 if row >= 128 else 32 if row >= 64 else 64
+    if row % strip == 0:
+        width = strip // (items * types.x.itemsize)
+    else:  # as many even ones
+        width = -(-inner // (items * -(-row // strip)))
+    width = max(min(width, _LANES, inner // items), 1)
+    number = -(-inner // (width * items))
+    columns = 1 << (width * items - 1).bit_length()
+    acc = types.acc.itemsize
+    threads = 256 if acc <= 16 else 128  # structures take more registers
+    warps = threads // _LANES
+    # Barriers, totals, what comes before; of one slot.
+    beside = 192 + acc * (threads * items + (warps + 2) * columns + columns + _LANES)
+
+    def slots(rows: int) -> int:
+        stretch = _LANES // width * rows * (width * items * types.x.itemsize + 31 * (number > 1))
+        dynamic = _SHARED.get(arch, 99) * 1024 - 1024
+        return int(min(_STATIC // beside, dynamic // (warps * stretch + 16 + beside), 12))
+
+    rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
+    if types.x.itemsize < 4 and items > 1:
+        rows = min(rows, 17)  # each takes registers of its own when it is unpacked
+    while slots(rows) < 4 and rows > 3:
+        rows -= 2
+    # A block that has strips for itself waits for no others: it can fetch more.
+    gatherers, couriers = (1, 2) if 2 * number > processors else (2, 1)
+    staged = number == 1 and inner * size < 128 and types.x.itemsize == types.out.itemsize
     return (
-        ColumnsPolicy(threads, rows, blocks, items, staged),
-        Strips(width, -(-vectors // width)),
+        ColumnsPolicy(
+            threads,
+            rows,
+            items,
+            columns,
+            slots(rows),
+            4,
+            gatherers,
+            couriers,
+            16 if arch == "90" and acc >= 4 else 8,
+            str(staged).lower(),
+        ),  # fmt: skip
+        Strips(width, number),
     )
+
+
+class WalkPolicy(NamedTuple):
+    """How ``kernels/walk.cuh`` is cut."""
+
+    threads: int
+    rows: int  # under way at once
+    items: int  # elements of a vector
+    blocks: int  # per multiprocessor
+
+
+def walk_policy(types: Types, inner: int, columns: int, processors: int) -> WalkPolicy | None:
+    """Choose for ``columns`` of all scans, ``inner`` side by side; None where they are too few.
+
+    sm_90, 1 GiB float32, microseconds: [64, 2^11, 2^11] along the middle axis 549, where the other
+    kernel takes 600; [2^10, 2^9, 2^9] 575 and 740; [2^20, 4, 64] 518 and 1060.
+    """
+    size = max(types.x.itemsize, types.out.itemsize)
+    if columns < 100 * processors or inner * size < 64:
+        return None
+    items = math.gcd(inner, max(_VECTOR // max(size, types.acc.itemsize, 4), 1))
+    while items > 1 and columns // items < 192 * processors:
+        items //= 2
+    rows = 8
+    while rows < 32 and columns * size * rows < 2 << 20:
+        rows *= 2
+    return WalkPolicy(128, rows, items, 4 if rows == 8 else 2)
