@@ -221,21 +221,12 @@ def columns_policy(
     # A block that has strips for itself waits for no others: it can fetch more.
     gatherers, couriers = (1, 2) if 2 * number > processors else (2, 1)
     staged = number == 1 and inner * size < 128 and types.x.itemsize == types.out.itemsize
-    return (
-        ColumnsPolicy(
-            threads,
-            rows,
-            items,
-            columns,
-            slots(rows),
-            4,
-            gatherers,
-            couriers,
-            16 if arch == "90" and acc >= 4 else 8,
-            str(staged).lower(),
-        ),  # fmt: skip
-        Strips(width, number),
-    )
+    reads = 16 if arch == "90" and acc >= 4 else 8
+    policy = ColumnsPolicy(
+        threads, rows, items, columns, slots(rows), 4, gatherers, couriers, reads,
+        str(staged).lower(),
+    )  # fmt: skip
+    return policy, Strips(width, number)
 
 
 class WalkPolicy(NamedTuple):
@@ -262,4 +253,4 @@ def walk_policy(types: Types, inner: int, columns: int, processors: int) -> Walk
     rows = 8
     while rows < 32 and columns * size * rows < 2 << 20:
         rows *= 2
-    return WalkPolicy(128, rows, items, 4 if rows == 8 else 2)
+    return WalkPolicy(128, rows, items, 4 if rows == 8 and types.acc.itemsize <= 16 else 2)
