@@ -43,27 +43,25 @@ struct StripRing {
   Known known[SLOTS][BLOCKS];
 };
 
-// Copy `count` elements from shared to global memory, by one warp.
+// Copy `count` elements from shared to global memory, by one warp: by vectors of 16 bytes, where
+// both sides reach a boundary of vectors at the same element.
 template <class E>
 __device__ void copy_out(const E* from, E* to, int count) {
-  using Address = unsigned long long;
-  struct alignas(16) Piece {
-    unsigned word[4];
-  };
   constexpr int EACH = larger(16 / sizeof(E), 1);
-  int before = 0, pieces = 0;
-  if ((reinterpret_cast<Address>(from) - reinterpret_cast<Address>(to)) % 16 == 0 &&
-      sizeof(Piece) % sizeof(E) == 0) {
-    before = static_cast<int>((16 - phase(from)) % 16 / sizeof(E));
+  using Moved = Storage<E, EACH>;
+  const int short_of = (16 - phase(from)) % 16;
+  int before = 0, vectors = 0;
+  if (phase(from) == phase(to) && short_of % sizeof(E) == 0 && sizeof(E) <= 16) {
+    before = short_of / static_cast<int>(sizeof(E));
     if (before > count) before = count;
-    pieces = (count - before) / EACH;
+    vectors = (count - before) / EACH;
   }
 #pragma unroll 4
-  for (int i = lane_index(); i < pieces; i += LANES)
-    reinterpret_cast<Piece*>(to + before)[i] = reinterpret_cast<const Piece*>(from + before)[i];
+  for (int i = lane_index(); i < vectors; i += LANES)
+    reinterpret_cast<Moved*>(to + before)[i] = reinterpret_cast<const Moved*>(from + before)[i];
   if (lane_index() < before) to[lane_index()] = from[lane_index()];
 #pragma unroll 4
-  for (int i = before + pieces * EACH + lane_index(); i < count; i += LANES) to[i] = from[i];
+  for (int i = before + vectors * EACH + lane_index(); i < count; i += LANES) to[i] = from[i];
 }
 
 // The scan of one matrix, as one thread of a block sees it.

@@ -32,8 +32,7 @@ struct StripGathered {
   static constexpr int ACROSS = COLUMNS < LANES ? COLUMNS : LANES;
   static constexpr int PARTS = LANES / ACROSS, EACH = LANES / PARTS;  // tiles of a part
   // Read at once, as many as there are registers for.
-  static constexpr int LIGHT = WORDS<T> > 2 ? 4 : WORDS<T> > 1 || !is_light<Op, T> ? 8 : 16;
-  static constexpr int AT_ONCE = (LIGHT < READS ? LIGHT : READS) / (PARTS > 1 ? 2 : 1);
+  static constexpr int AT_ONCE = is_light<Op, T> || READS < 8 ? READS : READS / 2;
   using Known = StripKnown<T, ACROSS>;
 
   int64 base;  // all before this tile is known already

@@ -91,7 +91,7 @@ def check_in_place(cp, types, strategy, n, x, want, shift):
 
 
 # Types of x, of the running value, of the result.
-TYPES = ["bbb", "HHH", "iii", "fff", "ddd", "FFF", "DDD", "bll", "ill", "efe", "fde", "lib"]
+TYPES = ["bbb", "HHH", "iii", "fff", "ddd", "FFF", "DDD", "bll", "ill", "efe", "fde", "lib", "bbl"]
 
 
 def typed(codes):

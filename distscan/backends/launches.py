@@ -268,11 +268,13 @@ def next_launch(launch: int) -> int:
 def running(op: Operator, types: Types) -> Types:
     """Let built-in operators run narrow integers in 32 bits: the low ones come out the same.
 
-    Not where x must first be cut to the narrow type: the maximum of 300 and 50 as int8 is 50.
+    Not where x must first be cut to the narrow type: the maximum of 300 and 50 as int8 is 50. Nor
+    where the result shows more than the low bits: 100 + 100 as int8 is -56 in int64 too.
     """
-    x, acc = types.x, types.acc
-    narrow = acc.kind in "iu" and acc.itemsize < 4 and np.can_cast(x, acc)
+    x, acc, out = types.x, types.acc, types.out
+    low = out.kind in "iu" and out.itemsize <= acc.itemsize
+    narrow = acc.kind in "iu" and acc.itemsize < 4 and np.can_cast(x, acc) and low
     logical = x == acc == np.bool_ and op.name != "sum"  # of which 2 ** 32 would make a zero
     if not (narrow or logical) or operators.BUILTIN.get(op.name) is not op:
         return types
-    return Types(x, np.dtype(np.int32 if acc.kind == "i" else np.uint32), types.out)
+    return Types(x, np.dtype(np.int32 if acc.kind == "i" else np.uint32), out)

@@ -165,7 +165,7 @@ class ColumnsPolicy(NamedTuple):
     reducers: int  # warps; one more publishes what they find
     gatherers: int  # warps
     couriers: int  # warps
-    reads: int  # totals that a lane of a gatherer reads at once, at most
+    reads: int  # totals that a lane of a gatherer reads at once
     staged: str  # whether results go to memory by way of the slots
 
 
@@ -221,7 +221,12 @@ def columns_policy(
     # A block that has strips for itself waits for no others: it can fetch more.
     gatherers, couriers = (1, 2) if 2 * number > processors else (2, 1)
     staged = number == 1 and inner * size < 128 and types.x.itemsize == types.out.itemsize
-    reads = 16 if arch == "90" and acc >= 4 else 8
+    reads = 16 if acc <= 4 else 8 if acc <= 8 else 4 if acc <= 16 else 2
+    narrow = columns < _LANES  # lanes have parts of a group: more registers
+    if arch != "90" or types.x.itemsize < 4:
+        reads = min(reads, 8) // (2 if narrow else 1)
+    elif narrow and (acc > 8 or (acc <= 4 and columns <= 4)):
+        reads //= 2
     policy = ColumnsPolicy(
         threads, rows, items, columns, slots(rows), 4, gatherers, couriers, reads,
         str(staged).lower(),
@@ -245,12 +250,7 @@ def walk_policy(types: Types, inner: int, columns: int, processors: int) -> Walk
     kernel takes 600; [2^10, 2^9, 2^9] 575 and 740; [2^20, 4, 64] 518 and 1060.
     """
     size = max(types.x.itemsize, types.out.itemsize)
-    if columns < 100 * processors or inner * size < 64:
-        return None
     items = math.gcd(inner, max(_VECTOR // max(size, types.acc.itemsize, 4), 1))
-    while items > 1 and columns // items < 192 * processors:
-        items //= 2
-    rows = 8
-    while rows < 32 and columns * size * rows < 2 << 20:
-        rows *= 2
-    return WalkPolicy(128, rows, items, 4 if rows == 8 and types.acc.itemsize <= 16 else 2)
+    if columns // items < 192 * processors or inner * size < 64:
+        return None
+    return WalkPolicy(128, 8, items, 4 if types.acc.itemsize <= 16 else 2)
