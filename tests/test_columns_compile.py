@@ -21,7 +21,7 @@ PAIRS = np.dtype([("a", "D"), ("b", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
          ("prod", "D"), (COMPOSE, "L"), (MAPS, PAIRS)]  # fmt: skip
 FEW = [("max", "b"), ("sum", "f"), ("sum", "d")]
-INNER = [4096, 1 << 15, 4, 33]  # strips, a thread to each column, staged vectors, elements
+INNER = [4096, 1 << 17, 4, 33]  # strips, a thread to each vector, staged vectors, elements
 
 
 def resolved(op, *types):
