@@ -10,7 +10,7 @@ policy in use.
 
 import sys
 from collections.abc import Callable, Iterator
-from itertools import product
+from contextlib import ExitStack
 from math import prod
 from typing import Any
 from unittest.mock import patch
@@ -98,19 +98,49 @@ class Case:
         return True
 
 
-def policies(case: Case) -> Iterator[tuple[Any, Any]]:
-    """Policies like the one in use, which comes first."""
-    arch = cp.cuda.Device().compute_capability
-    used, strips = columns.columns_policy(case.types, case.form.inner, arch, 1 << 40)
-    yield used, strips
-    vectors = case.form.inner // used.items
-    for rows, blocks, width in product((5, 7, 9, 11, 15), (2, 3, 4), (strips.width, 16, 32)):
-        if width > vectors or width * used.items * case.types.x.itemsize > 256:
-            continue
-        other = used._replace(rows=rows, blocks=blocks)
-        cut = strips._replace(width=width, number=-(-vectors // width))
-        if (other, cut) != (used, strips):
-            yield other, cut
+# Other policies than the one in use; None: the kernel that is not in use.
+OTHERS: list[dict[str, int] | None] = [
+    {"reducers": 8},
+    {"gatherers": 1, "couriers": 2},
+    {"gatherers": 2, "couriers": 1},
+    {"gatherers": 3},
+    {"reads": 4},
+    {"reads": 8},
+    {"reads": 16},
+    None,
+]
+
+
+def others(case: Case) -> Iterator[tuple[str, float | str]]:
+    """Time a case under other policies."""
+    chosen, walks = columns.columns_policy, columns.walk_policy
+    for other in OTHERS:
+        with ExitStack() as stack:
+            if other is None:
+                stack.enter_context(patch.object(columns, "walk_policy", other_kernel(walks)))
+            else:
+
+                def changed(*arguments: Any, other: dict[str, int] = other) -> Any:
+                    policy, strips = chosen(*arguments)
+                    return policy._replace(**other), strips
+
+                stack.enter_context(patch.object(columns, "walk_policy", lambda *_: None))
+                stack.enter_context(patch.object(columns, "columns_policy", changed))
+            text = (
+                "other kernel" if other is None else ", ".join(f"{k} {n}" for k, n in other.items())
+            )
+            yield text, timed(case.scan)
+
+
+def other_kernel(walks: Callable[..., Any]) -> Callable[..., Any]:
+    """A policy that walks where `walks` would not, and the other way round."""
+
+    def policy(types: Any, inner: int, columns: int, processors: int) -> Any:
+        if walks(types, inner, columns, processors) is not None:
+            return None
+        return walks(types, inner, 1 << 40, processors)
+
+    return policy
 
 
 def timed(work: Callable[[], float | None]) -> float | str:
@@ -146,11 +176,8 @@ def main() -> None:
             if case.form.inner > 1 and case.form.outer == 1:
                 show(case, "reduce", timed(case.reduce), copy / 2, plain / 2)
             if every and case.form.inner > 1:
-                for chosen in policies(case):
-                    with patch.object(columns, "columns_policy", lambda *_, c=chosen: c):
-                        rows, blocks = chosen[0].rows, chosen[0].blocks
-                        text = f"rows {rows} blocks {blocks} width {chosen[1].width}"
-                        show(case, text, timed(case.scan), copy, plain)
+                for text, time in others(case):
+                    show(case, text, time, copy, plain)
             del case
             cp.get_default_memory_pool().free_all_blocks()
 

@@ -186,10 +186,12 @@ def columns_policy(
     """Choose for rows of ``inner`` elements.
 
     Every tile is preceded by tiles of the blocks that share its strip, whose rows of totals are
-    read: wide strips of narrow matrices cost many. sm_90, 1 GiB, microseconds: [2^20, 256] float32
-    in strips of 128 bytes 685, of 64 818, of 32 1740; [2^22, 64] in strips of 64 bytes 707, of 32
-    1250; [2^24, 16] in strips of 32 bytes 863, of 64 980. Slices of 11 vectors of 16 bytes: 685; of
-    9 716, of 7 768, of 5 995.
+    read: wide strips of narrow matrices cost many. sm_90, 1 GiB float32, microseconds: [2^20, 256]
+    in strips of 128 bytes 685, of 64 818, of 32 1740; [2^22, 64] of 64 bytes 707, of 32 1250;
+    [2^24, 16] of 32 bytes 863, of 64 980. [2^20, 256] in slices of 11 vectors 685, of 9 716, of 7
+    768, of 5 995; with 8 reducers, 3 gatherers or 2 couriers 800 and more: too few registers for
+    each thread. [2^14, 2^14] with 1 gatherer, 2 couriers and slices of 9 661, else 678; float64
+    624, else 678. [2^26, 4] reading 8 totals at once 614, 16 649.
     """
     size = max(types.x.itemsize, types.out.itemsize)
     items = math.gcd(inner, max(_VECTOR // max(size, types.acc.itemsize, 4), 1))
@@ -216,10 +218,13 @@ def columns_policy(
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
     if types.x.itemsize < 4 and items > 1:
         rows = min(rows, 17)  # each takes registers of its own when it is unpacked
+    # A block that has strips for itself waits for no others: it can fetch more.
+    alone = 2 * number > processors
+    gatherers, couriers = (1, 2) if alone else (2, 1)
+    if alone:
+        rows = min(rows, 9)
     while slots(rows) < 4 and rows > 3:
         rows -= 2
-    # A block that has strips for itself waits for no others: it can fetch more.
-    gatherers, couriers = (1, 2) if 2 * number > processors else (2, 1)
     staged = number == 1 and inner * size < 128 and types.x.itemsize == types.out.itemsize
     reads = 16 if acc <= 4 else 8 if acc <= 8 else 4 if acc <= 16 else 2
     narrow = columns < _LANES  # lanes have parts of a group: more registers
