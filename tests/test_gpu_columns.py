@@ -128,7 +128,8 @@ TYPES += [("sum", *codes) for codes in ("ie", "Fe", "D?", "f?", "bhl", "dde", "i
 @pytest.mark.parametrize("case", TYPES, ids=str)
 def test_types(case, cp, rng):
     op, types = typed(*case)
-    for shape in ((3, 500, 20), (1, 1500, 7), (2, 700, 257), (1, 300, 1024)):
+    # In the last one a thread walks down each vector of columns.
+    for shape in ((3, 500, 20), (1, 1500, 7), (2, 700, 257), (1, 300, 1024), (400, 9, 300)):
         x = draw(rng, op, "b" if types == typed("sum", "i", "e")[1] else case[1], *shape)
         x = x.astype(types.x)  # of int32, sums in float32 would be rounded
         for form in (FORMS[0], FORMS[-1]):
@@ -139,7 +140,7 @@ def test_types(case, cp, rng):
 def test_addresses(codes, cp, rng):
     """Arrays that begin at any address that their type can have, and results in their place."""
     op, types = typed("sum", *codes)
-    for outer, n, inner in ((1, 700, 3), (2, 500, 16), (1, 400, 64), (1, 200, 513)):
+    for outer, n, inner in ((1, 700, 3), (2, 500, 16), (1, 400, 64), (1, 200, 513), (400, 9, 300)):
         x = draw(rng, op, codes[0], outer, n, inner)
         form = form_of(op, types, outer, inner)
         for shift_out in range(0, 16, types.out.alignment):
@@ -160,7 +161,8 @@ def test_order(inner, k, op, codes, cp, rng):
     """Operands may not be exchanged: in slices, warps, tiles, groups of tiles."""
     op, types = typed(op, *codes)
     height = height_of(types, op, inner)
-    for outer, n in ((1, 3 * height + 1), (5, height // 2 + 3), (1, min(90 * height, 20000))):
+    shapes = [(1, 3 * height + 1), (5, height // 2 + 3), (1, min(90 * height, 20000))]
+    for outer, n in [*shapes, (120_000 // inner, 19)]:
         if outer * n * inner > MOST:
             continue
         x = maps(rng, outer * n * inner, k).reshape(outer, n, inner)
