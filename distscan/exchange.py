@@ -217,7 +217,7 @@ class Exscan:
             self._put(message, self._total if self._fault is None else None, edges)
         except BaseException as error:
             self._fault = error
-            with suppress(Exception):  # the identity may be what fails
+            with suppress(BaseException):  # the identity may be what fails
                 self._put(message, None, edges)
 
     def _put(self, message: "_Message", total: Total | None, edges: Edges | None) -> None:

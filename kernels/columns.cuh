@@ -114,21 +114,16 @@ struct ColumnsScan {
 
   // ---- The couriers: take turns, draw a tile each and fetch it ----------------------------------
 
-  // The tile behind `earlier`, which the block has drawn before, in lane 0. A strip's counter is
-  // zero again when each of its blocks has drawn one tile too many.
+  // Draw the tile behind `earlier`, which the block has drawn before; in lane 0. A strip's counter
+  // is zero again when each of its blocks has drawn one tile too many.
   __device__ Tile next(const Tile& earlier) const {
     int64 index = earlier.index, strip = earlier.strip;
     for (; strip < matrix.strips; strip += work.side, index = -1) {
-      if (work.blocks == 1)
-        ++index;
-      else
-        index =
-            atomicInc(work.drawn + strip, static_cast<unsigned>(matrix.tiles + work.blocks - 1));
+      const auto last = static_cast<unsigned>(matrix.tiles + work.blocks - 1);
+      index = work.blocks == 1 ? index + 1 : atomicInc(work.drawn + strip, last);
       if (index < matrix.tiles) return source.tile(strip, index);
     }
-    Tile none;
-    none.index = Tile::END;
-    return none;
+    return Tile::none(strip);
   }
 
   // A tile is drawn when there is a slot for it: others wait for its totals from then on.
@@ -138,18 +133,13 @@ struct ColumnsScan {
       const int slot = turn % SLOTS, before = (turn + SLOTS - 1) % SLOTS;
       if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
       if (turn > 0) ring.drawn[before].wait(parity(turn - 1));
-      const bool ended = turn > 0 && ring.ends[before] > 0;
       if (lane_index() == 0) {
-        Tile earlier;
-        earlier.index = -1;
-        earlier.strip = blockIdx.x % work.side;
-        if (turn > 0) earlier = ring.tile[before];
-        if (!ended) ring.tile[slot] = next(earlier);
-        if (ended) ring.tile[slot].index = Tile::END;
-        const bool end = ring.tile[slot].index == Tile::END;
-        ring.ends[slot] = end ? (ended ? ring.ends[before] + 1 : 1) : 0;
-        ring.base[slot] =
-            !end && ring.tile[slot].strip == earlier.strip && turn > 0 ? earlier.index : 0;
+        const Tile earlier = turn > 0 ? ring.tile[before] : Tile::none(blockIdx.x % work.side);
+        const Tile tile = next(earlier);
+        const bool goes_on = turn > 0 && tile.strip == earlier.strip;
+        ring.tile[slot] = tile;
+        ring.base[slot] = goes_on ? earlier.index : 0;
+        ring.ends[slot] = tile.index != Tile::END ? 0 : turn > 0 ? ring.ends[before] + 1 : 1;
       }
       ring.drawn[slot].arrive_by_warp();
       if (ring.ends[slot] == 0) {

@@ -69,6 +69,13 @@ struct Tile {
   static constexpr int64 END = -1;
 
   Tile() = default;
+  // The tile before the first of a strip, and behind the last of all.
+  __device__ static Tile none(int64 strip) {
+    Tile tile{};
+    tile.index = END;
+    tile.strip = strip;
+    return tile;
+  }
   __device__ Tile(const Matrix& matrix, int height, int columns, int64 strip, int64 index)
       : index(index),
         strip(strip),
