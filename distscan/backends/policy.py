@@ -139,19 +139,15 @@ def short_policy(types: Types, form: Form, n: int, processors: int) -> ShortPoli
 
 def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePolicy:
     """Choose for ``arch``."""
-    # float32 249 us with 2 blocks; with 3 to 8, 512 or 1024 threads, 2 to 16 rows, the next rows
-    # loaded ahead, other caching or bulk copies 252 to 258. int8 max 328, 304 to 348.
+    # float32 254 us, int8 max 328; 8 rows, 512 threads, 8 blocks, the next rows loaded ahead, other
+    # caching, bulk copies 252 to 260. 2 blocks: 249 one launch behind the other, but 264 alone.
     # Widened elements take more registers: int8 to int64 spills at 3 blocks on sm_100 and sm_120.
     # So do logaddexp in float64, and structures; and flags, where nothing is measured.
-    widening, logs = types.acc.itemsize // types.x.itemsize, op.numpy is np.logaddexp
-    light = op.commutative and not logs and not form.segmented and types.x.itemsize >= 4
-    if types.acc.names or widening >= 8 or (form.segmented and arch not in _SHARED):
-        blocks = 2
-    elif widening > 1 or (logs and types.acc.itemsize > 4):
-        blocks = 3
-    else:
-        blocks = 2 if light else 4
-    return ReducePolicy(threads=256, rows=4, blocks=blocks)
+    widening = types.acc.itemsize // types.x.itemsize
+    long = op.numpy is np.logaddexp and types.acc.itemsize > 4
+    blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
+    few = types.acc.names or (form.segmented and arch not in _SHARED)
+    return ReducePolicy(threads=256, rows=4, blocks=2 if few else blocks)
 
 
 class ColumnsPolicy(NamedTuple):
