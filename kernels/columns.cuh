@@ -278,8 +278,7 @@ struct ColumnsScan {
 
     // ---- 3. the results -------------------------------------------------------------------------
     if constexpr (STAGED) {
-      const Lines<X> from = source.lines(slot, tile, row);
-      __syncwarp();  // every lane has loaded its rows
+      const Lines<X> from = source.lines(slot, tile, row);  // which this lane alone has loaded
       scan_to<WHOLE>({reinterpret_cast<Y*>(from.first), from.pitch}, tile, rows, row, count, before,
                      column);
       __syncwarp();

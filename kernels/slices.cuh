@@ -16,7 +16,7 @@ namespace distscan {
 // The running value of each column of a lane's vectors: of nothing, where not `some`.
 template <class T, int ITEMS>
 struct Run {
-  T value[ITEMS];
+  alignas(Vector<T, ITEMS>) T value[ITEMS];
   bool some = false;
 };
 

@@ -218,7 +218,8 @@ struct Strip {
   __device__ Rows<X, Shape> load(int slot, const Tile& tile, int warp) const {
     const int row = spot.row(warp);
     const Lines<X> rows = lines(slot, tile, row);
-    const bool aligned = is_aligned<Shape::ITEMS>(rows.first);
+    const bool aligned =
+        is_aligned<Shape::ITEMS>(rows.first) && pitch % alignof(Vector<X, Shape::ITEMS>) == 0;
     if (WHOLE && spot.slice == spot.slices) return {};
     return load_slice<Shape, WHOLE>(Lines<const X>{rows.first, rows.pitch}, aligned,
                                     WHOLE ? Shape::ROWS : mine(tile, row));
