@@ -171,10 +171,13 @@ struct Strip {
   __device__ Tile tile(int64 strip, int64 index) const {
     return Tile(matrix, spot.height, spot.columns, strip, index);
   }
+  __device__ unsigned char* slot_of(int slot) const {
+    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][slot_bytes]
+    return slots + slot * slot_bytes;
+  }
   // The tile in a slot, as it lies in memory.
   __device__ unsigned char* bytes(int slot, const Tile& tile) const {
-    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][slot_bytes]
-    return slots + slot * slot_bytes + phase(x + tile.corner);
+    return slot_of(slot) + phase(x + tile.corner);
   }
   // How often one fetch, or one skip, arrives at its barrier.
   __device__ int arrivals() const { return matrix.strips == 1 ? FETCH_ARRIVALS : 2 * LANES; }
@@ -191,8 +194,8 @@ struct Strip {
   // Fetch a tile, by one warp; `full` then passes.
   __device__ void fetch(int slot, const Tile& tile, Barrier& full) const {
     if (matrix.strips == 1) {
-      distscan::fetch(bytes(slot, tile) - phase(x + tile.corner), x, matrix.rows * matrix.inner,
-                      tile.corner, tile.corner + tile.count * matrix.inner, full);
+      distscan::fetch(slot_of(slot), x, matrix.rows * matrix.inner, tile.corner,
+                      tile.corner + tile.count * matrix.inner, full);
     } else {
       fetch_rows(bytes(slot, tile), tile);
       asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.address())

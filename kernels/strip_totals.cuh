@@ -52,7 +52,8 @@ struct StripGathered {
     const int start = static_cast<int>((from > base ? from : base) - group);
     const int end = static_cast<int>(tile - group);
     const int count = exists && end > start ? end - start : 0;
-    const Word* words = published.totals.words + group * published.pitch + number;
+    const Totals totals{published.totals.words + group * published.pitch + number,
+                        published.totals.stride};
     Seed<T> whole, own;
     whole.some = from < group;
     own.some = (from > group + begin ? from - group : begin) <
@@ -66,7 +67,7 @@ struct StripGathered {
       const auto at = [&](int i) { return low + i / EACH * LANES + i % EACH; };
       const auto wants = [&](int i) { return static_cast<unsigned>(at(i) - start) < count; };
       T total[AT_ONCE];
-      read(total, at, wants, words, published, launch);
+      read(total, totals, launch, [&](int i) { return at(i) * published.pitch; }, wants);
       if (!asked) {
         const Known& earlier = known();
         whole.value = earlier.whole[column];
@@ -104,37 +105,6 @@ struct StripGathered {
         own = join<Op>(own, later);
     }
     return own.some ? join<Op>(whole, own.value) : whole;
-  }
-
-  // Read this lane's totals, each as soon as it is there.
-  template <class At, class Wants>
-  __device__ static void read(T (&total)[AT_ONCE], const At& at, const Wants& wants,
-                              const Word* words, const StripTotals& published, unsigned launch) {
-    Word word[AT_ONCE][WORDS<T>] = {};
-    for (Patience patience;;) {
-      bool all = true;
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i)
-        if (wants(i) && !arrived(word[i], launch)) {
-#pragma unroll
-          for (int w = 0; w < WORDS<T>; ++w)
-            asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
-                         : "=l"(word[i][w])
-                         : "l"(words + w * published.totals.stride + at(i) * published.pitch)
-                         : "memory");
-        }
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) all = all && (!wants(i) || arrived(word[i], launch));
-      if (__all_sync(EVERY_LANE, all)) break;
-      patience.once_more(200);  // polling at full rate holds up the words that it waits for
-    }
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-      Words<T> words;
-#pragma unroll
-      for (int w = 0; w < WORDS<T>; ++w) words.word[w] = static_cast<unsigned>(word[i][w]);
-      total[i] = words.value;
-    }
   }
 };
 

@@ -70,6 +70,38 @@ struct Patience {
   }
 };
 
+// Read totals, each as soon as it is there, by a whole warp: `total[i]` is number `at(i)`, if this
+// lane `wants(i)`.
+template <class T, int COUNT, class At, class Wants>
+__device__ void read(T (&total)[COUNT], const Totals& totals, unsigned launch, const At& at,
+                     const Wants& wants) {
+  Word word[COUNT][WORDS<T>] = {};
+  for (Patience patience;;) {
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+      if (wants(i) && !arrived(word[i], launch)) {
+#pragma unroll
+        for (int w = 0; w < WORDS<T>; ++w)
+          asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+                       : "=l"(word[i][w])
+                       : "l"(totals.words + w * totals.stride + at(i))
+                       : "memory");
+      }
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) all = all && (!wants(i) || arrived(word[i], launch));
+    if (__all_sync(EVERY_LANE, all)) break;
+    patience.once_more(200);  // polling at full rate holds up the words that it waits for
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    Words<T> words;
+#pragma unroll
+    for (int w = 0; w < WORDS<T>; ++w) words.word[w] = static_cast<unsigned>(word[i][w]);
+    total[i] = words.value;
+  }
+}
+
 // What one warp gathers of the tiles' totals, row by row: a row is 32 tiles, one to a lane, and is
 // combined in a fixed tree; so the same tile always gets the same bits.
 template <class Op, class T, int WANTED = 9>
@@ -93,7 +125,11 @@ struct Gathered {
       T row_total{};
       for (int begin = 0; begin * LANES < count; begin += ROWS) {
         T total[ROWS];
-        read(total, base + begin * LANES, count - begin * LANES, totals, launch);
+        const int64 first = base + begin * LANES;
+        const int left = count - begin * LANES;
+        read(
+            total, totals, launch, [=](int r) { return first + r * LANES + lane_index(); },
+            [=](int r) { return r * LANES + lane_index() < left; });
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
           total[r] = warp_reduce<Op>(total[r], count - (begin + r) * LANES);
@@ -113,40 +149,6 @@ struct Gathered {
       }
       base += count / LANES * LANES;
       if (last) return all;
-    }
-  }
-
- private:
-  // Read the totals of `count` tiles from `begin` on, ROWS rows at most, each as soon as it is
-  // there.
-  __device__ static void read(T (&total)[ROWS], int64 begin, int count, const Totals& totals,
-                              unsigned launch) {
-    Word word[ROWS][WORDS<T>] = {};
-    for (Patience patience;;) {
-      bool all = true;
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        if (r * LANES + lane_index() < count && !arrived(word[r], launch)) {
-#pragma unroll
-          for (int w = 0; w < WORDS<T>; ++w)
-            asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
-                         : "=l"(word[r][w])
-                         : "l"(totals.words + w * totals.stride + begin + r * LANES + lane_index())
-                         : "memory");
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r)
-        all = all && (r * LANES + lane_index() >= count || arrived(word[r], launch));
-      if (__all_sync(EVERY_LANE, all)) break;
-      patience.once_more(200);  // polling at full rate holds up the words that it waits for
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      Words<T> words;
-#pragma unroll
-      for (int w = 0; w < WORDS<T>; ++w) words.word[w] = static_cast<unsigned>(word[r][w]);
-      total[r] = words.value;
     }
   }
 };

@@ -101,7 +101,7 @@ class Scan(_Launched):
     """The kernel of ``kernels/columns.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
-        """Compile, and allocate what lasts: words for every tile, the row of offsets."""
+        """Compile, and allocate what lasts: words for every tile."""
         matrix = _Matrix(types, n, form)
         policy = matrix.policy
         blocks, side = shares(matrix.strips, matrix.tiles, processors())
