@@ -161,6 +161,7 @@ class ColumnsPolicy(NamedTuple):
     reducers: int  # warps; one more publishes what they find
     gatherers: int  # warps
     couriers: int  # warps
+    group: int  # tiles that pass on one total, too
     reads: int  # totals that a lane of a gatherer reads at once
     staged: str  # whether results go to memory by way of the slots
 
@@ -192,13 +193,17 @@ def columns_policy(
     size = max(types.x.itemsize, types.out.itemsize)
     items = math.gcd(inner, max(_VECTOR // max(size, types.acc.itemsize, 4), 1))
     row = inner * types.x.itemsize  # bytes
-    strip = 128 if row >= 384 else 64 if row >= 128 else 32 if row >= 64 else 64
+    if types.x.itemsize >= 4:
+        strip = 128 if row >= 128 else row
+    else:
+        strip = 128 if row >= 384 else 64 if row >= 128 else 32 if row >= 64 else 64
     if row % strip == 0:
         width = strip // (items * types.x.itemsize)
     else:  # as many even ones
         width = -(-inner // (items * -(-row // strip)))
     width = max(min(width, _LANES, inner // items), 1)
-    number = -(-inner // (width * items))
+    strips = Strips(width, -(-inner // (width * items)))
+    pitch = pitch_of(types, inner, items, strips)
     columns = 1 << (width * items - 1).bit_length()
     acc = types.acc.itemsize
     threads = 256 if acc <= 16 else 128  # structures take more registers
@@ -207,7 +212,7 @@ def columns_policy(
     beside = 192 + acc * (threads * items + (warps + 2) * columns + columns + _LANES)
 
     def slots(rows: int) -> int:
-        stretch = _LANES // width * rows * (width * items * types.x.itemsize + 31 * (number > 1))
+        stretch = _LANES // width * rows * pitch
         dynamic = _SHARED.get(arch, 99) * 1024 - 1024
         return int(min(_STATIC // beside, dynamic // (warps * stretch + 16 + beside), 12))
 
@@ -215,24 +220,33 @@ def columns_policy(
     if types.x.itemsize < 4 and items > 1:
         rows = min(rows, 17)  # each takes registers of its own when it is unpacked
     # A block that has strips for itself waits for no others: it can fetch more.
-    alone = 2 * number > processors
+    alone = 3 * strips.number > processors
     gatherers, couriers = (1, 2) if alone else (2, 1)
     if alone:
-        rows = min(rows, 9)
+        rows = min(rows, 11)
     while slots(rows) < 4 and rows > 3:
         rows -= 2
-    staged = number == 1 and inner * size < 128 and types.x.itemsize == types.out.itemsize
-    reads = 16 if acc <= 4 else 8 if acc <= 8 else 4 if acc <= 16 else 2
-    narrow = columns < _LANES  # lanes have parts of a group: more registers
-    if arch != "90" or types.x.itemsize < 4:
-        reads = min(reads, 8) // (2 if narrow else 1)
-    elif narrow and (acc > 8 or (acc <= 4 and columns <= 4)):
+    staged = strips.number == 1 and inner * size < 64 and types.x.itemsize == types.out.itemsize
+    # Where all blocks share one strip, they read many totals, of few groups or of many.
+    shared = strips.number == 1 and columns >= _LANES
+    group = 64 if alone else 8 if shared else 16
+    reads = 8 if shared and acc <= 4 else 4 if acc <= 8 else 2
+    if columns < _LANES and (arch != "90" or types.x.itemsize < 4):  # parts of a group
         reads //= 2
     policy = ColumnsPolicy(
-        threads, rows, items, columns, slots(rows), 4, gatherers, couriers, reads,
-        str(staged).lower(),
+        threads, rows, items, columns, slots(rows), 4, gatherers, couriers,
+        group, reads, str(staged).lower(),
     )  # fmt: skip
-    return policy, Strips(width, number)
+    return policy, strips
+
+
+def pitch_of(types: Types, inner: int, items: int, strips: Strips) -> int:
+    """How many bytes the rows of a tile lie apart in shared memory: see ``kernels/strip.cuh``.
+
+    As in global memory, but for multiples of 16; and with room for vectors that stick out.
+    """
+    size, row = strips.width * items * types.x.itemsize, inner * types.x.itemsize
+    return size if strips.number == 1 else size + 16 + (row - size) % 16
 
 
 class WalkPolicy(NamedTuple):
