@@ -21,6 +21,9 @@ class Terms(dict[str, object]):
         return zlib.crc32(repr(self.texts()).encode()) if self else 0
 
 
+_NO_TERMS = Terms()
+
+
 class Agreement:
     """A local step of every rank, after which every rank goes on, or every rank raises.
 
@@ -32,14 +35,14 @@ class Agreement:
     Example::
 
         with Agreement(comm) as checked:
-            checked.same["dtype"] = x.dtype
+            checked.same = Terms(dtype=x.dtype)
             check(x)
         total = x.sum()
         checked.settle()
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.comm, self.same = comm, Terms()
+        self.comm, self.same = comm, _NO_TERMS
 
     def __enter__(self) -> "Agreement":
         return self
@@ -87,6 +90,7 @@ def agreed(comm: Comm) -> Iterator[Terms]:
             check(x)
     """
     with Agreement(comm) as agreement:
+        agreement.same = Terms()
         yield agreement.same
     agreement.settle()
 

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import threading
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, Protocol, get_args
@@ -232,18 +231,14 @@ def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:
     return TextbookPolicy(block_scan.title().replace("-", ""))
 
 
-def cached(stream: int, *given: Any, **options: Any) -> LocalPlan:
+@functools.lru_cache(maxsize=16)
+def cached(queue: tuple[int, int], *given: Any, **options: Any) -> LocalPlan:
     """Return what ``make`` made of these arguments when they were last given.
 
     The 16 last used are kept, one at most with a buffer as large as its shard. Workspaces are
-    shared neither between CUDA streams nor threads.
+    shared only by calls of one ``arrays.queue``.
     """
-    return _cached(threading.get_ident(), stream, *given, **options)
-
-
-@functools.lru_cache(maxsize=16)
-def _cached(thread: int, stream: int, *given: Any, **options: Any) -> LocalPlan:
     made = make(*given, **options)
     if made.has_buffer:
-        _cached.cache_clear()
+        cached.cache_clear()
     return made

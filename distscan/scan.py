@@ -118,31 +118,31 @@ def scan(
         marks = None if segments is None else _segments(segments, array)
         target = None if out is None else _target(out, array)
         operator = operators.resolve(exchange.op_name(op))
-        types = {
-            "dtype": None if dtype is None else dtypes.parse(dtype),
-            "out": None if target is None else target.dtype,
-        }
+        dtype = None if dtype is None else dtypes.parse(dtype)
+        written = None if target is None else target.dtype
         convert = arrays.like(x if out is None else out)
         axis = None if axis is None else index(axis)
         order = None if marks is not None else layout.order(array, target, axis)
         if order is not None:
             axis, shape = axis % array.ndim, array.shape
             array, target = layout.turned(array, order), layout.turned(target, order)
-        with arrays.on_device(array):
+        device = arrays.on_device(array)
+        with device:
             plan = cached(
-                arrays.stream(array),
+                arrays.queue(array),
                 array.shape,
                 array.dtype,
                 arrays.gpu(array),
                 operator,
                 axis=axis if order is None else 1 + order.index(axis),
                 exclusive=bool(exclusive),
-                initial=initial_bytes(initial, operator, array.dtype, **types),
+                initial=initial_bytes(initial, operator, array.dtype, dtype, written),
                 reverse=bool(reverse),
                 segments=None if marks is None else marks.dtype,
+                dtype=dtype,
+                out=written,
                 strategy=strategy,
                 ranks=comm.size,
-                **types,
             )
             if target is not None and target.shape != plan.shape:
                 raise ValueError(f"out has shape {target.shape}; the result has {plan.shape}")
@@ -161,7 +161,7 @@ def scan(
             arguments.same = Terms(
                 {**plan.terms, "the shape beyond axis 0": shape[1:], "axis": axis}
             )
-    with arrays.on_device(shard):
+    with device:
         run(comm, plan, shard, result, arguments.settle, segments=parts)
         if target is None:
             result = result if result.shape == plan.shape else result.reshape(plan.shape)
