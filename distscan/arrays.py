@@ -65,7 +65,7 @@ def check_writable(out: Any, array: Any) -> None:
     """Refuse to write ``array``, which ``borrow`` made of ``out``, where its owner does not."""
     if array is not out and _is_jax(out):
         raise ValueError(f"out is a {type(out).__name__} of JAX, which is never written")
-    if not is_cuda(array) and not array.flags.writeable:
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
         if array is out:
             raise ValueError("out is read-only")
         raise ValueError("out is read-only, as far as DLPack says; pass its NumPy array")
@@ -133,7 +133,7 @@ def _address(array: Any) -> int:
 
 def gpu(array: Any) -> int | None:
     """Return the number of the GPU that holds an array; None is the host."""
-    return int(array.data.device_id) if is_cuda(array) else None
+    return None if isinstance(array, np.ndarray) else int(array.data.device_id)
 
 
 def current_gpu() -> int:

@@ -233,8 +233,7 @@ class Exscan:
             if edges is not None:
                 message.sent["enters"], message.sent["leaves"] = edges
         if total is not None:
-            part = message.part
-            message.total[...] = total.value if part is None else total.value[part]
+            message.total[...] = total.value[... if message.part is None else message.part]
 
     def _unpack(self, message: "_Message", comm: Comm) -> None:
         """Take from a message what comes before this rank's shard."""

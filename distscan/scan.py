@@ -180,16 +180,19 @@ def run(
     before_exchange: Callable[[], None],
     *,
     segments: Segments | None = None,
+    soon: bool = True,
 ) -> dict[str, float]:
     """Scan ``x`` into ``out``, as ``plan`` sees them; return the seconds of steps 1 and 2.
 
     ``before_exchange`` is called on every rank behind step 1; it raises on all of them or on none.
+    With ``soon`` it should take no time: a GPU may be still finding its total, or waits already for
+    what comes before it.
     """
     begin = perf_counter()
     fault: BaseException | None = None
     heads, edges = segments or (None, None)
     try:
-        total = plan.local.total(x, out, heads, soon=True)  # 1. each rank finds its total
+        total = plan.local.total(x, out, heads, soon=soon)  # 1. each rank finds its total
     except BaseException as error:  # the other ranks count on this one's part in the exchange
         total, fault = None, error
     before_exchange()
