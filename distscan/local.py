@@ -59,6 +59,7 @@ def make(
     op: Operator,
     *,
     axis: int | None = None,
+    turned: tuple[tuple[int, ...], int] | None = None,
     exclusive: bool = False,
     initial: bytes | None = None,
     reverse: bool = False,
@@ -71,6 +72,7 @@ def make(
 ) -> LocalPlan:
     """Decide everything about scanning a shard of type ``x``; local, no exchange.
 
+    ``turned`` is the shape and axis on which ranks agree of a shard whose axes have been turned;
     ``gpu`` is the number of the current GPU, None for the CPU; ``dtype`` and ``out`` are as in
     ``dtypes.resolve``; ``initial`` is what ``initial_bytes`` returns; ``segments`` is the type of
     the flags or keys that each call brings. Raises TypeError and ValueError for what cannot be
@@ -108,6 +110,7 @@ def make(
         "reduce-scan": backend.ReduceScan,
         "single-pass": backend.SinglePass,
     }[strategy]
+    agreed_shape, agreed_axis = turned or (shape, axis)
     terms = Terms(
         {
             "op": op.name,
@@ -115,8 +118,8 @@ def make(
             "the dtype of x": types.x,
             "the accumulating dtype": types.acc,
             "the dtype of the result": types.out,
-            "the shape beyond axis 0": shape[1:],
-            "axis": axis,
+            "the shape beyond axis 0": agreed_shape[1:],
+            "axis": agreed_axis,
             "exclusive": exclusive,
             "initial": form.first,
             "reverse": reverse,

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from . import arrays, dtypes, exchange, layout, operators
-from .agree import Agreement, Terms
+from .agree import Agreement
 from .exchange import Comm
 from .local import LocalPlan, Op, Strategy, cached, initial_bytes
 from .segments import Segments, find
@@ -123,8 +123,10 @@ def scan(
         convert = arrays.like(x if out is None else out)
         axis = None if axis is None else index(axis)
         order = None if marks is not None else layout.order(array, target, axis)
-        if order is not None:
-            axis, shape = axis % array.ndim, array.shape
+        turned = None
+        if order is not None:  # other ranks may hold theirs in another order
+            turned = array.shape, axis % array.ndim
+            axis = 1 + order.index(turned[1])
             array, target = layout.turned(array, order), layout.turned(target, order)
         device = arrays.on_device(array)
         with device:
@@ -134,7 +136,8 @@ def scan(
                 array.dtype,
                 arrays.gpu(array),
                 operator,
-                axis=axis if order is None else 1 + order.index(axis),
+                axis=axis,
+                turned=turned,
                 exclusive=bool(exclusive),
                 initial=initial_bytes(initial, operator, array.dtype, dtype, written),
                 reverse=bool(reverse),
@@ -157,10 +160,6 @@ def scan(
                 marks = marks.copy() if arrays.overlap(marks, result) else marks
                 parts = find(marks, reverse=plan.form.reverse)
         arguments.same = plan.terms
-        if order is not None:  # other ranks may hold theirs in another order
-            arguments.same = Terms(
-                {**plan.terms, "the shape beyond axis 0": shape[1:], "axis": axis}
-            )
     with device:
         run(comm, plan, shard, result, arguments.settle, segments=parts)
         if target is None:
