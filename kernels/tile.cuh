@@ -171,6 +171,15 @@ __device__ Vector<T, ITEMS> load_aligned(const T* p /* [ITEMS] */) {
   return *reinterpret_cast<const Vector<T, ITEMS>*>(p);
 }
 
+// The same, of narrow elements by their words.
+template <int ITEMS, class T>
+__device__ Vector<T, ITEMS> load_packed(const T* p /* [ITEMS] */) {
+  Vector<T, ITEMS> vector;
+  using Moved = Storage<T, ITEMS>;
+  reinterpret_cast<Moved&>(vector) = *reinterpret_cast<const Moved*>(p);
+  return vector;
+}
+
 // Load rows that begin at any element: each vector is joined from the two aligned ones that it
 // straddles, SHIFT words and `beyond` bytes behind the first.
 // SHIFT 1, beyond 2: [0 1 2 3 | 4 5 6 7 | 8 9 a b | ...] -> [6 7 8 9 | ...]
