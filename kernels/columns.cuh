@@ -185,8 +185,7 @@ struct ColumnsScan {
   // This lane's columns of a row of totals.
   __device__ Part& part(T* row) const { return reinterpret_cast<Part&>(row[spot.column]); }
 
-  // ---- The publisher: joins the stretches of every tile
-  // -------------------------------------------
+  // ---- The publisher: joins the stretches of every tile -----------------------------------------
 
   __device__ void publisher() const {
     for (int turn = 0;; ++turn) {

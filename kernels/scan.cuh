@@ -172,9 +172,9 @@ struct Scan {
       const auto items = source.tile(slot, shard, shard.at<Shape>(tile));
       const auto total_of = [&](int warp) {
         if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
-          if (!is_aligned<Cut::ITEMS>(items.p))
-            return reduce_unaligned<PartialOp, Partial, Cut>(items.p, warp);
-        return reduce_stretch<PartialOp, Partial>(items.template load<Cut>(warp));
+          return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
+        else
+          return reduce_stretch<PartialOp, Partial>(items.template load<Cut>(warp));
       };
 #pragma unroll
       for (int i = 0; i < EACH; ++i) {

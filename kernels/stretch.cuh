@@ -55,8 +55,8 @@ __device__ T reduce_stretch(const Rows<X, Shape>& rows) {
   return reduce_rows<Op, T>(rows);
 }
 
-// Whether the items of a stretch give the same bits in any order; of narrow items, whose alignment
-// takes about as long as their combination.
+// Whether the items of a stretch give the same bits in any order; of narrow items, which take about
+// as long to align as to combine.
 template <class Op, class T, class X, int ITEMS>
 inline constexpr bool in_any_order = Op::COMMUTATIVE && is_exact<T> && is_packed<X, ITEMS>;
 
@@ -64,7 +64,7 @@ inline constexpr bool in_any_order = Op::COMMUTATIVE && is_exact<T> && is_packed
 // vectors, and of one item per lane from the two that stick out.
 // ITEMS 4: [. . 2 3 | 4 5 6 7 | 8 9 . .] -> lane 0 has [4 5 6 7], the last four have 8, 9, 2, 3
 template <class Op, class T, class Shape, class X>
-__device__ T reduce_unaligned(const X* p /* [SIZE] */, int warp) {
+__device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
   constexpr int ITEMS = Shape::ITEMS, STRETCH = Shape::ROWS * Shape::ROW;
   static_assert(LANES % ITEMS == 0, "the last lanes take an item each");
   const int behind = reinterpret_cast<unsigned long long>(p) % sizeof(Vector<X, ITEMS>) / sizeof(X);

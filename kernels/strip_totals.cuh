@@ -78,10 +78,10 @@ struct StripGathered {
   template <class Ask>
   __device__ void take(int64 first, int64 group, int64 from, int64 to, int number, bool exists,
                        const Ask& ask, Seed<T>& whole, Seed<T>& own) const {
-    const int64 begin = group * GROUP + part() * EACH;
+    const int64 begin = group * GROUP + part() * EACH;  // of the part, which takes [low, high)
     const int low = of_part(from - begin), high = of_part(to - begin);
     const int groups = static_cast<int>(group - first), count = exists ? groups + high - low : 0;
-    const int most = __reduce_max_sync(EVERY_LANE, count);
+    const int most = __reduce_max_sync(EVERY_LANE, count);  // of any part
     const int64 of_groups = (tiles + first) * COLUMNS + number;
     const int64 of_tiles = (begin + low - groups) * COLUMNS + number;
 
