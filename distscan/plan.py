@@ -116,6 +116,7 @@ class Plan:
                 strategy=strategy,
                 block_scan=block_scan,
                 ranks=self.comm.size,
+                alike=True,
                 **types,
             )
             same.update(made.terms)
