@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .errors import DisagreementError
-from .exchange import Comm, start_minimum
+from .exchange import Comm, minimum
 
 
 class Terms(dict[str, object]):
@@ -21,37 +21,36 @@ class Terms(dict[str, object]):
         return zlib.crc32(repr(self.texts()).encode()) if self else 0
 
 
+_NO_TERMS = Terms()
+
+
 class Agreement:
     """A local step of every rank, after which every rank goes on, or every rank raises.
 
     All ranks raise the same exception, whose message names the ranks and the fault. What the step
-    puts into ``same`` must be the same on every rank. It costs one ``MPI_Iallreduce``, posted at
-    the end of the step and completed by ``settle``; what is done in between must not be seen
-    outside. A rank at fault has nothing to do in between: there, the step's end settles.
+    puts into ``same`` must be the same on every rank. It costs one ``MPI_Allreduce``, in
+    ``settle``; what is done between the step's end and that must not be seen outside, and must not
+    raise. A rank at fault has nothing to do in between: there, the step's end settles.
 
     Example::
 
         with Agreement(comm) as checked:
-            checked.same["dtype"] = x.dtype
+            checked.same = Terms(dtype=x.dtype)
             check(x)
         total = x.sum()
         checked.settle()
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.comm, self.same = comm, Terms()
+        self.comm, self.same = comm, _NO_TERMS
 
     def __enter__(self) -> "Agreement":
         return self
 
     def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
         # Of any kind, Ctrl-C too: the other ranks must not wait for this one.
-        if self.comm.size > 1:
-            key = self.same.key
-            self._status = array("q", (fault is None, key, -key))
-            self._request = start_minimum(self.comm, self._status)
-            if fault is not None:
-                self._settle(fault)
+        if fault is not None and self.comm.size > 1:
+            self._settle(fault)
 
     def settle(self) -> None:
         """Learn whether the step worked on every rank; raise on each, or on none."""
@@ -59,8 +58,8 @@ class Agreement:
             self._settle(None)
 
     def _settle(self, fault: BaseException | None) -> None:
-        self._request.Wait()
-        worked, low, high = self._status
+        key = self.same.key
+        worked, low, high = minimum(self.comm, array("q", (fault is None, key, -key)))
         if worked and low == -high:
             return
         faults = self.comm.allgather(None if fault is None else _portable(fault))
@@ -91,6 +90,7 @@ def agreed(comm: Comm) -> Iterator[Terms]:
             check(x)
     """
     with Agreement(comm) as agreement:
+        agreement.same = Terms()
         yield agreement.same
     agreement.settle()
 

@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -26,12 +27,12 @@ def borrow(x: Any) -> Any:
     Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``. Raises TypeError for memory
     that cannot be shared, such as that of tensors which require a gradient.
     """
+    if type(x) is np.ndarray or _is_cupy(x):
+        return x
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("masked arrays are not scanned: the mask would be lost; use filled(...)")
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
-    if _is_cupy(x):
-        return x
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         device = int(x.__dlpack_device__()[0])
         if device not in _DLPACK_HOST | _DLPACK_CUDA:
@@ -62,9 +63,9 @@ def _bits_of_bfloat16(x: Any) -> Any:
 
 def check_writable(out: Any, array: Any) -> None:
     """Refuse to write ``array``, which ``borrow`` made of ``out``, where its owner does not."""
-    if _is_jax(out):
+    if array is not out and _is_jax(out):
         raise ValueError(f"out is a {type(out).__name__} of JAX, which is never written")
-    if not is_cuda(array) and not array.flags.writeable:
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
         if array is out:
             raise ValueError("out is read-only")
         raise ValueError("out is read-only, as far as DLPack says; pass its NumPy array")
@@ -111,19 +112,19 @@ def overlap(x: Any, target: Any) -> bool:
     """Whether writing ``target`` may change elements of ``x`` that are still to be read."""
     if x is target:
         return False
-    begin, other = _address(x), _address(target)
-    if x.flags.c_contiguous and target.flags.c_contiguous:
+    if not is_cuda(x):
+        shares = np.may_share_memory(x, target)
+    elif x.flags.c_contiguous and target.flags.c_contiguous:
+        begin, other = x.data.ptr, target.data.ptr
         shares = begin < other + target.nbytes and other < begin + x.nbytes
-    elif is_cuda(x):
+    else:
         import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
         shares = cupy.may_share_memory(x, target)
-    else:
-        shares = np.may_share_memory(x, target)
     if not shares:
         return False
     alike = x.strides == target.strides and x.dtype == target.dtype
-    return not (alike and begin == other)
+    return not (alike and _address(x) == _address(target))
 
 
 def _address(array: Any) -> int:
@@ -132,7 +133,7 @@ def _address(array: Any) -> int:
 
 def gpu(array: Any) -> int | None:
     """Return the number of the GPU that holds an array; None is the host."""
-    return int(array.data.device_id) if is_cuda(array) else None
+    return None if isinstance(array, np.ndarray) else int(array.data.device_id)
 
 
 def current_gpu() -> int:
@@ -142,13 +143,13 @@ def current_gpu() -> int:
     return int(cupy.cuda.Device().id)
 
 
-def stream(array: Any) -> int:
-    """Return the address of the CUDA stream that work on an array goes to; 0 for the host."""
+def queue(array: Any) -> tuple[int, int]:
+    """Return the thread, and the CUDA stream or 0, whose work on an array is done in order."""
     if not is_cuda(array):
-        return 0
+        return threading.get_ident(), 0
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-    return int(cupy.cuda.get_current_stream().ptr)
+    return threading.get_ident(), int(cupy.cuda.get_current_stream().ptr)
 
 
 def device(array: Any) -> str:
@@ -204,9 +205,9 @@ def to_host(array: Any) -> Any:
 
 def like(x: Any) -> Callable[[Any], Any]:
     """Return the function that turns a NumPy or CuPy result into the kind of array ``x`` is."""
-    known = isinstance(x, np.ndarray | np.generic) or _is_cupy(x)
+    known = _is_cupy(x) or isinstance(x, np.ndarray | np.generic)
     if known or not hasattr(x, "__dlpack__"):
-        return lambda result: result
+        return _unchanged
     library = _library(x)
 
     def convert(result: Any) -> Any:
@@ -215,6 +216,10 @@ def like(x: Any) -> Callable[[Any], Any]:
         return library.from_dlpack(result)
 
     return convert
+
+
+def _unchanged(result: Any) -> Any:
+    return result
 
 
 def _library(x: Any) -> Any:

@@ -45,8 +45,8 @@ PLAIN = Form()
 class Total(NamedTuple):
     """What a shard hands to the ranks behind it.
 
-    A long row may be one that is still on its way from a GPU: ``value[piece]`` waits for a piece of
-    it, and ``value[piece] = offset`` sends back what comes before it.
+    It may be still on its way from a GPU: ``value[...]`` waits for it. Of a long row, then,
+    ``value[piece]`` waits for a piece, and ``value[piece] = offset`` sends back what comes before.
     """
 
     value: Any  # array, 0-d or [inner]: of all its elements, or of those from the last head on

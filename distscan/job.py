@@ -85,7 +85,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
             show("scan", 0, 0)
             with clock("scan"):
                 # Waiting for a slower shard is no part of the exchange's time.
-                spent = run(comm, part.steps, part.shard, part.result, comm.Barrier)
+                spent = run(comm, part.steps, part.shard, part.result, comm.Barrier, soon=False)
                 with agreed(comm):
                     bound.backend.synchronize()
             clock.seconds["exscan"] = spent["exscan"]

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import threading
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, Literal, Protocol, get_args
@@ -60,6 +59,7 @@ def make(
     op: Operator,
     *,
     axis: int | None = None,
+    turned: tuple[tuple[int, ...], int] | None = None,
     exclusive: bool = False,
     initial: bytes | None = None,
     reverse: bool = False,
@@ -73,6 +73,7 @@ def make(
 ) -> LocalPlan:
     """Decide everything about scanning a shard of type ``x``; local, no exchange.
 
+    ``turned`` is the shape and axis on which ranks agree of a shard whose axes have been turned;
     ``gpu`` is the number of the current GPU, None for the CPU; ``dtype`` and ``out`` are as in
     ``dtypes.resolve``; ``initial`` is what ``initial_bytes`` returns; ``segments`` is the type of
     the flags or keys that each call brings; ``alike`` promises that all ranks have a GPU, or none.
@@ -122,6 +123,7 @@ def make(
         "reduce-scan": backend.ReduceScan,
         "single-pass": backend.SinglePass,
     }[strategy]
+    agreed_shape, agreed_axis = turned or (shape, axis)
     terms = Terms(
         {
             "op": op.name,
@@ -129,8 +131,8 @@ def make(
             "the dtype of x": types.x,
             "the accumulating dtype": narrow.acc,
             "the dtype of the result": types.out,
-            "the shape beyond axis 0": shape[1:],
-            "axis": axis,
+            "the shape beyond axis 0": agreed_shape[1:],
+            "axis": agreed_axis,
             "exclusive": exclusive,
             "initial": first,
             "reverse": reverse,
@@ -249,18 +251,14 @@ def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:
     return TextbookPolicy(block_scan.title().replace("-", ""))
 
 
-def cached(stream: int, *given: Any, **options: Any) -> LocalPlan:
+@functools.lru_cache(maxsize=16)
+def cached(queue: tuple[int, int], *given: Any, **options: Any) -> LocalPlan:
     """Return what ``make`` made of these arguments when they were last given.
 
     The 16 last used are kept, one at most with a buffer as large as its shard. Workspaces are
-    shared neither between CUDA streams nor threads.
+    shared only by calls of one ``arrays.queue``.
     """
-    return _cached(threading.get_ident(), stream, *given, **options)
-
-
-@functools.lru_cache(maxsize=16)
-def _cached(thread: int, stream: int, *given: Any, **options: Any) -> LocalPlan:
     made = make(*given, **options)
     if made.has_buffer:
-        _cached.cache_clear()
+        cached.cache_clear()
     return made

@@ -99,7 +99,7 @@ class Plan:
             self.shape = _shape(shape)
             operator = operators.resolve(exchange.op_name(op))
             marks = _type_of(segments)
-            types = {"dtype": None if out_dtype is None else dtypes.parse(out_dtype)}
+            result = None if out_dtype is None else dtypes.parse(out_dtype)
             self._gpu = arrays.current_gpu() if self.backend == "cuda" else None
             if self._gpu is not None and dtypes.parse(dtype).names:
                 raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
@@ -110,14 +110,14 @@ class Plan:
                 operator,
                 axis=axis,
                 exclusive=bool(exclusive),
-                initial=initial_bytes(initial, operator, dtypes.parse(dtype), **types),
+                initial=initial_bytes(initial, operator, dtypes.parse(dtype), result),
                 reverse=bool(reverse),
                 segments=marks,
                 strategy=strategy,
                 block_scan=block_scan,
+                dtype=result,
                 ranks=self.comm.size,
                 alike=True,
-                **types,
             )
             same.update(made.terms)
             same["the strategy"] = made.strategy

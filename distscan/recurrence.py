@@ -75,7 +75,7 @@ def linear_recurrence(
         before = None if initial is None else _before(initial, terms, pair["a"])
         with arrays.on_device(terms):
             plan = cached(
-                arrays.stream(terms),
+                arrays.queue(terms),
                 terms.shape,
                 pair,
                 arrays.gpu(terms),

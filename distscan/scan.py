@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from . import arrays, dtypes, exchange, layout, operators
-from .agree import Agreement, Terms
+from .agree import Agreement
 from .exchange import Comm
 from .local import LocalPlan, Op, Strategy, cached, initial_bytes
 from .segments import Segments, find
@@ -121,31 +121,34 @@ def scan(
         marks = None if segments is None else _segments(segments, array)
         target = None if out is None else _target(out, array)
         operator = operators.resolve(exchange.op_name(op))
-        types = {
-            "dtype": None if dtype is None else dtypes.parse(dtype),
-            "out": None if target is None else target.dtype,
-        }
+        dtype = None if dtype is None else dtypes.parse(dtype)
+        written = None if target is None else target.dtype
         convert = arrays.like(x if out is None else out)
         axis = None if axis is None else index(axis)
         order = None if marks is not None else layout.order(array, target, axis)
-        if order is not None:
-            axis, shape = axis % array.ndim, array.shape
+        turned = None
+        if order is not None:  # other ranks may hold theirs in another order
+            turned = array.shape, axis % array.ndim
+            axis = 1 + order.index(turned[1])
             array, target = layout.turned(array, order), layout.turned(target, order)
-        with arrays.on_device(array):
+        device = arrays.on_device(array)
+        with device:
             plan = cached(
-                arrays.stream(array),
+                arrays.queue(array),
                 array.shape,
                 array.dtype,
                 arrays.gpu(array),
                 operator,
-                axis=axis if order is None else 1 + order.index(axis),
+                axis=axis,
+                turned=turned,
                 exclusive=bool(exclusive),
-                initial=initial_bytes(initial, operator, array.dtype, **types),
+                initial=initial_bytes(initial, operator, array.dtype, dtype, written),
                 reverse=bool(reverse),
                 segments=None if marks is None else marks.dtype,
+                dtype=dtype,
+                out=written,
                 strategy=strategy,
                 ranks=comm.size,
-                **types,
             )
             if target is not None and target.shape != plan.shape:
                 raise ValueError(f"out has shape {target.shape}; the result has {plan.shape}")
@@ -160,11 +163,7 @@ def scan(
                 marks = marks.copy() if arrays.overlap(marks, result) else marks
                 parts = find(marks, reverse=plan.form.reverse)
         arguments.same = plan.terms
-        if order is not None:  # other ranks may hold theirs in another order
-            arguments.same = Terms(
-                {**plan.terms, "the shape beyond axis 0": shape[1:], "axis": axis}
-            )
-    with arrays.on_device(shard):
+    with device:
         run(comm, plan, shard, result, arguments.settle, segments=parts)
         if target is None:
             result = result if result.shape == plan.shape else result.reshape(plan.shape)
@@ -183,16 +182,19 @@ def run(
     before_exchange: Callable[[], None],
     *,
     segments: Segments | None = None,
+    soon: bool = True,
 ) -> dict[str, float]:
     """Scan ``x`` into ``out``, as ``plan`` sees them; return the seconds of steps 1 and 2.
 
     ``before_exchange`` is called on every rank behind step 1; it raises on all of them or on none.
+    With ``soon`` it should take no time: a GPU may be still finding its total, or waits already for
+    what comes before it.
     """
     begin = perf_counter()
     fault: BaseException | None = None
     heads, edges = segments or (None, None)
     try:
-        total = plan.local.total(x, out, heads, soon=True)  # 1. each rank finds its total
+        total = plan.local.total(x, out, heads, soon=soon)  # 1. each rank finds its total
     except BaseException as error:  # the other ranks count on this one's part in the exchange
         total, fault = None, error
     before_exchange()

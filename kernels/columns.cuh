@@ -15,11 +15,11 @@ namespace distscan {
 
 // What the scan of columns works with beside its input and output.
 struct ColumnsWork {
-  StripTotals published;
-  unsigned* drawn;  // [strips], zero; zero again after the launch
-  int64 blocks;     // of a strip
-  int64 side;       // strips at a time
-  int64 launch;     // goes with every total: a number that none of an earlier scan had
+  Totals published;  // [strips][tiles, then groups][COLUMNS]
+  unsigned* drawn;   // [strips], zero; zero again after the launch
+  int64 blocks;      // of a strip
+  int64 side;        // strips at a time
+  int64 launch;      // goes with every total: a number that none of an earlier scan had
 };
 
 // What the warps of a block share beside the tiles themselves.
@@ -66,13 +66,13 @@ __device__ void copy_out(const E* from, E* to, int count) {
 
 // The scan of one matrix, as one thread of a block sees it.
 template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
-          int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+          int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
 struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
   static constexpr int SCANNERS = Shape::WARPS;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
   static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
-  using Gathered = StripGathered<Op, T, COLUMNS, READS>;
+  using Gathered = StripGathered<Op, T, COLUMNS, GROUP, READS>;
   using Ring = StripRing<typename Gathered::Known, T, SCANNERS, SLOTS, ITEMS, COLUMNS>;
   using Part = Vector<T, ITEMS>;
 
@@ -176,11 +176,16 @@ struct ColumnsScan {
     }
   }
 
+  // The totals of the strip of a tile.
+  __device__ Totals published(const Tile& tile) const {
+    const int64 rows = matrix.tiles + matrix.tiles / GROUP;
+    return {work.published.words + tile.strip * rows * COLUMNS, work.published.stride};
+  }
+
   // This lane's columns of a row of totals.
   __device__ Part& part(T* row) const { return reinterpret_cast<Part&>(row[spot.column]); }
 
-  // ---- The publisher: joins the stretches of every tile
-  // -------------------------------------------
+  // ---- The publisher: joins the stretches of every tile -----------------------------------------
 
   __device__ void publisher() const {
     for (int turn = 0;; ++turn) {
@@ -191,9 +196,8 @@ struct ColumnsScan {
       ring.reduced[slot].wait(parity(turn));
       for (int column = lane_index(); column < spot.columns; column += LANES) {
         const T total = join_warps<Op>(ring.before_warp[slot], spot, tile, column);
-        const int64 place = tile.strip * spot.columns + column;
-        if (place < matrix.inner && tile.index < matrix.tiles - 1)
-          publish(work.published.totals, tile.index * work.published.pitch + place, total,
+        if (exists(tile, column) && tile.index < matrix.tiles - 1)
+          publish(published(tile), tile.index * COLUMNS + column, total,
                   static_cast<unsigned>(work.launch));
       }
       ring.seeded[slot].arrive_by_warp();
@@ -203,25 +207,23 @@ struct ColumnsScan {
   // ---- The gatherers: take tiles by turns, and pass on what they know ---------------------------
 
   __device__ void gatherer(int index) const {
-    const unsigned launch = static_cast<unsigned>(work.launch);
     for (int turn = index;; turn += GATHERERS) {
       const int slot = turn % SLOTS, earlier = (turn + SLOTS - 1) % SLOTS;
       ring.drawn[slot].wait(parity(turn));
       const Tile& tile = ring.tile[slot];
       if (tile.index == Tile::END) return;
-      const Gathered gathered{ring.base[slot], tile.earliest(spot.height), tile.index};
+      const Gathered gathered{published(tile), matrix.tiles, static_cast<unsigned>(work.launch)};
+      if (tile.index % GROUP == GROUP - 1) end_group(gathered, tile);
       for (int block = 0; block * LANES < spot.columns; ++block) {
-        const int column = block * LANES + lane_index() % Gathered::ACROSS;
-        const int64 place = tile.strip * spot.columns + column;
-        const bool exists = column < spot.columns && place < matrix.inner;
+        const int column = column_of(block);
         const auto known = [&]() -> const typename Gathered::Known& {
           if (turn > 0) ring.passed[earlier].wait(parity(turn - 1));
           return ring.known[earlier][block];
         };
-        T seed =
-            gathered.up_to(place, exists, work.published, launch, known, ring.known[slot][block]);
-        if (start.some() && exists) {
-          const T first = start.at(place);
+        T seed = gathered.up_to(ring.base[slot], tile.earliest(spot.height), tile.index, column,
+                                exists(tile, column), known, ring.known[slot][block]);
+        if (start.some() && exists(tile, column)) {
+          const T first = start.at(tile.strip * spot.columns + column);
           seed = tile.position > 0 ? Op::combine(first, seed) : first;
         }
         if (lane_index() < Gathered::ACROSS) ring.seed[slot][column] = seed;
@@ -229,6 +231,25 @@ struct ColumnsScan {
       ring.seeded[slot].arrive_by_warp();
       ring.passed[slot].arrive_by_warp();
     }
+  }
+
+  // Publish the total of the group that a tile ends, if a scan goes on behind it.
+  __device__ void end_group(const Gathered& gathered, const Tile& tile) const {
+    if (tile.index == matrix.tiles - 1) return;
+    const int64 from = source.tile(tile.strip, tile.index + 1).earliest(spot.height);
+    if (from > tile.index) return;
+    for (int block = 0; block * LANES < spot.columns; ++block) {
+      const int column = column_of(block);
+      gathered.publish_group(from, tile.index, column, exists(tile, column));
+    }
+  }
+
+  // This lane's column of a block of columns of a strip, and whether there is one.
+  __device__ static int column_of(int block) {
+    return block * LANES + lane_index() % Gathered::ACROSS;
+  }
+  __device__ bool exists(const Tile& tile, int column) const {
+    return column < spot.columns && tile.strip * spot.columns + column < matrix.inner;
   }
 
   // ---- The scanners: each its stretch of every tile ---------------------------------------------
@@ -323,12 +344,12 @@ struct ColumnsScan {
 // Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the four
 // kinds; SLOTS slots of dynamic shared memory. y may be x. An exclusive scan has a start.
 template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
-          int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+          int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
 __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
                         const Matrix& matrix, const ColumnsWork& work, int slot_bytes, int pitch,
                         const Start<T>& start) {
-  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, COURIERS, COLUMNS, READS, STAGED,
-                           EXCLUSIVE, X, T, Y>;
+  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, COURIERS, COLUMNS, GROUP, READS,
+                           STAGED, EXCLUSIVE, X, T, Y>;
   __shared__ typename Scan::Ring ring;
   const Spot<Shape> spot(matrix);
   const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, slot_bytes, pitch}, ring};

@@ -58,8 +58,7 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
     return;
   }
 
-  // ---- The others: a stretch each; the first goes on with what they find
-  // -------------------------
+  // ---- The others: a stretch each; the first goes on with what they find -------------------
   constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of columns
   Seed<T> all[BLOCKS];
   for (int64 turn = 0; turn < to - from; ++turn) {

@@ -170,11 +170,16 @@ struct Scan {
       const int64 tile = ring.tile[slot];
       if (tile == ring.END) return;
       const auto items = source.tile(slot, shard, shard.at<Shape>(tile));
+      const auto total_of = [&](int warp) {
+        if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
+          return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
+        else
+          return reduce_stretch<PartialOp, Partial>(items.template load<Cut>(warp));
+      };
 #pragma unroll
       for (int i = 0; i < EACH; ++i) {
         const int warp = index * EACH + i;
-        const T total =
-            convert<T>(reduce_stretch<PartialOp, Partial>(items.template load<Cut>(warp)));
+        const T total = convert<T>(total_of(warp));
         if (lane_index() == 0) ring.warp_total[slot][warp] = total;
       }
       ring.reduced[slot].arrive_by_warp();

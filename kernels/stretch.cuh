@@ -55,6 +55,32 @@ __device__ T reduce_stretch(const Rows<X, Shape>& rows) {
   return reduce_rows<Op, T>(rows);
 }
 
+// Whether the items of a stretch give the same bits in any order; of narrow items, which take about
+// as long to align as to combine.
+template <class Op, class T, class X, int ITEMS>
+inline constexpr bool in_any_order = Op::COMMUTATIVE && is_exact<T> && is_packed<X, ITEMS>;
+
+// The total of the stretch of a tile that lies in shared memory at any address: of whole aligned
+// vectors, and of one item per lane from the two that stick out.
+// ITEMS 4: [. . 2 3 | 4 5 6 7 | 8 9 . .] -> lane 0 has [4 5 6 7], the last four have 8, 9, 2, 3
+template <class Op, class T, class Shape, class X>
+__device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
+  constexpr int ITEMS = Shape::ITEMS, STRETCH = Shape::ROWS * Shape::ROW;
+  static_assert(LANES % ITEMS == 0, "the last lanes take an item each");
+  const int behind = reinterpret_cast<unsigned long long>(p) % sizeof(Vector<X, ITEMS>) / sizeof(X);
+  const X* first = p - behind + (Shape::REVERSE ? Shape::WARPS - 1 - warp : warp) * STRETCH;
+  const int lane = lane_index(), i = lane % ITEMS;
+  const auto row_total = [&](int r) {
+    return reduce<Op, T>(load_packed<ITEMS>(first + (r * LANES + 1 + lane) * ITEMS));
+  };
+  T total = row_total(Shape::ROWS - 1);  // the last lane's vector is not of this stretch
+  const T single = convert<T>(first[i < behind ? STRETCH + i : i]);
+  if (lane >= LANES - ITEMS) total = lane < LANES - 1 ? Op::combine(total, single) : single;
+#pragma unroll
+  for (int r = 0; r < Shape::ROWS - 1; ++r) total = Op::combine(total, row_total(r));
+  return warp_reduce<Op>(total);
+}
+
 // The scan of the stretch behind what `seeded` gives, which is asked for late. Totals of vectors
 // and rows run in Partial. sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11
 // 13 ...]

@@ -84,7 +84,11 @@ __device__ To get(const Vector<T, ITEMS>& vector, int i) {
     constexpr bool SIGNED = static_cast<T>(-1) < static_cast<T>(0);
     const unsigned word = reinterpret_cast<const Packed<T, ITEMS>&>(vector).word[i / EACH];
     const int low = i % EACH * sizeof(T);
-    if (sizeof(T) == 1) return permute(word, 0, SIGNED ? (0x8880 | low * 0x1111) : (0x4440 | low));
+    if constexpr (sizeof(T) == 1) {
+      // A dot product with 1 and 0s: minima and permutations keep another unit of the chip busy.
+      if constexpr (SIGNED) return __dp4a(static_cast<int>(word), 1 << 8 * low, 0);
+      return __dp4a(word, 1u << 8 * low, 0u);
+    }
     return permute(word, 0,
                    SIGNED ? (low | (low + 1) << 4 | 0x8800 | (low + 1) * 0x1100)
                           : (0x4400 | low | (low + 1) << 4));
@@ -165,6 +169,15 @@ __device__ bool is_aligned(const T* p) {
 template <int ITEMS, class T>
 __device__ Vector<T, ITEMS> load_aligned(const T* p /* [ITEMS] */) {
   return *reinterpret_cast<const Vector<T, ITEMS>*>(p);
+}
+
+// The same, of narrow elements by their words.
+template <int ITEMS, class T>
+__device__ Vector<T, ITEMS> load_packed(const T* p /* [ITEMS] */) {
+  Vector<T, ITEMS> vector;
+  using Moved = Storage<T, ITEMS>;
+  reinterpret_cast<Moved&>(vector) = *reinterpret_cast<const Moved*>(p);
+  return vector;
 }
 
 // Load rows that begin at any element: each vector is joined from the two aligned ones that it

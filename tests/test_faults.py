@@ -119,6 +119,27 @@ def test_memory(comm, monkeypatch):
                            lambda s=strategy: distscan.scan(np.zeros(8), strategy=s))  # fmt: skip
 
 
+@pytest.mark.parametrize("op", ["sum", "max"])  # by MPI's operator, and by the NumPy form
+@pytest.mark.parametrize("who", ["first", "last"])
+def test_a_total_that_never_comes(who, op, comm, monkeypatch):
+    """A GPU that fails after it was launched: the rank learns of it inside the exchange."""
+    from distscan.backends import cpu
+    from distscan.errors import KernelError
+    from distscan.forms import Total
+
+    class Lost:
+        def __getitem__(self, _):
+            raise KernelError("a kernel ended without its word")
+
+    if comm.size == 1:
+        pytest.skip("one rank reads no total")
+    if comm.rank == {"first": 0, "last": comm.size - 1}[who]:
+        monkeypatch.setattr(cpu.ReduceScan, "total", lambda *_, **__: Total(Lost()))
+    text = everywhere(comm, KernelError, "without its word",
+                      lambda: distscan.scan(np.zeros(8), op, strategy="reduce-scan"))  # fmt: skip
+    assert text.startswith({"first": "rank 0: ", "last": f"rank {comm.size - 1}: "}[who])
+
+
 def test_operator_that_fails(comm):
     """An exception inside the exchange itself, where MPI calls Python."""
     if comm.size < 3:

@@ -20,9 +20,9 @@ WIDTHS = [2, 1023, 1024, 1025, 5000]
 def small(monkeypatch):
     """Pieces of 8 KiB, and no plans of whole rows."""
     monkeypatch.setattr(forms, "PIECE", 8192)
-    local._cached.cache_clear()
+    local.cached.cache_clear()
     yield
-    local._cached.cache_clear()
+    local.cached.cache_clear()
 
 
 @pytest.fixture

@@ -28,9 +28,9 @@ WIDTHS = [1, 2, 6, 7, 8, 9, 13, 14, 15, 40]  # elements of a row, of which 7 are
 def small(monkeypatch):
     """Pieces of 7 numbers of 8 bytes, and no plans of whole rows."""
     monkeypatch.setattr(forms, "PIECE", 56)
-    local._cached.cache_clear()
+    local.cached.cache_clear()
     yield
-    local._cached.cache_clear()
+    local.cached.cache_clear()
 
 
 def test_as_many_on_every_rank(monkeypatch):

@@ -18,7 +18,7 @@ from distscan.errors import DisagreementError
 @pytest.fixture
 def made(monkeypatch):
     """What local.make was asked for since the test began."""
-    local._cached.cache_clear()
+    local.cached.cache_clear()
     calls, make = [], local.make
 
     def spy(*given, **options):
@@ -71,7 +71,7 @@ def test_few_plans_are_kept(made):
     for n in [*range(40), *range(40)]:
         distscan.scan(np.zeros(n))
     assert len(made) == 80
-    assert local._cached.cache_info().currsize == 16
+    assert local.cached.cache_info().currsize == 16
 
 
 def test_one_buffer_as_large_as_a_shard_is_kept(made, xp, comm):
@@ -86,7 +86,7 @@ def test_one_buffer_as_large_as_a_shard_is_kept(made, xp, comm):
         (halves, 1, 5),
     ):
         distscan.scan(x, strategy="scan-add")
-        assert local._cached.cache_info().currsize == kept
+        assert local.cached.cache_info().currsize == kept
         assert len(made) == calls
 
 
@@ -123,7 +123,7 @@ def test_some_ranks_remember_and_others_do_not(made, comm, rng):
     for who in (0, comm.size - 1):
         distscan.scan(x[mine])
         if comm.rank == who:
-            local._cached.cache_clear()
+            local.cached.cache_clear()
         np.testing.assert_array_equal(distscan.scan(x[mine]), np.cumsum(x)[mine])
     assert len(made) == 1 + (comm.rank == 0) + (comm.rank == comm.size - 1)
 

@@ -15,7 +15,7 @@ from ..forms import Form
 from ..operators import Operator
 from .kernel import Kernel, definitions
 from .launches import next_launch, processors, running
-from .policy import Strips, WalkPolicy, columns_policy, walk_policy
+from .policy import WalkPolicy, columns_policy, pitch_of, walk_policy
 from .row import Row
 
 _LANES = 32
@@ -34,20 +34,11 @@ class _Matrix:
         self.strips = strips.number
         self.columns = strips.width * self.policy.items
         self.tiles = max(-(-rows // self.height), 1)  # of a strip
-        self.pitch = pitch_of(types, form.inner, strips, self.columns)
+        self.pitch = pitch_of(types, form.inner, self.policy.items, strips)
         self.slot = -(-self.height * self.pitch // 16) * 16 + 16  # bytes
         self.shared = self.slot * self.policy.slots
         self.words = [rows, n if form.outer > 1 else _ENDLESS, form.inner,
                       strips.width, self.strips, self.tiles, form.reverse]  # fmt: skip
-
-
-def pitch_of(types: Types, inner: int, strips: Strips, columns: int) -> int:
-    """How many bytes the rows of a tile lie apart in shared memory: see ``kernels/strip.cuh``.
-
-    As in global memory, but for multiples of 16; and with room for vectors that stick out.
-    """
-    size, row = columns * types.x.itemsize, inner * types.x.itemsize
-    return size if strips.number == 1 else size + 16 + (row - size) % 16
 
 
 def shares(strips: int, tiles: int, processors: int) -> tuple[int, int]:
@@ -101,12 +92,11 @@ class Scan(_Launched):
     """The kernel of ``kernels/columns.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
-        """Compile, and allocate what lasts: words for every tile."""
+        """Compile, and allocate what lasts: words for every tile and every group of them."""
         matrix = _Matrix(types, n, form)
         policy = matrix.policy
         blocks, side = shares(matrix.strips, matrix.tiles, processors())
-        row = matrix.strips * matrix.columns
-        stride = matrix.tiles * row
+        stride = matrix.strips * (matrix.tiles + matrix.tiles // policy.group) * policy.columns
         self._launch = 0
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
         self._drawn = cupy.zeros(matrix.strips, np.uint32)
@@ -115,20 +105,20 @@ class Scan(_Launched):
             # The kernel is the same in both directions.
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
             # x, y, matrix, work, slot_bytes, pitch, offset, first, has_first
-            [1, 1, 7, 7, 1, 1, 1, -(-types.acc.itemsize // 8), 1],
+            [1, 1, 7, 6, 1, 1, 1, -(-types.acc.itemsize // 8), 1],
             policy.threads + (policy.reducers + policy.gatherers + policy.couriers + 1) * _LANES,
             matrix.shared,
         )
-        work = [self._totals.data.ptr, stride, row, self._drawn.data.ptr, blocks, side]
+        work = [self._totals.data.ptr, stride, self._drawn.data.ptr, blocks, side]
         for at, word in enumerate([*matrix.words, *work], 2):
             kernel.words[at] = word
-        kernel.words[16], kernel.words[17] = matrix.slot, matrix.pitch
+        kernel.words[15], kernel.words[16] = matrix.slot, matrix.pitch
         super().__init__(kernel, types, blocks * side)
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
         """Set all but what comes before the matrix."""
         super().prepare(x, y)
-        self._launch = self._kernel.words[15] = next_launch(self._launch)
+        self._launch = self._kernel.words[14] = next_launch(self._launch)
 
 
 class Walk(_Launched):

@@ -76,7 +76,7 @@ class ScanAdd(_Steps):
         """Return the total of ``x``, or None if ``n`` is 0.
 
         ``out`` may be ``x`` itself; it is whole only after ``seed``. ``soon`` promises that
-        ``seed`` follows as soon as the totals are exchanged.
+        ``seed`` follows as soon as the totals are exchanged; the total may be still on its way.
         """
         if self.n == 0:
             return None

@@ -171,6 +171,7 @@ class ReduceScan(_Steps):
 
         With ``soon`` the scan is launched too: it fetches, and waits for the offset, which should
         come at once. Where that keeps coming too late, as on a GPU that ranks share, it is no more.
+        Then the total is waited for where it is read: until there, the host is free.
         """
         if self.n == 0:
             return None
@@ -180,6 +181,8 @@ class ReduceScan(_Steps):
         self._scan.prepare(x, out, heads)  # while the GPU reduces
         ahead = soon and self._scan.waits and self._too_late < _TOO_LATE
         self._waiting = self._scan.launch_ahead() if ahead else 0
+        if self._waiting and not self.form.segmented:
+            return Total(_OnItsWay(self._total, launch, self.types.acc))
         total = self._total.wait(launch)
         if total is self._total:  # a long row, still on its way
             return Total(total)
@@ -206,6 +209,16 @@ class ReduceScan(_Steps):
         # After a fault between total and seed a kernel may still look into this memory, briefly.
         if getattr(self, "_waiting", 0):
             self._stream.synchronize()
+
+
+class _OnItsWay:
+    """The value of the total of launch number ``launch``; reading ``value[...]`` waits for it."""
+
+    def __init__(self, total: HostTotal, launch: int, dtype: np.dtype[Any]) -> None:
+        self._total, self._launch, self._dtype = total, launch, dtype
+
+    def __getitem__(self, _: Any) -> NDArray[Any]:
+        return self._total.wait(self._launch).astype(self._dtype)
 
 
 def _make_scan(

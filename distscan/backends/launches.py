@@ -14,7 +14,9 @@ from .kernel import HostOffset, Kernel, definitions
 from .policy import ADD_THREADS, TextbookPolicy, reduce_policy, scan_policy, short_policy
 
 _VECTOR = 16  # bytes per access
-_CACHED = 32 << 20  # bytes that are still in L2 when the scan comes for them
+# Bytes that are still in L2 when the scan comes for them. sm_90, reduce and scan of 1 GiB float32
+# (float64), microseconds: with none 779 (780), of 24 MiB 778 (777), of 32 780 (776), of 40 777 (774).
+_CACHED = 40 << 20
 _LANES = 32
 _RESIDENT = 2048  # threads that a multiprocessor holds at most
 

@@ -66,8 +66,8 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
 
     sm_90, 1 GiB, policy (256, 6, 9, 4, 2): float32 533 us, float64 532, complex64 530, uint16 min
     538; with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128
-    (256, 6, 9, 4, 3) 565; with a gatherer less 690, one more 680. int8 max (256, 5, 11, 4, 2) 585,
-    int8 to int64 (384, 8, 12, 4, 2) 312, int32 to int64 415. Rows (256, 6, 9, 8, 2): float32 537
+    (256, 6, 9, 4, 3) 565; with a gatherer less 690, one more 680. int8 max (256, 5, 11, 4, 2) 543,
+    int8 to int64 (384, 8, 12, 4, 2) 303, int32 to int64 415. Rows (256, 6, 9, 8, 2): float32 537
     to 549, float64 593 to 645; segments 596 and 625; with 4 reducers 690 to 830. Other
     architectures take the same shape, as far as it fits.
     """
@@ -139,14 +139,17 @@ def short_policy(types: Types, form: Form, n: int, processors: int) -> ShortPoli
 
 def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePolicy:
     """Choose for ``arch``."""
-    # float32 254 us, int8 max 328; 8 rows, 512 threads, 8 blocks, the next rows loaded ahead, other
+    # float32 254 us; 8 rows, 512 threads, 8 blocks, the next rows loaded ahead, other
     # caching, bulk copies 252 to 260. 2 blocks: 249 one launch behind the other, but 264 alone.
+    # int8 max 258 us, with 256 threads, 4 rows and 3 blocks 280; with 256, 8, 2 or 4 277, 263.
     # Widened elements take more registers: int8 to int64 spills at 3 blocks on sm_100 and sm_120.
     # So do logaddexp in float64, and structures; and flags, where nothing is measured.
     widening = types.acc.itemsize // types.x.itemsize
     long = op.numpy is np.logaddexp and types.acc.itemsize > 4
     blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
     few = types.acc.names or (form.segmented and arch not in _SHARED)
+    if types.x.itemsize == 1 and widening == 4 and not few and arch in _SHARED:
+        return ReducePolicy(threads=512, rows=8, blocks=2)
     return ReducePolicy(threads=256, rows=4, blocks=2 if few else blocks)
 
 
@@ -161,6 +164,7 @@ class ColumnsPolicy(NamedTuple):
     reducers: int  # warps; one more publishes what they find
     gatherers: int  # warps
     couriers: int  # warps
+    group: int  # tiles that pass on one total, too
     reads: int  # totals that a lane of a gatherer reads at once
     staged: str  # whether results go to memory by way of the slots
 
@@ -181,24 +185,35 @@ def columns_policy(
 ) -> tuple[ColumnsPolicy, Strips]:
     """Choose for rows of ``inner`` elements.
 
-    Every tile is preceded by tiles of the blocks that share its strip, whose rows of totals are
-    read: wide strips of narrow matrices cost many. sm_90, 1 GiB float32, microseconds: [2^20, 256]
-    in strips of 128 bytes 685, of 64 818, of 32 1740; [2^22, 64] of 64 bytes 707, of 32 1250;
-    [2^24, 16] of 32 bytes 863, of 64 980. [2^20, 256] in slices of 11 vectors 685, of 9 716, of 7
-    768, of 5 995; with 8 reducers, 3 gatherers or 2 couriers 800 and more: too few registers for
-    each thread. [2^14, 2^14] with 1 gatherer, 2 couriers and slices of 9 661, else 678; float64
-    624, else 678. [2^26, 4] reading 8 totals at once 614, 16 649.
+    sm_90, 1 GiB float32, microseconds: [2^24, 16] in strips of 64 bytes, which is one, 593, in
+    groups of 8 tiles 605, of 32 625, by way of the slots 624; [2^23, 32] in groups of 8 598, of 16
+    627, reading 4 totals at once 618; [2^22, 64] in strips of 128 bytes 620, of 256 777; [2^20,
+    256] of 128 bytes 644, reading 8 totals 657, with 2 couriers and a gatherer 716; with slices of
+    9 vectors in place of 11 4 to 10 % more; [2^14, 2^14] 649, in groups of 16 659. float64: [2^13,
+    2^14] in strips of 256 bytes 585, of 128 676; [2^17, 2^10] of 128, with 2 couriers and a
+    gatherer, 615, else 665; [2^19, 2^8] 656, of 128 673.
     """
+
+    def alone(strips: int) -> bool:
+        """Whether blocks have strips for themselves or nearly: few to wait for, so fetch more."""
+        return 3 * strips > processors
+
     size = max(types.x.itemsize, types.out.itemsize)
     items = math.gcd(inner, max(_VECTOR // max(size, types.acc.itemsize, 4), 1))
     row = inner * types.x.itemsize  # bytes
-    strip = 128 if row >= 384 else 64 if row >= 128 else 32 if row >= 64 else 64
+    if types.x.itemsize >= 4:
+        strip = min(row, 128)
+        if types.x.itemsize == 8 and row >= 2048 and alone(row // 256) == alone(row // 128):
+            strip = 256
+    else:
+        strip = 128 if row >= 384 else 64 if row >= 128 else 32 if row >= 64 else 64
     if row % strip == 0:
         width = strip // (items * types.x.itemsize)
     else:  # as many even ones
         width = -(-inner // (items * -(-row // strip)))
     width = max(min(width, _LANES, inner // items), 1)
-    number = -(-inner // (width * items))
+    strips = Strips(width, -(-inner // (width * items)))
+    pitch = pitch_of(types, inner, items, strips)
     columns = 1 << (width * items - 1).bit_length()
     acc = types.acc.itemsize
     threads = 256 if acc <= 16 else 128  # structures take more registers
@@ -207,32 +222,38 @@ def columns_policy(
     beside = 192 + acc * (threads * items + (warps + 2) * columns + columns + _LANES)
 
     def slots(rows: int) -> int:
-        stretch = _LANES // width * rows * (width * items * types.x.itemsize + 31 * (number > 1))
+        stretch = _LANES // width * rows * pitch
         dynamic = _SHARED.get(arch, 99) * 1024 - 1024
         return int(min(_STATIC // beside, dynamic // (warps * stretch + 16 + beside), 12))
 
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
     if types.x.itemsize < 4 and items > 1:
         rows = min(rows, 17)  # each takes registers of its own when it is unpacked
-    # A block that has strips for itself waits for no others: it can fetch more.
-    alone = 2 * number > processors
-    gatherers, couriers = (1, 2) if alone else (2, 1)
-    if alone:
-        rows = min(rows, 9)
+    gatherers, couriers = (1, 2) if alone(strips.number) else (2, 1)
+    if alone(strips.number):
+        rows = min(rows, 11)
     while slots(rows) < 4 and rows > 3:
         rows -= 2
-    staged = number == 1 and inner * size < 128 and types.x.itemsize == types.out.itemsize
-    reads = 16 if acc <= 4 else 8 if acc <= 8 else 4 if acc <= 16 else 2
-    narrow = columns < _LANES  # lanes have parts of a group: more registers
-    if arch != "90" or types.x.itemsize < 4:
-        reads = min(reads, 8) // (2 if narrow else 1)
-    elif narrow and (acc > 8 or (acc <= 4 and columns <= 4)):
+    staged = strips.number == 1 and inner * size < 64 and types.x.itemsize == types.out.itemsize
+    shared = strips.number <= 2 and columns >= _LANES  # many tiles, and a lane reads all of them
+    group = 64 if alone(strips.number) else 8 if shared else 16
+    reads = 8 if shared and acc <= 4 else 4 if acc <= 8 else 2
+    if columns < _LANES and (arch != "90" or types.x.itemsize < 4):  # parts of a group
         reads //= 2
     policy = ColumnsPolicy(
-        threads, rows, items, columns, slots(rows), 4, gatherers, couriers, reads,
-        str(staged).lower(),
+        threads, rows, items, columns, slots(rows), 4, gatherers, couriers,
+        group, reads, str(staged).lower(),
     )  # fmt: skip
-    return policy, Strips(width, number)
+    return policy, strips
+
+
+def pitch_of(types: Types, inner: int, items: int, strips: Strips) -> int:
+    """How many bytes the rows of a tile lie apart in shared memory: see ``kernels/strip.cuh``.
+
+    As in global memory, but for multiples of 16; and with room for vectors that stick out.
+    """
+    size, row = strips.width * items * types.x.itemsize, inner * types.x.itemsize
+    return size if strips.number == 1 else size + 16 + (row - size) % 16
 
 
 class WalkPolicy(NamedTuple):
