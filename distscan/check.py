@@ -123,8 +123,6 @@ class _Reference:
         rounds = chain * (4 if self.wide.kind == "c" or self.logs else 1)
         self.factor = 0.0 if real is None else rounds * float(real.eps) / 2
         self.limit = 0.0 if real is None else float(real.max)
-        if self.out.kind == "c" and self.parts == 1:  # its parts leave the range of the result
-            self.limit = min(self.limit, float(np.finfo(self.out).max))
 
     def rewind(
         self, columns: int, first: NDArray[Any] | None = None, before: Sequence[_State] = ()

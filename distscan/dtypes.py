@@ -8,11 +8,6 @@ from numpy.typing import DTypeLike
 
 from .operators import BUILTIN, Operator
 
-_WIDER = {
-    np.dtype(np.float32): np.dtype(np.float64),
-    np.dtype(np.complex64): np.dtype(np.complex128),
-}
-
 
 @dataclass(frozen=True)
 class Types:
@@ -36,8 +31,7 @@ def resolve(
     ``dtype`` accumulates and results, or what the operator's ufunc makes of the type of ``out``,
     else of ``x``: sum and prod widen bool and narrow integers to the platform's widest, logical
     operators make bool, logaddexp makes floats. float16 and bfloat16 accumulate in float32 and are
-    rounded on the store. With ``wide``, so do the built-in sum and prod of float32 in float64, of
-    complex64 in complex128: on CPUs, and in the totals that all ranks exchange.
+    rounded on the store; and, if ``wide``, the built-in sum of float32 in float64.
 
     >>> from distscan.operators import BUILTIN
     >>> resolve(BUILTIN["sum"], np.int8).acc, resolve(BUILTIN["max"], np.int8).acc
@@ -72,8 +66,8 @@ def resolve(
     result = acc if out is None else out.newbyteorder("=")
     if acc == np.float16 or is_bfloat16(acc):
         acc = np.dtype(np.float32)
-    elif wide and op in (BUILTIN["sum"], BUILTIN["prod"]):
-        acc = _WIDER.get(acc, acc)
+    elif wide and op == BUILTIN["sum"] and acc == np.float32:
+        acc = np.dtype(np.float64)
     return Types(x, acc, result)
 
 

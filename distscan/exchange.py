@@ -119,13 +119,13 @@ class Exscan:
     A total has a value of ``dtype``, 0-d or [inner]; it is None for an empty shard. The offset
     that comes back has the same shape, and begins with ``form.first``. None says that the shard
     begins behind ``form.first``: nothing comes before it, or its first element is a head. The next
-    exchange overwrites it. It is of type ``seeds``, if that is given: a rank's running value may be
-    narrower than the totals that all exchange.
+    exchange overwrites it.
 
     A long row is exchanged piece by piece, so that one piece crosses ranks while others go from a
     GPU to the host and back. Each piece of the offset takes the place of the total's, and the
     total's value is what comes back; an empty shard, which has none, gets None.
 
+    ``seeds`` is the type of 0-d offsets, where the running value is narrower than ``dtype``.
     ``edges`` is the type of the segments' edges, for a segmented form. Without ``across`` nothing
     crosses ranks: each is on its own.
     """
@@ -136,8 +136,8 @@ class Exscan:
         dtype: np.dtype[Any],
         form: Form = PLAIN,
         *,
-        seeds: np.dtype[Any] | None = None,
         edges: np.dtype[Any] | None = None,
+        seeds: np.dtype[Any] | None = None,
         across: bool = True,
     ) -> None:
         self._op, self._form, self._across = op, form, across
@@ -148,13 +148,14 @@ class Exscan:
         self._fault: BaseException | None = None
         self._total: Total | None = None
         self._offset: Any = None
+        self._seed = None if seeds in (None, dtype) else np.zeros((), seeds)
         edge = None if self._builtin else edges or np.dtype(np.bool_)
         row = pieces(form.inner, dtype)
         self._messages: list[_Message] = []
         if across and len(row) > 1:
-            self._messages = [_Message(dtype, (p.stop - p.start,), seeds, edge, p) for p in row]
+            self._messages = [_Message(dtype, (p.stop - p.start,), edge, p) for p in row]
         elif across:
-            self._messages = [_Message(dtype, (form.inner,) if form.inner > 1 else (), seeds, edge)]
+            self._messages = [_Message(dtype, (form.inner,) if form.inner > 1 else (), edge)]
         self._items = {message.item.itemsize: message.item for message in self._messages}
 
     def __call__(self, comm: Comm, total: Total | None, edges: Edges | None = None) -> Any:
@@ -253,10 +254,14 @@ class Exscan:
             if self._form.first is not None:
                 self._op.combine(self._form.first, message.offset, out=message.offset)
             if message.part is None:
-                self._offset = message.seed()
+                self._offset = message.offset
+                if self._seed is not None:
+                    with np.errstate(over="ignore"):
+                        self._seed[...] = message.offset
+                    self._offset = self._seed
             elif self._total is not None:
                 self._offset = self._total.value
-                self._offset[message.part] = message.seed()
+                self._offset[message.part] = message.offset
         except BaseException as error:
             self._fault = error
 
@@ -298,26 +303,16 @@ class _Message:
         self,
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
-        seeds: np.dtype[Any] | None,
         edge: np.dtype[Any] | None,
         part: slice | None = None,
     ) -> None:
         self.part, self.request = part, MPI.REQUEST_NULL
-        self._seed: NDArray[Any] | None = None
         if edge is None:
             self.item = dtype
             self.total, self.offset = np.zeros(shape, dtype), np.zeros(shape, dtype)
             self.send: Any = self.total
             self.receive: Any = self.offset
-        else:
-            self._with_edges(dtype, shape, edge)
-        if seeds is not None and seeds != dtype:
-            self._seed = np.zeros(shape, seeds)
-            self._parts = _reals(self._seed), _reals(self.offset)
-
-    def _with_edges(
-        self, dtype: np.dtype[Any], shape: tuple[int, ...], edge: np.dtype[Any]
-    ) -> None:
+            return
         self.item = np.dtype(
             [("value", dtype, shape), ("enters", edge), ("leaves", edge), ("state", np.uint8)]
         )
@@ -329,24 +324,6 @@ class _Message:
         weakref.finalize(self, _free, element)
         self.send = [self.sent.view(np.uint8), 1, element]
         self.receive = [self.received.view(np.uint8), 1, element]
-
-    def seed(self) -> NDArray[Any]:
-        """Return the offset in the type that seeds the shard."""
-        if self._seed is None:
-            return self.offset
-        if self._seed.ndim > 0:
-            with np.errstate(over="ignore"):
-                self._seed[...] = self.offset
-        else:  # without NumPy's warnings too, in a tenth of the time
-            seed, offset = self._parts
-            for i, real in enumerate(offset):
-                seed[i] = real
-        return self._seed
-
-
-def _reals(value: NDArray[Any]) -> memoryview:
-    """View floats as such, and each complex number as two."""
-    return value.reshape(-1).view(value.real.dtype).data
 
 
 def _free(element: MPI.Datatype) -> None:

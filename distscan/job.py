@@ -152,7 +152,6 @@ class _Part:
             dtype=dtype,
             strategy=job.strategy,
             ranks=comm.size,
-            alike=True,
         )
         in_place = self.steps.types.x == self.steps.types.out
         self.result = self.shard if in_place else self.steps.local.empty()

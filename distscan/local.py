@@ -69,16 +69,14 @@ def make(
     strategy: Strategy = "auto",
     block_scan: BlockScan = "auto",
     ranks: int,
-    alike: bool = False,
 ) -> LocalPlan:
     """Decide everything about scanning a shard of type ``x``; local, no exchange.
 
     ``turned`` is the shape and axis on which ranks agree of a shard whose axes have been turned;
     ``gpu`` is the number of the current GPU, None for the CPU; ``dtype`` and ``out`` are as in
     ``dtypes.resolve``; ``initial`` is what ``initial_bytes`` returns; ``segments`` is the type of
-    the flags or keys that each call brings; ``alike`` promises that all ranks have a GPU, or none.
-    Raises TypeError and ValueError for what cannot be scanned, MemoryError where the workspace does
-    not fit.
+    the flags or keys that each call brings. Raises TypeError and ValueError for what cannot be
+    scanned, MemoryError where the workspace does not fit.
     """
     narrow = dtypes.resolve(op, x, dtype, out)
     wide = dtypes.resolve(op, x, dtype, out, wide=True).acc
@@ -86,8 +84,8 @@ def make(
     first = _first(op, wide, initial, exclusive=exclusive)
     axis = _axis(axis, len(shape))
     seen = _seen(shape, axis)
-    # CPUs and GPUs work together, and exchange totals in one type; rows of GPUs alone take half.
-    totals = types.acc if alike and seen[2] > 1 else wide
+    # CPUs and GPUs may work together: all exchange totals in one type. Rows stay as they are.
+    totals = wide if seen[2] == 1 else types.acc
     form = Form(
         exclusive=exclusive,
         reverse=reverse,
@@ -103,8 +101,8 @@ def make(
     strategy = _strategy(
         strategy,
         ranks=ranks if across else 1,
-        # On the CPU both take as long, and one association of floats has no seams between ranks;
-        # but what is rounded on the store would need a buffer as large as the shard.
+        # On the CPU both take as long, and one association of floats has no seams between ranks.
+        # What is rounded on the store would need a buffer as large as the shard.
         add=gpu is None and types.acc == types.out,
         segmented=form.segmented,
         local=not across,
@@ -130,6 +128,7 @@ def make(
             "the operator's MPI form": types.acc.kind in op.mpi_kinds and op.mpi,
             "the dtype of x": types.x,
             "the accumulating dtype": narrow.acc,
+            "the dtype of totals": totals,
             "the dtype of the result": types.out,
             "the shape beyond axis 0": agreed_shape[1:],
             "axis": agreed_axis,
@@ -148,7 +147,7 @@ def make(
         (math.prod(shape),) if axis is None else shape,
         across,
         steps(op, types, seen[1], **options),
-        Exscan(op, totals, form, seeds=types.acc, edges=segments, across=across),
+        Exscan(op, totals, form, edges=segments, seeds=types.acc, across=across),
         terms,
     )
 

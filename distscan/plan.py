@@ -117,7 +117,6 @@ class Plan:
                 block_scan=block_scan,
                 dtype=result,
                 ranks=self.comm.size,
-                alike=True,
             )
             same.update(made.terms)
             same["the strategy"] = made.strategy

@@ -56,8 +56,8 @@ def scan(
         Whether to scan from the last element to the first.
     dtype
         The type that accumulates and results; None chooses as the ufunc's ``accumulate`` does.
-        float16 and bfloat16 accumulate in float32. On CPUs sums and products of float32 do in
-        float64, and of complex64 in complex128. All are rounded once.
+        float16 and bfloat16 accumulate in float32, and on CPUs sums of float32 in float64; each
+        result is rounded once.
     out
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
         After an exception its elements are undefined.

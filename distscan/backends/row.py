@@ -15,7 +15,7 @@ class Row:
     """A row of running values on the GPU, and its place in pinned host memory.
 
     ``wait`` brings the totals to the host, and ``row[:] = offsets`` queues those to the GPU. A long
-    row goes in pieces: ``row[piece]``, of one of them or a part of it, waits for those totals, and
+    row goes in the pieces that it is exchanged in: ``row[piece]`` waits for one of the totals, and
     ``row[piece] = offset`` queues it back, while later ones are still on their way.
     """
 
@@ -25,10 +25,10 @@ class Row:
         self._pinned = cupy.cuda.alloc_pinned_memory(self._row.nbytes)
         self._host: NDArray[Any] = np.frombuffer(self._pinned, dtype, inner)
         self._pieces = pieces(inner, exchanged)
-        self._arrived = [_event() for _ in self._pieces]
+        self._arrived = {piece.start: _event() for piece in self._pieces}
         self._left = _event()
         # Who is given this pinned memory next may use it at once.
-        last = self._arrived[-1]
+        last = self._arrived[self._pieces[-1].start]
         weakref.finalize(self, _settle, last, self._left).atexit = False
         self.pointer = self._row.data.ptr
 
@@ -37,18 +37,17 @@ class Row:
 
         A long one is not waited for: it is this row, with all its pieces on their way.
         """
-        for piece, arrived in zip(self._pieces, self._arrived, strict=True):
+        for piece in self._pieces:
             on_gpu, on_host, size = self._places(piece)
             on_gpu.copy_to_host_async(on_host, size)
-            arrived.record()
+            self._arrived[piece.start].record()
         if len(self._pieces) > 1:
             return self
         cupy.cuda.get_current_stream().synchronize()
         return self._host
 
     def __getitem__(self, piece: slice) -> NDArray[Any]:
-        # Exchanged in a type twice as wide, it is half of one of these.
-        self._arrived[piece.start // self._pieces[0].stop].synchronize()
+        self._arrived[piece.start].synchronize()
         return self._host[piece]
 
     def __setitem__(self, piece: slice, offset: NDArray[Any]) -> None:
