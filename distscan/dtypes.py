@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .operators import Operator
+from .operators import BUILTIN, Operator
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,23 @@ def resolve(
     x: DTypeLike,
     dtype: DTypeLike | None = None,
     out: DTypeLike | None = None,
+    *,
+    wide: bool = False,
 ) -> Types:
     """Choose the types as ``ufunc.accumulate`` does.
 
     ``dtype`` accumulates and results, or what the operator's ufunc makes of the type of ``out``,
     else of ``x``: sum and prod widen bool and narrow integers to the platform's widest, logical
     operators make bool, logaddexp makes floats. float16 and bfloat16 accumulate in float32 and are
-    rounded on the store.
+    rounded on the store; and, if ``wide``, the built-in sum of float32 in float64.
 
     >>> from distscan.operators import BUILTIN
     >>> resolve(BUILTIN["sum"], np.int8).acc, resolve(BUILTIN["max"], np.int8).acc
     (dtype('int64'), dtype('int8'))
     >>> resolve(BUILTIN["sum"], np.float16)
     Types(x=dtype('float16'), acc=dtype('float32'), out=dtype('float16'))
+    >>> resolve(BUILTIN["sum"], np.float32, wide=True)
+    Types(x=dtype('float32'), acc=dtype('float64'), out=dtype('float32'))
     """
     x, dtype = np.dtype(x), None if dtype is None else parse(dtype)
     out = None if out is None else np.dtype(out)
@@ -60,8 +64,11 @@ def resolve(
     # A byte order other than the machine's stops at the file: results are native, as NumPy's.
     acc = acc.newbyteorder("=")
     result = acc if out is None else out.newbyteorder("=")
-    half = acc == np.float16 or is_bfloat16(acc)
-    return Types(x, np.dtype(np.float32) if half else acc, result)
+    if acc == np.float16 or is_bfloat16(acc):
+        acc = np.dtype(np.float32)
+    elif wide and op == BUILTIN["sum"] and acc == np.float32:
+        acc = np.dtype(np.float64)
+    return Types(x, acc, result)
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:

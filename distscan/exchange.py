@@ -125,6 +125,7 @@ class Exscan:
     GPU to the host and back. Each piece of the offset takes the place of the total's, and the
     total's value is what comes back; an empty shard, which has none, gets None.
 
+    ``seeds`` is the type of 0-d offsets, where the running value is narrower than ``dtype``.
     ``edges`` is the type of the segments' edges, for a segmented form. Without ``across`` nothing
     crosses ranks: each is on its own.
     """
@@ -136,6 +137,7 @@ class Exscan:
         form: Form = PLAIN,
         *,
         edges: np.dtype[Any] | None = None,
+        seeds: np.dtype[Any] | None = None,
         across: bool = True,
     ) -> None:
         self._op, self._form, self._across = op, form, across
@@ -146,6 +148,7 @@ class Exscan:
         self._fault: BaseException | None = None
         self._total: Total | None = None
         self._offset: Any = None
+        self._seed = None if seeds in (None, dtype) else np.zeros((), seeds)
         edge = None if self._builtin else edges or np.dtype(np.bool_)
         row = pieces(form.inner, dtype)
         self._messages: list[_Message] = []
@@ -252,6 +255,10 @@ class Exscan:
                 self._op.combine(self._form.first, message.offset, out=message.offset)
             if message.part is None:
                 self._offset = message.offset
+                if self._seed is not None:
+                    with np.errstate(over="ignore"):
+                        self._seed[...] = message.offset
+                    self._offset = self._seed
             elif self._total is not None:
                 self._offset = self._total.value
                 self._offset[message.part] = message.offset

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, Literal, Protocol, get_args
 
@@ -78,23 +78,34 @@ def make(
     the flags or keys that each call brings. Raises TypeError and ValueError for what cannot be
     scanned, MemoryError where the workspace does not fit.
     """
-    types = dtypes.resolve(op, x, dtype, out)
+    narrow = dtypes.resolve(op, x, dtype, out)
+    wide = dtypes.resolve(op, x, dtype, out, wide=True).acc
+    types = narrow if gpu is not None else replace(narrow, acc=wide)
+    first = _first(op, wide, initial, exclusive=exclusive)
     axis = _axis(axis, len(shape))
     seen = _seen(shape, axis)
+    # CPUs and GPUs may work together: all exchange totals in one type. Rows stay as they are.
+    totals = wide if seen[2] == 1 else types.acc
     form = Form(
         exclusive=exclusive,
         reverse=reverse,
         segmented=segments is not None,
         outer=seen[0],
         inner=seen[2],
-        first=_first(op, types.acc, initial, exclusive=exclusive),
+        first=None if first is None else _cast(first, types.acc),
     )
     if segments is not None:
         _check_segments(segments, axis)
     # Rows of nothing need no exchange; nor do scans that end where the shard does.
     across = axis is None or (axis == 0 and math.prod(shape[1:]) > 0)
     strategy = _strategy(
-        strategy, ranks=ranks if across else 1, gpu=gpu, segmented=form.segmented, local=not across
+        strategy,
+        ranks=ranks if across else 1,
+        # On the CPU both take as long, and one association of floats has no seams between ranks.
+        # What is rounded on the store would need a buffer as large as the shard.
+        add=gpu is None and types.acc == types.out,
+        segmented=form.segmented,
+        local=not across,
     )
     textbook = _textbook(block_scan, gpu)
     backend: Any = cpu
@@ -116,12 +127,13 @@ def make(
             "op": op.name,
             "the operator's MPI form": types.acc.kind in op.mpi_kinds and op.mpi,
             "the dtype of x": types.x,
-            "the accumulating dtype": types.acc,
+            "the accumulating dtype": narrow.acc,
+            "the dtype of totals": totals,
             "the dtype of the result": types.out,
             "the shape beyond axis 0": agreed_shape[1:],
             "axis": agreed_axis,
             "exclusive": exclusive,
-            "initial": form.first,
+            "initial": first,
             "reverse": reverse,
             "the dtype of segments": segments,
         }
@@ -135,7 +147,7 @@ def make(
         (math.prod(shape),) if axis is None else shape,
         across,
         steps(op, types, seen[1], **options),
-        Exscan(op, types.acc, form, edges=segments, across=across),
+        Exscan(op, totals, form, edges=segments, seeds=types.acc, across=across),
         terms,
     )
 
@@ -172,7 +184,7 @@ def initial_bytes(
     """Return the bytes of ``initial`` in the accumulating type: of no other value the same."""
     if initial is None:
         return None
-    return starting_value(initial, dtypes.resolve(op, x, dtype, out).acc).tobytes()
+    return starting_value(initial, dtypes.resolve(op, x, dtype, out, wide=True).acc).tobytes()
 
 
 def _first(
@@ -190,8 +202,13 @@ def _first(
     return np.zeros((), acc) if acc.kind in "fc" and identity == 0 else identity
 
 
+def _cast(first: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore"):
+        return first.astype(acc)
+
+
 def _strategy(
-    strategy: Strategy, *, ranks: int, gpu: int | None, segmented: bool, local: bool
+    strategy: Strategy, *, ranks: int, add: bool, segmented: bool, local: bool
 ) -> Strategy:
     """Choose how the ranks scan, or check what was chosen."""
     if strategy not in get_args(Strategy):
@@ -209,8 +226,7 @@ def _strategy(
     if local or (strategy == "auto" and ranks == 1):
         return "single-pass"
     if strategy == "auto":
-        # On the CPU both take as long, and one association of floats has no seams between ranks.
-        return "scan-add" if gpu is None and not segmented else "reduce-scan"
+        return "scan-add" if add and not segmented else "reduce-scan"
     return strategy
 
 

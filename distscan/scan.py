@@ -56,6 +56,8 @@ def scan(
         Whether to scan from the last element to the first.
     dtype
         The type that accumulates and results; None chooses as the ufunc's ``accumulate`` does.
+        float16 and bfloat16 accumulate in float32, and on CPUs sums of float32 in float64; each
+        result is rounded once.
     out
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
         After an exception its elements are undefined.
@@ -67,8 +69,9 @@ def scan(
     strategy
         "scan-add": scan, exchange, add. "reduce-scan": reduce, exchange, seeded scan, which moves
         a quarter less memory. "single-pass": one scan, for one rank. "auto" takes the last for
-        one rank, else "reduce-scan" on GPUs and for segments, and "scan-add" on CPUs. Axes that
-        need no exchange are always "single-pass".
+        one rank, else "reduce-scan" on GPUs, for segments and for what accumulates in another type
+        than the result's, where "scan-add" needs a buffer as large as the shard; and "scan-add" on
+        CPUs. Axes that need no exchange are always "single-pass".
 
     Returns
     -------

@@ -11,8 +11,8 @@ A sum's error grows with the roundings that a prefix goes through one after the 
 Accuracy and Stability of Numerical Algorithms, 2002, section 4.2). In a cumsum that adds element to
 element these are as many as the elements before it. distscan scans tiles, adds up their totals in a
 fixed order, then those of ranks: a prefix goes through the roundings of one tile, of the totals
-before it, and of the ranks. PyTorch adds in float64 on a CPU and rounds each prefix once; so does
-distscan, on GPUs too, with dtype=np.float64 and a float32 out.
+before it, and of the ranks. On a CPU both distscan and PyTorch add in float64 and round each prefix
+once; on GPUs distscan does with dtype=np.float64 and a float32 out.
 """
 
 import argparse

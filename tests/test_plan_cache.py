@@ -76,7 +76,7 @@ def test_few_plans_are_kept(made):
 
 def test_one_buffer_as_large_as_a_shard_is_kept(made, xp, comm):
     """That of scan-add, where the running value is wider than the result."""
-    halves, floats = xp.ones(64, "e"), xp.ones(64, "f")
+    halves, floats = xp.ones(64, "e"), xp.ones(64, "d")
     for x, kept, calls in (
         (floats, 1, 1),
         (halves, 1, 2),  # forgets the others

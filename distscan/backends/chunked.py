@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..operators import Operator
+from ..operators import Combine, Operator
 from ..shards import chunks
 
 # Elements scanned before the running total is combined into them: few enough to be in cache still
 # and to keep chains of roundings short. 2^25 float32 on a core: 8192 343 ms, 4096 456, 16384 327.
 CHUNK = 8192
 _WIDTH = 1024  # columns of a chunk: whole cache lines, and enough for one NumPy call
+_HALVES = 4096  # elements from which on sums of two halves at a time are faster
 _FEW = 16  # steps along n, or columns, up to which a call for each is faster than one for all
 
 Part = tuple[slice, slice, slice]
@@ -30,11 +31,17 @@ def parts(shape: tuple[int, int, int]) -> Iterator[Iterator[Part]]:
             yield ((rows, slice(low, high), columns) for low, high in chunks(0, n, length))
 
 
+def combine_of(op: Operator) -> Combine:
+    """Return ``op.combine``, where overflow is silent already."""
+    return op.numpy if op.is_ufunc else op.combine
+
+
 def before(carry: NDArray[Any] | None, part: Part) -> NDArray[Any] | None:
     """Return what comes before a strip, of a carry that is 0-d or [inner]; it broadcasts."""
     return carry if carry is None or carry.ndim == 0 else carry[part[2]]
 
 
+@np.errstate(all="ignore")  # once: to enter it for every chunk takes a tenth of the time
 def scan(
     op: Operator,
     x: NDArray[Any],
@@ -49,24 +56,29 @@ def scan(
     Elements are combined in type ``acc``. Of an exclusive scan without a carry, the first element
     of ``out`` is left as it was.
     """
-    totals = np.empty(x.shape[2], acc)
+    totals, combine = np.empty(x.shape[2], acc), combine_of(op)
+    direct = acc == out.dtype and not exclusive
+    spare = np.empty(0 if direct else min(x.size, CHUNK), acc)
+    pairs = None if direct else _pairs(op, x, acc)
     for strip in parts(x.shape):
         last = None
         for part in strip:
             if last is None:
                 last = before(carry, part)
             target = out[part]
-            direct = acc == out.dtype and not exclusive
-            piece = target if direct else np.empty(target.shape, acc)
-            accumulate(op, x[part], piece)
+            piece = target if direct else spare[: target.size].reshape(target.shape)
+            if pairs is not None and piece.size >= _HALVES:
+                _sums(x[part][0, :, 0], piece[0, :, 0], pairs)
+            else:
+                accumulate(op, x[part], piece)
             if last is not None:
-                op.combine(last, piece, out=piece)
+                combine(last, piece, out=piece)
             if exclusive:
                 if last is not None:
-                    store(last, target[:, :1])
-                store(piece[:, :-1], target[:, 1:])
+                    target[:, :1] = last
+                target[:, 1:] = piece[:, :-1]
             elif not direct:
-                store(piece, target)
+                target[...] = piece
             last = piece[:, -1:].copy()
             totals[part[2]] = last[-1, 0]
     return totals
@@ -78,14 +90,15 @@ def store(piece: NDArray[Any], out: NDArray[Any]) -> None:
         out[...] = piece
 
 
+@np.errstate(all="ignore")
 def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
     """Combine ``x`` [1, n, inner] along n, in type ``acc``: [inner]."""
-    totals = np.empty(x.shape[2], acc)
+    totals, combine = np.empty(x.shape[2], acc), combine_of(op)
     for strip in parts(x.shape):
         total: Any = None
         for part in strip:
             chunk = _reduce(op, x[part][0], acc)
-            total = chunk if total is None else op.combine(total, chunk)
+            total = chunk if total is None else combine(total, chunk)
             columns = part[2]
         totals[columns] = total
     return totals
@@ -95,11 +108,10 @@ def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
     """Combine one chunk [n, inner]: x[0] op ... op x[-1], in type ``acc``."""
     if op.is_ufunc:
         ufunc: Any = op.numpy
-        with np.errstate(all="ignore"):
-            # Behind the first element, not behind 0.0, which would make a sum of -0.0 into 0.0.
-            if x.shape[1] > _FEW:
-                return ufunc.reduce(x, 0, acc, initial=None)
-            return np.array([ufunc.reduce(column, 0, acc, initial=None) for column in x.T], acc)
+        # Behind the first element, not behind 0.0, which would make a sum of -0.0 into 0.0.
+        if x.shape[1] > _FEW:
+            return ufunc.reduce(x, 0, acc, initial=None)
+        return np.array([ufunc.reduce(column, 0, acc, initial=None) for column in x.T], acc)
     # Any vectorised function: neighbours in pairs, an odd last one waits.
     x = x.astype(acc)
     while len(x) > 1:
@@ -109,20 +121,41 @@ def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
 
 
 def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
-    """Scan one chunk [outer, n, inner] along n, in the type of ``out``."""
-    n, combine = out.shape[1], op.numpy if op.is_ufunc else op.combine
+    """Scan one chunk [outer, n, inner] along n, in the type of ``out``; overflow is not silent."""
+    n, combine = out.shape[1], combine_of(op)
     wide = n <= _FEW or out.shape[2] >= _WIDTH // 4
-    with np.errstate(all="ignore"):
-        if op.is_ufunc and not wide:
-            op.numpy.accumulate(x, 1, out.dtype, out)  # type: ignore[attr-defined]
-            return
-        out[...] = x
-        if wide:
-            for i in range(1, n):
-                combine(out[:, i - 1], out[:, i], out=out[:, i])
-            return
+    if op.is_ufunc and not wide:
+        op.numpy.accumulate(x, 1, out.dtype, out)  # type: ignore[attr-defined]
+        return
+    out[...] = x
+    if wide:
+        for i in range(1, n):
+            combine(out[:, i - 1], out[:, i], out=out[:, i])
+        return
     # Any vectorised function: log-step doubling (Hillis and Steele, 1986).
     step = 1
     while step < n:
         out[:, step:] = op.combine(out[:, :-step], out[:, step:])
         step *= 2
+
+
+def _pairs(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any] | None:
+    """Allocate what ``_sums`` needs for chunks of ``x``, None where it is not for them."""
+    real = x.dtype.kind != "c" and acc == np.float64
+    if op.numpy is not np.add or not real or x.shape != (1, x.size, 1):
+        return None
+    return np.empty((CHUNK + 1) // 2, np.complex128)
+
+
+def _sums(x: NDArray[Any], out: NDArray[Any], pairs: NDArray[Any]) -> None:
+    """Sum one chunk [n] of real numbers in float64: two halves at a time, as complex numbers.
+
+    Each addition of a running sum waits for the one before it, whether it is of one or two numbers.
+    """
+    half = -(-x.size // 2)
+    pairs = pairs[:half]
+    pairs.imag[-1] = 0  # where n is odd
+    pairs.real, pairs.imag[: x.size - half] = x[:half], x[half:]
+    np.add.accumulate(pairs, out=pairs)
+    out[:half] = pairs.real
+    np.add(out[half - 1], pairs.imag[: x.size - half], out=out[half:])

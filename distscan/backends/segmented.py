@@ -12,6 +12,7 @@ from .chunked import CHUNK, accumulate, store
 _FEW = 32  # segments in a chunk up to which a call for each is faster than tables
 
 
+@np.errstate(all="ignore")
 def scan(
     op: Operator,
     x: NDArray[Any],

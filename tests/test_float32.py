@@ -1,0 +1,207 @@
+"""Sums of float32: CPUs accumulate in float64 and round once."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import reference
+from conftest import two_cuts
+
+import distscan
+from distscan import dtypes, exchange, local, operators
+from distscan.agree import Agreement
+from distscan.backends import chunked, cpu
+from distscan.forms import Total
+from distscan.scan import run
+
+SUM = operators.BUILTIN["sum"]
+FORMS = [
+    {},
+    {"exclusive": True},
+    {"reverse": True},
+    {"initial": 2**30 + 1},  # which float32 cannot hold
+    {"exclusive": True, "initial": 2**30 + 1, "reverse": True},
+]
+
+
+def drawn(rng, shape):
+    """Numbers whose sums float64 holds exactly and float32 does not."""
+    return rng.integers(-(2**23), 2**23, shape).astype("f")
+
+
+def rounded(x, *, axis=None, **form):
+    """The exact sums, rounded once."""
+    return reference.scan(np.add, x, axis=axis, acc=np.dtype("d"), identity=0, **form).astype("f")
+
+
+@two_cuts
+@pytest.mark.parametrize("draw", ["signed", "uniform"])
+def test_each_prefix_is_rounded_once(draw, strategy, cut, rng):
+    x = drawn(rng, 1 << 20) if draw == "signed" else rng.random(1 << 20, np.float32)
+    exact = np.cumsum(x, dtype="d")  # also of the uniform ones: multiples of 2**-24
+    assert (np.cumsum(x) != exact.astype("f")).mean() > 0.3
+    mine = cut(x.size)
+    y = distscan.scan(x[mine], strategy=strategy)
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(y, exact.astype("f")[mine])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@two_cuts
+def test_forms(form, strategy, cut, rng):
+    x = drawn(rng, 20011)
+    mine, want = cut(x.size), rounded(x, **form)
+    for dtype in (None, np.float32):
+        y = distscan.scan(x[mine], dtype=dtype, strategy=strategy, **form)
+        np.testing.assert_array_equal(y, want[mine])
+    y = x[mine].copy()
+    assert distscan.cumsum(y, out=y, strategy=strategy, **form) is y
+    np.testing.assert_array_equal(y, want[mine])
+    plan = distscan.Plan(None, y.shape, x.dtype, strategy=strategy, backend="cpu", **form)
+    assert (plan.types.acc, plan.types.out) == (np.float64, np.float32)
+    np.testing.assert_array_equal(plan(x[mine]), want[mine])
+    plan.start(x[mine])
+    np.testing.assert_array_equal(plan.wait(), want[mine])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@two_cuts
+def test_segments(form, cut, rng):
+    x, heads = drawn(rng, 20011), rng.random(20011) < 3e-4
+    mine, want = cut(x.size), rounded(x, heads=heads, **form)
+    y = distscan.scan(x[mine], segments=heads[mine], **form)
+    np.testing.assert_array_equal(y, want[mine])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(2003, 3), (300, 300)])
+@two_cuts
+def test_axes(shape, axis, form, cut, rng):
+    x = drawn(rng, shape)
+    mine, want = cut(shape[0]), rounded(x, axis=axis, **form)
+    np.testing.assert_array_equal(distscan.scan(x[mine], axis=axis, **form), want[mine])
+
+
+def test_out_of_float32_and_back(strategy, cut):
+    """As float16 from float32: infinite only where the sum itself is out of the range."""
+    x = np.array([3e38, 3e38, -3e38, -3e38, 2e38], "f")
+    mine = cut(5)
+    y = distscan.scan(x[mine], strategy=strategy)
+    want = np.cumsum(x, dtype="d")
+    want[1] = np.inf
+    np.testing.assert_array_equal(y, want.astype("f")[mine])
+
+
+def test_corners(strategy, cut):
+    mine = cut(300)
+    x = np.full(300, -0.0, "f")
+    assert np.signbit(distscan.scan(x[mine], strategy=strategy)).all()
+    x[[100, 200]] = [np.inf, -np.inf]
+    with np.errstate(invalid="ignore"):
+        want = np.cumsum(x)[mine]
+    y = distscan.scan(x[mine], strategy=strategy)
+    np.testing.assert_array_equal(y, want)
+    np.testing.assert_array_equal(np.signbit(y[:1]), np.signbit(want[:1]))
+
+
+# ---- what is wide, and what is not ---------------------------------------------------------
+
+
+def test_types():
+    def acc(op, *types):
+        return dtypes.resolve(op, *types, wide=True).acc
+
+    for op, operator in operators.BUILTIN.items():
+        if not op.startswith(("bitwise", "logical")):
+            assert acc(operator, "f") == ("d" if op == "sum" else "f")
+            assert dtypes.resolve(operator, "f").acc == "f"
+    assert acc(SUM, "F") == "F"
+    assert acc(SUM, "e") == "f"
+    assert acc(SUM, "l", "f") == "d"
+    assert acc(SUM, "l", None, "f") == "d"
+    assert acc(SUM, "f", "f", "d") == "d"
+    assert acc(SUM, "f", "e", "f") == "f"
+    assert acc(SUM, "b") == np.cumsum(np.zeros(0, "b")).dtype
+    assert acc(distscan.Operator("plus", np.add), "f") == "f"
+    assert dtypes.resolve(SUM, "f", wide=True).out == "f"
+
+
+def test_no_buffer_by_default(comm, cut, rng):
+    strategies = {
+        code: distscan.Plan(None, 9, code, backend="cpu").strategy for code in ("f", "d", "e")
+    }
+    several = {"f": "reduce-scan", "d": "scan-add", "e": "reduce-scan"}
+    assert strategies == (several if comm.size > 1 else dict.fromkeys("fde", "single-pass"))
+
+
+# ---- ranks whose running value is narrower, as on GPUs -------------------------------------
+
+
+@pytest.fixture
+def narrow(comm, monkeypatch):
+    """This rank's GPU, or None: every second rank has one, whose steps NumPy does."""
+
+    def steps(kind):
+        def make(op, types, n, form, textbook):
+            assert types.acc == types.out
+            return kind(op, types, n, form)
+
+        return make
+
+    kinds = {kind.__name__: steps(kind) for kind in (cpu.ScanAdd, cpu.ReduceScan, cpu.SinglePass)}
+    fake = SimpleNamespace(**kinds)
+    monkeypatch.setitem(sys.modules, "distscan.backends.cuda", fake)
+    monkeypatch.setattr("distscan.backends.cuda", fake, raising=False)
+    return 0 if comm.rank % 2 else None
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_with_narrower_ranks(form, narrow, comm, cut, rng):
+    """They agree; totals meet in float64, so that on CPUs every result is right to the last bit."""
+    x = drawn(rng, 20011)
+    mine = cut(x.size)
+    for low, high in comm.allgather((mine.start, mine.stop))[1::2]:
+        x[low:high] = np.rint(x[low:high] * 2.0**-18)  # whose sums float32 holds
+    exact = reference.scan(np.add, x, acc=np.dtype("d"), identity=0, **form)
+    given = dict(form, ranks=comm.size, strategy="reduce-scan")
+    given["initial"] = local.initial_bytes(form.get("initial"), SUM, x.dtype)
+    plan = local.make((mine.stop - mine.start,), x.dtype, narrow, SUM, **given)
+    assert plan.types.acc == ("d" if narrow is None else "f")
+    assert len(set(comm.allgather(plan.terms.key))) == 1
+    y = np.zeros_like(x[mine])
+    run(comm, plan, x[mine], y, lambda: None)
+    if narrow is None:
+        np.testing.assert_array_equal(y, exact.astype("f")[mine])
+    else:
+        longest = 2 + min(len(y), chunked.CHUNK)  # chain of roundings
+        assert (np.abs(y - exact[mine]) <= longest * 2.0**-24 * np.abs(exact).max()).all()
+
+
+def test_rows_with_narrower_ranks(narrow, comm):
+    """Rows of totals are exchanged as each rank has them: CPUs and GPUs do not agree on a type."""
+    plan = local.make((9, 5), np.dtype("f"), narrow, SUM, axis=0, ranks=comm.size)
+    with Agreement(comm) as agreement:
+        agreement.same = plan.terms
+    if comm.size == 1:
+        agreement.settle()
+    else:
+        with pytest.raises(distscan.DisagreementError, match="the dtype of totals"):
+            agreement.settle()
+
+
+@pytest.mark.parametrize("op", [SUM, distscan.Operator("plus", np.add)], ids=lambda op: op.name)
+def test_offsets_of_narrower_ranks(op, comm):
+    """They are rounded, or infinite, without a warning; whoever combines them."""
+    exscan = exchange.Exscan(op, np.dtype("d"), seeds=np.dtype("f"))
+    for value in (2.0**30 + 1, 3e38):
+        total = np.array(value)
+        with np.errstate(all="raise"):
+            offset = exscan(comm, Total(total))
+        if comm.rank:
+            with np.errstate(over="ignore"):
+                want = (comm.rank * total).astype("f")
+            assert offset.dtype == "f"
+            np.testing.assert_array_equal(offset, want)
+    assert offset is None or comm.rank < 2 or np.isinf(offset)
