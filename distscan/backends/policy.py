@@ -148,7 +148,7 @@ def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePo
     long = op.numpy is np.logaddexp and types.acc.itemsize > 4
     blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
     few = types.acc.names or (form.segmented and arch not in _SHARED)
-    if types.x.itemsize == 1 and widening == 4 and not few and arch in _SHARED:
+    if types.x.itemsize == 1 and widening == 4 and arch in _SHARED and not form.segmented:
         return ReducePolicy(threads=512, rows=8, blocks=2)
     return ReducePolicy(threads=256, rows=4, blocks=2 if few else blocks)
 
