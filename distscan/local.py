@@ -84,8 +84,10 @@ def make(
     first = _first(op, wide, initial, exclusive=exclusive)
     axis = _axis(axis, len(shape))
     seen = _seen(shape, axis)
+    agreed_shape, agreed_axis = turned or (shape, axis)
     # CPUs and GPUs may work together: all exchange totals in one type. Rows stay as they are.
-    totals = wide if seen[2] == 1 else types.acc
+    rows = agreed_axis == 0 and math.prod(agreed_shape[1:]) != 1
+    totals = types.acc if rows else wide
     form = Form(
         exclusive=exclusive,
         reverse=reverse,
@@ -121,7 +123,6 @@ def make(
         "reduce-scan": backend.ReduceScan,
         "single-pass": backend.SinglePass,
     }[strategy]
-    agreed_shape, agreed_axis = turned or (shape, axis)
     terms = Terms(
         {
             "op": op.name,

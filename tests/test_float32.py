@@ -179,6 +179,17 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
         assert (np.abs(y - exact[mine]) <= longest * 2.0**-24 * np.abs(exact).max()).all()
 
 
+@pytest.mark.parametrize("gpu", [None, 0])
+@pytest.mark.parametrize("beyond", [(), (1,), (3,), (3, 4), (0, 3)])
+def test_shards_of_any_length_agree(beyond, gpu, narrow, comm):
+    for axis in (None, *range(len(beyond) + 1)):
+        keys = {
+            local.make((n, *beyond), np.dtype("f"), gpu, SUM, axis=axis, ranks=comm.size).terms.key
+            for n in (0, 1, 2, 7)
+        }
+        assert len(keys) == 1
+
+
 def test_rows_with_narrower_ranks(narrow, comm):
     """Rows of totals are exchanged as each rank has them: CPUs and GPUs do not agree on a type."""
     plan = local.make((9, 5), np.dtype("f"), narrow, SUM, axis=0, ranks=comm.size)

@@ -6,9 +6,11 @@ from itertools import product
 import numpy as np
 import pytest
 from data import CODES, OPS, exact
+from mpi4py import MPI
 from test_gpu_edges import Placed, parts
 from test_order import COMPOSE, HALVES, NIBBLES, maps
 
+import distscan
 from distscan import dtypes, operators
 from distscan.forms import Form
 from distscan.operators import Operator
@@ -240,6 +242,19 @@ def test_totals_and_offsets(case, inner, cp, rng):
             offset = total.copy()
             if behind is not None:
                 offset = op.combine(np.broadcast_to(behind, offset.shape), offset)
+
+
+def test_one_function_with_more_and_less_shared_memory(cp, rng):
+    """A later plan that takes less leaves an earlier one as much as it needs."""
+    plans = {}
+    for inner in (36, 20):  # the longer rows of one and the same kernel come first
+        plans[inner] = distscan.Plan(MPI.COMM_SELF, (999, inner), "f", axis=0, backend="cuda")
+    kernels = [plan._local._scan._kernel for plan in plans.values()]
+    assert kernels[0]._function is kernels[1]._function
+    assert kernels[0]._block > kernels[1]._block
+    for inner, plan in plans.items():
+        x = rng.integers(-9, 9, (999, inner)).astype("f")
+        np.testing.assert_array_equal(plan(cp.asarray(x)).get(), np.cumsum(x, 0))
 
 
 def test_no_rows(cp):

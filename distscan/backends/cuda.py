@@ -163,6 +163,7 @@ class ReduceScan(_Steps):
             if form.inner > 1
             else HostTotal(launches.flagged(acc) if form.segmented else acc)
         )
+        self._coming: _OnItsWay | None = None
         self._waiting = 0  # the number of the launch that waits for the offset, or 0
         self._too_late = 0  # in a row
 
@@ -182,7 +183,8 @@ class ReduceScan(_Steps):
         ahead = soon and self._scan.waits and self._too_late < _TOO_LATE
         self._waiting = self._scan.launch_ahead() if ahead else 0
         if self._waiting and not self.form.segmented:
-            return Total(_OnItsWay(self._total, launch, self.types.acc))
+            self._coming = _OnItsWay(self._total, launch, self.types.acc)
+            return Total(self._coming)
         total = self._total.wait(launch)
         if total is self._total:  # a long row, still on its way
             return Total(total)
@@ -194,6 +196,9 @@ class ReduceScan(_Steps):
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``: None, an array, or a long row."""
         if self.n == 0:
             return
+        if self._coming is not None and not self._coming.read:
+            self._coming[...]  # the scan of the call before, which has its mail, ends before that
+        self._coming = None
         offset = self._behind(offset)
         if isinstance(offset, np.ndarray) and offset.ndim > 0:
             self._total[:] = offset
@@ -216,9 +221,12 @@ class _OnItsWay:
 
     def __init__(self, total: HostTotal, launch: int, dtype: np.dtype[Any]) -> None:
         self._total, self._launch, self._dtype = total, launch, dtype
+        self.read = False
 
     def __getitem__(self, _: Any) -> NDArray[Any]:
-        return self._total.wait(self._launch).astype(self._dtype)
+        value = self._total.wait(self._launch).astype(self._dtype)
+        self.read = True
+        return value
 
 
 def _make_scan(

@@ -133,7 +133,8 @@ class Kernel:
         check_device(device)
         self._function = _load(entry, tuple(given.items()), device.compute_capability, device.id)
         self._block = threads, 1, 1, shared
-        if shared:
+        # Of a function that kernels share, which need not have the same room: never less.
+        if shared > driver.funcGetAttribute(_MAX_DYNAMIC_SHARED, self._function.ptr):
             driver.funcSetAttribute(self._function.ptr, _MAX_DYNAMIC_SHARED, shared)
         # The driver copies the arguments at each launch; all words are written in place.
         self.memory: NDArray[np.uint64] = np.zeros(sum(sizes), np.uint64)
