@@ -344,6 +344,40 @@ def test_a_function_never_gets_less_shared_memory(monkeypatch):
     assert most == [40000, 200000, 210000]
 
 
+@pytest.mark.parametrize("read", [False, True], ids=["unread", "read"])
+def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
+    """The call before has ended by then, and with it the scan whose mail it was."""
+    done = []
+    monkeypatch.setattr(cuda, "cupy", MagicMock())
+    steps = cuda.ReduceScan.__new__(cuda.ReduceScan)
+    steps.types, steps.n, steps.form, steps._stream = (
+        dtypes.Types(*[np.dtype("f")] * 3),
+        5,
+        PLAIN,
+        None,
+    )
+    steps._held, steps._coming, steps._waiting, steps._too_late = None, None, 0, 0
+    steps._reduce = lambda *_: done.append("reduce") or 3
+    steps._total = SimpleNamespace(
+        pointer=0, wait=lambda launch: done.append(("wait", launch)) or np.ones((), "f")
+    )
+    steps._scan = SimpleNamespace(
+        waits=True,
+        prepare=lambda *_: done.append("prepare"),
+        launch_ahead=lambda: done.append("launch") or 7,
+        mail=SimpleNamespace(send=lambda launch, offset: done.append(("send", launch)) or True),
+    )
+    x = MagicMock()
+    x.data.ptr, x.dtype.alignment = 64, 4
+    for _ in range(2):
+        total = steps.total(x, x, soon=True)
+        if read:
+            assert total.value[...] == 1
+        steps.seed(x, x, None)
+        assert done == ["reduce", "prepare", "launch", ("wait", 3), ("send", 7)]
+        done.clear()
+
+
 def test_no_cache_is_no_fault(tmp_path, monkeypatch):
     """No home, a full disk, a file system without locks: compiled all the same, and at once."""
     monkeypatch.delenv("DISTSCAN_CACHE_DIR", raising=False)

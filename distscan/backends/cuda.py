@@ -49,7 +49,7 @@ def synchronize() -> None:
 
 
 class _Steps:
-    """What the strategies share. ``total`` waits for the shard's total, ``seed`` for nothing.
+    """What the strategies share. One of ``total`` and ``seed`` waits for the shard's total.
 
     The GPU that is current when the steps are made must be current when they are used. Work is
     ordered on the current stream; where that changes, the earlier stream is waited for, since the
