@@ -81,7 +81,7 @@ def _scan(task: Task) -> list[Call]:
 
 
 def _scan_add_moved(case: Case) -> int:
-    """The scan writes the accumulating type, the add reads it back."""
+    """The scan writes the accumulating type, as GPUs have it, and the add reads it back."""
     acc = 4 if case.out == np.float16 else case.out.itemsize
     return case.x.itemsize + 2 * acc + case.out.itemsize
 
