@@ -330,18 +330,16 @@ def test_one_process_compiles_and_the_others_read(tmp_path, monkeypatch):
 
 def test_a_function_never_gets_less_shared_memory(monkeypatch):
     """Kernels of one function may need different sizes of it, whichever is made first."""
-    most, function = [40000], SimpleNamespace(ptr=7)
+    most, function = [], SimpleNamespace(ptr=7)
+    monkeypatch.setattr(kernel, "_MOST_SHARED", {})
     monkeypatch.setattr(kernel, "_load", lambda *_: function)
     monkeypatch.setattr(kernel, "check_device", lambda _: None)
     monkeypatch.setattr(kernel, "cupy", MagicMock())
-    driver = SimpleNamespace(
-        funcGetAttribute=lambda attribute, f: most[-1],
-        funcSetAttribute=lambda f, attribute, value: most.append(value),
-    )
+    driver = SimpleNamespace(funcSetAttribute=lambda f, attribute, value: most.append(value))
     monkeypatch.setattr(kernel, "driver", driver)
     for shared in (0, 30000, 200000, 100000, 210000):
         kernel.Kernel("columns", {}, [1], 512, shared)
-    assert most == [40000, 200000, 210000]
+    assert most == [30000, 200000, 200000, 210000]
 
 
 @pytest.mark.parametrize("read", [False, True], ids=["unread", "read"])

@@ -114,6 +114,10 @@ def _partial(op: Operator, types: Types) -> str:
     return type_name(types.acc)
 
 
+# The dynamic shared memory that kernels of each function take at most, in bytes.
+_MOST_SHARED: dict[int, int] = {}
+
+
 class Kernel:
     """A kernel on the current GPU, launched on its current stream without an allocation."""
 
@@ -133,9 +137,12 @@ class Kernel:
         check_device(device)
         self._function = _load(entry, tuple(given.items()), device.compute_capability, device.id)
         self._block = threads, 1, 1, shared
-        # Of a function that kernels share, which need not have the same room: never less.
-        if shared > driver.funcGetAttribute(_MAX_DYNAMIC_SHARED, self._function.ptr):
-            driver.funcSetAttribute(self._function.ptr, _MAX_DYNAMIC_SHARED, shared)
+        if shared:
+            # Kernels that share a function may take more and less of it.
+            most = _MOST_SHARED[self._function.ptr] = max(
+                shared, _MOST_SHARED.get(self._function.ptr, 0)
+            )
+            driver.funcSetAttribute(self._function.ptr, _MAX_DYNAMIC_SHARED, most)
         # The driver copies the arguments at each launch; all words are written in place.
         self.memory: NDArray[np.uint64] = np.zeros(sum(sizes), np.uint64)
         self.words = self.memory.data
