@@ -148,7 +148,7 @@ class Exscan:
         self._fault: BaseException | None = None
         self._total: Total | None = None
         self._offset: Any = None
-        self._seed = None if seeds in (None, dtype) else np.zeros((), seeds)
+        self._seed = None if seeds is None or seeds == dtype else np.zeros((), seeds)
         edge = None if self._builtin else edges or np.dtype(np.bool_)
         row = pieces(form.inner, dtype)
         self._messages: list[_Message] = []
@@ -256,8 +256,8 @@ class Exscan:
             if message.part is None:
                 self._offset = message.offset
                 if self._seed is not None:
-                    with np.errstate(over="ignore"):
-                        self._seed[...] = message.offset
+                    # As C rounds: at once, and infinite without a warning.
+                    self._seed.reshape(1).data[0] = message.offset.item()
                     self._offset = self._seed
             elif self._total is not None:
                 self._offset = self._total.value
