@@ -21,14 +21,11 @@ class Terms(dict[str, object]):
         return zlib.crc32(repr(self.texts()).encode()) if self else 0
 
 
-_NO_TERMS = Terms()
-
-
 class Agreement:
     """A local step of every rank, after which every rank goes on, or every rank raises.
 
     All ranks raise the same exception, whose message names the ranks and the fault. What the step
-    puts into ``same`` must be the same on every rank. It costs one ``MPI_Allreduce``, in
+    sets ``same`` to must be the same on every rank. It costs one ``MPI_Allreduce``, in
     ``settle``; what is done between the step's end and that must not be seen outside, and must not
     raise. A rank at fault has nothing to do in between: there, the step's end settles.
 
@@ -42,7 +39,8 @@ class Agreement:
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.comm, self.same = comm, _NO_TERMS
+        self.comm = comm
+        self.same: Terms | None = None
 
     def __enter__(self) -> "Agreement":
         return self
@@ -58,7 +56,7 @@ class Agreement:
             self._settle(None)
 
     def _settle(self, fault: BaseException | None) -> None:
-        key = self.same.key
+        key = self.same.key if self.same else 0
         worked, low, high = minimum(self.comm, array("q", (fault is None, key, -key)))
         if worked and low == -high:
             return
@@ -69,7 +67,7 @@ class Agreement:
             kind = next(found[0] for found in faults if found)
             messages = [found and found[1] for found in faults]
             raise everywhere(kind(_by_rank(messages))) from fault
-        everyone = self.comm.allgather(self.same.texts())
+        everyone = self.comm.allgather(self.same.texts() if self.same else {})
         for name in everyone[0]:
             values = [other.get(name) for other in everyone]
             if len(set(values)) > 1:

@@ -147,6 +147,7 @@ class Exscan:
         self._builtin = self._mpi_op != MPI.OP_NULL
         self._fault: BaseException | None = None
         self._total: Total | None = None
+        self._given = False  # whether a message has taken something from the total
         self._offset: Any = None
         self._seed = None if seeds is None or seeds == dtype else np.zeros((), seeds)
         edge = None if self._builtin else edges or np.dtype(np.bool_)
@@ -200,6 +201,7 @@ class Exscan:
 
     def _begin(self, comm: Comm, total: Total | None) -> Comm:
         comm, self._total, self._offset = self._ordered(comm), total, None
+        self._given = False
         if not self._builtin:
             # Freed after each exchange: an MPI process has room for 32 of them.
             self._mpi_op = MPI.Op.Create(self._combine, commute=False)
@@ -230,13 +232,15 @@ class Exscan:
             if total is None:
                 message.total[...] = self._op.identity(message.total.dtype)
         else:
-            broken = self._fault is not None
+            # Whose total cannot be read has given nothing: as if its shard were empty.
+            broken = self._fault is not None and self._given
             present = _ABSENT if total is None else _HEAD if total.head else _PRESENT
             message.sent["state"] = _BROKEN if broken else present
             if edges is not None:
                 message.sent["enters"], message.sent["leaves"] = edges
         if total is not None:
             message.total[...] = total.value[... if message.part is None else message.part]
+            self._given = True
 
     def _unpack(self, message: "_Message", comm: Comm) -> None:
         """Take from a message what comes before this rank's shard."""

@@ -190,7 +190,8 @@ class _Part:
         total, acc = self._last["out"], self.steps.types.acc
         if self.steps.form.exclusive:
             total = self.steps.op.combine(total.astype(acc), self._last["x"].astype(acc))
-        return total.item()
+        with np.errstate(all="ignore"):
+            return total.astype(self.steps.types.out).item()
 
     def nothing(self) -> Any:
         """Return what no elements come to; NumPy has 0 for sum, 1 for prod, none for max."""

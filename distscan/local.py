@@ -85,7 +85,8 @@ def make(
     axis = _axis(axis, len(shape))
     seen = _seen(shape, axis)
     agreed_shape, agreed_axis = turned or (shape, axis)
-    # CPUs and GPUs may work together: all exchange totals in one type. Rows stay as they are.
+    # Ranks on CPUs and on GPUs exchange single totals in one type. Rows are not widened, and ranks
+    # whose types differ refuse to scan together.
     rows = agreed_axis == 0 and math.prod(agreed_shape[1:]) != 1
     totals = types.acc if rows else wide
     form = Form(

@@ -50,8 +50,8 @@ def scan(
         Whether each result leaves out its own element: it begins with ``initial``, or with the
         operator's identity.
     initial
-        One value that comes before the first element. It is converted to the accumulating type and
-        must be the same on every rank.
+        One value that comes before the first element. It is converted to the type that accumulates
+        on CPUs, and must be the same on every rank.
     reverse
         Whether to scan from the last element to the first.
     dtype
@@ -105,6 +105,9 @@ def scan(
     >>> import distscan
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
+
+    Ranks on CPUs and ranks on GPUs may scan together, but for sums of float32 along axis 0 of N-d
+    arrays, whose rows of totals are of two types.
 
     Floats are grouped otherwise than in a loop, always in the same way: they round otherwise, and
     where a part alone leaves the range of the type, what comes behind it is infinite or NaN.
@@ -187,8 +190,8 @@ def run(
     """Scan ``x`` into ``out``, as ``plan`` sees them; return the seconds of steps 1 and 2.
 
     ``before_exchange`` is called on every rank behind step 1; it raises on all of them or on none.
-    With ``soon`` it should take no time: a GPU may be still finding its total, or waits already for
-    what comes before it.
+    With ``soon`` it should take no time: a GPU may be still finding its total, which then counts as
+    step 2, or waits already for what comes before it.
     """
     begin = perf_counter()
     fault: BaseException | None = None

@@ -135,9 +135,21 @@ def test_a_total_that_never_comes(who, op, comm, monkeypatch):
         pytest.skip("one rank reads no total")
     if comm.rank == {"first": 0, "last": comm.size - 1}[who]:
         monkeypatch.setattr(cpu.ReduceScan, "total", lambda *_, **__: Total(Lost()))
-    text = everywhere(comm, KernelError, "without its word",
-                      lambda: distscan.scan(np.zeros(8), op, strategy="reduce-scan"))  # fmt: skip
-    assert text.startswith({"first": "rank 0: ", "last": f"rank {comm.size - 1}: "}[who])
+    lost = {"first": 0, "last": comm.size - 1}[who]
+    for reverse in (False, True):
+        text = everywhere(comm, KernelError, "without its word",
+                          lambda r=reverse: distscan.scan(np.zeros(8), op, reverse=r,
+                                                          strategy="reduce-scan"))  # fmt: skip
+        assert text.startswith(f"rank {lost}: ")
+    # A plan's call raises there alone; for the others the shard is empty.
+    plan = distscan.Plan(comm, 8, "d", op, strategy="reduce-scan", backend="cpu")
+    if comm.rank == lost:
+        with pytest.raises(KernelError, match="without its word"):
+            plan(np.ones(8))
+    else:
+        earlier = sum(rank != lost for rank in range(comm.rank))
+        want = 8 * earlier + np.arange(1, 9) if op == "sum" else np.ones(8)
+        np.testing.assert_array_equal(plan(np.ones(8)), want)
 
 
 def test_operator_that_fails(comm):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference
 from conftest import two_cuts
+from mpi4py import MPI
 
 import distscan
 from distscan import dtypes, exchange, local, operators
@@ -128,7 +129,15 @@ def test_types():
     assert dtypes.resolve(SUM, "f", wide=True).out == "f"
 
 
-def test_no_buffer_by_default(comm, cut, rng):
+def test_float64_is_as_it_was(rng):
+    """An exclusive scan is the inclusive one, moved, to the last bit."""
+    x = rng.random(20000)
+    y = distscan.scan(x, comm=MPI.COMM_SELF)
+    z = distscan.scan(x, comm=MPI.COMM_SELF, exclusive=True)
+    np.testing.assert_array_equal(z[1:], y[:-1])
+
+
+def test_no_buffer_by_default(comm):
     strategies = {
         code: distscan.Plan(None, 9, code, backend="cpu").strategy for code in ("f", "d", "e")
     }

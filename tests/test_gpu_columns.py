@@ -163,7 +163,7 @@ def test_order(inner, k, op, codes, cp, rng):
     """Operands may not be exchanged: in slices, warps, tiles, groups of tiles."""
     op, types = typed(op, *codes)
     height = height_of(types, op, inner)
-    shapes = [(1, 3 * height + 1), (5, height // 2 + 3), (1, min(90 * height, 20000))]
+    shapes = [(1, 3 * height + 1), (5, height // 2 + 3), (1, min(20 * height, 150_000))]
     for outer, n in [*shapes, (120_000 // inner, 19)]:
         if outer * n * inner > MOST:
             continue

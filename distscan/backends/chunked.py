@@ -59,7 +59,7 @@ def scan(
     totals, combine = np.empty(x.shape[2], acc), combine_of(op)
     direct = acc == out.dtype and not exclusive
     spare = np.empty(0 if direct else min(x.size, CHUNK), acc)
-    pairs = None if direct else _pairs(op, x, acc)
+    pairs = None if acc == out.dtype else _pairs(op, x, acc)
     for strip in parts(x.shape):
         last = None
         for part in strip:

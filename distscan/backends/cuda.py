@@ -49,7 +49,7 @@ def synchronize() -> None:
 
 
 class _Steps:
-    """What the strategies share. One of ``total`` and ``seed`` waits for the shard's total.
+    """What the strategies share. ``seed`` is done when its kernel is queued.
 
     The GPU that is current when the steps are made must be current when they are used. Work is
     ordered on the current stream; where that changes, the earlier stream is waited for, since the
@@ -171,9 +171,11 @@ class ReduceScan(_Steps):
         """Reduce ``x`` [n], of which ``heads`` [n] begin segments, to its total.
 
         With ``soon`` the scan is launched too: it fetches, and waits for the offset, which should
-        come at once. Where that keeps coming too late, as on a GPU that ranks share, it is no more.
-        Then the total is waited for where it is read: until there, the host is free.
+        come at once; and the total is waited for where it is read, so that until then the host is
+        free. Where offsets keep coming too late, as on a GPU that ranks share, the scan is not
+        launched ahead any more.
         """
+        self._coming = None  # of a call that was broken off
         if self.n == 0:
             return None
         x = self._checked(x, out)

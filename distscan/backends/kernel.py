@@ -2,6 +2,7 @@
 
 import functools
 import re
+import threading
 from time import perf_counter
 from typing import Any
 
@@ -116,6 +117,14 @@ def _partial(op: Operator, types: Types) -> str:
 
 # The dynamic shared memory that kernels of each function take at most, in bytes.
 _MOST_SHARED: dict[int, int] = {}
+_MOST_SHARED_LOCK = threading.Lock()
+
+
+def _allow(function: int, shared: int) -> None:
+    """Let a function have ``shared`` bytes; kernels that share it may take more and less."""
+    with _MOST_SHARED_LOCK:
+        most = _MOST_SHARED[function] = max(shared, _MOST_SHARED.get(function, 0))
+        driver.funcSetAttribute(function, _MAX_DYNAMIC_SHARED, most)
 
 
 class Kernel:
@@ -138,11 +147,7 @@ class Kernel:
         self._function = _load(entry, tuple(given.items()), device.compute_capability, device.id)
         self._block = threads, 1, 1, shared
         if shared:
-            # Kernels that share a function may take more and less of it.
-            most = _MOST_SHARED[self._function.ptr] = max(
-                shared, _MOST_SHARED.get(self._function.ptr, 0)
-            )
-            driver.funcSetAttribute(self._function.ptr, _MAX_DYNAMIC_SHARED, most)
+            _allow(self._function.ptr, shared)
         # The driver copies the arguments at each launch; all words are written in place.
         self.memory: NDArray[np.uint64] = np.zeros(sum(sizes), np.uint64)
         self.words = self.memory.data
