@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from .operators import BUILTIN, Operator
 
@@ -99,6 +99,12 @@ def _loop(op: Operator, earlier: np.dtype[Any] | None, later: np.dtype[Any]) -> 
     except TypeError as error:
         raise TypeError(f"operator {op.name!r} does not take {later}") from error
     return made
+
+
+def cast(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Convert as C does: what a type cannot hold is rounded, cut or infinite, without a warning."""
+    with np.errstate(all="ignore"):
+        return value.astype(dtype)
 
 
 def parse(dtype: DTypeLike) -> np.dtype[Any]:

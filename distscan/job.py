@@ -190,8 +190,7 @@ class _Part:
         total, acc = self._last["out"], self.steps.types.acc
         if self.steps.form.exclusive:
             total = self.steps.op.combine(total.astype(acc), self._last["x"].astype(acc))
-        with np.errstate(all="ignore"):
-            return total.astype(self.steps.types.out).item()
+        return dtypes.cast(total, self.steps.types.out).item()
 
     def nothing(self) -> Any:
         """Return what no elements come to; NumPy has 0 for sum, 1 for prod, none for max."""

@@ -95,7 +95,7 @@ def make(
         segmented=segments is not None,
         outer=seen[0],
         inner=seen[2],
-        first=None if first is None else _cast(first, types.acc),
+        first=None if first is None else dtypes.cast(first, types.acc),
     )
     if segments is not None:
         _check_segments(segments, axis)
@@ -202,11 +202,6 @@ def _first(
     identity = np.array(op.identity(acc), acc)
     # -0.0 changes no sum, but what is seen begins with 0.0, as in NumPy.
     return np.zeros((), acc) if acc.kind in "fc" and identity == 0 else identity
-
-
-def _cast(first: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
-    with np.errstate(over="ignore"):
-        return first.astype(acc)
 
 
 def _strategy(

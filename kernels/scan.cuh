@@ -59,7 +59,7 @@ struct Scan {
   static constexpr int WARPS = SCANNERS + REDUCERS + GATHERERS + 1;
   static constexpr bool HANDS_IN = same<Segments, Whole>;  // if asked; segments were reduced before
   // Scanners ask for the seed when all that can be done without it is done. Of 16 items a vector
-  // they hold too much by then: int8 max took 645 us instead of 580.
+  // they hold too much by then: int8 max took a ninth longer.
   static constexpr bool LATE = Shape::ITEMS < 16;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
 

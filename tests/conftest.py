@@ -24,7 +24,13 @@ WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 # These know of no ranks.
 collect_ignore = (
-    ["test_kernels_compile.py", "test_columns_compile.py", "test_shards.py"]
+    [
+        "test_kernels_compile.py",
+        "test_columns_compile.py",
+        "test_compiler.py",
+        "test_launches.py",
+        "test_shards.py",
+    ]
     if MPI.COMM_WORLD.size > 1
     else []
 )

@@ -4,7 +4,6 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import MagicMock, patch
 
@@ -16,12 +15,12 @@ from test_order import COMPOSE, NIBBLES
 from test_types import BFLOAT16
 
 from distscan import dtypes, operators
-from distscan.errors import BackendError, KernelError
+from distscan.errors import KernelError
 from distscan.forms import PLAIN, Form
 from distscan.recurrence import MAPS
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import kernel, launches, nvrtc  # noqa: E402
+from distscan.backends import launches, nvrtc  # noqa: E402
 from distscan.backends.policy import TextbookPolicy  # noqa: E402
 from distscan.bench import block_scans  # noqa: E402
 
@@ -277,165 +276,7 @@ def test_launches_are_what_was_compiled(kernel):
     assert parameters(text) == list(kernel.sizes)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [("a + nonsense", 1), ("a  // a comment\n + nonsense", 2), ("a +;", 1),
-     ("const T c = b;\nreturn c + nonsense;", 2)],
-)  # fmt: skip
-def test_compiler_errors_show_the_line(text, line):
-    broken = operators.Operator('"broken"', np.add, text)
-    with pytest.raises(KernelError) as caught:
-        asked([(broken, "f")], "90")[0].build("90")
-    assert f"operator _broken_({line}): error" in str(caught.value)
-    assert text.splitlines()[line - 1].strip() in str(caught.value)
-
-
-def test_an_operator_without_a_cuda_form():
-    with pytest.raises(TypeError, match="operator 'mine' has no CUDA form"):
-        asked([(operators.Operator("mine", lambda a, b: b), "f")], "90")
-
-
-@pytest.mark.parametrize(
-    ("dtype", "message"),
-    [
-        ([("a", "f8"), ("b", "f4"), ("c", "f8")], "has 20 bytes; a GPU takes"),
-        ([("a", "f4"), ("b", "f8"), ("c", "f4")], "does not lie in memory as in C"),
-        ([("a", "f8"), ("b b", "f8")], "'b b' of .* cannot be the name of a field"),
-        ([("a", "f8"), ("b", "i1"), ("c", "i1"), ("d", "S6")], "x is "),
-        ([("a", "g")], "float128 does not exist on a GPU"),
-    ],
-)
-def test_structures_that_a_gpu_does_not_take(dtype, message):
-    op = operators.Operator("mine", lambda a, b: b, "b")
-    with pytest.raises(TypeError, match=message):
-        asked([(op, np.dtype(dtype))], "90")
-
-
-REDUCE = asked([("sum", "f")], "90")[1]
-
-
-def test_one_process_compiles_and_the_others_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(nvrtc, "_cache", lambda: tmp_path)
-    compiled = []
-    compile_once = nvrtc._compile
-    monkeypatch.setattr(nvrtc, "_compile", lambda *a: compiled.append(a) or compile_once(*a))
-    with ThreadPoolExecutor(4) as pool:
-        built = list(pool.map(lambda _: REDUCE.build("90"), range(4)))
-    assert len(compiled) == 1
-    assert len(set(built)) == 1
-    other = REDUCE._replace(given=(*REDUCE.given, ("DISTSCAN_ROWS", 1)))
-    assert other.build("90") != built[0]
-    assert len(compiled) == 2
-
-
-def test_a_function_never_gets_less_shared_memory(monkeypatch):
-    """Kernels of one function may need different sizes of it, whichever is made first."""
-    most, function = [], SimpleNamespace(ptr=7)
-    monkeypatch.setattr(kernel, "_MOST_SHARED", {})
-    monkeypatch.setattr(kernel, "_load", lambda *_: function)
-    monkeypatch.setattr(kernel, "check_device", lambda _: None)
-    monkeypatch.setattr(kernel, "cupy", MagicMock())
-    driver = SimpleNamespace(funcSetAttribute=lambda f, attribute, value: most.append(value))
-    monkeypatch.setattr(kernel, "driver", driver)
-    for shared in (0, 30000, 200000, 100000, 210000):
-        kernel.Kernel("columns", {}, [1], 512, shared)
-    assert most == [30000, 200000, 200000, 210000]
-
-
-@pytest.mark.parametrize("read", [False, True], ids=["unread", "read"])
-def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
-    """The call before has ended by then, and with it the scan whose mail it was."""
-    done = []
-    monkeypatch.setattr(cuda, "cupy", MagicMock())
-    steps = cuda.ReduceScan.__new__(cuda.ReduceScan)
-    steps.types, steps.n, steps.form, steps._stream = (
-        dtypes.Types(*[np.dtype("f")] * 3),
-        5,
-        PLAIN,
-        None,
-    )
-    steps._held, steps._coming, steps._waiting, steps._too_late = None, None, 0, 0
-    steps._reduce = lambda *_: done.append("reduce") or 3
-    steps._total = SimpleNamespace(
-        pointer=0, wait=lambda launch: done.append(("wait", launch)) or np.ones((), "f")
-    )
-    steps._scan = SimpleNamespace(
-        waits=True,
-        prepare=lambda *_: done.append("prepare"),
-        launch_ahead=lambda: done.append("launch") or 7,
-        mail=SimpleNamespace(send=lambda launch, offset: done.append(("send", launch)) or True),
-    )
-    x = MagicMock()
-    x.data.ptr, x.dtype.alignment = 64, 4
-    for _ in range(2):
-        total = steps.total(x, x, soon=True)
-        if read:
-            assert total.value[...] == 1
-        steps.seed(x, x, None)
-        assert done == ["reduce", "prepare", "launch", ("wait", 3), ("send", 7)]
-        done.clear()
-    steps.total(x, x, soon=True)  # broken off here: what comes next waits for its own total alone
-    steps._waiting, done[:] = 0, []
-    steps._reduce = lambda *_: 4
-    assert steps.total(x, x).value == 1
-    steps._scan.launch = lambda _: done.append("launch")
-    steps.seed(x, x, None)
-    assert done == ["prepare", ("wait", 4), "launch"]
-
-
-def test_no_cache_is_no_fault(tmp_path, monkeypatch):
-    """No home, a full disk, a file system without locks: compiled all the same, and at once."""
-    monkeypatch.delenv("DISTSCAN_CACHE_DIR", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-
-    def fails(error):
-        def fail(*_):
-            raise error
-
-        return fail
-
-    with monkeypatch.context() as homeless:
-        homeless.setattr(nvrtc.Path, "home", fails(RuntimeError("Could not determine home")))
-        assert nvrtc._cache.__wrapped__() is None
-    monkeypatch.setattr(nvrtc, "_cache", lambda: tmp_path)
-    monkeypatch.setattr(nvrtc.fcntl, "flock", fails(OSError(37, "No locks available")))
-    monkeypatch.setattr(nvrtc, "_write", fails(OSError(28, "No space left on device")))
-    code, _ = REDUCE.build("90")
-    assert code.startswith(b"\x7fELF")
-
-
-def test_a_gpu_older_than_nvrtc():
-    with pytest.raises(KernelError, match="compute capability, 35, is older"):
-        REDUCE.build("35")
-
-
 @pytest.mark.parametrize("kernel", asked([("prod", "i", "i", "l")], "90"), ids=str)
 def test_products_wrap_before_they_are_widened(kernel):
     """int32 products stored as int64: the compiler may not multiply in 64 bits."""
     assert not re.search(r"mul\.wide\.s32\s+%rd\d+, %r\d+, %r", ptx(kernel))
-
-
-def test_an_older_nvrtc_gives_ptx():
-    assert ptx(REDUCE).startswith(".visible .entry distscan_reduce")
-
-
-@pytest.mark.parametrize(
-    ("op", "x", "acc", "running"),
-    [("max", "b", "b", "i"), ("min", "B", "H", "I"), ("sum", "?", "b", "i"), ("max", "?", "?", "I"),
-     ("max", "i", "b", "b"), ("max", "d", "h", "h"), ("max", "b", "B", "B"), ("sum", "?", "?", "?"),
-     (NIBBLES, "B", "B", "B"), ("sum", "f", "f", "f"), ("bitwise_and", "b", "b", "i"),
-     ("bitwise_or", "?", "?", "I"), ("bitwise_xor", "i", "b", "b"), ("bitwise_xor", "?", "b", "i"),
-     ("bitwise_or", "d", "h", "h"), ("logical_xor", "?", "?", "I"), ("logical_and", "b", "?", "?"),
-     ("logical_or", "f", "?", "?")],
-)  # fmt: skip
-def test_narrow_integers_run_in_32_bits(op, x, acc, running):
-    """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
-    operator = operators.resolve(op)
-    types = launches.running(operator, dtypes.resolve(operator, x, acc))
-    assert types.acc.char == running
-
-
-def test_gpus_that_are_too_old():
-    kernel.check_device(SimpleNamespace(id=0, compute_capability="120"))
-    with pytest.raises(BackendError, match=r"GPU 1 has compute capability 7.5; 8.0 \(A100\)"):
-        kernel.check_device(SimpleNamespace(id=1, compute_capability="75"))

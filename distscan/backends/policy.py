@@ -229,14 +229,13 @@ def columns_policy(
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
     if types.x.itemsize < 4 and items > 1:
         rows = min(rows, 17)  # each takes registers of its own when it is unpacked
-    gatherers, couriers = (1, 2) if alone(strips.number) else (2, 1)
+    shared = strips.number <= 2 and columns >= _LANES  # many tiles, and a lane reads all of them
+    gatherers, couriers, group = 2, 1, 8 if shared else 16
     if alone(strips.number):
-        rows = min(rows, 11)
+        gatherers, couriers, group, rows = 1, 2, 64, min(rows, 11)
     while slots(rows) < 4 and rows > 3:
         rows -= 2
     staged = strips.number == 1 and inner * size < 64 and types.x.itemsize == types.out.itemsize
-    shared = strips.number <= 2 and columns >= _LANES  # many tiles, and a lane reads all of them
-    group = 64 if alone(strips.number) else 8 if shared else 16
     reads = 8 if shared and acc <= 4 else 4 if acc <= 8 else 2
     if columns < _LANES and (arch != "90" or types.x.itemsize < 4):  # parts of a group
         reads //= 2

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..operators import Operator
 from ..shards import chunks
-from .chunked import CHUNK, accumulate, store
+from .chunked import CHUNK, accumulate
 
 _FEW = 32  # segments in a chunk up to which a call for each is faster than tables
 
@@ -31,8 +31,7 @@ def scan(
     for low, high in chunks(0, x.size, CHUNK):
         target = out[low:high]
         starts = np.flatnonzero(heads[low:high])
-        piece = np.empty(high - low, acc)
-        store(x[low:high], piece)
+        piece = x[low:high].astype(acc)
         if first is not None and starts.size:
             piece[starts] = op.combine(first, piece[starts])
         _accumulate(op, piece, starts)
@@ -40,12 +39,12 @@ def scan(
             ours = piece[: starts[0]] if starts.size else piece
             op.combine(carry, ours, out=ours)
         if exclusive:
-            store(piece[:-1], target[1:])
+            target[1:] = piece[:-1]
             if carry is not None:
-                store(carry, target[:1])
-            target[starts] = _cast(first, out.dtype)
+                target[:1] = carry
+            target[starts] = first
         else:
-            store(piece, target)
+            target[...] = piece
         carry = np.array(piece[-1])
 
 
@@ -67,9 +66,3 @@ def _accumulate(op: Operator, piece: NDArray[Any], starts: NDArray[np.intp]) -> 
         accumulate(op, table, table)
         inside = np.arange(columns) < lengths[alike, None]
         piece[place[inside]] = table[inside, 0]
-
-
-def _cast(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    cast = np.empty((), dtype)
-    store(value, cast)
-    return cast

@@ -1,0 +1,92 @@
+"""What the host does around its kernels, without a GPU: types, shared memory, order of steps."""
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+from test_order import NIBBLES
+
+from distscan import dtypes, operators
+from distscan.errors import BackendError
+from distscan.forms import PLAIN
+
+cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
+from distscan.backends import kernel, launches  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "acc", "running"),
+    [("max", "b", "b", "i"), ("min", "B", "H", "I"), ("sum", "?", "b", "i"), ("max", "?", "?", "I"),
+     ("max", "i", "b", "b"), ("max", "d", "h", "h"), ("max", "b", "B", "B"), ("sum", "?", "?", "?"),
+     (NIBBLES, "B", "B", "B"), ("sum", "f", "f", "f"), ("bitwise_and", "b", "b", "i"),
+     ("bitwise_or", "?", "?", "I"), ("bitwise_xor", "i", "b", "b"), ("bitwise_xor", "?", "b", "i"),
+     ("bitwise_or", "d", "h", "h"), ("logical_xor", "?", "?", "I"), ("logical_and", "b", "?", "?"),
+     ("logical_or", "f", "?", "?")],
+)  # fmt: skip
+def test_narrow_integers_run_in_32_bits(op, x, acc, running):
+    """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
+    operator = operators.resolve(op)
+    types = launches.running(operator, dtypes.resolve(operator, x, acc))
+    assert types.acc.char == running
+
+
+def test_gpus_that_are_too_old():
+    kernel.check_device(SimpleNamespace(id=0, compute_capability="120"))
+    with pytest.raises(BackendError, match=r"GPU 1 has compute capability 7.5; 8.0 \(A100\)"):
+        kernel.check_device(SimpleNamespace(id=1, compute_capability="75"))
+
+
+def test_a_function_never_gets_less_shared_memory(monkeypatch):
+    """Kernels of one function may need different sizes of it, whichever is made first."""
+    most, function = [], SimpleNamespace(ptr=7)
+    monkeypatch.setattr(kernel, "_MOST_SHARED", {})
+    monkeypatch.setattr(kernel, "_load", lambda *_: function)
+    monkeypatch.setattr(kernel, "check_device", lambda _: None)
+    monkeypatch.setattr(kernel, "cupy", MagicMock())
+    driver = SimpleNamespace(funcSetAttribute=lambda f, attribute, value: most.append(value))
+    monkeypatch.setattr(kernel, "driver", driver)
+    for shared in (0, 30000, 200000, 100000, 210000):
+        kernel.Kernel("columns", {}, [1], 512, shared)
+    assert most == [30000, 200000, 200000, 210000]
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["unread", "read"])
+def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
+    """The call before has ended by then, and with it the scan whose mail it was."""
+    done = []
+    monkeypatch.setattr(cuda, "cupy", MagicMock())
+    steps = cuda.ReduceScan.__new__(cuda.ReduceScan)
+    steps.types, steps.n, steps.form, steps._stream = (
+        dtypes.Types(*[np.dtype("f")] * 3),
+        5,
+        PLAIN,
+        None,
+    )
+    steps._held, steps._coming, steps._waiting, steps._too_late = None, None, 0, 0
+    steps._reduce = lambda *_: done.append("reduce") or 3
+    steps._total = SimpleNamespace(
+        pointer=0, wait=lambda launch: done.append(("wait", launch)) or np.ones((), "f")
+    )
+    steps._scan = SimpleNamespace(
+        waits=True,
+        prepare=lambda *_: done.append("prepare"),
+        launch_ahead=lambda: done.append("launch") or 7,
+        mail=SimpleNamespace(send=lambda launch, offset: done.append(("send", launch)) or True),
+    )
+    x = MagicMock()
+    x.data.ptr, x.dtype.alignment = 64, 4
+    for _ in range(2):
+        total = steps.total(x, x, soon=True)
+        if read:
+            assert total.value[...] == 1
+        steps.seed(x, x, None)
+        assert done == ["reduce", "prepare", "launch", ("wait", 3), ("send", 7)]
+        done.clear()
+    steps.total(x, x, soon=True)  # broken off here: what comes next waits for its own total alone
+    steps._waiting, done[:] = 0, []
+    steps._reduce = lambda *_: 4
+    assert steps.total(x, x).value == 1
+    steps._scan.launch = lambda _: done.append("launch")
+    steps.seed(x, x, None)
+    assert done == ["prepare", ("wait", 4), "launch"]
