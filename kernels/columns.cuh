@@ -4,11 +4,10 @@
 // As in scan.cuh, persistent blocks draw tiles in order, and their warps hand them on through a
 // ring of slots in shared memory: couriers fetch, reducers reduce and publish, gatherers combine
 // what the tiles above have published, scanners scan and store. Here a tile is of one strip of
-// columns, and every total is a row. `blocks` blocks share a strip and know its totals; `side`
-// strips are scanned side by side, so that what moves at one time lies side by side in memory; then
-// the next ones.
+// columns, and every total is a row.
 #pragma once
 
+#include "bands.cuh"
 #include "strip_totals.cuh"
 
 namespace distscan {
@@ -16,14 +15,14 @@ namespace distscan {
 // What the scan of columns works with beside its input and output.
 struct ColumnsWork {
   Totals published;  // [strips][tiles, then groups][COLUMNS]
-  unsigned* drawn;   // [strips], zero; zero again after the launch
-  int64 blocks;      // of a strip
-  int64 side;        // strips at a time
-  int64 launch;      // goes with every total: a number that none of an earlier scan had
+  unsigned* drawn;   // of Bands; so are blocks and side
+  int64 blocks;
+  int64 side;
+  int64 launch;  // goes with every total: a number that none of an earlier scan had
 };
 
 // What the warps of a block share beside the tiles themselves.
-template <class Known, class T, int WARPS, int SLOTS, int ITEMS, int COLUMNS>
+template <class Known, class T, int WARPS, int SLOTS, int ITEMS, int COLUMNS, int BAND>
 struct StripRing {
   static constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of 32 columns
   using Row = T[COLUMNS];
@@ -32,15 +31,17 @@ struct StripRing {
   Barrier full[SLOTS];     // the tile is
   Barrier reduced[SLOTS];  // the totals of its stretches are
   Barrier seeded[SLOTS];   // its seed and what is before each stretch are
-  Barrier passed[SLOTS];   // `known` up to the tile is
+  Barrier passed[SLOTS];   // `known` of its strip reaches up to the tile
   Barrier read[SLOTS];     // every scanner has read it
+  Draw draw[SLOTS];
   Tile tile[SLOTS];
-  int64 base[SLOTS];  // how far `known` of the tile before it reaches
+  int64 reach[BAND];  // up to which tile each strip is `known`, once all drawn have passed
+  int64 base[SLOTS];  // and its own strip, before that
   int ends[SLOTS];    // how many turns there was no tile any more
   Vector<T, ITEMS> before_slice[SLOTS][WARPS][LANES];  // of its stretch
   alignas(128) Row before_warp[SLOTS][WARPS];          // of the tile; first each warp's total
   alignas(128) Row seed[SLOTS];                        // of the tile, behind what scans begin with
-  Known known[SLOTS][BLOCKS];
+  Known known[BAND][BLOCKS];
 };
 
 // Copy `count` elements from shared to global memory, by one warp: by vectors of 16 bytes, where
@@ -66,14 +67,14 @@ __device__ void copy_out(const E* from, E* to, int count) {
 
 // The scan of one matrix, as one thread of a block sees it.
 template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
-          int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+          int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
 struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
   static constexpr int SCANNERS = Shape::WARPS;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
   static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
   using Gathered = StripGathered<Op, T, COLUMNS, GROUP, READS>;
-  using Ring = StripRing<typename Gathered::Known, T, SCANNERS, SLOTS, ITEMS, COLUMNS>;
+  using Ring = StripRing<typename Gathered::Known, T, SCANNERS, SLOTS, ITEMS, COLUMNS, BAND>;
   using Part = Vector<T, ITEMS>;
 
   Y* y;  // [rows][inner]
@@ -114,18 +115,6 @@ struct ColumnsScan {
 
   // ---- The couriers: take turns, draw a tile each and fetch it ----------------------------------
 
-  // Draw the tile behind `earlier`, which the block has drawn before; in lane 0. A strip's counter
-  // is zero again when each of its blocks has drawn one tile too many.
-  __device__ Tile next(const Tile& earlier) const {
-    int64 index = earlier.index, strip = earlier.strip;
-    for (; strip < matrix.strips; strip += work.side, index = -1) {
-      const auto last = static_cast<unsigned>(matrix.tiles + work.blocks - 1);
-      index = work.blocks == 1 ? index + 1 : atomicInc(work.drawn + strip, last);
-      if (index < matrix.tiles) return source.tile(strip, index);
-    }
-    return Tile::none(strip);
-  }
-
   // A tile is drawn when there is a slot for it: others wait for its totals from then on.
   __device__ void courier(int index) const {
     static_assert(GATHERERS + COURIERS <= SLOTS + 1, "no turn without a tile waits for a slot");
@@ -133,14 +122,7 @@ struct ColumnsScan {
       const int slot = turn % SLOTS, before = (turn + SLOTS - 1) % SLOTS;
       if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
       if (turn > 0) ring.drawn[before].wait(parity(turn - 1));
-      if (lane_index() == 0) {
-        const Tile earlier = turn > 0 ? ring.tile[before] : Tile::none(blockIdx.x % work.side);
-        const Tile tile = next(earlier);
-        const bool goes_on = turn > 0 && tile.strip == earlier.strip;
-        ring.tile[slot] = tile;
-        ring.base[slot] = goes_on ? earlier.index : 0;
-        ring.ends[slot] = tile.index != Tile::END ? 0 : turn > 0 ? ring.ends[before] + 1 : 1;
-      }
+      if (lane_index() == 0) draw(turn, slot, before);
       ring.drawn[slot].arrive_by_warp();
       if (ring.ends[slot] == 0) {
         source.fetch(slot, ring.tile[slot], ring.full[slot]);
@@ -149,6 +131,27 @@ struct ColumnsScan {
         if (ring.ends[slot] >= GATHERERS) return;
       }
     }
+  }
+
+  // Draw a tile into its slot; in lane 0.
+  __device__ void draw(int turn, int slot, int before) const {
+    const Bands<BAND> bands{matrix, work.drawn, static_cast<int>(work.blocks),
+                            static_cast<int>(work.side)};
+    const Draw earlier = turn > 0 ? ring.draw[before] : bands.first();
+    const Draw draw = ring.draw[slot] = bands.next(earlier);
+    if (draw.number == Draw::NONE) {
+      ring.tile[slot].index = Tile::END;
+      ring.ends[slot] = turn > 0 ? ring.ends[before] + 1 : 1;
+      return;
+    }
+    if (turn == 0 || draw.band != earlier.band)
+      for (int k = 0; k < BAND; ++k) ring.reach[k] = 0;
+    const int k = bands.strip(draw);
+    const int64 strip = static_cast<int64>(draw.band) * BAND + k;
+    ring.tile[slot] = source.tile(strip, bands.index(draw));
+    ring.base[slot] = ring.reach[k];
+    ring.reach[k] = ring.tile[slot].index;
+    ring.ends[slot] = 0;
   }
 
   // ---- The reducers: each some stretches of every tile ------------------------------------------
@@ -216,12 +219,11 @@ struct ColumnsScan {
       if (tile.index % GROUP == GROUP - 1) end_group(gathered, tile);
       for (int block = 0; block * LANES < spot.columns; ++block) {
         const int column = column_of(block);
-        const auto known = [&]() -> const typename Gathered::Known& {
+        const auto ready = [&] {
           if (turn > 0) ring.passed[earlier].wait(parity(turn - 1));
-          return ring.known[earlier][block];
         };
         T seed = gathered.up_to(ring.base[slot], tile.earliest(spot.height), tile.index, column,
-                                exists(tile, column), known, ring.known[slot][block]);
+                                exists(tile, column), ready, ring.known[tile.strip % BAND][block]);
         if (start.some() && exists(tile, column)) {
           const T first = start.at(tile.strip * spot.columns + column);
           seed = tile.position > 0 ? Op::combine(first, seed) : first;
@@ -344,12 +346,12 @@ struct ColumnsScan {
 // Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the four
 // kinds; SLOTS slots of dynamic shared memory. y may be x. An exclusive scan has a start.
 template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
-          int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+          int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
 __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
                         const Matrix& matrix, const ColumnsWork& work, int slot_bytes, int pitch,
                         const Start<T>& start) {
-  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, COURIERS, COLUMNS, GROUP, READS,
-                           STAGED, EXCLUSIVE, X, T, Y>;
+  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, COURIERS, COLUMNS, BAND, GROUP,
+                           READS, STAGED, EXCLUSIVE, X, T, Y>;
   __shared__ typename Scan::Ring ring;
   const Spot<Shape> spot(matrix);
   const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, slot_bytes, pitch}, ring};

@@ -69,18 +69,11 @@ struct Tile {
   static constexpr int64 END = -1;
 
   Tile() = default;
-  // The tile before the first of a strip, and behind the last of all.
-  __device__ static Tile none(int64 strip) {
-    Tile tile{};
-    tile.index = END;
-    tile.strip = strip;
-    return tile;
-  }
   __device__ Tile(const Matrix& matrix, int height, int columns, int64 strip, int64 index)
       : index(index),
         strip(strip),
         begin(index * height),
-        position(begin % matrix.n),
+        position(begin < matrix.n ? begin : begin % matrix.n),
         n(matrix.n),
         count(matrix.rows - begin < height ? static_cast<int>(matrix.rows - begin) : height),
         whole(count == height && n - position >= height) {
@@ -230,52 +223,62 @@ struct Strip {
 
  private:
   __device__ void fetch_rows(unsigned char* to, const Tile& tile) const {
-    const int64 row_bytes = matrix.inner * BYTES, left = matrix.inner - tile.strip * spot.columns;
+    const int64 left = matrix.inner - tile.strip * spot.columns;
     const int size = (left < spot.columns ? static_cast<int>(left) : spot.columns) * BYTES;
     const Address low = reinterpret_cast<Address>(x);
     const Address high = low + matrix.rows * matrix.inner * BYTES;
     const Address corner = low + tile.corner * BYTES;
-    const Address end = corner + (tile.count - 1) * row_bytes + size;
-
-    // ---- 1. how vectors lie over lanes ---------------------------------------------------------
-    const bool aligned = (corner | row_bytes) % 16 == 0;
-    const int across = aligned ? (size + 15) / 16 : size / 16 + 2;  // vectors of a row, at most
-    const int step = LANES / across, lane = lane_index(), first = lane / across;
-    const int ahead = lane % across * 16;  // of the row's first vector
-    const Address row = corner + first * row_bytes;
-    const unsigned at = shared_address(to) + first * pitch;
-    const int rows = first < step ? tile.count - first : 0;
-
-    // ---- 2. the vectors, if all lie in x; else bytes -------------------------------------------
-    if (corner / 16 * 16 < low || (end + 15) / 16 * 16 > high)
-      fetch_bytes(to + first * pitch, reinterpret_cast<const unsigned char*>(row), ahead, size,
-                  rows, step, row_bytes);
-    else if (aligned)
-      fetch_vectors<true>(at + ahead, row + ahead, ahead, size, rows, step, row_bytes);
-    else
-      fetch_vectors<false>(at, row, ahead, size, rows, step, row_bytes);
+    const Address last = corner + (tile.count - 1) * matrix.inner * BYTES;  // row in memory
+    if (corner / 16 * 16 >= low && (last + size + 15) / 16 * 16 <= high) {
+      fetch_vectors(to, corner, size, tile.count, [](Address) { return true; });
+      return;
+    }
+    // At the ends of x vectors stick out of it: there, in bytes.
+    const Address begin = (low + 15) / 16 * 16, stop = high / 16 * 16;
+    fetch_vectors(to, corner, size, tile.count,
+                  [=](Address at) { return at >= begin && at < stop; });
+    unsigned char* to_last = to + (tile.count - 1) * pitch;
+    for (int i = lane_index(); i < size; i += LANES) {
+      if (corner + i < begin) to[i] = *reinterpret_cast<const unsigned char*>(corner + i);
+      if (last + i >= stop) to_last[i] = *reinterpret_cast<const unsigned char*>(last + i);
+    }
   }
 
-  // Fetch a vector of every `step`-th of `rows` rows of `size` bytes.
-  template <bool ALIGNED>
-  __device__ void fetch_vectors(unsigned to, Address row, int ahead, int size, int rows, int step,
-                                int64 row_bytes) const {
+  // Fetch the vectors of `count` rows of `size` bytes, of which the first lies at `corner`, as far
+  // as they are `inside`. Rows `alike` apart lie alike to boundaries of vectors, so each lane's do.
+  template <class Inside>
+  __device__ void fetch_vectors(unsigned char* to, Address corner, int size, int count,
+                                const Inside& inside) const {
+    const int64 row_bytes = matrix.inner * BYTES;
+    const int across = (size + 15) / 16, lane = lane_index();
+    const int alike = 16 / static_cast<int>(row_bytes % 16 ? row_bytes & -row_bytes : 16);
+    const int step = LANES / across / alike * alike, first = lane / across;
+
+    // ---- 1. from each row's first vector on, some rows at once ---------------------------------
+    if (first < step) fetch_every(step, to, corner, first, lane % across, count, inside);
+
+    // ---- 2. one more of rows that stick out, a row to each lane --------------------------------
+    if ((corner + lane * row_bytes) % 16 + size > across * 16)
+      fetch_every(LANES, to, corner, lane, across, count, inside);
+  }
+
+  // Fetch vector `ahead` of rows row, row + step, ... below `count`.
+  template <class Inside>
+  __device__ void fetch_every(int step, unsigned char* to, Address corner, int row, int ahead,
+                              int count, const Inside& inside) const {
     constexpr int AT_ONCE = 8;
+    Address from = corner + row * matrix.inner * BYTES;
+    const int offset = ahead * 16 - static_cast<int>(from % 16);
+    from += offset;
+    unsigned at = shared_address(to) + row * pitch + offset;
     const int down = step * pitch;
-    const int64 far = step * row_bytes;
-    for (; rows > 0; rows -= AT_ONCE * step) {
+    const int64 far = step * matrix.inner * BYTES;
+    for (; row < count; row += AT_ONCE * step) {
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) {
-        const Address from = row + i * far;
-        if constexpr (ALIGNED) {
-          copy_if(i * step < rows, to + i * down, from);
-        } else {
-          const int offset = ahead - static_cast<int>(from % 16);
-          copy_if(i * step < rows && offset < size, to + i * down + offset, from + offset);
-        }
-      }
-      row += AT_ONCE * far;
-      to += AT_ONCE * down;
+      for (int i = 0; i < AT_ONCE; ++i)
+        copy_if(row + i * step < count && inside(from + i * far), at + i * down, from + i * far);
+      from += AT_ONCE * far;
+      at += AT_ONCE * down;
     }
   }
   // Copy 16 bytes on condition, without a branch.
@@ -285,15 +288,6 @@ struct Strip {
             "r"(to),
         "l"(from), "r"(static_cast<int>(condition))
         : "memory");
-  }
-
-  // The same byte by byte.
-  __device__ void fetch_bytes(unsigned char* to, const unsigned char* row, int ahead, int size,
-                              int rows, int step, int64 row_bytes) const {
-    for (; rows > 0; rows -= step, row += step * row_bytes, to += step * pitch) {
-      const int from = ahead - phase(row);
-      for (int i = from < 0 ? 0 : from; i < from + 16 && i < size; ++i) to[i] = row[i];
-    }
   }
 };
 

@@ -37,24 +37,25 @@ struct StripGathered {
   unsigned launch;
 
   // The combination of the totals of tiles [from, tile), if there are any, of column `number` of
-  // the strip: in lane l of column l % ACROSS, whole in the lanes below ACROSS. `known` gives what
-  // is known up to tile `base`; it is asked late. What is known up to `tile` goes to `passed`.
-  template <class Ask>
-  __device__ T up_to(int64 base, int64 from, int64 tile, int number, bool exists, const Ask& known,
-                     Known& passed) const {
+  // the strip: in lane l of column l % ACROSS, whole in the lanes below ACROSS. `known` is what is
+  // known up to tile `base`, when `ready` returns, which is called late; then up to `tile`.
+  template <class Ready>
+  __device__ T up_to(int64 base, int64 from, int64 tile, int number, bool exists,
+                     const Ready& ready, Known& known) const {
     const int64 group = tile / GROUP, begin = group * GROUP + part() * EACH;
     const int64 start = from > base ? from : base, first = start / GROUP;
     Seed<T> whole, own;
     whole.some = from < base / GROUP * GROUP;
     own.some = (from > begin ? from : begin) < (base < begin + EACH ? base : begin + EACH);
     const auto ask = [&] {
-      const Known& earlier = known();
-      whole.value = earlier.whole[column()];
-      own.value = earlier.own[lane_index()];
+      ready();
+      whole.value = known.whole[column()];
+      own.value = known.own[lane_index()];
     };
     take(first < group ? first : group, group, start, tile, number, exists, ask, whole, own);
-    if (lane_index() < ACROSS) passed.whole[column()] = whole.value;
-    passed.own[lane_index()] = own.value;
+    __syncwarp();
+    if (lane_index() < ACROSS) known.whole[column()] = whole.value;
+    known.own[lane_index()] = own.value;
     join_parts(own);
     return own.some ? join<Op>(whole, own.value).value : whole.value;
   }

@@ -1,4 +1,4 @@
-"""Times scans along every axis; distscan/backends/policy.py cites it.
+"""Times scans along every axis; distscan/backends/columns_policy.py cites it.
 
     python launch/tune_axes.py [--policies] [TYPE ...]        such as f d; default: those two
 
@@ -36,7 +36,10 @@ CASES: list[tuple[tuple[int, ...], int]] = [
     ((1 << 20, 4, 64), 1),
     ((1 << 14, 1 << 14), 1),
     ((1 << 26, 4), 1),
-    ((1 << 22, 63), 0),  # rows that vectors do not divide
+    ((1 << 22, 63), 0),  # rows that vectors do not divide, or sectors
+    ((1 << 18, 1001), 0),
+    ((1 << 14, 16383), 0),
+    ((5 << 19, 100), 0),
     ((1 << 26, 3), 0),
     ((1 << 25, 8), 0),
     ((1 << 24, 16), 0),

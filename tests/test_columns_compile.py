@@ -1,5 +1,6 @@
 """The kernels for columns compile, without a GPU, fit the chip, and none spills registers."""
 
+import math
 import re
 from itertools import product
 from unittest.mock import MagicMock, patch
@@ -15,7 +16,7 @@ from distscan.recurrence import MAPS
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import columns, launches  # noqa: E402
-from distscan.backends.policy import columns_policy, walk_policy  # noqa: E402
+from distscan.backends.columns_policy import columns_policy, walk_policy  # noqa: E402
 
 PAIRS = np.dtype([("a", "D"), ("b", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
@@ -79,15 +80,19 @@ def test_strips(codes):
     """Strips cover each row, and what the kernels need of a policy holds."""
     types = dtypes.Types(*map(np.dtype, codes))
     for inner, arch in product(range(2, 1000), ("80", "90", "120")):
-        policy, (width, strips) = columns_policy(types, inner, arch, 132)
+        policy, (width, strips, *_) = columns_policy(types, inner, arch, 132)
         of_strip = width * policy.items
         assert inner % policy.items == 0
         assert (strips - 1) * of_strip < inner <= strips * of_strip
         assert width <= 32
+        # Rows whose vectors lie alike: some for 32 lanes, a lane to each vector.
+        row, strip = inner * types.x.itemsize, of_strip * types.x.itemsize
+        assert strips == 1 or -(-strip // 16) * (16 // math.gcd(row, 16)) <= 32
         assert of_strip <= policy.columns < 2 * max(of_strip, 2)
         assert policy.columns & (policy.columns - 1) == 0
         assert policy.slots >= policy.gatherers + policy.couriers - 1
         assert policy.slots >= 3
+        assert policy.band & (policy.band - 1) == 0
         if policy.staged == "true":
             assert strips == 1
             assert types.x.itemsize == types.out.itemsize

@@ -96,7 +96,9 @@ def typed(name, *codes):
     return op, dtypes.resolve(op, *codes)
 
 
-@pytest.mark.parametrize("inner", [2, 3, 4, 8, 31, 32, 33, 96, 127, 128, 129, 1000, 4096, 4097])
+@pytest.mark.parametrize(
+    "inner", [2, 3, 4, 8, 31, 32, 33, 50, 96, 127, 128, 129, 530, 544, 1000, 4096, 4097]
+)
 @pytest.mark.parametrize("code", "fd")
 def test_edges(code, inner, cp, rng):
     """One row less, as many, one more: than one, than tiles; one scan, some, many."""

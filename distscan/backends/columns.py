@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ..dtypes import Types
 from ..forms import Form
 from ..operators import Operator
+from .columns_policy import WalkPolicy, columns_policy, pitch_of, walk_policy
 from .kernel import Kernel, definitions
 from .launches import next_launch, processors, running
-from .policy import WalkPolicy, columns_policy, pitch_of, walk_policy
 from .row import Row
 
 _LANES = 32
@@ -95,11 +95,13 @@ class Scan(_Launched):
         """Compile, and allocate what lasts: words for every tile and every group of them."""
         matrix = _Matrix(types, n, form)
         policy = matrix.policy
-        blocks, side = shares(matrix.strips, matrix.tiles, processors())
+        bands = -(-matrix.strips // policy.band)
+        tiles = matrix.tiles * min(policy.band, matrix.strips)
+        blocks, side = shares(bands, tiles, processors())
         stride = matrix.strips * (matrix.tiles + matrix.tiles // policy.group) * policy.columns
         self._launch = 0
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
-        self._drawn = cupy.zeros(matrix.strips, np.uint32)
+        self._drawn = cupy.zeros(bands, np.uint32)
         kernel = Kernel(
             "columns",
             # The kernel is the same in both directions.
