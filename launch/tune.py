@@ -97,6 +97,22 @@ def scan(case: Case) -> str:
     )
 
 
+def unaligned(case: Case) -> str:
+    """Single-pass, x and the result one and three elements behind where vectors begin."""
+    n = case.n - 3
+    steps = cuda.SinglePass(case.op, case.types, n)
+    x, out = [row[1 : n + 1] for row in case.x], [row[3:] for row in case.out]
+    want = cp.empty(n, case.types.out)
+    steps.seed(x[0].copy(), want, None)
+    out[0].view(np.uint8)[...] = 0xA5
+    steps.seed(x[0], out[0], None)
+    if not bool((out[0] == want).all()):
+        return "wrong"
+    return case.time(
+        lambda i: steps.seed(x[i], out[i], None), case.types.x, case.types.out, writes=False
+    )
+
+
 def reduce(case: Case) -> str:
     """Half a copy."""
     steps = cuda.ReduceScan(case.op, case.types, case.n)
@@ -192,7 +208,7 @@ def main() -> None:
                 with patch.object(launches, name, lambda *_, chosen=policy: chosen):
                     shown = f"{timed.__name__:7}{tuple(policy)} {'' if i else '*'}"
                     print(f"{op_name}:{code:4} {shown:43}{columns(cases, timed)}", flush=True)
-        for timed in (add, reduce_scan, scan_add):
+        for timed in (unaligned, add, reduce_scan, scan_add):
             print(f"{op_name}:{code:4} {timed.__name__:43}{columns(cases, timed)}", flush=True)
         del cases
         cp.get_default_memory_pool().free_all_blocks()
