@@ -138,7 +138,7 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, processors: in
     656, 658. Groups: [2^24, 16] 593, of 8 tiles 605, of 32 625; [2^23, 32] of 8 598, of 16 627,
     reading 4 totals at once 618; [2^18, 1001] reading 4 851, 8 791. float64: [2^21, 63] in bands of
     1, 2, 4 719, 713, 805; [2^18, 500] of 1 and 16 774, 690; [2^21, 50], 5 strips, of 1 and 2 601,
-    1001: bands of other sizes do not keep step.
+    1001: bands of other sizes do not keep step; [5 * 2^18, 100], nor do such strips, 947, 697.
     """
     acc = types.acc.itemsize
     reads = 4 if acc <= 8 else 2
@@ -154,7 +154,7 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, processors: in
     elif strips.number <= 2 and columns >= _LANES:  # a lane reads many totals
         sharing = _Sharing(2, 1, 1, 8, most)
     else:
-        sharing = _Sharing(2, 1, 16 if strips.number > 8 else 1, 16, reads)
+        sharing = _Sharing(2, 1, 16 if strips.number > 8 or not strips.even else 1, 16, reads)
     if columns < _LANES and (arch != "90" or types.x.itemsize < 4):  # parts of a group
         sharing = sharing._replace(reads=sharing.reads // 2)
     return sharing
