@@ -109,7 +109,11 @@ OTHERS: list[dict[str, int] | None] = [
     {"gatherers": 3},
     {"reads": 4},
     {"reads": 8},
-    {"reads": 16},
+    {"band": 1},
+    {"band": 4},
+    {"band": 16},
+    {"group": 8},
+    {"group": 16},
     None,
 ]
 
