@@ -79,8 +79,9 @@ def columns_policy(
         most = (SHARED.get(arch, 99) - 48) * 1024 + static
         return int(min(static // beside, most // (warps * stretch + 16 + beside), 12))
 
-    few = 43 if strips.split and strips.number < processors // 2 else 33
-    rows = {1: 33, 2: 33, 4: few, 8: 21, 16: 11}.get(items * size, 5)
+    rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
+    if items * size == 4 and strips.split and strips.number < processors // 2:
+        rows = 43
     if types.x.itemsize < 4 and items > 1:
         rows = min(rows, 17)  # each takes registers of its own when it is unpacked
     if sharing.couriers > 1:
@@ -103,7 +104,7 @@ def _cut(types: Types, inner: int, items: int, processors: int) -> Strips:
     """Cut rows into strips, so that most lanes have work.
 
     sm_90, 1 GiB float32, microseconds: [2^22, 64] in strips of 128 bytes 620, of 256 777; [2^20,
-    256] 644 and 704; [21 * 2^17, 100] of 80 bytes 740, of 112 761, of 144 944. float64: [2^13,
+    256] 644 and 704; [2.6e6, 100] of 80 bytes 740, of 112 761, of 144 944. float64: [2^13,
     2^14] of 256 bytes 578, of 128 676; [2^19, 2^8] of 128 656.
     """
     vector, row = items * types.x.itemsize, inner * types.x.itemsize  # bytes
@@ -133,7 +134,7 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, processors: in
     """Choose who waits for whom.
 
     sm_90, 1 GiB float32, microseconds. Strips that share sectors, in bands of 1, 4 and 16: [2^18,
-    1001] 1269, 972, 905; [21 * 2^17, 100] 1125, 798, 801. Others: [2^18, 2^10] 682, 670, 635;
+    1001] 1269, 972, 905; [2.6e6, 100] 1125, 798, 801. Others: [2^18, 2^10] 682, 670, 635;
     [2^17, 2^11] 633 and, of 16 with 2 couriers, 600; [2^14, 2^14] 650, 625, 694; [2^21, 2^7] 644,
     656, 658. Groups: [2^24, 16] 593, of 8 tiles 605, of 32 625; [2^23, 32] of 8 598, of 16 627,
     reading 4 totals at once 618; [2^18, 1001] reading 4 851, 8 791. float64: [2^21, 63] in bands of
