@@ -14,7 +14,7 @@
 
 namespace distscan {
 
-// A tile that a block has drawn.
+// A tile that a block has drawn. 2^31 of them are more than fit in memory.
 struct Draw {
   int band;
   int number;  // in the band; NONE: there are no more

@@ -70,14 +70,14 @@ def columns_policy(
 
     threads = 256 if acc <= 16 else 128  # structures take more registers
     warps = threads // _LANES
+    most = (SHARED.get(arch, 99) - 1) << 10  # bytes
     # Barriers, totals, what comes before; of one slot.
     beside = 192 + acc * (threads * items + (warps + 2) * columns)
 
     def slots(rows: int) -> int:
         stretch = _LANES // strips.width * rows * pitch_of(types, inner, items, strips)
-        static = _STATIC - sharing.band * known
-        most = (SHARED.get(arch, 99) - 48) * 1024 + static
-        return int(min(static // beside, most // (warps * stretch + 16 + beside), 12))
+        static, every = (room - sharing.band * known for room in (_STATIC, most))
+        return int(min(static // beside, every // (warps * stretch + 16 + beside), 12))
 
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
     if items * size == 4 and strips.split and strips.number < processors // 2:
@@ -96,7 +96,7 @@ def columns_policy(
 
 
 def _alone(strips: int, processors: int) -> bool:
-    """Whether blocks have strips for themselves or nearly: few to wait for, so fetch more."""
+    """Whether at most three blocks share a strip: few to wait for, so fetch more."""
     return 3 * strips > processors
 
 
@@ -141,21 +141,20 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, processors: in
     1, 2, 4 719, 713, 805; [2^18, 500] of 1 and 16 774, 690; [2^21, 50], 5 strips, of 1 and 2 601,
     1001: bands of other sizes do not keep step; [5 * 2^18, 100], nor do such strips, 947, 697.
     """
-    acc = types.acc.itemsize
+    acc, each = types.acc.itemsize, strips.number / processors  # strips to a block
     reads = 4 if acc <= 8 else 2
     most = 8 if acc <= 4 and columns >= _LANES else reads
+    together = 16 if strips.number > 8 or not strips.even else 1
     if strips.split:
-        wide = acc <= 4 or strips.number > 8 or not strips.even
-        sharing = _Sharing(2, 1, 16 if wide else 1, 16, most)
-    elif 8 * strips.number > 7 * processors:
-        band = 4 if 2 * strips.number > 7 * processors else 2
-        sharing = _Sharing(1, 2, band if 4 * strips.number > 7 * processors else 1, 64, reads)
+        sharing = _Sharing(2, 1, 16 if acc <= 4 else together, 16, most)
+    elif each > 7 / 8:
+        sharing = _Sharing(1, 2, 4 if each > 7 / 2 else 2 if each > 7 / 4 else 1, 64, reads)
     elif _alone(strips.number, processors):
         sharing = _Sharing(1, 2, 16, 16, reads)
     elif strips.number <= 2 and columns >= _LANES:  # a lane reads many totals
         sharing = _Sharing(2, 1, 1, 8, most)
     else:
-        sharing = _Sharing(2, 1, 16 if strips.number > 8 or not strips.even else 1, 16, reads)
+        sharing = _Sharing(2, 1, together, 16, reads)
     if columns < _LANES and (arch != "90" or types.x.itemsize < 4):  # parts of a group
         sharing = sharing._replace(reads=sharing.reads // 2)
     return sharing
