@@ -1,10 +1,11 @@
-"""Times the kernels under several policies; distscan/backends/policy.py cites it.
+"""Times the kernels, and with --policies others like them; distscan/backends/policy.py cites it.
 
-    python launch/tune.py [OP:TYPE ...]        such as sum:f max:b; default: one of each size
+    python launch/tune.py [--policies] [OP:TYPE[:RESULT] ...]      such as sum:f max:b sum:i:i
 
 One GPU. The device's time in microseconds, medians of 11, at 2^20 elements, at 2^24 and at 1 GiB on
 the wider side; in brackets the share of the speed at which a copy of that size moves the same
-bytes. A star marks the policy in use. Every result is checked before it is timed.
+bytes. Every result is checked before it is timed. Without arguments: every form and strategy for
+types of each size, then the plain scan by every operator.
 """
 
 import sys
@@ -19,28 +20,42 @@ import numpy as np
 from distscan import dtypes, operators
 from distscan.backends import cuda, launches
 from distscan.errors import KernelError
-from distscan.forms import PLAIN
+from distscan.forms import PLAIN, Form
 
 LARGE = 1 << 30  # bytes
 BATCH, BATCH_BYTES = 32, 1 << 28  # calls between two events: so many, touching no more than that
-CASES = ["sum:f", "sum:d", "sum:i", "prod:F", "sum:D", "sum:b", "sum:e", "min:H", "max:b"]
+# Operator, type and, where it is another than NumPy's, type of the result.
+CASES = ["sum:f", "sum:d", "sum:i:i", "sum:l", "sum:F", "sum:D"]
+CASES += ["sum:b", "sum:i", "sum:e", "min:H", "max:b"]  # promoting, and narrow ones
+OPERATORS = ["prod:f", "max:f", "min:f", "logaddexp:f", "logical_and:f", "logical_xor:f"]
+OPERATORS += ["prod:i:i", "max:i", "min:i", "bitwise_and:i", "bitwise_or:i", "bitwise_xor:i"]
+OPERATORS += ["logical_and:i", "logical_or:i"]
+SEGMENT = 64  # elements of a segment on average
 BESIDE = 4096  # bytes of shared memory that a scan leaves for other things than tiles
 Work = Callable[[int], object]  # on buffers number i
 
 
-def median(work: Work, calls: int) -> float:
-    """Time one of ``calls`` in a row, each on buffers of its own.
+class WrongError(Exception):
+    """A result is wrong."""
 
-    The copy that is queued first empties the cache, and lets the host run ahead.
+
+def median(work: Work, calls: int, before: Work = lambda i: None) -> float:
+    """Time one of ``calls`` in a row, each on buffers of its own; ``before`` them is not timed.
+
+    The copy that is queued first empties the cache, and lets the host run ahead; for that it does
+    not wait for totals either.
     """
     ballast = [cp.empty(LARGE, np.uint8) for _ in range(2)]
     times = []
     for _ in range(13):
+        for i in range(calls):
+            before(i)
         begin, end = cp.cuda.Event(), cp.cuda.Event()
         ballast[1].data.copy_from_device_async(ballast[0].data, LARGE)
         begin.record()
-        for i in range(calls):
-            work(i)
+        with patch.object(cuda.HostTotal, "wait", lambda self, _: np.zeros((), self._dtype)):
+            for i in range(calls):
+                work(i)
         end.record()
         end.synchronize()
         times.append(cp.cuda.get_elapsed_time(begin, end) * 1e3 / calls)
@@ -50,15 +65,18 @@ def median(work: Work, calls: int) -> float:
 class Case:
     """One operator, type and size: buffers, the speed of a copy, the right result."""
 
-    def __init__(self, op_name: str, code: str, power: int | None) -> None:
+    def __init__(self, text: str, power: int | None) -> None:
+        op_name, code, *result = text.split(":")
         self.op = operators.resolve(op_name)
-        self.types = dtypes.resolve(self.op, np.dtype(code))
+        self.types = dtypes.resolve(self.op, code, *result)
         wider = max(self.types.x.itemsize, self.types.out.itemsize)
         self.n = LARGE // wider if power is None else 1 << power
         self.calls = max(1, min(BATCH, BATCH_BYTES // (2 * wider * self.n)))
         x = cp.random.randint(-3, 4, (self.calls, self.n))
         if op_name == "prod":
             x = cp.where(x > 0, 1, -1)  # like sums of small integers: exact in every order
+        if op_name in ("max", "min"):  # a slope, or the result is soon constant
+            x += cp.arange(self.n)[:: 1 if op_name == "max" else -1] * 100 // self.n + 3
         self.x = x.astype(code)
         self.out = cp.empty((self.calls, self.n), self.types.out)
         self.offset = np.array(self.op.identity(self.types.acc))  # costs what others do
@@ -66,22 +84,32 @@ class Case:
         a, b = (cp.empty((self.calls, bytes_each), np.uint8) for _ in range(2))
         copy = median(lambda i: b[i].data.copy_from_device_async(a[i].data, bytes_each), self.calls)
         self.rate = 2 * bytes_each / copy
-        self.want: Any = None
         if op_name in ("sum", "prod"):
             call = cp.cumsum if op_name == "sum" else cp.cumprod
             self.want = call(self.x[0], dtype=self.types.acc).astype(self.types.out)
+        elif op_name == "logaddexp":
+            self.want = cp.log(cp.cumsum(cp.exp(self.x[0].astype(np.float64))))
+        else:
+            x = cp.asnumpy(self.x[0])
+            self.want = cp.asarray(self.op.numpy.accumulate(x, dtype=self.types.acc))
 
-    def time(self, work: Work, *moved: np.dtype[Any], writes: bool = True) -> str:
-        """Check, then time what moves an element of each type in ``moved``."""
-        if writes:
-            self.out.view(np.uint8)[...] = 0xA5
-            work(0)
-            if self.want is None:  # for other operators all others must be as the first
-                self.want = self.out[0].copy()
-            rounds = self.op.name == "logaddexp"  # whatever is drawn
-            if not bool(cp.allclose(self.out[0], self.want, 1e-4 if rounds else 0, 0)):
-                return "wrong"
-        time = median(work, self.calls)
+    def check(self, got: Any, want: Any) -> None:
+        """Raise where a result is not the right one, or for logaddexp not near it."""
+        got, want = cp.asarray(got), cp.asarray(want)
+        near = cp.allclose(got, want, 1e-4, 1e-4) if self.op.name == "logaddexp" else got == want
+        if not bool(near.all()):
+            raise WrongError
+
+    def scanned(self, x: Any, form: Form = PLAIN, heads: Any = None) -> Any:
+        """Scan ``x`` in some form, into memory that held something else."""
+        out = cp.empty(x.shape, self.types.out)
+        out.view(np.uint8)[...] = 0xA5
+        cuda.SinglePass(self.op, self.types, len(x), form).seed(x, out, None, heads)
+        return out
+
+    def time(self, work: Work, *moved: np.dtype[Any], before: Work = lambda i: None) -> str:
+        """Time what moves an element of each type in ``moved``."""
+        time = median(work, self.calls, before)
         share = sum(dtype.itemsize for dtype in moved) * self.n / time / self.rate
         return f"{time:7.1f} ({share:4.2f})"
 
@@ -89,11 +117,65 @@ class Case:
 # ---- what is timed: the steps of one rank, none of which waits for the other ----------------
 
 
-def scan(case: Case) -> str:
+def scan(case: Case, form: Form = PLAIN) -> str:
     """Single-pass: 1 copy."""
-    steps = cuda.SinglePass(case.op, case.types, case.n)
+    if form is PLAIN:
+        case.check(case.scanned(case.x[0]), case.want)
+    steps = cuda.SinglePass(case.op, case.types, case.n, form)
     return case.time(
         lambda i: steps.seed(case.x[i], case.out[i], None), case.types.x, case.types.out
+    )
+
+
+def in_place(case: Case) -> str:
+    """The same, onto the shard; which is put back before each round, or values would grow."""
+    if case.types.x != case.types.out:
+        return ""
+    steps = cuda.SinglePass(case.op, case.types, case.n)
+
+    def put_back(i: int) -> None:
+        case.out[i] = case.x[i]
+
+    def work(i: int) -> None:
+        steps.seed(case.out[i], case.out[i], None)
+
+    put_back(0)
+    work(0)
+    case.check(case.out[0], case.want)
+    return case.time(work, case.types.x, case.types.out, before=put_back)
+
+
+def exclusive(case: Case) -> str:
+    """1 copy."""
+    form = Form(exclusive=True, first=case.offset)
+    out = case.scanned(case.x[0], form)
+    case.check(out[0], case.offset.astype(case.types.out))
+    case.check(out[1:], case.want[:-1])
+    return scan(case, form)
+
+
+def reverse(case: Case) -> str:
+    """1 copy."""
+    form = Form(reverse=True)
+    case.check(case.scanned(case.x[0, ::-1].copy(), form)[::-1], case.want)
+    return scan(case, form)
+
+
+def segments(case: Case) -> str:
+    """1 copy, and a flag an element is read."""
+    form = Form(segmented=True)
+    heads = cp.random.randint(0, SEGMENT, case.x.shape, "b") == 0
+    heads[0, 0] = True
+    x = case.x[0].astype(case.types.acc)
+    out = case.scanned(case.x[0], form, heads[0])
+    # Each element of the result from the one before; segments are too short to round.
+    case.check(out, cp.where(heads[0], x, case.op.numpy(cp.roll(out, 1), x)))
+    steps = cuda.SinglePass(case.op, case.types, case.n, form)
+    return case.time(
+        lambda i: steps.seed(case.x[i], case.out[i], None, heads[i]),
+        case.types.x,
+        heads.dtype,
+        case.types.out,
     )
 
 
@@ -102,31 +184,28 @@ def unaligned(case: Case) -> str:
     n = case.n - 3
     steps = cuda.SinglePass(case.op, case.types, n)
     x, out = [row[1 : n + 1] for row in case.x], [row[3:] for row in case.out]
-    want = cp.empty(n, case.types.out)
-    steps.seed(x[0].copy(), want, None)
     out[0].view(np.uint8)[...] = 0xA5
     steps.seed(x[0], out[0], None)
-    if not bool((out[0] == want).all()):
-        return "wrong"
-    return case.time(
-        lambda i: steps.seed(x[i], out[i], None), case.types.x, case.types.out, writes=False
-    )
+    case.check(out[0], case.scanned(x[0].copy()))
+    return case.time(lambda i: steps.seed(x[i], out[i], None), case.types.x, case.types.out)
 
 
 def reduce(case: Case) -> str:
     """Half a copy."""
     steps = cuda.ReduceScan(case.op, case.types, case.n)
-    return case.time(lambda i: steps.total(case.x[i], case.out[i]), case.types.x, writes=False)
+    total: Any = steps.total(case.x[0], case.out[0])
+    case.check(total.value.astype(case.types.out), case.want[-1])
+    return case.time(lambda i: steps.total(case.x[i], case.out[i]), case.types.x)
 
 
 def add(case: Case) -> str:
     """1 copy, of the wider type."""
     steps = cuda.ScanAdd(case.op, case.types, case.n)
+    steps.total(case.x[0], case.out[0])
+    steps.seed(case.x[0], case.out[0], case.offset)
+    case.check(case.out[0], case.want)
     return case.time(
-        lambda i: steps.seed(case.x[i], case.out[i], case.offset),
-        case.types.acc,
-        case.types.out,
-        writes=False,
+        lambda i: steps.seed(case.x[i], case.out[i], case.offset), case.types.acc, case.types.out
     )
 
 
@@ -148,6 +227,9 @@ def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
         steps.total(case.x[i], case.out[i])
         steps.seed(case.x[i], case.out[i], case.offset)
 
+    case.out.view(np.uint8)[...] = 0xA5
+    work(0)
+    case.check(case.out[0], case.want)
     return case.time(work, *moved)
 
 
@@ -155,7 +237,7 @@ def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
 
 
 def scan_policies(case: Case) -> Iterator[Any]:
-    """Policies like the one in use, with as many slots as there is room for."""
+    """The policy in use, then others like it, with as many slots as there is room for."""
     device = cp.cuda.Device()
     types = launches.running(case.op, case.types)
     processors = device.attributes["MultiProcessorCount"]
@@ -171,7 +253,7 @@ def scan_policies(case: Case) -> Iterator[Any]:
 
 
 def reduce_policies(case: Case) -> Iterator[Any]:
-    """Policies like the one in use."""
+    """The policy in use, then others like it."""
     arch = cp.cuda.Device().compute_capability
     used = launches.reduce_policy(case.op, launches.running(case.op, case.types), PLAIN, arch)
     yield used
@@ -181,40 +263,40 @@ def reduce_policies(case: Case) -> Iterator[Any]:
             yield policy
 
 
-def columns(cases: list[Case], timed: Callable[[Case], str]) -> str:
-    """Time one thing at every size."""
+ROWS = scan, in_place, exclusive, reverse, segments, unaligned, reduce, add, reduce_scan, scan_add
+
+
+def show(name: str, cases: list[Case], timed: Callable[[Case], str]) -> None:
+    """Print a row: one thing at every size."""
     found = []
     for case in cases:
         try:
             found.append(timed(case))
-        except (KernelError, cp.cuda.driver.CUDADriverError) as error:
+        except (WrongError, KernelError, cp.cuda.driver.CUDADriverError) as error:
             found.append(type(error).__name__)
-    return "".join(f"{text:>17}" for text in found)
+    print(f"{name:50}" + "".join(f"{text:>17}" for text in found), flush=True)
 
 
 def main() -> None:
-    """Time every case; the local parts of the strategies under the policies in use."""
+    """Time every case."""
     gpu = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"].decode()
     print(f"{gpu}\n{'':50}{'2^20':>17}{'2^24':>17}{'1 GiB':>17}")
-    for op_name, _, code in (text.partition(":") for text in sys.argv[1:] or CASES):
-        cases = [Case(op_name, code, power) for power in (20, 24, None)]
+    given = [text for text in sys.argv[1:] if not text.startswith("-")]
+    for text in given or CASES + OPERATORS:
+        cases = [Case(text, power) for power in (20, 24, None)]
         rates = "".join(f"{case.rate / 1e6:12.2f} TB/s" for case in cases)
-        print(f"{op_name}:{code:4} {'copy':43}{rates}")
-        for timed, policies in ((scan, scan_policies), (reduce, reduce_policies)):
-            name = f"{timed.__name__}_policy"
-            if not hasattr(launches, name):
-                continue
-            for i, policy in enumerate(policies(cases[0])):
-                with patch.object(launches, name, lambda *_, chosen=policy: chosen):
-                    shown = f"{timed.__name__:7}{tuple(policy)} {'' if i else '*'}"
-                    print(f"{op_name}:{code:4} {shown:43}{columns(cases, timed)}", flush=True)
-        for timed in (unaligned, add, reduce_scan, scan_add):
-            print(f"{op_name}:{code:4} {timed.__name__:43}{columns(cases, timed)}", flush=True)
+        print(f"{text + ' copy':50}{rates}")
+        for timed in ROWS if given or text in CASES else (scan,):
+            show(f"{text} {timed.__name__}", cases, timed)
+        if "--policies" in sys.argv:
+            for timed, policies in ((scan, scan_policies), (reduce, reduce_policies)):
+                for policy in policies(cases[0]):
+                    name = f"{timed.__name__}_policy"
+                    with patch.object(launches, name, lambda *_, chosen=policy: chosen):
+                        show(f"{text} {timed.__name__} {tuple(policy)}", cases, timed)
         del cases
         cp.get_default_memory_pool().free_all_blocks()
 
 
 if __name__ == "__main__":
-    # The host runs ahead of the GPU: what is timed is the GPU's work alone.
-    with patch.object(cuda.HostTotal, "wait", lambda self, launch: np.zeros((), self._dtype)):
-        main()
+    main()

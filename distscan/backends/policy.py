@@ -1,6 +1,6 @@
 """The tuning numbers of the kernels, and the measurements that they come from.
 
-NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune.py``.
+NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune.py --policies``.
 """
 
 from typing import NamedTuple
