@@ -35,6 +35,7 @@ struct Coarsened {
     __syncthreads();
     if (warp == 0) {
       const T up_to = warp_scan<Op, WARPS>(shared.total[lane < WARPS ? lane : 0]);
+      __syncwarp();  // all have read: shuffles order registers, not memory
       if (lane < WARPS) shared.total[lane] = up_to;
     }
     __syncthreads();
