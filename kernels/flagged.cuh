@@ -53,7 +53,7 @@ __device__ To convert(Headed<X> from) {
   return {convert<decltype(To::value)>(from.item), from.head};
 }
 
-// A vector of them, loaded apart. Bit i of heads is set where item i is one.
+// A vector of them, loaded apart. Bit i of heads is set where item i is one; there are no others.
 template <class X, int ITEMS>
 struct Vector<Headed<X>, ITEMS> {
   Vector<X, ITEMS> items;

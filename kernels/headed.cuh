@@ -82,10 +82,11 @@ struct RowItems {
       const int step = Cut::ROW % length;
       int next = (head - position<Cut>(warp, 0)) % length;
       if (next < 0) next += length;
+      constexpr unsigned ITS_OWN = (1u << Cut::ITEMS) - 1;
       Rows<Headed<X>, Cut> rows;
 #pragma unroll
       for (int r = 0; r < Cut::ROWS; ++r) {
-        rows.row[r] = {item_rows.row[r], next < Cut::ITEMS ? starts << next : 0};
+        rows.row[r] = {item_rows.row[r], next < Cut::ITEMS ? starts << next & ITS_OWN : 0};
         next -= step;
         if (next < 0) next += length;
       }

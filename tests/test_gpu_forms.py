@@ -124,6 +124,33 @@ def test_order_in_rows(op, k, codes, order, cp, rng):
                 check(cp, steps, op, types, form, maps(rng, outer * n, k), shifts=shifts)
 
 
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize(("name", "codes"), [("sum", "fff"), ("sum", "bll"), ("sum", "DDD"),
+                                             ("max", "bbb"), ("min", "HHH")])  # fmt: skip
+def test_rows_of_every_length(name, codes, order, cp, rng):
+    """By operators whose operands may be exchanged, which are reduced in another way."""
+    from distscan.backends import cuda
+    from distscan.operators import BUILTIN
+
+    op, types = BUILTIN[name], dtypes.Types(*map(np.dtype, codes))
+    first = np.array(5, types.acc) if "exclusive" in order else None
+    steps_of_scan = slice(None, None, -1 if "reverse" in order else 1)
+    for n in (*range(1, 40), 63, 64, 65, 127, 1000, 4096):
+        outer = 3 * tile_of(types) // n + 1
+        steps = cuda.SinglePass(op, types, n, Form(outer=outer, first=first, **order))
+        x = rng.integers(0, 100, (outer, n)).astype(types.x)
+        want = x[:, steps_of_scan]
+        if first is not None:
+            want = np.concatenate([np.full((outer, 1), first), want[:, :-1]], axis=1)
+        want = op.numpy.accumulate(want, axis=1, dtype=types.acc)[:, steps_of_scan]
+        for shifts in ((0, 0), (types.x.itemsize, types.out.itemsize)):
+            source = place(cp, x.ravel(), shifts[0])
+            target = Placed(cp, x.size, types.out, shifts[1])
+            steps.seed(source.array, target.array, None)
+            np.testing.assert_array_equal(host(target.array).reshape(x.shape), want)
+            assert bool(target.untouched())
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_segments_over_many_tiles(reverse, cp, rng):
     """Sums of whole numbers over several rounds of every block, against NumPy at once."""
