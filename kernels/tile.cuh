@@ -79,7 +79,8 @@ __device__ T item(const Vector<T, ITEMS>& vector, int i) {
 // The same as a To. Narrow integers come out of their word by one instruction.
 template <class To, class T, int ITEMS>
 __device__ To get(const Vector<T, ITEMS>& vector, int i) {
-  if constexpr (is_packed<T, ITEMS> && is_integer<T> && is_integer<To> && sizeof(To) == 4) {
+  constexpr bool AS_IS = is_integer<To> && (!same<To, truth> || same<T, bool>);
+  if constexpr (is_packed<T, ITEMS> && is_integer<T> && AS_IS && sizeof(To) == 4) {
     constexpr int EACH = 4 / sizeof(T);
     constexpr bool SIGNED = static_cast<T>(-1) < static_cast<T>(0);
     const unsigned word = reinterpret_cast<const Packed<T, ITEMS>&>(vector).word[i / EACH];
@@ -87,11 +88,12 @@ __device__ To get(const Vector<T, ITEMS>& vector, int i) {
     if constexpr (sizeof(T) == 1) {
       // A dot product with 1 and 0s: minima and permutations keep another unit of the chip busy.
       if constexpr (SIGNED) return __dp4a(static_cast<int>(word), 1 << 8 * low, 0);
-      return __dp4a(word, 1u << 8 * low, 0u);
+      return static_cast<To>(__dp4a(word, 1u << 8 * low, 0u));
+    } else {
+      return permute(word, 0,
+                     SIGNED ? (low | (low + 1) << 4 | 0x8800 | (low + 1) * 0x1100)
+                            : (0x4400 | low | (low + 1) << 4));
     }
-    return permute(word, 0,
-                   SIGNED ? (low | (low + 1) << 4 | 0x8800 | (low + 1) * 0x1100)
-                          : (0x4400 | low | (low + 1) << 4));
   } else {
     return convert<To>(item(vector, i));
   }

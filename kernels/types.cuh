@@ -33,6 +33,22 @@ struct Choose<false, A, B> {
 
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
+// A bool in a register of its own, as 1 or 0: what logical operators run in.
+enum truth : unsigned {};
+
+template <>
+inline constexpr bool is_integer<truth> = true;
+
+__device__ inline truth operator&(truth a, truth b) {
+  return static_cast<truth>(static_cast<unsigned>(a) & static_cast<unsigned>(b));
+}
+__device__ inline truth operator|(truth a, truth b) {
+  return static_cast<truth>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+__device__ inline truth operator^(truth a, truth b) {
+  return static_cast<truth>(static_cast<unsigned>(a) ^ static_cast<unsigned>(b));
+}
+
 // How many elements of the widest of some types fill a 16-byte vector.
 // items_per_vector<signed char, int>() == 4; no type has less than one.
 template <class... Types>
@@ -73,12 +89,34 @@ __device__ complex<Real> operator*(complex<Real> a, complex<Real> b) {
 
 // ---- Conversion ----------------------------------------------------------------------------
 
+// A word that is 0 where x is: of floats, what is left without the sign.
+template <class T>
+__device__ unsigned nonzero(T x) {
+  if constexpr (is_complex<T>)
+    return nonzero(x.re) | nonzero(x.im);
+  else if constexpr (same<T, half> || same<T, bfloat16>)
+    return x.bits & 0x7fff;
+  else if constexpr (same<T, float>)
+    return __float_as_uint(x) << 1;
+  else if constexpr (same<T, double>)
+    return __double2loint(x) | __double2hiint(x) << 1;
+  else if constexpr (sizeof(T) == 8)
+    return static_cast<unsigned>(x) | static_cast<unsigned>(x >> 32);
+  else
+    return static_cast<unsigned>(x);
+}
+
 // convert<To>(from) is C's cast, and for half, bfloat16 and complex what NumPy's astype does:
 // convert<half>(1.0f).bits == 0x3c00, convert<float>(complex<float>{1, 2}) == 1.
 template <class To, class From>
 __device__ To convert(From from) {
   if constexpr (same<To, From>) {
     return from;
+  } else if constexpr (same<To, truth>) {
+    // By no comparison: predicates are few, and to keep more of them takes instructions.
+    unsigned one;
+    asm("min.u32 %0, %1, 1;" : "=r"(one) : "r"(nonzero(from)));
+    return static_cast<truth>(one);
   } else if constexpr (is_complex<From>) {
     if constexpr (is_complex<To>)
       return {convert<typename To::Part>(from.re), convert<typename To::Part>(from.im)};

@@ -21,8 +21,8 @@ from distscan.backends import kernel, launches  # noqa: E402
      ("max", "i", "b", "b"), ("max", "d", "h", "h"), ("max", "b", "B", "B"), ("sum", "?", "?", "?"),
      (NIBBLES, "B", "B", "B"), ("sum", "f", "f", "f"), ("bitwise_and", "b", "b", "i"),
      ("bitwise_or", "?", "?", "I"), ("bitwise_xor", "i", "b", "b"), ("bitwise_xor", "?", "b", "i"),
-     ("bitwise_or", "d", "h", "h"), ("logical_xor", "?", "?", "I"), ("logical_and", "b", "?", "?"),
-     ("logical_or", "f", "?", "?")],
+     ("bitwise_or", "d", "h", "h"), ("logical_xor", "?", "?", "I"), ("logical_and", "b", "?", "I"),
+     ("logical_or", "f", "?", "I"), ("max", "f", "?", "?")],
 )  # fmt: skip
 def test_narrow_integers_run_in_32_bits(op, x, acc, running):
     """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""

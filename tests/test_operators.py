@@ -33,15 +33,22 @@ def bits(rng, op, code, n):
 
 
 def truths(rng, op, code, n):
-    """Numbers that are rarely false (AND) or true (OR); true ones may have all low bits zero."""
-    dtype = np.dtype(code)
-    some = {"?": [1], "b": [1, -128, 64], "B": [1, 128, 64], "h": [256, 1, -3], "H": [256, 1]}.get(
-        code, [256, 65536, 3] if dtype.kind in "iu" else [0.5, np.nan, np.inf, 256]
-    )
-    if dtype.kind == "c":
-        some = [1j, complex(0, np.nan), 0.5, 256]
+    """Numbers that are rarely false (AND) or true (OR); true ones may have all low bits zero, or
+    all but the last, and false ones a sign.
+    """
+    dtype, zeros = np.dtype(code), [0]
+    if dtype.kind in "fc":
+        tiny = np.finfo(dtype).smallest_subnormal
+        some, zeros = [0.5, np.nan, np.inf, 256, tiny, -tiny], [0.0, -0.0]
+        if dtype.kind == "c":
+            some, zeros = [1j, complex(0, np.nan), -tiny * 1j, *some], [0, complex(-0.0, -0.0)]
+    else:
+        low, high = (0, 1) if code == "?" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        some = [1, 1 << (high.bit_length() - 1), low or 1, high]
     false = rng.random(n) < {"logical_and": 1 / (n + 1), "logical_or": 1 - 1 / (n + 1)}.get(op, 0.5)
-    return np.where(false, dtype.type(0), rng.choice(np.array(some, dtype), n))
+    return np.where(
+        false, rng.choice(np.array(zeros, dtype), n), rng.choice(np.array(some, dtype), n)
+    )
 
 
 def apart(rng, code, n):

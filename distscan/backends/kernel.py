@@ -95,7 +95,7 @@ def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> 
     """Return what ``kernels/given.cuh`` asks for: macros, and headers by their file names."""
     return {
         "DISTSCAN_X": type_name(types.x),
-        "DISTSCAN_T": type_name(types.acc),
+        "DISTSCAN_T": _running_name(op, types),
         "DISTSCAN_OUT": type_name(types.out),
         "DISTSCAN_PARTIAL": _partial(op, types),
         "structure.h": structure(types.acc) if types.acc.names else "",
@@ -107,12 +107,18 @@ def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> 
     }
 
 
+def _running_name(op: Operator, types: Types) -> str:
+    """Name the type of the running value; logical operators have one for bools in 32 bits."""
+    logical = op.name.startswith("logical") and op is BUILTIN.get(op.name)
+    return "truth" if logical and types.acc != np.bool_ else type_name(types.acc)
+
+
 def _partial(op: Operator, types: Types) -> str:
     """Name a type that holds any total of one warp's elements: 32 bits are half the shuffles."""
     narrow = types.x.kind in "biu" and types.x.itemsize <= 2 and types.acc.kind in "iu"
     if op is BUILTIN["sum"] and narrow and types.acc.itemsize == 8:
         return "int" if types.x.kind == "i" else "unsigned int"
-    return type_name(types.acc)
+    return _running_name(op, types)
 
 
 # The dynamic shared memory that kernels of each function take at most, in bytes.

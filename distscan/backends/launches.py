@@ -276,7 +276,8 @@ def running(op: Operator, types: Types) -> Types:
     x, acc, out = types.x, types.acc, types.out
     low = out.kind in "iu" and out.itemsize <= acc.itemsize
     narrow = acc.kind in "iu" and acc.itemsize < 4 and np.can_cast(x, acc) and low
-    logical = x == acc == np.bool_ and op.name != "sum"  # of which 2 ** 32 would make a zero
+    # Not the sum of bools, of which 2 ** 32 would make a zero.
+    logical = acc == np.bool_ and (op.name.startswith("logical") or (x == acc and op.name != "sum"))
     if not (narrow or logical) or operators.BUILTIN.get(op.name) is not op:
         return types
     return Types(x, np.dtype(np.int32 if acc.kind == "i" else np.uint32), out)
