@@ -4,8 +4,7 @@
 
 namespace distscan {
 
-// The wider side moves 16 bytes per access, the other as many elements.
-using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
+using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>;
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_GATHERERS + 1) * LANES, 1)
 distscan_scan(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,

@@ -5,15 +5,15 @@
 
 namespace distscan {
 
-using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
+using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>;
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_GATHERERS + 1) * LANES, 1)
 distscan_scan_rows(const X* x, RowLength row, Out* y, Shard shard, Workspace work, T first) {
   using Source = RowItems<ScanShape, X>;
-  using Pairs = Segmented<Op>;
-  scan<Pairs, Pairs, Flagged<T>, ScanShape, DISTSCAN_SLOTS, DISTSCAN_REDUCERS, DISTSCAN_GATHERERS,
-       EXCLUSIVE>(Source{{x}, row}, y, shard, work, Offset<Flagged<T>>{{{first, 0}, true}, {}},
-                  Segments<T, DISTSCAN_FIRST>{first});
+  scan<Segmented<Op>, Segmented<PartialOp>, Flagged<Partial>, ScanShape, DISTSCAN_SLOTS,
+       DISTSCAN_REDUCERS, DISTSCAN_GATHERERS, EXCLUSIVE>(Source{{x}, row}, y, shard, work,
+                                                         Offset<Flagged<T>>{{{first, 0}, true}, {}},
+                                                         Segments<T, DISTSCAN_FIRST>{first});
 }
 
 }  // namespace distscan

@@ -6,17 +6,16 @@
 
 namespace distscan {
 
-using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
+using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>;
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_GATHERERS + 1) * LANES, 1)
 distscan_scan_segments(const X* x, const unsigned char* heads, Out* y, Shard shard, Workspace work,
                        T offset, bool has_offset, T first) {
   using Source = FlaggedItems<ScanShape, X>;
-  using Pairs = Segmented<Op>;
-  scan<Pairs, Pairs, Flagged<T>, ScanShape, DISTSCAN_SLOTS, DISTSCAN_REDUCERS, DISTSCAN_GATHERERS,
-       EXCLUSIVE>(Source{{x}, {heads}}, y, shard, work,
-                  Offset<Flagged<T>>{{{offset, 0}, has_offset}, {}},
-                  Segments<T, DISTSCAN_FIRST>{first});
+  scan<Segmented<Op>, Segmented<PartialOp>, Flagged<Partial>, ScanShape, DISTSCAN_SLOTS,
+       DISTSCAN_REDUCERS, DISTSCAN_GATHERERS, EXCLUSIVE>(
+      Source{{x}, {heads}}, y, shard, work, Offset<Flagged<T>>{{{offset, 0}, has_offset}, {}},
+      Segments<T, DISTSCAN_FIRST>{first});
 }
 
 }  // namespace distscan

@@ -4,7 +4,7 @@
 
 namespace distscan {
 
-// As in scan.cu.
+// The wider side moves 16 bytes per access, the other as many elements.
 using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + LANES, DISTSCAN_BLOCKS)

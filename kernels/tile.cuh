@@ -29,11 +29,11 @@ struct Shape {
   static constexpr bool REVERSE = REVERSE_;
 };
 
-// The largest power of 2 that divides a size.
-__device__ constexpr int power_of_2(int size) { return size & -size; }
+// The largest power of 2 up to 16, which is one access, that divides a size.
+__device__ constexpr int alignment_of(int size) { return size % 16 == 0 ? 16 : size & -size; }
 
 template <class T, int ITEMS>
-struct alignas(power_of_2(sizeof(T) * ITEMS)) Vector {
+struct alignas(alignment_of(sizeof(T) * ITEMS)) Vector {
   T item[ITEMS];
 };
 

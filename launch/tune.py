@@ -244,9 +244,8 @@ def scan_policies(case: Case) -> Iterator[Any]:
     used = launches.scan_policy(types, PLAIN, device.compute_capability, LARGE, processors)
     yield used
     room = device.attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
-    items = launches.per_vector(types.x, types.out)
     for threads, rows in product((256, 384, 512), (2, 4, 6, 8)):
-        slots = min(room // (threads * rows * items * types.x.itemsize + 16), 12)
+        slots = min(room // (threads * rows * used.items * types.x.itemsize + 16), 12)
         policy = used._replace(threads=threads, rows=rows, slots=slots)
         if slots >= 2 and policy != used:
             yield policy

@@ -48,7 +48,7 @@ def geometry(types, strategy):
     chosen = policy.scan_policy(
         running, forms.PLAIN, device.compute_capability, 1 << 40, processors
     )
-    tile = chosen.threads * chosen.rows * launches.per_vector(running.x, running.out)
+    tile = chosen.threads * chosen.rows * chosen.items
     return tile, processors, chosen.slots
 
 

@@ -68,7 +68,7 @@ def tile_of(types):
 
     arch, n = cupy.cuda.Device().compute_capability, 1 << 40
     chosen = launches.scan_policy(types, Form(segmented=True), arch, n, launches.processors())
-    return chosen.threads * chosen.rows * launches.per_vector(types.x, types.out)
+    return chosen.threads * chosen.rows * chosen.items
 
 
 def value(k, m, c, dtype):

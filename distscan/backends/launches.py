@@ -74,7 +74,7 @@ def _production(types: Types, n: int, form: Form) -> Cut:
         blocks = short.blocks * processors()
         return Cut("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
     chosen = scan_policy(types, form, cupy.cuda.Device().compute_capability, n, processors())
-    tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
+    tile = chosen.threads * chosen.rows * chosen.items
     slot = tile * types.x.itemsize + 16
     policy: dict[str, int | str] = chosen._asdict()
     entry = "scan"

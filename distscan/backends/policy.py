@@ -18,10 +18,11 @@ VECTOR = 16  # bytes per access
 
 
 class ScanPolicy(NamedTuple):
-    """How ``kernels/scan.cuh`` is cut: tiles of ``threads * rows`` vectors."""
+    """How ``kernels/scan.cuh`` is cut: tiles of ``threads * rows * items`` elements."""
 
     threads: int  # that scan
     rows: int  # vectors per thread
+    items: int  # elements per vector
     slots: int  # tiles in shared memory
     reducers: int  # warps; one more fetches
     gatherers: int  # warps
@@ -63,33 +64,23 @@ ADD_THREADS = 256  # a vector each: a copy in this form runs at the speed of the
 def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) -> ScanPolicy:
     """Choose for ``n`` elements on a GPU of ``arch``, a compute capability such as "90".
 
-    sm_90, 1 GiB, policy (256, 6, 9, 4, 2): float32 533 us, float64 532, complex64 530, uint16 min
-    538; with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128
-    (256, 6, 9, 4, 3) 565; with a gatherer less 690, one more 680. int8 max (256, 5, 11, 4, 2) 543,
-    int8 to int64 (384, 8, 12, 4, 2) 303, int32 to int64 415. Rows (256, 6, 9, 8, 2): float32 537
-    to 549, float64 593 to 645; segments 596 and 625; with 4 reducers 690 to 830. Other
-    architectures take the same shape, as far as it fits.
+    sm_90, 1 GiB, threads, rows and slots 256, 6, 9: float32 533 us, float64 532, complex64 530,
+    uint16 min 538; with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128
+    565; with a gatherer less 690, one more 680. int8 max (256, 5, 11) 543, int8 to int64 (384, 8,
+    12) 311, int16 to int64 349, with 256 threads 348 and 361; int32 to int64 (256, 8, 12) 418;
+    logical operators of float32 (256, 8, 7) 341, with 6 rows 357. Other architectures take the same
+    shape, as far as it fits.
+
+    Rows and segments of 64 elements, 8 reducers: float32 (256, 6) 553 and 591, float64 649 and 610,
+    with 4 reducers 690 to 830. int32 to int64 with 4 items (256, 4) 500 and 483, with 2 (256, 6)
+    545 and 576; int8 to int64 384 and 440, were 595 and 637; float16 (256, 6) 724 and 781; int8 max
+    (256, 3) 1580 and 1673, (128, 4) 3750 and 3055.
     """
-    shared = SHARED.get(arch, 99) * 1024 - 256
-    size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
-    items = max(VECTOR // max(types.x.itemsize, size), 1)
-    # A thread holds its row's running values in registers, all rows at once; what narrow integers
-    # run in 32 bits is held packed.
-    packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
-    flagged = form.segmented or form.outer > 1  # flags beside the values
-    room = 64 if not packed else 80 if arch in SHARED else 24
-    most = 8 if widening > 1 else 6
-    if types.acc.itemsize < 4 and (form.exclusive or form.reverse):
-        room = 32  # a register holds one byte
-    running = types.acc.itemsize
+    threads, rows, items = _scan_shape(types, form, arch)
+    flagged, running = _flagged(form), types.acc.itemsize
     if flagged:
-        room, most = min(room, 48), 6
         running += max(types.acc.alignment, 4)
-    words = items * max(types.acc.itemsize // 4, 1)
-    rows = min(most, room // words)
-    threads = 384 if widening >= 8 and arch in SHARED else 256
-    if flagged and items == 16:
-        threads, rows = 128, 4  # such vectors and their flags take more registers
+    shared = SHARED.get(arch, 99) * 1024 - 256
     row = threads * items * (types.x.itemsize + form.segmented)  # bytes; a flag is one
     beside = 112 + (threads // 16 + 2) * running  # barriers and totals of a slot
 
@@ -106,11 +97,40 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
 
     if rounds(rows) < 16:
         choice = {rows, *(r for r in (2, 4) if r < rows)}
-        if rows == 6 and words <= 4 and arch in SHARED:
+        if rows == 6 and items * types.acc.itemsize <= VECTOR and arch in SHARED:
             choice.add(8)  # 2^20 float32: one tile for each of 132 multiprocessors
         rows = min(choice, key=lambda r: (rounds(r) * r, -r))
-    reducers = {256: 8, 384: 6}.get(threads, 4) if flagged else 4  # as many stretches for each
-    return ScanPolicy(threads, rows, slots(rows), reducers, gatherers=3 if running > 8 else 2)
+    reducers, gatherers = 8 if flagged and threads >= 256 else 4, 3 if running > 8 else 2
+    return ScanPolicy(threads, rows, items, slots(rows), reducers, gatherers)
+
+
+def _flagged(form: Form) -> bool:
+    """Whether flags lie beside the values: of segments, or of where rows start."""
+    return form.segmented or form.outer > 1
+
+
+def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
+    """Threads, rows and items of the tiles of many elements."""
+    size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
+    items, threads = max(VECTOR // max(types.x.itemsize, size), 1), 256
+    # A thread holds its row's running values in registers, all rows at once; what narrow integers
+    # run in 32 bits is held packed.
+    packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
+    room = 64 if not packed else 80 if arch in SHARED else 24  # for so many words
+    most = 6 if widening == 1 else 8
+    if types.acc.itemsize < 4 and (form.exclusive or form.reverse):
+        room = 32  # a register holds one byte
+    if _flagged(form):
+        few = int(arch) > 90  # registers: the compiler takes more of them there
+        if items == 16 and (types.acc.itemsize < 4 or few):
+            return 128, 4, items
+        room = 48 if items >= 8 and not few else 32
+        most = 8 if widening > 1 and size <= 8 else 6
+        if widening > 1 and size == 8:
+            items *= 2  # stored by two accesses, and half the shuffles for an element
+    elif widening >= 4 and arch in SHARED:
+        threads = 384
+    return threads, min(most, room // (items * max(types.acc.itemsize // 4, 1))), items
 
 
 def short_policy(types: Types, form: Form, n: int, processors: int) -> ShortPolicy | None:
