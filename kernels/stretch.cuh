@@ -86,8 +86,8 @@ __device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
 // 13 ...]
 template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
           class Shape, class Segments, class Seeded>
-__device__ Rows<Y, Shape> scan_rows(const Rows<X, Shape>& rows, const Segments& segments,
-                                    const Seeded& seeded) {
+__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Segments& segments,
+                                       const Seeded& seeded) {
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
   Partial inclusive[Shape::ROWS];
 #pragma unroll
@@ -126,13 +126,6 @@ __device__ Rows<Y, Shape> scan_rows(const Rows<X, Shape>& rows, const Segments& 
     seed = segments.template behind<Op>(seed, convert<T>(broadcast(inclusive[r], LANES - 1)));
   }
   return scanned;
-}
-
-template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
-          class Shape, class Segments, class Seeded>
-__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Segments& segments,
-                                       const Seeded& seeded) {
-  return scan_rows<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, segments, seeded);
 }
 
 }  // namespace distscan

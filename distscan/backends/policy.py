@@ -127,7 +127,7 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
         room = 48 if items >= 8 and not few else 32
         most = 8 if widening > 1 and size <= 8 else 6
         if widening > 1 and size == 8:
-            items *= 2  # stored by two accesses, and half the shuffles for an element
+            items, room = 4, 24  # stored by two accesses, and half the shuffles for an element
     elif widening >= 4 and arch in SHARED:
         threads = 384
     return threads, min(most, room // (items * max(types.acc.itemsize // 4, 1))), items
