@@ -56,7 +56,7 @@ class Case:
 
     def __init__(self, shape: tuple[int, ...], axis: int, code: str) -> None:
         self.op = operators.BUILTIN["sum"]
-        self.types = dtypes.resolve(self.op, np.dtype(code))
+        self.types = dtypes.resolve(self.op, code, code)  # the result is of the same type
         size = self.types.x.itemsize
         while prod(shape) * size > MOST:
             shape = (shape[0] // 2, *shape[1:])

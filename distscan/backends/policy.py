@@ -71,10 +71,10 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     logical operators of float32 (256, 8, 7) 341, with 6 rows 357. Other architectures take the same
     shape, as far as it fits.
 
-    Rows and segments of 64 elements, 8 reducers: float32 (256, 6) 553 and 591, float64 649 and 610,
-    with 4 reducers 690 to 830. int32 to int64 with 4 items (256, 4) 500 and 483, with 2 (256, 6)
-    545 and 576; int8 to int64 384 and 440, were 595 and 637; float16 (256, 6) 724 and 781; int8 max
-    (256, 3) 1580 and 1673, (128, 4) 3750 and 3055.
+    Rows of 5 and segments of 64, 8 reducers, threads and rows 256, 6: float32 546 and 600, float64
+    652 and 634, float16 724 and 783; with 4 reducers 690 to 830. int32 to int64 with 4 items
+    (256, 3) 488 and 494, (256, 4) 502 and 554, with 2 (256, 6) 545 and 550; int8 to int64 segments
+    440, 505, 516. int8 max (256, 3) 1580 and 1702, (128, 4) 3750 (rows of 16384) and 3055.
     """
     threads, rows, items = _scan_shape(types, form, arch)
     flagged, running = _flagged(form), types.acc.itemsize
