@@ -19,6 +19,7 @@ import numpy as np
 
 from distscan import dtypes, operators
 from distscan.backends import cuda, launches
+from distscan.backends.policy import VECTOR
 from distscan.errors import KernelError
 from distscan.forms import PLAIN, Form
 
@@ -236,19 +237,31 @@ def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
 # ---- the policies ---------------------------------------------------------------------------
 
 
-def scan_policies(case: Case) -> Iterator[Any]:
+def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
     """The policy in use, then others like it, with as many slots as there is room for."""
     device = cp.cuda.Device()
     types = launches.running(case.op, case.types)
     processors = device.attributes["MultiProcessorCount"]
-    used = launches.scan_policy(types, PLAIN, device.compute_capability, LARGE, processors)
+    used = launches.scan_policy(types, form, device.compute_capability, LARGE, processors)
     yield used
     room = device.attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
-    for threads, rows in product((256, 384, 512), (2, 4, 6, 8)):
-        slots = min(room // (threads * rows * used.items * types.x.itemsize + 16), 12)
-        policy = used._replace(threads=threads, rows=rows, slots=slots)
+    wide = [used.items * times // 2 for times in ((2,) if form is PLAIN else (1, 2, 4))]
+    for threads, rows, items in product((256, 384, 512), (2, 3, 4, 6, 8), wide):
+        if not 0 < items * types.x.itemsize <= VECTOR:
+            continue
+        tile = threads * rows * items * (types.x.itemsize + form.segmented)
+        slots = min(room // (tile + 32), 12)
+        cut = {"threads": threads, "rows": rows, "items": items, "slots": slots}
+        # As many stretches for each; a stretch for each warp.
+        reducers = next(r for r in (used.reducers, 6) if threads // 32 % r == 0)
+        policy = used._replace(**cut, reducers=reducers)
         if slots >= 2 and policy != used:
             yield policy
+
+
+def segment_policies(case: Case) -> Iterator[Any]:
+    """The same for segments, with other vectors too."""
+    return scan_policies(case, Form(segmented=True))
 
 
 def reduce_policies(case: Case) -> Iterator[Any]:
@@ -262,6 +275,11 @@ def reduce_policies(case: Case) -> Iterator[Any]:
             yield policy
 
 
+POLICIES = [
+    (scan, "scan_policy", scan_policies),
+    (segments, "scan_policy", segment_policies),
+    (reduce, "reduce_policy", reduce_policies),
+]
 ROWS = scan, in_place, exclusive, reverse, segments, unaligned, reduce, add, reduce_scan, scan_add
 
 
@@ -288,9 +306,8 @@ def main() -> None:
         for timed in ROWS if given or text in CASES else (scan,):
             show(f"{text} {timed.__name__}", cases, timed)
         if "--policies" in sys.argv:
-            for timed, policies in ((scan, scan_policies), (reduce, reduce_policies)):
+            for timed, name, policies in POLICIES:
                 for policy in policies(cases[0]):
-                    name = f"{timed.__name__}_policy"
                     with patch.object(launches, name, lambda *_, chosen=policy: chosen):
                         show(f"{text} {timed.__name__} {tuple(policy)}", cases, timed)
         del cases
