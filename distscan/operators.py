@@ -164,6 +164,7 @@ BUILTIN = {
         _builtin("logical_xor", np.logical_xor, "a ^ b", _zero, "LXOR", "b"),
     )
 }
+LOGICAL = [BUILTIN[name] for name in ("logical_and", "logical_or", "logical_xor")]
 _BY_UFUNC = {operator.numpy: operator for operator in BUILTIN.values()}
 
 

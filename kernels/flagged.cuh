@@ -56,6 +56,7 @@ __device__ To convert(Headed<X> from) {
   return {convert<decltype(To::value)>(from.item), from.head};
 }
 
+// As another Flagged.
 template <class To, class From>
 __device__ To convert(Flagged<From> from) {
   return {convert<decltype(To::value)>(from.value), from.head};

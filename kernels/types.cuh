@@ -99,7 +99,7 @@ __device__ unsigned nonzero(T x) {
   else if constexpr (same<T, float>)
     return __float_as_uint(x) << 1;
   else if constexpr (same<T, double>)
-    return __double2loint(x) | __double2hiint(x) << 1;
+    return static_cast<unsigned>(__double2loint(x)) | static_cast<unsigned>(__double2hiint(x)) << 1;
   else if constexpr (sizeof(T) == 8)
     return static_cast<unsigned>(x) | static_cast<unsigned>(x >> 32);
   else

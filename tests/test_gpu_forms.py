@@ -134,15 +134,15 @@ def test_rows_of_every_length(name, codes, order, cp, rng):
 
     op, types = BUILTIN[name], dtypes.Types(*map(np.dtype, codes))
     first = np.array(5, types.acc) if "exclusive" in order else None
-    steps_of_scan = slice(None, None, -1 if "reverse" in order else 1)
+    along = slice(None, None, -1 if "reverse" in order else 1)
     for n in (*range(1, 40), 63, 64, 65, 127, 1000, 4096):
         outer = 3 * tile_of(types) // n + 1
         steps = cuda.SinglePass(op, types, n, Form(outer=outer, first=first, **order))
         x = rng.integers(0, 100, (outer, n)).astype(types.x)
-        want = x[:, steps_of_scan]
+        want = x[:, along]
         if first is not None:
             want = np.concatenate([np.full((outer, 1), first), want[:, :-1]], axis=1)
-        want = op.numpy.accumulate(want, axis=1, dtype=types.acc)[:, steps_of_scan]
+        want = op.numpy.accumulate(want, axis=1, dtype=types.acc)[:, along]
         for shifts in ((0, 0), (types.x.itemsize, types.out.itemsize)):
             source = place(cp, x.ravel(), shifts[0])
             target = Placed(cp, x.size, types.out, shifts[1])

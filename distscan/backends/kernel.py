@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..dtypes import Types, is_bfloat16
 from ..errors import BackendError, KernelError
 from ..forms import Form
-from ..operators import BUILTIN, Operator
+from ..operators import BUILTIN, LOGICAL, Operator
 from . import nvrtc
 
 # By dtype.kind and size in bytes; the names are those of kernels/types.cuh.
@@ -109,8 +109,7 @@ def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> 
 
 def _running_name(op: Operator, types: Types) -> str:
     """Name the type of the running value; logical operators have one for bools in 32 bits."""
-    logical = op.name.startswith("logical") and op is BUILTIN.get(op.name)
-    return "truth" if logical and types.acc != np.bool_ else type_name(types.acc)
+    return "truth" if op in LOGICAL and types.acc != np.bool_ else type_name(types.acc)
 
 
 def _partial(op: Operator, types: Types) -> str:

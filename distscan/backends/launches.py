@@ -11,9 +11,16 @@ from ..dtypes import Types
 from ..forms import Form
 from ..operators import Operator
 from .kernel import HostOffset, Kernel, definitions
-from .policy import ADD_THREADS, TextbookPolicy, reduce_policy, scan_policy, short_policy
+from .policy import (
+    ADD_THREADS,
+    VECTOR,
+    TextbookPolicy,
+    per_vector,
+    reduce_policy,
+    scan_policy,
+    short_policy,
+)
 
-_VECTOR = 16  # bytes per access
 # Bytes that are still in L2 when the scan comes for them. sm_90, reduce and scan of 1 GiB float32
 # (float64), microseconds: none 779 (780), 24 MiB 778 (777), 32 MiB 780 (776), 40 MiB 777 (774).
 _CACHED = 40 << 20
@@ -23,13 +30,8 @@ _RESIDENT = 2048  # threads that a multiprocessor holds at most
 
 def head_of(array: Any, n: int, *, reverse: bool = False) -> int:
     """How many of the ``n`` elements a scan meets before the first boundary of vectors."""
-    short = (array.data.ptr + n * array.itemsize if reverse else -array.data.ptr) % _VECTOR
+    short = (array.data.ptr + n * array.itemsize if reverse else -array.data.ptr) % VECTOR
     return min(n, short // array.itemsize) if short % array.itemsize == 0 else 0
-
-
-def per_vector(*dtypes: np.dtype[Any]) -> int:
-    """How many elements of the widest of some types fill a vector."""
-    return int(max(_VECTOR // max(dtype.itemsize for dtype in dtypes), 1))
 
 
 def processors() -> int:
@@ -268,7 +270,7 @@ def next_launch(launch: int) -> int:
 
 
 def running(op: Operator, types: Types) -> Types:
-    """Let built-in operators run narrow integers in 32 bits: the low ones come out the same.
+    """Let built-in operators run narrow integers and bools in 32 bits: the low ones are the same.
 
     Not where x must first be cut to the narrow type: the maximum of 300 and 50 as int8 is 50. Nor
     where the result shows more than the low bits: 100 + 100 as int8 is -56 in int64 too.
@@ -277,7 +279,7 @@ def running(op: Operator, types: Types) -> Types:
     low = out.kind in "iu" and out.itemsize <= acc.itemsize
     narrow = acc.kind in "iu" and acc.itemsize < 4 and np.can_cast(x, acc) and low
     # Not the sum of bools, of which 2 ** 32 would make a zero.
-    logical = acc == np.bool_ and (op.name.startswith("logical") or (x == acc and op.name != "sum"))
-    if not (narrow or logical) or operators.BUILTIN.get(op.name) is not op:
+    truths = acc == np.bool_ and (op in operators.LOGICAL or (x == acc and op.name != "sum"))
+    if not (narrow or truths) or operators.BUILTIN.get(op.name) is not op:
         return types
     return Types(x, np.dtype(np.int32 if acc.kind == "i" else np.uint32), out)

@@ -3,7 +3,7 @@
 NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune.py --policies``.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from ..operators import Operator
 # Guide, table of technical specifications); 99 for what is not listed.
 SHARED = {"80": 163, "87": 163, "90": 227, "100": 227, "103": 227, "110": 227}
 VECTOR = 16  # bytes per access
+
+
+def per_vector(*dtypes: np.dtype[Any]) -> int:
+    """How many elements of the widest of some types fill a vector."""
+    return int(max(VECTOR // max(dtype.itemsize for dtype in dtypes), 1))
 
 
 class ScanPolicy(NamedTuple):
@@ -67,9 +72,9 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     sm_90, 1 GiB, threads, rows and slots 256, 6, 9: float32 533 us, float64 532, complex64 530,
     uint16 min 538; with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128
     565; with a gatherer less 690, one more 680. int8 max (256, 5, 11) 543, int8 to int64 (384, 8,
-    12) 311, int16 to int64 349, with 256 threads 348 and 361; int32 to int64 (256, 8, 12) 418;
-    logical operators of float32 (256, 8, 7) 341, with 6 rows 357. Other architectures take the same
-    shape, as far as it fits.
+    12) 311, with 256 threads 348; int16 to int64 (256, 8, 12) 361, int32 to int64 418;
+    narrower results, by logical_xor of float32 (256, 8, 7) 341, with 6 rows 357, of int64 310 and
+    336. Other architectures take the same shape, as far as it fits.
 
     Rows of 5 and segments of 64, 8 reducers, threads and rows 256, 6: float32 546 and 600, float64
     652 and 634, float16 724 and 783; with 4 reducers 690 to 830. int32 to int64 with 4 items
@@ -77,9 +82,10 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     440, 505, 516. int8 max (256, 3) 1580 and 1702, (128, 4) 3750 (rows of 16384) and 3055.
     """
     threads, rows, items = _scan_shape(types, form, arch)
-    flagged, running = _flagged(form), types.acc.itemsize
-    if flagged:
+    running, reducers = types.acc.itemsize, 4
+    if _flagged(form):
         running += max(types.acc.alignment, 4)
+        reducers = min(threads // 32, 8)  # as many stretches for each
     shared = SHARED.get(arch, 99) * 1024 - 256
     row = threads * items * (types.x.itemsize + form.segmented)  # bytes; a flag is one
     beside = 112 + (threads // 16 + 2) * running  # barriers and totals of a slot
@@ -97,11 +103,12 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
 
     if rounds(rows) < 16:
         choice = {rows, *(r for r in (2, 4) if r < rows)}
-        if rows == 6 and items * types.acc.itemsize <= VECTOR and arch in SHARED:
+        if rows == 6 and items * max(types.acc.itemsize // 4, 1) <= 4 and arch in SHARED:
             choice.add(8)  # 2^20 float32: one tile for each of 132 multiprocessors
         rows = min(choice, key=lambda r: (rounds(r) * r, -r))
-    reducers, gatherers = 8 if flagged and threads >= 256 else 4, 3 if running > 8 else 2
-    return ScanPolicy(threads, rows, items, slots(rows), reducers, gatherers)
+    return ScanPolicy(
+        threads, rows, items, slots(rows), reducers, gatherers=3 if running > 8 else 2
+    )
 
 
 def _flagged(form: Form) -> bool:
@@ -112,7 +119,7 @@ def _flagged(form: Form) -> bool:
 def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     """Threads, rows and items of the tiles of many elements."""
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
-    items, threads = max(VECTOR // max(types.x.itemsize, size), 1), 256
+    items, threads = per_vector(types.x, types.out), 256
     # A thread holds its row's running values in registers, all rows at once; what narrow integers
     # run in 32 bits is held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
@@ -124,11 +131,11 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
         few = int(arch) > 90  # registers: the compiler takes more of them there
         if items == 16 and (types.acc.itemsize < 4 or few):
             return 128, 4, items
-        room = 48 if items >= 8 and not few else 32
+        room = 24 if few else 48 if items >= 8 else 32
         most = 8 if widening > 1 and size <= 8 else 6
         if widening > 1 and size == 8:
             items, room = 4, 24  # stored by two accesses, and half the shuffles for an element
-    elif widening >= 4 and arch in SHARED:
+    elif widening >= 8 and arch in SHARED:
         threads = 384
     return threads, min(most, room // (items * max(types.acc.itemsize // 4, 1))), items
 
@@ -144,7 +151,7 @@ def short_policy(types: Types, form: Form, n: int, processors: int) -> ShortPoli
     """
     if form.segmented or form.outer > 1:
         return None
-    threads, items = 256, max(VECTOR // max(types.x.itemsize, types.out.itemsize), 1)
+    threads, items = 256, per_vector(types.x, types.out)
     row = threads * items * processors  # elements, of a tile on each multiprocessor
     words = (items + 1) * max(types.acc.itemsize // 4, 1)  # of a thread's row, and its total
     for rows in (1, 2, 4, 8):
