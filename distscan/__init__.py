@@ -15,6 +15,7 @@ from .errors import (
     KernelError,
     LaunchError,
     OutputError,
+    RankError,
 )
 from .names import (
     cummax,
@@ -43,6 +44,7 @@ __all__ = [
     "Operator",
     "OutputError",
     "Plan",
+    "RankError",
     "compact",
     "cummax",
     "cummin",

@@ -1,13 +1,13 @@
 """Agreement: what one rank finds wrong, every rank raises, or none does."""
 
 import functools
-import zlib
+import hashlib
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .errors import DisagreementError
-from .exchange import Comm, minimum
+from .errors import DisagreementError, RankError
+from .exchange import Comm, minimum, next_number
 
 
 class Terms(dict[str, object]):
@@ -18,7 +18,9 @@ class Terms(dict[str, object]):
 
     @functools.cached_property
     def key(self) -> int:
-        return zlib.crc32(repr(self.texts()).encode()) if self else 0
+        """63 bits of a digest; 0 where there are no terms."""
+        digest = hashlib.blake2b(repr(self.texts()).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1 if self else 0
 
 
 class Agreement:
@@ -28,6 +30,10 @@ class Agreement:
     sets ``same`` to must be the same on every rank. It costs one ``MPI_Allreduce``, in
     ``settle``; what is done between the step's end and that must not be seen outside, and must not
     raise. A rank at fault has nothing to do in between: there, the step's end settles.
+
+    Agreements are numbered on each communicator, and the number is agreed on too: a rank that has
+    raised alone, and then goes on, is out of step with the others, and all of them raise, in every
+    later call.
 
     Example::
 
@@ -41,6 +47,10 @@ class Agreement:
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
         self.same: Terms | None = None
+        #: Whether this rank has elements; from ``settle`` on, whether any rank has.
+        self.some = True
+        #: Of this agreement, the same on every rank.
+        self.number = next_number(comm) if comm.size > 1 else 0
 
     def __enter__(self) -> "Agreement":
         return self
@@ -56,20 +66,27 @@ class Agreement:
             self._settle(None)
 
     def _settle(self, fault: BaseException | None) -> None:
-        key = self.same.key if self.same else 0
-        worked, low, high = minimum(self.comm, array("q", (fault is None, key, -key)))
-        if worked and low == -high:
+        key, number = self.same.key if self.same else 0, self.number
+        given = array("q", (fault is None, key, -key, number, -number, not self.some))
+        worked, low, high, first, last, none = minimum(self.comm, given)
+        self.some = not none
+        if worked and low == -high and first == -last:
             return
+        if first != -last:
+            raise everywhere(_out_of_step(self.comm.allgather(number)))
         faults = self.comm.allgather(None if fault is None else _portable(fault))
         if fault is not None and not isinstance(fault, Exception):
             raise fault
         if any(faults):
-            kind = next(found[0] for found in faults if found)
-            messages = [found and found[1] for found in faults]
-            raise everywhere(kind(_by_rank(messages))) from fault
+            # What ranks have only heard of is not said where the ranks at fault say it themselves.
+            own = [found and found[0] is not RankError for found in faults]
+            said = [found if first or not any(own) else None
+                    for found, first in zip(faults, own, strict=True)]  # fmt: skip
+            kind = next(found[0] for found in said if found)
+            raise everywhere(kind(_by_rank([found and found[1] for found in said]))) from fault
         everyone = self.comm.allgather(self.same.texts() if self.same else {})
-        for name in everyone[0]:
-            values = [other.get(name) for other in everyone]
+        for name in dict.fromkeys(name for terms in everyone for name in terms):
+            values = [terms.get(name, "not asked for") for terms in everyone]
             if len(set(values)) > 1:
                 raise everywhere(
                     DisagreementError(f"the ranks disagree on {name}: {_by_rank(values)}")
@@ -77,18 +94,28 @@ class Agreement:
         raise everywhere(DisagreementError("the ranks disagree on what they are doing"))
 
 
+def _out_of_step(numbers: list[int]) -> Exception:
+    at = _by_rank([f"step {number}" for number in numbers])
+    return DisagreementError(
+        f"the ranks are out of step on this communicator: {at}; a rank has raised alone, or has "
+        "left out a call: start the ranks again, or go on with a new communicator (comm.Dup())"
+    )
+
+
 @contextmanager
-def agreed(comm: Comm) -> Iterator[Terms]:
+def agreed(comm: Comm, function: str = "") -> Iterator[Terms]:
     """Run a local step and settle it: an ``Agreement`` with nothing to do meanwhile.
+
+    ``function`` is the public one that the step begins: ranks that call another one are told so.
 
     Example::
 
-        with agreed(comm) as same:
+        with agreed(comm, "compact") as same:
             same["dtype"] = x.dtype
             check(x)
     """
     with Agreement(comm) as agreement:
-        agreement.same = Terms()
+        agreement.same = Terms({"the function": function} if function else {})
         yield agreement.same
     agreement.settle()
 

@@ -11,8 +11,10 @@ from .agree import agreed
 from .exchange import Comm
 from .scan import scan
 from .shards import bounds
+from .signals import collective
 
 
+@collective
 def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     """Find where this rank's ``count`` elements begin among those of all ranks; collective.
 
@@ -42,7 +44,7 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     (0, 3)
     """
     comm = exchange.communicator(comm)
-    with agreed(comm):
+    with agreed(comm, "offsets"):
         if index(count) < 0:
             raise ValueError(f"count is {count}")
         own = np.array([count], np.int64)
@@ -50,6 +52,7 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     return end - int(own[0]), comm.bcast(end, comm.size - 1)
 
 
+@collective
 def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     """Keep the elements of ``x`` where ``mask`` is true, in order, each on its rank; collective.
 
@@ -82,7 +85,7 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     (array([3, 4]), 0)
     """
     comm = exchange.communicator(comm)
-    with agreed(comm) as same:
+    with agreed(comm, "compact") as same:
         array, marks = arrays.borrow(x), arrays.borrow(mask)
         if arrays.gpu(array) != arrays.gpu(marks):
             where = arrays.device(array), arrays.device(marks)
@@ -99,6 +102,7 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     return result, offsets(len(kept), comm=comm)[0]
 
 
+@collective
 def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[np.int64]:
     """Cut a weighted sequence into contiguous parts of nearly the same weight; collective.
 
@@ -130,7 +134,7 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
     array([0, 4, 5, 6])
     """
     comm = exchange.communicator(comm)
-    with agreed(comm) as same:
+    with agreed(comm, "partition") as same:
         same["parts"] = parts = index(parts)
         if parts < 1:
             raise ValueError(f"parts is {parts}")

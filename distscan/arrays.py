@@ -2,7 +2,6 @@
 
 import functools
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -143,13 +142,13 @@ def current_gpu() -> int:
     return int(cupy.cuda.Device().id)
 
 
-def queue(array: Any) -> tuple[int, int]:
-    """Return the thread, and the CUDA stream or 0, whose work on an array is done in order."""
+def queue(array: Any) -> int:
+    """Return the CUDA stream, or 0, whose work on an array is done in order."""
     if not is_cuda(array):
-        return threading.get_ident(), 0
+        return 0
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-    return threading.get_ident(), int(cupy.cuda.get_current_stream().ptr)
+    return int(cupy.cuda.get_current_stream().ptr)
 
 
 def device(array: Any) -> str:
@@ -216,6 +215,17 @@ def like(x: Any) -> Callable[[Any], Any]:
         return library.from_dlpack(result)
 
     return convert
+
+
+def release(*used: tuple[Any, Any]) -> None:
+    """Make the streams of other libraries wait until ours has done with their arrays.
+
+    ``used`` are pairs: what was given, and the CuPy array that ``borrow`` made of it. From then on
+    the other library may overwrite the memory, or free it.
+    """
+    for given, array in used:
+        if array is not None and is_cuda(array) and not _is_cupy(given):
+            _library(given).from_dlpack(array)
 
 
 def _unchanged(result: Any) -> Any:

@@ -9,6 +9,10 @@ class DisagreementError(DistscanError, ValueError):
     """The ranks of one collective call passed different types, operators or options."""
 
 
+class RankError(DistscanError, RuntimeError):
+    """Another rank failed in a call that this rank took part in."""
+
+
 class InputError(DistscanError, ValueError):
     """A file cannot be scanned: missing, unreadable, truncated, or not a plain ``.npy``."""
 

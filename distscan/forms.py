@@ -42,15 +42,39 @@ class Form:
 PLAIN = Form()
 
 
-class Total(NamedTuple):
-    """What a shard hands to the ranks behind it.
+class Pending:
+    """One call in flight on one rank: what ``begin`` has started and ``finish`` will end.
 
-    It may be still on its way from a GPU: ``value[...]`` waits for it. Of a long row, then,
-    ``value[piece]`` waits for a piece, and ``value[piece] = offset`` sends back what comes before.
+    This one is of a shard whose total is known; that of a GPU may be still on its way.
     """
 
-    value: Any  # array, 0-d or [inner]: of all its elements, or of those from the last head on
-    head: bool = False  # whether a segment begins in it
+    def __init__(
+        self, total: NDArray[Any] | None, *, head: bool = False, edges: "Edges | None" = None
+    ) -> None:
+        self._total = total  # 0-d or [inner]: of all elements, or of those from the last head on
+        #: Whether the shard has no elements, and so no total.
+        self.empty = total is None
+        #: Whether a segment begins in the shard; known when ``total`` has returned.
+        self.head = head
+        self._edges = edges
+        #: Where ``put`` has left the offset of a long row, for ``finish``.
+        self.offset: Any = None
+
+    @property
+    def edges(self) -> "Edges | None":
+        """What tells whether a segment begins between this shard and others."""
+        return self._edges
+
+    def total(self, piece: slice | None = None) -> NDArray[Any]:
+        """Wait for the total, or for a piece of a long row of totals, and return it."""
+        assert self._total is not None
+        return self._total if piece is None else self._total[piece]
+
+    def put(self, piece: slice, offset: NDArray[Any]) -> None:
+        """Put a piece of a long row of offsets where that of the totals was."""
+        assert self._total is not None
+        self._total[piece] = offset
+        self.offset = self._total
 
 
 # Bytes of a piece. Small enough that what is copied before the first exchange and after the last,
@@ -66,7 +90,12 @@ def pieces(inner: int, dtype: np.dtype[Any]) -> list[slice]:
     >>> pieces(300000, np.dtype(np.float64))
     [slice(0, 131072, None), slice(131072, 262144, None), slice(262144, 300000, None)]
     """
-    return [slice(*part) for part in chunks(0, inner, max(PIECE // dtype.itemsize, 1))]
+    return [slice(*part) for part in chunks(0, inner, longest_piece(dtype))]
+
+
+def longest_piece(dtype: np.dtype[Any]) -> int:
+    """Return how many elements a piece has at most."""
+    return max(PIECE // dtype.itemsize, 1)
 
 
 class Edges(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import arrays, binding, check, dtypes, files, local, operators
-from .agree import agreed
+from .agree import Agreement, agreed
 from .binding import Binding
 from .exchange import Comm
 from .files import File
@@ -84,8 +84,10 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 part.read(source, show)
             show("scan", 0, 0)
             with clock("scan"):
-                # Waiting for a slower shard is no part of the exchange's time.
-                spent = run(comm, part.steps, part.shard, part.result, comm.Barrier, soon=False)
+                # Waiting for a slower shard is no part of the exchange's time: agreeing takes it.
+                ready = Agreement(comm)
+                ready.some = part.steps.some
+                spent = run(comm, part.steps, part.shard, part.result, ready, overlap=False)
                 with agreed(comm):
                     bound.backend.synchronize()
             clock.seconds["exscan"] = spent["exscan"]

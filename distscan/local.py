@@ -14,9 +14,10 @@ from .agree import Terms
 from .backends import cpu
 from .backends.policy import TextbookPolicy
 from .dtypes import Types
-from .exchange import Exscan
-from .forms import Form, Total, starting_value
+from .exscan import Exscan
+from .forms import Form, Pending, starting_value
 from .operators import Operator
+from .segments import edge_dtype
 
 Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
 BlockScan = Literal["auto", "kogge-stone", "brent-kung", "blelloch", "coarsened"]
@@ -26,12 +27,15 @@ Op = str | np.ufunc | Operator
 class Local(Protocol):
     """What a backend does with one shard; ``backends/cpu.py`` says how each call behaves."""
 
+    @property
+    def nbytes(self) -> int: ...
     def empty(self) -> Any: ...
-    def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> Total | None: ...
-    def seed(self, x: Any, out: Any, offset: Any, heads: Any = None) -> None: ...
+    def begin(self, x: Any, out: Any, marks: Any = None, *, overlap: bool = False) -> Pending: ...
+    def finish(self, call: Any, offset: Any) -> None: ...
+    def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LocalPlan:
     """One rank's part of a scan, ready to run on arrays of one length, type and device."""
 
@@ -47,9 +51,14 @@ class LocalPlan:
     terms: Terms  # on which the ranks must agree before they exchange totals
 
     @property
-    def has_buffer(self) -> bool:
-        """Whether it holds a buffer as large as the shard."""
-        return self.strategy == "scan-add" and self.types.acc != self.types.out
+    def some(self) -> bool:
+        """Whether the shard has elements."""
+        return math.prod(self.seen) > 0
+
+    @functools.cached_property
+    def nbytes(self) -> int:
+        """How much memory is kept between calls, behind the first."""
+        return self.local.nbytes + self.exscan.nbytes
 
 
 def make(
@@ -112,7 +121,7 @@ def make(
     )
     textbook = _textbook(block_scan, gpu)
     backend: Any = cpu
-    options: dict[str, Any] = {"form": form}
+    options: dict[str, Any] = {"form": form, "ranks": ranks}
     if gpu is not None:
         from .backends import cuda as backend  # noqa: PLC0415 - a CPU job need not have CuPy
 
@@ -124,8 +133,11 @@ def make(
         "reduce-scan": backend.ReduceScan,
         "single-pass": backend.SinglePass,
     }[strategy]
+    edges = edge_dtype(segments)
+    across = across and ranks > 1
     terms = Terms(
         {
+            "the function": "scan",
             "op": op.name,
             "the operator's MPI form": types.acc.kind in op.mpi_kinds and op.mpi,
             "the dtype of x": types.x,
@@ -137,7 +149,9 @@ def make(
             "exclusive": exclusive,
             "initial": first,
             "reverse": reverse,
-            "the dtype of segments": segments,
+            "the dtype of segments": f"text, {segments.kind}"
+            if segments is not None and edges != segments
+            else segments,
         }
     )
     return LocalPlan(
@@ -149,7 +163,7 @@ def make(
         (math.prod(shape),) if axis is None else shape,
         across,
         steps(op, types, seen[1], **options),
-        Exscan(op, totals, form, edges=segments, seeds=types.acc, across=across),
+        Exscan(op, totals, form, edges=edges, seeds=types.acc, across=across),
         terms,
     )
 
@@ -245,16 +259,3 @@ def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:
     if gpu is None:
         raise ValueError(f"block_scan={block_scan!r}: block scans are a GPU's")
     return TextbookPolicy(block_scan.title().replace("-", ""))
-
-
-@functools.lru_cache(maxsize=16)
-def cached(queue: tuple[int, int], *given: Any, **options: Any) -> LocalPlan:
-    """Return what ``make`` made of these arguments when they were last given.
-
-    The 16 last used are kept, one at most with a buffer as large as its shard. Workspaces are
-    shared only by calls of one ``arrays.queue``.
-    """
-    made = make(*given, **options)
-    if made.has_buffer:
-        cached.cache_clear()
-    return made

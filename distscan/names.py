@@ -20,6 +20,7 @@ from .agree import agreed
 from .exchange import Comm
 from .local import Strategy
 from .scan import scan
+from .signals import collective
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -133,6 +134,7 @@ def logcumsumexp(
     return scan(x, "logaddexp", axis=axis, dtype=dtype, out=out, **options)
 
 
+@collective
 def nancumsum(
     x: Any,
     axis: int | None = None,
@@ -152,6 +154,7 @@ def nancumsum(
     return _without_nan(x, "sum", 0, axis=axis, dtype=dtype, out=out, **options)
 
 
+@collective
 def nancumprod(
     x: Any,
     axis: int | None = None,
@@ -171,6 +174,7 @@ def nancumprod(
     return _without_nan(x, "prod", 1, axis=axis, dtype=dtype, out=out, **options)
 
 
+@collective
 def cumulative_sum(
     x: Any,
     /,
@@ -194,6 +198,7 @@ def cumulative_sum(
     return _cumulative(x, "sum", 0, axis, dtype, include_initial=include_initial, comm=comm)
 
 
+@collective
 def cumulative_prod(
     x: Any,
     /,
@@ -219,7 +224,7 @@ def cumulative_prod(
 
 def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: Any) -> Any:
     """Scan a copy of ``x`` in which a number stands instead of every NaN."""
-    with agreed(exchange.communicator(options.get("comm"))):
+    with agreed(exchange.communicator(options.get("comm")), f"nancum{op}"):
         array = arrays.borrow(x)
         if array.dtype.kind not in "fc" and not dtypes.is_bfloat16(array.dtype):
             array = x
@@ -244,7 +249,7 @@ def _cumulative(
 ) -> Any:
     """Scan ``x``, behind ``first`` as an element of its own if that is wanted."""
     comm = exchange.communicator(comm)
-    with agreed(comm) as same:
+    with agreed(comm, f"cumulative_{op}") as same:
         array = arrays.borrow(x)
         if axis is None and array.ndim > 1:
             raise ValueError(f"x has shape {array.shape}; axis= is needed")

@@ -1,6 +1,7 @@
 """Plan: a scan that is decided, allocated and compiled once, and run many times."""
 
 import math
+import threading
 from operator import index
 from typing import Any
 
@@ -8,11 +9,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import arrays, binding, dtypes, exchange, operators
-from .agree import agreed
+from .agree import Agreement, Terms, agreed, everywhere
+from .errors import RankError
 from .exchange import Comm
-from .forms import Edges
+from .forms import Pending
 from .local import BlockScan, Op, Strategy, initial_bytes, make
-from .segments import find
+from .notices import Notices
+from .plan_check import Expected
+from .signals import collective
 
 
 class Plan:
@@ -43,6 +47,9 @@ class Plan:
     segments
         The type of the segments that each call brings: bool (or True) for flags, any other for
         keys. None (or False): calls bring none.
+    agree
+        Whether each call agrees on faults, for one ``MPI_Allreduce``: then every rank raises, or
+        none does.
 
     Attributes
     ----------
@@ -58,10 +65,15 @@ class Plan:
 
     Notes
     -----
-    A call's own faults are local: an array of another shape or type, no memory. The rank at fault
-    takes part in the exchange as if its shard were empty, then raises, alone; the other ranks'
-    results are those of the scan without its shard. CUDA work is ordered on the current stream;
-    calls of one plan share its workspace, so they belong on one stream, and to one thread.
+    Without ``agree`` a call's own faults are local: an array of another shape or type, no memory.
+    The rank at fault takes part in the exchange, and raises. The ranks behind it in scan order,
+    whose results lack its shard, raise ``RankError`` in that call. The ranks before it, whose
+    results are right, do so at the end of the first call behind the notice's arrival, which is as
+    a rule the next; ``close`` tells who has not heard.
+
+    CUDA work is ordered on the current stream, and behind the plan's earlier calls on whichever
+    streams. Calls from several threads take turns. A CUDA graph may capture calls on one rank with
+    strategy "single-pass"; what it uses is kept until the process ends.
 
     Example
     -------
@@ -76,6 +88,7 @@ class Plan:
     True
     """
 
+    @collective
     def __init__(
         self,
         comm: Comm | None,
@@ -92,21 +105,22 @@ class Plan:
         strategy: Strategy = "auto",
         block_scan: BlockScan = "auto",
         backend: binding.Name = "auto",
+        agree: bool = False,
     ) -> None:
         self.comm = exchange.communicator(comm)
         self.backend = binding.choose(self.comm, backend)
-        with agreed(self.comm) as same:
+        with Agreement(self.comm) as arguments:
             self.shape = _shape(shape)
             operator = operators.resolve(exchange.op_name(op))
             marks = _type_of(segments)
             result = None if out_dtype is None else dtypes.parse(out_dtype)
-            self._gpu = arrays.current_gpu() if self.backend == "cuda" else None
-            if self._gpu is not None and dtypes.parse(dtype).names:
+            gpu = arrays.current_gpu() if self.backend == "cuda" else None
+            if gpu is not None and dtypes.parse(dtype).names:
                 raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
             made = make(
                 self.shape,
                 dtypes.parse(dtype),
-                self._gpu,
+                gpu,
                 operator,
                 axis=axis,
                 exclusive=bool(exclusive),
@@ -118,18 +132,38 @@ class Plan:
                 dtype=result,
                 ranks=self.comm.size,
             )
-            same.update(made.terms)
-            same["the strategy"] = made.strategy
+            self._agree = bool(agree)
+            arguments.same = Terms(
+                {
+                    **made.terms,
+                    "the function": "Plan",
+                    "the strategy": made.strategy,
+                    "agree": self._agree,
+                }
+            )
+            arguments.some = made.some
             self.size = math.prod(self.shape)
-            self._array, self._device = arrays.on_gpu(self._gpu)
-            self._marks = marks
-            self._heads = None if marks is None else self._array((self.size,), np.bool_)
+            array, self._device = arrays.on_gpu(gpu)
+            self._expected = Expected(made, self.shape, self.size, array, gpu, marks)
+        arguments.settle()
         self.op, self.types, self.strategy = made.op, made.types, made.strategy
-        self._local, self._exscan = made.local, made.exscan
         self.out_shape, self._reverse = made.shape, made.form.reverse
-        self._exscan.prepare(self.comm)
+        self._local, self._exscan = made.local, made.exscan
+        #: Whether ranks exchange anything.
+        self._exchanges = made.across and self.comm.size > 1 and arguments.some
+        with agreed(self.comm):
+            if self._exchanges:
+                self._exscan.reserve()
+        if self._exchanges:
+            self._exscan.prepare(self.comm)
+        #: What is not agreed on at once is told.
+        self._notices = None
+        if self._exchanges and not self._agree:
+            self._notices = Notices(self.comm, arguments.number)
+        self._lock, self._busy, self._closed = threading.RLock(), False, False
         self._begun: _Begun | None = None
 
+    @collective
     def __call__(self, x: Any, out: Any = None, segments: Any = None) -> Any:
         """Scan ``x`` into ``out``; collective.
 
@@ -151,54 +185,82 @@ class Plan:
         Raises
         ------
         TypeError, ValueError, MemoryError
-            On this rank alone.
+            On this rank alone; with ``agree``, on every rank.
+        RankError
+            Where another rank has failed, in this call or in an earlier one.
         RuntimeError
-            Between ``start`` and ``wait``.
+            Between ``start`` and ``wait``, and after ``close``.
         """
-        if self._begun is not None:
-            raise RuntimeError("this plan was started: wait() comes before its next use")
-        with self._device():
+        with self._lock:
+            self._take_turn()
             try:
-                shard, target, out = self._checked(x, out)
-                heads, edges = self._segments(segments, target)
-                total = self._local.total(shard, target, heads, soon=True)
-            except BaseException:
-                self._exscan(self.comm, None)  # the other ranks count on this one's part
-                raise
-            self._local.seed(shard, target, self._exscan(self.comm, total, edges), heads)
-        return out
+                if self._begun is not None:
+                    raise RuntimeError("this plan was started: wait() comes before its next use")
+                begun = _Begun()
+                with self._device():
+                    self._begin(begun, x, out, segments, overlap=True)
+                    return self._end(begun)
+            finally:
+                self._busy = False
 
+    @collective
     def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
         """Find the total of ``x`` and begin the exchange; collective, but waits for no other rank.
 
         No rank may call the plan instead: MPI would not match the two. Parameters are those of a
-        call. Leave the arrays alone until ``wait``, which also raises
-        what is wrong with them.
+        call. Leave the arrays alone until ``wait``, which also raises what is wrong with them.
         """
-        if self._begun is not None:
-            raise RuntimeError("this plan was started: wait() comes before the next start()")
-        begun, total, edges = _Begun(), None, None
-        with self._device():
+        with self._lock:
+            self._take_turn()
             try:
-                begun.shard, begun.target, begun.out = self._checked(x, out)
-                begun.heads, edges = self._segments(segments, begun.target)
-                total = self._local.total(begun.shard, begun.target, begun.heads)
-            except BaseException as fault:
-                begun.fault = fault
-            self._exscan.start(self.comm, total, edges)
-        self._begun = begun
+                if self._begun is not None:
+                    raise RuntimeError(
+                        "this plan was started: wait() comes before the next start()"
+                    )
+                begun = _Begun()
+                with self._device():
+                    self._begin(begun, x, out, segments, overlap=False)
+                    if self._exchanges:
+                        self._exscan.start(self.comm, begun.call)
+                self._begun, begun.started = begun, True
+            finally:
+                self._busy = False
 
+    @collective
     def wait(self) -> Any:
         """End what ``start`` began: wait for the exchange, scan, return ``out``."""
-        if self._begun is None:
-            raise RuntimeError("this plan was not started: start() comes before wait()")
-        begun, self._begun = self._begun, None
-        with self._device():
-            offset = self._exscan.wait(self.comm)
-            if begun.fault is not None:
-                raise begun.fault
-            self._local.seed(begun.shard, begun.target, offset, begun.heads)
-        return begun.out
+        with self._lock:
+            self._take_turn()
+            try:
+                if self._begun is None:
+                    raise RuntimeError("this plan was not started: start() comes before wait()")
+                begun, self._begun = self._begun, None
+                with self._device():
+                    return self._end(begun)
+            finally:
+                self._busy = False
+
+    @collective
+    def close(self) -> None:
+        """Give the plan's memory back, behind what is queued; collective. It cannot be used again.
+
+        Raises
+        ------
+        RankError
+            On every rank, if one has failed alone in a call, and another has not heard of it.
+        RuntimeError
+            On every rank, if one has started the plan and not waited.
+        """
+        with self._lock:
+            with agreed(self.comm, "Plan.close"):
+                if self._begun is not None:
+                    raise RuntimeError("this plan was started: wait() comes before close()")
+            self._closed = True
+            self._local.close()
+            if self._notices is not None:
+                heard = self._notices.receive()
+                if self._notices.missed(reverse=self._reverse) or any(self.comm.allgather(heard)):
+                    raise everywhere(RankError("a rank failed alone in a call of this plan"))
 
     def __repr__(self) -> str:
         return (
@@ -207,70 +269,64 @@ class Plan:
             f"{self.strategy} on {self.backend}>"
         )
 
-    def _checked(self, x: Any, out: Any) -> tuple[Any, Any, Any]:
-        """Return the shard, the array that is written, both flat, and what the call returns."""
-        shard: Any = x if type(x) is self._array else self._plain("x", x)
-        if shard.shape != self.shape:
-            raise ValueError(f"x has shape {shard.shape}; the plan is for {self.shape}")
-        self._check("x", shard, self.types.x)
-        if shard.ndim != 1:
-            shard = shard.reshape(-1)
-        if out is None:
-            result = self._local.empty()
-            return shard, result, result.reshape(self.out_shape)
-        target: Any = out if type(out) is self._array else self._plain("out", out)
-        if target.shape != self.out_shape:
-            raise ValueError(f"out has shape {target.shape}; the result has {self.out_shape}")
-        self._check("out", target, self.types.out)
-        if self._gpu is None and not target.flags.writeable:
-            raise ValueError("out is read-only")
-        if target.ndim != 1:
-            target = target.reshape(-1)
-        if arrays.overlap(shard, target):
-            raise ValueError("out overlaps x; it may be x itself, or apart from it")
-        return shard, target, out
+    # ---- the steps of a call -----------------------------------------------------------------
 
-    def _segments(self, segments: Any, target: Any) -> tuple[Any, Edges | None]:
-        """Return the flags of the elements that begin a segment, and the shard's edges."""
-        if self._marks is None:
-            if segments is not None:
-                raise TypeError("the plan was made without segments=")
-            return None, None
-        if segments is None:
-            raise TypeError(f"the plan is for segments of type {self._marks}; none are given")
-        marks: Any = (
-            segments if type(segments) is self._array else self._plain("segments", segments)
-        )
-        if marks.shape != (self.size,):
-            raise ValueError(f"segments has shape {marks.shape}; the plan is for {(self.size,)}")
-        self._check("segments", marks, self._marks)
-        if arrays.overlap(marks, target):
-            raise ValueError("out overlaps segments")
-        return find(marks, self._heads, reverse=self._reverse)
+    def _take_turn(self) -> None:
+        """Refuse a use inside another; those of other threads wait for the lock."""
+        if self._closed:
+            raise RuntimeError("this plan is closed")
+        if self._busy:
+            raise RuntimeError("this plan is in use by this thread, which a signal has interrupted")
+        self._busy = True
 
-    def _plain(self, name: str, array: Any) -> Any:
-        """Return the array that one of a derived class is."""
-        if not isinstance(array, self._array):
-            wanted = f"{self._array.__module__.split('.')[0]}.{self._array.__name__}"
-            raise TypeError(f"{name} is a {type(array).__name__}; the plan is for a {wanted}")
-        return arrays.borrow(array)
+    def _begin(self, begun: "_Begun", x: Any, out: Any, segments: Any, *, overlap: bool) -> None:
+        """Check the arrays, and begin to find the total; what goes wrong is left for ``_end``."""
+        try:
+            shard, target, marks, begun.out = self._expected.check(x, out, segments)
+            begun.call = self._local.begin(shard, target, marks, overlap=overlap)
+        except BaseException as fault:
+            begun.fault = fault
 
-    def _check(self, name: str, array: Any, dtype: np.dtype[Any]) -> None:
-        if array.dtype != dtype:
-            raise TypeError(f"{name} is {array.dtype}; the plan is for {dtype}")
-        if not array.flags.c_contiguous:
-            raise ValueError(f"{name} is not contiguous")
-        if self._gpu is not None and array.data.device_id != self._gpu:
-            raise ValueError(f"{name} is on GPU {arrays.gpu(array)}; the plan is for {self._gpu}")
+    def _end(self, begun: "_Begun") -> Any:
+        """Exchange and scan, or raise: alone, or with ``agree`` as every rank does."""
+        if not self._agree:
+            return self._finish(begun)
+        with Agreement(self.comm) as work:
+            self._finish(begun)
+        work.settle()
+        return begun.out
+
+    def _finish(self, begun: "_Begun") -> Any:
+        heard = self._notices.receive() if self._notices is not None else None
+        fault, offset = begun.fault, None
+        if self._exchanges:
+            try:  # in any case: the other ranks count on this one's part
+                offset = (
+                    self._exscan.wait(self.comm)
+                    if begun.started
+                    else self._exscan(self.comm, begun.call)
+                )
+            except BaseException as error:
+                fault = fault or error
+        if fault is not None:
+            if self._notices is not None and not isinstance(fault, RankError):
+                self._notices.send(f"{type(fault).__name__}: {fault}", reverse=self._reverse)
+            raise fault
+        self._local.finish(begun.call, offset)
+        if heard:
+            raise RankError(
+                f"earlier calls of this plan failed on other ranks ({'; '.join(heard)}): the "
+                "results behind those lack their shards; this rank's own, of this call too, do not"
+            )
+        return begun.out
 
 
 class _Begun:
-    """What ``start`` leaves for ``wait``."""
+    """A call between its two halves."""
 
-    shard: Any
-    target: Any
-    out: Any
-    heads: Any
+    call: Pending | None = None
+    out: Any = None
+    started = False  # whether the exchange was
     fault: BaseException | None = None
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from . import arrays, dtypes, exchange
+from . import arrays, dtypes, exchange, kept
 from .agree import Agreement, Terms
 from .exchange import Comm
-from .local import cached
 from .operators import Operator
 from .scan import run
+from .signals import collective
 
 
 def _then(earlier: Any, later: Any) -> Any:
@@ -26,6 +26,7 @@ MAPS = Operator(
 )  # fmt: skip
 
 
+@collective
 def linear_recurrence(
     a: Any, b: Any, initial: Any = None, *, comm: Comm | None = None, reverse: bool = False
 ) -> Any:
@@ -74,7 +75,7 @@ def linear_recurrence(
         convert = arrays.like(b)
         before = None if initial is None else _before(initial, terms, pair["a"])
         with arrays.on_device(terms):
-            plan = cached(
+            plan, put_back = kept.take(
                 arrays.queue(terms),
                 terms.shape,
                 pair,
@@ -89,13 +90,17 @@ def linear_recurrence(
             maps[..., 0], maps[..., 1] = factors, terms
             shard = arrays.structures(maps, pair, plan.seen)
         seen = before if before is None or before.ndim == 0 else _digest(before)
-        arguments.same = Terms({**plan.terms, "initial": seen})
+        arguments.same = Terms({**plan.terms, "the function": "linear_recurrence", "initial": seen})
+        arguments.some = plan.some
     with arrays.on_device(terms), np.errstate(all="ignore"):
-        run(comm, plan, shard, shard, arguments.settle)
+        run(comm, plan, shard, shard, arguments)
+        put_back()
         h = maps[..., 1].copy()
         if before is not None:
             h += maps[..., 0] * xp.asarray(before)
-        return convert(h)
+        h = convert(h)
+        arrays.release((a, factors))
+        return h
 
 
 def _pair(a: Any, b: Any) -> np.dtype[Any]:

@@ -1,19 +1,19 @@
 """The scan of data spread over ranks: the whole algorithm on one screen."""
 
-from collections.abc import Callable
 from operator import index
 from time import perf_counter
 from typing import Any
 
 from numpy.typing import DTypeLike
 
-from . import arrays, dtypes, exchange, layout, operators
-from .agree import Agreement
+from . import arrays, dtypes, exchange, kept, layout, operators
+from .agree import Agreement, agreed
 from .exchange import Comm
-from .local import LocalPlan, Op, Strategy, cached, initial_bytes
-from .segments import Segments, find
+from .local import LocalPlan, Op, Strategy, initial_bytes
+from .signals import collective
 
 
+@collective
 def scan(
     x: Any,
     op: Op = "sum",
@@ -112,8 +112,8 @@ def scan(
     Floats are grouped otherwise than in a loop, always in the same way: they round otherwise, and
     where a part alone leaves the range of the type, what comes behind it is infinite or NaN.
 
-    The plans of the last 16 kinds of call are kept: a repeated call compiles and allocates nothing
-    but its result.
+    The plans of the last 16 kinds of call are kept, but of those that hold more than 16 MiB beside
+    their arrays one at most: a repeated call compiles and allocates nothing but its result.
 
     The step is Blelloch's reduce, exclusive scan of totals, seeded scan (1990), applied once
     more above the GPU: over ranks.
@@ -136,7 +136,7 @@ def scan(
             array, target = layout.turned(array, order), layout.turned(target, order)
         device = arrays.on_device(array)
         with device:
-            plan = cached(
+            plan, put_back = kept.take(
                 arrays.queue(array),
                 array.shape,
                 array.dtype,
@@ -161,19 +161,22 @@ def scan(
                 shard = array.reshape(plan.seen)  # copied only if its layout has no such view
             if arrays.overlap(shard, result):
                 shard = shard.copy()
-            parts = None
-            if marks is not None:
-                marks = marks.copy() if arrays.overlap(marks, result) else marks
-                parts = find(marks, reverse=plan.form.reverse)
-        arguments.same = plan.terms
+            if marks is not None and arrays.overlap(marks, result):
+                marks = marks.copy()
+        arguments.same, arguments.some = plan.terms, plan.some
     with device:
-        run(comm, plan, shard, result, arguments.settle, segments=parts)
+        run(comm, plan, shard, result, arguments, marks=marks)
+        put_back()
         if target is None:
             result = result if result.shape == plan.shape else result.reshape(plan.shape)
-            return convert(result if order is None else layout.restored(result, order))
+            converted = convert(result if order is None else layout.restored(result, order))
+            if segments is not None:
+                arrays.release((segments, marks))
+            return converted
         if given is None:
             target[...] = result.reshape(plan.shape)
         convert(target)  # another library's stream now waits for ours
+        arrays.release((x, array), (segments, marks))
     return out
 
 
@@ -182,32 +185,37 @@ def run(
     plan: LocalPlan,
     x: Any,
     out: Any,
-    before_exchange: Callable[[], None],
+    arguments: Agreement,
     *,
-    segments: Segments | None = None,
-    soon: bool = True,
+    marks: Any = None,
+    overlap: bool = True,
 ) -> dict[str, float]:
     """Scan ``x`` into ``out``, as ``plan`` sees them; return the seconds of steps 1 and 2.
 
-    ``before_exchange`` is called on every rank behind step 1; it raises on all of them or on none.
-    With ``soon`` it should take no time: a GPU may be still finding its total, which then counts as
+    ``arguments`` is settled behind step 1: until then no rank has seen anything of the others'.
+    With ``overlap`` that takes no time: a GPU may be still finding its total, which then counts as
     step 2, or waits already for what comes before it.
     """
     begin = perf_counter()
-    fault: BaseException | None = None
-    heads, edges = segments or (None, None)
+    pending, fault = None, None
     try:
-        total = plan.local.total(x, out, heads, soon=soon)  # 1. each rank finds its total
+        pending = plan.local.begin(x, out, marks, overlap=overlap)  # 1. each rank finds its total
     except BaseException as error:  # the other ranks count on this one's part in the exchange
-        total, fault = None, error
-    before_exchange()
+        fault = error
+    arguments.settle()
+    if plan.exscan.long:
+        with agreed(comm):
+            if arguments.some:
+                plan.exscan.reserve()
     reduced = perf_counter()
     with Agreement(comm) as work:
-        offset = plan.exscan(comm, total, edges)  # 2. what comes before it
+        offset = None
+        if arguments.some:
+            offset = plan.exscan(comm, pending)  # 2. what comes before it
         exchanged = perf_counter()
         if fault is not None:
             raise fault
-        plan.local.seed(x, out, offset, heads)  # 3. and seeds its shard with that
+        plan.local.finish(pending, offset)  # 3. and seeds its shard with that
     work.settle()
     return {"total": reduced - begin, "exscan": exchanged - reduced}
 

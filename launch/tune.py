@@ -54,13 +54,18 @@ def median(work: Work, calls: int, before: Work = lambda i: None) -> float:
         begin, end = cp.cuda.Event(), cp.cuda.Event()
         ballast[1].data.copy_from_device_async(ballast[0].data, LARGE)
         begin.record()
-        with patch.object(cuda.HostTotal, "wait", lambda self, _: np.zeros((), self._dtype)):
+        with patch.object(cuda.HostTotal, "wait", lambda self, *_: np.zeros((), self._dtype)):
             for i in range(calls):
                 work(i)
         end.record()
         end.synchronize()
         times.append(cp.cuda.get_elapsed_time(begin, end) * 1e3 / calls)
     return float(np.median(times[2:]))
+
+
+def whole(steps: Any, x: Any, out: Any, offset: Any = None, marks: Any = None) -> None:
+    """Queue both halves of a call, with nothing between them."""
+    steps.finish(steps.begin(x, out, marks, overlap=isinstance(steps, cuda.SinglePass)), offset)
 
 
 class Case:
@@ -105,7 +110,7 @@ class Case:
         """Scan ``x`` in some form, into memory that held something else."""
         out = cp.empty(x.shape, self.types.out)
         out.view(np.uint8)[...] = 0xA5
-        cuda.SinglePass(self.op, self.types, len(x), form).seed(x, out, None, heads)
+        whole(cuda.SinglePass(self.op, self.types, len(x), form), x, out, None, heads)
         return out
 
     def time(self, work: Work, *moved: np.dtype[Any], before: Work = lambda i: None) -> str:
@@ -123,9 +128,7 @@ def scan(case: Case, form: Form = PLAIN) -> str:
     if form is PLAIN:
         case.check(case.scanned(case.x[0]), case.want)
     steps = cuda.SinglePass(case.op, case.types, case.n, form)
-    return case.time(
-        lambda i: steps.seed(case.x[i], case.out[i], None), case.types.x, case.types.out
-    )
+    return case.time(lambda i: whole(steps, case.x[i], case.out[i]), case.types.x, case.types.out)
 
 
 def in_place(case: Case) -> str:
@@ -138,7 +141,7 @@ def in_place(case: Case) -> str:
         case.out[i] = case.x[i]
 
     def work(i: int) -> None:
-        steps.seed(case.out[i], case.out[i], None)
+        whole(steps, case.out[i], case.out[i])
 
     put_back(0)
     work(0)
@@ -173,7 +176,7 @@ def segments(case: Case) -> str:
     case.check(out, cp.where(heads[0], x, case.op.numpy(cp.roll(out, 1), x)))
     steps = cuda.SinglePass(case.op, case.types, case.n, form)
     return case.time(
-        lambda i: steps.seed(case.x[i], case.out[i], None, heads[i]),
+        lambda i: whole(steps, case.x[i], case.out[i], None, heads[i]),
         case.types.x,
         heads.dtype,
         case.types.out,
@@ -186,28 +189,26 @@ def unaligned(case: Case) -> str:
     steps = cuda.SinglePass(case.op, case.types, n)
     x, out = [row[1 : n + 1] for row in case.x], [row[3:] for row in case.out]
     out[0].view(np.uint8)[...] = 0xA5
-    steps.seed(x[0], out[0], None)
+    whole(steps, x[0], out[0])
     case.check(out[0], case.scanned(x[0].copy()))
-    return case.time(lambda i: steps.seed(x[i], out[i], None), case.types.x, case.types.out)
+    return case.time(lambda i: whole(steps, x[i], out[i]), case.types.x, case.types.out)
 
 
 def reduce(case: Case) -> str:
     """Half a copy."""
     steps = cuda.ReduceScan(case.op, case.types, case.n)
-    total: Any = steps.total(case.x[0], case.out[0])
-    case.check(total.value.astype(case.types.out), case.want[-1])
-    return case.time(lambda i: steps.total(case.x[i], case.out[i]), case.types.x)
+    total = steps.begin(case.x[0], case.out[0]).total()
+    case.check(total.astype(case.types.out), case.want[-1])
+    return case.time(lambda i: steps.begin(case.x[i], case.out[i]), case.types.x)
 
 
 def add(case: Case) -> str:
     """1 copy, of the wider type."""
     steps = cuda.ScanAdd(case.op, case.types, case.n)
-    steps.total(case.x[0], case.out[0])
-    steps.seed(case.x[0], case.out[0], case.offset)
+    whole(steps, case.x[0], case.out[0], case.offset)
     case.check(case.out[0], case.want)
-    return case.time(
-        lambda i: steps.seed(case.x[i], case.out[i], case.offset), case.types.acc, case.types.out
-    )
+    calls = [steps.begin(x, out) for x, out in zip(case.x, case.out, strict=True)]
+    return case.time(lambda i: steps.finish(calls[i], case.offset), case.types.acc, case.types.out)
 
 
 def reduce_scan(case: Case) -> str:
@@ -225,8 +226,7 @@ def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
     steps = strategy(case.op, case.types, case.n)
 
     def work(i: int) -> None:
-        steps.total(case.x[i], case.out[i])
-        steps.seed(case.x[i], case.out[i], case.offset)
+        whole(steps, case.x[i], case.out[i], case.offset)
 
     case.out.view(np.uint8)[...] = 0xA5
     work(0)

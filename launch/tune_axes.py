@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import cupy as cp
 import numpy as np
-from tune import median
+from tune import median, whole
 
 from distscan import dtypes, operators
 from distscan.backends import columns, cuda
@@ -75,19 +75,19 @@ class Case:
         """Check, then time; None if the result is wrong."""
         steps = cuda.SinglePass(self.op, self.types, self.n, self.form)
         self.y.view(np.uint8)[...] = 0xA5
-        steps.seed(self.x, self.y, None)
+        whole(steps, self.x, self.y)
         if not self.right():
             return None
-        return median(lambda _: steps.seed(self.x, self.y, None), 1)
+        return median(lambda _: whole(steps, self.x, self.y), 1)
 
     def reduce(self) -> float | None:
         """Check, then time the totals of the columns."""
         kernel = columns.Reduce(self.op, self.types, self.n, self.form)
         row = cp.empty(self.form.inner, self.types.acc)
-        kernel(self.x, row.data.ptr)
+        kernel(self.x, row.data.ptr, 1)
         if not bool((row == self.x.reshape(self.n, -1).sum(axis=0)).all()):
             return None
-        return median(lambda _: kernel(self.x, row.data.ptr), 1)
+        return median(lambda _: kernel(self.x, row.data.ptr, 1), 1)
 
     def right(self) -> bool:
         """Whether y is the scan of x: neighbours differ by x, and the first are those of x."""

@@ -263,7 +263,7 @@ def test_a_fault_of_one_rank_along_a_local_axis(comm, monkeypatch):
         raise MemoryError("no room")
 
     if comm.rank == comm.size - 1:
-        monkeypatch.setattr(cpu.SinglePass, "seed", full)
+        monkeypatch.setattr(cpu.SinglePass, "finish", full)
     everywhere(comm, MemoryError, "no room", lambda: distscan.scan(np.zeros((2, 3)), axis=1))
 
 

@@ -1,5 +1,6 @@
 """The block scans of the literature, each in every strategy, against NumPy."""
 
+import itertools
 from typing import get_args
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from conftest import host
 from data import exact, expected
 from mpi4py import MPI
+from steps import whole
 from test_gpu_edges import Placed, check, check_in_place, sums, typed
 from test_order import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
 
@@ -74,9 +76,8 @@ class Planned:
             x.shape, x.dtype, x.device.id, operators.BUILTIN["sum"], dtype=dtype, out=out.dtype,
             strategy=strategy, block_scan=self._name, ranks=comm.size,
         )  # fmt: skip
-        total = made.local.total(x, out)
-        made.local.seed(x, out, None)
-        assert total is None or total.value.dtype == dtype
+        call = whole(made.local, x, out)
+        assert call.empty or call.total().dtype == dtype
 
 
 @gpu
@@ -160,7 +161,7 @@ def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
         given = cp.asarray(x)
         steps = SinglePass(HALVES, typed("III"), given.size, textbook=textbook)
         out = cp.zeros(n, "I")
-        steps.seed(given, out, None)
+        whole(steps, given, out)
         np.testing.assert_array_equal(host(out), packed_at_once(x, 16))
 
 
@@ -168,10 +169,11 @@ def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("chain", CHAINS)
 @named
-def test_a_thousand_launches(name, chain, strategy, cp, rng):
-    """Fresh data and offsets each time, and the launches' numbers wrap: nothing is left over."""
-    from distscan.backends import cuda
+def test_a_thousand_launches(name, chain, strategy, cp, rng, monkeypatch):
+    """Fresh data and offsets each time, and the calls' epochs wrap: nothing is left over."""
+    from distscan.backends import cuda, workspace
 
+    monkeypatch.setattr(workspace, "_CALLS", itertools.count((1 << 30) - 500))
     types = typed("iii")
     n = 300 * tile_of(types, strategy) + 3
     struct = block_scans.BLOCK_SCANS[name][0]
@@ -183,16 +185,14 @@ def test_a_thousand_launches(name, chain, strategy, cp, rng):
     steps = strategies.get(strategy, cuda.ScanAdd)(
         operators.BUILTIN["sum"], types, n, textbook=TextbookPolicy(struct, chain)
     )
-    steps._scan._launch = 0xFFFFFFFF - 500
     totals = [int(want[-1]) for _, want in pairs]
     out, wrong, right = cp.empty(n, "i"), cp.zeros((), "l"), []
     for turn in range(1000):
         x, want = pairs[turn % 7]
         offset = None if turn % 3 == 0 else np.int32(rng.integers(-(2**31), 2**31))
-        total = steps.total(x, out)
-        steps.seed(x, out, None if offset is None else np.array(offset))
+        call = whole(steps, x, out, None if offset is None else np.array(offset))
         wrong += (out != (want if offset is None else want + offset)).any()
-        right.append(total is None or int(total.value) == totals[turn % 7])
+        right.append(call.empty or int(call.total()) == totals[turn % 7])
     assert int(wrong) == 0
     assert all(right)
 

@@ -189,7 +189,7 @@ def test_bad_arguments_and_inputs(case, run, save, folder, comm):
     assert left(comm, folder) == ["objects.npy", "x.npy"]
 
 
-@pytest.mark.parametrize("method", ["total", "seed"])
+@pytest.mark.parametrize("method", ["begin", "finish"])
 def test_a_fault_midway_leaves_no_output(method, run, save, folder, comm, monkeypatch):
     def fails(*_, **__):
         raise MemoryError("no room")

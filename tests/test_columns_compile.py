@@ -43,7 +43,10 @@ def asked(cases, arch, inners=INNER, exclusives=(False, True)):
         patch.object(columns, "cupy") as cupy,
         patch.object(launches, "cupy", cupy),
         patch.object(columns, "Kernel", record),
+        patch.object(cuda, "cupy"),
         patch.object(cuda, "Row"),
+        patch.object(cuda, "Workspace"),
+        patch.object(cuda, "is_capturing", lambda stream: False),
     ):
         cupy.cuda.Device().compute_capability = arch
         cupy.cuda.Device().attributes = {"MultiProcessorCount": 100}

@@ -6,9 +6,9 @@ from data import HOST_CODES, OPS, exact
 from mpi4py import MPI
 from test_order import COMPOSE, maps, one_by_one
 
-from distscan import exchange, operators
+from distscan import exchange, exscan, operators
 from distscan.agree import agreed, is_agreed
-from distscan.forms import Total
+from distscan.forms import Pending
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -17,8 +17,8 @@ def test_offsets_are_numpys(op, code, comm, rng):
     """What rank r gets is the scan of the totals, one element behind; some shards are empty."""
     totals = exact(rng, op, code, comm.size)
     empty = rng.random(comm.size) < 0.4
-    mine = None if empty[comm.rank] else Total(np.array(totals[comm.rank]))
-    offset = exchange.Exscan(operators.BUILTIN[op], np.dtype(code))(comm, mine)
+    mine = Pending(None if empty[comm.rank] else np.array(totals[comm.rank]))
+    offset = exscan.Exscan(operators.BUILTIN[op], np.dtype(code))(comm, mine)
     before = totals[: comm.rank][~empty[: comm.rank]]
     if comm.rank == 0:
         assert offset is None
@@ -32,7 +32,7 @@ def test_offsets_are_numpys(op, code, comm, rng):
 
 def test_order_of_ranks(comm, rng):
     totals = maps(rng, comm.size)
-    offset = exchange.Exscan(COMPOSE, totals.dtype)(comm, Total(np.array(totals[comm.rank])))
+    offset = exscan.Exscan(COMPOSE, totals.dtype)(comm, Pending(np.array(totals[comm.rank])))
     if comm.rank:
         assert offset[()] == one_by_one(totals)[comm.rank - 1]
 
@@ -40,7 +40,7 @@ def test_order_of_ranks(comm, rng):
 def test_maximum_of_nan(comm):
     """MPI_MAX may lose a NaN; NumPy's maximum may not."""
     total = np.array(np.nan if comm.rank == 0 else float(comm.rank))
-    offset = exchange.Exscan(operators.BUILTIN["max"], total.dtype)(comm, Total(total))
+    offset = exscan.Exscan(operators.BUILTIN["max"], total.dtype)(comm, Pending(total))
     assert comm.rank == 0 or np.isnan(offset[()])
 
 

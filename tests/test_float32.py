@@ -10,10 +10,11 @@ from conftest import two_cuts
 from mpi4py import MPI
 
 import distscan
-from distscan import dtypes, exchange, local, operators
+from distscan import dtypes, local, operators
 from distscan.agree import Agreement
 from distscan.backends import chunked, cpu
-from distscan.forms import Total
+from distscan.exscan import Exscan
+from distscan.forms import Pending
 from distscan.scan import run
 
 SUM = operators.BUILTIN["sum"]
@@ -153,9 +154,9 @@ def narrow(comm, monkeypatch):
     """This rank's GPU, or None: every second rank has one, whose steps NumPy does."""
 
     def steps(kind):
-        def make(op, types, n, form, textbook):
+        def make(op, types, n, form, textbook, ranks):
             assert types.acc == types.out
-            return kind(op, types, n, form)
+            return kind(op, types, n, form, ranks=ranks)
 
         return make
 
@@ -180,7 +181,7 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
     assert plan.types.acc == ("d" if narrow is None else "f")
     assert len(set(comm.allgather(plan.terms.key))) == 1
     y = np.zeros_like(x[mine])
-    run(comm, plan, x[mine], y, lambda: None)
+    run(comm, plan, x[mine], y, Agreement(comm))
     if narrow is None:
         np.testing.assert_array_equal(y, exact.astype("f")[mine])
     else:
@@ -214,11 +215,11 @@ def test_rows_with_narrower_ranks(narrow, comm):
 @pytest.mark.parametrize("op", [SUM, distscan.Operator("plus", np.add)], ids=lambda op: op.name)
 def test_offsets_of_narrower_ranks(op, comm):
     """They are rounded, or infinite, without a warning; whoever combines them."""
-    exscan = exchange.Exscan(op, np.dtype("d"), seeds=np.dtype("f"))
+    exscan = Exscan(op, np.dtype("d"), seeds=np.dtype("f"))
     for value in (2.0**30 + 1, 3e38):
         total = np.array(value)
         with np.errstate(all="raise"):
-            offset = exscan(comm, Total(total))
+            offset = exscan(comm, Pending(total))
         if comm.rank:
             with np.errstate(over="ignore"):
                 want = (comm.rank * total).astype("f")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from data import CODES, OPS, exact
 from mpi4py import MPI
+from steps import whole
 from test_gpu_edges import Placed, parts
 from test_order import COMPOSE, HALVES, NIBBLES, maps
 
@@ -83,8 +84,7 @@ def check(cp, op, types, x, form, shift_x=0, shift_out=0, in_place=False):
     steps = cuda.SinglePass(op, types, x.shape[1], form)
     for _ in range(1 if in_place else 2):
         parts(source.array)[...] = parts(cp.asarray(x.reshape(-1)))
-        steps.total(source.array, target.array)
-        steps.seed(source.array, target.array, None)
+        whole(steps, source.array, target.array)
         right = (parts(target.array) == parts(want)).all()
         right &= source.untouched() & target.untouched()
         assert bool(right), f"{x.shape}, {types}, {form}, {shift_x} and {shift_out} bytes shifted"
@@ -200,7 +200,7 @@ def test_same_bits(code, inner, cp, rng):
     steps = cuda.SinglePass(op, types, n, Form(inner=inner))
     results = [steps.empty() for _ in range(5)]
     for y in results:
-        steps.seed(x, y, None)
+        whole(steps, x, y)
     first = results[0].view(np.uint8)
     assert all(bool((y.view(np.uint8) == first).all()) for y in results)
     want = np.cumsum(host, axis=1, dtype="d").reshape(-1)
@@ -234,14 +234,15 @@ def test_totals_and_offsets(case, inner, cp, rng):
         for half in reversed(halves) if form.reverse else halves:
             mine = cp.asarray(x[0, half].reshape(-1))
             out = steps.empty()
-            total, head = steps.total(mine, out)
+            call = steps.begin(mine, out)
+            total = call.total().copy()
             assert total.shape == (inner,)
             assert total.dtype == types.acc
-            assert not head
-            steps.seed(mine, out, offset)
+            assert not call.head
+            steps.finish(call, offset)
             np.testing.assert_array_equal(out.get().reshape(n, inner), want[0, half])
             behind = form.first if offset is None else offset
-            offset = total.copy()
+            offset = total
             if behind is not None:
                 offset = op.combine(np.broadcast_to(behind, offset.shape), offset)
 
@@ -251,7 +252,7 @@ def test_one_function_with_more_and_less_shared_memory(cp, rng):
     plans = {}
     for inner in (64, 20):  # the longer rows of one and the same kernel come first
         plans[inner] = distscan.Plan(MPI.COMM_SELF, (999, inner), "f", axis=0, backend="cuda")
-    kernels = [plan._local._scan._kernel for plan in plans.values()]
+    kernels = [plan._local._work.scan._kernel for plan in plans.values()]
     assert kernels[0]._function is kernels[1]._function
     assert kernels[0]._block > kernels[1]._block
     for inner, plan in plans.items():
@@ -265,8 +266,7 @@ def test_no_rows(cp):
     op, types = typed("sum", "f")
     steps = cuda.ReduceScan(op, types, 0, Form(inner=5))
     empty = cp.empty(0, "f")
-    assert steps.total(empty, empty) is None
-    steps.seed(empty, empty, np.ones(5, "f"))
+    assert whole(steps, empty, empty, np.ones(5, "f")).empty
 
 
 def test_more_rows_than_32_bits_count(cp):
@@ -279,7 +279,7 @@ def test_more_rows_than_32_bits_count(cp):
     x = cp.zeros(2 * n, "b")
     x[2 * at + 1] = 5
     steps = cuda.SinglePass(op, types, n, Form(inner=2))
-    steps.seed(x, x, None)
+    whole(steps, x, x)
     assert bool((x[0::2] == 0).all())
     assert bool((x[1 : 2 * at : 2] == 0).all())
     assert bool((x[2 * at + 1 :: 2] == 5).all())
@@ -295,5 +295,5 @@ def test_strides(cp, rng):
     spread[::2] = cp.asarray(x.reshape(-1))
     steps = cuda.SinglePass(op, types, 3000, Form(inner=12))
     out = steps.empty()
-    steps.seed(spread[::2], out, None)
+    whole(steps, spread[::2], out)
     np.testing.assert_array_equal(out.get().reshape(x.shape), np.cumsum(x, axis=1))

@@ -8,7 +8,7 @@ from test_forms import FORMS
 from test_order import COMPOSE, maps
 
 import distscan
-from distscan import dtypes, forms, local, operators
+from distscan import dtypes, forms, kept, operators
 from distscan.forms import Form
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -20,9 +20,9 @@ WIDTHS = [2, 1023, 1024, 1025, 5000]
 def small(monkeypatch):
     """Pieces of 8 KiB, and no plans of whole rows."""
     monkeypatch.setattr(forms, "PIECE", 8192)
-    local.cached.cache_clear()
+    kept.clear()
     yield
-    local.cached.cache_clear()
+    kept.clear()
 
 
 @pytest.fixture
@@ -95,14 +95,14 @@ def test_pieces_of_a_megabyte(codes, busy, cp, rng):
     for half in (slice(0, 3), slice(3, 6)):
         shard, out = cp.asarray(x[half].reshape(-1)), steps.empty()
         busy()
-        row = steps.total(shard, out).value
+        call = steps.begin(shard, out)
         total = np.empty(inner, types.acc)
         for piece in forms.pieces(inner, types.acc):
-            total[piece] = row[piece]
+            total[piece] = call.total(piece)
             if behind is not None:
-                row[piece] = behind[piece]
+                call.put(piece, behind[piece])
         busy()
-        steps.seed(shard, out, None if behind is None else row)
+        steps.finish(call, call.offset)
         np.testing.assert_array_equal(host(out).reshape(3, inner), want[half])
         behind = total
     np.testing.assert_array_equal(behind, op.numpy.reduce(x[3:], 0, dtype=types.acc))

@@ -17,7 +17,7 @@ LATE = 0.005  # seconds; kernels/offset.cuh waits for one millisecond
 class Shard:
     """Numbers whose scan behind any offset is known, in a buffer that begins at any element.
 
-    Between ``total`` and ``seed`` nothing may take long.
+    Between ``begin`` and ``finish`` nothing may take long.
     """
 
     def __init__(self, cp, rng, code, n):
@@ -29,7 +29,7 @@ class Shard:
         self.data = exact(rng, "sum", code, n)
         self.x, self.out = cp.empty(n + 4, code), cp.empty(n + 4, code)
 
-    def total(self, turn):
+    def begin(self, turn):
         """Begin turn number ``turn``."""
         self.mine = self.x[turn % 4 :][: self.n]
         self.mine.set(self.data)
@@ -38,14 +38,14 @@ class Shard:
         self.before = self.target.copy()
         some = turn % 4 > 0
         self.offset = np.array(exact(self.rng, "sum", self.types.x.char, 1)[0]) if some else None
-        self.result = self.steps.total(self.mine, self.target, soon=True)
+        self.call = self.steps.begin(self.mine, self.target, overlap=True)
 
-    def seed(self):
+    def finish(self):
         """End it; the result must be right."""
-        self.steps.seed(self.mine, self.target, self.offset)
+        self.steps.finish(self.call, self.offset)
         with np.errstate(over="ignore"):
             want = np.cumsum(self.data, dtype=self.types.acc)
-            assert self.result.value[...] == want[-1]
+            assert self.call.total() == want[-1]
             want = want if self.offset is None else want + self.offset
         np.testing.assert_array_equal(self.target.get(), want)
 
@@ -65,9 +65,9 @@ def shard(request, cp, rng):
 def test_in_time(size, shard):
     it = shard(size)
     for turn in range(24):
-        it.total(turn)
-        assert it.steps._waiting
-        it.seed()
+        it.begin(turn)
+        assert it.call.ahead
+        it.finish()
         assert it.steps._too_late == 0
 
 
@@ -76,17 +76,17 @@ def test_too_late(size, shard):
     """Nothing is stored before the offset is known; after three times nothing waits for it."""
     it = shard(size)
     for turn in range(5):
-        it.total(turn)
-        assert bool(it.steps._waiting) == (turn < 3)
+        it.begin(turn)
+        assert it.call.ahead == (turn < 3)
         time.sleep(LATE)
         np.testing.assert_array_equal(it.target.get(), it.before.get())
-        it.seed()
+        it.finish()
 
 
 def test_never(shard):
     """Who gives up leaves a GPU that works and a shard as it was."""
     it = shard(1)
     for turn in range(5):
-        it.total(turn)
+        it.begin(turn)
     np.testing.assert_array_equal(it.target.get(), it.before.get())
-    it.seed()
+    it.finish()

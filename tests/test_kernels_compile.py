@@ -95,6 +95,8 @@ def asked(
     with (
         patch.object(cuda, "cupy") as cupy,
         patch.object(cuda, "HostTotal"),
+        patch.object(cuda, "Workspace"),
+        patch.object(cuda, "is_capturing", lambda stream: False),
         patch.object(launches, "cupy", cupy),
         patch.object(launches, "HostOffset"),
         patch.object(launches, "Kernel", record),

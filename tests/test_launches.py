@@ -1,5 +1,6 @@
 """What the host does around its kernels, without a GPU: types, shared memory, order of steps."""
 
+import itertools
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -9,10 +10,9 @@ from test_order import NIBBLES
 
 from distscan import dtypes, operators
 from distscan.errors import BackendError
-from distscan.forms import PLAIN
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import kernel, launches  # noqa: E402
+from distscan.backends import call, kernel, launches  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -55,38 +55,37 @@ def test_a_function_never_gets_less_shared_memory(monkeypatch):
 def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
     """The call before has ended by then, and with it the scan whose mail it was."""
     done = []
-    monkeypatch.setattr(cuda, "cupy", MagicMock())
-    steps = cuda.ReduceScan.__new__(cuda.ReduceScan)
-    steps.types, steps.n, steps.form, steps._stream = (
-        dtypes.Types(*[np.dtype("f")] * 3),
-        5,
-        PLAIN,
-        None,
+    total = SimpleNamespace(
+        pointer=0, wait=lambda epoch, _: done.append(("wait", epoch)) or np.ones((), "f")
     )
-    steps._held, steps._coming, steps._waiting, steps._too_late = None, None, 0, 0
-    steps._reduce = lambda *_: done.append("reduce") or 3
-    steps._total = SimpleNamespace(
-        pointer=0, wait=lambda launch: done.append(("wait", launch)) or np.ones((), "f")
-    )
-    steps._scan = SimpleNamespace(
+    scan = SimpleNamespace(
         waits=True,
         prepare=lambda *_: done.append("prepare"),
-        launch_ahead=lambda: done.append("launch") or 7,
-        mail=SimpleNamespace(send=lambda launch, offset: done.append(("send", launch)) or True),
+        launch=lambda epoch, _: done.append(("launch", epoch)),
+        launch_ahead=lambda epoch: done.append(("ahead", epoch)),
+        mail=SimpleNamespace(send=lambda epoch, *_: done.append(("send", epoch)) or True),
     )
+    work = MagicMock(scan=scan, total=total, reduce=lambda *_: done.append("reduce"))
+    monkeypatch.setattr(cuda, "cupy", MagicMock())
+    monkeypatch.setattr(cuda, "is_capturing", lambda _: False)
+    monkeypatch.setattr(call, "cupy", MagicMock())
+    monkeypatch.setattr(call, "is_capturing", lambda _: False)
+    monkeypatch.setattr(cuda, "next_call", itertools.count(5).__next__)
+    monkeypatch.setattr(cuda.ReduceScan, "_make", lambda _: work)
+    types = dtypes.Types(*[np.dtype("f")] * 3)
+    steps = cuda.ReduceScan(operators.BUILTIN["sum"], types, 5)
     x = MagicMock()
     x.data.ptr, x.dtype.alignment = 64, 4
-    for _ in range(2):
-        total = steps.total(x, x, soon=True)
+    for epoch in (21, 25):
+        pending = steps.begin(x, x, overlap=True)
         if read:
-            assert total.value[...] == 1
-        steps.seed(x, x, None)
-        assert done == ["reduce", "prepare", "launch", ("wait", 3), ("send", 7)]
+            assert pending.total() == 1
+        steps.finish(pending, None)
+        assert done == ["reduce", "prepare", ("ahead", epoch), ("wait", epoch), ("send", epoch)]
         done.clear()
-    steps.total(x, x, soon=True)  # broken off here: what comes next waits for its own total alone
-    steps._waiting, done[:] = 0, []
-    steps._reduce = lambda *_: 4
-    assert steps.total(x, x).value == 1
-    steps._scan.launch = lambda _: done.append("launch")
-    steps.seed(x, x, None)
-    assert done == ["prepare", ("wait", 4), "launch"]
+    steps.begin(
+        x, x, overlap=True
+    )  # broken off here: what comes next waits for its own total alone
+    done.clear()
+    steps.finish(steps.begin(x, x), None)
+    assert done == ["reduce", "prepare", ("wait", 33), ("launch", 33)]

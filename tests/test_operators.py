@@ -7,8 +7,8 @@ from data import CODES, HOST_CODES
 from mpi4py import MPI
 
 import distscan
-from distscan import dtypes, exchange, operators
-from distscan.forms import Total
+from distscan import dtypes, exscan, operators
+from distscan.forms import Pending
 
 BITWISE = {name: getattr(np, name) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")}
 LOGICAL = {name: getattr(np, name) for name in ("logical_and", "logical_or", "logical_xor")}
@@ -188,8 +188,8 @@ def test_exchange_by_mpi(op, comm, rng):
     assert dtype.kind in operators.BUILTIN[op].mpi_kinds
     totals = rng.integers(0, 2 if op in LOGICAL else 1 << 40, comm.size).astype(dtype)
     some = rng.random(comm.size) < 0.6
-    mine = Total(np.array(totals[comm.rank])) if some[comm.rank] else None
-    offset = exchange.Exscan(operators.BUILTIN[op], dtype)(comm, mine)
+    mine = Pending(np.array(totals[comm.rank]) if some[comm.rank] else None)
+    offset = exscan.Exscan(operators.BUILTIN[op], dtype)(comm, mine)
     before = totals[: comm.rank][some[: comm.rank]]
     if before.size:
         assert offset[()] == getattr(np, op).reduce(before)

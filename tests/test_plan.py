@@ -15,7 +15,7 @@ from test_order import COMPOSE, maps, one_by_one
 
 import distscan
 from distscan import agree, local, plan
-from distscan.errors import BackendError, DisagreementError
+from distscan.errors import BackendError, DisagreementError, RankError
 
 
 @pytest.fixture
@@ -238,15 +238,14 @@ FAULTS = {  # of an array of six elements, what is wrong about (x, out)
 @pytest.mark.parametrize("op", ["sum", "max", COMPOSE])
 @pytest.mark.parametrize("case", FAULTS)
 def test_a_fault_of_one_rank_is_its_own(case, op, strategy, comm, rng):
-    """It raises there, the others get the scan without its shard, and the plan goes on."""
+    """It raises there, and behind it; before it, behind the next call; and the plan goes on."""
     kind, message, bad = FAULTS[case]
     dtype = np.uint64 if op is COMPOSE else np.float64
     run = distscan.Plan(comm, 6, dtype, op, strategy=strategy, backend="cpu")
     x = maps(rng, 6 * comm.size) if op is COMPOSE else rng.integers(-9, 9, 6 * comm.size) * 1.0
     guilty = comm.size // 2
     mine = slice(6 * comm.rank, 6 * comm.rank + 6)
-    rest = np.concatenate([x[: 6 * guilty], x[6 * guilty + 6 :]])
-    accumulate = one_by_one if op is COMPOSE else OPS[op].accumulate
+    want = (one_by_one if op is COMPOSE else OPS[op].accumulate)(x)[mine]
 
     def halves(x, out):
         run.start(x, out)
@@ -256,11 +255,20 @@ def test_a_fault_of_one_rank_is_its_own(case, op, strategy, comm, rng):
         if comm.rank == guilty:
             with pytest.raises(kind, match=message):
                 call(*bad(x[mine]))
+        elif comm.rank > guilty:
+            with pytest.raises(RankError, match="an earlier rank failed in this call"):
+                call(x[mine], None)
         else:
-            start = mine.start - (6 if comm.rank > guilty else 0)
-            y = call(x[mine], None)
-            np.testing.assert_array_equal(y, accumulate(rest)[start : start + 6])
-        np.testing.assert_array_equal(call(x[mine], None), accumulate(x)[mine])
+            np.testing.assert_array_equal(call(x[mine], None), want)
+        comm.Barrier()
+        out = np.zeros_like(want)
+        if comm.rank < guilty:
+            with pytest.raises(RankError, match=f"rank {guilty}: {kind.__name__}: .*{message}"):
+                call(x[mine], out)
+        else:
+            call(x[mine], out)
+        np.testing.assert_array_equal(out, want)
+        np.testing.assert_array_equal(call(x[mine], None), want)
 
 
 def test_an_operator_that_fails_in_the_exchange(comm):

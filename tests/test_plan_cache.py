@@ -1,6 +1,8 @@
 """The plans that scan() remembers."""
 
 import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,21 +13,21 @@ from test_faults import everywhere
 from test_plan import length
 
 import distscan
-from distscan import local
+from distscan import kept
 from distscan.errors import DisagreementError
 
 
 @pytest.fixture
 def made(monkeypatch):
-    """What local.make was asked for since the test began."""
-    local.cached.cache_clear()
-    calls, make = [], local.make
+    """What ``make`` was asked for since the test began."""
+    kept.clear()
+    calls, make = [], kept.make
 
     def spy(*given, **options):
         calls.append((given, options))
         return make(*given, **options)
 
-    monkeypatch.setattr(local, "make", spy)
+    monkeypatch.setattr(kept, "make", spy)
     return calls
 
 
@@ -71,23 +73,35 @@ def test_few_plans_are_kept(made):
     for n in [*range(40), *range(40)]:
         distscan.scan(np.zeros(n))
     assert len(made) == 80
-    assert local.cached.cache_info().currsize == 16
+    assert len(kept.plans()) == 16
 
 
-def test_one_buffer_as_large_as_a_shard_is_kept(made, xp, comm):
-    """That of scan-add, where the running value is wider than the result."""
-    halves, floats = xp.ones(64, "e"), xp.ones(64, "d")
-    for x, kept, calls in (
+def test_one_large_plan_is_kept(made, xp, comm, monkeypatch):
+    """With the buffer of scan-add, where the running value is wider than the result."""
+    monkeypatch.setattr(kept, "LARGE", 200 if xp is np else 2000)
+    halves, floats = xp.ones(64 if xp is np else 640, "e"), xp.ones(64, "d")
+    for x, count, calls in (
         (floats, 1, 1),
-        (halves, 1, 2),  # forgets the others
-        (floats, 2, 3),
-        (halves, 2, 3),
-        (halves[1:], 1, 4),
-        (halves, 1, 5),
+        (halves, 2, 2),
+        (floats, 2, 2),
+        (halves[:-1], 2, 3),  # not the other large one
+        (halves, 2, 4),
+        (halves[: len(halves) // 2], 3, 5),
     ):
         distscan.scan(x, strategy="scan-add")
-        assert local.cached.cache_info().currsize == kept
+        assert len(kept.plans()) == count
         assert len(made) == calls
+
+
+@pytest.mark.parametrize("op", ["sum", "logaddexp"])  # by MPI's operator, and by NumPy's
+def test_one_long_row_is_kept(op, made, comm, monkeypatch):
+    """Its pieces are exchanged through buffers as long as the row, on each rank."""
+    monkeypatch.setattr(kept, "LARGE", 7000)
+    for width in (1000, 1001, 1002, 10):
+        distscan.scan(np.ones((2, width)), op, axis=0)
+    large = [plan for plan in kept.plans() if plan.nbytes > 7000]
+    assert len(large) == (comm.size > 1)
+    assert len(kept.plans()) == (2 if comm.size > 1 else 4)
 
 
 def test_faults_are_not_remembered(made, comm):
@@ -96,13 +110,36 @@ def test_faults_are_not_remembered(made, comm):
     assert len(made) == 2
 
 
-def test_threads_share_no_workspace(made):
-    from concurrent.futures import ThreadPoolExecutor
-
+def test_threads_share_a_plan_one_after_the_other(made):
     distscan.scan(np.arange(3), comm=MPI.COMM_SELF)
     with ThreadPoolExecutor(1) as pool:
         y = pool.submit(distscan.scan, np.arange(3), comm=MPI.COMM_SELF).result()
     np.testing.assert_array_equal(y, [0, 1, 3])
+    assert len(made) == 1
+
+
+def test_threads_share_no_plan_at_once(made):
+    """While one is in a call, as in its operator here, another makes a plan of its own."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def waits(a, b):
+        if not inside.is_set():
+            inside.set()
+            assert go_on.wait(60)
+        return a + b
+
+    op = distscan.Operator("waits", waits)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(distscan.scan, np.arange(3), op, comm=MPI.COMM_SELF)
+        assert inside.wait(60)
+        np.testing.assert_array_equal(
+            distscan.scan(np.arange(3), op, comm=MPI.COMM_SELF), [0, 1, 3]
+        )
+        go_on.set()
+        np.testing.assert_array_equal(first.result(), [0, 1, 3])
+    assert len(made) == 2
+    for _ in range(3):
+        distscan.scan(np.arange(3), op, comm=MPI.COMM_SELF)
     assert len(made) == 2
 
 
@@ -123,7 +160,7 @@ def test_some_ranks_remember_and_others_do_not(made, comm, rng):
     for who in (0, comm.size - 1):
         distscan.scan(x[mine])
         if comm.rank == who:
-            local.cached.cache_clear()
+            kept.clear()
         np.testing.assert_array_equal(distscan.scan(x[mine]), np.cumsum(x)[mine])
     assert len(made) == 1 + (comm.rank == 0) + (comm.rank == comm.size - 1)
 
@@ -140,10 +177,10 @@ def test_ranks_that_disagree_on_remembered_calls(made, comm, rng):
         text = everywhere(comm, DisagreementError, "on op",
                           lambda op=mixed: distscan.scan(x[mine], op))  # fmt: skip
         assert "rank 0: max" in text
-    assert len(made) == 2
+    assert len(made) == 4  # a call that is broken off forgets its plan
 
 
-@pytest.mark.parametrize("method", ["total", "seed"])
+@pytest.mark.parametrize("method", ["begin", "finish"])
 def test_a_fault_in_a_remembered_call(method, strategy, comm, rng, monkeypatch):
     from distscan.backends import cpu
 

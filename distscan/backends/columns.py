@@ -15,7 +15,7 @@ from ..forms import Form
 from ..operators import Operator
 from .columns_policy import WalkPolicy, columns_policy, pitch_of, walk_policy
 from .kernel import Kernel, definitions
-from .launches import next_launch, processors, running
+from .launches import processors, running
 from .row import Row
 
 _LANES = 32
@@ -77,7 +77,12 @@ class _Launched:
         """Set all but what comes before the matrix."""
         self._kernel.words[0], self._kernel.words[1] = x.data.ptr, y.data.ptr
 
-    def launch(self, behind: NDArray[Any] | Row | None) -> None:
+    @property
+    def nbytes(self) -> int:
+        """How much memory it has beside its arguments."""
+        return 0
+
+    def launch(self, epoch: int, behind: NDArray[Any] | Row | None) -> None:
         """Launch, behind a row [inner] of offsets, one value for all scans, or nothing."""
         words = self._kernel.words
         words[self._at] = words[-1] = 0
@@ -99,7 +104,6 @@ class Scan(_Launched):
         tiles = matrix.tiles * min(policy.band, matrix.strips)
         blocks, side = shares(bands, tiles, processors())
         stride = matrix.strips * (matrix.tiles + matrix.tiles // policy.group) * policy.columns
-        self._launch = 0
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
         self._drawn = cupy.zeros(bands, np.uint32)
         kernel = Kernel(
@@ -117,10 +121,15 @@ class Scan(_Launched):
         kernel.words[15], kernel.words[16] = matrix.slot, matrix.pitch
         super().__init__(kernel, types, blocks * side)
 
-    def prepare(self, x: Any, y: Any, heads: None = None) -> None:
-        """Set all but what comes before the matrix."""
-        super().prepare(x, y)
-        self._launch = self._kernel.words[14] = next_launch(self._launch)
+    @property
+    def nbytes(self) -> int:
+        """How much memory it has beside its arguments."""
+        return int(self._totals.nbytes)
+
+    def launch(self, epoch: int, behind: NDArray[Any] | Row | None) -> None:
+        """Launch, behind a row [inner] of offsets, one value for all scans, or nothing."""
+        self._kernel.words[14] = epoch
+        super().launch(epoch, behind)
 
 
 class Walk(_Launched):
@@ -167,9 +176,13 @@ class Reduce:
         for at, word in enumerate(words, 1):
             self._kernel.words[at] = word
 
-    def __call__(self, x: Any, total: int, heads: None = None) -> int:
+    @property
+    def nbytes(self) -> int:
+        """How much memory it has beside its arguments."""
+        return int(self._parts.nbytes)
+
+    def __call__(self, x: Any, total: int, epoch: int, heads: None = None) -> None:
         """Launch; the totals go to ``total`` [inner] on the GPU."""
         words = self._kernel.words
         words[0], words[13] = x.data.ptr, total
         self._kernel.launch(self._grid)
-        return 0

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import segments
 from ..dtypes import Types
-from ..forms import PLAIN, Form, Total
+from ..forms import PLAIN, Form, Pending
 from ..operators import Operator
 from . import chunked, segmented
 
@@ -38,9 +39,24 @@ def synchronize() -> None:
 class _Steps:
     """What the strategies share: arrays are seen as ``form`` says, and in scan order."""
 
-    def __init__(self, op: Operator, types: Types, n: int, form: Form = PLAIN) -> None:
-        """Allocate what shards of ``n`` elements along the scan need beside input and output."""
-        self.op, self.types, self.n, self.form = op, types, n, form
+    def __init__(
+        self, op: Operator, types: Types, n: int, form: Form = PLAIN, *, ranks: int = 1
+    ) -> None:
+        """Allocate what shards of ``n`` elements along the scan need beside input and output.
+
+        ``ranks`` is how many scan together.
+        """
+        self.op, self.types, self.n, self.form, self._ranks = op, types, n, form, ranks
+        self._heads: NDArray[np.bool_] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory is kept between calls."""
+        return 0 if self._heads is None else self._heads.nbytes
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._heads = None
 
     def empty(self) -> NDArray[Any]:
         """Allocate a result [outer * n * inner]."""
@@ -51,53 +67,70 @@ class _Steps:
         seen = array.reshape(self.form.outer, self.n, self.form.inner)
         return seen[:, ::-1] if self.form.reverse else seen
 
-    def _total(self, totals: NDArray[Any], *, head: bool = False) -> Total:
-        return Total(totals if self.form.inner > 1 else totals.reshape(()), head)
+    def _found(self, marks: NDArray[Any] | None) -> NDArray[Any] | None:
+        """Return where segments begin, in scan order."""
+        if marks is None:
+            return None
+        if self._heads is None and not segments.needs_no_buffer(marks, reverse=self.form.reverse):
+            self._heads = np.empty(self.n, np.bool_)
+        found = segments.heads(marks, self._heads, reverse=self.form.reverse)
+        return self._seen(found)[0, :, 0]
+
+    def _whole(self, totals: NDArray[Any]) -> NDArray[Any]:
+        return totals if self.form.inner > 1 else totals.reshape(())
+
+
+class _Call(Pending):
+    """What ``finish`` needs of ``begin``."""
+
+    x: NDArray[Any]
+    out: NDArray[Any]
+    heads: NDArray[Any] | None = None
 
 
 class ScanAdd(_Steps):
     """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it."""
 
-    def __init__(self, op: Operator, types: Types, n: int, form: Form = PLAIN) -> None:
-        super().__init__(op, types, n, form)
+    def __init__(
+        self, op: Operator, types: Types, n: int, form: Form = PLAIN, *, ranks: int = 1
+    ) -> None:
+        super().__init__(op, types, n, form, ranks=ranks)
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None
         if types.acc != types.out:
             self._wide = np.empty(self.n * self.form.inner, types.acc)
 
-    def total(
-        self,
-        x: NDArray[Any],
-        out: NDArray[Any],
-        heads: NDArray[Any] | None = None,
-        *,
-        soon: bool = False,
-    ) -> Total | None:
-        """Return the total of ``x``, or None if ``n`` is 0.
+    @property
+    def nbytes(self) -> int:
+        """How much memory is kept between calls."""
+        return 0 if self._wide is None else self._wide.nbytes
 
-        ``out`` may be ``x`` itself; it is whole only after ``seed``. ``soon`` promises that
-        ``seed`` follows as soon as the totals are exchanged; the total may be still on its way.
+    def begin(
+        self, x: NDArray[Any], out: NDArray[Any], marks: None = None, *, overlap: bool = False
+    ) -> Pending:
+        """Begin the scan of ``x`` into ``out``: find the total of ``x``.
+
+        ``out`` may be ``x`` itself; it is whole only after ``finish``. ``marks`` [n] are the flags
+        or keys of segments. ``overlap`` promises that ``finish`` follows as soon as the totals are
+        exchanged.
         """
-        if self.n == 0:
-            return None
-        local = self._seen(out if self._wide is None else self._wide)
-        exclusive = self.form.exclusive
-        return self._total(
-            chunked.scan(self.op, self._seen(x), local, None, self.types.acc, exclusive=exclusive)
-        )
+        total = None
+        if self.n > 0:
+            local = self._seen(out if self._wide is None else self._wide)
+            exclusive, acc = self.form.exclusive, self.types.acc
+            total = self._whole(
+                chunked.scan(self.op, self._seen(x), local, None, acc, exclusive=exclusive)
+            )
+        call = _Call(total)
+        call.out = out
+        return call
 
-    def seed(
-        self,
-        x: NDArray[Any],
-        out: NDArray[Any],
-        offset: NDArray[Any] | None,
-        heads: NDArray[Any] | None = None,
-    ) -> None:
-        """Complete ``out`` with ``offset``, the total of all that comes before this shard."""
+    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
+        """End what ``begin`` began, with ``offset``, the total of all that comes before."""
         carry = self.form.first if offset is None else offset
         if carry is None and self._wide is None:
             return
-        target = self._seen(out)
+        target = self._seen(call.out)
         local = target if self._wide is None else self._seen(self._wide)
         if self.form.exclusive and carry is not None:
             chunked.store(carry, target[:, :1])
@@ -114,44 +147,46 @@ class ScanAdd(_Steps):
 class ReduceScan(_Steps):
     """Strategy ``reduce-scan`` on one shard: reduce it, then scan it behind the rank's offset."""
 
-    def total(
+    def begin(
         self,
         x: NDArray[Any],
         out: NDArray[Any],
-        heads: NDArray[Any] | None = None,
+        marks: NDArray[Any] | None = None,
         *,
-        soon: bool = False,
-    ) -> Total | None:
-        """Return the total of ``x``, or None if ``n`` is 0; ``out`` is left alone."""
-        if self.n == 0:
-            return None
-        seen, head = self._seen(x), False
-        if heads is not None and (starts := np.flatnonzero(self._seen(heads))).size:
-            seen, head = seen[:, starts[-1] :], True
-        return self._total(chunked.reduce(self.op, seen, self.types.acc), head=head)
+        overlap: bool = False,
+    ) -> Pending:
+        """Begin as ``ScanAdd`` does; ``out`` is left alone."""
+        heads = self._found(marks)
+        edges = None
+        if marks is not None and self._ranks > 1:
+            edges = segments.edges(marks, reverse=self.form.reverse)
+        total, head = self._reduced(x, heads) if self.n > 0 else (None, False)
+        call = _Call(total, head=head, edges=edges)
+        call.x, call.out, call.heads = x, out, heads
+        return call
 
-    def seed(
-        self,
-        x: NDArray[Any],
-        out: NDArray[Any],
-        offset: NDArray[Any] | None,
-        heads: NDArray[Any] | None = None,
-    ) -> None:
+    def _reduced(
+        self, x: NDArray[Any], heads: NDArray[Any] | None
+    ) -> tuple[NDArray[Any] | None, bool]:
+        """Return the total from the last head on, and whether there is one."""
+        seen, head = self._seen(x), False
+        if heads is not None and (starts := np.flatnonzero(heads)).size:
+            seen, head = seen[:, starts[-1] :], True
+        return self._whole(chunked.reduce(self.op, seen, self.types.acc)), head
+
+    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` into ``out``, which may be ``x``, behind ``offset``."""
-        seen, target, carry = (
-            self._seen(x),
-            self._seen(out),
-            self.form.first if offset is None else offset,
-        )
+        seen, target = self._seen(call.x), self._seen(call.out)
+        carry = self.form.first if offset is None else offset
         form, acc = self.form, self.types.acc
-        if heads is None:
+        if call.heads is None:
             chunked.scan(self.op, seen, target, carry, acc, exclusive=form.exclusive)
             return
         segmented.scan(
             self.op,
             seen[0, :, 0],
             target[0, :, 0],
-            self._seen(heads)[0, :, 0],
+            call.heads,
             carry,
             first=form.first,
             acc=acc,
@@ -162,12 +197,7 @@ class ReduceScan(_Steps):
 class SinglePass(ReduceScan):
     """Strategy ``single-pass`` on the only shard: it has no total to give and nothing before it."""
 
-    def total(
-        self,
-        x: NDArray[Any],
-        out: NDArray[Any],
-        heads: NDArray[Any] | None = None,
-        *,
-        soon: bool = False,
-    ) -> None:
-        """Do nothing: ``seed`` is the whole scan."""
+    def _reduced(
+        self, x: NDArray[Any], heads: NDArray[Any] | None
+    ) -> tuple[NDArray[Any] | None, bool]:
+        return None, False

@@ -6,14 +6,17 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import segments
 from ..dtypes import Types
 from ..errors import BackendError
-from ..forms import PLAIN, Form, Total
+from ..forms import PLAIN, Form, Pending
 from ..operators import Operator
 from . import columns, launches
+from .call import Call, CallWithTotal
 from .kernel import HostTotal, check_device, type_name
 from .policy import TextbookPolicy
 from .row import Row
+from .workspace import Workspace, check_process, is_capturing, next_call, sweep
 
 _TOO_LATE = 3  # offsets in a row that came too late for a kernel that waits
 
@@ -49,186 +52,221 @@ def synchronize() -> None:
 
 
 class _Steps:
-    """What the strategies share. ``seed`` is done when its kernel is queued.
+    """What the strategies share. ``finish`` is done when its kernel is queued.
 
     The GPU that is current when the steps are made must be current when they are used. Work is
-    ordered on the current stream; where that changes, the earlier stream is waited for, since the
-    workspaces are shared.
+    ordered on the current stream, and behind all earlier use of these steps on other streams.
     """
 
-    def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
+    captured = "its host waits for the shard's total"  # why no graph takes it; "": one does
+
+    def __init__(
+        self,
+        op: Operator,
+        types: Types,
+        n: int,
+        form: Form = PLAIN,
+        textbook: TextbookPolicy | None = None,
+        *,
+        ranks: int = 1,
+    ) -> None:
         """Compile, and allocate what shards of ``n`` elements need beside input and output.
 
-        Strategies also take ``textbook``: the kernel that scans, None for the fastest.
+        ``textbook`` is the kernel that scans, None for the fastest; ``ranks`` is how many scan
+        together.
         """
-        self.types, self.n, self.form = types, n, form
-        self._stream: Any = None
+        check_process()
+        for dtype in (types.x, types.acc, types.out):
+            type_name(dtype)
+        self.types, self.n, self.form, self._ranks = types, n, form, ranks
+        self._op, self._textbook = op, textbook
+        if is_capturing(cupy.cuda.get_current_stream()):
+            raise RuntimeError(
+                "nothing can be made for a new kind of scan while a CUDA graph is captured: "
+                "make the plan, or call scan() once with such arrays, before the capture"
+            )
+        sweep()
+        self._work = self._make() if n * form.outer > 0 else None
+
+    def _make(self) -> Workspace:
+        """Make the kernels, and allocate what they share."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory is kept between calls."""
+        return 0 if self._work is None else self._work.nbytes
+
+    def close(self) -> None:
+        """Give the memory back, behind what is queued."""
+        self._work = None
 
     def empty(self) -> Any:
         """Allocate a result [outer * n * inner]."""
         return cupy.empty(self.form.outer * self.n * self.form.inner, self.types.out)
 
-    def _behind(self, offset: NDArray[Any] | None) -> NDArray[Any] | None:
-        """Return what the shard starts behind, or None where that is nothing."""
-        return self.form.first if offset is None else offset
-
-    def _checked(self, x: Any, out: Any) -> Any:
-        """Refuse memory that no kernel may touch; return ``x`` as kernels read it: contiguous."""
+    def _entered(self, x: Any, out: Any) -> tuple[Workspace, int, Any]:
+        """Check memory; return the call's workspace and number, and ``x`` as kernels read it."""
+        check_process()
         for name, array in (("x", x), ("out", out)):
             if array.data.ptr % array.dtype.alignment:
                 raise ValueError(f"{name} begins at an address that its type cannot have")
-        stream = cupy.cuda.get_current_stream()
-        if self._stream is not None and stream.ptr != self._stream.ptr:
-            self._stream.synchronize()
-        self._stream = stream
-        return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
+        work, number = self._work, next_call()
+        assert work is not None
+        if is_capturing(cupy.cuda.get_current_stream()):
+            work = self._for_a_graph()
+        elif not work.has_room_for(number):
+            work = self._work = self._make()
+        return work, number, x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
+
+    def _for_a_graph(self) -> Workspace:
+        """Make a workspace that one graph has alone, and zeroes itself at every replay."""
+        if self.captured:
+            raise RuntimeError(f"a CUDA graph cannot capture this scan: {self.captured}")
+        with cupy.cuda.using_allocator(
+            None
+        ):  # no pool: work queued earlier may still use its memory
+            return self._make()
+
+    def _heads(self, call: Any) -> None:
+        """Find where segments begin."""
+        if call.marks is not None:
+            reverse, buffer = self.form.reverse, None
+            if not segments.needs_no_buffer(call.marks, reverse=reverse):
+                buffer = call.work.flags(self.n)
+            call.heads = segments.heads(call.marks, buffer, reverse=reverse)
+
+    def _behind(self, offset: Any) -> Any:
+        """Return what the shard starts behind, or None where that is nothing."""
+        return self.form.first if offset is None else offset
 
 
 class SinglePass(_Steps):
     """Strategy ``single-pass``: scan and store, each element moved once; for one rank."""
 
-    def __init__(
-        self,
-        op: Operator,
-        types: Types,
-        n: int,
-        form: Form = PLAIN,
-        textbook: TextbookPolicy | None = None,
-    ) -> None:
-        super().__init__(op, types, n, form)
-        self._scan = _make_scan(op, types, n, form, textbook)
+    captured = ""
 
-    def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> None:
-        """Leave everything to ``seed``: nobody waits for the total."""
+    def _make(self) -> Workspace:
+        return Workspace(scan=_make_scan(self._op, self.types, self.n, self.form, self._textbook))
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
-        """Scan ``x`` into ``out``, behind ``offset``."""
-        if self.n * self.form.outer > 0:
-            self._scan.prepare(self._checked(x, out), out, heads)
-            self._scan.launch(self._behind(offset))
+    def begin(self, x: Any, out: Any, marks: Any = None, *, overlap: bool = False) -> Pending:
+        """Begin the scan of ``x`` into ``out``: nobody waits for its total."""
+        if self._work is None:
+            return Pending(None)
+        work, number, x = self._entered(x, out)
+        call = Call(work, number, x, out, marks)
+        self._heads(call)
+        if not overlap:  # it may go on on another stream
+            call.begun()
+        return call
+
+    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
+        """Scan, behind ``offset``."""
+        if self._work is None:
+            return
+        call.resume()
+        call.work.scan.prepare(call.x, call.out, call.heads)
+        call.work.scan.launch(call.epoch, self._behind(offset))
+        call.ended()
 
 
 class ScanAdd(_Steps):
     """Strategy ``scan-add``; each call as in ``cpu.ScanAdd``."""
 
-    def __init__(
-        self,
-        op: Operator,
-        types: Types,
-        n: int,
-        form: Form = PLAIN,
-        textbook: TextbookPolicy | None = None,
-    ) -> None:
-        super().__init__(op, types, n, form)
+    def _make(self) -> Workspace:
+        op, types, n, form = self._op, self.types, self.n, self.form
         wide = Types(types.x, types.acc, types.acc)
-        self._scan = launches.make_scan(op, wide, n, form, textbook)
-        self._add = launches.Add(op, types, n, form)
-        self._total = HostTotal(launches.running(op, types).acc)
-        # A result narrower than the running value is rounded once, after the offset is known.
-        self._wide = None if types.acc == types.out else cupy.empty(self.n, types.acc)
+        return Workspace(
+            scan=launches.make_scan(op, wide, n, form, self._textbook),
+            add=launches.Add(op, types, n, form),
+            total=HostTotal(launches.running(op, types).acc),
+            # A result narrower than the running value is rounded once, behind the offset.
+            wide=None if types.acc == types.out else cupy.empty(n, types.acc),
+        )
 
-    def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> Total | None:
-        """Scan ``x`` [n] on its own; return its total."""
-        if self.n == 0:
-            return None
-        local = out if self._wide is None else self._wide
-        self._scan.prepare(self._checked(x, out), local, total=self._total.pointer)
-        return Total(self._total.wait(self._scan.launch(None)).astype(self.types.acc))
+    def begin(self, x: Any, out: Any, marks: None = None, *, overlap: bool = False) -> Pending:
+        """Scan ``x`` [n] on its own, and so find its total."""
+        if self._work is None:
+            return Pending(None)
+        work, number, x = self._entered(x, out)
+        call = CallWithTotal(self.types.acc, self.form, work, number, x, out)
+        local = out if work.wide is None else work.wide
+        work.scan.prepare(x, local, total=work.total.pointer)
+        work.scan.launch(call.epoch, None)
+        call.begun()
+        return call
 
-    def seed(self, x: Any, out: Any, offset: NDArray[Any] | None, heads: Any = None) -> None:
+    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """Combine ``offset`` into ``out`` [n]."""
-        local, offset = out if self._wide is None else self._wide, self._behind(offset)
-        if self.n > 0 and (offset is not None or local is not out):
-            self._add(local, out, offset)
+        if self._work is None:
+            return
+        call.have_read()
+        call.resume()
+        wide, offset = call.work.wide, self._behind(offset)
+        if offset is not None or wide is not None:
+            call.work.add(call.out if wide is None else wide, call.out, offset)
+        call.ended()
 
 
 class ReduceScan(_Steps):
     """Strategy ``reduce-scan``; each call as in ``cpu.ReduceScan``."""
 
-    def __init__(
-        self,
-        op: Operator,
-        types: Types,
-        n: int,
-        form: Form = PLAIN,
-        textbook: TextbookPolicy | None = None,
-    ) -> None:
-        super().__init__(op, types, n, form)
-        self._held: Any = None
-        self._reduce: Any = (columns if form.inner > 1 else launches).Reduce(op, types, n, form)
-        self._scan = _make_scan(op, types, n, form, textbook)
+    _too_late = 0  # offsets in a row that came too late for a kernel that waits
+
+    def _make(self) -> Workspace:
+        op, types, n, form = self._op, self.types, self.n, self.form
         acc = launches.running(op, types).acc
-        self._total: Any = (
-            Row(acc, form.inner, types.acc)
-            if form.inner > 1
-            else HostTotal(launches.flagged(acc) if form.segmented else acc)
+        total: Row | HostTotal
+        if form.inner > 1:
+            total = Row(acc, form.inner, types.acc)
+        else:
+            total = HostTotal(launches.flagged(acc) if form.segmented else acc)
+        scan = _make_scan(op, types, n, form, self._textbook)
+        return Workspace(
+            scan=scan,
+            reduce=(columns if form.inner > 1 else launches).Reduce(op, types, n, form),
+            total=total,
         )
-        self._coming: _OnItsWay | None = None
-        self._waiting = 0  # the number of the launch that waits for the offset, or 0
-        self._too_late = 0  # in a row
 
-    def total(self, x: Any, out: Any, heads: Any = None, *, soon: bool = False) -> Total | None:
-        """Reduce ``x`` [n], of which ``heads`` [n] begin segments, to its total.
+    def begin(self, x: Any, out: Any, marks: Any = None, *, overlap: bool = False) -> Pending:
+        """Begin to reduce ``x`` [n] to its total.
 
-        With ``soon`` the scan is launched too: it fetches, and waits for the offset, which should
-        come at once; and the total is waited for where it is read, so that until then the host is
-        free. Where offsets keep coming too late, as on a GPU that ranks share, the scan is not
-        launched ahead any more.
+        With ``overlap`` the scan is launched too: it fetches, and waits for the offset, which
+        should come at once. Where offsets keep coming too late, as on a GPU that ranks share, the
+        scan is not launched ahead any more.
         """
-        self._coming = None  # of a call that was broken off
-        if self.n == 0:
-            return None
-        x = self._checked(x, out)
-        self._held = x, heads  # copies must live until they are scanned
-        launch = self._reduce(x, self._total.pointer, heads)
-        self._scan.prepare(x, out, heads)  # while the GPU reduces
-        ahead = soon and self._scan.waits and self._too_late < _TOO_LATE
-        self._waiting = self._scan.launch_ahead() if ahead else 0
-        if self._waiting and not self.form.segmented:
-            self._coming = _OnItsWay(self._total, launch, self.types.acc)
-            return Total(self._coming)
-        total = self._total.wait(launch)
-        if total is self._total:  # a long row, still on its way
-            return Total(total)
-        if self.form.segmented:
-            return Total(total["value"].astype(self.types.acc), bool(total["head"]))
-        return Total(total.astype(self.types.acc))
+        if self._work is None:
+            return Pending(None)
+        work, number, x = self._entered(x, out)
+        call = CallWithTotal(self.types.acc, self.form, work, number, x, out, marks)
+        self._heads(call)
+        work.reduce(x, work.total.pointer, call.epoch, call.heads)
+        work.scan.prepare(x, out, call.heads)  # while the GPU reduces
+        if self.form.inner > 1:
+            work.total.bring()
+        elif overlap and work.scan.waits and self._too_late < _TOO_LATE:
+            call.ahead = True
+            work.scan.launch_ahead(call.epoch)
+        call.begun()
+        return call
 
-    def seed(self, x: Any, out: Any, offset: Any, heads: Any = None) -> None:
+    def finish(self, call: Any, offset: Any) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``: None, an array, or a long row."""
-        if self.n == 0:
+        if self._work is None:
             return
-        if self._coming is not None and not self._coming.read:
-            self._coming[...]  # the scan of the call before, which has its mail, ends before that
-        self._coming = None
+        scan, total = call.work.scan, call.work.total
+        call.have_read()  # the scan of the call before, which has its mail, has ended then
+        call.resume()
         offset = self._behind(offset)
         if isinstance(offset, np.ndarray) and offset.ndim > 0:
-            self._total[:] = offset
-            offset = self._total
-        in_time = self._waiting and self._scan.mail.send(self._waiting, offset)
-        if self._waiting:
+            total.put(slice(None), offset)
+            offset = total
+        in_time = call.ahead and scan.mail.send(call.epoch, offset, call.stream)
+        if call.ahead:
             self._too_late = 0 if in_time else self._too_late + 1
         if not in_time:
-            self._scan.launch(offset)
-        self._waiting, self._held = 0, None
-
-    def __del__(self) -> None:
-        # After a fault between total and seed a kernel may still look into this memory, briefly.
-        if getattr(self, "_waiting", 0):
-            self._stream.synchronize()
-
-
-class _OnItsWay:
-    """The value of the total of launch number ``launch``; reading ``value[...]`` waits for it."""
-
-    def __init__(self, total: HostTotal, launch: int, dtype: np.dtype[Any]) -> None:
-        self._total, self._launch, self._dtype = total, launch, dtype
-        self.read = False
-
-    def __getitem__(self, _: Any) -> NDArray[Any]:
-        value = self._total.wait(self._launch).astype(self._dtype)
-        self.read = True
-        return value
+            scan.launch(call.epoch + call.ahead, offset)
+            call.ended()
 
 
 def _make_scan(

@@ -177,17 +177,16 @@ def _load(entry: str, given: tuple[tuple[str, object], ...], arch: str, device: 
     return module.get_function(f"distscan_{entry}")
 
 
-def _polled(numbers: Any, place: int, launch: int) -> None:
-    """Wait until a kernel has written the number of its launch; raise if it ends without."""
+def _polled(numbers: Any, place: int, epoch: int, stream: Any) -> None:
+    """Wait until a kernel on ``stream`` has written its epoch; raise if it ends without."""
     polls = 0
-    while numbers[place] != launch:
+    while numbers[place] != epoch:
         polls += 1
         if polls % _POLLS == 0:
-            stream = cupy.cuda.get_current_stream()
             if cupy.cuda.runtime.streamQuery(stream.ptr) == _NOT_READY:
                 continue
             stream.synchronize()  # raises what went wrong
-            if numbers[place] != launch:
+            if numbers[place] != epoch:
                 raise KernelError("a kernel ended without its word to the host")
 
 
@@ -200,17 +199,22 @@ class HostTotal:
         self._words = -(-dtype.itemsize // 4)
         self._pinned = cupy.cuda.alloc_pinned_memory(8 * self._words)
         self.pointer = self._pinned.ptr
-        # [WORDS][2]: 4 bytes of the value, then the number of the launch that wrote them.
+        # [WORDS][2]: 4 bytes of the value, then the epoch of the launch that wrote them.
         self._halves: NDArray[np.uint32] = np.frombuffer(
             self._pinned, np.uint32, 2 * self._words
         ).reshape(self._words, 2)
         self._halves[...] = 0
         self._numbers = self._halves.reshape(-1).data[1::2]
 
-    def wait(self, launch: int) -> NDArray[Any]:
-        """Return the total of launch number ``launch``, 0-d, as soon as it has been written."""
+    @property
+    def nbytes(self) -> int:
+        """How much pinned memory it has."""
+        return 8 * self._words
+
+    def wait(self, epoch: int, stream: Any) -> NDArray[Any]:
+        """Return the total of the launch of ``epoch`` on ``stream``, 0-d, once it is written."""
         for word in range(self._words):
-            _polled(self._numbers, word, launch)
+            _polled(self._numbers, word, epoch, stream)
         value = self._halves[:, 0].tobytes()[: self._dtype.itemsize]
         return np.frombuffer(value, self._dtype).reshape(())
 
@@ -240,9 +244,9 @@ class HostOffset:
         """Note that a kernel which waits is about to be launched."""
         self._begin = perf_counter()
 
-    def send(self, launch: int, offset: NDArray[Any] | None) -> bool:
-        """Hand ``offset`` to launch number ``launch``; return whether it was still waiting."""
-        number = launch << 32
+    def send(self, epoch: int, offset: NDArray[Any] | None, stream: Any) -> bool:
+        """Hand ``offset`` to the launch of ``epoch``; return whether it was still waiting."""
+        number = epoch << 32
         if offset is not None:
             self._value[0] = offset
             for i, part in enumerate(self._parts, 1):
@@ -254,5 +258,5 @@ class HostOffset:
         if perf_counter() - self._begin < _LIMIT / 2:
             return True  # it cannot have given up
         answer = len(self._words) - 1
-        _polled(self._halves, 2 * answer + 1, launch)
+        _polled(self._halves, 2 * answer + 1, epoch, stream)
         return bool(self._halves[2 * answer] != _CALLED_OFF)

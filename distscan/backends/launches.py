@@ -1,5 +1,6 @@
 """The kernels of ``kernels/``, each with its workspace: how shards are cut, what is launched."""
 
+import functools
 from typing import Any, NamedTuple
 
 import cupy
@@ -104,7 +105,7 @@ class Scan:
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form, cut: Cut) -> None:
         rows, n = form.outer > 1, form.outer * n
-        self._n, self._launch, self._tile, self._blocks = n, 0, cut.tile, cut.blocks
+        self._n, self._tile, self._blocks = n, cut.tile, cut.blocks
         self._reverse = form.reverse
         size = -(-types.acc.itemsize // 8)
         parameters = {
@@ -136,7 +137,7 @@ class Scan:
         self.waits = cut.entry in ("scan", "scan_short")
         # Short shards are latency: a first tile of a few elements would be one more block.
         self._has_head = cut.entry != "scan_short"
-        self.mail = HostOffset(types.acc)
+        self._acc = types.acc
         # Rows come behind nothing but ``first``.
         self._offset = None if rows else self._value("offset", types.acc)
         if form.first is not None and parameters["first"]:
@@ -168,27 +169,35 @@ class Scan:
         words[shard + 1], words[shard + 2] = head, tiles
         words[work + 2] = total
 
-    def launch(self, offset: NDArray[Any] | None) -> int:
-        """Launch; return the launch's number, which comes with the last value."""
+    def launch(self, epoch: int, offset: NDArray[Any] | None) -> None:
+        """Launch; ``epoch`` comes with the last value."""
         if self._offset is not None:
             self._kernel.words[self._at["has_offset"]] = offset is not None
             if offset is not None:
                 self._offset[0] = offset
-        return self._launched(0, 0, 0)
+        self._launched(epoch, 0, 0, 0)
 
-    def launch_ahead(self) -> int:
-        """Launch, the offset to come through ``mail``; return the launch's number."""
+    def launch_ahead(self, epoch: int) -> None:
+        """Launch, the offset to come through ``mail``."""
         self.mail.expect()
-        return self._launched(*self.mail.mail)
+        self._launched(epoch, *self.mail.mail)
 
-    def _launched(self, *mail: int) -> int:
-        self._launch = next_launch(self._launch)
+    @functools.cached_property
+    def mail(self) -> HostOffset:
+        """What a launch ahead of its offset waits for."""
+        return HostOffset(self._acc)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it has beside its arguments."""
+        return int(self._totals.nbytes)
+
+    def _launched(self, epoch: int, *mail: int) -> None:
         words = self._kernel.words
-        words[self._at["work"] + 5] = self._launch
+        words[self._at["work"] + 5] = epoch
         if self.waits:
             words[-3], words[-2], words[-1] = mail
         self._kernel.launch(self._grid)
-        return self._launch
 
 
 class Reduce:
@@ -200,7 +209,7 @@ class Reduce:
         form = Form(reverse=form.reverse, segmented=form.segmented)  # its kernel needs no more
         self._reverse = form.reverse
         self._step = _LANES * chosen.rows * per_vector(types.x)
-        self._n, self._launch, self._blocks = n, 0, chosen.blocks * processors()
+        self._n, self._blocks = n, chosen.blocks * processors()
         total = flagged(types.acc) if form.segmented else types.acc
         self._totals = cupy.empty(2 * self._blocks * total.itemsize, np.uint8)
         self._arrived = cupy.zeros(1, np.uint32)
@@ -219,25 +228,25 @@ class Reduce:
         words[self._at + 4] = self._arrived.data.ptr
         words[self._at + 6] = 1
 
-    def __call__(self, x: Any, total: int, heads: Any = None) -> int:
-        """Launch; return the launch's number, which comes with the shard's total at ``total``."""
+    @property
+    def nbytes(self) -> int:
+        """How much memory it has beside its arguments."""
+        return int(self._totals.nbytes)
+
+    def __call__(self, x: Any, total: int, epoch: int, heads: Any = None) -> None:
+        """Launch; ``epoch`` comes with the shard's total at ``total``."""
         head = head_of(x, self._n, reverse=self._reverse)
-        self._launch = next_launch(self._launch)
         words, at = self._kernel.words, self._at
-        words[0], words[at + 1], words[at + 5], words[at + 7] = (
-            x.data.ptr,
-            head,
-            total,
-            self._launch,
-        )
+        words[0], words[at + 1], words[at + 5], words[at + 7] = x.data.ptr, head, total, epoch
         if heads is not None:
             words[1] = heads.data.ptr
         self._kernel.launch(max(1, min(-(-(self._n - head) // self._step), self._blocks)))
-        return self._launch
 
 
 class Add:
     """The kernel of ``kernels/add.cuh``."""
+
+    nbytes = 0  # beside its arguments
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         self._n = n
@@ -262,11 +271,6 @@ class Add:
         if offset is not None:
             self._offset[0] = offset
         self._kernel.launch(max(1, -(-(self._n - head) // self._each)))
-
-
-def next_launch(launch: int) -> int:
-    """Number the next launch: 32 bits, never 0, which fresh workspaces hold."""
-    return launch % 0xFFFFFFFF + 1
 
 
 def running(op: Operator, types: Types) -> Types:

@@ -1,0 +1,69 @@
+"""What a plan's call must be given: arrays of one type, shape and memory each."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import arrays
+from .local import LocalPlan
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the calls of a plan are checked against."""
+
+    plan: LocalPlan
+    shape: tuple[int, ...]  # of x
+    size: int
+    array: type  # numpy.ndarray or cupy.ndarray
+    gpu: int | None
+    marks: np.dtype[Any] | None  # of segments; None: calls bring none
+
+    def check(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
+        """Return the shard, what is written, and the segments, all flat; and what a call returns.
+
+        Raises TypeError and ValueError.
+        """
+        types = self.plan.types
+        shard = self._checked("x", x, self.shape, types.x)
+        if out is None:
+            target = self.plan.local.empty()
+            out = target.reshape(self.plan.shape)
+        else:
+            target = self._checked("out", out, self.plan.shape, types.out)
+            if self.gpu is None and not target.flags.writeable:
+                raise ValueError("out is read-only")
+            if arrays.overlap(shard, target):
+                raise ValueError("out overlaps x; it may be x itself, or apart from it")
+        return shard, target, self._segments(segments, target), out
+
+    def _segments(self, segments: Any, target: Any) -> Any:
+        if self.marks is None:
+            if segments is not None:
+                raise TypeError("the plan was made without segments=")
+            return None
+        if segments is None:
+            raise TypeError(f"the plan is for segments of type {self.marks}; none are given")
+        marks = self._checked("segments", segments, (self.size,), self.marks)
+        if arrays.overlap(marks, target):
+            raise ValueError("out overlaps segments")
+        return marks
+
+    def _checked(self, name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Return a flat view of an array that is of the right kind."""
+        if type(array) is not self.array:
+            if not isinstance(array, self.array):
+                wanted = f"{self.array.__module__.split('.')[0]}.{self.array.__name__}"
+                raise TypeError(f"{name} is a {type(array).__name__}; the plan is for a {wanted}")
+            array = arrays.borrow(array)
+        if array.shape != shape:
+            whose = "the result has" if name == "out" else "the plan is for"
+            raise ValueError(f"{name} has shape {array.shape}; {whose} {shape}")
+        if array.dtype != dtype:
+            raise TypeError(f"{name} is {array.dtype}; the plan is for {dtype}")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} is not contiguous")
+        if self.gpu is not None and array.data.device_id != self.gpu:
+            raise ValueError(f"{name} is on GPU {arrays.gpu(array)}; the plan is for {self.gpu}")
+        return array if array.ndim == 1 else array.reshape(-1)
