@@ -20,7 +20,7 @@ from distscan.forms import PLAIN, Form
 from distscan.recurrence import MAPS
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import launches, nvrtc  # noqa: E402
+from distscan.backends import kernel_cache, launches, nvrtc  # noqa: E402
 from distscan.backends.policy import TextbookPolicy  # noqa: E402
 from distscan.bench import block_scans  # noqa: E402
 
@@ -227,7 +227,7 @@ def test_steps_and_work_are_what_the_benchmark_says():
 
 def ptx(kernel):
     """What, unlike machine code, can be read; for the newest GPU that this NVRTC knows."""
-    with patch.object(nvrtc, "_cache", lambda: None):
+    with patch.object(kernel_cache, "folder", lambda: None):
         text = kernel.build("999")[0].decode()
     return text[text.index(".visible .entry") :]
 
