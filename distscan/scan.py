@@ -60,6 +60,8 @@ def scan(
         result is rounded once.
     out
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
+        Without ``dtype``, the types of ``x`` and ``out`` choose together what accumulates, as in
+        the ufunc's ``accumulate``; each result is then converted to the type of ``out``.
         After an exception its elements are undefined.
     segments
         Where independent scans begin, of the length of the flattened ``x`` and in the memory it is
