@@ -99,6 +99,7 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     return result, offsets(len(kept), comm=comm)[0]
 
 
+@np.errstate(all="ignore")
 def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[np.int64]:
     """Cut a weighted sequence into contiguous parts of nearly the same weight; collective.
 

@@ -44,6 +44,15 @@ class Operator:
         compiled: every rank raises ``KernelError``, with the compiler's words and the line in
         ``cuda``.
 
+    Notes
+    -----
+    With ``segments=``, an operator may be handed any two elements: also two of different segments,
+    or one and itself. What it makes of those is thrown away, but it must not fail on them.
+
+    Floats are grouped otherwise than in a loop, always in the same way. They round otherwise. Where
+    a part of the data alone leaves the range of the type, as 1e200, 1e200 in a product behind 0.0,
+    what comes behind it is infinite or NaN. NumPy warns of nothing while an operator runs.
+
     Example
     -------
     The latest element that is not 0:

@@ -113,6 +113,8 @@ def scan(
 
     Floats are grouped otherwise than in a loop, always in the same way: they round otherwise, and
     where a part alone leaves the range of the type, what comes behind it is infinite or NaN.
+    Overflow and other floating-point faults are silent on CPUs and GPUs, whatever ``np.errstate``
+    says.
 
     The plans of the last 16 kinds of call are kept: a repeated call compiles and allocates nothing
     but its result.
