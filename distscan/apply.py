@@ -21,14 +21,14 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     Parameters
     ----------
     count
-        How many elements this rank has; not negative.
+        How many elements this rank has: an integer of any size, not negative.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
 
     Returns
     -------
     start, total
-        How many elements earlier ranks have, and all ranks together.
+        How many elements earlier ranks have, and all ranks together; exact.
 
     Raises
     ------
@@ -45,11 +45,11 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     """
     comm = exchange.communicator(comm)
     with agreed(comm, "offsets"):
-        if index(count) < 0:
+        own = index(count)
+        if own < 0:
             raise ValueError(f"count is {count}")
-        own = np.array([count], np.int64)
-    end = int(scan(own, comm=comm)[0])
-    return end - int(own[0]), comm.bcast(end, comm.size - 1)
+    end: int = comm.scan(own)  # of Python's integers, which have no largest
+    return end - own, comm.bcast(end, comm.size - 1)
 
 
 @collective
@@ -103,6 +103,7 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
 
 
 @collective
+@np.errstate(all="ignore")
 def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[np.int64]:
     """Cut a weighted sequence into contiguous parts of nearly the same weight; collective.
 

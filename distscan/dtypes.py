@@ -28,14 +28,18 @@ def resolve(
 ) -> Types:
     """Choose the types as ``ufunc.accumulate`` does.
 
-    ``dtype`` accumulates and results, or what the operator's ufunc makes of the type of ``out``,
-    else of ``x``: sum and prod widen bool and narrow integers to the platform's widest, logical
-    operators make bool, logaddexp makes floats. float16 and bfloat16 accumulate in float32 and are
-    rounded on the store; and, if ``wide``, the built-in sum of float32 in float64.
+    ``dtype`` accumulates and results. Without it, the operator's ufunc chooses by the type of
+    ``x``: sum and prod widen bool and narrow integers to the platform's widest, logical operators
+    make bool, logaddexp makes floats. With ``out``, it chooses by both types, and nothing is
+    widened beyond them; a function of one's own accumulates in their promotion. float16 and
+    bfloat16 accumulate in float32 and are rounded on the store; and, if ``wide``, the built-in sum
+    of float32 in float64.
 
     >>> from distscan.operators import BUILTIN
     >>> resolve(BUILTIN["sum"], np.int8).acc, resolve(BUILTIN["max"], np.int8).acc
     (dtype('int64'), dtype('int8'))
+    >>> resolve(BUILTIN["sum"], np.float64, out=np.int8).acc
+    dtype('float64')
     >>> resolve(BUILTIN["sum"], np.float16)
     Types(x=dtype('float16'), acc=dtype('float32'), out=dtype('float16'))
     >>> resolve(BUILTIN["sum"], np.float32, wide=True)
@@ -57,10 +61,8 @@ def resolve(
         acc = _loop(op, dtype, dtype)
         if acc.newbyteorder("=") != dtype.newbyteorder("="):
             raise TypeError(f"operator {op.name!r} does not accumulate in {dtype}, but in {acc}")
-    elif out is not None:
-        acc = _loop(op, out, out)
     else:
-        acc = _loop(op, None, x)
+        acc = _loop(op, out, x)
     # A byte order other than the machine's stops at the file: results are native, as NumPy's.
     acc = acc.newbyteorder("=")
     result = acc if out is None else out.newbyteorder("=")
@@ -88,16 +90,17 @@ def is_bfloat16(dtype: np.dtype[Any]) -> bool:
 
 
 def _loop(op: Operator, earlier: np.dtype[Any] | None, later: np.dtype[Any]) -> np.dtype[Any]:
-    """Ask the operator's ufunc what it makes of two types; no ``earlier``: what accumulates."""
-    if not op.is_ufunc:
-        return later
+    """Ask the operator's ufunc in which type it accumulates ``later``; into ``earlier``, if any."""
+    if not op.is_ufunc:  # promoted structures would be laid out anew
+        return later if earlier is None or later.names else np.result_type(earlier, later)
     ufunc: Any = op.numpy
     try:
         made: np.dtype[Any] = ufunc.resolve_dtypes(
-            (earlier, later, None), reduction=earlier is None
+            (earlier, later, None), reduction=True, casting="unsafe"
         )[2]
     except TypeError as error:
-        raise TypeError(f"operator {op.name!r} does not take {later}") from error
+        into = "" if earlier in (None, later) else f" into {earlier}"
+        raise TypeError(f"operator {op.name!r} does not take {later}{into}") from error
     return made
 
 

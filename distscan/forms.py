@@ -108,6 +108,7 @@ class Edges(NamedTuple):
     leaves: Any
 
 
+@np.errstate(all="ignore")  # what a narrow type cannot hold is infinite, or 0
 def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
     """Return ``initial`` as a 0-d array of the accumulating type.
 
@@ -127,5 +128,4 @@ def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
         return np.array(number, acc)  # NumPy checks the range of Python's integers alone
     if not np.can_cast(value.dtype, acc, "same_kind"):
         raise TypeError(f"initial is {value.dtype}; the scan accumulates in {acc}")
-    with np.errstate(over="ignore"):
-        return value.astype(acc)
+    return value.astype(acc)

@@ -20,9 +20,10 @@ class Operator:
     name
         What errors and reports call it.
     numpy
-        A ufunc, or any function of two arrays of one shape that combines them element by element.
-        A ufunc's ``accumulate`` decides the types; any other function keeps that of the array,
-        which may be a structured one of NumPy's; CuPy has none.
+        A ufunc, or any function of two arrays of one shape that combines them element by element,
+        and leaves both alone. A ufunc's ``accumulate`` decides the types; any other function keeps
+        that of the array, which may be a structured one of NumPy's; CuPy has none. What it returns
+        is cast to that type, as "same_kind" of NumPy allows.
     cuda
         CUDA C++ that combines ``a`` (earlier) and ``b`` (later), both of type ``T``: an expression,
         or, where it contains ``return``, the body of a function. A structure's fields go by their
@@ -42,6 +43,15 @@ class Operator:
         If ``numpy`` is no function or ``cuda`` no text. What ``cuda`` does wrong shows when it is
         compiled: every rank raises ``KernelError``, with the compiler's words and the line in
         ``cuda``.
+
+    Notes
+    -----
+    With ``segments=``, an operator may be handed any two elements: also two of different segments,
+    or one and itself. What it makes of those is thrown away, but it must not fail on them.
+
+    Floats are grouped otherwise than in a loop, always in the same way. They round otherwise. Where
+    a part of the data alone leaves the range of the type, as 1e200, 1e200 in a product behind 0.0,
+    what comes behind it is infinite or NaN. NumPy warns of nothing while an operator runs.
 
     Example
     -------
@@ -83,27 +93,64 @@ class Operator:
             object.__setattr__(self, "identity", lambda dtype: np.array(value, dtype)[()])
 
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
-        """Combine two arrays, the earlier broadcast; overflow is silent, as inside a scan."""
+        """Combine two arrays, the earlier broadcast; overflow is silent, as inside a scan.
+
+        The result of a function has the type of ``later``, and memory of its own.
+        """
         with np.errstate(all="ignore"):
             if self.is_ufunc:
                 return self.numpy(earlier, later, out=out)
             later = np.asarray(later)
-            # The function was promised arrays of one shape; some cannot do with none at all.
-            same = np.broadcast_to(earlier, later.shape)
-            result = self.numpy(same, later) if later.size > 0 else later
-            if np.shape(result) != later.shape:
-                raise ValueError(
-                    f"operator {self.name!r} made shape {np.shape(result)} of two of {later.shape}"
-                )
             if out is None:
-                return result
-            out[...] = result
+                out = np.empty(later.shape, later.dtype)
+            # The function was promised arrays of one shape; some cannot do with none at all.
+            if later.size > 0:
+                out[...] = self._called(np.broadcast_to(earlier, later.shape), later)
             return out
+
+    def _called(self, earlier: NDArray[Any], later: NDArray[Any]) -> Any:
+        """Call the function, with operands that it cannot write; refuse what is no result."""
+        later = later.view()
+        later.flags.writeable = False  # as what broadcast_to returns
+        try:
+            result = self.numpy(earlier, later)
+        except (ValueError, TypeError) as error:
+            if "read-only" not in str(error):
+                raise
+            raise ValueError(
+                f"operator {self.name!r} writes into an operand ({error}); "
+                "it must leave both alone and return a new array"
+            ) from error
+        if np.shape(result) != later.shape:
+            raise ValueError(
+                f"operator {self.name!r} made shape {np.shape(result)} of two of {later.shape}"
+            )
+        kind = _kind(result)
+        if result is None or not (kind.hasobject or np.can_cast(kind, later.dtype, "same_kind")):
+            raise TypeError(
+                f"operator {self.name!r} returned {result if result is None else kind} for "
+                f"{later.dtype}; its result must be of the type of its operands"
+            )
+        # Where an array is cast, a NumPy scalar would raise for what is out of bounds.
+        return np.asarray(result) if isinstance(result, np.generic) else result
 
     @cached_property
     def is_ufunc(self) -> bool:
         """Whether NumPy can reduce and accumulate in numbers; frompyfunc's make objects."""
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
+
+
+def _kind(result: Any) -> np.dtype[Any]:
+    """Return the type of a result; of Python's objects, one that stands for them.
+
+    >>> _kind(np.zeros(3, "f4")), _kind(np.array([1, 2], object)), _kind([1j])
+    (dtype('float32'), dtype('uint8'), dtype('complex128'))
+    """
+    if isinstance(result, np.ndarray | np.generic) and result.dtype != object:
+        return result.dtype
+    made = np.array(np.asarray(result, object).tolist())
+    # Integers go into every integer type, or are out of its bounds, which is an OverflowError.
+    return np.dtype(np.uint8) if made.dtype.kind in "iu" else made.dtype
 
 
 # ---- identities ----------------------------------------------------------------------------

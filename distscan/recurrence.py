@@ -127,7 +127,7 @@ def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
         raise ValueError(f"initial has shape {before.shape}; a number or {b.shape[1:]} is needed")
     if not np.can_cast(before.dtype, number, "same_kind"):
         raise TypeError(f"initial is {before.dtype}; the recurrence is in {number}")
-    return (before.get() if arrays.is_cuda(before) else before).astype(number)
+    return dtypes.cast(before.get() if arrays.is_cuda(before) else before, number)
 
 
 def _digest(row: Any) -> int:

@@ -60,6 +60,8 @@ def scan(
         result is rounded once.
     out
         Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
+        Without ``dtype``, the types of ``x`` and ``out`` choose together what accumulates, as in
+        the ufunc's ``accumulate``; each result is then converted to the type of ``out``.
         After an exception its elements are undefined.
     segments
         Where independent scans begin, of the length of the flattened ``x`` and in the memory it is
@@ -111,6 +113,8 @@ def scan(
 
     Floats are grouped otherwise than in a loop, always in the same way: they round otherwise, and
     where a part alone leaves the range of the type, what comes behind it is infinite or NaN.
+    Overflow and other floating-point faults are silent on CPUs and GPUs, whatever ``np.errstate``
+    says.
 
     The plans of the last 16 kinds of call are kept, but of those that hold more than 16 MiB beside
     their arrays one at most: a repeated call compiles and allocates nothing but its result.

@@ -18,7 +18,18 @@ def test_offsets(high, comm, rng):
     assert type(start) is type(total) is int
 
 
+@pytest.mark.parametrize("count", [2**62, 2**63 - 1, 2**63, 2**64, 10**40])
+def test_offsets_beyond_64_bits(count, comm):
+    assert distscan.offsets(count) == (comm.rank * count, comm.size * count)
+    mine = count if comm.rank == comm.size - 1 else 1
+    assert distscan.offsets(mine) == (comm.rank, comm.size - 1 + count)
+
+
 def test_offsets_of_numpy_integers(comm):
+    assert distscan.offsets(np.uint64(2**64 - 1)) == (
+        (2**64 - 1) * comm.rank,
+        (2**64 - 1) * comm.size,
+    )
     assert distscan.offsets(np.uint8(200)) == (200 * comm.rank, 200 * comm.size)
 
 

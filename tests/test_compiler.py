@@ -1,5 +1,6 @@
 """What does not compile is said; what does is compiled once, by whichever NVRTC there is."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from test_kernels_compile import asked, ptx
 
 from distscan import operators
-from distscan.backends import nvrtc
+from distscan.backends import kernel_cache, nvrtc
+from distscan.backends.policy import TextbookPolicy
 from distscan.errors import KernelError
 
 REDUCE = asked([("sum", "f")], "90")[1]
@@ -47,39 +49,142 @@ def test_structures_that_a_gpu_does_not_take(dtype, message):
         asked([(op, np.dtype(dtype))], "90")
 
 
-def test_one_process_compiles_and_the_others_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(nvrtc, "_cache", lambda: tmp_path)
-    compiled = []
-    compile_once = nvrtc._compile
-    monkeypatch.setattr(nvrtc, "_compile", lambda *a: compiled.append(a) or compile_once(*a))
+@pytest.fixture
+def new_process(tmp_path, monkeypatch):
+    """Begin with an empty cache; the call that is returned forgets what a process remembers."""
+    remembered = nvrtc._sources, nvrtc._compiler, kernel_cache.folder
+
+    def forget():
+        for function in remembered:
+            function.cache_clear()
+
+    monkeypatch.setenv("DISTSCAN_CACHE_DIR", str(tmp_path / "cache"))
+    forget()
+    yield forget
+    monkeypatch.undo()
+    forget()
+
+
+@pytest.fixture
+def compiled(monkeypatch, new_process):
+    """The calls of the compiler."""
+    calls, compile_once = [], nvrtc._compile
+    monkeypatch.setattr(nvrtc, "_compile", lambda *a: calls.append(a) or compile_once(*a))
+    return calls
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """A copy of the kernels' sources, which the compiler is given in their place."""
+    folder = tmp_path / "kernels"
+    shutil.copytree(nvrtc.kernels(), folder)
+    monkeypatch.setattr(nvrtc, "kernels", lambda: folder)
+    return folder
+
+
+def test_one_process_compiles_and_the_others_read(compiled):
     with ThreadPoolExecutor(4) as pool:
         built = list(pool.map(lambda _: REDUCE.build("90"), range(4)))
     assert len(compiled) == 1
     assert len(set(built)) == 1
+    assert built[0][0].startswith(b"\x7fELF")
+    assert "registers" in built[0][1]
     other = REDUCE._replace(given=(*REDUCE.given, ("DISTSCAN_ROWS", 1)))
     assert other.build("90") != built[0]
     assert len(compiled) == 2
 
 
-def test_no_cache_is_no_fault(tmp_path, monkeypatch):
-    """No home, a full disk, a file system without locks: compiled all the same, and at once."""
-    monkeypatch.delenv("DISTSCAN_CACHE_DIR", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-
-    def fails(error):
-        def fail(*_):
-            raise error
-
-        return fail
-
-    with monkeypatch.context() as homeless:
-        homeless.setattr(nvrtc.Path, "home", fails(RuntimeError("Could not determine home")))
-        assert nvrtc._cache.__wrapped__() is None
-    monkeypatch.setattr(nvrtc, "_cache", lambda: tmp_path)
-    monkeypatch.setattr(nvrtc.fcntl, "flock", fails(OSError(37, "No locks available")))
-    monkeypatch.setattr(nvrtc, "_write", fails(OSError(28, "No space left on device")))
+def test_a_truncated_entry_is_not_loaded(compiled, tmp_path):
     code, _ = REDUCE.build("90")
-    assert code.startswith(b"\x7fELF")
+    (entry,) = (tmp_path / "cache").glob("*.kernel")
+    entry.write_bytes(entry.read_bytes()[:5000])
+    assert REDUCE.build("90")[0] == code
+    assert len(compiled) == 2
+
+
+def test_sources_change_under_a_process(compiled, copied, new_process):
+    """It goes on with those it has read, under their key; the next one reads the new ones."""
+    other = REDUCE._replace(given=(*REDUCE.given, ("DISTSCAN_UNUSED", 1)))
+    old = REDUCE.build("90")
+    source = copied / "reduce.cu"
+    text = source.read_text()
+    source.write_text(text.replace("distscan_reduce", "distscan_other"))
+    assert b"distscan_other" not in other.build("90")[0]
+    new_process()
+    assert b"distscan_other" in REDUCE.build("90")[0]
+    source.write_text(text)
+    new_process()
+    compiled.clear()
+    assert REDUCE.build("90") == old
+    assert b"distscan_other" not in other.build("90")[0]
+    assert not compiled
+
+
+def test_nothing_is_read_from_the_disk(copied, new_process, tmp_path, monkeypatch):
+    """Kernels that include from folders and across them, once the sources are gone."""
+    textbook = asked([("sum", "f")], "90", TextbookPolicy("Blelloch"))
+    kernels = {kernel.entry: kernel for kernel in [REDUCE, *textbook]}
+    assert "textbook" in kernels
+    nvrtc._sources()
+    shutil.rmtree(copied)
+    for name in ("given.cuh", "tile.cuh", "steps.cuh", "combine.h"):
+        (tmp_path / name).write_text("#error this is not it")
+    monkeypatch.chdir(tmp_path)
+    for kernel in kernels.values():
+        assert kernel.build("90")[0].startswith(b"\x7fELF")
+
+
+def test_includes_are_named_from_the_folder_on():
+    known = dict.fromkeys(["types.cuh", "base/types.cuh", "base/warp.cuh", "linear/tile.cuh"], "")
+    text = """\
+#include "types.cuh"
+#  include "../base/warp.cuh"  // and why
+#include "linear/tile.cuh"
+#include "./../linear/./tile.cuh"
+#include "structure.h"
+#include <cuda_fp16.h>
+// #include "tile.cuh"
+"""
+    assert (
+        nvrtc._with_full_names("base/scan.cuh", text, known)
+        == """\
+#include "base/types.cuh"
+#  include "base/warp.cuh"  // and why
+#include "linear/tile.cuh"
+#include "linear/tile.cuh"
+#include "structure.h"
+#include <cuda_fp16.h>
+// #include "tile.cuh"
+"""
+    )
+    assert nvrtc._with_full_names("a.cu", '#include "types.cuh"', known) == '#include "types.cuh"'
+
+
+def test_every_include_is_known():
+    texts = nvrtc._sources().texts
+    for name, text in texts.items():
+        for _, included in nvrtc._INCLUDE.findall(text):
+            assert included in texts or included.endswith(".h"), name
+
+
+def test_builds_of_the_compiler_are_told_apart(compiled, monkeypatch):
+    version, *files = nvrtc._compiler()
+    assert version == nvrtc.nvrtc.getVersion()
+    assert files  # of the library that is loaded
+    REDUCE.build("90")
+    monkeypatch.setattr(nvrtc, "_compiler", lambda: (version, (files[0][0] + 1, files[0][1])))
+    REDUCE.build("90")
+    assert len(compiled) == 2
+
+
+def test_words_of_the_compiler_that_are_no_text(monkeypatch, new_process):
+    def cut(program):
+        return b"info \xc2".decode()
+
+    monkeypatch.setattr(nvrtc.nvrtc, "getProgramLog", cut)
+    assert REDUCE.build("90")[1] == "info \ufffd"
+    with pytest.raises(KernelError, match="info \ufffd"):
+        asked([(operators.Operator("mine", np.add, "nonsense"), "f")], "90")[0].build("90")
 
 
 def test_a_gpu_older_than_nvrtc():

@@ -20,7 +20,7 @@ from distscan.forms import PLAIN, Form
 from distscan.recurrence import MAPS
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import launches, nvrtc  # noqa: E402
+from distscan.backends import kernel_cache, launches, nvrtc  # noqa: E402
 from distscan.backends.policy import TextbookPolicy  # noqa: E402
 from distscan.bench import block_scans  # noqa: E402
 
@@ -28,6 +28,7 @@ from distscan.bench import block_scans  # noqa: E402
 # The minimum is the maximum's template.
 EVERY = [(op, x, dtype) for op in OPS if op != "min" for x in CODES for dtype in (None, x)]
 EVERY += [("sum", *types) for types in ("ie", "Fe", "D?", "f?", "bhl", "dde", "iil", "lib")]
+EVERY += [("sum", "D", None, "f"), ("max", "d", None, "b")]
 EVERY += [("logaddexp", code) for code in "efd"]
 EVERY += [("bitwise_xor", code) for code in "?bil"] + [("bitwise_or", "d", "i")]
 EVERY += [("logical_and", code) for code in "?bifD"] + [("logical_or", "?", "?", "f")]
@@ -229,7 +230,7 @@ def test_steps_and_work_are_what_the_benchmark_says():
 
 def ptx(kernel):
     """What, unlike machine code, can be read; for the newest GPU that this NVRTC knows."""
-    with patch.object(nvrtc, "_cache", lambda: None):
+    with patch.object(kernel_cache, "folder", lambda: None):
         text = kernel.build("999")[0].decode()
     return text[text.index(".visible .entry") :]
 

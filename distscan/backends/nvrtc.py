@@ -1,20 +1,22 @@
-"""CUDA C++ in, machine code out: NVRTC, with a cache on disk that the ranks of a node share."""
+"""CUDA C++ in, machine code out: NVRTC, which reads nothing but what it is handed."""
 
-import fcntl
 import functools
 import hashlib
 import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+import posixpath
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
+from typing import NamedTuple
 
 from cupy_backends.cuda.libs import nvrtc
 
 from ..errors import KernelError
+from . import kernel_cache
+from .kernel_cache import Built
 
-_LOCK_SECONDS = 300.0
+_INCLUDE = re.compile(r'^([ \t]*#[ \t]*include[ \t]*)"([^"\n]+)"', re.MULTILINE)
 
 
 @functools.cache
@@ -27,7 +29,7 @@ def kernels() -> Path:
     raise KernelError(f"no kernels beside {package}: the installation is incomplete")
 
 
-def build(entry: str, given: Mapping[str, object], arch: str) -> tuple[bytes, str]:
+def build(entry: str, given: Mapping[str, object], arch: str) -> Built:
     """Compile ``kernels/<entry>`` for compute capability ``arch``, such as "90".
 
     ``given`` has macros by their names, and the text of headers by names that end in ".h".
@@ -49,87 +51,80 @@ def build(entry: str, given: Mapping[str, object], arch: str) -> tuple[bytes, st
         *(f"-D{name}={value}" for name, value in given.items() if not name.endswith(".h")),
         *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
     )
-    headers = {
-        name.encode(): str(text).encode() for name, text in given.items() if name.endswith(".h")
-    }
-    folder = _cache()
-    if folder is None:
-        return _compile(entry, options, headers, native)
-    key = hashlib.sha256()
-    for part in (nvrtc.getVersion(), entry, options, headers):
-        key.update(repr(part).encode())
-    key.update(_sources())
-    code, report = (folder / f"{key.hexdigest()}.{suffix}" for suffix in ("bin", "log"))
-    with suppress(OSError):
-        return code.read_bytes(), report.read_text()
-    with _locked(code.with_suffix(".lock")):
-        with suppress(OSError):  # another process has built it meanwhile
-            return code.read_bytes(), report.read_text()
-        built = _compile(entry, options, headers, native)
-        with suppress(OSError):  # a full disk costs the next process a compilation, no more
-            _write(report, built[1].encode())
-            _write(code, built[0])
-    return built
+    headers = {name: str(text) for name, text in given.items() if name.endswith(".h")}
+    sources = _sources()
+    parts = (kernel_cache.FORMAT, _compiler(), entry, options, headers, sources.digest)
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()
+    texts = {**sources.texts, **headers}
+    return kernel_cache.kept(key, lambda: _compile(entry, options, texts, native))
 
 
-def _compile(
-    entry: str, options: tuple[str, ...], headers: dict[bytes, bytes], native: bool
-) -> tuple[bytes, str]:
-    source = (kernels() / entry).read_text()
-    program = nvrtc.createProgram(source, entry, list(headers.values()), list(headers))
+def _compile(entry: str, options: tuple[str, ...], texts: dict[str, str], native: bool) -> Built:
+    """Compile one of the ``texts``, which may include the others by their names."""
+    names = [name.encode() for name in texts]
+    headers = [text.encode() for text in texts.values()]
+    program = nvrtc.createProgram(texts[entry], entry, headers, names)
     try:
-        nvrtc.compileProgram(program, (*options, f"-I{kernels()}"))
-        report = nvrtc.getProgramLog(program)
+        nvrtc.compileProgram(program, options)
         code = nvrtc.getCUBIN(program) if native else nvrtc.getPTX(program)
+        return code, _log(program)
     except nvrtc.NVRTCError as error:
-        raise KernelError(f"{entry}: {error}\n{nvrtc.getProgramLog(program)}") from error
+        raise KernelError(f"{entry}: {error}\n{_log(program)}") from error
     finally:
         nvrtc.destroyProgram(program)
-    return code, report
 
 
-@functools.cache
-def _sources() -> bytes:
-    """Everything that an entry may include."""
-    return b"\0".join(path.read_bytes() for path in sorted(kernels().rglob("*.cu*")))
-
-
-@functools.cache
-def _cache() -> Path | None:
-    """Return a folder to keep results in, or None where there is none to write."""
-    given, caches = os.environ.get("DISTSCAN_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+def _log(program: int) -> str:
+    """Return the compiler's words, also where they are cut inside a character."""
     try:
-        folder = Path(given or Path(caches or Path.home() / ".cache") / "distscan")
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home at all is a RuntimeError
-        return None
-    return folder if os.access(folder, os.W_OK) else None
+        return str(nvrtc.getProgramLog(program))
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a file lock, which the system takes back from a process that dies.
+class Sources(NamedTuple):
+    """The kernels' sources, by their paths in the folder, and what tells them from others."""
 
-    After a time limit, or where files cannot be locked, the work is done twice rather than never.
+    texts: dict[str, str]
+    digest: str
+
+
+@functools.cache
+def _sources() -> Sources:
+    """Read the sources once: a process goes on with them, under their digest, when files change."""
+    folder = kernels()
+    paths = sorted(folder.rglob("*.cu*"))
+    texts = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
+    texts = {name: _with_full_names(name, text, texts) for name, text in texts.items()}
+    return Sources(texts, hashlib.sha256(repr(texts).encode()).hexdigest())
+
+
+def _with_full_names(name: str, text: str, known: Mapping[str, str]) -> str:
+    """Write each include as a path in the folder: NVRTC compares names, and knows no folders.
+
+    >>> _with_full_names("a/b.cuh", '#include "../c.cuh"', {"c.cuh": ""})
+    '#include "c.cuh"'
     """
-    with ExitStack() as stack:
-        with suppress(OSError):
-            file = stack.enter_context(path.open("a"))
-            limit = time.monotonic() + _LOCK_SECONDS
-            while time.monotonic() < limit:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(0.05)
-        yield
+
+    def full(include: re.Match[str]) -> str:
+        for folder in (posixpath.dirname(name), ""):
+            path = posixpath.normpath(posixpath.join(folder, include[2]))
+            if path in known:
+                return f'{include[1]}"{path}"'
+        return include[0]
+
+    return _INCLUDE.sub(full, text)
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Put a file in place whole: readers see all of it or none."""
-    part = path.with_suffix(f".{uuid4().hex[:8]}")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+@functools.cache
+def _compiler() -> tuple[object, ...]:
+    """Tell builds of NVRTC apart: by its version, and by size and time of the loaded library."""
+    version = nvrtc.getVersion()  # loads it
+    files = set()
+    with suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
+            path = Path(line.split(maxsplit=5)[-1])
+            if path.name.startswith("libnvrtc.so"):
+                status = path.stat()
+                files.add((status.st_size, status.st_mtime_ns))
+    return version, *sorted(files)
