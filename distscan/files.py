@@ -5,6 +5,7 @@ import stat
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,15 @@ from .errors import InputError, OutputError
 from .shards import chunks
 
 PIECE = 1 << 24  # bytes moved between two reports of progress
+_ENDS = 1 << 16  # bytes at a file's head and at its tail that stand for its content
+
+
+class Stamp(NamedTuple):
+    """What tells one file from another under the same path; the most telling first."""
+
+    size: int
+    content: str  # a digest of the file's head and tail
+    mtime_ns: int  # when it was changed last
 
 
 class File(NamedTuple):
@@ -27,6 +37,7 @@ class File(NamedTuple):
     dtype: np.dtype[Any]  # as in the file, in its byte order
     shape: tuple[int, ...]
     start: int  # of element 0, in bytes
+    stamp: Stamp | None = None  # of an input
 
     @property
     def n(self) -> int:
@@ -46,7 +57,7 @@ def inspect(path: Path) -> File:
     Raises ``InputError`` for a file that is missing, foreign, pickled or truncated.
     """
     with _reading(path) as stream:
-        size = os.fstat(stream.fileno()).st_size
+        stamp = _stamp(stream)
         try:
             version = npy.read_magic(stream)
             # Version 3 differs from 2 in the encoding of field names, which no scan input has.
@@ -59,7 +70,7 @@ def inspect(path: Path) -> File:
         except Exception as error:  # whatever NumPy's parser makes of a header that is none
             reason = str(error).split("\n")[0].rstrip(".")
             raise InputError(f"{path} is not a .npy file: {reason}") from error
-        file = File(path, dtype, shape, stream.tell())
+        file = File(path, dtype, shape, stream.tell(), stamp)
     if dtype.hasobject:
         raise InputError(f"{path} holds pickled Python objects; a scan takes numbers")
     if dtype.kind not in "biufc":
@@ -74,8 +85,8 @@ def inspect(path: Path) -> File:
             "numpy.save(name, numpy.ascontiguousarray(x)) makes a file in C order"
         )
     whole = file.start + file.n * dtype.itemsize
-    if size < whole:
-        raise InputError(f"{path} is truncated: {size} of {whole} bytes")
+    if stamp.size < whole:
+        raise InputError(f"{path} is truncated: {stamp.size} of {whole} bytes")
     return file
 
 
@@ -84,7 +95,8 @@ def read(
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield elements ``start..stop`` of a file in pieces: (index in the shard, elements).
 
-    The pieces are in the machine's byte order and live in ``buffer``, each until the next.
+    The pieces are in the machine's byte order and live in ``buffer``, each until the next. Raises
+    ``InputError`` for a file that has changed since it was inspected.
     """
     native = file.dtype.newbyteorder("=")
     step = len(buffer) // native.itemsize
@@ -98,6 +110,22 @@ def read(
             if not file.dtype.isnative:
                 elements.byteswap(inplace=True)
             yield low - start, elements
+        status = os.fstat(stream.fileno())
+        if file.stamp and (status.st_size, status.st_mtime_ns) != (
+            file.stamp.size,
+            file.stamp.mtime_ns,
+        ):
+            raise InputError(f"{file.path} was changed while it was read")
+
+
+def _stamp(stream: BufferedReader) -> Stamp:
+    """Take the stamp of a file that is open at its start, and leave it there."""
+    status = os.fstat(stream.fileno())
+    digest = blake2b(stream.read(_ENDS), digest_size=8)
+    stream.seek(max(status.st_size - _ENDS, 0))
+    digest.update(stream.read(_ENDS))
+    stream.seek(0)
+    return Stamp(status.st_size, digest.hexdigest(), status.st_mtime_ns)
 
 
 @contextmanager

@@ -67,7 +67,10 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         with agreed(comm) as same:
             output = job.output.resolve()  # a symbolic link is followed, not replaced
             source = files.inspect(job.input)
-            same["the input"] = source
+            # Under one path, nodes may hold different files on disks of their own.
+            shared = f"{job.input}, which must be on a file system that all ranks share"
+            for what, value in source.stamp._asdict().items() if source.stamp else ():
+                same[f"the {what} of {shared}"] = value
             if comm.rank == 0:
                 files.check_output(output, force=job.force)
         bound = binding.bind(comm, job.backend, warn)

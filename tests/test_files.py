@@ -116,6 +116,39 @@ def test_shrinks_while_read(tmp_path):
         whole(file)
 
 
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_changes_while_read(when, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(100))
+    file = files.inspect(tmp_path / "x.npy")
+    pieces = files.read(file, 0, 100, np.empty(400, np.uint8))
+    for at in ("before", "between", "after"):
+        if when == at:
+            with (tmp_path / "x.npy").open("r+b") as stream:
+                stream.seek(-1, os.SEEK_END)
+                stream.write(b"1")
+            os.utime(tmp_path / "x.npy", ns=(0, file.stamp.mtime_ns + 1))
+        if at != "after":
+            next(pieces)
+    with pytest.raises(InputError, match="was changed while it was read"):
+        next(pieces)
+
+
+@pytest.mark.parametrize("n", [0, 1, 1000, 10_000, 100_000])
+def test_stamps(n, tmp_path):
+    """Of a file's own: a byte at either end, the size and the time tell it from others."""
+    np.save(tmp_path / "x.npy", np.zeros(n, np.uint8))
+    stamp = files.inspect(tmp_path / "x.npy").stamp
+    assert stamp == files.inspect(tmp_path / "x.npy").stamp
+    for at in [0, -1] if n else []:
+        x = np.zeros(n, np.uint8)
+        x[at] = 1
+        np.save(tmp_path / "y.npy", x)
+        os.utime(tmp_path / "y.npy", ns=(0, stamp.mtime_ns))
+        other = files.inspect(tmp_path / "y.npy").stamp
+        assert other.content != stamp.content
+        assert other == (stamp.size, other.content, stamp.mtime_ns)
+
+
 @pytest.mark.parametrize("code", "?bhlefdgFD")
 def test_written_in_parts(code, tmp_path, rng):
     x = rng.integers(0, 2, 100).astype(code)
