@@ -64,7 +64,9 @@ def check(comm: Comm, plan: LocalPlan, start: int, source: File, result: File) -
     differences = [f for f in comm.allgather(found) if f is not None]
     if differences:
         element, text = differences[-1 if plan.form.reverse else 0]
-        raise everywhere(CheckError(f"element {element} of the result is {text}"))
+        raise everywhere(
+            CheckError(f"element {element} of the result is {text}; it is in {result.path}")
+        )
 
 
 def _pieces(plan: LocalPlan, step: int) -> Iterator[tuple[int, int, int, bool]]:

@@ -1,21 +1,20 @@
-"""File -> shard -> file: each rank reads and writes only its own part of a ``.npy``. No MPI."""
+"""File -> shard: each rank reads only its own part of a ``.npy``. No MPI."""
 
 import os
 import stat
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .errors import InputError, OutputError
+from .errors import InputError
 from .shards import chunks
 
 PIECE = 1 << 24  # bytes moved between two reports of progress
@@ -46,9 +45,6 @@ class File(NamedTuple):
         for length in self.shape:
             n *= length
         return n
-
-
-# ---- in ------------------------------------------------------------------------------------
 
 
 def inspect(path: Path) -> File:
@@ -139,63 +135,3 @@ def _reading(path: Path) -> Iterator[BufferedReader]:
             yield stream
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-# ---- out -----------------------------------------------------------------------------------
-
-
-def check_output(path: Path, *, force: bool) -> None:
-    """Refuse, before any work, an output that could not be put in place after it."""
-    try:
-        mode = path.stat().st_mode if path.exists() else None
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-    if mode is not None and stat.S_ISDIR(mode):
-        raise OutputError(f"{path} is a directory; name a file with -o")
-    if mode is not None and not stat.S_ISREG(mode):
-        raise OutputError(f"{path} is not a regular file, and is not replaced")
-    if mode is not None and not force:
-        raise OutputError(f"{path} exists; --force replaces it")
-    if not path.parent.is_dir():
-        raise OutputError(f"there is no directory {path.parent}")
-
-
-def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> File:
-    """Make the file that becomes ``path`` when it is whole: header there, data to be written."""
-    if dtype.kind not in "biufc":
-        raise OutputError(f"a .npy file cannot hold {dtype}")
-    part = path.with_name(f".distscan-{uuid4().hex[:8]}.part")
-    try:
-        with part.open("xb") as stream:
-            header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-            npy.write_array_header_1_0(stream, header)
-            file = File(part, dtype, shape, stream.tell())
-            stream.truncate(file.start + file.n * dtype.itemsize)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-    return file
-
-
-def write(file: File, start: int, pieces: Iterable[NDArray[Any]]) -> None:
-    """Write a shard that begins at element ``start``, straight at its place in the file."""
-    with file.path.open("r+b") as stream:
-        stream.seek(file.start + start * file.dtype.itemsize)
-        for piece in pieces:
-            stream.write(piece.data)
-
-
-def publish(part: Path, path: Path, *, force: bool) -> None:
-    """Give the whole file its name; without ``force``, never over a file that came meanwhile."""
-    if force:
-        part.replace(path)
-        return
-    try:
-        path.hardlink_to(part)
-    except FileExistsError:
-        raise OutputError(f"{path} came into being meanwhile; --force replaces it") from None
-    except OSError:  # a file system without hard links
-        check_output(path, force=False)
-        part.replace(path)
-    else:
-        part.unlink()

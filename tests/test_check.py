@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from distscan import check, files, rounding
+from distscan import check, output, rounding
 
 FORMS = [
     [option for option in each if option]
@@ -66,7 +66,7 @@ def test_long_decay(run, save):
 
 def plant(monkeypatch, index, bit):
     """Flip a bit of one element between the scan and the file."""
-    write = files.write
+    write = output.write
 
     def spoilt(file, start, pieces):
         def spoil(low=start):
@@ -82,7 +82,7 @@ def plant(monkeypatch, index, bit):
 
         write(file, start, spoil())
 
-    monkeypatch.setattr(files, "write", spoilt)
+    monkeypatch.setattr(output, "write", spoilt)
 
 
 def near_one(rng, *behind):

@@ -8,7 +8,7 @@ import pytest
 import reference
 from data import OPS, exact, expected
 
-from distscan import check, files
+from distscan import check, files, output
 from distscan.operators import BUILTIN
 
 FORMS = [
@@ -92,7 +92,7 @@ def test_check_names_the_element(reverse, axis, code, run, save, comm, rng, monk
     x = rng.integers(1, 9, (6, 5, 8)).astype(code)
     save("x.npy", x)
     spoilt = int(rng.integers(x.size))
-    write = files.write
+    write = output.write
 
     def spoil(file, start, pieces):
         def wrong(low=start):
@@ -105,7 +105,7 @@ def test_check_names_the_element(reverse, axis, code, run, save, comm, rng, monk
 
         write(file, start, wrong())
 
-    monkeypatch.setattr(files, "write", spoil)
+    monkeypatch.setattr(output, "write", spoil)
     options = ["--reverse"] * reverse + ([] if axis is None else ["--axis", str(axis)])
     status, out, err = run("x.npy", "--check", "--quiet", *options)
     assert (status, out) == (1, "")
