@@ -159,8 +159,11 @@ class _Part:
             None if job.dtype is None else dtypes.parse(job.dtype),
         )
         initial = None if job.initial is None else _number(job.initial)
+        mine = (high - low, *shape[1:])
+        if source.n == 0:  # nothing to scan, however many rows or columns
+            mine = tuple(min(length, 1) for length in mine)
         self.steps = local.make(
-            (high - low, *shape[1:]),
+            mine,
             self.shard.dtype,
             arrays.gpu(self.shard),
             op,

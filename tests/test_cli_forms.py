@@ -120,6 +120,25 @@ def test_no_elements(run, save):
         assert json.loads(out)["total"] == total
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("shape", [(0, 10**12), (10**12, 0), (10**9, 0, 10**9), (0,) * 3], ids=str)
+def test_no_elements_in_many_rows(shape, run, comm, folder):
+    """What takes no memory takes no time, however long its axes are."""
+    if comm.rank == 0:
+        with (folder / "x.npy").open("wb") as stream:
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(stream, header)
+    comm.Barrier()
+    for axis in range(-1, len(shape)):
+        for form in ([], ["--exclusive", "--reverse"]):
+            arguments = ["--axis", str(axis), "--check", "--json", "--force", *form]
+            status, out, err = run("x.npy", *arguments)
+            assert status == 0, err
+            assert json.loads(out)["elements"] == 0
+            assert np.load(folder / "x.scan.npy", mmap_mode=None).shape == shape
+    assert run("x.npy", "--axis", str(len(shape)), "--force")[0] == 2
+
+
 @pytest.mark.parametrize(
     ("text", "code", "first"),
     [("1e3", "d", 1000), ("-inf", "d", -np.inf), ("2j", "D", 2j), ("+5", "d", 5), ("1", "?", 1)],
