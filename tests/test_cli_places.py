@@ -1,14 +1,15 @@
 """The command line where ranks see different files, and where files cannot be read or written."""
 
 import errno
+import io
 import os
 import signal
-import stat
+import sys
 
 import numpy as np
 import pytest
 
-from distscan import output
+from distscan import binding, output
 
 
 def each_its_own(comm, monkeypatch, tmp_path):
@@ -84,14 +85,14 @@ def test_what_the_system_refuses(step, number, status, run, save, comm, folder, 
     if step == "create":
         monkeypatch.setattr(os, "open", fail)
     elif step == "write" and comm.rank == comm.size - 1:
-        sync = os.fsync
+        write = output.write
 
-        def full(opened):
-            (fail if stat.S_ISREG(os.fstat(opened).st_mode) and comm.rank else sync)(opened)
+        def full(*arguments):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fsync", fail)
+                write(*arguments)
 
-        monkeypatch.setattr(os, "fsync", fail if comm.rank else full)
-        if comm.rank == 0:
-            monkeypatch.setattr(output, "write", lambda file, *_: fail_in(file, fail))
+        monkeypatch.setattr(output, "write", full)
     elif step == "publish":
         monkeypatch.setattr(type(folder), "replace", fail)
     found = run("x.npy", "--quiet", "--force")
@@ -101,11 +102,6 @@ def test_what_the_system_refuses(step, number, status, run, save, comm, folder, 
     assert f".npy: {os.strerror(number)}" in found[2] or f".part: {os.strerror(number)}" in found[2]
     comm.Barrier()
     assert os.listdir(folder) == ["x.npy"]
-
-
-def fail_in(file, fail):
-    with output._writing(file.path):
-        fail()
 
 
 def test_a_failed_check_keeps_the_file(run, save, comm, folder, monkeypatch):
@@ -163,3 +159,48 @@ def test_nohup(run, save, comm, monkeypatch):
         assert run("x.npy", "--quiet")[0] == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("name", ["\u00e9.npy", "\udcff.npy", "-x.npy", "a b\nc.npy", "x"])
+def test_odd_names(name, run, comm, folder, monkeypatch):
+    """Also where the report's stream has no letters for them."""
+    if comm.rank == 0:
+        with (folder / name).open("wb") as stream:
+            np.save(stream, np.arange(9))
+    comm.Barrier()
+    stdout = io.TextIOWrapper(io.BytesIO(), "ascii")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        assert run("--check", "--", name)[0] == 0
+    assert (b"(checked)" in stdout.buffer.getvalue()) == (comm.rank == 0)
+    found = np.load(folder / f"{name.removesuffix('.npy')}.scan.npy")
+    np.testing.assert_array_equal(found, np.cumsum(np.arange(9)))
+
+
+@pytest.mark.parametrize("axis", [[], ["--axis=0"], ["--axis=-1"]])
+def test_one_number(axis, run, save, folder):
+    """0-d, as numpy.cumsum: one element."""
+    save("x.npy", np.array(3.5))
+    assert run("x.npy", "--check", *axis)[0] == 0
+    np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), np.array([3.5]))
+
+
+@pytest.mark.parametrize("when", ["read", "check"])
+def test_an_input_that_changes(when, run, save, folder, comm, monkeypatch):
+    """While it is read, or before it is checked."""
+    save("x.npy", np.arange(1000.0))
+    owner, name = (binding, "bind") if when == "read" else (output, "write")
+    work = getattr(owner, name)
+
+    def changes(*arguments):
+        done = work(*arguments)
+        if comm.rank == comm.size - 1:
+            os.utime(folder / "x.npy", ns=(0, 1))
+        return done
+
+    monkeypatch.setattr(owner, name, changes)
+    status, _, err = run("x.npy", "--check", "--quiet")
+    assert status == 2
+    assert "x.npy was changed while it was read" in err
+    comm.Barrier()
+    assert os.listdir(folder) == ["x.npy"]
