@@ -72,11 +72,11 @@ def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator
         # Nobody is to read it who may not read the file that it replaces.
         mode = 0o666 if _mode(path) is None else 0o600
         opened = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
-    with os.fdopen(opened, "wb") as stream:
+    try:
         try:
-            with _writing(path):
-                with suppress(OSError):  # a file system without locks
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with _writing(path), part.open("r+b") as stream:
                 text = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
                 npy.write_array_header_1_0(stream, text)
                 file = File(part, dtype, shape, stream.tell())
@@ -86,6 +86,8 @@ def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator
             remove(part)
             raise
         yield file
+    finally:
+        os.close(opened)
 
 
 def check_shared(file: File) -> None:

@@ -147,6 +147,27 @@ def test_a_full_disk():
         output.write(full, 0, [np.zeros(10**6, "f")])
 
 
+def test_files_that_grow_too_large(tmp_path):
+    """The header, then the size, then the data."""
+    import resource
+
+    path, before = tmp_path / "y.npy", resource.getrlimit(resource.RLIMIT_FSIZE)
+    part = made(tmp_path / "z.npy", 1000)
+    works = [
+        (64, lambda: made(path)),
+        (1000, lambda: made(path, 1000)),
+        (1000, lambda: output.write(part, 0, [np.ones(1000, "f")])),
+    ]
+    for limit, work in works:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError, match=r"cannot write .*\.(npy|part): File too large$"):
+                work()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == [part.path.name]
+
+
 def test_outputs_that_cannot_be(tmp_path):
     with pytest.raises(OutputError, match="is a directory"):
         output.check(tmp_path, force=True)
