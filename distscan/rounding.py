@@ -80,6 +80,7 @@ class Products:
 
     def __init__(self, u: float, real: "np.finfo[Any]") -> None:
         self.u, self.subnormal = u, real.smallest_subnormal
+        self.real = np.result_type(real.dtype, np.float64)  # holds every factor
         # A product of complex numbers is made of sums of products, each of which may overflow.
         self.high = float(np.log(real.max / 4))
         self.deep = float(np.log(real.eps) - np.log(real.tiny))
@@ -89,7 +90,7 @@ class Products:
 
     def advance(self, state: Array, x: Array, values: Array) -> Array:
         count, place, low, high, rise, fall, zero = state
-        logs = np.log(np.abs(x)).astype(np.float64)
+        logs = np.log(np.abs(x).astype(self.real)).astype(np.float64)
         walk = np.add.accumulate(np.nan_to_num(logs, nan=_FAR, posinf=_FAR, neginf=-_FAR), axis=0)
         lows = np.minimum(np.minimum.accumulate(walk, axis=0), low)
         highs = np.maximum(np.maximum.accumulate(walk, axis=0), high)
@@ -124,8 +125,10 @@ class Products:
         count, place, low, high, rise, fall, zero = states
         ku = count * self.u
         bound = np.where(ku < 1, ku / (1 - ku) * np.abs(values), np.inf)
-        others = np.exp((place + high - low).astype(bound.dtype))
-        bound += np.where(fall > self.deep, count * self.subnormal * others, 0)
+        underflows = fall > self.deep
+        if underflows.any():
+            others = np.exp((place + high - low).astype(bound.dtype))
+            bound += np.where(underflows, count * self.subnormal * others, 0)
         # Behind a factor 0 all is 0.
         return np.where(rise > self.high, np.inf, np.where(zero > 0, 0, bound))
 
