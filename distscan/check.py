@@ -13,6 +13,7 @@ from .errors import CheckError
 from .exchange import Comm
 from .files import File
 from .local import LocalPlan
+from .rounding import Exact, Logs, Products, Sums, finite_size
 from .shards import chunks
 
 _ROUNDING = (np.add, np.multiply, np.logaddexp)
@@ -24,10 +25,7 @@ def check(comm: Comm, plan: LocalPlan, start: int, source: File, result: File) -
 
     ``start`` is this rank's first element in the file. What does not round must be equal. Sums,
     products and logaddexp of floats are recomputed in the next wider type and may differ by the
-    rounding that a chain as long as the scan's can gather: its length times the unit roundoff times
-    the sum of magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section
-    4.2). Where a product has left the type's range, or the magnitudes of a sum have, the order of
-    association decides from there on: no more is checked.
+    bounds of ``rounding.py``.
 
     Raises ``CheckError`` on every rank, with the first element in scan order that differs.
     """
@@ -66,7 +64,9 @@ def check(comm: Comm, plan: LocalPlan, start: int, source: File, result: File) -
     differences = [f for f in comm.allgather(found) if f is not None]
     if differences:
         element, text = differences[-1 if plan.form.reverse else 0]
-        raise everywhere(CheckError(f"element {element} of the result is {text}"))
+        raise everywhere(
+            CheckError(f"element {element} of the result is {text}; it is in {result.path}")
+        )
 
 
 def _pieces(plan: LocalPlan, step: int) -> Iterator[tuple[int, int, int, bool]]:
@@ -93,8 +93,7 @@ class _State(NamedTuple):
     """Where the reference stands in each column."""
 
     value: Any  # [columns]; None: nothing came yet
-    magnitude: NDArray[Any]
-    lost: NDArray[Any]  # bool: nothing more is known
+    rounding: NDArray[Any]  # what the bound is made of
 
 
 class _Reference:
@@ -108,36 +107,44 @@ class _Reference:
         self.op, self.acc, self.out = plan.op, plan.types.acc, plan.types.out
         self.form = plan.form
         self.exact = self.acc.kind in "biu" or self.op.numpy not in _ROUNDING
-        self.sums = self.op.numpy is np.add
+        self.sums = self.op.numpy is np.add and not self.exact
         self.parts = 2 if self.sums and self.acc.kind == "c" else 1
-        real = np.finfo(self.acc) if not self.exact else None
-        held = real.dtype if self.parts == 2 and real is not None else self.acc
-        self.wide = held if self.exact else np.result_type(held, np.float64)
-        if self.wide == held and not self.exact:
-            self.wide = np.result_type(held, np.longdouble)
+        self.wide = self.acc
+        self.bounds: Exact | Sums | Products = Exact()
+        if not self.exact:
+            held = np.finfo(self.acc).dtype if self.parts == 2 else self.acc
+            self.wide = np.result_type(held, np.float64)
+            if self.wide == held:
+                self.wide = np.result_type(held, np.longdouble)
+            self.bounds = self._bounds(longest, ranks)
+
+    def _bounds(self, longest: int, ranks: int) -> Sums | Products:
+        """Choose how the roundings of the scan and of the reference itself are bounded."""
+        real = np.finfo(self.acc)
+        u, u_wide = float(real.eps) / 2, float(np.finfo(self.wide).eps) / 2
+        # A complex product rounds four times where a real one rounds once, and so does logaddexp.
+        times = 1 if self.sums or self.wide.kind != "c" else 4
+        if self.op.numpy is np.multiply:
+            return Products(times * (u + u_wide), real)
         # The longest chain of roundings: inside a chunk, chunk after chunk, rank after rank.
         chain = longest if self.form.inner > 1 else CHUNK + longest // CHUNK
-        chain += ranks + 1
-        # A complex product rounds four times where a real one rounds once, and so does logaddexp.
-        self.logs = self.op.numpy is np.logaddexp
-        rounds = chain * (4 if self.wide.kind == "c" or self.logs else 1)
-        self.factor = 0.0 if real is None else rounds * float(real.eps) / 2
-        self.limit = 0.0 if real is None else float(real.max)
+        factor = (chain + ranks + 1) * u + longest * ranks * u_wide
+        limit = float(real.max) / 4
+        return Sums(factor, limit) if self.sums else Logs(4 * factor, limit)
 
     def rewind(
         self, columns: int, first: NDArray[Any] | None = None, before: Sequence[_State] = ()
     ) -> None:
         """Start again in so many columns of elements, behind ``first`` and what comes before."""
         width = columns * self.parts
-        self.state = _State(None, np.zeros(width), np.zeros(width, np.bool_))
+        self.state = _State(None, self.bounds.start(width))
         if first is not None:
             parts = self._split(first.reshape(1)).astype(self.wide)
-            value = np.tile(parts, columns).reshape(-1)
-            self.state = _State(value, np.abs(_finite(value)), self.state.lost)
+            value = np.tile(parts, columns).reshape(1, -1)
+            self.state = _State(value[0], self._round(value, value)[:, -1])
         for state in before:
-            value = self._then(state.value)
-            magnitude = self.state.magnitude + state.magnitude
-            self.state = _State(value, magnitude, self.state.lost | state.lost)
+            rounding = self.bounds.join(self.state.rounding, state.rounding)
+            self.state = _State(self._then(state.value), rounding)
 
     def lines(self, piece: NDArray[Any], outer: int) -> NDArray[Any]:
         """See elements as [n, columns], in scan order."""
@@ -152,15 +159,14 @@ class _Reference:
 
     def skip(self, piece: NDArray[Any], outer: int) -> None:
         """Go on behind a piece whose scan is not asked for."""
-        if self.sums and not self.exact:
-            x = self.lines(piece.astype(self.acc), outer)
-            with np.errstate(all="ignore"):
-                total = np.add.reduce(x, axis=0, dtype=self.wide)
-                size = np.abs(_finite(x)).sum(axis=0, dtype=np.float64)
-                magnitude = self.state.magnitude + size
-                self.state = _State(self._then(total), magnitude, self.state.lost)
-        else:
-            self.advance(piece, outer)
+        x = self.lines(piece.astype(self.acc), outer)
+        with np.errstate(all="ignore"):
+            if self.sums:
+                value = self._then(np.add.reduce(x, axis=0, dtype=self.wide))
+                size = finite_size(x).sum(axis=0, dtype=np.float64, keepdims=True)
+                self.state = _State(value, self.bounds.join(self.state.rounding, size))
+            else:
+                self._scan(x.astype(self.wide))
 
     def advance(self, piece: NDArray[Any], outer: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Scan the next piece: the expected values, and how far from them is right.
@@ -169,35 +175,28 @@ class _Reference:
         """
         before = self.state
         with np.errstate(all="ignore"):
-            x = self.lines(piece.astype(self.acc), outer).astype(self.wide)
-            value: Any = self._then(self.op.numpy.accumulate(x, 0, self.wide))  # type: ignore[attr-defined]
-            magnitude, lost = np.zeros(value.shape), np.zeros(value.shape, np.bool_)
-            if self.sums and not self.exact:
-                size = np.abs(_finite(x)).astype(np.float64)
-                magnitude = before.magnitude + np.add.accumulate(size, axis=0)
-            elif self.logs:
-                # Errors do not add up beyond the largest; 1 stands for the logarithm itself.
-                size = 1 + np.maximum(np.abs(_finite(x)), np.abs(_finite(value)))
-                magnitude = np.maximum(before.magnitude, np.maximum.accumulate(size, axis=0))
-            elif not self.exact:
-                magnitude = np.abs(value)
-            if not self.exact:
-                lost = np.logical_or.accumulate(~(magnitude <= self.limit)) | before.lost
-            self.state = _State(value[-1], magnitude[-1], lost[-1])
+            value, rounding = self._scan(
+                self.lines(piece.astype(self.acc), outer).astype(self.wide)
+            )
             if self.form.exclusive and before.value is not None:
-                value, magnitude, lost = (
-                    np.concatenate([one[None], many[:-1]])
-                    for one, many in zip(before, (value, magnitude, lost), strict=True)
-                )
+                value = np.concatenate([before.value[None], value[:-1]])
+                rounding = np.concatenate([before.rounding[:, None], rounding[:, :-1]], axis=1)
+            bound = self.bounds.bound(rounding, value)
             if self.exact:
-                return value.astype(self.out), magnitude
-            bound = self.factor * magnitude
-            if self.out.kind in "fc":
-                limits = np.finfo(self.out)
-                bound = bound + limits.eps * np.abs(_finite(value)) + limits.smallest_subnormal
-            else:
-                bound = bound + 1
-            return value, np.where(lost, np.inf, bound)
+                return value.astype(self.out), bound
+            limits = np.finfo(self.out)
+            stored = limits.eps * finite_size(value) + limits.smallest_subnormal
+            return value, bound + stored
+
+    def _scan(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Go on behind the elements ``x``: their scan, and what its bounds are made of."""
+        value = self._then(self.op.numpy.accumulate(x, 0, self.wide))  # type: ignore[attr-defined]
+        rounding = self._round(x, value)
+        self.state = _State(value[-1], rounding[:, -1])
+        return value, rounding
+
+    def _round(self, x: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
+        return self.bounds.advance(self.state.rounding, x, value)
 
     def _then(self, later: Any) -> Any:
         """Combine what the reference has with what comes behind it."""
@@ -208,10 +207,6 @@ class _Reference:
         if self.parts == 2 and array.dtype.kind == "c":
             return array.view(array.real.dtype).reshape(-1, 2)
         return array.reshape(-1, 1)
-
-
-def _finite(x: NDArray[Any]) -> NDArray[Any]:
-    return np.where(np.isfinite(x), x, 0)
 
 
 def _first_difference(

@@ -37,7 +37,11 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         if comm.rank == 0 and args.json:
             print(json.dumps(asdict(report) | {"total": _plain(report.total)}), flush=True)
         elif comm.rank == 0 and not args.quiet:
-            print(_text(report, checked=args.check), flush=True)
+            text = _text(report, checked=args.check)
+            try:
+                print(text, flush=True)
+            except UnicodeEncodeError:  # a name that stdout has no letters for
+                print(text.encode("ascii", "backslashreplace").decode(), flush=True)
     return 0
 
 

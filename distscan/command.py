@@ -26,7 +26,11 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
         comm = exchange.communicator(None)
     except LaunchError as error:
         return _fail(name, error) if launcher.launched_rank() == 0 else 1
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # to clean up as for Ctrl-C
+    ends = [signal.SIGTERM, signal.SIGHUP]
+    # nohup has had SIGHUP ignored.
+    ends = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
+    # To clean up as for Ctrl-C.
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         return work(comm, argv)
     except Exception as error:
@@ -42,7 +46,8 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
             comm.Abort(130)
         return 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _fail(name: str, error: Exception) -> int:

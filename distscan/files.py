@@ -1,23 +1,32 @@
-"""File -> shard -> file: each rank reads and writes only its own part of a ``.npy``. No MPI."""
+"""File -> shard: each rank reads only its own part of a ``.npy``. No MPI."""
 
 import os
 import stat
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .errors import InputError, OutputError
+from .errors import InputError
 from .shards import chunks
 
 PIECE = 1 << 24  # bytes moved between two reports of progress
+_ENDS = 1 << 16  # bytes at a file's head and at its tail that stand for its content
+
+
+class Stamp(NamedTuple):
+    """What tells one file from another under the same path; the most telling first."""
+
+    size: int
+    content: str  # a digest of the file's head and tail
+    mtime_ns: int  # when it was changed last
 
 
 class File(NamedTuple):
@@ -27,6 +36,7 @@ class File(NamedTuple):
     dtype: np.dtype[Any]  # as in the file, in its byte order
     shape: tuple[int, ...]
     start: int  # of element 0, in bytes
+    stamp: Stamp | None = None  # of an input
 
     @property
     def n(self) -> int:
@@ -37,16 +47,13 @@ class File(NamedTuple):
         return n
 
 
-# ---- in ------------------------------------------------------------------------------------
-
-
 def inspect(path: Path) -> File:
     """Read the header of a ``.npy`` file, version 1 to 3, and check that its data is all there.
 
     Raises ``InputError`` for a file that is missing, foreign, pickled or truncated.
     """
     with _reading(path) as stream:
-        size = os.fstat(stream.fileno()).st_size
+        stamp = _stamp(stream)
         try:
             version = npy.read_magic(stream)
             # Version 3 differs from 2 in the encoding of field names, which no scan input has.
@@ -59,7 +66,7 @@ def inspect(path: Path) -> File:
         except Exception as error:  # whatever NumPy's parser makes of a header that is none
             reason = str(error).split("\n")[0].rstrip(".")
             raise InputError(f"{path} is not a .npy file: {reason}") from error
-        file = File(path, dtype, shape, stream.tell())
+        file = File(path, dtype, shape, stream.tell(), stamp)
     if dtype.hasobject:
         raise InputError(f"{path} holds pickled Python objects; a scan takes numbers")
     if dtype.kind not in "biufc":
@@ -74,8 +81,8 @@ def inspect(path: Path) -> File:
             "numpy.save(name, numpy.ascontiguousarray(x)) makes a file in C order"
         )
     whole = file.start + file.n * dtype.itemsize
-    if size < whole:
-        raise InputError(f"{path} is truncated: {size} of {whole} bytes")
+    if stamp.size < whole:
+        raise InputError(f"{path} is truncated: {stamp.size} of {whole} bytes")
     return file
 
 
@@ -84,7 +91,8 @@ def read(
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield elements ``start..stop`` of a file in pieces: (index in the shard, elements).
 
-    The pieces are in the machine's byte order and live in ``buffer``, each until the next.
+    The pieces are in the machine's byte order and live in ``buffer``, each until the next. Raises
+    ``InputError`` for a file that has changed since it was inspected.
     """
     native = file.dtype.newbyteorder("=")
     step = len(buffer) // native.itemsize
@@ -98,6 +106,22 @@ def read(
             if not file.dtype.isnative:
                 elements.byteswap(inplace=True)
             yield low - start, elements
+        status = os.fstat(stream.fileno())
+        if file.stamp and (status.st_size, status.st_mtime_ns) != (
+            file.stamp.size,
+            file.stamp.mtime_ns,
+        ):
+            raise InputError(f"{file.path} was changed while it was read")
+
+
+def _stamp(stream: BufferedReader) -> Stamp:
+    """Take the stamp of a file that is open at its start, and leave it there."""
+    status = os.fstat(stream.fileno())
+    digest = blake2b(stream.read(_ENDS), digest_size=8)
+    stream.seek(max(status.st_size - _ENDS, 0))
+    digest.update(stream.read(_ENDS))
+    stream.seek(0)
+    return Stamp(status.st_size, digest.hexdigest(), status.st_mtime_ns)
 
 
 @contextmanager
@@ -111,63 +135,3 @@ def _reading(path: Path) -> Iterator[BufferedReader]:
             yield stream
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-# ---- out -----------------------------------------------------------------------------------
-
-
-def check_output(path: Path, *, force: bool) -> None:
-    """Refuse, before any work, an output that could not be put in place after it."""
-    try:
-        mode = path.stat().st_mode if path.exists() else None
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-    if mode is not None and stat.S_ISDIR(mode):
-        raise OutputError(f"{path} is a directory; name a file with -o")
-    if mode is not None and not stat.S_ISREG(mode):
-        raise OutputError(f"{path} is not a regular file, and is not replaced")
-    if mode is not None and not force:
-        raise OutputError(f"{path} exists; --force replaces it")
-    if not path.parent.is_dir():
-        raise OutputError(f"there is no directory {path.parent}")
-
-
-def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> File:
-    """Make the file that becomes ``path`` when it is whole: header there, data to be written."""
-    if dtype.kind not in "biufc":
-        raise OutputError(f"a .npy file cannot hold {dtype}")
-    part = path.with_name(f".distscan-{uuid4().hex[:8]}.part")
-    try:
-        with part.open("xb") as stream:
-            header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-            npy.write_array_header_1_0(stream, header)
-            file = File(part, dtype, shape, stream.tell())
-            stream.truncate(file.start + file.n * dtype.itemsize)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-    return file
-
-
-def write(file: File, start: int, pieces: Iterable[NDArray[Any]]) -> None:
-    """Write a shard that begins at element ``start``, straight at its place in the file."""
-    with file.path.open("r+b") as stream:
-        stream.seek(file.start + start * file.dtype.itemsize)
-        for piece in pieces:
-            stream.write(piece.data)
-
-
-def publish(part: Path, path: Path, *, force: bool) -> None:
-    """Give the whole file its name; without ``force``, never over a file that came meanwhile."""
-    if force:
-        part.replace(path)
-        return
-    try:
-        path.hardlink_to(part)
-    except FileExistsError:
-        raise OutputError(f"{path} came into being meanwhile; --force replaces it") from None
-    except OSError:  # a file system without hard links
-        check_output(path, force=False)
-        part.replace(path)
-    else:
-        part.unlink()

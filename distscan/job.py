@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import arrays, binding, check, dtypes, files, local, operators
+from . import arrays, binding, check, dtypes, files, local, operators, output
 from .agree import Agreement, agreed
 from .binding import Binding
+from .errors import CheckError
 from .exchange import Comm
 from .files import File
 from .scan import run
@@ -65,21 +66,19 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
     with clock("all"):
         # ---- what can be refused is refused before any work -------------------------------
         with agreed(comm) as same:
-            output = job.output.resolve()  # a symbolic link is followed, not replaced
             source = files.inspect(job.input)
-            same["the input"] = source
-            if comm.rank == 0:
-                files.check_output(output, force=job.force)
+            # Under one path, nodes may hold different files on disks of their own.
+            shared = f"{job.input}, which must be on a file system that all ranks share"
+            for what, value in source.stamp._asdict().items() if source.stamp else ():
+                same[f"the {what} of {shared}"] = value
+            final = output.check(job.output, force=job.force) if comm.rank == 0 else job.output
         bound = binding.bind(comm, job.backend, warn)
         with agreed(comm):
             part = _Part(comm, job, source, bound)
         types = part.steps.types
-        with agreed(comm):
-            created = files.create(output, types.out, part.shape) if comm.rank == 0 else None
-        target = comm.bcast(created)
 
         # ---- file -> shard -> scan -> file -> its name ------------------------------------
-        try:
+        with _part_file(comm, final, types.out, part.shape) as target:
             with clock("read"), agreed(comm):
                 part.read(source, show)
             show("scan", 0, 0)
@@ -101,11 +100,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 check.check(comm, part.steps, part.start, source, target)
             with agreed(comm):
                 if comm.rank == 0:
-                    files.publish(target.path, output, force=job.force)
-        except BaseException:
-            # Any rank, whichever is interrupted: rank 0 may be waiting inside MPI.
-            target.path.unlink(missing_ok=True)
-            raise
+                    output.publish(target.path, final, force=job.force)
     ends = [total for total in comm.allgather(part.total()) if total is not None]
     everyone = comm.allgather(clock.seconds)
     return Report(
@@ -122,6 +117,30 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         output=str(job.output),
         seconds={phase: max(seconds[phase] for seconds in everyone) for phase in PHASES},
     )
+
+
+@contextmanager
+def _part_file(
+    comm: Comm, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> Iterator[File]:
+    """Make the file that becomes ``path``; collective. It goes if anything fails but the check."""
+    target: File | None = None
+    with ExitStack() as held:
+        try:
+            with agreed(comm):
+                if comm.rank == 0:
+                    target = held.enter_context(output.create(path, dtype, shape))
+            target = cast(File, comm.bcast(target))
+            with agreed(comm):
+                output.check_shared(target)
+            yield target
+        except CheckError:
+            raise
+        except BaseException:
+            # Any rank, whichever is interrupted: rank 0 may be waiting inside MPI.
+            if target is not None:
+                output.remove(target.path)
+            raise
 
 
 class _Part:
@@ -142,8 +161,11 @@ class _Part:
             None if job.dtype is None else dtypes.parse(job.dtype),
         )
         initial = None if job.initial is None else _number(job.initial)
+        mine = (high - low, *shape[1:])
+        if source.n == 0:  # nothing to scan, however many rows or columns
+            mine = tuple(min(length, 1) for length in mine)
         self.steps = local.make(
-            (high - low, *shape[1:]),
+            mine,
             self.shard.dtype,
             arrays.gpu(self.shard),
             op,
@@ -168,7 +190,7 @@ class _Part:
             show("read", stop, self.shard.size)
 
     def write(self, target: File, show: Show) -> None:
-        files.write(target, self.start, self._pieces(show))
+        output.write(target, self.start, self._pieces(show))
 
     def _pieces(self, show: Show) -> Iterator[NDArray[Any]]:
         size = self.result.size

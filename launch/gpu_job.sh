@@ -4,6 +4,7 @@
 # --check. This is what README's figures come from.
 #   PYTHON  the interpreter that has CuPy (default: python3)
 set -euo pipefail
+unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
 
 [[ ${1:-} =~ ^[1-9][0-9]*$ ]] || { echo "usage: gpu_job.sh RANKS [DISTSCAN ARGUMENT...]" >&2 && exit 2; }

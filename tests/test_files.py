@@ -7,7 +7,7 @@ import pytest
 from numpy.lib import format as npy
 
 from distscan import files
-from distscan.errors import InputError, OutputError
+from distscan.errors import InputError
 
 
 def whole(file, piece=1 << 10):
@@ -116,45 +116,34 @@ def test_shrinks_while_read(tmp_path):
         whole(file)
 
 
-@pytest.mark.parametrize("code", "?bhlefdgFD")
-def test_written_in_parts(code, tmp_path, rng):
-    x = rng.integers(0, 2, 100).astype(code)
-    part = files.create(tmp_path / "y.npy", x.dtype, (100,))
-    files.write(part, 60, [x[60:70], x[70:]])
-    files.write(part, 0, [x[:60]])
-    assert not (tmp_path / "y.npy").exists()
-    files.publish(part.path, tmp_path / "y.npy", force=False)
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), x)
-    assert os.listdir(tmp_path) == ["y.npy"]
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_changes_while_read(when, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(100))
+    file = files.inspect(tmp_path / "x.npy")
+    pieces = files.read(file, 0, 100, np.empty(400, np.uint8))
+    for at in ("before", "between", "after"):
+        if when == at:
+            with (tmp_path / "x.npy").open("r+b") as stream:
+                stream.seek(-1, os.SEEK_END)
+                stream.write(b"1")
+            os.utime(tmp_path / "x.npy", ns=(0, file.stamp.mtime_ns + 1))
+        if at != "after":
+            next(pieces)
+    with pytest.raises(InputError, match="was changed while it was read"):
+        next(pieces)
 
 
-def test_an_existing_file_is_kept(tmp_path):
-    path = tmp_path / "y.npy"
-    part = files.create(path, np.dtype("f"), (3,))
-    path.write_text("came meanwhile")
-    for refuse in (
-        lambda: files.publish(part.path, path, force=False),
-        lambda: files.check_output(path, force=False),
-    ):
-        with pytest.raises(OutputError, match="--force replaces it"):
-            refuse()
-    assert path.read_text() == "came meanwhile"
-    files.publish(part.path, path, force=True)
-    assert np.load(path).shape == (3,)
-
-
-def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError("no links here")
-
-    part = files.create(tmp_path / "y.npy", np.dtype("f"), (3,))
-    monkeypatch.setattr(type(tmp_path), "hardlink_to", refuse)
-    files.publish(part.path, tmp_path / "y.npy", force=False)
-    assert os.listdir(tmp_path) == ["y.npy"]
-
-
-def test_outputs_that_cannot_be(tmp_path):
-    with pytest.raises(OutputError, match="is a directory"):
-        files.check_output(tmp_path, force=True)
-    with pytest.raises(OutputError, match="no directory"):
-        files.check_output(tmp_path / "none" / "y.npy", force=True)
+@pytest.mark.parametrize("n", [0, 1, 1000, 10_000, 100_000])
+def test_stamps(n, tmp_path):
+    """Of a file's own: a byte at either end, the size and the time tell it from others."""
+    np.save(tmp_path / "x.npy", np.zeros(n, np.uint8))
+    stamp = files.inspect(tmp_path / "x.npy").stamp
+    assert stamp == files.inspect(tmp_path / "x.npy").stamp
+    for at in [0, -1] if n else []:
+        x = np.zeros(n, np.uint8)
+        x[at] = 1
+        np.save(tmp_path / "y.npy", x)
+        os.utime(tmp_path / "y.npy", ns=(0, stamp.mtime_ns))
+        other = files.inspect(tmp_path / "y.npy").stamp
+        assert other.content != stamp.content
+        assert other == (stamp.size, other.content, stamp.mtime_ns)

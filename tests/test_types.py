@@ -6,7 +6,7 @@ from conftest import host
 from data import OPS, exact
 
 import distscan
-from distscan import arrays, dtypes, files, operators
+from distscan import arrays, dtypes, operators, output
 from distscan.errors import OutputError
 
 ml_dtypes = pytest.importorskip("ml_dtypes", reason="no ml_dtypes")
@@ -178,5 +178,5 @@ def test_other_small_floats_are_refused(comm):
 
 def test_no_npy_file_holds_it(tmp_path):
     with pytest.raises(OutputError, match="cannot hold bfloat16"):
-        files.create(tmp_path / "x.npy", BFLOAT16, 3)
+        output.create(tmp_path / "x.npy", BFLOAT16, (3,)).__enter__()
     assert not list(tmp_path.iterdir())

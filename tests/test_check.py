@@ -1,0 +1,174 @@
+"""``--check`` passes every correct scan, also at the ends of the types' range, and finds faults."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from distscan import check, output, rounding
+
+FORMS = [
+    [option for option in each if option]
+    for each in itertools.product(
+        ("", "--exclusive"), ("", "--reverse"), ("", "--initial=0.5", "--initial=3e30")
+    )
+]
+
+
+def hard(code, rng, n=3000):
+    """Data whose products, and parts of them, become subnormal, 0 or infinite, and come back."""
+    limits = np.finfo(code)
+    real = limits.dtype
+    far = real.type(10) ** real.type(float(np.log10(limits.max)) * 0.65)
+    mild = far ** real.type(4 / n)
+    signs = rng.choice([-1, 1], n)
+    yield "decays", np.full(n, 0.9)
+    yield "down, up", signs * np.where(np.arange(n) < n // 2, 1 / mild, mild)
+    yield "up, down", signs * np.where(np.arange(n) < n // 2, mild, 1 / mild)
+    yield "leaps", signs * rng.choice(np.array([far, 1 / far, 1, 2, 0.5], real), n)
+    yield "zeros", signs * rng.choice(np.array([far, far, 0, 1 / far, 1.1], real), n)
+    yield "wanders", signs * rng.choice(np.array([1.5, 1 / 1.5, 0.7, 1 / 0.7], real), n)
+    ends = [limits.max, limits.tiny, limits.smallest_subnormal, 1, np.inf, np.nan]
+    yield "ends", signs * rng.choice(np.array(ends, real), n, p=[0.2, 0.2, 0.2, 0.38, 0.01, 0.01])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("op", "code"),
+    [("prod", code) for code in "efdgFD"] + [("sum", "f"), ("sum", "D"), ("logaddexp", "d")],
+)
+def test_correct_scans_pass(op, code, form, run, save, comm, rng, monkeypatch):
+    monkeypatch.setattr(check, "PIECE", 1 << 12)
+    strategies = itertools.cycle(["reduce-scan", "scan-add"])
+    if code == "e" and "--initial=3e30" in form:
+        form = [option.replace("3e30", "3e4") for option in form]
+    for (name, values), strategy in zip(hard(code, rng), strategies, strict=False):
+        with np.errstate(all="ignore"):
+            x = values.astype(code)
+            if x.dtype.kind == "c":
+                x *= np.exp(2j * np.pi * rng.random(x.size))
+        save("x.npy", x)
+        rows = ["--axis=0"] if rng.random() < 0.3 else []
+        if rows:
+            save("x.npy", x.reshape(-1, 3))
+        arguments = ["--op", op, "--strategy", strategy, "--check", "--force", "--quiet"]
+        status, _, err = run("x.npy", *arguments, *form, *rows)
+        assert status == 0, f"{name}: {err}"
+        comm.Barrier()
+
+
+def test_long_decay(run, save):
+    save("x.npy", np.full(100_000, 0.9))
+    for form in ([], ["--reverse"], ["--exclusive"]):
+        status, _, err = run("x.npy", "--op", "prod", "--check", "--force", "--quiet", *form)
+        assert status == 0, err
+
+
+def plant(monkeypatch, index, bit):
+    """Flip a bit of one element between the scan and the file."""
+    write = output.write
+
+    def spoilt(file, start, pieces):
+        def spoil(low=start):
+            for piece in pieces:
+                copy = piece.copy()
+                if low <= index < low + len(copy):
+                    item = copy[index - low : index - low + 1]
+                    kind = {2: np.uint16, 4: np.uint32, 8: np.uint64}[item.real.itemsize]
+                    bits = item.view(kind)
+                    bits[:] ^= kind(1 << bit)
+                low += len(copy)
+                yield copy
+
+        write(file, start, spoil())
+
+    monkeypatch.setattr(output, "write", spoilt)
+
+
+def near_one(rng, *behind):
+    return np.r_[rng.uniform(0.9, 1.1, 500), behind]
+
+
+PLANTED = {  # input, and from which element on bits are flipped, and up to which
+    "decay": (lambda rng: np.full(9000, 0.9), 0, 9000),
+    "decay float32": (lambda rng: np.full(900, np.float32(0.9)), 0, 900),
+    "before it leaves": (lambda rng: near_one(rng, 1e200, 1e200, 1e200), 0, 500),
+    "behind 0": (lambda rng: near_one(rng, 0, *np.tile([1e99, 1e-99], 500)), 0, 1501),
+    "wanders": (lambda rng: rng.choice([1.25, 0.8], 5000), 0, 5000),
+    "complex": (lambda rng: np.exp(2j * np.pi * rng.random(4000)), 0, 4000),
+    "half": (lambda rng: rng.choice(np.array([2, 0.5], "e"), 30), 0, 30),
+}
+
+
+@pytest.mark.parametrize(
+    "form", [[], ["--reverse"], ["--exclusive", "--initial=0.75"]], ids=" ".join
+)
+@pytest.mark.parametrize("case", PLANTED)
+def test_one_wrong_element_is_found(case, form, run, save, rng, monkeypatch):
+    """A bit of the exponent, or one of the highest of the mantissa."""
+    make, low, high = PLANTED[case]
+    x = make(rng)
+    if "--reverse" in form:
+        x, low, high = x[::-1], len(x) - high, len(x) - low
+    save("x.npy", x)
+    mantissa = np.finfo(x.dtype).nmant
+    for bit in (mantissa - 2, mantissa, int(rng.integers(mantissa, 8 * x.real.itemsize - 1))):
+        index = int(rng.integers(low, high))
+        with monkeypatch.context() as patch:
+            plant(patch, index, bit)
+            status, _, err = run("x.npy", "--op", "prod", "--check", "--force", "--quiet", *form)
+        assert status == 1, (index, bit)
+        assert f"element {index} of the result is " in err
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        rounding.Exact(),
+        rounding.Sums(1e-10, 1e300),
+        rounding.Logs(1e-10, 1e300),
+        rounding.Products(2.0**-53, np.finfo(np.float64)),
+    ],
+    ids=lambda bounds: type(bounds).__name__,
+)
+def test_parts_join_to_the_whole(bounds, rng):
+    """What bounds are made of is the same in one go, in pieces, and from rank to rank."""
+    x = rng.choice([1e-150, 1e150, 0.5, 3, 0, np.inf], (60, 4), p=[0.1, 0.1, 0.3, 0.3, 0.1, 0.1])
+    with np.errstate(all="ignore"):
+        values = np.multiply.accumulate(x.astype(np.longdouble), axis=0)
+        start = bounds.start(4)
+        whole = bounds.advance(start, x, values)
+        first = bounds.advance(start, x[:25], values[:25])[:, -1]
+        np.testing.assert_allclose(bounds.advance(first, x[25:], values[25:]), whole[:, 25:])
+        second = bounds.advance(start, x[25:], values[25:])[:, -1]
+        np.testing.assert_allclose(bounds.join(first, second), whole[:, -1])
+
+
+@pytest.mark.parametrize("code", "fd")
+def test_bounds_of_products_hold(code, rng):
+    """Against exact arithmetic, in every order: in a loop, and by halves of random lengths."""
+    from fractions import Fraction
+
+    def product(x):
+        if len(x) == 1:
+            return x[0]
+        cut = int(rng.integers(1, len(x)))
+        return product(x[:cut]) * product(x[cut:])
+
+    far = np.finfo(code).max ** 0.45
+    bounds = rounding.Products(float(np.finfo(code).eps) / 2, np.finfo(code))
+    known = 0
+    for _ in range(50):
+        x = rng.choice([far, 1 / far, 3.3, 0.3, 1e-3, 7.1], 12).astype(code)
+        exact = [Fraction(1)]
+        for factor in x:
+            exact.append(exact[-1] * Fraction(float(factor)))
+        values = np.array([np.longdouble(e.numerator) / e.denominator for e in exact[1:]])
+        with np.errstate(all="ignore"):
+            states = bounds.advance(bounds.start(1), x[:, None], values[:, None])
+            limit = bounds.bound(states, values[:, None])[:, 0]
+            for i in range(len(x)):
+                for scanned in (product(x[: i + 1]), np.multiply.accumulate(x)[i]):
+                    assert np.isinf(limit[i]) or abs(scanned - values[i]) <= limit[i]
+                known += bool(limit[i] < abs(values[i]))
+    assert known > 100

@@ -1,0 +1,206 @@
+"""The command line where ranks see different files, and where files cannot be read or written."""
+
+import errno
+import io
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from distscan import binding, output
+
+
+def each_its_own(comm, monkeypatch, tmp_path):
+    """Every rank works in a folder of its own, as on disks of its node."""
+    monkeypatch.chdir(tmp_path)
+    comm.Barrier()
+
+
+@pytest.mark.parametrize("what", ["size", "content", "mtime_ns", "missing"])
+def test_inputs_that_differ(what, run, comm, tmp_path, monkeypatch):
+    """Under one path the last rank has another file than the others, or none."""
+    each_its_own(comm, monkeypatch, tmp_path)
+    odd = comm.rank == comm.size - 1
+    x = np.arange(100_000.0)
+    if odd and what == "size":
+        x = x[:-1]
+    if odd and what == "content":
+        x[-1] = 7
+    if not odd or what != "missing":
+        np.save("x.npy", x)
+        os.utime("x.npy", ns=(0, 10**18 + (odd and what == "mtime_ns")))
+    status, out, err = run("x.npy", "--quiet")
+    if comm.size == 1 and what != "missing":
+        assert (status, out, err) == (0, "", "")
+        return
+    assert (status, out) == (2, "")
+    if what == "missing":
+        assert "No such file" in err
+    else:
+        assert f"the ranks disagree on the {what} of x.npy, which must be on a file system" in err
+    if comm.size > 1:
+        assert f"rank {comm.size - 1}: " in err
+    assert os.listdir() == (["x.npy"] if not odd or what != "missing" else [])
+
+
+def test_a_folder_that_is_not_shared(run, save, comm, folder, tmp_path, monkeypatch):
+    """The input is everywhere, the folder for the output on each rank another."""
+    x = np.arange(100)
+    save("x.npy", x)
+    each_its_own(comm, monkeypatch, tmp_path)
+    (tmp_path / "here").symlink_to(folder)
+    (tmp_path / "out").mkdir()
+    places = comm.allgather(tmp_path / "out")
+    if comm.rank == 0:
+        (folder / "y.npy").symlink_to(places[0] / "y.npy")
+    if comm.rank > 0:  # rank 0's folder, as another node sees it
+        monkeypatch.setattr(
+            output, "check_shared", lambda file, check=output.check_shared: check(
+                file._replace(path=tmp_path / "out" / file.path.name))
+        )  # fmt: skip
+    status, out, err = run("here/x.npy", "-o", "here/y.npy", "--quiet")
+    if comm.size == 1:
+        assert (status, err) == (0, "")
+        return
+    assert (status, out) == (2, "")
+    assert "is not as rank 0 sees it (No such file or directory: .y.npy.distscan-" in err
+    assert "put the output on a file system that all ranks share" in err
+    assert "rank 1: " in err
+    assert os.listdir(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "status"),
+    [("create", errno.EROFS, 2), ("write", errno.ENOSPC, 1), ("publish", errno.EACCES, 2)],
+)
+def test_what_the_system_refuses(step, number, status, run, save, comm, folder, monkeypatch):
+    """On one rank; the message names the file, and nothing is left."""
+
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    save("x.npy", np.arange(100))
+    if step == "create":
+        monkeypatch.setattr(os, "open", fail)
+    elif step == "write" and comm.rank == comm.size - 1:
+        write = output.write
+
+        def full(*arguments):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fsync", fail)
+                write(*arguments)
+
+        monkeypatch.setattr(output, "write", full)
+    elif step == "publish":
+        monkeypatch.setattr(type(folder), "replace", fail)
+    found = run("x.npy", "--quiet", "--force")
+    monkeypatch.undo()
+    assert found[:2] == (status, "")
+    assert "cannot write " in found[2]
+    assert f".npy: {os.strerror(number)}" in found[2] or f".part: {os.strerror(number)}" in found[2]
+    comm.Barrier()
+    assert os.listdir(folder) == ["x.npy"]
+
+
+def test_a_failed_check_keeps_the_file(run, save, comm, folder, monkeypatch):
+    save("x.npy", np.ones(1000, int))
+    write = output.write
+
+    def spoilt(file, start, pieces):
+        write(file, start, (piece + (comm.rank == 0) for piece in pieces))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "write", spoilt)
+        status, _, err = run("x.npy", "--check", "--quiet")
+    assert status == 1
+    assert "element 0 of the result is 2, NumPy gives 1; it is in " in err
+    comm.Barrier()
+    (kept,) = set(os.listdir(folder)) - {"x.npy"}
+    assert err.rstrip().endswith(kept)
+    assert np.load(folder / kept)[0] == 2
+    comm.Barrier()
+    assert run("x.npy", "--check", "--quiet")[0] == 0
+    assert set(os.listdir(folder)) == {"x.npy", "x.scan.npy"}  # the next run removes it
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_ended_by_a_signal(number, run, save, comm, folder, monkeypatch):
+    if comm.size > 1:
+        pytest.skip("MPI_Abort would end the tests")
+    save("x.npy", np.ones(1000))
+    write = output.write
+
+    def killed(*arguments):
+        os.kill(os.getpid(), number)
+        write(*arguments)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(output, "write", killed)
+    status, _, err = run("x.npy", "--quiet")
+    assert (status, err) == (130, "distscan: error: interrupted\n")
+    assert os.listdir(folder) == ["x.npy"]
+    assert signal.getsignal(number) == before
+
+
+def test_nohup(run, save, comm, monkeypatch):
+    """What ignores SIGHUP goes on."""
+    save("x.npy", np.ones(1000))
+    write = output.write
+
+    def hung_up(*arguments):
+        os.kill(os.getpid(), signal.SIGHUP)
+        write(*arguments)
+
+    monkeypatch.setattr(output, "write", hung_up)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run("x.npy", "--quiet")[0] == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("name", ["\u00e9.npy", "\udcff.npy", "-x.npy", "a b\nc.npy", "x"])
+def test_odd_names(name, run, comm, folder, monkeypatch):
+    """Also where the report's stream has no letters for them."""
+    if comm.rank == 0:
+        with (folder / name).open("wb") as stream:
+            np.save(stream, np.arange(9))
+    comm.Barrier()
+    stdout = io.TextIOWrapper(io.BytesIO(), "ascii")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        assert run("--check", "--", name)[0] == 0
+    assert (b"(checked)" in stdout.buffer.getvalue()) == (comm.rank == 0)
+    found = np.load(folder / f"{name.removesuffix('.npy')}.scan.npy")
+    np.testing.assert_array_equal(found, np.cumsum(np.arange(9)))
+
+
+@pytest.mark.parametrize("axis", [[], ["--axis=0"], ["--axis=-1"]])
+def test_one_number(axis, run, save, folder):
+    """0-d, as numpy.cumsum: one element."""
+    save("x.npy", np.array(3.5))
+    assert run("x.npy", "--check", *axis)[0] == 0
+    np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), np.array([3.5]))
+
+
+@pytest.mark.parametrize("when", ["read", "check"])
+def test_an_input_that_changes(when, run, save, folder, comm, monkeypatch):
+    """While it is read, or before it is checked."""
+    save("x.npy", np.arange(1000.0))
+    owner, name = (binding, "bind") if when == "read" else (output, "write")
+    work = getattr(owner, name)
+
+    def changes(*arguments):
+        done = work(*arguments)
+        if comm.rank == comm.size - 1:
+            os.utime(folder / "x.npy", ns=(0, 1))
+        return done
+
+    monkeypatch.setattr(owner, name, changes)
+    status, _, err = run("x.npy", "--check", "--quiet")
+    assert status == 2
+    assert "x.npy was changed while it was read" in err
+    comm.Barrier()
+    assert os.listdir(folder) == ["x.npy"]

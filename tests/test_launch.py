@@ -1,0 +1,53 @@
+"""The scripts in launch/ work wherever they are called from, and whatever CDPATH says."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LAUNCH = Path(__file__).parent.parent / "launch"
+SCRIPTS = sorted(path.name for path in LAUNCH.glob("*.sh") if "\ncd " in path.read_text())
+STUBS = {"setup.sh": "", "mpirun.sh": "", "python": 'echo "$*"'}
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A copy of the scripts, and beside it folders that CDPATH would lead to."""
+    for folder in ("repository/launch", "repository/there", "decoy/launch", "decoy/there", "bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    for script in LAUNCH.glob("*.sh"):
+        (tmp_path / "repository" / "launch" / script.name).write_text(script.read_text())
+    return tmp_path / "repository"
+
+
+def bash(*arguments, cwd):
+    variables = os.environ | {
+        "CDPATH": str(cwd.parent / "decoy"),
+        "PATH": f"{cwd.parent / 'bin'}:{os.environ['PATH']}",
+    }
+    return subprocess.run(["bash", *arguments], cwd=cwd, env=variables, text=True, check=True,
+                          capture_output=True, timeout=30).stdout  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_folder_that_scripts_work_in(script, repository):
+    """Up to their first cd, which goes to the repository."""
+    text = (repository / "launch" / script).read_text()
+    end = text.index("\n", text.index("\ncd ") + 1)
+    (repository / "launch" / script).write_text(text[:end] + "\npwd\n")
+    assert bash(f"launch/{script}", cwd=repository) == f"{repository}\n"
+
+
+@pytest.mark.parametrize("folder", ["there", "new", "-odd one"])
+def test_demo(folder, repository):
+    """In a folder of one's own; the programs it calls only print their arguments."""
+    for name, text in STUBS.items():
+        stub = repository / "launch" / name
+        if name == "python":
+            stub = repository.parent / "bin" / name
+        stub.write_text(f"#!/usr/bin/env bash\n{text}\n")
+        stub.chmod(0o755)
+    out = bash("launch/demo.sh", folder, cwd=repository)
+    there = repository / folder
+    assert out == f"launch/demo.py build {there}\nlaunch/demo.py prove {there}\n"

@@ -1,0 +1,255 @@
+"""What is written appears under its name when it is whole, and whatever is wrong is named."""
+
+import errno
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from distscan import output
+from distscan.errors import OutputError
+from distscan.files import File
+
+
+def made(path, n=3, code="f"):
+    """The part file of a job that has ended since."""
+    with output.create(path, np.dtype(code), (n,)) as file:
+        return file
+
+
+@pytest.mark.parametrize("code", "?bhlefdgFD")
+def test_written_in_parts(code, tmp_path, rng):
+    x = rng.integers(0, 2, 100).astype(code)
+    with output.create(tmp_path / "y.npy", x.dtype, (100,)) as part:
+        output.check_shared(part)
+        output.write(part, 60, [x[60:70], x[70:]])
+        output.write(part, 0, [x[:60]])
+        assert not (tmp_path / "y.npy").exists()
+        output.publish(part.path, tmp_path / "y.npy", force=False)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), x)
+    assert os.listdir(tmp_path) == ["y.npy"]
+
+
+def test_an_existing_file_is_kept(tmp_path):
+    path = tmp_path / "y.npy"
+    part = made(path)
+    path.write_text("came meanwhile")
+    for refuse in (
+        lambda: output.publish(part.path, path, force=False),
+        lambda: output.check(path, force=False),
+    ):
+        with pytest.raises(OutputError, match="--force replaces it"):
+            refuse()
+    assert path.read_text() == "came meanwhile"
+    output.publish(part.path, path, force=True)
+    assert np.load(path).shape == (3,)
+
+
+def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError("no links here")
+
+    part = made(tmp_path / "y.npy")
+    monkeypatch.setattr(pathlib.Path, "hardlink_to", refuse)
+    output.publish(part.path, tmp_path / "y.npy", force=False)
+    assert os.listdir(tmp_path) == ["y.npy"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o664])
+def test_mode_of_what_is_replaced(mode, tmp_path):
+    path = tmp_path / "y.npy"
+    path.write_text("old")
+    path.chmod(mode)
+    with output.create(path, np.dtype("f"), (3,)) as part:
+        assert stat.S_IMODE(part.path.stat().st_mode) == 0o600  # nobody else reads it meanwhile
+        output.publish(part.path, path, force=True)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_owner_of_what_is_replaced(tmp_path, monkeypatch):
+    """Where the group may not be handed on, another one gets no more than everybody."""
+    path = tmp_path / "y.npy"
+    path.write_text("old")
+    path.chmod(0o664)
+    part, given = made(path), []
+    monkeypatch.setattr(os, "chown", lambda _, *ids: given.append(ids))
+    output.publish(part.path, path, force=True)
+    old = path.stat()
+    assert given == [(old.st_uid, -1), (-1, old.st_gid)]
+    assert stat.S_IMODE(old.st_mode) == 0o664
+    part = made(path)
+    monkeypatch.setattr(os, "chown", raises(errno.EPERM))
+    output.publish(part.path, path, force=True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_mode_of_a_new_file(tmp_path):
+    before = os.umask(0o027)
+    try:
+        part = made(tmp_path / "y.npy")
+        output.publish(part.path, tmp_path / "y.npy", force=True)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "y.npy").stat().st_mode) == 0o640
+
+
+def test_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, synced = tmp_path / "y.npy", []
+
+    def fsync(opened):
+        synced.append((os.readlink(f"/proc/self/fd/{opened}"), path.exists()))
+
+    part = made(path)
+    monkeypatch.setattr(os, "fsync", fsync)
+    output.write(part, 0, [np.ones(3, "f")])
+    output.publish(part.path, path, force=False)
+    assert synced == [(str(part.path), False), (str(tmp_path), True)]
+
+
+def raises(number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+PLACE = [errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENAMETOOLONG]
+ELSE = [errno.ENOSPC, errno.EDQUOT, errno.EIO]
+
+
+@pytest.mark.parametrize("number", PLACE + ELSE)
+@pytest.mark.parametrize("where", ["stat", "open", "fsync", "replace"])
+def test_what_the_system_refuses(where, number, tmp_path, monkeypatch):
+    """The file is named; a bad place is an OutputError; nothing hides behind the clean-up."""
+    path = tmp_path / "y.npy"
+    part = made(path) if where == "replace" else None
+    owner = pathlib.Path if where in ("stat", "replace") else os
+    monkeypatch.setattr(owner, where, raises(number))
+    if where != "fsync":
+        monkeypatch.setattr(pathlib.Path, "unlink", raises(errno.EROFS))
+    if where == "stat" and number == errno.ENOENT:
+        return  # no file there
+    work = (lambda: output.publish(part.path, path, force=True)) if part else (lambda: made(path))
+    with pytest.raises(OSError if number in ELSE else OutputError) as caught:
+        work()
+    assert str(caught.value) == f"cannot write {path}: {os.strerror(number)}"
+    monkeypatch.undo()
+    assert where == "replace" or os.listdir(tmp_path) == []
+
+
+def test_a_full_disk():
+    full = File(pathlib.Path("/dev/full"), np.dtype("f"), (10**6,), 0)
+    with pytest.raises(OSError, match="cannot write /dev/full: No space left"):
+        output.write(full, 0, [np.zeros(10**6, "f")])
+
+
+def test_files_that_grow_too_large(tmp_path):
+    """The header, then the size, then the data."""
+    import resource
+
+    path, before = tmp_path / "y.npy", resource.getrlimit(resource.RLIMIT_FSIZE)
+    part = made(tmp_path / "z.npy", 1000)
+    works = [
+        (64, lambda: made(path)),
+        (1000, lambda: made(path, 1000)),
+        (1000, lambda: output.write(part, 0, [np.ones(1000, "f")])),
+    ]
+    for limit, work in works:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError, match=r"cannot write .*\.(npy|part): File too large$"):
+                work()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == [part.path.name]
+
+
+def test_outputs_that_cannot_be(tmp_path):
+    with pytest.raises(OutputError, match="is a directory"):
+        output.check(tmp_path, force=True)
+    with pytest.raises(OutputError, match="no directory"):
+        output.check(tmp_path / "none" / "y.npy", force=True)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path in (tmp_path / "loop", tmp_path / "loop" / "y.npy"):
+        with pytest.raises(OutputError, match=r"symbolic link|no directory"):
+            output.check(path, force=True)
+
+
+def test_a_folder_that_is_another(tmp_path):
+    """The part file that rank 0 has made is not there, or is not the same."""
+    (tmp_path / "a").mkdir()
+    part = made(tmp_path / "a" / "y.npy")
+    with pytest.raises(OutputError, match=r"b is not as rank 0 sees it .*all ranks share"):
+        output.check_shared(part._replace(path=tmp_path / "b" / part.path.name))
+    with pytest.raises(OutputError, match="a is not as rank 0 sees it"):
+        output.check_shared(part._replace(shape=(4,)))
+
+
+# ---- what killed jobs have left ------------------------------------------------------------
+
+HOLD = """
+import fcntl, os, sys
+with open(f"{sys.argv[1]}{os.getpid()}-0123abcd.part", "xb") as stream:
+    fcntl.flock(stream, fcntl.LOCK_EX)
+    print(os.path.basename(stream.name), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def maker(path):
+    """Another process that holds a part file, and the file's name."""
+    held = path.with_name(output._prefix(path))
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(held)], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    return process, process.stdout.readline().strip()
+
+
+def end(process):
+    process.kill()
+    process.communicate()
+
+
+def test_what_a_killed_job_has_left(tmp_path, monkeypatch):
+    path = tmp_path / "y.npy"
+    process, left = maker(path)
+    try:
+        assert left.startswith(f".y.npy.distscan-{output.platform.node()}-{process.pid}-")
+        with output.create(path, np.dtype("f"), (3,)) as part:
+            mine = part.path
+            made(path)
+            assert mine.exists()  # locked, too
+        assert (tmp_path / left).exists()  # it lives
+        # Nor is it robbed where its number is not seen, as from another container.
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "kill", raises(errno.ESRCH))
+            made(path)
+        assert (tmp_path / left).exists()
+    finally:
+        end(process)
+    assert not mine.exists()  # of this process, and without a lock
+    made(tmp_path / "other.npy")
+    assert (tmp_path / left).exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(output.platform, "node", lambda: "elsewhere")
+        made(path)
+    assert (tmp_path / left).exists()  # whoever runs on another host is not known here
+    with monkeypatch.context() as patch:  # without locks the process counts
+        patch.setattr(output.fcntl, "flock", raises(errno.ENOSYS))
+        last = made(path).path
+    assert not (tmp_path / left).exists()
+    assert last.exists()
+
+
+@pytest.mark.parametrize("name", ["y" * 255, "é" * 127, "-y*[a].npy", "y\n.npy", b"\xff.npy"])
+def test_odd_names(name, tmp_path, monkeypatch):
+    path = tmp_path / os.fsdecode(name)
+    monkeypatch.setattr(output.platform, "node", lambda: "h" * 64)
+    made(path)
+    part = made(path)
+    assert os.listdir(tmp_path) == [part.path.name]  # the first was removed
+    output.publish(part.path, path, force=False)
+    assert os.listdir(tmp_path) == [path.name]
