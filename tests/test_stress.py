@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import reference
-from mpi4py import MPI
 
 import distscan
 
@@ -95,7 +94,7 @@ def test_a_wrong_result_is_seen(run, monkeypatch, comm):
     assert "--seed 5 --first 0" in out
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="it would end all ranks")
+@pytest.mark.one_rank  # it would end all
 def test_what_is_raised_ends_it(monkeypatch, capfd):
     def fails(*_, **__):
         raise ArithmeticError("as it is")
@@ -106,6 +105,7 @@ def test_what_is_raised_ends_it(monkeypatch, capfd):
     assert "rank 0: raised by 'scan" in err
 
 
+@pytest.mark.one_rank
 def test_what_it_expects_is_right(rng):
     """As the definition of a scan reads, one element at a time."""
     for number in range(150):
@@ -134,6 +134,7 @@ def test_what_it_expects_is_right(rng):
         np.testing.assert_array_equal(want, y.astype(form.out), repr(case))
 
 
+@pytest.mark.one_rank
 def test_shards_are_the_whole(rng):
     """Each rank draws the same whole, and takes a part of its own."""
     for number in range(30):
