@@ -51,7 +51,7 @@ smaller() { echo $(($1 < $2 ? $1 : $2)); }
 # pytest-benchmark, since its warning that it is off would be an error.
 side_by_side() {
   timeout --foreground -k 10 "$DISTSCAN_TIMEOUT" "$PYTHON" -m pytest -p no:benchmark \
-    -n "$(smaller "$cores" "$room")" -m "gpu and not alone" "$@"
+    -n "$(smaller "$cores" "$room")" --dist worksteal -m "gpu and not alone" "$@"
 }
 run "1 rank, $gpus GPUs" side_by_side "$@"
 run "1 rank, one after the other" launch/mpirun.sh 1 "$PYTHON" -m pytest -m "gpu and alone" "$@"

@@ -194,7 +194,7 @@ class Stress:
                 print(
                     f"rank {self.world.rank}: WRONG, {where}, in {use}\n    repeat it by "
                     f"launch/mpirun.sh {self.world.size} python launch/stress.py --backend "
-                    f"{self.device.name} --seed {self.options.seed} --first {number} --minutes 0",
+                    f"{self.device.name} --seed {self.options.seed} --first {number} --steps 1",
                     flush=True,
                 )
 
@@ -205,7 +205,8 @@ class Stress:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="stress.py", description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--minutes", type=float, default=1, help="how long; one step at least")
+    add("--minutes", type=float, default=1, help="how long")
+    add("--steps", type=int, help="how many steps, instead of how long")
     add("--seed", type=int, help="repeats a run; printed")
     add("--first", type=int, default=0, metavar="STEP", help="the step to begin with")
     add("--backend", choices=["auto", "cpu", "cuda"], default="auto")
@@ -239,7 +240,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"{now - begin:.0f} s: step {number}, {results} results, {wrong} wrong",
                     flush=True,
                 )
-            if wrong >= SHOWN or world.bcast(now > begin + options.minutes * 60):
+            enough = now > begin + options.minutes * 60
+            if options.steps is not None:
+                enough = number + 1 >= options.first + options.steps
+            if enough or wrong >= SHOWN:
                 break
     except BaseException:
         traceback.print_exc()

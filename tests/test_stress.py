@@ -17,7 +17,7 @@ import stress
 import stress_cases as cases
 import stress_device
 
-ONE_STEP = ("--backend", "cpu", "--minutes", "0", "--largest", "12")
+ONE_STEP = ("--backend", "cpu", "--steps", "1", "--largest", "12")
 
 
 class Replaying(stress_device.Cpu):
@@ -49,7 +49,7 @@ def counts(out, kind):
 
 
 def test_a_run(run, rng, comm):
-    status, out = run("--seed", str(rng.integers(1000)), "--minutes", "0.02")
+    status, out = run("--seed", str(rng.integers(1000)), "--steps", "6")
     assert status == 0, out
     assert " 0 wrong" in out
     for kind in ("scan", "plan dropped", "start here, wait there"):
@@ -64,9 +64,10 @@ def test_a_seed_repeats_a_run(run):
     assert cut.sub("", first) == cut.sub("", again) != cut.sub("", other)
 
 
+@pytest.mark.one_rank
 def test_graphs(run, monkeypatch):
     monkeypatch.setattr(stress_device, "choose", lambda *_, **__: Replaying())
-    status, out = run("--minutes", "0.02")
+    status, out = run("--seed", "3", "--steps", "8")
     assert status == 0, out
     for kind in stress.GRAPHS:
         uses, results, wrong, _ = counts(out, kind)
