@@ -40,7 +40,7 @@ for ((part = 1; part <= parts; part++)); do
 done
 
 # The counts stand in each job's last line, such as "[0] 6 passed, 1 skipped in 7.07s".
-counts=$(grep -hE '[0-9]+ [a-z]+.* in [0-9.]+s' "$logs"/* |
+counts=$(grep -ahE '[0-9]+ [a-z]+.* in [0-9.]+s' "$logs"/* |
   grep -oE '[0-9]+ (passed|failed|skipped|xfailed|xpassed|error)' |
   awk '{sum[$2] += $1} END {for (what in sum) printf "%d %s, ", sum[what], what}' || true)
 echo "$ranks ranks, $parts parts: ${counts:-no tests, }$failed parts failed, $SECONDS s"
