@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Usage: launch/gpu_test.sh [PYTEST ARGUMENT...]
 # Runs the tests that need a GPU at 1, 2, 4 and 8 ranks, as far as there are GPUs; installs nothing.
-# Those at 1 rank run side by side on all cores, and compile for all: some thousand kernels, which
-# later runs find in the cache.
-#   PYTHON  the interpreter that has CuPy and the extra "test" (default: that of .venv, else python3)
+# Tests run side by side, as many as there are cores and GPU memory for. Those at 1 rank come first
+# and compile for all: some thousand kernels, which later runs find in the cache.
+#   PYTHON            the interpreter that has CuPy and the extra "test" (default: that of .venv,
+#                     else python3)
+#   DISTSCAN_TIMEOUT  seconds after which all is ended (default: 1800)
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
@@ -14,33 +16,54 @@ if [[ -z ${PYTHON:-} && -x .venv/bin/python ]]; then
 fi
 PYTHON=${PYTHON:-python3}
 # In full, since an mpirun may put another python3 first on PATH.
-python=$(command -v "$PYTHON") || python=$PYTHON
-export DISTSCAN_TIMEOUT=${DISTSCAN_TIMEOUT:-3600}
-export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+PYTHON=$(command -v "$PYTHON") || { echo "gpu_test.sh: there is no $PYTHON" >&2 && exit 1; }
+export PYTHON PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+total=${DISTSCAN_TIMEOUT:-1800}
 
-# So many tests may run side by side: 8 GiB of GPU memory for each.
-if ! found=$("$python" -c '
+# So many processes may share the GPUs: 8 GiB of GPU memory for each.
+if ! found=$("$PYTHON" -c '
 from cupy.cuda import runtime
 gpus = runtime.getDeviceCount()
 print(gpus, gpus * -(-runtime.memGetInfo()[1] >> 33))' 2>/dev/null); then
-  echo "gpu_test.sh: $python finds no GPU with CuPy" >&2
+  echo "gpu_test.sh: $PYTHON finds no GPU with CuPy" >&2
   exit 1
 fi
-read -r gpus workers <<<"$found"
+read -r gpus room <<<"$found"
+cores=$(nproc)
 
-# All that the arguments pick may be in one of the two runs at 1 rank: the other finds no test.
-some() { "$@" || (($? == 5)); }
+worst=0
+# Runs a command in what is left of the time, and goes on if it fails. Where the arguments pick none
+# of its tests, that is no fault.
+run() {
+  local status=0 begin=$SECONDS
+  echo "== $1 =="
+  shift
+  if ((begin >= total)); then
+    echo "gpu_test.sh: $total s are over" >&2
+    exit 124
+  fi
+  DISTSCAN_TIMEOUT=$((total - begin)) "$@" || status=$?
+  echo "== $((SECONDS - begin)) s =="
+  ((status == 0 || status == 5)) || worst=1
+}
+smaller() { echo $(($1 < $2 ? $1 : $2)); }
 
 # Without mpirun, or each worker would take itself for the rank that it started; and without
 # pytest-benchmark, since its warning that it is off would be an error.
-echo "== 1 rank, $gpus GPUs, side by side =="
-some timeout --foreground -k 10 "$DISTSCAN_TIMEOUT" "$python" -m pytest -p no:benchmark \
-  -n auto --maxprocesses "$workers" -m "gpu and not alone" "$@"
-echo "== 1 rank, one after the other =="
-some launch/mpirun.sh 1 "$python" -m pytest -m "gpu and alone" "$@"
+side_by_side() {
+  timeout --foreground -k 10 "$DISTSCAN_TIMEOUT" "$PYTHON" -m pytest -p no:benchmark \
+    -n "$(smaller "$cores" "$room")" --dist worksteal -m "gpu and not alone" "$@"
+}
+run "1 rank, $gpus GPUs" side_by_side "$@"
+run "1 rank, one after the other" launch/mpirun.sh 1 "$PYTHON" -m pytest -m "gpu and alone" "$@"
 for ranks in 2 4 8; do
   if ((ranks <= gpus)); then
-    echo "== $ranks ranks, $gpus GPUs =="
-    launch/mpirun.sh "$ranks" "$python" -m pytest -m gpu "$@"
+    # A rank works on two cores: beside Python, MPI and CUDA have threads of their own.
+    parts=$(smaller $((cores / (2 * ranks))) $((room / ranks)))
+    run "$ranks ranks, $gpus GPUs" \
+      launch/parts.sh "$ranks" $((parts > 0 ? parts : 1)) -m "gpu and not alone" "$@"
+    run "$ranks ranks, one after the other" \
+      launch/mpirun.sh "$ranks" "$PYTHON" -m pytest -m "gpu and alone" "$@"
   fi
 done
+exit $worst

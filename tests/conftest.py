@@ -22,7 +22,7 @@ SEED = MPI.COMM_WORLD.bcast(int(os.environ.get("DISTSCAN_SEED") or secrets.randb
 os.environ["DISTSCAN_SEED"] = str(SEED)  # of pytest-xdist's workers, too
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
-# These know of no ranks.
+# These know of no ranks, and take long to import.
 collect_ignore = (
     [
         "test_kernels_compile.py",
@@ -84,12 +84,27 @@ def _no_gpu() -> str:
     return ""
 
 
+@pytest.hookimpl(trylast=True)  # once -k and -m have picked
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without a GPU, leave out what needs one: to skip thousands of tests takes its time too."""
-    gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if gpu and _no_gpu():
-        config.hook.pytest_deselected(items=gpu)
-        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+    """Leave out what is not for this run: to skip thousands of tests takes its time too."""
+    kept = items
+    if MPI.COMM_WORLD.size > 1:
+        kept = [item for item in kept if not item.get_closest_marker("one_rank")]
+    if any(item.get_closest_marker("gpu") for item in kept) and _no_gpu():
+        kept = [item for item in kept if not item.get_closest_marker("gpu")]
+    chosen = part_of([item.nodeid for item in kept], os.environ.get("DISTSCAN_PART", "1/1"))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+    items[:] = [item for item in items if item.nodeid in chosen]
+
+
+def part_of(names: list[str], part: str) -> set[str]:
+    """Return part "i/n" of the tests: every n-th by name, so that those of one function spread.
+
+    >>> sorted(part_of(["a", "b", "c", "d", "e"], "2/3"))
+    ['b', 'e']
+    """
+    i, n = map(int, part.split("/"))
+    return set(sorted(names)[i - 1 :: n])
 
 
 @pytest.fixture(scope="session")

@@ -81,6 +81,7 @@ class Planned:
 
 
 @gpu
+@pytest.mark.one_rank
 @pytest.mark.timeout(300)
 @named
 @pytest.mark.parametrize("codes", ["fff", "DDD", "bbb", "bll", "efe", "fde", "HHH"])
@@ -133,6 +134,7 @@ def test_order_over_many_tiles(name, op, k, strategy, cp, comm, rng):
 
 
 @gpu
+@pytest.mark.one_rank
 @pytest.mark.timeout(120)
 @named
 def test_in_place(name, strategy, cp, rng):
@@ -147,6 +149,7 @@ def test_in_place(name, strategy, cp, rng):
 
 
 @gpu
+@pytest.mark.one_rank
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("threads", block_scans.THREADS)
@@ -166,6 +169,7 @@ def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
 
 
 @gpu
+@pytest.mark.one_rank
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("chain", CHAINS)
 @named
@@ -198,6 +202,7 @@ def test_a_thousand_launches(name, chain, strategy, cp, rng, monkeypatch):
 
 
 @gpu
+@pytest.mark.one_rank
 @pytest.mark.timeout(120)
 @named
 def test_same_bits_on_every_run(name, strategy, cp, rng):

@@ -59,7 +59,7 @@ def asked(cases, arch, inners=INNER, exclusives=(False, True)):
     return list(kernels)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", ["80", "90", "100", "120"])
 def test_compiles_without_spills(arch):
     kernels = asked(CASES, arch) if arch == "90" else asked(FEW, arch, INNER[:2], [False])

@@ -16,7 +16,7 @@ from distscan import dtypes, operators
 from distscan.forms import Form
 from distscan.operators import Operator
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 
 MOST = 1 << 22  # elements
 FORMS = [

@@ -98,6 +98,7 @@ def typed(codes):
     return dtypes.Types(*map(np.dtype, codes))
 
 
+@pytest.mark.one_rank
 @pytest.mark.parametrize("codes", TYPES)
 def test_edges(codes, strategy, cp):
     """One element less, as many, one more: than tiles, rows of totals, rounds of the ring."""
@@ -125,6 +126,7 @@ def test_edges(codes, strategy, cp):
                 check_in_place(cp, types, strategy, n, x, want, shift_out)
 
 
+@pytest.mark.one_rank
 @pytest.mark.parametrize("codes", TYPES)
 def test_every_misalignment(codes, strategy, cp):
     """Arrays that begin at any address that their type can have."""

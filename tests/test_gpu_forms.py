@@ -10,7 +10,7 @@ from test_order import COMPOSE, HALVES, NIBBLES, maps
 from distscan import dtypes
 from distscan.forms import Form
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 
 # The operator, its bits; types of x, of the running value, of the result.
 CASES = [(COMPOSE, 32, "LLL"), (HALVES, 16, "III"), (HALVES, 16, "ILI"), (NIBBLES, 4, "BBB"),

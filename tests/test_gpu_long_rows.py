@@ -80,6 +80,7 @@ def test_started(op, small, busy, cp, cut, rng):
             np.testing.assert_allclose(host(y), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.one_rank
 @pytest.mark.parametrize("codes", ["d", "f", "e", "h", "?"])
 def test_pieces_of_a_megabyte(codes, busy, cp, rng):
     """Totals and offsets of two shards, one behind the other; nothing crosses ranks."""

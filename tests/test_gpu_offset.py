@@ -9,7 +9,12 @@ from test_gpu_edges import geometry, typed
 
 from distscan import operators
 
-pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.alone,
+    pytest.mark.one_rank,
+    pytest.mark.timeout(120),
+]
 
 LATE = 0.005  # seconds; kernels/offset.cuh waits for one millisecond
 

@@ -15,7 +15,7 @@ from test_gpu_edges import geometry, typed
 import distscan
 from distscan import local, operators
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(120)]
 
 INPUTS = 7
 

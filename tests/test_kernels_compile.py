@@ -197,7 +197,7 @@ def textbooks(arch):
     return [kernel for kernel in found if kernel.entry == "textbook"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", ["80", "90"])
 def test_block_scans_compile_without_spills(arch):
     kernels = textbooks(arch)

@@ -1,0 +1,276 @@
+"""A stress test: random scans in random circumstances, every result compared.
+
+    python launch/stress.py --minutes 5                        # one GPU
+    launch/mpirun.sh 2 python launch/stress.py --minutes 5     # several ranks
+    python launch/stress.py --backend cpu                      # no GPU
+
+What may go wrong only now and then: scans on streams of every sort and in several threads at once,
+plans dropped behind their call, made on one stream and used on another, started here and waited for
+there, CUDA graphs replayed beside all that, while another process keeps the GPU busy. Forms, types
+and sizes, from 0 elements to some 2^24, are random. NumPy alone makes the results that are
+expected, before the scans. Memory is poisoned, scanned into, and compared on the stream that the
+result is ordered on; then once more when all is done. Ranks make the same collective calls in the
+same order, among scans of their own.
+
+Each step draws its calls from the seed and its number alone: what was wrong is printed with the
+arguments that repeat the step. The exit status is 1 if a result was wrong or a call raised. A step
+that takes more than a minute ends the process, with the stacks of its threads.
+"""
+
+import argparse
+import faulthandler
+import itertools
+import secrets
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import stress_device
+from mpi4py import MPI
+from stress_cases import Case, Data, draw_form
+from stress_uses import GRAPHS, KINDS, Scans, Use
+
+HANG = 60  # seconds
+WINDOW = 24  # cases that are in use at a time; each step brings a new one
+FORMS = 12  # forms that are in use at a time: each is compiled, which takes a second or more
+COLLECTIVE, ALONE, IN_A_THREAD = 24, 24, 6  # calls of a step; the last, of each thread
+ROOM = 256 << 20  # bytes of the results of a step, twice; graphs take more
+SHOWN = 10  # wrong results that a rank prints before all give up
+
+
+class Stress:
+    """One rank's part of the test."""
+
+    def __init__(self, options: argparse.Namespace, device: Any) -> None:
+        self.options, self.device, self.world = options, device, MPI.COMM_WORLD
+        self.cases: dict[tuple[int, bool], tuple[Case, list[Data]]] = {}
+        self.scans = Scans(device)
+        self.uses, self.results, self.wrong = Counter[str](), Counter[str](), Counter[str]()
+        self.several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.faults: list[BaseException] = []
+        self.seen = 0.0
+
+    # ---- what a step does ------------------------------------------------------------------
+
+    def step(self, number: int) -> None:
+        """Draw a step's calls, make them, compare their results."""
+        seed, world = self.options.seed, self.world
+        common = np.random.default_rng([seed, 2, number])
+        mine = np.random.default_rng([seed, 3, number, world.rank])
+        self.window = range(number, number + WINDOW)
+        self.room = {True: ROOM, False: ROOM}
+        self.scans.begin()
+        for key in [key for key in self.cases if key[0] < number]:
+            self.scans.plans.pop(self.cases.pop(key)[0], None)
+
+        main = [self.draw(common, mine, world) for _ in range(COLLECTIVE * (world.size > 1))]
+        for _ in range(ALONE):
+            place = int(mine.integers(len(main) + 1))
+            main.insert(place, self.draw(mine, mine, MPI.COMM_SELF))
+        waves: list[list[list[Use]]] = [[], []]
+        for wave in waves if self.several else []:
+            for _ in range(mine.integers(self.options.threads + 1)):
+                own = (
+                    self.draw(mine, mine, MPI.COMM_SELF, thread=True) for _ in range(IN_A_THREAD)
+                )
+                wave.append(list(own))
+        for use in itertools.chain(main, *waves[0], *waves[1]):
+            self.scans.prepare(use)
+        self.device.settle()  # or a stream could see what another has not made yet
+
+        # A thread of the second wave may look like one of the first, whose work is still queued.
+        half = len(main) // 2
+        for wave, uses in zip(waves, (main[:half], main[half:]), strict=True):
+            threads = [threading.Thread(target=self.work, args=(uses,)) for uses in wave]
+            for thread in threads:
+                thread.start()
+            for use in uses:
+                self.perform(use)
+            for thread in threads:
+                thread.join()
+            if self.faults:
+                raise self.faults[0]
+        self.device.settle()
+        self.judge(number)
+
+    def work(self, uses: list[Use]) -> None:
+        """Be one of the threads; it ends while its work is queued."""
+        try:
+            with self.device.here():
+                for use in uses:
+                    self.perform(use)
+        except BaseException as fault:
+            self.faults.append(fault)
+
+    def perform(self, use: Use) -> None:
+        self.alive()
+        try:
+            self.scans.perform(use)
+        except BaseException:
+            print(f"rank {self.world.rank}: raised by {use}", file=sys.stderr, flush=True)
+            raise
+
+    def alive(self) -> None:
+        """Put off the end of a process that hangs."""
+        if time.monotonic() > self.seen + 1:
+            self.seen = time.monotonic()
+            faulthandler.dump_traceback_later(HANG, exit=True, file=sys.__stderr__)
+
+    # ---- what is drawn ---------------------------------------------------------------------
+
+    def case(self, index: int, together: bool) -> tuple[Case, list[Data]]:
+        """Return a case and its data on the device; the ranks' own differ from rank to rank."""
+        key = index, together
+        if key not in self.cases:
+            self.alive()
+            seed, world, number = self.options.seed, self.world, index // 64 + index % FORMS
+            form = draw_form(np.random.default_rng([seed, 0, number]), world.size)
+            case = Case(
+                form,
+                [seed, 1, index, 0 if together else world.rank + 1],
+                self.options.largest,
+                large=index % (WINDOW // 2) == 0,
+                ranks=world.size if together else 1,
+                rank=world.rank if together else 0,
+            )
+            self.cases[key] = case, [Data(*map(self.device.put, data)) for data in case.data]
+        return self.cases[key]
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        mine: np.random.Generator,
+        comm: MPI.Intracomm,
+        thread: bool = False,
+    ) -> Use:
+        """Draw by ``rng`` what is done, and by ``mine`` in which of this rank's circumstances."""
+        together = comm is self.world
+        index = int(rng.choice(self.window))
+        case, data = self.case(index, together)
+        if self.room[together] < case.nbytes:
+            case, data = self.case(index - index % 2 + 1, together)  # no large one is odd
+        self.room[together] -= case.nbytes
+        kinds = KINDS | (GRAPHS if self.device.captures and not together and not thread else {})
+        kind = str(rng.choice([name for name, chances in kinds.items() for _ in range(chances)]))
+        if case.form.recurrence:
+            kind = "recurrence"
+        elif kind == "scan in place" and not case.in_place:
+            kind = "scan"
+        elif kind == "plan kept" and thread:
+            kind = "plan dropped"  # a plan belongs to one thread
+        streams = self.device.captures if kind in GRAPHS else self.device.streams
+        if kind in ("scan, new result", "recurrence"):
+            # CuPy gives the memory of a thread that has ended to the next one.
+            streams = [name for name in streams if name != "ptds"]
+        first, second = map(str, mine.choice(streams, 2))
+        collect = bool(mine.random() < 0.02)
+        return Use(kind, case, data, comm, (first, second), int(rng.integers(1, 4)), collect)
+
+    # ---- what came of it -------------------------------------------------------------------
+
+    def judge(self, number: int) -> None:
+        """Count the step's results, and print what was wrong."""
+        for slot, _, got, want, last in self.scans.found:
+            if last:
+                self.device.compare(got, want, slot, late=1)
+        self.device.settle()
+        at_once, late = self.device.wrong()
+        self.uses.update(
+            Counter(use.kind for use in {id(f[1]): f[1] for f in self.scans.found}.values())
+        )
+        self.results.update(use.kind for _, use, *_ in self.scans.found)
+        for slot, use, got, want, last in self.scans.found:
+            if at_once[slot] or late[slot]:
+                self.wrong[use.kind] += 1
+                where = f"{at_once[slot]} bytes at once"
+                if last:
+                    differ = np.flatnonzero(self.device.host(got) != self.device.host(want))
+                    where += f", {late[slot]} at the end; elements {differ[:5]} of {want.size}"
+                print(
+                    f"rank {self.world.rank}: WRONG, {where}, in {use}\n    repeat it by "
+                    f"launch/mpirun.sh {self.world.size} python launch/stress.py --backend "
+                    f"{self.device.name} --seed {self.options.seed} --first {number} --steps 1",
+                    flush=True,
+                )
+
+
+# ---- the command line ----------------------------------------------------------------------
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="stress.py", description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--minutes", type=float, default=1, help="how long")
+    add("--steps", type=int, help="how many steps, instead of how long")
+    add("--seed", type=int, help="repeats a run; printed")
+    add("--first", type=int, default=0, metavar="STEP", help="the step to begin with")
+    add("--backend", choices=["auto", "cpu", "cuda"], default="auto")
+    add("--threads", type=int, default=4, help="threads at once, besides the main one, at most")
+    add("--largest", type=int, default=24, metavar="POWER", help="2^POWER elements at most")
+    add("--no-neighbour", action="store_true", help="no other process keeps the GPU busy")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the test on every rank; return the exit status."""
+    options, world = parse(arguments), MPI.COMM_WORLD
+    options.seed = world.bcast(
+        options.seed if options.seed is not None else secrets.randbelow(10**9)
+    )
+    device = stress_device.choose(options.backend, neighbour=not options.no_neighbour)
+    stress, begin = Stress(options, device), time.monotonic()
+    if world.rank == 0:
+        print(f"seed {options.seed}, {world.size} ranks, {device.name}", flush=True)
+    try:
+        spoken = begin
+        for number in itertools.count(options.first):
+            stress.step(number)
+            wrong, results = world.allreduce(
+                np.array([stress.wrong.total(), stress.results.total()])
+            )
+            now = world.bcast(time.monotonic())
+            if world.rank == 0 and now > spoken + 10:
+                spoken = now
+                print(
+                    f"{now - begin:.0f} s: step {number}, {results} results, {wrong} wrong",
+                    flush=True,
+                )
+            enough = now > begin + options.minutes * 60
+            if options.steps is not None:
+                enough = number + 1 >= options.first + options.steps
+            if enough or wrong >= SHOWN:
+                break
+    except BaseException:
+        traceback.print_exc()
+        print(
+            f"rank {world.rank}: step {number} of seed {options.seed}", file=sys.stderr, flush=True
+        )
+        if world.size > 1:
+            world.Abort(1)  # the others wait for this one
+        return 1
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        device.close()
+    counters = world.gather((stress.uses, stress.results, stress.wrong, stress.scans.refused))
+    if counters is not None:
+        print(table([sum(column, Counter()) for column in zip(*counters, strict=True)]))
+        print(f"{results} results in {now - begin:.0f} s, {wrong} wrong", flush=True)
+    return int(wrong > 0)
+
+
+def table(counters: Sequence[Counter[str]]) -> str:
+    """Return a line for each kind: uses, results, those wrong, graphs that were refused."""
+    lines = [f"{'':24}{'uses':>10}{'results':>10}{'wrong':>8}{'refused':>8}"]
+    for kind in [*KINDS, "recurrence", *GRAPHS]:
+        uses, results, wrong, refused = (counter[kind] for counter in counters)
+        lines.append(f"{kind:24}{uses:10}{results:10}{wrong:8}{refused:8}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""Where launch/stress.py scans: on a GPU through CuPy, or in host memory, by the same calls."""
+
+import os
+import random
+import select
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+POISON = 0xA5
+MOST = 6 << 30  # bytes of GPU memory
+SLOTS = 1 << 12  # results that are compared in one step, at most
+
+# The first kernel counts how many bytes of a result are wrong; the other is the neighbour's.
+KERNELS = r"""
+extern "C" __global__ void differ(const unsigned char* got, const unsigned char* want,
+                                  long long n, unsigned int* wrong) {
+  unsigned int found = 0;
+  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
+       i += (long long)gridDim.x * blockDim.x) {
+    found += got[i] != want[i];
+  }
+  if (found) atomicAdd(wrong, found);
+}
+
+extern "C" __global__ void spin(long long nanoseconds) {
+  long long begin, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (now - begin < nanoseconds);
+}
+"""
+
+
+class Cpu:
+    """Host memory: no streams, and a result is there when the call returns."""
+
+    name = "cpu"
+    streams = ("host",)
+    captures = ()  # streams that can be captured
+
+    def __init__(self) -> None:
+        self._wrong = np.zeros((2, SLOTS), np.uint32)
+
+    def here(self) -> AbstractContextManager[Any]:
+        """What a thread enters before it works."""
+        return nullcontext()
+
+    def on(self, stream: str) -> AbstractContextManager[Any]:
+        """Make a stream current."""
+        return nullcontext()
+
+    def put(self, array: Any) -> Any:
+        """Copy an array here; None to None."""
+        return None if array is None else array.copy()
+
+    def empty(self, like: Any) -> Any:
+        return np.empty_like(like)
+
+    def poison(self, array: Any) -> None:
+        array.reshape(-1).view(np.uint8)[...] = POISON
+
+    def copy(self, source: Any, target: Any) -> None:
+        """Copy; None to None is nothing."""
+        if source is not None:
+            target[...] = source
+
+    def compare(self, got: Any, want: Any, slot: int, late: int = 0) -> None:
+        """Compare on the current stream; ``wrong`` counts what differs."""
+        pair = (array.reshape(-1).view(np.uint8) for array in (got, want))
+        self._wrong[late, slot] += np.count_nonzero(np.not_equal(*pair))
+
+    def settle(self) -> None:
+        """Wait for all work."""
+
+    def wrong(self) -> Any:
+        """Return how many bytes were wrong [at once or late, slot]; begin again at 0."""
+        found = self._wrong.copy()
+        self._wrong[...] = 0
+        return found
+
+    def host(self, array: Any) -> Any:
+        return array
+
+    def close(self) -> None: ...
+
+
+class Gpu:
+    """CuPy arrays, on streams of every sort."""
+
+    name = "cuda"
+    streams = ("null", "ptds", "first", "second", "urgent", "blocking", "passing")
+    captures = ("first", "second", "urgent", "passing")
+
+    def __init__(self, local_rank: int, neighbour: bool) -> None:
+        import cupy  # noqa: PLC0415 - it may be absent
+
+        self._cupy = cupy
+        self.gpu = local_rank % cupy.cuda.runtime.getDeviceCount()
+        self.here().use()
+        cupy.get_default_memory_pool().set_limit(MOST)
+        stream = cupy.cuda.Stream
+        self._streams = {
+            "null": stream.null,
+            "ptds": stream.ptds,
+            "first": stream(non_blocking=True),
+            "second": stream(non_blocking=True),
+            "urgent": stream(non_blocking=True, priority=-1),
+            "blocking": stream(),
+        }
+        self._differ = cupy.RawKernel(KERNELS, "differ")
+        self._wrong = cupy.zeros((2, SLOTS), np.uint32)
+        self._slots = [[row[i : i + 1] for i in range(SLOTS)] for row in self._wrong]
+        self.compare(self._wrong, self._wrong, 0)  # compiles
+        self.settle()
+        self._neighbour = _start_neighbour(self.gpu) if neighbour else None
+
+    def here(self) -> Any:
+        return self._cupy.cuda.Device(self.gpu)
+
+    def on(self, stream: str) -> Any:
+        return self._streams[stream]
+
+    def put(self, array: Any) -> Any:
+        return None if array is None else self._cupy.array(array)
+
+    def empty(self, like: Any) -> Any:
+        return self._cupy.empty(like.shape, like.dtype)
+
+    def poison(self, array: Any) -> None:
+        if array.nbytes > 0:
+            array.data.memset_async(POISON, array.nbytes)
+
+    def copy(self, source: Any, target: Any) -> None:
+        if source is not None and source.nbytes > 0:
+            target.data.copy_from_device_async(source.data, source.nbytes)
+
+    def compare(self, got: Any, want: Any, slot: int, late: int = 0) -> None:
+        if got.nbytes > 0:
+            blocks = min(-(-got.nbytes // 256), 1024)
+            arguments = got, want, np.int64(got.nbytes), self._slots[late][slot]
+            self._differ((blocks,), (256,), arguments)
+
+    def settle(self) -> None:
+        self.here().synchronize()
+        if self._neighbour is not None and self._neighbour.poll() is not None:
+            raise RuntimeError(f"the neighbour ended with status {self._neighbour.returncode}")
+        self._streams["passing"] = self._cupy.cuda.Stream(non_blocking=True)
+
+    def wrong(self) -> Any:
+        found = self._wrong.get()
+        self._wrong.fill(0)
+        return found
+
+    def host(self, array: Any) -> Any:
+        return array.get()
+
+    def capture(self, stream: str, call: Any) -> Any:
+        """Return the CUDA graph of a call on a stream, or None where the call refuses."""
+        on, fault = self._streams[stream], None
+        on.begin_capture()
+        try:
+            call()
+        except Exception as error:
+            fault = error
+        try:
+            graph = on.end_capture()
+        except Exception as error:
+            fault = fault or error
+        if fault is None:
+            return graph
+        if "captur" not in str(fault).lower():
+            raise fault
+        return None
+
+    def close(self) -> None:
+        if self._neighbour is not None:
+            self._neighbour.stdin.close()
+            self._neighbour.wait()
+
+
+def choose(backend: str, *, neighbour: bool) -> Cpu | Gpu:
+    """Return the backend of this rank; "auto" is a GPU where every rank has one. Collective."""
+    from mpi4py import MPI  # noqa: PLC0415 - the neighbour must not start MPI
+
+    found = backend == "cuda" or (backend == "auto" and _has_gpu())
+    if not all(MPI.COMM_WORLD.allgather(found)):
+        return Cpu()
+    node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    local_rank = node.rank
+    node.Free()
+    return Gpu(local_rank, neighbour)
+
+
+def _has_gpu() -> bool:
+    try:
+        import cupy  # noqa: PLC0415 - it may be absent
+
+        return bool(cupy.cuda.runtime.getDeviceCount() > 0)
+    except Exception:  # a CuPy of another driver fails in many ways
+        return False
+
+
+# ---- the neighbour -------------------------------------------------------------------------
+
+
+def _start_neighbour(gpu: int) -> Any:
+    """Start a process that keeps the GPU busy until this one closes its input, or ends."""
+    return subprocess.Popen([sys.executable, __file__, str(gpu)], stdin=subprocess.PIPE)
+
+
+def _neighbour(gpu: int) -> None:
+    """Run kernels of random length, with pauses; it knows nothing of MPI."""
+    import cupy  # noqa: PLC0415 - it may be absent
+
+    device = cupy.cuda.Device(gpu)
+    device.use()
+    spin, most = cupy.RawKernel(KERNELS, "spin"), device.attributes["MultiProcessorCount"]
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        for _ in range(random.randrange(1, 8)):
+            nanoseconds = np.int64(10 ** random.uniform(3, 6.5))
+            spin(
+                (random.randrange(1, 3 * most),), (random.choice([32, 256, 1024]),), (nanoseconds,)
+            )
+        device.synchronize()
+        time.sleep(random.random() * 2e-3)
+
+
+if __name__ == "__main__":
+    _neighbour(int(sys.argv[1]))
+    os._exit(0)  # nothing is worth cleaning up
