@@ -162,7 +162,9 @@ template <class Op, int WIDTH = LANES, class T>
 __device__ Flagged<T> warp_scan(Flagged<T> x) {
   const unsigned up_to_here = EVERY_LANE >> (LANES - 1 - lane_index());
   const unsigned heads = __ballot_sync(EVERY_LANE, x.head != 0) & up_to_here;
-  const int reach = lane_index() - (LANES - 1 - __clz(heads | 1));  // lanes of its own segment
+  // Lanes of its own segment; 0 beyond WIDTH, where nothing is to be combined.
+  const int reach =
+      WIDTH == LANES || lane_index() < WIDTH ? lane_index() - (LANES - 1 - __clz(heads | 1)) : 0;
 #pragma unroll
   for (int distance = 1; distance < WIDTH; distance *= 2) {
     const T earlier = shuffle_up(x.value, distance);

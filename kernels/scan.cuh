@@ -132,6 +132,7 @@ struct Scan {
       }
       ring.drawn[slot].arrive_by_warp();
       base = tile / LANES * LANES;
+        if (tile == shard.tiles - 1) source.stand_in(slot, shard);
       if (some) {
         source.fetch(slot, shard, tile, ring.full[slot]);
         drawn = draw(false);
@@ -151,7 +152,7 @@ struct Scan {
       const T item = source.template item<T>(shard, i);
       if constexpr (STORES && EXCLUSIVE) y[at] = convert<Y>(bare(segments.before(all.value, item)));
       own = join<Op>(own, item);
-      all = segments.template behind<Op>(before, own.value);
+      if constexpr (STORES) all = segments.template behind<Op>(before, own.value);
       if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(bare(all.value));
     }
     if (STORES && HANDS_IN && shard.tiles == 1 && work.total.words)

@@ -14,7 +14,7 @@
 namespace distscan {
 
 // Load one lane's vectors of a warp's stretch of the tile at p in global memory, of which the first
-// `count` elements in the order of the scan exist; behind them, one of these stands in.
+// `count` elements in the order of the scan exist; the last of these stands in for all behind it.
 template <class Shape, class X>
 __device__ Rows<X, Shape> load_existing(const X* p /* [SIZE] */, int64 count, int warp) {
   if (count >= Shape::SIZE && is_aligned<Shape::ITEMS>(p)) return load<Shape>(p, warp);
@@ -24,7 +24,7 @@ __device__ Rows<X, Shape> load_existing(const X* p /* [SIZE] */, int64 count, in
   for (int r = 0; r < Shape::ROWS; ++r)
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
-      const int at = position<Shape>(warp, r) + i < left ? position<Shape>(warp, r) + i : 0;
+      const int at = position<Shape>(warp, r) + i < left ? position<Shape>(warp, r) + i : left - 1;
       rows.row[r].item[i] = p[Shape::REVERSE ? Shape::SIZE - 1 - at : at];
     }
   return rows;
