@@ -1,7 +1,7 @@
 // The scan of a short shard: a tile for each block, in registers, and all blocks run at once.
 //
-// What scan.cuh does for long ones, without its ring: nothing is drawn, fetched ahead or handed
-// from warp to warp. Time is latency here: one load, one trip of the totals through L2, one store.
+// What scan.cuh does for long ones, without its ring: nothing is fetched ahead or handed from warp
+// to warp. Time is latency here: one load, one trip of the totals through L2, one store.
 //
 //   scanners    load a stretch of the tile each, reduce it, scan it behind its seed, store it
 //   gatherer    publishes the tile's total, and combines the totals of all earlier tiles
@@ -40,8 +40,13 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
   __shared__ T warp_total[WARPS];
   __shared__ T up_to_warp[WARPS];  // inclusive
   __shared__ Before<T> before_tile;
+  __shared__ unsigned drawn;
   const int warp = warp_index();
-  const int64 tile = blockIdx.x;  // blocks start in that order: earlier tiles wait for no later one
+  // CUDA promises no order in which blocks start, so they draw: earlier tiles are of blocks that
+  // run. The counter is zero again when every block has drawn; one block alone need not draw.
+  if (threadIdx.x == 0) drawn = gridDim.x > 1 ? atomicInc(work.drawn, gridDim.x - 1) : 0;
+  __syncthreads();
+  const int64 tile = drawn;
 
   // ---- 1. the tile's total --------------------------------------------------------------------
   if (warp == WARPS) {
