@@ -28,6 +28,11 @@ class Operator:
         CUDA C++ that combines ``a`` (earlier) and ``b`` (later), both of type ``T``: an expression,
         or, where it contains ``return``, the body of a function. A structure's fields go by their
         names. None: only CPUs scan with it.
+
+        Operands are elements, what the scan starts with, and combinations of these; never anything
+        else, so ``cuda`` may index a table with them. Some results are thrown away: there ``a`` and
+        ``b`` need not be neighbours. Between them may lie other elements or the start of a segment,
+        and the last element may come again behind itself.
     identity
         The value that leaves every other unchanged, or a function of the dtype that gives it; an
         exclusive scan starts with it. None: there is none, and such a scan needs ``initial``.

@@ -165,12 +165,13 @@ struct ColumnsScan {
       if (tile.index == Tile::END) return;
 #pragma unroll 1
       for (int warp = index * EACH; warp < (index + 1) * EACH; ++warp) {
+        const bool works = source.works(tile);
         Run<T, ITEMS> own, before;
         if (tile.whole)
-          reduce_whole<Op>(source.template load<true>(slot, tile, warp), spot, own, before);
+          reduce_whole<Op>(source.template load<true>(slot, tile, warp), spot, works, own, before);
         else
-          reduce_slices<Op>(source.template load<false>(slot, tile, warp), spot, tile, warp, own,
-                            before);
+          reduce_slices<Op>(source.template load<false>(slot, tile, warp), spot, tile, works, warp,
+                            own, before);
         ring.before_slice[slot][warp][lane_index()] = reinterpret_cast<const Part&>(before.value);
         if (spot.slice == spot.slices - 1)
           part(ring.before_warp[slot][warp]) = reinterpret_cast<const Part&>(own.value);
@@ -197,9 +198,9 @@ struct ColumnsScan {
       const Tile& tile = ring.tile[slot];
       if (tile.index == Tile::END) return;
       ring.reduced[slot].wait(parity(turn));
-      for (int column = lane_index(); column < spot.columns; column += LANES) {
+      for (int column = lane_index(); exists(tile, column); column += LANES) {
         const T total = join_warps<Op>(ring.before_warp[slot], spot, tile, column);
-        if (exists(tile, column) && tile.index < matrix.tiles - 1)
+        if (tile.index < matrix.tiles - 1)
           publish(published(tile), tile.index * COLUMNS + column, total,
                   static_cast<unsigned>(work.launch));
       }
@@ -251,7 +252,7 @@ struct ColumnsScan {
     return block * LANES + lane_index() % Gathered::ACROSS;
   }
   __device__ bool exists(const Tile& tile, int column) const {
-    return column < spot.columns && tile.strip * spot.columns + column < matrix.inner;
+    return column < source.columns(tile.strip);
   }
 
   // ---- The scanners: each its stretch of every tile ---------------------------------------------
@@ -287,17 +288,19 @@ struct ColumnsScan {
       before.some = true;
     };
     const int64 position = WHOLE ? 0 : tile.position_of(row);
-    if (WHOLE || position > row) {
-      behind(part(ring.seed[slot]));
-    } else if (start.some() && count > 0) {  // the tile has a head of the slice's scan
-      before.some = true;
+    if (count > 0) {  // for a lane without rows there may be nothing in their places
+      if (WHOLE || position > row) {
+        behind(part(ring.seed[slot]));
+      } else if (start.some()) {  // the tile has a head of the slice's scan
+        before.some = true;
 #pragma unroll
-      for (int i = 0; i < ITEMS; ++i) before.value[i] = start.at(column + i);
+        for (int i = 0; i < ITEMS; ++i) before.value[i] = start.at(column + i);
+      }
+      if (warp > 0 && (WHOLE || position > spot.slice * ROWS))
+        behind(part(ring.before_warp[slot][warp]));
+      if (spot.slice > 0 && (WHOLE || position > 0))
+        behind(ring.before_slice[slot][warp][lane_index()]);
     }
-    if (warp > 0 && (WHOLE || position > spot.slice * ROWS))
-      behind(part(ring.before_warp[slot][warp]));
-    if (spot.slice > 0 && (WHOLE || position > 0))
-      behind(ring.before_slice[slot][warp][lane_index()]);
 
     // ---- 3. the results -------------------------------------------------------------------------
     if constexpr (STAGED) {

@@ -32,10 +32,11 @@ struct ReduceRing {
   T total[COLUMNS];  // of the run
 };
 
-// The run of tiles [from, to) of a strip, by the whole block; its totals go to ring.total.
+// The run of tiles [from, to) of a strip that has so many `columns`, by the whole block; its totals
+// go to ring.total.
 template <class Op, class Shape, int SLOTS, int COURIERS, int COLUMNS, class X, class T>
 __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spot, int64 strip,
-                           int64 from, int64 to,
+                           int columns, int64 from, int64 to,
                            ReduceRing<T, Shape::WARPS, SLOTS, COLUMNS>& ring) {
   const int warp = warp_index();
   const auto parity = [](int64 turn) { return static_cast<unsigned>(turn / SLOTS & 1); };
@@ -65,11 +66,12 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
     const int slot = static_cast<int>(turn % SLOTS);
     const Tile tile = source.tile(strip, from + turn);
     ring.full[slot].wait(parity(turn));
+    const bool works = source.works(tile);
     Run<T, Shape::ITEMS> own, before;
     if (tile.whole)
-      reduce_whole<Op>(source.template load<true>(slot, tile, warp), spot, own, before);
+      reduce_whole<Op>(source.template load<true>(slot, tile, warp), spot, works, own, before);
     else
-      reduce_slices<Op>(source.template load<false>(slot, tile, warp), spot, tile, warp, own,
+      reduce_slices<Op>(source.template load<false>(slot, tile, warp), spot, tile, works, warp, own,
                         before);
     if (spot.slice == spot.slices - 1) {
 #pragma unroll
@@ -82,7 +84,7 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
       const int column = b * LANES + lane_index();
-      if (column < spot.columns)
+      if (column < columns)
         all[b] = join<Op>(all[b], join_warps<Op>(ring.warp_total[slot], spot, tile, column));
     }
     ring.read[slot].arrive_by_warp();
@@ -90,8 +92,7 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
   if (warp > 0) return;
 #pragma unroll
   for (int b = 0; b < BLOCKS; ++b)
-    if (b * LANES + lane_index() < spot.columns)
-      ring.total[b * LANES + lane_index()] = all[b].value;
+    if (b * LANES + lane_index() < columns) ring.total[b * LANES + lane_index()] = all[b].value;
 }
 
 // Launch: `runs` blocks for each strip, strips side by side; no more runs than tiles of a strip.
@@ -109,27 +110,28 @@ __device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& mat
 
   // ---- 1. the tiles of the run, one after the other -------------------------------------------
   const Strip<Shape, X> source{x, matrix, spot, slot_bytes, pitch};
-  reduce_run<Op, Shape, SLOTS, COURIERS>(source, spot, strip, matrix.tiles * run / runs,
+  const int columns = source.columns(strip);
+  reduce_run<Op, Shape, SLOTS, COURIERS>(source, spot, strip, columns, matrix.tiles * run / runs,
                                          matrix.tiles * (run + 1) / runs, ring);
   __syncthreads();
 
   // ---- 2. the runs: as many threads for each column as there are ------------------------------
   const int64 column = strip * spot.columns, all = matrix.strips * spot.columns;
-  if (thread < spot.columns) parts[run * all + column + thread] = ring.total[thread];
+  if (thread < columns) parts[run * all + column + thread] = ring.total[thread];
   if (!ends_last(arrived + strip, static_cast<unsigned>(runs))) return;
-  const int helpers = THREADS / spot.columns, helper = thread / spot.columns;
+  const int helpers = THREADS / columns, helper = thread / columns;
   const int used = runs < helpers ? static_cast<int>(runs) : helpers;
   if (helper < used) {
-    const T* from = parts + column + thread % spot.columns;
+    const T* from = parts + column + thread % columns;
     Seed<T> own;
     for (int64 r = runs * helper / used; r < runs * (helper + 1) / used; ++r)
       own = join<Op>(own, from[r * all]);
     part[thread] = own.value;
   }
   __syncthreads();
-  if (thread < spot.columns && column + thread < matrix.inner) {
+  if (thread < columns) {
     T value = part[thread];
-    for (int h = 1; h < used; ++h) value = Op::combine(value, part[h * spot.columns + thread]);
+    for (int h = 1; h < used; ++h) value = Op::combine(value, part[h * columns + thread]);
     total[column + thread] = value;
   }
 }

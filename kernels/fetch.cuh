@@ -93,6 +93,11 @@ __device__ inline void fetch_nothing(Barrier& full) {
 // Bring x[from, to) to `slot`, by one warp; `full` then passes. Element `from` comes to lie
 // phase(x + from) bytes behind `slot`, which is aligned to 16. Nothing outside x[0, n) is read:
 // whole vectors go by the engine, what sticks out of them at the ends of x by lanes, in bytes.
+//
+// What lay in the slot has been read: each reader has arrived at a barrier behind its reads, and
+// this warp has waited for it. That puts ordinary reads before the engine's writes. Ordinary writes
+// to bytes that the engine writes later need more, since it goes by another proxy to memory: a
+// proxy fence by the lanes that write, before they arrive.
 template <class X>
 __device__ void fetch(unsigned char* slot, const X* x /* [n] */, int64 n, int64 from, int64 to,
                       Barrier& full) {
@@ -110,8 +115,12 @@ __device__ void fetch(unsigned char* slot, const X* x /* [n] */, int64 n, int64 
 
   // ---- 2. less than 16 bytes before them, and less than 16 behind ----------------------------
   const Address at = lane < 16 ? wanted + lane : stop + lane - 16;
-  if (at < end && (lane >= 16 || at < begin))
+  if (at < end && (lane >= 16 || at < begin)) {
     slot[at - origin] = *reinterpret_cast<const unsigned char*>(at);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  }
   __syncwarp();
 
   // ---- 3. the vectors ------------------------------------------------------------------------

@@ -92,18 +92,23 @@ __device__ T bare(Flagged<T> x) {
   return x.value;
 }
 
-// The bits of ITEMS flags, a byte each. [1 0 0 1] -> 0b1001
+// The bits of ITEMS flags, a byte each, which is true unless it is 0. [1 0 0 2] -> 0b1001
 template <int ITEMS>
 __device__ unsigned bits(const Vector<unsigned char, ITEMS>& flags) {
   unsigned found = 0;
   if constexpr (is_packed<unsigned char, ITEMS>) {
     const auto& words = reinterpret_cast<const Packed<unsigned char, ITEMS>&>(flags);
 #pragma unroll
-    for (int w = 0; w < ITEMS / 4; ++w)  // four bytes' lowest bits side by side, at the top
-      found |= ((words.word[w] & 0x01010101u) * 0x01020408u >> 24) << 4 * w;
+    for (int w = 0; w < ITEMS / 4; ++w) {
+      // What a byte has in its lower bits is carried to its highest one; then the four of these are
+      // put side by side, at the top.
+      const unsigned word = words.word[w], carried = (word & 0x7f7f7f7fu) + 0x7f7f7f7fu;
+      found |= (((carried | word) & 0x80808080u) * 0x00204081u >> 28) << 4 * w;
+    }
   } else {
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) found |= (flags.item[i] & 1u) << i;
+    for (int i = 0; i < ITEMS; ++i)
+      found |= static_cast<unsigned>(convert<truth>(flags.item[i])) << i;
   }
   return found;
 }
@@ -162,7 +167,9 @@ template <class Op, int WIDTH = LANES, class T>
 __device__ Flagged<T> warp_scan(Flagged<T> x) {
   const unsigned up_to_here = EVERY_LANE >> (LANES - 1 - lane_index());
   const unsigned heads = __ballot_sync(EVERY_LANE, x.head != 0) & up_to_here;
-  const int reach = lane_index() - (LANES - 1 - __clz(heads | 1));  // lanes of its own segment
+  // Lanes of its own segment; 0 beyond WIDTH, where nothing is to be combined.
+  const int reach =
+      WIDTH == LANES || lane_index() < WIDTH ? lane_index() - (LANES - 1 - __clz(heads | 1)) : 0;
 #pragma unroll
   for (int distance = 1; distance < WIDTH; distance *= 2) {
     const T earlier = shuffle_up(x.value, distance);

@@ -17,7 +17,7 @@ namespace distscan {
 
 #include "structure.h"
 
-using X = DISTSCAN_X;
+using X = typename Choose<same<DISTSCAN_X, bool>, boolean, DISTSCAN_X>::type;
 using T = DISTSCAN_T;
 using Out = DISTSCAN_OUT;
 

@@ -21,6 +21,7 @@ struct FlaggedItems {
     items.fetch(slot, shard, tile, full);
     flags.fetch(slot, shard, tile, full);
   }
+  __device__ void stand_in(int slot, const Shard& shard) const { items.stand_in(slot, shard); }
   struct Tile {
     typename Items<Shape, X, STRIDE>::Tile items;
     typename Items<Shape, unsigned char, STRIDE, OFFSET>::Tile flags;
@@ -70,6 +71,7 @@ struct RowItems {
   __device__ void fetch(int slot, const Shard& shard, int64 tile, Barrier& full) const {
     items.fetch(slot, shard, tile, full);
   }
+  __device__ void stand_in(int slot, const Shard& shard) const { items.stand_in(slot, shard); }
   struct Tile {
     typename Items<Shape, X>::Tile items;
     unsigned starts;

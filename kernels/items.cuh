@@ -41,6 +41,17 @@ struct Items {
     distscan::fetch(Slots::room(slot, x, shard.at<Shape>(tile)), x, shard.n,
                     shard.from<Shape>(tile), shard.to<Shape>(tile), full);
   }
+  // Let the shard's last element stand in for those that its last tile lacks: operators are called
+  // with them, and what that gives is dropped. By one warp.
+  __device__ void stand_in(int slot, const Shard& shard) const {
+    const int64 at = shard.at<Shape>(shard.tiles - 1);
+    const int lacking = static_cast<int>(Shape::REVERSE ? -at : at + Shape::SIZE - shard.n);
+    X* p = const_cast<X*>(Slots::items(slot, x, at));
+    const X last = x[Shape::REVERSE ? 0 : shard.n - 1];
+#pragma unroll 8
+    for (int i = lacking - 1 - lane_index(); i >= 0; i -= LANES)
+      p[Shape::REVERSE ? i : Shape::SIZE - 1 - i] = last;
+  }
   // The tile that lies at x + at, in its slot.
   struct Tile {
     const X* p;

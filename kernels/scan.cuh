@@ -73,7 +73,6 @@ struct Scan {
 
   __device__ void run() const {
     const int warp = warp_index();
-    const int64 drawn = warp == WARPS - 1 ? draw(true) : 0;
     if (threadIdx.x < SLOTS) {
       const int slot = threadIdx.x;
       ring.drawn[slot].init(ARRIVALS_PER_WARP);
@@ -93,7 +92,7 @@ struct Scan {
     else if (warp < SCANNERS + REDUCERS + GATHERERS)
       gatherer(warp - SCANNERS - REDUCERS);
     else
-      courier(drawn);
+      courier();
   }
 
  private:
@@ -103,16 +102,15 @@ struct Scan {
   // ---- The courier: draws tiles and fetches them ---------------------------------------------
 
   // Draw a tile, in lane 0. Its number is there when a later instruction needs it. The counter is
-  // zero again when every block has drawn one tile too many. Where there is a tile for each block,
-  // nothing is drawn: a block takes its own number, and blocks start in that order.
-  __device__ int64 draw(bool first) const {
-    if (shard.tiles <= gridDim.x) return first ? blockIdx.x : shard.tiles;
+  // zero again when every block has drawn one tile too many. Also where there is a tile for each
+  // block: CUDA promises no order in which blocks start, and who draws first runs.
+  __device__ int64 draw() const {
     if (lane_index() > 0) return 0;
     return atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
   }
 
-  __device__ void courier(int64 drawn) const {
-    int64 base = 0;
+  __device__ void courier() const {
+    int64 drawn = draw(), base = 0;
     for (int turn = 0, ends = 0; ends < GATHERERS; ++turn) {
       const int slot = turn % SLOTS;
       if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
@@ -122,7 +120,7 @@ struct Scan {
           publish(work.totals, 0, scan_head<false>({}).value, work.launch);
           ring.has_head = true;
         }
-        drawn = draw(false);
+        drawn = draw();
         tile = broadcast(drawn, 0);
       }
       const bool some = tile < shard.tiles;
@@ -133,8 +131,9 @@ struct Scan {
       ring.drawn[slot].arrive_by_warp();
       base = tile / LANES * LANES;
       if (some) {
+        if (tile == shard.tiles - 1) source.stand_in(slot, shard);
         source.fetch(slot, shard, tile, ring.full[slot]);
-        drawn = draw(false);
+        drawn = draw();
       } else {
         for (int i = 0; i < Source::FETCHES; ++i) fetch_nothing(ring.full[slot]);
         ++ends;
@@ -151,7 +150,7 @@ struct Scan {
       const T item = source.template item<T>(shard, i);
       if constexpr (STORES && EXCLUSIVE) y[at] = convert<Y>(bare(segments.before(all.value, item)));
       own = join<Op>(own, item);
-      all = segments.template behind<Op>(before, own.value);
+      if constexpr (STORES) all = segments.template behind<Op>(before, own.value);
       if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(bare(all.value));
     }
     if (STORES && HANDS_IN && shard.tiles == 1 && work.total.words)

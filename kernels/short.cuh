@@ -1,7 +1,7 @@
 // The scan of a short shard: a tile for each block, in registers, and all blocks run at once.
 //
-// What scan.cuh does for long ones, without its ring: nothing is drawn, fetched ahead or handed
-// from warp to warp. Time is latency here: one load, one trip of the totals through L2, one store.
+// What scan.cuh does for long ones, without its ring: nothing is fetched ahead or handed from warp
+// to warp. Time is latency here: one load, one trip of the totals through L2, one store.
 //
 //   scanners    load a stretch of the tile each, reduce it, scan it behind its seed, store it
 //   gatherer    publishes the tile's total, and combines the totals of all earlier tiles
@@ -14,7 +14,7 @@
 namespace distscan {
 
 // Load one lane's vectors of a warp's stretch of the tile at p in global memory, of which the first
-// `count` elements in the order of the scan exist; behind them, one of these stands in.
+// `count` elements in the order of the scan exist; the last of these stands in for all behind it.
 template <class Shape, class X>
 __device__ Rows<X, Shape> load_existing(const X* p /* [SIZE] */, int64 count, int warp) {
   if (count >= Shape::SIZE && is_aligned<Shape::ITEMS>(p)) return load<Shape>(p, warp);
@@ -24,7 +24,7 @@ __device__ Rows<X, Shape> load_existing(const X* p /* [SIZE] */, int64 count, in
   for (int r = 0; r < Shape::ROWS; ++r)
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
-      const int at = position<Shape>(warp, r) + i < left ? position<Shape>(warp, r) + i : 0;
+      const int at = position<Shape>(warp, r) + i < left ? position<Shape>(warp, r) + i : left - 1;
       rows.row[r].item[i] = p[Shape::REVERSE ? Shape::SIZE - 1 - at : at];
     }
   return rows;
@@ -40,8 +40,13 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
   __shared__ T warp_total[WARPS];
   __shared__ T up_to_warp[WARPS];  // inclusive
   __shared__ Before<T> before_tile;
+  __shared__ unsigned drawn;
   const int warp = warp_index();
-  const int64 tile = blockIdx.x;  // blocks start in that order: earlier tiles wait for no later one
+  // CUDA promises no order in which blocks start, so they draw: earlier tiles are of blocks that
+  // run. The counter is zero again when every block has drawn; one block alone need not draw.
+  if (threadIdx.x == 0) drawn = gridDim.x > 1 ? atomicInc(work.drawn, gridDim.x - 1) : 0;
+  __syncthreads();
+  const int64 tile = drawn;
 
   // ---- 1. the tile's total --------------------------------------------------------------------
   if (warp == WARPS) {

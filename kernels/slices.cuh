@@ -40,24 +40,27 @@ __device__ unsigned long long heads(int64 position, int64 n) {
 }
 
 // The total of each slice of a stretch with those above it, as far as they are of one scan: this
-// lane's in `own`, what comes before its slice in `before`. Of a tile that is whole.
+// lane's in `own`, what comes before its slice in `before`. Of a tile that is whole. A lane that
+// does not `work` combines nothing.
 // sum, one column, slices of 2 rows: [3 1 | 4 1 | 5 9] -> own [4 | 9 | 23], before [. | 4 | 9]
 template <class Op, class T, class X, class Shape>
-__device__ void reduce_whole(const Rows<X, Shape>& rows, const Spot<Shape>& spot,
+__device__ void reduce_whole(const Rows<X, Shape>& rows, const Spot<Shape>& spot, bool works,
                              Run<T, Shape::ITEMS>& own, Run<T, Shape::ITEMS>& before) {
   constexpr int ITEMS = Shape::ITEMS;
+  if (works) {
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    own.value[i] = get<T>(rows.row[0], i);
+    for (int i = 0; i < ITEMS; ++i) {
+      own.value[i] = get<T>(rows.row[0], i);
 #pragma unroll
-    for (int r = 1; r < Shape::ROWS; ++r)
-      own.value[i] = Op::combine(own.value[i], get<T>(rows.row[r], i));
+      for (int r = 1; r < Shape::ROWS; ++r)
+        own.value[i] = Op::combine(own.value[i], get<T>(rows.row[r], i));
+    }
   }
   for (int distance = 1; distance < spot.slices; distance *= 2) {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const T earlier = shuffle_up(own.value[i], distance * spot.width);
-      if (spot.slice >= distance) own.value[i] = Op::combine(earlier, own.value[i]);
+      if (works && spot.slice >= distance) own.value[i] = Op::combine(earlier, own.value[i]);
     }
   }
 #pragma unroll
@@ -67,9 +70,10 @@ __device__ void reduce_whole(const Rows<X, Shape>& rows, const Spot<Shape>& spot
 // The same of any tile.
 template <class Op, class T, class X, class Shape>
 __device__ void reduce_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spot, const Tile& tile,
-                              int warp, Run<T, Shape::ITEMS>& own, Run<T, Shape::ITEMS>& before) {
+                              bool works, int warp, Run<T, Shape::ITEMS>& own,
+                              Run<T, Shape::ITEMS>& before) {
   constexpr int ROWS = Shape::ROWS, ITEMS = Shape::ITEMS;
-  const int row = spot.row(warp), mine = tile.rows_of(row, ROWS);
+  const int row = spot.row(warp), mine = works ? tile.rows_of(row, ROWS) : 0;
 
   // ---- 1. down each slice --------------------------------------------------------------------
   const unsigned long long heads = distscan::heads<ROWS>(tile.position_of(row), tile.n);
@@ -96,8 +100,7 @@ __device__ void reduce_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spo
     for (int i = 0; i < ITEMS; ++i) earlier[i] = shuffle_up(own.value[i], distance * spot.width);
     const int joined = distance * ROWS;  // rows that `own` has of this slice and those above
     const int offered = 2 * distance - 1 < spot.slice ? 2 * distance - 1 : spot.slice;
-    if (spot.slice >= distance && spot.slice < spot.slices && reach > joined &&
-        row - offered * ROWS < tile.count) {
+    if (works && spot.slice >= distance && reach > joined && row - offered * ROWS < tile.count) {
       own.some = row + ROWS - joined < tile.count;
       put_before<Op>(earlier, own);
     }
@@ -106,8 +109,9 @@ __device__ void reduce_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spo
   for (int i = 0; i < ITEMS; ++i) before.value[i] = shuffle_up(own.value[i], spot.width);
 }
 
-// The level of a block: the total of column `column` of a tile. Leaves in `parts`, where each
-// stretch's total is, what comes before the stretch. sum, no heads: parts [3 1 4] -> [. 3 4], 8
+// The level of a block: the total of column `column` of a tile, which exists. Leaves in `parts`,
+// where each stretch's total is, what comes before the stretch.
+// sum, no heads: parts [3 1 4] -> [. 3 4], 8
 template <class Op, class T, class Shape, int WARPS, int COLUMNS>
 __device__ T join_warps(T (&parts)[WARPS][COLUMNS], const Spot<Shape>& spot, const Tile& tile,
                         int column) {

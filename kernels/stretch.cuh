@@ -70,14 +70,16 @@ __device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
   const int behind = reinterpret_cast<unsigned long long>(p) % sizeof(Vector<X, ITEMS>) / sizeof(X);
   const X* first = p - behind + (Shape::REVERSE ? Shape::WARPS - 1 - warp : warp) * STRETCH;
   const int lane = lane_index(), i = lane % ITEMS;
-  const auto row_total = [&](int r) {
-    return reduce<Op, T>(load_packed<ITEMS>(first + (r * LANES + 1 + lane) * ITEMS));
+  const auto total_of = [&](int vector) {
+    return reduce<Op, T>(load_packed<ITEMS>(first + vector * ITEMS));
   };
-  T total = row_total(Shape::ROWS - 1);  // the last lane's vector is not of this stretch
+  // The last lane has no vector of this row: it takes its neighbour's, and drops what that gives.
+  T total = total_of((Shape::ROWS - 1) * LANES + (lane < LANES - 1 ? 1 + lane : lane));
   const T single = convert<T>(first[i < behind ? STRETCH + i : i]);
   if (lane >= LANES - ITEMS) total = lane < LANES - 1 ? Op::combine(total, single) : single;
 #pragma unroll
-  for (int r = 0; r < Shape::ROWS - 1; ++r) total = Op::combine(total, row_total(r));
+  for (int r = 0; r < Shape::ROWS - 1; ++r)
+    total = Op::combine(total, total_of(r * LANES + 1 + lane));
   return warp_reduce<Op>(total);
 }
 

@@ -203,11 +203,18 @@ struct Strip {
     return {reinterpret_cast<X*>(bytes(slot, tile) + at * pitch) + spot.column,
             matrix.reverse ? -pitch : pitch};
   }
+  // How many columns a strip has; the last may have fewer than others.
+  __device__ int columns(int64 strip) const {
+    const int64 left = matrix.inner - strip * spot.columns;
+    return left < spot.columns ? static_cast<int>(left) : spot.columns;
+  }
+  // Whether this lane has a slice, and columns that exist.
+  __device__ bool works(const Tile& tile) const {
+    return spot.slice < spot.slices && spot.column < columns(tile.strip);
+  }
   // How many rows there are of this lane's slice, which begins at row `row`.
   __device__ int mine(const Tile& tile, int row) const {
-    const bool works =
-        spot.slice < spot.slices && tile.strip * spot.columns + spot.column < matrix.inner;
-    return works ? tile.rows_of(row, Shape::ROWS) : 0;
+    return works(tile) ? tile.rows_of(row, Shape::ROWS) : 0;
   }
   // This lane's rows of its slice of a warp's stretch.
   template <bool WHOLE>
@@ -216,15 +223,14 @@ struct Strip {
     const Lines<X> rows = lines(slot, tile, row);
     const bool aligned =
         is_aligned<Shape::ITEMS>(rows.first) && pitch % alignof(Vector<X, Shape::ITEMS>) == 0;
-    if (WHOLE && spot.slice == spot.slices) return {};
+    if (WHOLE && !works(tile)) return {};
     return load_slice<Shape, WHOLE>(Lines<const X>{rows.first, rows.pitch}, aligned,
                                     WHOLE ? Shape::ROWS : mine(tile, row));
   }
 
  private:
   __device__ void fetch_rows(unsigned char* to, const Tile& tile) const {
-    const int64 left = matrix.inner - tile.strip * spot.columns;
-    const int size = (left < spot.columns ? static_cast<int>(left) : spot.columns) * BYTES;
+    const int size = columns(tile.strip) * BYTES;
     const Address low = reinterpret_cast<Address>(x);
     const Address high = low + matrix.rows * matrix.inner * BYTES;
     const Address corner = low + tile.corner * BYTES;

@@ -37,16 +37,18 @@ struct StripGathered {
   unsigned launch;
 
   // The combination of the totals of tiles [from, tile), if there are any, of column `number` of
-  // the strip: in lane l of column l % ACROSS, whole in the lanes below ACROSS. `known` is what is
-  // known up to tile `base`, when `ready` returns, which is called late; then up to `tile`.
+  // the strip: in lane l of column l % ACROSS, whole in the lanes below ACROSS; nothing of a
+  // column that does not exist. `known` is what is known up to tile `base`, when `ready` returns,
+  // which is called late; then up to `tile`.
   template <class Ready>
   __device__ T up_to(int64 base, int64 from, int64 tile, int number, bool exists,
                      const Ready& ready, Known& known) const {
     const int64 group = tile / GROUP, begin = group * GROUP + part() * EACH;
     const int64 start = from > base ? from : base, first = start / GROUP;
     Seed<T> whole, own;
-    whole.some = from < base / GROUP * GROUP;
-    own.some = (from > begin ? from : begin) < (base < begin + EACH ? base : begin + EACH);
+    whole.some = exists && from < base / GROUP * GROUP;
+    own.some =
+        exists && (from > begin ? from : begin) < (base < begin + EACH ? base : begin + EACH);
     const auto ask = [&] {
       ready();
       whole.value = known.whole[column()];

@@ -30,8 +30,8 @@ struct Stretch {
     return reinterpret_cast<E*>(tile + warp_index() * SIZE * BYTES);
   }
 
-  // Bring this warp's stretch of the tile at x, of which `count` items exist; its first stands in
-  // for those that do not.
+  // Bring this warp's stretch of the tile at x, of which `count` items exist; the last of these
+  // stands in for those that do not.
   template <class X>
   __device__ static void fetch(const X* x, int count) {
     const int begin = warp_index() * SIZE;
@@ -44,7 +44,7 @@ struct Stretch {
             reinterpret_cast<const Moved*>(x + begin)[i * LANES + lane_index()];
     } else {
       for (int i = lane_index(); i < SIZE; i += LANES)
-        here[i] = x[begin + i < count ? begin + i : 0];
+        here[i] = x[begin + i < count ? begin + i : count - 1];
     }
     __syncwarp();
   }

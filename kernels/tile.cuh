@@ -79,8 +79,11 @@ __device__ T item(const Vector<T, ITEMS>& vector, int i) {
 // The same as a To. Narrow integers come out of their word by one instruction.
 template <class To, class T, int ITEMS>
 __device__ To get(const Vector<T, ITEMS>& vector, int i) {
-  constexpr bool AS_IS = is_integer<To> && (!same<To, truth> || same<T, bool>);
-  if constexpr (is_packed<T, ITEMS> && is_integer<T> && AS_IS && sizeof(To) == 4) {
+  constexpr bool INTO_WORDS = is_packed<T, ITEMS> && is_integer<To> && sizeof(To) == 4;
+  if constexpr (INTO_WORDS && same<T, boolean>) {
+    const unsigned word = reinterpret_cast<const Packed<T, ITEMS>&>(vector).word[i / 4];
+    return static_cast<To>(convert<truth>(__dp4a(word, 1u << i % 4 * 8, 0u)));
+  } else if constexpr (INTO_WORDS && is_integer<T> && !same<To, truth>) {
     constexpr int EACH = 4 / sizeof(T);
     constexpr bool SIGNED = static_cast<T>(-1) < static_cast<T>(0);
     const unsigned word = reinterpret_cast<const Packed<T, ITEMS>&>(vector).word[i / EACH];

@@ -33,6 +33,11 @@ struct Choose<false, A, B> {
 
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
+// A bool of a shard: NumPy takes any byte but 0 for true, C++ knows 0 and 1 alone.
+struct boolean {
+  unsigned char byte;
+};
+
 // A bool in a register of its own, as 1 or 0: what logical operators run in.
 enum truth : unsigned {};
 
@@ -112,6 +117,8 @@ template <class To, class From>
 __device__ To convert(From from) {
   if constexpr (same<To, From>) {
     return from;
+  } else if constexpr (same<From, boolean>) {
+    return convert<To>(convert<truth>(from.byte));
   } else if constexpr (same<To, truth>) {
     // By no comparison: predicates are few, and to keep more of them takes instructions.
     unsigned one;

@@ -67,14 +67,15 @@ __device__ Seed<T> join(Seed<T> seed, T later) {
   return {seed.some ? Op::combine(seed.value, later) : later, true};
 }
 
-// The inclusive scan over the lanes, in log2(WIDTH) steps (Hillis and Steele, 1986); only the
-// first WIDTH lanes are whole. sum: [3 1 4 1 ...] -> [3 4 8 9 ...]
+// The inclusive scan over the first WIDTH lanes, in log2(WIDTH) steps (Hillis and Steele, 1986).
+// sum: [3 1 4 1 ...] -> [3 4 8 9 ...]
 template <class Op, int WIDTH = LANES, class T>
 __device__ T warp_scan(T x) {
 #pragma unroll
   for (int distance = 1; distance < WIDTH; distance *= 2) {
     const T earlier = shuffle_up(x, distance);
-    if (lane_index() >= distance) x = Op::combine(earlier, x);
+    if (lane_index() >= distance && (WIDTH == LANES || lane_index() < WIDTH))
+      x = Op::combine(earlier, x);
   }
   return x;
 }

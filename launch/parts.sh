@@ -5,6 +5,7 @@
 #   PYTHON            the interpreter (default: python)
 #   DISTSCAN_TIMEOUT  seconds after which the jobs are ended (default: 600)
 set -euo pipefail
+unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
 
 if [[ $# -lt 2 || ! $1 =~ ^[1-9][0-9]*$ || ! $2 =~ ^[1-9][0-9]*$ ]]; then

@@ -29,6 +29,7 @@ collect_ignore = (
         "test_columns_compile.py",
         "test_compiler.py",
         "test_kernel_cache.py",
+        "test_gpu_operands.py",
         "test_launches.py",
         "test_shards.py",
     ]
