@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import DTypeLike
 
-from . import arrays, dtypes, exchange, operators
+from . import arrays, dtypes, exchange, layout, operators
 from .agree import agreed
 from .exchange import Comm
 from .local import Strategy
@@ -248,7 +248,7 @@ def _cumulative(
         array = arrays.borrow(x)
         if axis is None and array.ndim > 1:
             raise ValueError(f"x has shape {array.shape}; axis= is needed")
-        along = normalize_axis_index(0 if axis is None else axis, max(array.ndim, 1))
+        along = normalize_axis_index(layout.axis_number(axis) or 0, max(array.ndim, 1))
         same["include_initial"] = bool(include_initial)
         whole = None
         if include_initial and (along > 0 or comm.rank == 0):

@@ -1,7 +1,6 @@
 """The scan of data spread over ranks: the whole algorithm on one screen."""
 
 from collections.abc import Callable
-from operator import index
 from time import perf_counter
 from typing import Any
 
@@ -127,7 +126,7 @@ def scan(
         dtype = None if dtype is None else dtypes.parse(dtype)
         written = None if target is None else target.dtype
         convert = arrays.like(x if out is None else out)
-        axis = None if axis is None else index(axis)
+        axis = layout.axis_number(axis)
         order = None if marks is not None else layout.order(array, target, axis)
         turned = None
         if order is not None:  # other ranks may hold theirs in another order

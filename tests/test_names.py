@@ -106,6 +106,10 @@ def test_cumulative_faults(comm):
         options = {"axis": 2, "include_initial": True}
         everywhere(comm, np.exceptions.AxisError, "axis 2 is out of bounds",
                    lambda c=call, o=options: c(np.zeros((2, 2)), **o))  # fmt: skip
+        everywhere(comm, TypeError, "axis must be an integer or None, not a tuple",
+                   lambda c=call: c(np.zeros((2, 2)), axis=(0, 1)))  # fmt: skip
+        everywhere(comm, TypeError, "axis must be an integer or None, not a bool",
+                   lambda c=call: c(np.zeros((2, 2)), axis=True))  # fmt: skip
         if comm.size > 1:
             options = {"include_initial": comm.rank % 2 == 1}
             everywhere(comm, DisagreementError, "disagree on include_initial",
