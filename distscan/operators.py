@@ -90,7 +90,7 @@ class Operator:
             later = np.asarray(later)
             # The function was promised arrays of one shape; some cannot do with none at all.
             same = np.broadcast_to(earlier, later.shape)
-            result = self.numpy(same, later) if later.size > 0 else later
+            result = _called(self, same, later) if later.size > 0 else later
             if np.shape(result) != later.shape:
                 raise ValueError(
                     f"operator {self.name!r} made shape {np.shape(result)} of two of {later.shape}"
@@ -104,6 +104,22 @@ class Operator:
     def is_ufunc(self) -> bool:
         """Whether NumPy can reduce and accumulate in numbers; frompyfunc's make objects."""
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
+
+
+def _called(op: Operator, earlier: Any, later: Any) -> Any:
+    """Call the operator's function of two arrays; say so by name where it is one of two numbers."""
+    try:
+        return op.numpy(earlier, later)
+    except (TypeError, ValueError) as error:
+        # NumPy's words where an array is taken for a number, or for true or false.
+        taken = "arrays can be converted to", "truth value of an array"
+        if not any(words in str(error) for words in taken):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"operator {op.name!r}: its numpy= function does not take arrays ({error}); "
+            "numpy.vectorize or numpy.frompyfunc makes one that does"
+        ) from error
 
 
 # ---- identities ----------------------------------------------------------------------------
