@@ -39,7 +39,8 @@ def scan(
     op
         "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
         "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of that
-        meaning; or an ``Operator``.
+        meaning; on CPUs any other NumPy ufunc that combines two operands and is associative, such
+        as ``numpy.gcd``; or an ``Operator``.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     axis

@@ -51,7 +51,7 @@ BAD = {
     "no dtype": (TypeError, "nonsense", lambda: {"dtype": "nonsense"}),
     "op": (ValueError, "unknown operator 'mean'", lambda: {"op": "mean"}),
     "op type": (TypeError, "op must be", lambda: {"op": 3}),
-    "ufunc": (ValueError, "unknown operator 'sin'", lambda: {"op": np.sin}),
+    "ufunc": (ValueError, "ufunc 'sin' takes 1 operand", lambda: {"op": np.sin}),
     "op on floats": (TypeError, "'bitwise_or' does not take float64", lambda: {"op": MPI.BOR}),
     "op in a type": (TypeError, "'logical_and' does not accumulate in int32, but in bool",
                      lambda: {"op": np.logical_and, "dtype": "i"}),
