@@ -19,7 +19,7 @@ from . import arrays, dtypes, exchange, layout, operators
 from .agree import agreed
 from .exchange import Comm
 from .local import Strategy
-from .scan import scan
+from .scan import checked_out, scan
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -177,21 +177,25 @@ def cumulative_sum(
     *,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
+    out: Any = None,
     include_initial: bool = False,
     comm: Comm | None = None,
 ) -> Any:
-    """Cumulative sum over all ranks, with the signature of the Array API standard.
+    """Cumulative sum over all ranks, with the signature of ``numpy.cumulative_sum``.
 
     x [n] or, with ``axis``, [n, ...], of bool, integers, floats or complex numbers. With
     ``include_initial`` the whole begins with 0, and has one element more along the axis: along axis
-    0 rank 0's part has it; along any other axis, every rank's. Raises as ``scan`` does; ValueError
-    for several axes without ``axis``.
+    0 rank 0's part has it; along any other axis, every rank's. ``out`` has it, too.
+    The Array API has the same signature, without ``out``. Raises as ``scan`` does; ValueError for
+    several axes without ``axis``.
 
     >>> import distscan
     >>> distscan.cumulative_sum([1, 2, 3], include_initial=True)
     array([0, 1, 3, 6])
     """
-    return _cumulative(x, "sum", 0, axis, dtype, include_initial=include_initial, comm=comm)
+    return _cumulative(
+        x, "sum", 0, axis=axis, dtype=dtype, out=out, include_initial=include_initial, comm=comm
+    )
 
 
 def cumulative_prod(
@@ -200,21 +204,25 @@ def cumulative_prod(
     *,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
+    out: Any = None,
     include_initial: bool = False,
     comm: Comm | None = None,
 ) -> Any:
-    """Cumulative product over all ranks, with the signature of the Array API standard.
+    """Cumulative product over all ranks, with the signature of ``numpy.cumulative_prod``.
 
     x [n] or, with ``axis``, [n, ...], of bool, integers, floats or complex numbers. With
     ``include_initial`` the whole begins with 1, and has one element more along the axis: along axis
-    0 rank 0's part has it; along any other axis, every rank's. Raises as ``scan`` does; ValueError
-    for several axes without ``axis``.
+    0 rank 0's part has it; along any other axis, every rank's. ``out`` has it, too.
+    The Array API has the same signature, without ``out``. Raises as ``scan`` does; ValueError for
+    several axes without ``axis``.
 
     >>> import distscan
     >>> distscan.cumulative_prod([1, 2, 3], include_initial=True)
     array([1, 1, 2, 6])
     """
-    return _cumulative(x, "prod", 1, axis, dtype, include_initial=include_initial, comm=comm)
+    return _cumulative(
+        x, "prod", 1, axis=axis, dtype=dtype, out=out, include_initial=include_initial, comm=comm
+    )
 
 
 def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: Any) -> Any:
@@ -236,9 +244,10 @@ def _cumulative(
     x: Any,
     op: str,
     first: int,
+    *,
     axis: int | None,
     dtype: DTypeLike | None,
-    *,
+    out: Any,
     include_initial: bool,
     comm: Comm | None,
 ) -> Any:
@@ -252,15 +261,22 @@ def _cumulative(
         same["include_initial"] = bool(include_initial)
         whole = None
         if include_initial and (along > 0 or comm.rank == 0):
-            convert = arrays.like(x)
-            types = dtypes.resolve(operators.resolve(op), array.dtype, dtype)
+            convert = arrays.like(x if out is None else out)
             shape = list(array.shape or (1,))
             shape[along] += 1
-            with arrays.on_device(array):
-                whole = arrays.namespace(array).empty(shape, types.out)
-                moved = whole.swapaxes(0, along)  # a view
-                moved[:1] = first
+            if out is None:
+                types = dtypes.resolve(operators.resolve(op), array.dtype, dtype)
+                with arrays.on_device(array):
+                    whole = arrays.namespace(array).empty(shape, types.out)
+            else:
+                whole = checked_out(out, array)
+                if whole.shape != tuple(shape):
+                    raise ValueError(f"out has shape {whole.shape}; the result has {tuple(shape)}")
+            moved = whole.swapaxes(0, along)  # a view
     if whole is None:
-        return scan(x, op, axis=axis, dtype=dtype, comm=comm)
+        return scan(x, op, axis=axis, dtype=dtype, out=out, comm=comm)
     scan(array, op, axis=along, dtype=dtype, out=moved[1:].swapaxes(0, along), comm=comm)
-    return convert(whole)
+    with arrays.on_device(whole):
+        moved[:1] = first  # behind the scan: out may be in the memory of x
+        result = convert(whole)
+    return result if out is None else out

@@ -122,7 +122,7 @@ def scan(
     with Agreement(comm) as arguments:
         array = arrays.borrow(x)
         marks = None if segments is None else _segments(segments, array)
-        target = None if out is None else _target(out, array)
+        target = None if out is None else checked_out(out, array)
         operator = operators.resolve(exchange.op_name(op))
         dtype = None if dtype is None else dtypes.parse(dtype)
         written = None if target is None else target.dtype
@@ -212,7 +212,7 @@ def run(
     return {"total": reduced - begin, "exscan": exchanged - reduced}
 
 
-def _target(out: Any, x: Any) -> Any:
+def checked_out(out: Any, x: Any) -> Any:
     """Check ``out`` and return the NumPy or CuPy array over it."""
     if not hasattr(out, "__dlpack__"):
         raise TypeError(f"out must be an array, not {type(out).__name__}")
