@@ -65,7 +65,9 @@ def scan(
         Where independent scans begin, of the length of the flattened ``x`` and in the memory it is
         in; None is one scan. A bool array flags the first element of each segment; any other holds
         keys, and a segment begins where neighbours differ, on two ranks too. ``initial`` comes
-        before each segment; in reverse, segments hold the same elements.
+        before each segment; in reverse, segments hold the same elements. The operator may be called
+        with elements of two segments, whose combination is dropped: what overflows a float in one
+        segment, or is NaN, changes no other.
     strategy
         "scan-add": scan, exchange, add. "reduce-scan": reduce, exchange, seeded scan, which moves
         a quarter less memory. "single-pass": one scan, for one rank. "auto" takes the last for

@@ -166,6 +166,35 @@ def test_infinity_stays_in_its_segment(xp, cut):
     np.testing.assert_array_equal(host(y), want[mine])
 
 
+@two_cuts
+@pytest.mark.parametrize("density", [0.002, 0.3])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_overflows_or_is_nan_stays_in_its_segment(density, reverse, xp, cut, rng):
+    """In every association: 1 is lost beside 1e308, and two of that are infinite."""
+    n = 20001
+    x = rng.choice([1, 1e308, np.nan], n, p=[0.9, 0.08, 0.02])
+    flags = rng.random(n) < density
+    mine = cut(n)
+    want = reference.scan(np.add, x, heads=flags, reverse=reverse)
+    assert len(set(np.isfinite(want).tolist())) == 2
+    y = distscan.scan(xp.asarray(x[mine]), segments=xp.asarray(flags[mine]), reverse=reverse)
+    np.testing.assert_array_equal(host(y), want[mine])
+
+
+def test_operators_may_be_called_with_elements_of_two_segments(comm):
+    """As help(scan) says; their combination is dropped."""
+    x, heads = np.arange(4000) // 10, np.arange(4000) % 10 == 0
+    met = []
+
+    def combine(a, b):
+        met.append(np.any(a != b))
+        return b
+
+    y = distscan.scan(x, distscan.Operator("latest", combine), segments=heads)
+    np.testing.assert_array_equal(y, x)
+    assert any(met)
+
+
 def test_segments_in_the_memory_of_the_result(cut, rng):
     flags = rng.random(300) < 0.1
     x = rng.integers(0, 2, 300).astype("b")
