@@ -229,7 +229,8 @@ def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: A
     """Scan a copy of ``x`` in which a number stands instead of every NaN."""
     with agreed(exchange.communicator(options.get("comm"))):
         array = arrays.borrow(x)
-        if array.dtype.kind not in "fc" and not dtypes.is_bfloat16(array.dtype):
+        real = array.dtype.kind in "fc" or dtypes.is_bfloat16(array.dtype)
+        if array.size == 0 or not real:
             array = x
         else:
             xp = arrays.namespace(array)
@@ -275,7 +276,7 @@ def _cumulative(
             moved = whole.swapaxes(0, along)  # a view
     if whole is None:
         return scan(x, op, axis=axis, dtype=dtype, out=out, comm=comm)
-    scan(array, op, axis=along, dtype=dtype, out=moved[1:].swapaxes(0, along), comm=comm)
+    scan(x, op, axis=along, dtype=dtype, out=moved[1:].swapaxes(0, along), comm=comm)
     with arrays.on_device(whole):
         moved[:1] = first  # behind the scan: out may be in the memory of x
         result = convert(whole)

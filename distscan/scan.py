@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from . import arrays, dtypes, exchange, layout, operators
+from . import arrays, dtypes, exchange, layout, operators, untyped
 from .agree import Agreement
 from .exchange import Comm
 from .local import LocalPlan, Op, Strategy, cached, initial_bytes
@@ -34,8 +34,8 @@ def scan(
     x
         This rank's shard: a NumPy array, a CuPy array, anything that speaks DLPack, or a
         sequence. The global array is the shards joined along axis 0, in rank order. Shards may
-        differ in length and may be empty. Bool, integer, float and complex types, and bfloat16 of
-        ``ml_dtypes``.
+        differ in length and may be empty; an empty list is float64, as in NumPy. Bool, integer,
+        float and complex types, and bfloat16 of ``ml_dtypes``.
     op
         "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
         "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of that
@@ -167,7 +167,7 @@ def scan(
             if marks is not None:
                 marks = marks.copy() if arrays.overlap(marks, result) else marks
                 parts = find(marks, reverse=plan.form.reverse)
-        arguments.same = plan.terms
+        arguments.same = untyped.terms(plan.terms, x, segments)
     with device:
         run(comm, plan, shard, result, arguments.settle, segments=parts)
         if target is None:
