@@ -5,7 +5,7 @@
 array([3, 4, 8])
 """
 
-from .apply import compact, offsets, partition
+from .apply import compact, offsets, partition, segment_flags
 from .errors import (
     BackendError,
     CheckError,
@@ -59,5 +59,6 @@ __all__ = [
     "offsets",
     "partition",
     "scan",
+    "segment_flags",
 ]
 __version__ = "0.1.0"

@@ -1,4 +1,7 @@
-"""What scans are for, over ranks: places in a whole, what is left of it, where to cut it."""
+"""What scans are for, over ranks: places in a whole, what is left of it, where to cut it.
+
+And what they are often asked over: the rows of a sparse matrix.
+"""
 
 from operator import index
 from typing import Any
@@ -163,3 +166,55 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
         n = int(cuts[-1])
         cuts[:-1] = [bounds(n, parts, part)[0] for part in range(parts)]
     return cuts
+
+
+def segment_flags(row_offsets: Any) -> Any:
+    """Flag the first element of each row of a CSR matrix, as ``segments=`` takes it; local.
+
+    Parameters
+    ----------
+    row_offsets
+        This rank's rows: integers [rows + 1] that do not decrease; row i holds the elements
+        ``row_offsets[i]`` to ``row_offsets[i + 1]``, and may be empty. SciPy calls it ``indptr``.
+        It may begin above 0, as a slice of a larger matrix's does: what counts are the differences.
+        A NumPy array, a CuPy array, anything that speaks DLPack, or a sequence.
+
+    Returns
+    -------
+    array, bool, shape (row_offsets[-1] - row_offsets[0],)
+        True where an element is the first of its row, of the kind and on the device of
+        ``row_offsets``. The first element always is: where it goes on a row of the rank before,
+        set it to False.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On this rank alone: nothing is exchanged.
+
+    Example
+    -------
+    Sums along the rows of a matrix, of which the second is empty:
+
+    >>> import distscan
+    >>> flags = distscan.segment_flags([0, 2, 2, 4])
+    >>> flags
+    array([ True, False,  True, False])
+    >>> distscan.scan([1.0, 2.0, 3.0, 4.0], segments=flags)
+    array([1., 3., 3., 7.])
+    """
+    offsets = arrays.borrow(row_offsets)
+    if offsets.ndim != 1 or offsets.size == 0:
+        raise ValueError(f"row_offsets has shape {offsets.shape}; [rows + 1] is needed")
+    if offsets.dtype.kind not in "iu":
+        raise TypeError(f"row_offsets is {offsets.dtype}, not of integers")
+    convert = arrays.like(row_offsets)
+    with arrays.on_device(offsets):
+        low, high = offsets[[0, -1]].tolist()
+        if low < 0:
+            raise ValueError(f"row_offsets begins with {low}")
+        if bool((offsets[1:] < offsets[:-1]).any()):
+            raise ValueError("row_offsets decreases")
+        flags = arrays.namespace(offsets).zeros(high - low, np.bool_)
+        first = offsets[:-1][offsets[1:] > offsets[:-1]]  # of the rows that hold any
+        flags[(first - first.dtype.type(low)).astype(np.int64)] = True
+        return convert(flags)

@@ -49,10 +49,11 @@ def resolve(
     out = None if out is None else np.dtype(out)
     for role, chosen in (("x", x), ("dtype", dtype), ("out", out)):
         if chosen is not None and not is_number(chosen):
-            if op.is_ufunc or not _is_structure(chosen):
+            wrong = _wrong_field(chosen)
+            if op.is_ufunc or wrong or not chosen.names:
                 raise TypeError(
-                    f"{role} is {chosen}; a scan takes bool, integer, float and complex types, "
-                    "and an Operator of your own structures of these"
+                    f"{role} is {chosen}{wrong}; a scan takes bool, integer, float and complex "
+                    "types, and an Operator of your own structures of these"
                 )
             others = [other for other in (dtype, out) if other is not None]
             if any(other.newbyteorder("=") != x.newbyteorder("=") for other in others):
@@ -79,9 +80,22 @@ def is_number(dtype: np.dtype[Any]) -> bool:
     return (numpys and dtype.kind in "biufc") or is_bfloat16(dtype)
 
 
-def _is_structure(dtype: np.dtype[Any]) -> bool:
-    """Whether a type has fields, all of them numbers."""
-    return all(is_number(dtype[name]) for name in dtype.names) if dtype.names else False
+def _wrong_field(dtype: np.dtype[Any], where: str = "") -> str:
+    """Say which field of a structure holds no numbers, those of fields that have fields too.
+
+    A field may be an array. Empty where there is no such field.
+
+    >>> _wrong_field(np.dtype([("a", "f8", 2), ("b", [("c", "O")])]))
+    ", in which field 'b.c' is object"
+    """
+    for name in dtype.names or ():
+        field = dtype[name].base  # of an array, its element
+        inside = _wrong_field(field, f"{where}{name}.")
+        if inside:
+            return inside
+        if dtype[name].itemsize == 0 or not (field.names or is_number(field)):
+            return f", in which field '{where}{name}' is {dtype[name]}"
+    return ""
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:

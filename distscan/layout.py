@@ -1,6 +1,25 @@
-"""In which order of its axes an array is scanned: as it lies in memory, where that is the same."""
+"""Which axis is scanned, and in which order of axes an array is read.
 
+That is the order in which it lies in memory, where the result is the same.
+"""
+
+from contextlib import suppress
+from operator import index
 from typing import Any
+
+
+def axis_number(axis: Any) -> int | None:
+    """Return ``axis`` as a number, or None; raise TypeError for all else, bool too, as NumPy.
+
+    >>> axis_number(-1), axis_number(None)
+    (-1, None)
+    """
+    if axis is None:
+        return None
+    with suppress(TypeError):
+        if not isinstance(axis, bool):
+            return index(axis)
+    raise TypeError(f"axis must be an integer or None, not a {type(axis).__name__}")
 
 
 def order(x: Any, out: Any, axis: int | None) -> tuple[int, ...] | None:

@@ -3,7 +3,6 @@
 import functools
 import math
 from dataclasses import dataclass, replace
-from operator import index
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -16,6 +15,7 @@ from .backends.policy import TextbookPolicy
 from .dtypes import Types
 from .exscan import Exscan
 from .forms import Form, Pending, starting_value
+from .layout import axis_number
 from .operators import Operator
 from .segments import edge_dtype
 
@@ -139,8 +139,8 @@ def make(
         {
             "the function": "scan",
             "op": op.name,
-            "the operator's MPI form": types.acc.kind in op.mpi_kinds and op.mpi,
             "the dtype of x": types.x,
+            "the operator's MPI form": types.acc.kind in op.mpi_kinds and op.mpi,
             "the accumulating dtype": narrow.acc,
             "the dtype of totals": totals,
             "the dtype of the result": types.out,
@@ -173,12 +173,13 @@ def make(
 
 def _axis(axis: int | None, ndim: int) -> int | None:
     """Return the axis that is scanned, counted from the front; None for all, or the only one."""
+    axis = axis_number(axis)
     if axis is None:
         return None
     whole = max(ndim, 1)  # a scalar is an array of one element, as in numpy.cumsum
-    if not -whole <= index(axis) < whole:
+    if not -whole <= axis < whole:
         raise np.exceptions.AxisError(axis, whole)
-    return None if whole == 1 else index(axis) % whole
+    return None if whole == 1 else axis % whole
 
 
 def _seen(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import DTypeLike
 
-from . import arrays, dtypes, exchange, operators
+from . import arrays, dtypes, exchange, layout, operators
 from .agree import agreed
 from .exchange import Comm
 from .local import Strategy
-from .scan import scan
+from .scan import checked_out, scan
 from .signals import collective
 
 if TYPE_CHECKING:
@@ -181,21 +181,25 @@ def cumulative_sum(
     *,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
+    out: Any = None,
     include_initial: bool = False,
     comm: Comm | None = None,
 ) -> Any:
-    """Cumulative sum over all ranks, with the signature of the Array API standard.
+    """Cumulative sum over all ranks, with the signature of ``numpy.cumulative_sum``.
 
     x [n] or, with ``axis``, [n, ...], of bool, integers, floats or complex numbers. With
     ``include_initial`` the whole begins with 0, and has one element more along the axis: along axis
-    0 rank 0's part has it; along any other axis, every rank's. Raises as ``scan`` does; ValueError
-    for several axes without ``axis``.
+    0 rank 0's part has it; along any other axis, every rank's. ``out`` has it, too.
+    The Array API has the same signature, without ``out``. Raises as ``scan`` does; ValueError for
+    several axes without ``axis``.
 
     >>> import distscan
     >>> distscan.cumulative_sum([1, 2, 3], include_initial=True)
     array([0, 1, 3, 6])
     """
-    return _cumulative(x, "sum", 0, axis, dtype, include_initial=include_initial, comm=comm)
+    return _cumulative(
+        x, "sum", 0, axis=axis, dtype=dtype, out=out, include_initial=include_initial, comm=comm
+    )
 
 
 @collective
@@ -205,28 +209,33 @@ def cumulative_prod(
     *,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
+    out: Any = None,
     include_initial: bool = False,
     comm: Comm | None = None,
 ) -> Any:
-    """Cumulative product over all ranks, with the signature of the Array API standard.
+    """Cumulative product over all ranks, with the signature of ``numpy.cumulative_prod``.
 
     x [n] or, with ``axis``, [n, ...], of bool, integers, floats or complex numbers. With
     ``include_initial`` the whole begins with 1, and has one element more along the axis: along axis
-    0 rank 0's part has it; along any other axis, every rank's. Raises as ``scan`` does; ValueError
-    for several axes without ``axis``.
+    0 rank 0's part has it; along any other axis, every rank's. ``out`` has it, too.
+    The Array API has the same signature, without ``out``. Raises as ``scan`` does; ValueError for
+    several axes without ``axis``.
 
     >>> import distscan
     >>> distscan.cumulative_prod([1, 2, 3], include_initial=True)
     array([1, 1, 2, 6])
     """
-    return _cumulative(x, "prod", 1, axis, dtype, include_initial=include_initial, comm=comm)
+    return _cumulative(
+        x, "prod", 1, axis=axis, dtype=dtype, out=out, include_initial=include_initial, comm=comm
+    )
 
 
 def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: Any) -> Any:
     """Scan a copy of ``x`` in which a number stands instead of every NaN."""
     with agreed(exchange.communicator(options.get("comm")), f"nancum{op}"):
         array = arrays.borrow(x)
-        if array.dtype.kind not in "fc" and not dtypes.is_bfloat16(array.dtype):
+        real = array.dtype.kind in "fc" or dtypes.is_bfloat16(array.dtype)
+        if array.size == 0 or not real:
             array = x
         else:
             xp = arrays.namespace(array)
@@ -241,9 +250,10 @@ def _cumulative(
     x: Any,
     op: str,
     first: int,
+    *,
     axis: int | None,
     dtype: DTypeLike | None,
-    *,
+    out: Any,
     include_initial: bool,
     comm: Comm | None,
 ) -> Any:
@@ -253,19 +263,26 @@ def _cumulative(
         array = arrays.borrow(x)
         if axis is None and array.ndim > 1:
             raise ValueError(f"x has shape {array.shape}; axis= is needed")
-        along = normalize_axis_index(0 if axis is None else axis, max(array.ndim, 1))
+        along = normalize_axis_index(layout.axis_number(axis) or 0, max(array.ndim, 1))
         same["include_initial"] = bool(include_initial)
         whole = None
         if include_initial and (along > 0 or comm.rank == 0):
-            convert = arrays.like(x)
-            types = dtypes.resolve(operators.resolve(op), array.dtype, dtype)
+            convert = arrays.like(x if out is None else out)
             shape = list(array.shape or (1,))
             shape[along] += 1
-            with arrays.on_device(array):
-                whole = arrays.namespace(array).empty(shape, types.out)
-                moved = whole.swapaxes(0, along)  # a view
-                moved[:1] = first
+            if out is None:
+                types = dtypes.resolve(operators.resolve(op), array.dtype, dtype)
+                with arrays.on_device(array):
+                    whole = arrays.namespace(array).empty(shape, types.out)
+            else:
+                whole = checked_out(out, array)
+                if whole.shape != tuple(shape):
+                    raise ValueError(f"out has shape {whole.shape}; the result has {tuple(shape)}")
+            moved = whole.swapaxes(0, along)  # a view
     if whole is None:
-        return scan(x, op, axis=axis, dtype=dtype, comm=comm)
-    scan(array, op, axis=along, dtype=dtype, out=moved[1:].swapaxes(0, along), comm=comm)
-    return convert(whole)
+        return scan(x, op, axis=axis, dtype=dtype, out=out, comm=comm)
+    scan(x, op, axis=along, dtype=dtype, out=moved[1:].swapaxes(0, along), comm=comm)
+    with arrays.on_device(whole):
+        moved[:1] = first  # behind the scan: out may be in the memory of x
+        result = convert(whole)
+    return result if out is None else out

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -120,12 +120,10 @@ class Operator:
         try:
             result = self.numpy(earlier, later)
         except (ValueError, TypeError) as error:
-            if "read-only" not in str(error):
+            named = _named(self.name, error)
+            if named is None:
                 raise
-            raise ValueError(
-                f"operator {self.name!r} writes into an operand ({error}); "
-                "it must leave both alone and return a new array"
-            ) from error
+            raise named from error
         if np.shape(result) != later.shape:
             raise ValueError(
                 f"operator {self.name!r} made shape {np.shape(result)} of two of {later.shape}"
@@ -143,6 +141,22 @@ class Operator:
     def is_ufunc(self) -> bool:
         """Whether NumPy can reduce and accumulate in numbers; frompyfunc's make objects."""
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
+
+
+def _named(name: str, error: TypeError | ValueError) -> Exception | None:
+    """Say what an operator's function does wrong, where NumPy's words show that; else None."""
+    if "read-only" in str(error):
+        return ValueError(
+            f"operator {name!r} writes into an operand ({error}); "
+            "it must leave both alone and return a new array"
+        )
+    if "arrays can be converted to" in str(error) or "truth value of an array" in str(error):
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        return kind(
+            f"operator {name!r}: its numpy= function does not take arrays ({error}); "
+            "numpy.vectorize or numpy.frompyfunc makes one that does"
+        )
+    return None
 
 
 def _kind(result: Any) -> np.dtype[Any]:
@@ -220,21 +234,68 @@ LOGICAL = [BUILTIN[name] for name in ("logical_and", "logical_or", "logical_xor"
 _BY_UFUNC = {operator.numpy: operator for operator in BUILTIN.values()}
 
 
+# What the scan of a whole in parts cannot combine, though NumPy accumulates it in a loop.
+_NOT_ASSOCIATIVE = {
+    np.subtract,
+    np.divide,
+    np.floor_divide,
+    np.remainder,
+    np.fmod,
+    np.power,
+    np.float_power,
+    np.left_shift,
+    np.right_shift,
+    np.ldexp,
+    np.arctan2,
+    np.heaviside,
+    np.nextafter,
+}
+_COMPARISONS = {
+    np.equal,
+    np.not_equal,
+    np.less,
+    np.less_equal,
+    np.greater,
+    np.greater_equal,
+}
+
+
+@lru_cache(maxsize=64)  # one operator for each ufunc, so that plans are found again
+def _of_ufunc(ufunc: np.ufunc) -> Operator:
+    """Return the operator of a ufunc that is not built in; raise ValueError for what is none."""
+    name = ufunc.__name__
+    if ufunc.nin != 2:
+        operands = "1 operand" if ufunc.nin == 1 else f"{ufunc.nin} operands"
+        raise ValueError(f"ufunc {name!r} takes {operands}; a scan combines two")
+    if ufunc.nout != 1:
+        raise ValueError(f"ufunc {name!r} has {ufunc.nout} results; a scan combines two into one")
+    if ufunc.signature is not None:
+        raise ValueError(f"ufunc {name!r} takes {ufunc.signature}; a scan combines elements")
+    if ufunc in _COMPARISONS:
+        raise ValueError(f"ufunc {name!r} compares: a scan cannot combine its results further")
+    if ufunc in _NOT_ASSOCIATIVE:
+        raise ValueError(
+            f"ufunc {name!r} is not associative: a scan in parts would differ from NumPy's loop"
+        )
+    return Operator(name, ufunc)
+
+
 def resolve(op: "str | np.ufunc | Operator") -> Operator:
     """Return the operator that a name, a NumPy ufunc or an ``Operator`` stands for.
+
+    A ufunc that is not built in is as ``Operator`` makes one of it, without a CUDA form.
 
     >>> resolve("sum") is resolve(np.add)
     True
     """
     if isinstance(op, Operator):
         return op
-    name = op.__name__ if isinstance(op, np.ufunc) else op
-    if isinstance(op, np.ufunc) and op in _BY_UFUNC:
-        return _BY_UFUNC[op]
-    if not isinstance(name, str):
+    if isinstance(op, np.ufunc):
+        return _BY_UFUNC.get(op) or _of_ufunc(op)
+    if not isinstance(op, str):
         raise TypeError(
-            f"op must be a name, a ufunc, an MPI op or an Operator, not {type(op).__name__}"
+            f"op must be a name, a NumPy ufunc, an MPI op or an Operator, not {type(op).__name__}"
         )
-    if name in BUILTIN:
-        return BUILTIN[name]
-    raise ValueError(f"unknown operator {name!r}; choose from {', '.join(BUILTIN)}")
+    if op in BUILTIN:
+        return BUILTIN[op]
+    raise ValueError(f"unknown operator {op!r}; choose from {', '.join(BUILTIN)}")

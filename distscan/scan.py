@@ -1,12 +1,11 @@
 """The scan of data spread over ranks: the whole algorithm on one screen."""
 
-from operator import index
 from time import perf_counter
 from typing import Any
 
 from numpy.typing import DTypeLike
 
-from . import arrays, dtypes, exchange, kept, layout, operators
+from . import arrays, dtypes, exchange, kept, layout, operators, untyped
 from .agree import Agreement, agreed
 from .exchange import Comm
 from .local import LocalPlan, Op, Strategy, initial_bytes
@@ -35,12 +34,13 @@ def scan(
     x
         This rank's shard: a NumPy array, a CuPy array, anything that speaks DLPack, or a
         sequence. The global array is the shards joined along axis 0, in rank order. Shards may
-        differ in length and may be empty. Bool, integer, float and complex types, and bfloat16 of
-        ``ml_dtypes``.
+        differ in length and may be empty; an empty list is float64, as in NumPy. Bool, integer,
+        float and complex types, and bfloat16 of ``ml_dtypes``.
     op
         "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
         "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of that
-        meaning; or an ``Operator``.
+        meaning; on CPUs any other NumPy ufunc that combines two operands and is associative, such
+        as ``numpy.gcd``; or an ``Operator``.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     axis
@@ -67,7 +67,9 @@ def scan(
         Where independent scans begin, of the length of the flattened ``x`` and in the memory it is
         in; None is one scan. A bool array flags the first element of each segment; any other holds
         keys, and a segment begins where neighbours differ, on two ranks too. ``initial`` comes
-        before each segment; in reverse, segments hold the same elements.
+        before each segment; in reverse, segments hold the same elements. The operator may be called
+        with elements of two segments, whose combination is dropped: what overflows a float in one
+        segment, or is NaN, changes no other.
     strategy
         "scan-add": scan, exchange, add. "reduce-scan": reduce, exchange, seeded scan, which moves
         a quarter less memory. "single-pass": one scan, for one rank. "auto" takes the last for
@@ -126,12 +128,12 @@ def scan(
     with Agreement(comm) as arguments:
         array = arrays.borrow(x)
         marks = None if segments is None else _segments(segments, array)
-        target = None if out is None else _target(out, array)
+        target = None if out is None else checked_out(out, array)
         operator = operators.resolve(exchange.op_name(op))
         dtype = None if dtype is None else dtypes.parse(dtype)
         written = None if target is None else target.dtype
         convert = arrays.like(x if out is None else out)
-        axis = None if axis is None else index(axis)
+        axis = layout.axis_number(axis)
         order = None if marks is not None else layout.order(array, target, axis)
         turned = None
         if order is not None:  # other ranks may hold theirs in another order
@@ -167,7 +169,7 @@ def scan(
                 shard = shard.copy()
             if marks is not None and arrays.overlap(marks, result):
                 marks = marks.copy()
-        arguments.same, arguments.some = plan.terms, plan.some
+        arguments.same, arguments.some = untyped.terms(plan.terms, x, segments), plan.some
     with device:
         run(comm, plan, shard, result, arguments, marks=marks)
         put_back()
@@ -224,7 +226,7 @@ def run(
     return {"total": reduced - begin, "exscan": exchanged - reduced}
 
 
-def _target(out: Any, x: Any) -> Any:
+def checked_out(out: Any, x: Any) -> Any:
     """Check ``out`` and return the NumPy or CuPy array over it."""
     if not hasattr(out, "__dlpack__"):
         raise TypeError(f"out must be an array, not {type(out).__name__}")

@@ -41,6 +41,8 @@ def test_an_operator_without_a_cuda_form():
         ([("a", "f8"), ("b b", "f8")], "'b b' of .* cannot be the name of a field"),
         ([("a", "f8"), ("b", "i1"), ("c", "i1"), ("d", "S6")], "x is "),
         ([("a", "g")], "float128 does not exist on a GPU"),
+        ([("a", "f8", 2)], "field 'a' of .* is .*; on a GPU a field is one number"),
+        ([("a", [("b", "f8")])], "field 'a' of .* is .*; on a GPU a field is one number"),
     ],
 )
 def test_structures_that_a_gpu_does_not_take(dtype, message):

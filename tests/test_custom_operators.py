@@ -1,5 +1,7 @@
 """Operators of one's own, over numbers and structures; those that record the order of operands."""
 
+import math
+
 import numpy as np
 import pytest
 from conftest import host
@@ -180,10 +182,14 @@ def test_ufuncs_of_ones_own(comm):
 @pytest.mark.parametrize(
     ("dtype", "op", "message"),
     [
-        ([("a", "f8")], "sum", "x is .*structures"),
-        ([("a", "O")], WORDS, "x is "),
-        ([("a", "f8", 2)], WORDS, "x is "),
-        ([("a", [("b", "f8")])], WORDS, "x is "),
+        ([("a", "f8")], "sum", r"x is \[\('a', '<f8'\)\]; .*structures"),
+        ([("a", "f8", 2)], "sum", "x is .*structures"),
+        ([("a", "f8"), ("b", "O")], WORDS, "x is .*, in which field 'b' is object"),
+        ([("a", "U3", 2)], WORDS, "x is .*, in which field 'a' is "),
+        ([("a", [("b", "f8"), ("c", "M8[s]")])], WORDS, r"in which field 'a.c' is datetime64\[s\]"),
+        ([("a", [("b", "f8")], 2), ("d", [("e", [("f", "S1")], 3)])], WORDS, "field 'd.e.f' is"),
+        ([("a", "f8", 0)], WORDS, "x is .*, in which field 'a' is "),
+        ([], WORDS, r"x is \[\]; a scan takes"),
     ],
 )
 def test_structures_that_are_refused(dtype, op, message, comm):
@@ -222,6 +228,43 @@ def test_functions_are_given_arrays_of_one_shape(reverse, strategy, cut, rng):
         want(np.append(0, run).astype(object))[:-1] for run in np.split(x, np.flatnonzero(heads))
     ]
     np.testing.assert_array_equal(y, np.concatenate(runs)[cut(3000)])
+
+
+FOR_NUMBERS = {
+    "gcd": (math.gcd, TypeError),
+    "hypot": (math.hypot, TypeError),
+    "max": (max, ValueError),
+    "later": (lambda a, b: b if b else a, ValueError),
+}
+
+
+@pytest.mark.parametrize("name", FOR_NUMBERS)
+@pytest.mark.parametrize("who", ["last", "every"])
+def test_functions_of_numbers_are_told_so(name, who, strategy, comm):
+    """On every rank; few elements are combined one by one, and then Python's max may do."""
+    function, kind = FOR_NUMBERS[name]
+    op = distscan.Operator(name, function)
+    x = np.arange(99) if who == "every" or comm.rank == comm.size - 1 else np.arange(0)
+    message = f"operator '{name}': its numpy= function does not take arrays (.*); numpy.vectorize"
+    text = everywhere(comm, kind, message, lambda: distscan.scan(x, op, strategy=strategy))
+    assert who == "every" or comm.size == 1 or text.startswith(f"rank {comm.size - 1}: ")
+
+
+@pytest.mark.parametrize("made", [np.vectorize, lambda f: np.frompyfunc(f, 2, 1)])
+def test_functions_of_numbers_made_for_arrays(made, strategy, cut, rng):
+    x = rng.choice([60, 90, 84, 1 << 40], 2000)
+    op = distscan.Operator("gcd", made(math.gcd))
+    y = distscan.scan(x[cut(2000)], op, strategy=strategy)
+    np.testing.assert_array_equal(y, np.gcd.accumulate(x)[cut(2000)])
+
+
+def test_other_faults_of_functions_are_their_own(comm):
+    def fails(a, b):
+        raise ValueError("a bad day")
+
+    op = distscan.Operator("mine", fails)
+    text = everywhere(comm, ValueError, "a bad day", lambda: distscan.scan(np.arange(3), op))
+    assert "vectorize" not in text
 
 
 def test_operators_that_cannot_be():

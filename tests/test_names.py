@@ -88,6 +88,77 @@ def test_cumulative_along_an_axis(name, axis, xp, cut, comm, rng):
     np.testing.assert_array_equal(host(y), want[mine])
 
 
+@pytest.mark.parametrize("name", CUMULATIVE)
+@pytest.mark.parametrize("initial", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("code", ["l", "f", "b"])
+def test_cumulative_out(name, initial, axis, code, xp, cut, comm, rng):
+    x = rng.choice([-1, 1], 60 if axis is None else (60, 4))
+    mine = cut(60)
+    want = getattr(np, name)(x, axis=axis, out=filled(x.shape, axis, initial, code),
+                             include_initial=initial)  # fmt: skip
+    part = slice(mine.start + (initial and comm.rank > 0), mine.stop + initial)
+    want = want[part if axis in (None, 0) else mine]
+    out = xp.asarray(filled(want.shape, axis, False, code))
+    shard = xp.asarray(x[mine])
+    y = getattr(distscan, name)(shard, axis=axis, out=out, include_initial=initial)
+    assert y is out
+    np.testing.assert_array_equal(host(out), want)
+    np.testing.assert_array_equal(host(shard), x[mine])
+
+
+def filled(shape, axis, initial, code):
+    shape = list(shape)
+    shape[axis or 0] += initial
+    return np.full(shape, 77, code)
+
+
+@pytest.mark.parametrize("name", CUMULATIVE)
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_cumulative_out_in_the_memory_of_x(name, place, axis, cut, comm, rng):
+    """x where the result's elements are, or one before: 0 or 1 is written behind the last read."""
+    x = rng.choice([-1, 1], (50, 3))
+    mine = cut(50)
+    want = getattr(np, name)(x, axis=axis, include_initial=True)
+    rows = slice(mine.start + (comm.rank > 0), mine.stop + 1) if axis == 0 else mine
+    out = np.zeros_like(want[rows])
+    longer = axis == 1 or comm.rank == 0
+    begin = place if longer else 0
+    view = np.moveaxis(np.moveaxis(out, axis, 0)[begin : begin + x[mine].shape[axis]], 0, axis)
+    view[...] = x[mine]
+    getattr(distscan, name)(view, axis=axis, include_initial=True, out=out)
+    np.testing.assert_array_equal(out, want[rows])
+
+
+def test_cumulative_out_of_other_kinds(cut, comm, rng):
+    x = rng.integers(0, 9, 80)
+    mine = cut(80)
+    want = np.cumulative_sum(x, include_initial=True)
+    want = want[mine.start + (comm.rank > 0) : mine.stop + 1]
+    out = Foreign(np.zeros(want.size))
+    assert distscan.cumulative_sum(x[mine], out=out, include_initial=True) is out
+    np.testing.assert_array_equal(out.array, want)
+    spread = np.zeros(2 * want.size, "f")[::2]
+    assert distscan.cumulative_sum(Foreign(x[mine]), out=spread, include_initial=True) is spread
+    np.testing.assert_array_equal(spread, want)
+    with pytest.raises(TypeError, match="out must be an array, not list"):
+        distscan.cumulative_sum(x[mine], out=[0] * want.size, include_initial=True)
+
+
+@pytest.mark.parametrize("name", CUMULATIVE)
+def test_cumulative_out_that_does_not_fit(name, comm):
+    """On rank 0 one element is missing; or it is read-only."""
+    call, longer = getattr(distscan, name), comm.rank == 0
+    text = everywhere(comm, ValueError, r"out has shape \(3,\); the result has \(4,\)",
+                      lambda: call(np.zeros(3), out=np.zeros(3), include_initial=True))  # fmt: skip
+    assert comm.size == 1 or text.startswith("rank 0: ")
+    out = np.zeros(3 + longer)
+    out.flags.writeable = False
+    everywhere(comm, ValueError, "out is read-only",
+               lambda: call(np.zeros(3), out=out, include_initial=True))  # fmt: skip
+
+
 def test_cumulative_types(cut, rng):
     x = rng.integers(0, 9, 99)
     y = distscan.cumulative_sum(x[cut(99)], dtype="f")
@@ -106,6 +177,10 @@ def test_cumulative_faults(comm):
         options = {"axis": 2, "include_initial": True}
         everywhere(comm, np.exceptions.AxisError, "axis 2 is out of bounds",
                    lambda c=call, o=options: c(np.zeros((2, 2)), **o))  # fmt: skip
+        everywhere(comm, TypeError, "axis must be an integer or None, not a tuple",
+                   lambda c=call: c(np.zeros((2, 2)), axis=(0, 1)))  # fmt: skip
+        everywhere(comm, TypeError, "axis must be an integer or None, not a bool",
+                   lambda c=call: c(np.zeros((2, 2)), axis=True))  # fmt: skip
         if comm.size > 1:
             options = {"include_initial": comm.rank % 2 == 1}
             everywhere(comm, DisagreementError, "disagree on include_initial",
@@ -119,9 +194,10 @@ def test_signatures_are_numpys(name):
 
 
 @pytest.mark.parametrize("name", CUMULATIVE)
-def test_signatures_are_the_standards(name):
+def test_signatures_are_the_standards_and_numpys(name):
     parameters = inspect.signature(getattr(distscan, name)).parameters.values()
-    assert [p.name for p in parameters][:4] == ["x", "axis", "dtype", "include_initial"]
+    assert [p.name for p in parameters][:5] == ["x", "axis", "dtype", "out", "include_initial"]
+    assert [p.name for p in parameters][:5] == list(inspect.signature(getattr(np, name)).parameters)
     kinds = [p.kind.name for p in parameters]
     assert kinds[0] == "POSITIONAL_ONLY"
     assert set(kinds[1:]) == {"KEYWORD_ONLY"}

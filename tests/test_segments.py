@@ -106,6 +106,38 @@ def test_every_kind_of_key(kind, reverse, n, cut, rng):
     )
 
 
+WORDS = ["a", "b", "ab", "abc", "", "a" * 40, "a" * 39 + "b"]
+LETTERS = ["a", "b", "\u00e4", "\U0001f600", "\u00e4\u00e4", "c" * 300, "c" * 299 + "d"]
+
+
+# Keys of text: their width is that of the longest of a rank, and no two ranks' need be the same.
+@two_cuts
+@pytest.mark.parametrize("words", [WORDS, LETTERS, [each.encode() for each in WORDS]],
+                         ids=["text", "letters", "bytes"])  # fmt: skip
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("density", [0.002, 0.2, 1])
+def test_text_keys_of_another_width_on_each_rank(words, reverse, density, cut, rng):
+    n = 600
+    x, runs = rng.integers(-9, 9, n), np.cumsum(rng.random(n) < density)
+    keys = np.array(words)[rng.integers(0, len(words), n + 1)[runs]]
+    mine = cut(n)
+    ours = np.array(keys[mine].tolist(), keys.dtype.kind)  # as wide as the longest here
+    want = reference.scan(np.add, x, reverse=reverse, heads=reference.heads_of(keys))
+    y = distscan.scan(x[mine], segments=ours, reverse=reverse)
+    np.testing.assert_array_equal(y, want[mine])
+    plan = distscan.Plan(None, y.shape, x.dtype, segments=ours.dtype, reverse=reverse,
+                         backend="cpu")  # fmt: skip
+    np.testing.assert_array_equal(plan(x[mine], segments=ours), want[mine])
+
+
+def test_text_keys_at_every_edge(comm):
+    """The same key to both sides, of another width; then another, which begins as the first."""
+    x = np.ones(2, int)
+    ours = np.array(["a" if comm.rank == 0 else "ab", "ab"], f"U{2 + comm.rank}")
+    y = distscan.scan(x, segments=ours)
+    np.testing.assert_array_equal(y, [1, 1] if comm.rank == 0 else 2 * comm.rank + x.cumsum() - 1)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_nan_keys_differ_from_everything(reverse, xp, cut):
     mine = cut(40)
@@ -166,6 +198,35 @@ def test_infinity_stays_in_its_segment(xp, cut):
     np.testing.assert_array_equal(host(y), want[mine])
 
 
+@two_cuts
+@pytest.mark.parametrize("density", [0.002, 0.3])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_overflows_or_is_nan_stays_in_its_segment(density, reverse, xp, cut, rng):
+    """In every association: 1 is lost beside 1e308, and two of that are infinite."""
+    n = 20001
+    x = rng.choice([1, 1e308, np.nan], n, p=[0.9, 0.08, 0.02])
+    flags = rng.random(n) < density
+    mine = cut(n)
+    want = reference.scan(np.add, x, heads=flags, reverse=reverse)
+    assert len(set(np.isfinite(want).tolist())) == 2
+    y = distscan.scan(xp.asarray(x[mine]), segments=xp.asarray(flags[mine]), reverse=reverse)
+    np.testing.assert_array_equal(host(y), want[mine])
+
+
+def test_operators_may_be_called_with_elements_of_two_segments(comm):
+    """As help(scan) says; their combination is dropped."""
+    x, heads = np.arange(4000) // 10, np.arange(4000) % 10 == 0
+    met = []
+
+    def combine(a, b):
+        met.append(np.any(a != b))
+        return b
+
+    y = distscan.scan(x, distscan.Operator("latest", combine), segments=heads)
+    np.testing.assert_array_equal(y, x)
+    assert any(met)
+
+
 def test_segments_in_the_memory_of_the_result(cut, rng):
     flags = rng.random(300) < 0.1
     x = rng.integers(0, 2, 300).astype("b")
@@ -198,7 +259,7 @@ def test_bad_segments(kind, message, given, comm):
 def test_ranks_that_disagree(comm):
     if comm.size == 1:
         pytest.skip("one rank cannot disagree")
-    for ours, theirs in ((bool, int), ("U3", "U4"), (bool, None)):
+    for ours, theirs in ((bool, int), ("U3", "S3"), (bool, None)):
         dtype = theirs if comm.rank else ours
         marks = None if dtype is None else np.zeros(3, dtype)
         everywhere(comm, DisagreementError, "the dtype of segments",

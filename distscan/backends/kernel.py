@@ -75,9 +75,11 @@ def structure(dtype: np.dtype[Any]) -> str:
         raise TypeError(f"{dtype} has {dtype.itemsize} bytes; a GPU takes {_STRUCTURES}")
     if dtype.itemsize != like_c.itemsize or dtype.fields != like_c.fields:
         raise TypeError(f"{dtype} does not lie in memory as in C++; align=True makes one that does")
-    for name in names:
+    for name, field in fields:
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
             raise TypeError(f"{name!r} of {dtype} cannot be the name of a field in C++")
+        if field.names or field.shape:
+            raise TypeError(f"field {name!r} of {dtype} is {field}; on a GPU a field is one number")
     declared = "".join(f"{type_name(field)} {name}; " for name, field in fields)
     return f"struct Structure {{ {declared}}};"
 
