@@ -48,17 +48,18 @@ class Pending:
     This one is of a shard whose total is known; that of a GPU may be still on its way.
     """
 
+    #: Whether the shard has no elements, and so no total.
+    empty = True
+    #: Whether a segment begins in the shard; known when ``total`` has returned.
+    head = False
+    #: Where ``put`` has left the offset of a long row, for ``finish``.
+    offset: Any = None
+
     def __init__(
         self, total: NDArray[Any] | None, *, head: bool = False, edges: "Edges | None" = None
     ) -> None:
         self._total = total  # 0-d or [inner]: of all elements, or of those from the last head on
-        #: Whether the shard has no elements, and so no total.
-        self.empty = total is None
-        #: Whether a segment begins in the shard; known when ``total`` has returned.
-        self.head = head
-        self._edges = edges
-        #: Where ``put`` has left the offset of a long row, for ``finish``.
-        self.offset: Any = None
+        self.empty, self.head, self._edges = total is None, head, edges
 
     @property
     def edges(self) -> "Edges | None":

@@ -1,8 +1,7 @@
 """The plans that ``scan`` used last: a call takes one out, and puts it back when it is done."""
 
-import functools
+import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,20 @@ from .local import LocalPlan, make
 MOST = 16  # plans
 LARGE = 16 << 20  # bytes: of plans that hold more beside their arrays, one at most is kept
 
-_lock = threading.RLock()
-_plans: "OrderedDict[tuple[Any, ...], list[LocalPlan]]" = OrderedDict()  # the last used behind
+
+class _Kind:
+    """The plans of one kind of call that are not in use, and when the last one was put back."""
+
+    __slots__ = ("last", "plans")
+
+    def __init__(self) -> None:
+        self.plans: list[LocalPlan] = []
+        self.last = 0
+
+
+_kinds: dict[tuple[Any, ...], _Kind] = {}
+_turns = itertools.count(1)
+_lock = threading.RLock()  # around what is more than one step of Python's
 
 
 def take(queue: int, *given: Any, **options: Any) -> tuple[LocalPlan, Callable[[], None]]:
@@ -23,41 +34,46 @@ def take(queue: int, *given: Any, **options: Any) -> tuple[LocalPlan, Callable[[
     calls on two streams need not wait for each other's workspace.
     """
     key = queue, *given, *options.values()
-    plan = None
-    with _lock:
-        if key in _plans:
-            plan = _pop(key)
-    if plan is None:
+    kind = _kinds.get(key)
+    try:
+        plan = kind.plans.pop()  # type: ignore[union-attr]
+    except (AttributeError, IndexError):  # no such call yet, or all its plans are in use
         plan = make(*given, **options)
-    return plan, functools.partial(_put_back, key, plan)
+        return plan, lambda: _keep(key, plan)
+
+    def put_back() -> None:
+        if plan.nbytes > LARGE:
+            return _keep(key, plan)
+        kind.last = next(_turns)  # type: ignore[union-attr]
+        kind.plans.append(plan)  # type: ignore[union-attr]
+
+    return plan, put_back
 
 
 def plans() -> list[LocalPlan]:
     """Return what is kept, the last used behind."""
     with _lock:
-        return [plan for alike in _plans.values() for plan in alike]
+        kinds = sorted(_kinds.values(), key=lambda kind: kind.last)
+        return [plan for kind in kinds for plan in kind.plans]
 
 
 def clear() -> None:
     """Forget all."""
     with _lock:
-        _plans.clear()
+        _kinds.clear()
 
 
-def _put_back(key: tuple[Any, ...], plan: LocalPlan) -> None:
+def _keep(key: tuple[Any, ...], plan: LocalPlan) -> None:
+    """Keep a new plan, and drop what that is too much."""
     with _lock:
         if plan.nbytes > LARGE:
-            for other in [key for key, alike in _plans.items() if alike[0].nbytes > LARGE]:
-                del _plans[other]
-        _plans.setdefault(key, []).append(plan)
-        _plans.move_to_end(key)
-        if len(_plans) > MOST or len(_plans[key]) > 1:
-            while len(plans()) > MOST:
-                _pop(next(iter(_plans)))
-
-
-def _pop(key: tuple[Any, ...]) -> LocalPlan:
-    plan = _plans[key].pop()
-    if not _plans[key]:
-        del _plans[key]
-    return plan
+            for kind in _kinds.values():
+                kind.plans[:] = [other for other in kind.plans if other.nbytes <= LARGE]
+        kind = _kinds.setdefault(key, _Kind())
+        kind.last = next(_turns)
+        kind.plans.append(plan)
+        while len(plans()) > MOST:
+            oldest = min((kind.last, key) for key, kind in _kinds.items() if kind.plans)[1]
+            _kinds[oldest].plans.pop(0)
+        for unused in [key for key, kind in _kinds.items() if not kind.plans]:
+            del _kinds[unused]

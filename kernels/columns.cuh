@@ -225,11 +225,12 @@ struct ColumnsScan {
         };
         T seed = gathered.up_to(ring.base[slot], tile.earliest(spot.height), tile.index, column,
                                 exists(tile, column), ready, ring.known[tile.strip % BAND][block]);
+        if (lane_index() >= Gathered::ACROSS) continue;  // whose seed is not whole
         if (start.some() && exists(tile, column)) {
           const T first = start.at(tile.strip * spot.columns + column);
           seed = tile.position > 0 ? Op::combine(first, seed) : first;
         }
-        if (lane_index() < Gathered::ACROSS) ring.seed[slot][column] = seed;
+        ring.seed[slot][column] = seed;
       }
       ring.seeded[slot].arrive_by_warp();
       ring.passed[slot].arrive_by_warp();

@@ -92,23 +92,54 @@ __device__ T bare(Flagged<T> x) {
   return x.value;
 }
 
-// The bits of ITEMS flags, a byte each, which is true unless it is 0. [1 0 0 2] -> 0b1001
+// ---- Flags: a byte each, which is true unless it is 0 ------------------------------------------
+
+// The bits that are set in any of the flags; those in ODD, of bytes other than 0 and 1.
+constexpr unsigned ODD = 0xfefefefeu;
+
+template <int ITEMS>
+__device__ unsigned any(const Vector<unsigned char, ITEMS>& flags) {
+  unsigned all = 0;
+  if constexpr (is_packed<unsigned char, ITEMS>) {
+    const auto& words = reinterpret_cast<const Packed<unsigned char, ITEMS>&>(flags);
+#pragma unroll
+    for (int w = 0; w < ITEMS / 4; ++w) all |= words.word[w];
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) all |= flags.item[i];
+  }
+  return all;
+}
+
+// Make 1 of all that are true. [1 0 0 2] -> [1 0 0 1]
+template <int ITEMS>
+__device__ void make_ones(Vector<unsigned char, ITEMS>& flags) {
+  if constexpr (is_packed<unsigned char, ITEMS>) {
+    auto& words = reinterpret_cast<Packed<unsigned char, ITEMS>&>(flags);
+#pragma unroll
+    for (int w = 0; w < ITEMS / 4; ++w) {
+      // What a byte has in its lower bits is carried to its highest one.
+      const unsigned word = words.word[w], carried = (word & 0x7f7f7f7fu) + 0x7f7f7f7fu;
+      words.word[w] = (carried | word) >> 7 & 0x01010101u;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) flags.item[i] = flags.item[i] != 0;
+  }
+}
+
+// The bits of ITEMS flags, each 0 or 1. [1 0 0 1] -> 0b1001
 template <int ITEMS>
 __device__ unsigned bits(const Vector<unsigned char, ITEMS>& flags) {
   unsigned found = 0;
   if constexpr (is_packed<unsigned char, ITEMS>) {
     const auto& words = reinterpret_cast<const Packed<unsigned char, ITEMS>&>(flags);
 #pragma unroll
-    for (int w = 0; w < ITEMS / 4; ++w) {
-      // What a byte has in its lower bits is carried to its highest one; then the four of these are
-      // put side by side, at the top.
-      const unsigned word = words.word[w], carried = (word & 0x7f7f7f7fu) + 0x7f7f7f7fu;
-      found |= (((carried | word) & 0x80808080u) * 0x00204081u >> 28) << 4 * w;
-    }
+    for (int w = 0; w < ITEMS / 4; ++w)  // four bytes' lowest bits side by side, at the top
+      found |= ((words.word[w] & 0x01010101u) * 0x01020408u >> 24) << 4 * w;
   } else {
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i)
-      found |= static_cast<unsigned>(convert<truth>(flags.item[i])) << i;
+    for (int i = 0; i < ITEMS; ++i) found |= (flags.item[i] & 1u) << i;
   }
   return found;
 }
@@ -144,6 +175,7 @@ __device__ Vector<Headed<X>, ITEMS> load_aligned(FlaggedPointer<X> p) {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) flags.item[i] = p.heads[i];
   }
+  if (any(flags) & ODD) make_ones(flags);
   return {load_aligned<ITEMS>(p.x), bits(flags)};
 }
 

@@ -91,7 +91,7 @@ def test_operators_of_ones_own(cp, rng):
 @pytest.mark.parametrize(("op", "dtype"), [("sum", None), ("logical_xor", None), ("sum", "f")])
 def test_textbooks(name, op, dtype, cp, rng):
     x = rng.random(100_003) < 1 / 2
-    plan = distscan.Plan(MPI.COMM_SELF, x.shape, "?", op=op, dtype=dtype, backend="cuda",
+    plan = distscan.Plan(MPI.COMM_SELF, x.shape, "?", op, out_dtype=dtype, backend="cuda",
                          block_scan=name)  # fmt: skip
     same(plan(odd(cp, rng, x)), operators.BUILTIN[op].numpy.accumulate(x, dtype=dtype))
 

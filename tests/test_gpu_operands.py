@@ -138,7 +138,7 @@ def child(group, code, device):
         numbers = np.cumsum(flags) - flags[0]
         kernel((1000,), (256,), (np.int32(size // 4),), shared_mem=size)
         if block_scan is not None:
-            plan = distscan.Plan(MPI.COMM_SELF, x.shape, code, op=op, backend="cuda",
+            plan = distscan.Plan(MPI.COMM_SELF, x.shape, code, op, backend="cuda",
                                  strategy=strategy, block_scan=block_scan)  # fmt: skip
             y = plan(cp.asarray(x))
         else:

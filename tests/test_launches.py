@@ -69,7 +69,6 @@ def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
     monkeypatch.setattr(cuda, "cupy", MagicMock())
     monkeypatch.setattr(cuda, "is_capturing", lambda _: False)
     monkeypatch.setattr(call, "cupy", MagicMock())
-    monkeypatch.setattr(call, "is_capturing", lambda _: False)
     monkeypatch.setattr(cuda, "next_call", itertools.count(5).__next__)
     monkeypatch.setattr(cuda.ReduceScan, "_make", lambda _: work)
     types = dtypes.Types(*[np.dtype("f")] * 3)

@@ -8,32 +8,37 @@ from numpy.typing import NDArray
 
 from .. import segments
 from ..forms import Edges, Form, Pending
-from .workspace import Workspace, epoch, is_capturing, keep_captured
+from .workspace import Workspace, epoch, keep_captured
 
 
 class Call(Pending):
     """What ``finish`` needs of ``begin``; its work is queued between ``enter`` and ``leave``."""
 
-    def __init__(self, work: Workspace, number: int, x: Any, out: Any, marks: Any = None) -> None:
-        super().__init__(None)
-        self.work, self.epoch, self.x, self.out, self.marks = work, epoch(number), x, out, marks
-        self.heads: Any = None
-        self.ahead = False  # whether the scan waits for the offset already
-        self.stream = work.enter()
+    heads: Any = None  # where segments begin
+    ahead = False  # whether the scan waits for the offset already
+
+    def __init__(
+        self, work: Workspace, number: int, stream: Any, x: Any, out: Any, marks: Any
+    ) -> None:
+        """Order ``stream``, the current one, behind the workspace's last use."""
+        self.work, self.epoch, self.stream = work, epoch(number), stream
+        self.x, self.out, self.marks = x, out, marks
+        work.enter(stream)
 
     def begun(self) -> None:
         """Note that ``begin`` has queued its work."""
         self.work.leave(self.stream)
 
-    def resume(self) -> None:
+    def resume(self) -> Any:
         """Order the current stream, which may be another by now, behind what was begun."""
-        self.work.enter()
-
-    def ended(self) -> None:
-        """Note that ``finish`` has queued its work, on the current stream."""
         stream = cupy.cuda.get_current_stream()
+        self.work.enter(stream)
+        return stream
+
+    def ended(self, stream: Any) -> None:
+        """Note that ``finish`` has queued its work, on the current stream."""
         self.work.leave(stream)
-        if is_capturing(stream):
+        if self.work.is_of_a_graph:
             keep_captured(self)
         elif stream is not self.stream:
             self.work.keep(self.x, self.heads)
@@ -42,14 +47,16 @@ class Call(Pending):
 class CallWithTotal(Call):
     """A call that finds a total, or a row of totals, of type ``dtype`` for the exchange."""
 
+    empty = False
+    read = False  # whether somebody has waited for the total
+
     def __init__(self, dtype: np.dtype[Any], form: Form, *given: Any) -> None:
         super().__init__(*given)
-        self._dtype, self._form, self._read = dtype, form, False
-        self.empty = False
+        self._dtype, self._form = dtype, form
 
     def total(self, piece: slice | None = None) -> NDArray[Any]:
         """Wait for the total, or for a piece of a long row of totals, and return it."""
-        self._read = True
+        self.read = True
         if self._form.inner > 1:
             totals: NDArray[Any] = self.work.total.take(piece)
             return totals
@@ -61,7 +68,7 @@ class CallWithTotal(Call):
 
     def put(self, piece: slice, offset: NDArray[Any]) -> None:
         """Queue a piece of a row of offsets to the GPU, where that of the totals was."""
-        stream = self.work.enter()
+        stream = self.resume()
         self.work.total.put(piece, offset)
         self.work.leave(stream)
         self.offset = self.work.total
@@ -75,5 +82,5 @@ class CallWithTotal(Call):
 
     def have_read(self) -> None:
         """Wait for a total that nobody has read: what earlier calls queued has ended then."""
-        if not self._read and self._form.inner == 1:
+        if not self.read and self._form.inner == 1:
             self.total()

@@ -105,19 +105,19 @@ class _Steps:
         """Allocate a result [outer * n * inner]."""
         return cupy.empty(self.form.outer * self.n * self.form.inner, self.types.out)
 
-    def _entered(self, x: Any, out: Any) -> tuple[Workspace, int, Any]:
-        """Check memory; return the call's workspace and number, and ``x`` as kernels read it."""
+    def _entered(self, x: Any, out: Any, marks: Any = None) -> tuple[Any, ...]:
+        """Check memory; return what a call is made of: ``x`` as kernels read it."""
         check_process()
         for name, array in (("x", x), ("out", out)):
             if array.data.ptr % array.dtype.alignment:
                 raise ValueError(f"{name} begins at an address that its type cannot have")
-        work, number = self._work, next_call()
-        assert work is not None
-        if is_capturing(cupy.cuda.get_current_stream()):
+        work, number, stream = self._work, next_call(), cupy.cuda.get_current_stream()
+        if is_capturing(stream):
             work = self._for_a_graph()
-        elif not work.has_room_for(number):
+        elif work is not None and not work.has_room_for(number):
             work = self._work = self._make()
-        return work, number, x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
+        x = x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
+        return work, number, stream, x, out, marks
 
     def _for_a_graph(self) -> Workspace:
         """Make a workspace that one graph has alone, and zeroes itself at every replay."""
@@ -153,8 +153,7 @@ class SinglePass(_Steps):
         """Begin the scan of ``x`` into ``out``: nobody waits for its total."""
         if self._work is None:
             return Pending(None)
-        work, number, x = self._entered(x, out)
-        call = Call(work, number, x, out, marks)
+        call = Call(*self._entered(x, out, marks))
         self._heads(call)
         if not overlap:  # it may go on on another stream
             call.begun()
@@ -164,10 +163,10 @@ class SinglePass(_Steps):
         """Scan, behind ``offset``."""
         if self._work is None:
             return
-        call.resume()
-        call.work.scan.prepare(call.x, call.out, call.heads)
-        call.work.scan.launch(call.epoch, self._behind(offset))
-        call.ended()
+        stream, scan = call.resume(), call.work.scan
+        scan.prepare(call.x, call.out, call.heads)
+        scan.launch(call.epoch, self._behind(offset))
+        call.ended(stream)
 
 
 class ScanAdd(_Steps):
@@ -188,10 +187,10 @@ class ScanAdd(_Steps):
         """Scan ``x`` [n] on its own, and so find its total."""
         if self._work is None:
             return Pending(None)
-        work, number, x = self._entered(x, out)
-        call = CallWithTotal(self.types.acc, self.form, work, number, x, out)
+        call = CallWithTotal(self.types.acc, self.form, *self._entered(x, out))
+        work = call.work
         local = out if work.wide is None else work.wide
-        work.scan.prepare(x, local, total=work.total.pointer)
+        work.scan.prepare(call.x, local, total=work.total.pointer)
         work.scan.launch(call.epoch, None)
         call.begun()
         return call
@@ -201,11 +200,11 @@ class ScanAdd(_Steps):
         if self._work is None:
             return
         call.have_read()
-        call.resume()
+        stream = call.resume()
         wide, offset = call.work.wide, self._behind(offset)
         if offset is not None or wide is not None:
             call.work.add(call.out if wide is None else wide, call.out, offset)
-        call.ended()
+        call.ended(stream)
 
 
 class ReduceScan(_Steps):
@@ -237,11 +236,11 @@ class ReduceScan(_Steps):
         """
         if self._work is None:
             return Pending(None)
-        work, number, x = self._entered(x, out)
-        call = CallWithTotal(self.types.acc, self.form, work, number, x, out, marks)
+        call = CallWithTotal(self.types.acc, self.form, *self._entered(x, out, marks))
         self._heads(call)
-        work.reduce(x, work.total.pointer, call.epoch, call.heads)
-        work.scan.prepare(x, out, call.heads)  # while the GPU reduces
+        work = call.work
+        work.reduce(call.x, work.total.pointer, call.epoch, call.heads)
+        work.scan.prepare(call.x, out, call.heads)  # while the GPU reduces
         if self.form.inner > 1:
             work.total.bring()
         elif overlap and work.scan.waits and self._too_late < _TOO_LATE:
@@ -256,8 +255,7 @@ class ReduceScan(_Steps):
             return
         scan, total = call.work.scan, call.work.total
         call.have_read()  # the scan of the call before, which has its mail, has ended then
-        call.resume()
-        offset = self._behind(offset)
+        stream, offset = call.resume(), self._behind(offset)
         if isinstance(offset, np.ndarray) and offset.ndim > 0:
             total.put(slice(None), offset)
             offset = total
@@ -266,7 +264,7 @@ class ReduceScan(_Steps):
             self._too_late = 0 if in_time else self._too_late + 1
         if not in_time:
             scan.launch(call.epoch + call.ahead, offset)
-            call.ended()
+            call.ended(stream)
 
 
 def _make_scan(

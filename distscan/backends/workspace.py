@@ -60,15 +60,18 @@ class Workspace:
         """Whether no word of an earlier call may carry an epoch of call number ``number``."""
         return self._round == _round(number)
 
-    def enter(self) -> Any:
-        """Order the current stream behind the last use, whichever stream that was on; return it."""
-        stream = cupy.cuda.get_current_stream()
+    @property
+    def is_of_a_graph(self) -> bool:
+        """Whether a CUDA graph has it alone."""
+        return self._ended is None
+
+    def enter(self, stream: Any) -> None:
+        """Order the current ``stream`` behind the last use, whichever stream that was on."""
         # One stream keeps its own order. That of a thread may be another's under the same pointer;
         # the pointer of a stream that is gone may come again, but not while its object is held.
         if self._ended is not None and (stream is not self._stream or stream.ptr == _PER_THREAD):
             runtime.streamWaitEvent(stream.ptr, self._ended.ptr)
             self._stream = stream
-        return stream
 
     def leave(self, stream: Any) -> None:
         """Note that all launches of a use are queued."""
