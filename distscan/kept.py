@@ -43,9 +43,10 @@ def take(queue: int, *given: Any, **options: Any) -> tuple[LocalPlan, Callable[[
 
     def put_back() -> None:
         if plan.nbytes > LARGE:
-            return _keep(key, plan)
-        kind.last = next(_turns)  # type: ignore[union-attr]
-        kind.plans.append(plan)  # type: ignore[union-attr]
+            _keep(key, plan)
+        else:
+            kind.last = next(_turns)  # type: ignore[union-attr]
+            kind.plans.append(plan)  # type: ignore[union-attr]
 
     return plan, put_back
 

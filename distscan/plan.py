@@ -192,7 +192,9 @@ class Plan:
             Between ``start`` and ``wait``, and after ``close``.
         """
         with self._lock:
-            self._take_turn()
+            if self._busy or self._closed:
+                self._refuse()
+            self._busy = True
             try:
                 if self._begun is not None:
                     raise RuntimeError("this plan was started: wait() comes before its next use")
@@ -211,7 +213,9 @@ class Plan:
         call. Leave the arrays alone until ``wait``, which also raises what is wrong with them.
         """
         with self._lock:
-            self._take_turn()
+            if self._busy or self._closed:
+                self._refuse()
+            self._busy = True
             try:
                 if self._begun is not None:
                     raise RuntimeError(
@@ -230,7 +234,9 @@ class Plan:
     def wait(self) -> Any:
         """End what ``start`` began: wait for the exchange, scan, return ``out``."""
         with self._lock:
-            self._take_turn()
+            if self._busy or self._closed:
+                self._refuse()
+            self._busy = True
             try:
                 if self._begun is None:
                     raise RuntimeError("this plan was not started: start() comes before wait()")
@@ -271,13 +277,11 @@ class Plan:
 
     # ---- the steps of a call -----------------------------------------------------------------
 
-    def _take_turn(self) -> None:
+    def _refuse(self) -> None:
         """Refuse a use inside another; those of other threads wait for the lock."""
         if self._closed:
             raise RuntimeError("this plan is closed")
-        if self._busy:
-            raise RuntimeError("this plan is in use by this thread, which a signal has interrupted")
-        self._busy = True
+        raise RuntimeError("this plan is in use by this thread, which a signal has interrupted")
 
     def _begin(self, begun: "_Begun", x: Any, out: Any, segments: Any, *, overlap: bool) -> None:
         """Check the arrays, and begin to find the total; what goes wrong is left for ``_end``."""

@@ -94,54 +94,32 @@ __device__ T bare(Flagged<T> x) {
 
 // ---- Flags: a byte each, which is true unless it is 0 ------------------------------------------
 
-// The bits that are set in any of the flags; those in ODD, of bytes other than 0 and 1.
-constexpr unsigned ODD = 0xfefefefeu;
-
-template <int ITEMS>
-__device__ unsigned any(const Vector<unsigned char, ITEMS>& flags) {
-  unsigned all = 0;
-  if constexpr (is_packed<unsigned char, ITEMS>) {
-    const auto& words = reinterpret_cast<const Packed<unsigned char, ITEMS>&>(flags);
-#pragma unroll
-    for (int w = 0; w < ITEMS / 4; ++w) all |= words.word[w];
-  } else {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) all |= flags.item[i];
-  }
-  return all;
+// 0x80 in each byte of a word of flags that is true: what a byte has in its lower bits is carried
+// to its highest one. 0x02000001 -> 0x80000080
+__device__ inline unsigned truths(unsigned word) {
+  const unsigned carried = (word & 0x7f7f7f7fu) + 0x7f7f7f7fu;
+  return (carried | word) & 0x80808080u;
 }
 
-// Make 1 of all that are true. [1 0 0 2] -> [1 0 0 1]
-template <int ITEMS>
-__device__ void make_ones(Vector<unsigned char, ITEMS>& flags) {
-  if constexpr (is_packed<unsigned char, ITEMS>) {
-    auto& words = reinterpret_cast<Packed<unsigned char, ITEMS>&>(flags);
-#pragma unroll
-    for (int w = 0; w < ITEMS / 4; ++w) {
-      // What a byte has in its lower bits is carried to its highest one.
-      const unsigned word = words.word[w], carried = (word & 0x7f7f7f7fu) + 0x7f7f7f7fu;
-      words.word[w] = (carried | word) >> 7 & 0x01010101u;
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) flags.item[i] = flags.item[i] != 0;
-  }
-}
-
-// The bits of ITEMS flags, each 0 or 1. [1 0 0 1] -> 0b1001
+// The bits of ITEMS flags. [1 0 0 2] -> 0b1001
 template <int ITEMS>
 __device__ unsigned bits(const Vector<unsigned char, ITEMS>& flags) {
-  unsigned found = 0;
-  if constexpr (is_packed<unsigned char, ITEMS>) {
-    const auto& words = reinterpret_cast<const Packed<unsigned char, ITEMS>&>(flags);
-#pragma unroll
-    for (int w = 0; w < ITEMS / 4; ++w)  // four bytes' lowest bits side by side, at the top
-      found |= ((words.word[w] & 0x01010101u) * 0x01020408u >> 24) << 4 * w;
+  constexpr int WORDS = (ITEMS + 3) / 4;
+  using Word = typename Choose<ITEMS == 2, unsigned short, unsigned>::type;
+  if constexpr (ITEMS == 1) {
+    return truths(flags.item[0]) >> 7;
   } else {
+    static_assert(ITEMS == 2 || ITEMS % 4 == 0, "flags fill words");
+    const auto* words = reinterpret_cast<const Word*>(&flags);
+    unsigned found[(WORDS + 1) / 2] = {};  // 0x80 times the bits of two words
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) found |= (flags.item[i] & 1u) << i;
+    for (int w = 0; w < WORDS; ++w)  // dot products: they keep another unit of the chip busy
+      found[w / 2] = __dp4a(truths(words[w]), w % 2 ? 0x80402010u : 0x08040201u, found[w / 2]);
+    unsigned all = found[0];
+#pragma unroll
+    for (int w = 1; w < (WORDS + 1) / 2; ++w) all += found[w] << 8 * w;
+    return all >> 7;
   }
-  return found;
 }
 
 template <class X, int ITEMS>
@@ -175,7 +153,6 @@ __device__ Vector<Headed<X>, ITEMS> load_aligned(FlaggedPointer<X> p) {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) flags.item[i] = p.heads[i];
   }
-  if (any(flags) & ODD) make_ones(flags);
   return {load_aligned<ITEMS>(p.x), bits(flags)};
 }
 

@@ -29,14 +29,7 @@ struct FlaggedItems {
     template <class Cut>
     __device__ Rows<Headed<X>, Cut> load(int warp) const {
       const auto item_rows = items.template load<Cut>(warp);
-      auto flag_rows = flags.template load<Cut>(warp);
-      unsigned all = 0;
-#pragma unroll
-      for (int r = 0; r < Cut::ROWS; ++r) all |= any(flag_rows.row[r]);
-      if (all & ODD) {  // one look at all: to make ones of every flag takes int8 max 8 % longer
-#pragma unroll
-        for (int r = 0; r < Cut::ROWS; ++r) make_ones(flag_rows.row[r]);
-      }
+      const auto flag_rows = flags.template load<Cut>(warp);
       Rows<Headed<X>, Cut> rows;
 #pragma unroll
       for (int r = 0; r < Cut::ROWS; ++r) rows.row[r] = {item_rows.row[r], bits(flag_rows.row[r])};

@@ -113,12 +113,14 @@ class Gpu:
             "urgent": stream(non_blocking=True, priority=-1),
             "blocking": stream(),
         }
+        self._neighbour = None
         self._differ = cupy.RawKernel(KERNELS, "differ")
         self._wrong = cupy.zeros((2, SLOTS), np.uint32)
         self._slots = [[row[i : i + 1] for i in range(SLOTS)] for row in self._wrong]
         self.compare(self._wrong, self._wrong, 0)  # compiles
         self.settle()
-        self._neighbour = _start_neighbour(self.gpu) if neighbour else None
+        if neighbour:
+            self._neighbour = _start_neighbour(self.gpu)
 
     def here(self) -> Any:
         return self._cupy.cuda.Device(self.gpu)

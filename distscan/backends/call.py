@@ -17,12 +17,13 @@ class Call(Pending):
     heads: Any = None  # where segments begin
     ahead = False  # whether the scan waits for the offset already
 
-    def __init__(
-        self, work: Workspace, number: int, stream: Any, x: Any, out: Any, marks: Any
-    ) -> None:
-        """Order ``stream``, the current one, behind the workspace's last use."""
+    def __init__(self, work: Workspace, number: int, stream: Any, *arrays: Any) -> None:
+        """Order ``stream``, the current one, behind the workspace's last use.
+
+        ``arrays`` are x, out, and the flags or keys of segments, if any.
+        """
         self.work, self.epoch, self.stream = work, epoch(number), stream
-        self.x, self.out, self.marks = x, out, marks
+        self.x, self.out, self.marks = arrays
         work.enter(stream)
 
     def begun(self) -> None:

@@ -16,7 +16,7 @@ from .call import Call, CallWithTotal
 from .kernel import HostTotal, check_device, type_name
 from .policy import TextbookPolicy
 from .row import Row
-from .workspace import Workspace, check_process, is_capturing, next_call, sweep
+from .workspace import ROUND, Workspace, check_process, is_capturing, next_call, sweep
 
 _TOO_LATE = 3  # offsets in a row that came too late for a kernel that waits
 
@@ -114,7 +114,7 @@ class _Steps:
         work, number, stream = self._work, next_call(), cupy.cuda.get_current_stream()
         if is_capturing(stream):
             work = self._for_a_graph()
-        elif work is not None and not work.has_room_for(number):
+        elif work is not None and work.round != number >> ROUND:
             work = self._work = self._make()
         x = x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
         return work, number, stream, x, out, marks

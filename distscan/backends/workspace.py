@@ -36,7 +36,8 @@ class Workspace:
         vars(self).update(parts)
         self._memory = [part for part in parts.values() if part is not None]
         self._stream = cupy.cuda.get_current_stream()
-        self._round = _round(next(_CALLS))
+        #: Of the calls whose epochs its words may carry; those of another round are used again.
+        self.round = next(_CALLS) >> ROUND
         #: The event behind the last use; None in a graph, which orders its own.
         self._ended: Any = None
         if not is_capturing(self._stream):
@@ -55,10 +56,6 @@ class Workspace:
             self.heads = cupy.empty(n, np.bool_)
             self._memory.append(self.heads)
         return self.heads
-
-    def has_room_for(self, number: int) -> bool:
-        """Whether no word of an earlier call may carry an epoch of call number ``number``."""
-        return self._round == _round(number)
 
     @property
     def is_of_a_graph(self) -> bool:
@@ -87,7 +84,7 @@ class Workspace:
 # ---- numbers --------------------------------------------------------------------------------
 
 _CALLS = itertools.count(1)  # of the process: no two calls, of whichever plans, have one number
-_EPOCHS = 4  # for each call: of up to three launches
+ROUND = 30  # bits of a number that make epochs, of which there are four to a call
 
 
 def next_call() -> int:
@@ -101,12 +98,7 @@ def epoch(number: int) -> int:
     >>> epoch(1), epoch(2), epoch((1 << 30) + 1)
     (5, 9, 5)
     """
-    return (number * _EPOCHS & 0xFFFFFFFF) + 1
-
-
-def _round(number: int) -> int:
-    """Count how often epochs have begun again."""
-    return number * _EPOCHS >> 32
+    return (number << 2 & 0xFFFFFFFF) + 1
 
 
 # ---- release ----------------------------------------------------------------------------------
