@@ -162,18 +162,19 @@ class Gpu:
     def host(self, array: Any) -> Any:
         return array.get()
 
-    def capture(self, stream: str, call: Any) -> Any:
-        """Return the CUDA graph of a call on a stream, or None where the call refuses."""
-        on, fault = self._streams[stream], None
-        on.begin_capture()
-        try:
-            call()
-        except Exception as error:
-            fault = error
-        try:
-            graph = on.end_capture()
-        except Exception as error:
-            fault = fault or error
+    def capture(self, call: Any) -> Any:
+        """Return the CUDA graph of a call, or None where the call refuses."""
+        on, fault = self._cupy.cuda.Stream(non_blocking=True), None  # of no other thread
+        with on:
+            on.begin_capture()
+            try:
+                call()
+            except Exception as error:
+                fault = error
+            try:
+                graph = on.end_capture()
+            except Exception as error:
+                fault = fault or error
         if fault is None:
             return graph
         if "captur" not in str(fault).lower():

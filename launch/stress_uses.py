@@ -180,7 +180,7 @@ class Scans:
         with device.on(here):
             plan(x, out, marks)  # what is loaded and allocated at first cannot be captured
             self.check(use, out, first.want, last=False)
-            graph = device.capture(here, partial(plan, x, out, marks))
+            graph = device.capture(partial(plan, x, out, marks))
         if graph is None:
             self.refused[use.kind] += 1
             return

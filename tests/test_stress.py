@@ -25,7 +25,7 @@ class Replaying(stress_device.Cpu):
 
     captures = ("host",)
 
-    def capture(self, stream, call):
+    def capture(self, call):
         call()
         return SimpleNamespace(launch=call)
 
