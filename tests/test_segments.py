@@ -1,5 +1,7 @@
 """Segments: from flags and from keys, inside shards, across them, over many of them."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import reference
@@ -10,7 +12,7 @@ from test_forms import FORMS, IDS
 from test_order import COMPOSE, maps
 
 import distscan
-from distscan.errors import DisagreementError
+from distscan.errors import DisagreementError, RankError
 from distscan.operators import BUILTIN
 
 forms = pytest.mark.parametrize("form", FORMS, ids=IDS)
@@ -278,22 +280,26 @@ PLAN_FAULTS = {
 @pytest.mark.parametrize("case", PLAN_FAULTS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_fault_of_one_rank_is_its_own(case, reverse, comm, rng):
-    """As if its shard were empty: segments go on across it."""
+    """The ranks behind it, in scan order, hear of it; those before it have their results."""
     kind, message, bad = PLAN_FAULTS[case]
     x, flags = rng.integers(-9, 9, 6 * comm.size), rng.random(6 * comm.size) < 0.3
     guilty = comm.size // 2
     own = slice(6 * comm.rank, 6 * comm.rank + 6)
     plan = distscan.Plan(comm, 6, x.dtype, segments=True, reverse=reverse, backend="cpu")
+    want = reference.scan(np.add, x, reverse=reverse, heads=flags)[own]
     if comm.rank == guilty:
         with pytest.raises(kind, match=message):
             plan(x[own], segments=bad())
+    elif (comm.rank < guilty) == reverse:
+        with pytest.raises(RankError, match="an earlier rank failed"):
+            plan(x[own], segments=flags[own])
     else:
-        rest = np.delete(np.arange(x.size), slice(6 * guilty, 6 * guilty + 6))
-        want = np.zeros_like(x)
-        want[rest] = reference.scan(np.add, x[rest], reverse=reverse, heads=flags[rest])
-        np.testing.assert_array_equal(plan(x[own], segments=flags[own]), want[own])
-    want = reference.scan(np.add, x, reverse=reverse, heads=flags)
-    np.testing.assert_array_equal(plan(x[own], segments=flags[own]), want[own])
+        np.testing.assert_array_equal(plan(x[own], segments=flags[own]), want)
+    comm.Barrier()
+    out = np.zeros_like(want)
+    with suppress(RankError):  # which ranks before it hear now
+        plan(x[own], out, flags[own])
+    np.testing.assert_array_equal(out, want)
 
 
 def test_plans_without_segments_refuse_them(comm):
