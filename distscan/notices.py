@@ -26,17 +26,16 @@ class Notices:
         rank, size = self._aside.rank, self._aside.size
         self.sent += 1
         for other in range(rank + 1, size) if reverse else range(rank):
-            _sent.append(self._aside.isend((self._number, text), other, self._tag))
+            _sent.append(self._aside.isend((self._number, rank, text), other, self._tag))
 
     def receive(self) -> list[str]:
         """Return what has arrived, each with the rank it is of; look, and do not wait."""
         texts: list[str] = []
-        status = None
-        while self._aside.Iprobe(MPI.ANY_SOURCE, self._tag, status := status or MPI.Status()):
-            number, text = self._aside.recv(source=status.source, tag=self._tag)
+        while self._aside.Iprobe(MPI.ANY_SOURCE, self._tag):
+            number, source, text = self._aside.recv(tag=self._tag)
             if number == self._number:  # else of a plan that is gone
-                texts.append(f"rank {status.source}: {text}")
-        self.received += len(texts)
+                texts.append(f"rank {source}: {text}")
+                self.received += 1
         return texts
 
     def missed(self, *, reverse: bool) -> bool:

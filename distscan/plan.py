@@ -293,15 +293,22 @@ class Plan:
 
     def _end(self, begun: "_Begun") -> Any:
         """Exchange and scan, or raise: alone, or with ``agree`` as every rank does."""
-        if not self._agree:
-            return self._finish(begun)
-        with Agreement(self.comm) as work:
+        if self._agree:
+            with Agreement(self.comm) as work:
+                self._finish(begun)
+            work.settle()
+        else:
+            heard = self._notices.receive() if self._notices is not None else None
             self._finish(begun)
-        work.settle()
+            if heard:
+                raise RankError(
+                    f"earlier calls of this plan failed on other ranks ({'; '.join(heard)}): the "
+                    "results behind those lack their shards; this rank's own, of this call too, "
+                    "do not"
+                )
         return begun.out
 
-    def _finish(self, begun: "_Begun") -> Any:
-        heard = self._notices.receive() if self._notices is not None else None
+    def _finish(self, begun: "_Begun") -> None:
         fault, offset = begun.fault, None
         if self._exchanges:
             try:  # in any case: the other ranks count on this one's part
@@ -312,17 +319,12 @@ class Plan:
                 )
             except BaseException as error:
                 fault = fault or error
-        if fault is not None:
-            if self._notices is not None and not isinstance(fault, RankError):
-                self._notices.send(f"{type(fault).__name__}: {fault}", reverse=self._reverse)
-            raise fault
-        self._local.finish(begun.call, offset)
-        if heard:
-            raise RankError(
-                f"earlier calls of this plan failed on other ranks ({'; '.join(heard)}): the "
-                "results behind those lack their shards; this rank's own, of this call too, do not"
-            )
-        return begun.out
+        if fault is None:
+            self._local.finish(begun.call, offset)
+            return
+        if self._notices is not None and not isinstance(fault, RankError):
+            self._notices.send(f"{type(fault).__name__}: {fault}", reverse=self._reverse)
+        raise fault
 
 
 class _Begun:

@@ -163,12 +163,16 @@ def scan(
                 raise ValueError(f"out has shape {target.shape}; the result has {plan.shape}")
             shard, given = arrays.view(array, plan.seen), arrays.view(target, plan.seen)
             result = plan.local.empty() if given is None else given
+            copied = given is None and target is not None
             if shard is None:
                 shard = array.reshape(plan.seen)  # copied only if its layout has no such view
+                copied = True
             if arrays.overlap(shard, result):
-                shard = shard.copy()
+                shard, copied = shard.copy(), True
             if marks is not None and arrays.overlap(marks, result):
-                marks = marks.copy()
+                marks, copied = marks.copy(), True
+            if copied:
+                plan.local.refuse_capture("x, out or segments must be copied")
         arguments.same, arguments.some = untyped.terms(plan.terms, x, segments), plan.some
     with device:
         run(comm, plan, shard, result, arguments, marks=marks)

@@ -152,6 +152,10 @@ class Gpu:
         self.here().synchronize()
         if self._neighbour is not None and self._neighbour.poll() is not None:
             raise RuntimeError(f"the neighbour ended with status {self._neighbour.returncode}")
+        # What streams that are gone have left in the pool is of no other stream's use.
+        pool = self._cupy.get_default_memory_pool()
+        if pool.total_bytes() > MOST // 2:
+            pool.free_all_blocks()
         self._streams["passing"] = self._cupy.cuda.Stream(non_blocking=True)
 
     def wrong(self) -> Any:

@@ -9,6 +9,7 @@ from test_faults import everywhere
 
 import distscan
 from distscan import arrays
+from distscan.agree import Agreement
 from distscan.errors import DistscanError
 from distscan.local import make
 from distscan.scan import run
@@ -292,7 +293,7 @@ def test_structures_in_memory_of_a_gpu(n, strategy, cp, cut, comm, rng):
     plan = make(mine.shape, PRINT, cp.cuda.Device().id, FINGERPRINTS, strategy=strategy,
                 ranks=comm.size)  # fmt: skip
     shard = arrays.structures(memory, PRINT, mine.shape)
-    run(comm, plan, shard, shard, lambda: None)
+    run(comm, plan, shard, shard, Agreement(comm))
     np.testing.assert_array_equal(memory.get().view(PRINT).reshape(-1), printed(x)[cut(n)])
 
 

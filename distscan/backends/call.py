@@ -40,7 +40,7 @@ class Call(Pending):
         """Note that ``finish`` has queued its work, on the current stream."""
         self.work.leave(stream)
         if self.work.is_of_a_graph:
-            keep_captured(self)
+            keep_captured(self.work, self.heads)
         elif stream is not self.stream:
             self.work.keep(self.x, self.heads)
 

@@ -58,6 +58,9 @@ class _Steps:
         """Give the memory back."""
         self._heads = None
 
+    def refuse_capture(self, reason: str) -> None:
+        """Do nothing: CUDA graphs are a GPU's."""
+
     def empty(self) -> NDArray[Any]:
         """Allocate a result [outer * n * inner]."""
         return np.empty(self.form.outer * self.n * self.form.inner, self.types.out)

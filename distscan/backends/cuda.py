@@ -58,7 +58,7 @@ class _Steps:
     ordered on the current stream, and behind all earlier use of these steps on other streams.
     """
 
-    captured = "its host waits for the shard's total"  # why no graph takes it; "": one does
+    captured = "the host waits for the shard's total"  # why no graph takes it; "": one does
 
     def __init__(
         self,
@@ -107,7 +107,6 @@ class _Steps:
 
     def _entered(self, x: Any, out: Any, marks: Any = None) -> tuple[Any, ...]:
         """Check memory; return what a call is made of: ``x`` as kernels read it."""
-        check_process()
         for name, array in (("x", x), ("out", out)):
             if array.data.ptr % array.dtype.alignment:
                 raise ValueError(f"{name} begins at an address that its type cannot have")
@@ -116,13 +115,20 @@ class _Steps:
             work = self._for_a_graph()
         elif work is not None and work.round != number >> ROUND:
             work = self._work = self._make()
-        x = x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
+        if not x.flags.c_contiguous:
+            self.refuse_capture("x, which is not contiguous, must be copied")
+            x = cupy.ascontiguousarray(x)
         return work, number, stream, x, out, marks
+
+    def refuse_capture(self, reason: str) -> None:
+        """Raise where work goes into a CUDA graph, for which there is a reason not to."""
+        if is_capturing(cupy.cuda.get_current_stream()):
+            raise RuntimeError(f"a CUDA graph cannot capture this scan: {reason}")
 
     def _for_a_graph(self) -> Workspace:
         """Make a workspace that one graph has alone, and zeroes itself at every replay."""
         if self.captured:
-            raise RuntimeError(f"a CUDA graph cannot capture this scan: {self.captured}")
+            self.refuse_capture(self.captured)
         with cupy.cuda.using_allocator(
             None
         ):  # no pool: work queued earlier may still use its memory

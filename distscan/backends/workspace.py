@@ -141,11 +141,11 @@ def _is_over(event: Any) -> bool:
 
 def is_capturing(stream: Any) -> bool:
     """Whether work on a stream goes into a CUDA graph instead of to the GPU."""
-    return bool(runtime.streamIsCapturing(stream.ptr))
+    return stream.ptr != 0 and bool(runtime.streamIsCapturing(stream.ptr))  # no graph takes null's
 
 
 def keep_captured(*used: Any) -> None:
-    """Keep what a graph uses until the process ends: nobody says when a graph is gone."""
+    """Keep what a graph uses of ours until the process ends: nobody says when a graph is gone."""
     _captured.append(used)
 
 
