@@ -1,6 +1,7 @@
 """Communicators, nodes, and what small numbers cross ranks; with ``exscan.py`` all that is MPI."""
 
 import functools
+import os
 from array import array
 from typing import Any, NamedTuple, cast
 
@@ -26,7 +27,8 @@ def communicator(comm: Comm | None) -> Comm:
     """Return ``comm``, or ``MPI.COMM_WORLD`` for None; where it has several ranks, defer signals.
 
     Raises ``LaunchError`` where the launcher started several ranks and MPI sees only one: each
-    would scan its shard as if it were the whole.
+    would scan its shard as if it were the whole. Raises RuntimeError in a process that a rank has
+    forked: it would speak in that rank's name.
     """
     if comm is None:
         comm = MPI.COMM_WORLD
@@ -40,8 +42,17 @@ def communicator(comm: Comm | None) -> Comm:
     elif not isinstance(comm, MPI.Intracomm):
         raise TypeError(f"comm must be an mpi4py intracommunicator, not {type(comm).__name__}")
     if comm.size > 1:
+        if _forked:
+            raise RuntimeError(
+                "this process was forked by a rank, and is none itself; pass comm=MPI.COMM_SELF, or "
+                "start processes by multiprocessing's 'spawn' or 'forkserver'"
+            )
         signals.defer()
     return comm
+
+
+_forked: list[bool] = []
+os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 class Node(NamedTuple):

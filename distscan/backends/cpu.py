@@ -130,6 +130,8 @@ class ScanAdd(_Steps):
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """End what ``begin`` began, with ``offset``, the total of all that comes before."""
+        if self.n == 0:
+            return
         carry = self.form.first if offset is None else offset
         if carry is None and self._wide is None:
             return
@@ -179,6 +181,8 @@ class ReduceScan(_Steps):
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` into ``out``, which may be ``x``, behind ``offset``."""
+        if self.n == 0:
+            return
         seen, target = self._seen(call.x), self._seen(call.out)
         carry = self.form.first if offset is None else offset
         form, acc = self.form, self.types.acc

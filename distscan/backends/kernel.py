@@ -151,6 +151,7 @@ class Kernel:
         """
         device = cupy.cuda.Device()
         check_device(device)
+        _have_context()
         self._function = _load(entry, tuple(given.items()), device.compute_capability, device.id)
         self._block = threads, 1, 1, shared
         if shared:
@@ -164,10 +165,21 @@ class Kernel:
 
     def launch(self, blocks: int) -> None:
         """Queue ``blocks`` thread blocks with the present arguments."""
+        _have_context()
         stream = cupy.cuda.get_current_stream().ptr
         driver.launchKernel(
             self._function.ptr, blocks, 1, 1, *self._block, stream, self._pointer, 0
         )
+
+
+_threads = threading.local()
+
+
+def _have_context() -> None:
+    """Make the GPU's context current in this thread, which the driver's own calls do not do."""
+    if not getattr(_threads, "ready", False):
+        cupy.cuda.runtime.memGetInfo()
+        _threads.ready = True
 
 
 @functools.cache

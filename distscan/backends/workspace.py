@@ -141,7 +141,7 @@ def _is_over(event: Any) -> bool:
 
 def is_capturing(stream: Any) -> bool:
     """Whether work on a stream goes into a CUDA graph instead of to the GPU."""
-    return stream.ptr != 0 and bool(runtime.streamIsCapturing(stream.ptr))  # no graph takes null's
+    return bool(runtime.streamIsCapturing(stream.ptr))
 
 
 def keep_captured(*used: Any) -> None:

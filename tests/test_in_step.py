@@ -1,0 +1,169 @@
+"""What ranks learn of each other: numbers of agreements, status of totals, notices of plans."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from test_faults import everywhere
+
+import distscan
+from distscan import agree, exscan, operators
+from distscan.errors import DisagreementError, RankError
+from distscan.forms import Form, Pending
+
+
+@pytest.fixture
+def own(comm):
+    """A communicator of the test's own, which may end out of step."""
+    dup = comm.Dup()
+    yield dup
+    dup.Free()
+
+
+def test_ranks_that_are_out_of_step_say_so_in_every_call(own, comm):
+    if comm.size == 1:
+        pytest.skip("one rank is in step with itself")
+    x = np.arange(3)
+    distscan.scan(x, comm=own)
+    if own.rank == own.size - 1:
+        agree.Agreement(own)  # begins a step, raises alone, and goes on
+    for _ in range(3):
+        everywhere(own, DisagreementError, f"out of step.* rank {own.size - 1}: step",
+                   lambda: distscan.scan(x, comm=own))  # fmt: skip
+    distscan.scan(x, comm=comm)  # others are in step
+
+
+def test_ranks_in_different_functions(own, comm):
+    """The message names each rank, and what it called."""
+    if comm.size == 1:
+        pytest.skip("one rank calls one function")
+    x = np.arange(3)
+
+    def call():
+        if own.rank == 0:
+            distscan.compact(x, x > 1, comm=own)
+        else:
+            distscan.scan(x, comm=own)
+
+    text = everywhere(own, DisagreementError, "disagree on the function", call)
+    assert "rank 0: compact" in text
+    assert ("rank 1: scan" if comm.size == 2 else f"ranks 1-{comm.size - 1}: scan") in text
+
+
+def _left():
+    """Take all of MPI's operators in Python that are left; an MPI process has 32."""
+    taken = []
+    try:
+        while True:
+            taken.append(MPI.Op.Create(lambda a, b, t: None, commute=False))
+    except RuntimeError:
+        return taken
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_no_operators_are_left_on_one_rank(started, comm):
+    """They are made once, for all exchanges."""
+    x = np.arange(3.0) + 10 * comm.rank
+    want = x  # no earlier rank has larger ones
+    np.testing.assert_array_equal(distscan.scan(x, "max"), want)  # makes it
+    taken = _left() if comm.rank == comm.size - 1 else []
+    try:
+        np.testing.assert_array_equal(distscan.scan(x, "max"), want)
+        plan = distscan.Plan(comm, 3, "d", "max", backend="cpu")
+        if started:
+            plan.start(x)
+            np.testing.assert_array_equal(plan.wait(), want)
+        else:
+            np.testing.assert_array_equal(plan(x), want)
+    finally:
+        for op in taken:
+            op.Free()
+
+
+def test_many_plans_in_flight(comm, rng):
+    """More than MPI has room for operators; waited for in another order on each rank."""
+    x = rng.normal(size=(comm.size, 5))
+    want = np.maximum.accumulate(x.reshape(-1)).reshape(x.shape)[comm.rank]
+    plans = [distscan.Plan(comm, 5, "d", "max", backend="cpu") for _ in range(40)]
+    for plan in plans:
+        plan.start(x[comm.rank])
+    for i in np.random.default_rng(comm.rank).permutation(40):
+        np.testing.assert_array_equal(plans[i].wait(), want)
+
+
+STATUS = [("sum", "l"), ("sum", "f"), ("sum", "D"), ("sum", "b"), ("prod", "d"), ("prod", "B"),
+          ("max", "i"), ("min", "H"), ("bitwise_and", "I"), ("bitwise_or", "l"),
+          ("bitwise_xor", "L"), ("logical_and", "?"), ("logical_or", "?"), ("logical_xor", "?"),
+          ("max", "d")]  # fmt: skip
+
+
+@pytest.mark.parametrize("inner", [1, 5])
+@pytest.mark.parametrize(("op", "code"), STATUS)
+def test_a_rank_that_fails_is_heard_of_behind(op, code, inner, comm):
+    """Whatever MPI combines with, and however many fail; the next exchange is right."""
+    operator, dtype = operators.BUILTIN[op], np.dtype(code)
+    exchange = exscan.Exscan(operator, dtype, Form(inner=inner))
+    total = np.full((inner,) if inner > 1 else (), 1, dtype)
+    for failing in ({comm.size // 2}, set(range(0, comm.size, 2)), {0, comm.size - 1}, set()):
+        pending = None if comm.rank in failing else Pending(total.copy())
+        if any(rank < comm.rank for rank in failing):
+            with pytest.raises(RankError):
+                exchange(comm, pending)
+            continue
+        offset = exchange(comm, pending)
+        if comm.rank > 0 and not failing:
+            want = operator.numpy.reduce(np.full((comm.rank, inner), 1, dtype), 0, dtype)
+            np.testing.assert_array_equal(offset, want.reshape(total.shape))
+
+
+def test_close_tells_who_has_not_heard(comm):
+    x = np.ones(3)
+    plan = distscan.Plan(comm, 3, "d", backend="cpu")
+    plan(x)
+    fails = comm.size - 1
+    if comm.rank == fails:
+        with pytest.raises(TypeError):
+            plan(np.ones(3, "i"))
+    else:
+        plan(x)
+    if comm.size > 1:
+        everywhere(comm, RankError, "failed alone", plan.close)
+    else:
+        plan.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        plan(x)
+
+
+def test_close_is_silent_where_all_is_well(comm):
+    plan = distscan.Plan(comm, 3, "d", backend="cpu")
+    plan(np.ones(3))
+    plan.close()
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("who", ["first", "last"])
+def test_a_plan_that_agrees(who, halves, comm):
+    """Every rank raises, or none does; the plan goes on."""
+    x, at = np.ones(3), 0 if who == "first" else comm.size - 1
+    plan = distscan.Plan(comm, 3, "d", backend="cpu", agree=True)
+
+    def call(given):
+        if not halves:
+            return plan(given)
+        plan.start(given)
+        return plan.wait()
+
+    for _ in range(2):
+        text = everywhere(comm, TypeError, "x is int32",
+                          lambda: call(x.astype("i") if comm.rank == at else x))  # fmt: skip
+        assert comm.size == 1 or text.startswith(f"rank {at}: ")
+        np.testing.assert_array_equal(call(x), 3 * comm.rank + np.arange(1, 4))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("strategy", ["auto", "reduce-scan"])
+def test_rows_of_nothing_are_not_exchanged(strategy, comm):
+    x = np.zeros((0, 2**40))
+    y = distscan.scan(x, axis=0, strategy=strategy)
+    assert (y.shape, y.dtype) == (x.shape, x.dtype)
+    plan = distscan.Plan(comm, x.shape, "d", axis=0, strategy=strategy, backend="cpu")
+    assert plan(x).shape == x.shape

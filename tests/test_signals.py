@@ -1,0 +1,119 @@
+"""Signals that raise wait until a collective call has ended, and no rank is left behind."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import distscan
+from distscan import signals
+
+
+@pytest.fixture
+def handled():
+    """SIGUSR1 raises, from a handler that is put in place behind distscan's."""
+
+    def raises(number, frame):
+        raise TimeoutError("a signal")
+
+    before = signal.signal(signal.SIGUSR1, raises)
+    yield signal.SIGUSR1
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_inside_waits_for_the_end(handled):
+    done = []
+
+    @signals.collective
+    def inner():
+        os.kill(os.getpid(), handled)
+        sum(range(1000))
+        done.append("inner")
+
+    @signals.collective
+    def outer():
+        signals.defer()
+        inner()
+        done.append("outer")
+
+    with pytest.raises(TimeoutError):
+        outer()
+    assert done == ["inner", "outer"]
+    with pytest.raises(TimeoutError):  # outside, at once
+        os.kill(os.getpid(), handled)
+    assert not signals._later
+
+
+def test_another_threads_call_does_not_hold_up_a_signal(handled):
+    inside, go_on = threading.Event(), threading.Event()
+
+    @signals.collective
+    def waits():
+        inside.set()
+        assert go_on.wait(60)
+
+    signals.defer()
+    thread = threading.Thread(target=waits)
+    thread.start()
+    assert inside.wait(60)
+    with pytest.raises(TimeoutError):
+        os.kill(os.getpid(), handled)
+    go_on.set()
+    thread.join()
+
+
+def test_a_new_handler_is_found(handled):
+    signals.defer()
+    seen = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append("new"))
+
+    @signals.collective
+    def call():
+        signals.defer()
+        os.kill(os.getpid(), handled)
+        sum(range(1000))
+        return list(seen)
+
+    assert call() == []
+    assert seen == ["new"]
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.timeout(300)
+def test_interrupted_ranks_stay_in_step(comm, rng):
+    """At any moment of any call; each rank compares notes with the others behind it."""
+    if comm.size == 1:
+        pytest.skip("one rank cannot be out of step")
+    own = np.random.default_rng(comm.rank)
+
+    def interrupt(number, frame):
+        while frame is not None:  # nothing else of the test is interrupted
+            if frame.f_code.co_filename.startswith(os.path.dirname(distscan.__file__)):
+                raise KeyboardInterrupt
+            frame = frame.f_back
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    distscan.scan(np.zeros(3))
+    interrupted = 0
+    try:
+        for turn in range(300):
+            timer = None
+            if turn % 10 == 0 and comm.rank == turn // 10 % comm.size:
+                timer = threading.Timer(own.random() * 2e-3, os.kill, (os.getpid(), signal.SIGINT))
+                timer.start()
+            said, y = "finished", None
+            try:
+                y = distscan.scan(np.full(3, comm.rank + turn), ("sum", "max")[turn % 2])
+            except KeyboardInterrupt:
+                said = "interrupted"
+                interrupted += 1
+            if y is not None and turn % 2 == 0:
+                assert y[0] == sum(3 * (r + turn) for r in range(comm.rank)) + comm.rank + turn
+            everyone = comm.allgather((turn, said))
+            assert {number for number, _ in everyone} == {turn}
+            if timer is not None:
+                timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
