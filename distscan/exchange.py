@@ -44,8 +44,8 @@ def communicator(comm: Comm | None) -> Comm:
     if comm.size > 1:
         if _forked:
             raise RuntimeError(
-                "this process was forked by a rank, and is none itself; pass comm=MPI.COMM_SELF, or "
-                "start processes by multiprocessing's 'spawn' or 'forkserver'"
+                "this process was forked by a rank, and is none itself; pass comm=MPI.COMM_SELF, "
+                "or start processes by multiprocessing's 'spawn' or 'forkserver'"
             )
         signals.defer()
     return comm

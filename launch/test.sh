@@ -6,6 +6,8 @@ set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
 
+export DISTSCAN_TIMEOUT=${DISTSCAN_TIMEOUT:-1800} # seconds for each number of ranks
+
 # All that the arguments pick may be for one rank alone: the others find no test.
 some() { "$@" || (($? == 5)); }
 
@@ -13,7 +15,7 @@ source launch/setup.sh mpich test
 # Without mpirun, or each worker would take itself for the rank that it started; and without
 # pytest-benchmark, since its warning that it is off would be an error.
 echo "== 1 rank, MPICH =="
-some timeout --foreground -k 10 "${DISTSCAN_TIMEOUT:-600}" \
+some timeout --foreground -k 10 "$DISTSCAN_TIMEOUT" \
   python -m pytest -p no:benchmark -n auto --dist worksteal "$@"
 for ranks in 2 4 8; do
   echo "== $ranks ranks, MPICH =="
