@@ -162,6 +162,7 @@ class Plan:
             self._notices = Notices(self.comm, arguments.number)
         self._lock, self._busy, self._closed = threading.RLock(), False, False
         self._begun: _Begun | None = None
+        self._heard: list[str] = []  # of faults on other ranks, and not raised yet
 
     @collective
     def __call__(self, x: Any, out: Any = None, segments: Any = None) -> Any:
@@ -264,9 +265,16 @@ class Plan:
             self._closed = True
             self._local.close()
             if self._notices is not None:
-                heard = self._notices.receive()
-                if self._notices.missed(reverse=self._reverse) or any(self.comm.allgather(heard)):
-                    raise everywhere(RankError("a rank failed alone in a call of this plan"))
+                self._heard += self._notices.receive()
+                missed = self._notices.missed(reverse=self._reverse)
+                said = dict.fromkeys(
+                    text for each in self.comm.allgather(self._heard) for text in each
+                )
+                if missed or said:
+                    what = "; ".join(said) or "its notice is still on its way"
+                    raise everywhere(
+                        RankError(f"a rank failed alone in a call of this plan: {what}")
+                    )
 
     def __repr__(self) -> str:
         return (
@@ -298,13 +306,14 @@ class Plan:
                 self._finish(begun)
             work.settle()
         else:
-            heard = self._notices.receive() if self._notices is not None else None
+            if self._notices is not None:
+                self._heard += self._notices.receive()
             self._finish(begun)
-            if heard:
+            if self._heard:
+                said, self._heard = "; ".join(self._heard), []
                 raise RankError(
-                    f"earlier calls of this plan failed on other ranks ({'; '.join(heard)}): the "
-                    "results behind those lack their shards; this rank's own, of this call too, "
-                    "do not"
+                    f"earlier calls of this plan failed on other ranks ({said}): results behind "
+                    "those lack their shards; this rank's own, of this call too, do not"
                 )
         return begun.out
 
