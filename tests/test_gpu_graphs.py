@@ -9,7 +9,7 @@ from test_order import maps
 import distscan
 from distscan import kept
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(120)]
 
 FORMS = {
     "long": ((1 << 22) + 3, {}),

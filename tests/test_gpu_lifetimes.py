@@ -14,7 +14,7 @@ from mpi4py import MPI
 import distscan
 from distscan import dtypes, kept, operators
 
-pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.one_rank, pytest.mark.timeout(120)]
 STRATEGIES = ["single-pass", "scan-add", "reduce-scan"]
 
 
