@@ -4,6 +4,7 @@ import itertools
 import time
 from contextlib import contextmanager
 
+import hold
 import numpy as np
 import pytest
 from conftest import host
@@ -125,36 +126,20 @@ def test_same_bits_on_every_run(strategy, cp, rng):
     )
 
 
-HOLD = r"""
-extern "C" __global__ void hold(volatile int* go, long long nanoseconds) {
-  extern __shared__ int whole[];  // no other block beside it
-  long long begin, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-  do {
-    __nanosleep(1000);
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (!*go && now - begin < nanoseconds);
-}
-"""
-
-
 @contextmanager
 def held(cp, seconds):
     """Another kernel keeps every second multiprocessor, for no longer than that."""
     attributes = cp.cuda.Device().attributes
-    memory = cp.cuda.alloc_pinned_memory(4)
-    go = np.frombuffer(memory, np.int32, 1)
-    go[0] = 0
-    kernel = cp.RawKernel(HOLD, "hold")
-    kernel.max_dynamic_shared_size_bytes = shared = attributes["MaxSharedMemoryPerBlockOptin"]
-    arguments = np.uint64(memory.ptr), np.int64(seconds * 1e9)
     stream = cp.cuda.Stream(non_blocking=True)
-    with stream:
-        kernel((attributes["MultiProcessorCount"] // 2,), (1,), arguments, shared_mem=shared)
+    blocks, shared = (
+        attributes["MultiProcessorCount"] // 2,
+        attributes["MaxSharedMemoryPerBlockOptin"],
+    )
+    other = hold.Held(stream, blocks, shared, seconds)
     try:
         yield
     finally:
-        go[0] = 1
+        other.release()
         stream.synchronize()
 
 
