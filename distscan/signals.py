@@ -69,12 +69,17 @@ _calls: set[CodeType] = set()  # of ``call``: one, however many functions there 
 
 def defer() -> None:
     """Put a handler in front of each handler in Python that has none yet; in the main thread."""
-    if threading.get_ident() != threading.main_thread().ident:
-        return  # no handler runs here, so none disturbs a call; the next call of that thread sees
-    for number in _SIGNALS:
-        handler = getsignal(number)
+    handlers = tuple(map(getsignal, _SIGNALS))
+    # No handler runs in another thread, so none disturbs a call there.
+    if handlers == _seen[0] or threading.get_ident() != threading.main_thread().ident:
+        return
+    for number, handler in zip(_SIGNALS, handlers, strict=True):
         if callable(handler) and type(handler) is not _Handler:
             signal.signal(number, _Handler(handler))
+    _seen[0] = tuple(map(getsignal, _SIGNALS))
+
+
+_seen: list[tuple[Any, ...]] = [()]  # the handlers when ``defer`` looked last
 
 
 def _in_a_call(frame: FrameType | None) -> bool:
