@@ -129,10 +129,12 @@ class _Steps:
         """Make a workspace that one graph has alone, and zeroes itself at every replay."""
         if self.captured:
             self.refuse_capture(self.captured)
-        with cupy.cuda.using_allocator(
-            None
-        ):  # no pool: work queued earlier may still use its memory
-            return self._make()
+        # No pool, whose memory work that was queued earlier may still use.
+        with cupy.cuda.using_allocator(None):
+            work = self._make()
+            if self.form.segmented:
+                work.flags(self.n)
+        return work
 
     def _heads(self, call: Any) -> None:
         """Find where segments begin."""
