@@ -1,7 +1,6 @@
 """Plan: a scan that is decided, allocated and compiled once, and run many times."""
 
 import math
-import threading
 from operator import index
 from typing import Any
 
@@ -17,6 +16,7 @@ from .local import BlockScan, Op, Strategy, initial_bytes, make
 from .notices import Notices
 from .plan_check import Expected
 from .signals import collective
+from .turns import Turns
 
 
 class Plan:
@@ -160,7 +160,7 @@ class Plan:
         self._notices = None
         if self._exchanges and not self._agree:
             self._notices = Notices(self.comm, arguments.number)
-        self._lock, self._busy, self._closed = threading.RLock(), False, False
+        self._turns = Turns()
         self._begun: _Begun | None = None
         self._heard: list[str] = []  # of faults on other ranks, and not raised yet
 
@@ -192,19 +192,12 @@ class Plan:
         RuntimeError
             Between ``start`` and ``wait``, and after ``close``.
         """
-        with self._lock:
-            if self._busy or self._closed:
-                self._refuse()
-            self._busy = True
-            try:
-                if self._begun is not None:
-                    raise RuntimeError("this plan was started: wait() comes before its next use")
-                begun = _Begun()
-                with self._device():
-                    self._begin(begun, x, out, segments, overlap=True)
-                    return self._end(begun)
-            finally:
-                self._busy = False
+        with self._turns, self._device():
+            if self._begun is not None:
+                raise RuntimeError("this plan was started: wait() comes before its next use")
+            begun = _Begun()
+            self._begin(begun, x, out, segments, overlap=True)
+            return self._end(begun)
 
     @collective
     def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
@@ -213,39 +206,23 @@ class Plan:
         No rank may call the plan instead: MPI would not match the two. Parameters are those of a
         call. Leave the arrays alone until ``wait``, which also raises what is wrong with them.
         """
-        with self._lock:
-            if self._busy or self._closed:
-                self._refuse()
-            self._busy = True
-            try:
-                if self._begun is not None:
-                    raise RuntimeError(
-                        "this plan was started: wait() comes before the next start()"
-                    )
-                begun = _Begun()
-                with self._device():
-                    self._begin(begun, x, out, segments, overlap=False)
-                    if self._exchanges:
-                        self._exscan.start(self.comm, begun.call)
-                self._begun, begun.started = begun, True
-            finally:
-                self._busy = False
+        with self._turns, self._device():
+            if self._begun is not None:
+                raise RuntimeError("this plan was started: wait() comes before the next start()")
+            begun = _Begun()
+            self._begin(begun, x, out, segments, overlap=False)
+            if self._exchanges:
+                self._exscan.start(self.comm, begun.call)
+            self._begun, begun.started = begun, True
 
     @collective
     def wait(self) -> Any:
         """End what ``start`` began: wait for the exchange, scan, return ``out``."""
-        with self._lock:
-            if self._busy or self._closed:
-                self._refuse()
-            self._busy = True
-            try:
-                if self._begun is None:
-                    raise RuntimeError("this plan was not started: start() comes before wait()")
-                begun, self._begun = self._begun, None
-                with self._device():
-                    return self._end(begun)
-            finally:
-                self._busy = False
+        with self._turns, self._device():
+            if self._begun is None:
+                raise RuntimeError("this plan was not started: start() comes before wait()")
+            begun, self._begun = self._begun, None
+            return self._end(begun)
 
     @collective
     def close(self) -> None:
@@ -258,11 +235,13 @@ class Plan:
         RuntimeError
             On every rank, if one has started the plan and not waited.
         """
-        with self._lock:
+        if self._turns.closed:
+            return
+        with self._turns:
             with agreed(self.comm, "Plan.close"):
                 if self._begun is not None:
                     raise RuntimeError("this plan was started: wait() comes before close()")
-            self._closed = True
+            self._turns.closed = True
             self._local.close()
             if self._notices is not None:
                 self._heard += self._notices.receive()
@@ -284,12 +263,6 @@ class Plan:
         )
 
     # ---- the steps of a call -----------------------------------------------------------------
-
-    def _refuse(self) -> None:
-        """Refuse a use inside another; those of other threads wait for the lock."""
-        if self._closed:
-            raise RuntimeError("this plan is closed")
-        raise RuntimeError("this plan is in use by this thread, which a signal has interrupted")
 
     def _begin(self, begun: "_Begun", x: Any, out: Any, segments: Any, *, overlap: bool) -> None:
         """Check the arrays, and begin to find the total; what goes wrong is left for ``_end``."""

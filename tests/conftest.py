@@ -126,6 +126,14 @@ def xp(request: pytest.FixtureRequest, comm: MPI.Intracomm) -> ModuleType:
 
 
 @pytest.fixture
+def planned(xp: ModuleType, comm: MPI.Intracomm) -> Callable[..., Any]:
+    """Make a plan for arrays of the library under test."""
+    from distscan import Plan
+
+    return functools.partial(Plan, comm, backend="cpu" if xp is np else "cuda")
+
+
+@pytest.fixture
 def cp(comm: MPI.Intracomm) -> ModuleType:
     """CuPy, with a GPU of this rank's own where there are as many."""
     return _cupy(comm)
