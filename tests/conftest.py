@@ -2,14 +2,16 @@
 
 Every rank draws the same global array from one seed, takes its own shard of it, and compares its
 part of the result with NumPy's scan of the whole. ``DISTSCAN_SEED=...`` repeats a run.
+``DISTSCAN_WHOLE=1`` runs all cases where a run takes a third of them, another one each time.
 """
 
 import functools
 import os
+import random
 import secrets
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -96,6 +98,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = part_of([item.nodeid for item in kept], os.environ.get("DISTSCAN_PART", "1/1"))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
     items[:] = [item for item in items if item.nodeid in chosen]
+
+
+def drawn(cases: Iterable[Any]) -> list[Any]:
+    """A third of the cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
+    cases = list(cases)
+    whole = os.environ.get("DISTSCAN_WHOLE") == "1"
+    return cases if whole else random.Random(SEED).sample(cases, -(-len(cases) // 3))
 
 
 def part_of(names: list[str], part: str) -> set[str]:
