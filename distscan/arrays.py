@@ -15,6 +15,9 @@ _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
+Pair = tuple[Any, Any]  # what was given, and the array that ``borrow`` made of it; Nones for none
+
+
 def is_cuda(array: Any) -> bool:
     """Whether an array that ``borrow`` returned is a CuPy array."""
     return not isinstance(array, np.ndarray)
@@ -142,6 +145,15 @@ def current_gpu() -> int:
     return int(cupy.cuda.Device().id)
 
 
+def kind(pair: Pair) -> tuple[Any, ...] | None:
+    """Return what tells arrays apart that are not scanned alike: all but their addresses."""
+    given, array = pair
+    if array is None:
+        return None
+    layout = None if array.flags.c_contiguous else array.strides
+    return type(given), array.dtype, array.shape, layout, gpu(array)
+
+
 def queue(array: Any) -> int:
     """Return the CUDA stream, or 0, whose work on an array is done in order."""
     if not is_cuda(array):
@@ -217,11 +229,10 @@ def like(x: Any) -> Callable[[Any], Any]:
     return convert
 
 
-def release(*used: tuple[Any, Any]) -> None:
+def release(*used: Pair) -> None:
     """Make the streams of other libraries wait until ours has done with their arrays.
 
-    ``used`` are pairs: what was given, and the CuPy array that ``borrow`` made of it. From then on
-    the other library may overwrite the memory, or free it.
+    From then on the other library may overwrite the memory, or free it.
     """
     for given, array in used:
         if array is not None and is_cuda(array) and not _is_cupy(given):

@@ -3,12 +3,21 @@
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any
-
-from .local import LocalPlan, make
+from typing import Any, Protocol, TypeVar
 
 MOST = 16  # plans
 LARGE = 16 << 20  # bytes: of plans that hold more beside their arrays, one at most is kept
+
+
+class Keepable(Protocol):
+    """What is kept."""
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it holds."""
+
+
+P = TypeVar("P", bound=Keepable)
 
 
 class _Kind:
@@ -17,7 +26,7 @@ class _Kind:
     __slots__ = ("last", "plans")
 
     def __init__(self) -> None:
-        self.plans: list[LocalPlan] = []
+        self.plans: list[Any] = []
         self.last = 0
 
 
@@ -26,19 +35,18 @@ _turns = itertools.count(1)
 _lock = threading.RLock()  # around what is more than one step of Python's
 
 
-def take(queue: int, *given: Any, **options: Any) -> tuple[LocalPlan, Callable[[], None]]:
-    """Return what ``make`` makes of these arguments, or made before; and what puts it back.
+def take(key: tuple[Any, ...], make: Callable[[], P]) -> tuple[P, Callable[[], None]]:
+    """Return a plan that was kept under ``key``, else what ``make`` makes; and what puts it back.
 
     The plan belongs to one call, in whichever thread. A call that is broken off does not put it
-    back, and so leaves nothing behind. ``queue`` is the CUDA stream that work is ordered on, or 0:
-    calls on two streams need not wait for each other's workspace.
+    back, and so leaves nothing behind. The CUDA stream that work is ordered on is to be a part of
+    ``key``: calls on two streams need not wait for each other's workspace.
     """
-    key = queue, *given, *options.values()
     kind = _kinds.get(key)
     try:
-        plan = kind.plans.pop()  # type: ignore[union-attr]
+        plan: P = kind.plans.pop()  # type: ignore[union-attr]
     except (AttributeError, IndexError):  # no such call yet, or all its plans are in use
-        plan = make(*given, **options)
+        plan = make()
         return plan, lambda: _keep(key, plan)
 
     def put_back() -> None:
@@ -51,7 +59,7 @@ def take(queue: int, *given: Any, **options: Any) -> tuple[LocalPlan, Callable[[
     return plan, put_back
 
 
-def plans() -> list[LocalPlan]:
+def plans() -> list[Any]:
     """Return what is kept, the last used behind."""
     with _lock:
         kinds = sorted(_kinds.values(), key=lambda kind: kind.last)
@@ -64,7 +72,7 @@ def clear() -> None:
         _kinds.clear()
 
 
-def _keep(key: tuple[Any, ...], plan: LocalPlan) -> None:
+def _keep(key: tuple[Any, ...], plan: Keepable) -> None:
     """Keep a new plan, and drop what that is too much."""
     with _lock:
         if plan.nbytes > LARGE:

@@ -51,7 +51,7 @@ class LocalPlan:
     exscan: Exscan
     terms: Terms  # on which the ranks must agree before they exchange totals
 
-    @property
+    @functools.cached_property
     def some(self) -> bool:
         """Whether the shard has elements."""
         return math.prod(self.seen) > 0

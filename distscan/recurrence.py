@@ -8,6 +8,7 @@ import numpy as np
 from . import arrays, dtypes, exchange, kept
 from .agree import Agreement, Terms
 from .exchange import Comm
+from .local import make
 from .operators import Operator
 from .scan import run
 from .signals import collective
@@ -75,15 +76,10 @@ def linear_recurrence(
         convert = arrays.like(b)
         before = None if initial is None else _before(initial, terms, pair["a"])
         with arrays.on_device(terms):
+            given, back = (terms.shape, pair, arrays.gpu(terms), MAPS), bool(reverse)
             plan, put_back = kept.take(
-                arrays.queue(terms),
-                terms.shape,
-                pair,
-                arrays.gpu(terms),
-                MAPS,
-                axis=0,
-                reverse=bool(reverse),
-                ranks=comm.size,
+                (arrays.queue(terms), given, back, comm.size),
+                lambda: make(*given, axis=0, reverse=back, ranks=comm.size),
             )
             xp = arrays.namespace(terms)
             maps = xp.empty((*terms.shape, 2), pair["a"])

@@ -1,14 +1,18 @@
 """The scan of data spread over ranks: the whole algorithm on one screen."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from numpy.typing import DTypeLike
 
 from . import arrays, dtypes, exchange, kept, layout, operators, untyped
-from .agree import Agreement, agreed
+from .agree import Agreement, Terms, agreed
+from .arrays import Pair
 from .exchange import Comm
-from .local import LocalPlan, Op, Strategy, initial_bytes
+from .local import LocalPlan, Op, Strategy, initial_bytes, make
+from .operators import Operator
 from .signals import collective
 
 
@@ -129,41 +133,30 @@ def scan(
         array = arrays.borrow(x)
         marks = None if segments is None else _segments(segments, array)
         target = None if out is None else checked_out(out, array)
-        operator = operators.resolve(exchange.op_name(op))
+        operator, axis = operators.resolve(exchange.op_name(op)), layout.axis_number(axis)
         dtype = None if dtype is None else dtypes.parse(dtype)
         written = None if target is None else target.dtype
-        convert = arrays.like(x if out is None else out)
-        axis = layout.axis_number(axis)
-        order = None if marks is not None else layout.order(array, target, axis)
-        turned = None
-        if order is not None:  # other ranks may hold theirs in another order
-            turned = array.shape, axis % array.ndim
-            axis = 1 + order.index(turned[1])
-            array, target = layout.turned(array, order), layout.turned(target, order)
+        options = {
+            "exclusive": bool(exclusive),
+            "initial": initial_bytes(initial, operator, array.dtype, dtype, written),
+            "reverse": bool(reverse),
+            "dtype": dtype,
+            "strategy": strategy,
+            "ranks": comm.size,
+        }
+        given = (x, array), (out, target), (segments, marks)
         device = arrays.on_device(array)
         with device:
-            plan, put_back = kept.take(
-                arrays.queue(array),
-                array.shape,
-                array.dtype,
-                arrays.gpu(array),
-                operator,
-                axis=axis,
-                turned=turned,
-                exclusive=bool(exclusive),
-                initial=initial_bytes(initial, operator, array.dtype, dtype, written),
-                reverse=bool(reverse),
-                segments=None if marks is None else marks.dtype,
-                dtype=dtype,
-                out=written,
-                strategy=strategy,
-                ranks=comm.size,
+            decided, put_back = kept.take(
+                (arrays.queue(array), operator, axis, *options.values(), *map(arrays.kind, given)),
+                lambda: _decide(given, operator, axis, **options),
             )
-            if target is not None and target.shape != plan.shape:
-                raise ValueError(f"out has shape {target.shape}; the result has {plan.shape}")
-            shard, given = arrays.view(array, plan.seen), arrays.view(target, plan.seen)
-            result = plan.local.empty() if given is None else given
-            copied = given is None and target is not None
+            plan, order = decided.plan, decided.order
+            if order is not None:
+                array, target = layout.turned(array, order), layout.turned(target, order)
+            shard, view = arrays.view(array, plan.seen), arrays.view(target, plan.seen)
+            result = plan.local.empty() if view is None else view
+            copied = view is None and target is not None
             if shard is None:
                 shard = array.reshape(plan.seen)  # copied only if its layout has no such view
                 copied = True
@@ -173,21 +166,65 @@ def scan(
                 marks, copied = marks.copy(), True
             if copied:
                 plan.local.refuse_capture("x, out or segments must be copied")
-        arguments.same, arguments.some = untyped.terms(plan.terms, x, segments), plan.some
+        arguments.same, arguments.some = decided.terms, plan.some
     with device:
         run(comm, plan, shard, result, arguments, marks=marks)
         put_back()
         if target is None:
             result = result if result.shape == plan.shape else result.reshape(plan.shape)
-            converted = convert(result if order is None else layout.restored(result, order))
+            result = result if order is None else layout.restored(result, order)
+            converted = decided.convert(result)
             if segments is not None:
                 arrays.release((segments, marks))
             return converted
-        if given is None:
+        if view is None:
             target[...] = result.reshape(plan.shape)
-        convert(target)  # another library's stream now waits for ours
+        decided.convert(target)  # another library's stream now waits for ours
         arrays.release((x, array), (segments, marks))
     return out
+
+
+@dataclass(frozen=True, eq=False)
+class _Decided:
+    """What is decided of a kind of call, once."""
+
+    plan: LocalPlan
+    order: tuple[int, ...] | None  # of the axes, if they are scanned in another
+    convert: Callable[[Any], Any]  # a result into the kind of array that is given
+    terms: Terms
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory is kept between calls."""
+        return self.plan.nbytes
+
+
+def _decide(
+    given: tuple[Pair, Pair, Pair], operator: Operator, axis: int | None, **options: Any
+) -> _Decided:
+    """Decide how to scan; ``given`` are x, out and segments, each with the array over it."""
+    (x, array), (out, target), (segments, marks) = given
+    order = None if marks is not None else layout.order(array, target, axis)
+    turned = None
+    if order is not None and axis is not None:  # other ranks may hold theirs in another order
+        turned = array.shape, axis % array.ndim
+        axis = 1 + order.index(turned[1])
+        array, target = layout.turned(array, order), layout.turned(target, order)
+    plan = make(
+        array.shape,
+        array.dtype,
+        arrays.gpu(array),
+        operator,
+        axis=axis,
+        turned=turned,
+        segments=None if marks is None else marks.dtype,
+        out=None if target is None else target.dtype,
+        **options,
+    )
+    if target is not None and target.shape != plan.shape:
+        raise ValueError(f"out has shape {target.shape}; the result has {plan.shape}")
+    convert = arrays.like(x if out is None else out)
+    return _Decided(plan, order, convert, untyped.terms(plan.terms, x, segments))
 
 
 def run(

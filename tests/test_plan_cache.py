@@ -1,6 +1,7 @@
 """The plans that scan() remembers."""
 
 import functools
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +14,7 @@ from test_faults import everywhere
 from test_plan import length
 
 import distscan
-from distscan import kept
+from distscan import kept, local
 from distscan.errors import DisagreementError
 
 
@@ -21,13 +22,13 @@ from distscan.errors import DisagreementError
 def made(monkeypatch):
     """What ``make`` was asked for since the test began."""
     kept.clear()
-    calls, make = [], kept.make
+    calls, make = [], local.make
 
     def spy(*given, **options):
         calls.append((given, options))
         return make(*given, **options)
 
-    monkeypatch.setattr(kept, "make", spy)
+    monkeypatch.setattr(sys.modules["distscan.scan"], "make", spy)  # distscan.scan is the function
     return calls
 
 
