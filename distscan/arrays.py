@@ -146,21 +146,18 @@ def current_gpu() -> int:
 
 
 def kind(pair: Pair) -> tuple[Any, ...] | None:
-    """Return what tells arrays apart that are not scanned alike: all but their addresses."""
+    """Return what tells arrays of one place apart that are not scanned alike: not the addresses."""
     given, array = pair
-    if array is None:
-        return None
-    layout = None if array.flags.c_contiguous else array.strides
-    return type(given), array.dtype, array.shape, layout, gpu(array)
+    return None if array is None else (type(given), array.dtype, array.shape, array.strides)
 
 
-def queue(array: Any) -> int:
-    """Return the CUDA stream, or 0, whose work on an array is done in order."""
+def place(array: Any) -> tuple[int | None, int]:
+    """Return the GPU of an array, None for the host, and the CUDA stream that orders work on it."""
     if not is_cuda(array):
-        return 0
+        return None, 0
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-    return int(cupy.cuda.get_current_stream().ptr)
+    return int(array.data.device_id), int(cupy.cuda.get_current_stream().ptr)
 
 
 def device(array: Any) -> str:
@@ -234,9 +231,14 @@ def release(*used: Pair) -> None:
 
     From then on the other library may overwrite the memory, or free it.
     """
-    for given, array in used:
-        if array is not None and is_cuda(array) and not _is_cupy(given):
-            _library(given).from_dlpack(array)
+    for given, array in filter(is_foreign, used):
+        _library(given).from_dlpack(array)
+
+
+def is_foreign(pair: Pair) -> bool:
+    """Whether an array on a GPU is of another library than CuPy."""
+    given, array = pair
+    return array is not None and is_cuda(array) and not _is_cupy(given)
 
 
 def _unchanged(result: Any) -> Any:

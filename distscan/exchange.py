@@ -1,6 +1,7 @@
 """Communicators, nodes, and what small numbers cross ranks; with ``exscan.py`` all that is MPI."""
 
 import functools
+import itertools
 import os
 from array import array
 from typing import Any, NamedTuple, cast
@@ -102,12 +103,12 @@ def aside(comm: Comm) -> Comm:
 
 def next_number(comm: Comm) -> int:
     """Count on this rank: 1, 2, 3, ... for each communicator, whichever object stands for it."""
-    kept: Any = comm.Get_attr(_numbers())
-    if kept is None:
-        kept = [0]
-        comm.Set_attr(_numbers(), kept)
-    kept[0] += 1
-    return int(kept[0])
+    count = _counts.get(comm.handle)
+    if count is None:
+        # The handle of a communicator that is freed may come again: this attribute goes with it.
+        comm.Set_attr(_counted(), comm.handle)
+        count = _counts[comm.handle] = itertools.count(1)
+    return next(count)
 
 
 @functools.cache
@@ -120,9 +121,15 @@ def _aside() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
 
 
+_counts: "dict[int, itertools.count[int]]" = {}  # by the handles of communicators
+
+
 @functools.cache
-def _numbers() -> int:
-    return MPI.Comm.Create_keyval()
+def _counted() -> int:
+    def forget(comm: MPI.Comm, key: int, handle: int) -> None:
+        _counts.pop(handle, None)
+
+    return MPI.Comm.Create_keyval(delete_fn=forget)
 
 
 # ---- small numbers and names ---------------------------------------------------------------

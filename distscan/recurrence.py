@@ -76,10 +76,15 @@ def linear_recurrence(
         convert = arrays.like(b)
         before = None if initial is None else _before(initial, terms, pair["a"])
         with arrays.on_device(terms):
-            given, back = (terms.shape, pair, arrays.gpu(terms), MAPS), bool(reverse)
+            back = bool(reverse)
             plan, put_back = kept.take(
-                (arrays.queue(terms), given, back, comm.size),
-                lambda: make(*given, axis=0, reverse=back, ranks=comm.size),
+                (*arrays.place(terms), MAPS, terms.shape, pair, back, comm.size),
+                lambda: make(
+                    *(terms.shape, pair, arrays.gpu(terms), MAPS),
+                    axis=0,
+                    reverse=back,
+                    ranks=comm.size,
+                ),
             )
             xp = arrays.namespace(terms)
             maps = xp.empty((*terms.shape, 2), pair["a"])

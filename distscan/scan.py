@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -148,7 +149,7 @@ def scan(
         device = arrays.on_device(array)
         with device:
             decided, put_back = kept.take(
-                (arrays.queue(array), operator, axis, *options.values(), *map(arrays.kind, given)),
+                (*arrays.place(array), operator, axis, *options.values(), *map(arrays.kind, given)),
                 lambda: _decide(given, operator, axis, **options),
             )
             plan, order = decided.plan, decided.order
@@ -170,18 +171,14 @@ def scan(
     with device:
         run(comm, plan, shard, result, arguments, marks=marks)
         put_back()
-        if target is None:
-            result = result if result.shape == plan.shape else result.reshape(plan.shape)
-            result = result if order is None else layout.restored(result, order)
-            converted = decided.convert(result)
-            if segments is not None:
-                arrays.release((segments, marks))
-            return converted
-        if view is None:
+        if view is None and target is not None:
             target[...] = result.reshape(plan.shape)
-        decided.convert(target)  # another library's stream now waits for ours
-        arrays.release((x, array), (segments, marks))
-    return out
+        if decided.foreign:
+            arrays.release(*given)
+        if target is not None:
+            return out
+        result = result if result.shape == plan.shape else result.reshape(plan.shape)
+        return decided.convert(result if order is None else layout.restored(result, order))
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,11 +188,12 @@ class _Decided:
     plan: LocalPlan
     order: tuple[int, ...] | None  # of the axes, if they are scanned in another
     convert: Callable[[Any], Any]  # a result into the kind of array that is given
+    foreign: bool  # whether an array on a GPU is of another library than CuPy
     terms: Terms
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
-        """How much memory is kept between calls."""
+        """How much memory is kept between calls, behind the first."""
         return self.plan.nbytes
 
 
@@ -223,8 +221,13 @@ def _decide(
     )
     if target is not None and target.shape != plan.shape:
         raise ValueError(f"out has shape {target.shape}; the result has {plan.shape}")
-    convert = arrays.like(x if out is None else out)
-    return _Decided(plan, order, convert, untyped.terms(plan.terms, x, segments))
+    return _Decided(
+        plan,
+        order,
+        arrays.like(x if out is None else out),
+        any(map(arrays.is_foreign, given)),
+        untyped.terms(plan.terms, x, segments),
+    )
 
 
 def run(

@@ -86,3 +86,12 @@ def test_agreed_marks_what_all_raise(comm):
     with pytest.raises(KeyError if comm.size == 1 else LookupError) as caught, agreed(comm):
         raise KeyError("everywhere")
     assert is_agreed(caught.value) == (comm.size > 1)
+
+
+def test_numbers_begin_anew_on_a_new_communicator(comm):
+    """Also where MPI gives it the handle of one that was freed; a copy of the object goes on."""
+    for _ in range(3):
+        other = comm.Dup()
+        same = MPI.Comm.fromhandle(other.handle)
+        assert [exchange.next_number(each) for each in (other, same, other)] == [1, 2, 3]
+        other.Free()
