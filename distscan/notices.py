@@ -2,6 +2,8 @@
 
 from mpi4py import MPI
 
+from .agree import everywhere
+from .errors import RankError
 from .exchange import Comm, aside
 
 _TAGS = 1 << 14  # MPI promises tags up to 32767
@@ -11,38 +13,55 @@ _sent: list[MPI.Request] = []
 
 
 class Notices:
-    """The notices of one plan, which has the same ``number`` on every rank of ``comm``."""
+    """The notices of one plan, which has the same ``number`` on every rank of ``comm``.
 
-    def __init__(self, comm: Comm, number: int) -> None:
+    They go to the ranks before the one at fault in scan order: those behind it hear by its total.
+    """
+
+    def __init__(self, comm: Comm, number: int, *, reverse: bool) -> None:
         """Prepare; collective."""
-        self._aside = aside(comm)
+        self._aside, self._reverse = aside(comm), reverse
         self._number, self._tag = number, number % _TAGS
-        self.sent = 0
-        self.received = 0
+        ranks = range(comm.size)
+        earlier, later = ranks[: comm.rank], ranks[comm.rank + 1 :]
+        self._before, self._behind = (later, earlier) if reverse else (earlier, later)
+        self._sent = self._received = 0
+        self._heard: list[str] = []  # and not raised yet
 
-    def send(self, text: str, *, reverse: bool) -> None:
-        """Tell the ranks before this one in scan order; those behind it hear by its total."""
+    def send(self, fault: BaseException) -> None:
+        """Tell the ranks before this one of its fault."""
         _sent[:] = [request for request in _sent if not request.Test()]
-        rank, size = self._aside.rank, self._aside.size
-        self.sent += 1
-        for other in range(rank + 1, size) if reverse else range(rank):
-            _sent.append(self._aside.isend((self._number, rank, text), other, self._tag))
+        self._sent += 1
+        notice = self._number, self._aside.rank, f"{type(fault).__name__}: {fault}"
+        _sent.extend(self._aside.isend(notice, other, self._tag) for other in self._before)
 
-    def receive(self) -> list[str]:
-        """Return what has arrived, each with the rank it is of; look, and do not wait."""
-        texts: list[str] = []
-        while self._aside.Iprobe(MPI.ANY_SOURCE, self._tag):
+    def receive(self) -> None:
+        """Take what has arrived; look, and do not wait."""
+        while self._behind and self._aside.Iprobe(MPI.ANY_SOURCE, self._tag):
             number, source, text = self._aside.recv(tag=self._tag)
             if number == self._number:  # else of a plan that is gone
-                texts.append(f"rank {source}: {text}")
-                self.received += 1
-        return texts
+                self._heard.append(f"rank {source}: {text}")
+                self._received += 1
 
-    def missed(self, *, reverse: bool) -> bool:
-        """Whether a rank has not been told of all that it should have been; collective."""
-        everyone = self._aside.allgather((self.sent, self.received))
-        sent = [count for count, _ in everyone]
-        return any(
-            received < sum(sent[:rank] if reverse else sent[rank + 1 :])
-            for rank, (_, received) in enumerate(everyone)
+    def check(self) -> None:
+        """Raise RankError for what has been received."""
+        if self._heard:
+            said, self._heard = "; ".join(self._heard), []
+            raise RankError(
+                f"earlier calls of this plan failed on other ranks ({said}): results behind "
+                "those lack their shards; this rank's own, of this call too, do not"
+            )
+
+    def close(self) -> None:
+        """Raise RankError on every rank, if one has not received or not raised all; collective."""
+        self.receive()
+        everyone = self._aside.allgather((self._sent, self._received, self._heard))
+        sent = [count for count, _, _ in everyone]
+        missed = any(
+            received < sum(sent[:rank] if self._reverse else sent[rank + 1 :])
+            for rank, (_, received, _) in enumerate(everyone)
         )
+        said = dict.fromkeys(text for _, _, heard in everyone for text in heard)
+        if missed or said:
+            what = "; ".join(said) or "its notice is still on its way"
+            raise everywhere(RankError(f"a rank failed alone in a call of this plan: {what}"))

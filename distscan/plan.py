@@ -1,20 +1,18 @@
 """Plan: a scan that is decided, allocated and compiled once, and run many times."""
 
 import math
-from operator import index
 from typing import Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from . import arrays, binding, dtypes, exchange, operators
-from .agree import Agreement, Terms, agreed, everywhere
+from .agree import Agreement, Terms, agreed
 from .errors import RankError
 from .exchange import Comm
 from .forms import Pending
 from .local import BlockScan, Op, Strategy, initial_bytes, make
 from .notices import Notices
-from .plan_check import Expected
+from .plan_check import Expected, segments_type, shape_of
 from .signals import collective
 from .turns import Turns
 
@@ -110,9 +108,9 @@ class Plan:
         self.comm = exchange.communicator(comm)
         self.backend = binding.choose(self.comm, backend)
         with Agreement(self.comm) as arguments:
-            self.shape = _shape(shape)
+            self.shape = shape_of(shape)
             operator = operators.resolve(exchange.op_name(op))
-            marks = _type_of(segments)
+            marks = segments_type(segments)
             result = None if out_dtype is None else dtypes.parse(out_dtype)
             gpu = arrays.current_gpu() if self.backend == "cuda" else None
             if gpu is not None and dtypes.parse(dtype).names:
@@ -133,21 +131,15 @@ class Plan:
                 ranks=self.comm.size,
             )
             self._agree = bool(agree)
-            arguments.same = Terms(
-                {
-                    **made.terms,
-                    "the function": "Plan",
-                    "the strategy": made.strategy,
-                    "agree": self._agree,
-                }
-            )
+            plans = {"the function": "Plan", "the strategy": made.strategy, "agree": self._agree}
+            arguments.same = Terms({**made.terms, **plans})
             arguments.some = made.some
             self.size = math.prod(self.shape)
             array, self._device = arrays.on_gpu(gpu)
             self._expected = Expected(made, self.shape, self.size, array, gpu, marks)
         arguments.settle()
         self.op, self.types, self.strategy = made.op, made.types, made.strategy
-        self.out_shape, self._reverse = made.shape, made.form.reverse
+        self.out_shape = made.shape
         self._local, self._exscan = made.local, made.exscan
         #: Whether ranks exchange anything.
         self._exchanges = made.across and self.comm.size > 1 and arguments.some
@@ -159,10 +151,9 @@ class Plan:
         #: What is not agreed on at once is told.
         self._notices = None
         if self._exchanges and not self._agree:
-            self._notices = Notices(self.comm, arguments.number)
+            self._notices = Notices(self.comm, arguments.number, reverse=made.form.reverse)
         self._turns = Turns()
         self._begun: _Begun | None = None
-        self._heard: list[str] = []  # of faults on other ranks, and not raised yet
 
     @collective
     def __call__(self, x: Any, out: Any = None, segments: Any = None) -> Any:
@@ -244,16 +235,7 @@ class Plan:
             self._turns.closed = True
             self._local.close()
             if self._notices is not None:
-                self._heard += self._notices.receive()
-                missed = self._notices.missed(reverse=self._reverse)
-                said = dict.fromkeys(
-                    text for each in self.comm.allgather(self._heard) for text in each
-                )
-                if missed or said:
-                    what = "; ".join(said) or "its notice is still on its way"
-                    raise everywhere(
-                        RankError(f"a rank failed alone in a call of this plan: {what}")
-                    )
+                self._notices.close()
 
     def __repr__(self) -> str:
         return (
@@ -278,16 +260,12 @@ class Plan:
             with Agreement(self.comm) as work:
                 self._finish(begun)
             work.settle()
-        else:
-            if self._notices is not None:
-                self._heard += self._notices.receive()
+        elif self._notices is None:
             self._finish(begun)
-            if self._heard:
-                said, self._heard = "; ".join(self._heard), []
-                raise RankError(
-                    f"earlier calls of this plan failed on other ranks ({said}): results behind "
-                    "those lack their shards; this rank's own, of this call too, do not"
-                )
+        else:
+            self._notices.receive()
+            self._finish(begun)
+            self._notices.check()
         return begun.out
 
     def _finish(self, begun: "_Begun") -> None:
@@ -305,7 +283,7 @@ class Plan:
             self._local.finish(begun.call, offset)
             return
         if self._notices is not None and not isinstance(fault, RankError):
-            self._notices.send(f"{type(fault).__name__}: {fault}", reverse=self._reverse)
+            self._notices.send(fault)
         raise fault
 
 
@@ -316,18 +294,3 @@ class _Begun:
     out: Any = None
     started = False  # whether the exchange was
     fault: BaseException | None = None
-
-
-def _type_of(segments: DTypeLike | bool | None) -> np.dtype[Any] | None:
-    """Return the type of the flags or keys that each call brings; None if it brings none."""
-    if segments is None or segments is False:
-        return None
-    return np.dtype(np.bool_) if segments is True else dtypes.parse(segments)
-
-
-def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    lengths = shape if isinstance(shape, tuple | list) else (shape,)
-    result = tuple(index(length) for length in lengths)
-    if min(result, default=0) < 0:
-        raise ValueError(f"shape {shape} has a negative length")
-    return result

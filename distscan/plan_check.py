@@ -1,11 +1,13 @@
-"""What a plan's call must be given: arrays of one type, shape and memory each."""
+"""What a plan, and each of its calls, must be given."""
 
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from . import arrays
+from . import arrays, dtypes
 from .local import LocalPlan
 
 
@@ -67,3 +69,19 @@ class Expected:
         if self.gpu is not None and array.data.device_id != self.gpu:
             raise ValueError(f"{name} is on GPU {arrays.gpu(array)}; the plan is for {self.gpu}")
         return array if array.ndim == 1 else array.reshape(-1)
+
+
+def segments_type(segments: DTypeLike | bool | None) -> np.dtype[Any] | None:
+    """Return the type of the flags or keys that each call brings; None if it brings none."""
+    if segments is None or segments is False:
+        return None
+    return np.dtype(np.bool_) if segments is True else dtypes.parse(segments)
+
+
+def shape_of(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shard's shape; raise TypeError and ValueError for what is none."""
+    lengths = shape if isinstance(shape, tuple | list) else (shape,)
+    result = tuple(index(length) for length in lengths)
+    if min(result, default=0) < 0:
+        raise ValueError(f"shape {shape} has a negative length")
+    return result

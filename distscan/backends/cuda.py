@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from .. import segments
 from ..dtypes import Types
-from ..errors import BackendError
 from ..forms import PLAIN, Form, Pending
 from ..operators import Operator
 from . import columns, launches
 from .call import Call, CallWithTotal
-from .kernel import HostTotal, check_device, type_name
+from .gpus import bind, count  # noqa: F401 - for who has chosen this backend
+from .kernel import HostTotal, type_name
 from .policy import TextbookPolicy
 from .row import Row
 from .workspace import ROUND, Workspace, check_process, is_capturing, next_call, sweep
@@ -284,29 +284,3 @@ def _make_scan(
     if textbook is not None:
         raise NotImplementedError("block_scan= is for scans along the last axis")
     return columns.make_scan(op, types, n, form)
-
-
-# ---- which GPU -----------------------------------------------------------------------------
-
-
-def count() -> int:
-    """Return how many GPUs this process sees; raise ``BackendError`` if there is none."""
-    try:
-        devices = int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise BackendError(f"no usable NVIDIA GPU; {error}") from error
-    if devices == 0:
-        raise BackendError("no NVIDIA GPU is visible; look at CUDA_VISIBLE_DEVICES")
-    return devices
-
-
-def bind(local_rank: int) -> tuple[str, str]:
-    """Make GPU ``local_rank`` modulo their number current; return its name and its PCI address."""
-    device = cupy.cuda.Device(local_rank % count())
-    try:
-        device.use()
-        check_device(device)
-        name: bytes = cupy.cuda.runtime.getDeviceProperties(device.id)["name"]
-        return name.decode(), str(device.pci_bus_id)
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise BackendError(f"GPU {device.id} cannot be used; {error}") from error

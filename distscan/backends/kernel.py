@@ -12,10 +12,11 @@ from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
 from ..dtypes import Types, is_bfloat16
-from ..errors import BackendError, KernelError
+from ..errors import KernelError
 from ..forms import Form
 from ..operators import BUILTIN, LOGICAL, Operator
 from . import nvrtc
+from .gpus import check_device
 
 # By dtype.kind and size in bytes; the names are those of kernels/types.cuh.
 _TYPES = {
@@ -35,21 +36,10 @@ _TYPES = {
     "c16": "complex<double>",
 }
 _STRUCTURES = (4, 8, 16, 32)  # bytes: vectors are aligned to their size
-_OLDEST = 80  # compute capability: asynchronous copies and their barriers
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NOT_READY = 600  # cudaErrorNotReady
 _POLLS = 1 << 14  # between two looks at whether the stream is still at work
 _LIMIT = 1e-3  # seconds that a kernel waits for its offset at least; kernels/offset.cuh's
-
-
-def check_device(device: Any) -> None:
-    """Refuse a GPU that is too old for the kernels."""
-    arch = device.compute_capability
-    if int(arch) < _OLDEST:
-        raise BackendError(
-            f"GPU {device.id} has compute capability {arch[:-1]}.{arch[-1]}; "
-            f"{_OLDEST / 10} (A100) or later is needed"
-        )
 
 
 def type_name(dtype: np.dtype[Any]) -> str:
