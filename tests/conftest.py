@@ -34,6 +34,7 @@ collect_ignore = (
         "test_gpu_operands.py",
         "test_launches.py",
         "test_shards.py",
+        "test_workspace.py",
     ]
     if MPI.COMM_WORLD.size > 1
     else []

@@ -28,7 +28,7 @@ class Call(Pending):
 
     def begun(self) -> None:
         """Note that ``begin`` has queued its work."""
-        self.work.leave(self.stream)
+        self.work.leave()
 
     def resume(self) -> Any:
         """Order the current stream, which may be another by now, behind what was begun."""
@@ -38,7 +38,7 @@ class Call(Pending):
 
     def ended(self, stream: Any) -> None:
         """Note that ``finish`` has queued its work, on the current stream."""
-        self.work.leave(stream)
+        self.work.leave()
         if self.work.is_of_a_graph:
             keep_captured(self.work, self.heads)
         elif stream is not self.stream:
@@ -69,9 +69,9 @@ class CallWithTotal(Call):
 
     def put(self, piece: slice, offset: NDArray[Any]) -> None:
         """Queue a piece of a row of offsets to the GPU, where that of the totals was."""
-        stream = self.resume()
+        self.resume()
         self.work.total.put(piece, offset)
-        self.work.leave(stream)
+        self.work.leave()
         self.offset = self.work.total
 
     @property

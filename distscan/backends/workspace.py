@@ -18,6 +18,67 @@ from cupy_backends.cuda.api import runtime
 _PER_THREAD = 2  # cudaStreamPerThread: one pointer, but a stream of each thread's own
 
 
+class LastUse:
+    """A workspace's last use, on a stream, and an event behind it.
+
+    While all uses are on one stream that lives as long as its object, nobody needs the event: it is
+    recorded when the workspace is dropped, or another stream comes. From then on each use is
+    recorded at once, so that no stream waits for what others were given behind it.
+    """
+
+    def __init__(self) -> None:
+        """The first use is on the stream that is current now."""
+        self._device, self._event = cupy.cuda.Device(), cupy.cuda.Event(disable_timing=True)
+        self._stream, self._recorded = cupy.cuda.get_current_stream(), False
+        self._later = _stays(self._stream)  # whether it is enough to record later
+        self.end()
+
+    def begin(self, stream: Any) -> None:
+        """Order the next use, on the current ``stream``, behind this one."""
+        # One stream keeps its own order. That of a thread may be another's under the same pointer;
+        # the pointer of a stream that is gone may come again, but not while its object is held.
+        if stream is not self._stream or stream.ptr == _PER_THREAD:
+            if not self._record():
+                raise RuntimeError(
+                    "the stream of this plan's last call is being captured into a CUDA graph; end "
+                    "that, or call the plan there"
+                )
+            runtime.streamWaitEvent(stream.ptr, self._event.ptr)
+            self._stream, self._later = stream, False
+
+    def end(self) -> None:
+        """Note that all launches of the use are queued."""
+        if not self._later:
+            runtime.eventRecord(self._event.ptr, self._stream.ptr)
+            self._recorded = True
+
+    def is_over(self) -> bool:
+        """Whether the GPU has done all of it; nobody begins another one any more."""
+        try:
+            with self._device:
+                return self._record() and bool(self._event.done)
+        except runtime.CUDARuntimeError:  # the GPU has failed: nothing runs any more
+            return True
+
+    def _record(self) -> bool:
+        """Record what is not recorded yet; return False where a capture forbids it now."""
+        if self._recorded:
+            return True
+        try:
+            if is_capturing(self._stream):
+                return False
+        except runtime.CUDARuntimeError:  # the null stream, while another one is captured
+            return False
+        runtime.eventRecord(self._event.ptr, self._stream.ptr)
+        self._recorded = True
+        return True
+
+
+def _stays(stream: Any) -> bool:
+    """Whether a stream lives as long as its object, and is one: CuPy's own, of no thread."""
+    return type(stream) is cupy.cuda.Stream and stream.ptr != _PER_THREAD
+
+
 class Workspace:
     """The kernels of a plan, with their arguments, and all the memory that they share.
 
@@ -35,15 +96,13 @@ class Workspace:
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
         self._memory = [part for part in parts.values() if part is not None]
-        self._stream = cupy.cuda.get_current_stream()
         #: Of the calls whose epochs its words may carry; those of another round are used again.
         self.round = next(_CALLS) >> ROUND
-        #: The event behind the last use; None in a graph, which orders its own.
-        self._ended: Any = None
-        if not is_capturing(self._stream):
-            self._ended = cupy.cuda.Event(disable_timing=True)
-            self._ended.record(self._stream)
-            weakref.finalize(self, _release, self._ended, self._memory).atexit = False
+        #: None in a graph, which orders its own.
+        self._last: LastUse | None = None
+        if not is_capturing(cupy.cuda.get_current_stream()):
+            self._last = LastUse()
+            weakref.finalize(self, _release, self._last, self._memory).atexit = False
 
     @property
     def nbytes(self) -> int:
@@ -60,25 +119,22 @@ class Workspace:
     @property
     def is_of_a_graph(self) -> bool:
         """Whether a CUDA graph has it alone."""
-        return self._ended is None
+        return self._last is None
 
     def enter(self, stream: Any) -> None:
         """Order the current ``stream`` behind the last use, whichever stream that was on."""
-        # One stream keeps its own order. That of a thread may be another's under the same pointer;
-        # the pointer of a stream that is gone may come again, but not while its object is held.
-        if self._ended is not None and (stream is not self._stream or stream.ptr == _PER_THREAD):
-            runtime.streamWaitEvent(stream.ptr, self._ended.ptr)
-            self._stream = stream
+        if self._last is not None:
+            self._last.begin(stream)
 
-    def leave(self, stream: Any) -> None:
-        """Note that all launches of a use are queued."""
-        if self._ended is not None:
-            runtime.eventRecord(self._ended.ptr, stream.ptr)
+    def leave(self) -> None:
+        """Note that all launches of a use are queued, on the stream that entered."""
+        if self._last is not None:
+            self._last.end()
 
     def keep(self, *temporary: Any) -> None:
-        """Keep arrays until the last use has ended: they may be of another stream's pool."""
-        if self._ended is not None:
-            _release(self._ended, [*temporary])
+        """Keep arrays until what is queued now is over: they may be of another stream's pool."""
+        if self._last is not None:
+            _release(LastUse(), [*temporary])
 
 
 # ---- numbers --------------------------------------------------------------------------------
@@ -103,13 +159,13 @@ def epoch(number: int) -> int:
 
 # ---- release ----------------------------------------------------------------------------------
 
-_releases: deque[tuple[Any, list[Any]]] = deque()  # an event, and what its launches may touch
+_releases: deque[tuple[LastUse, list[Any]]] = deque()  # and what its launches may touch
 _captured: list[Any] = []
 
 
-def _release(event: Any, memory: list[Any]) -> None:
-    """Drop memory as soon as an event is over; called by finalizers, in any thread."""
-    _releases.append((event, memory))
+def _release(last: LastUse, memory: list[Any]) -> None:
+    """Drop memory as soon as its last use is over; called by finalizers, in any thread."""
+    _releases.append((last, memory))
     sweep()
 
 
@@ -122,18 +178,11 @@ def sweep() -> None:
         return
     for _ in range(len(_releases)):
         try:
-            event, memory = _releases.popleft()
+            last, memory = _releases.popleft()
         except IndexError:  # another thread sweeps, too
             return
-        if not _is_over(event):
-            _releases.append((event, memory))
-
-
-def _is_over(event: Any) -> bool:
-    try:
-        return bool(event.done)
-    except runtime.CUDARuntimeError:  # the GPU has failed: nothing runs any more
-        return True
+        if not last.is_over():
+            _releases.append((last, memory))
 
 
 # ---- graphs and processes ---------------------------------------------------------------------
