@@ -138,3 +138,23 @@ def test_a_plan_is_not_made_inside(cp):
             with pytest.raises(RuntimeError, match="before the capture"):
                 make()
         stream.end_capture()
+
+
+def test_away_from_a_stream_that_is_captured(cp):
+    """What that was given before cannot be waited for until the capture ends."""
+    stream, other = (cp.cuda.Stream(non_blocking=True) for _ in range(2))
+    x, out = cp.ones(1000, "i"), cp.zeros(1000, "l")
+    cp.cuda.Device().synchronize()
+    with stream:
+        plan = distscan.Plan(MPI.COMM_SELF, 1000, "i", backend="cuda")
+        plan(x, out)
+        stream.begin_capture()
+    with other, pytest.raises(RuntimeError, match="is being captured"):
+        plan(x, out)
+    with stream:
+        stream.end_capture()
+    with other:
+        out.fill(0)
+        plan(x, out)
+    other.synchronize()
+    np.testing.assert_array_equal(host(out), np.arange(1, 1001))
