@@ -1,6 +1,7 @@
 """What a process that a rank has forked may do: scan on its own, and speak for nobody."""
 
 import os
+import traceback
 from contextlib import nullcontext
 
 import numpy as np
@@ -18,6 +19,8 @@ def in_a_fork(work):
         try:
             work()
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     return os.waitpid(child, 0)[1] == 0
@@ -40,3 +43,28 @@ def test_it_is_no_rank(comm):
 
     assert in_a_fork(work)
     distscan.scan(np.arange(5), comm=comm)
+
+
+@pytest.mark.gpu
+@pytest.mark.one_rank
+def test_it_has_no_gpu(cp):
+    """CUDA refuses what the forked process uses of its parent's; new plans are refused by name."""
+    x = cp.arange(1000)
+    plan = distscan.Plan(MPI.COMM_SELF, x.shape, x.dtype, backend="cuda")
+
+    refused = r"forked|initialization"
+
+    def work():
+        with pytest.raises(RuntimeError, match=refused):
+            plan(x)
+        with pytest.raises(RuntimeError, match=refused):
+            distscan.scan(x, comm=MPI.COMM_SELF)
+        with pytest.raises(RuntimeError, match=refused):
+            distscan.scan(x[:500], comm=MPI.COMM_SELF)
+        y = distscan.scan(np.arange(5), comm=MPI.COMM_SELF)
+        assert (y == [0, 1, 3, 6, 10]).all()
+
+    for call in (plan, lambda x: distscan.scan(x, comm=MPI.COMM_SELF)):
+        np.testing.assert_array_equal(call(x).get(), np.cumsum(np.arange(1000)))
+    assert in_a_fork(work)
+    np.testing.assert_array_equal(plan(x).get(), np.cumsum(np.arange(1000)))

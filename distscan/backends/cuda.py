@@ -107,6 +107,7 @@ class _Steps:
 
     def _entered(self, x: Any, out: Any, marks: Any = None) -> tuple[Any, ...]:
         """Check memory; return what a call is made of: ``x`` as kernels read it."""
+        check_process()
         for name, array in (("x", x), ("out", out)):
             if array.data.ptr % array.dtype.alignment:
                 raise ValueError(f"{name} begins at an address that its type cannot have")
