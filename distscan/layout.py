@@ -7,6 +7,8 @@ from contextlib import suppress
 from operator import index
 from typing import Any
 
+import numpy as np
+
 
 def axis_number(axis: Any) -> int | None:
     """Return ``axis`` as a number, or None; raise TypeError for all else, bool too, as NumPy.
@@ -17,7 +19,7 @@ def axis_number(axis: Any) -> int | None:
     if axis is None:
         return None
     with suppress(TypeError):
-        if not isinstance(axis, bool):
+        if not isinstance(axis, bool | np.bool_):
             return index(axis)
     raise TypeError(f"axis must be an integer or None, not a {type(axis).__name__}")
 
