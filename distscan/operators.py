@@ -233,7 +233,6 @@ BUILTIN = {
 LOGICAL = [BUILTIN[name] for name in ("logical_and", "logical_or", "logical_xor")]
 _BY_UFUNC = {operator.numpy: operator for operator in BUILTIN.values()}
 
-
 # What the scan of a whole in parts cannot combine, though NumPy accumulates it in a loop.
 _NOT_ASSOCIATIVE = {
     np.subtract,
