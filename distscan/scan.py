@@ -173,8 +173,8 @@ def scan(
         put_back()
         if view is None and target is not None:
             target[...] = result.reshape(plan.shape)
-        if decided.foreign:
-            arrays.release(*given)
+        if decided.foreign:  # a new result, once converted, does that for x
+            arrays.release(*(given[2:] if target is None else given))
         if target is not None:
             return out
         result = result if result.shape == plan.shape else result.reshape(plan.shape)
