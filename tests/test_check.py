@@ -75,9 +75,9 @@ def plant(monkeypatch, index, bit):
                 copy = piece.copy()
                 if low <= index < low + len(copy):
                     item = copy[index - low : index - low + 1]
-                    kind = {2: np.uint16, 4: np.uint32, 8: np.uint64}[item.real.itemsize]
-                    bits = item.view(kind)
-                    bits[:] ^= kind(1 << bit)
+                    size = item.real.itemsize
+                    kind = {2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.uint64}[size]
+                    item.view(kind)[: item.nbytes // size] ^= kind(1 << bit)
                 low += len(copy)
                 yield copy
 
@@ -122,6 +122,48 @@ def test_one_wrong_element_is_found(case, form, run, save, rng, monkeypatch):
         assert f"element {index} of the result is " in err
 
 
+@pytest.mark.parametrize(("op", "bit"), [("prod", 10), ("sum", 14), ("logaddexp", 16)])
+def test_little_more_than_rounding_is_found(op, bit, run, save, rng, monkeypatch):
+    """Of bits of the mantissa, the lowest but one that the bound leaves no room for."""
+    save("x.npy", near_one(rng))
+    index = int(rng.integers(100, 500))
+    plant(monkeypatch, index, bit)
+    status, _, err = run("x.npy", "--op", op, "--check", "--quiet")
+    assert status == 1
+    assert f"element {index} of the result is " in err
+
+
+@pytest.mark.parametrize(("code", "bit"), [("e", 14), ("f", 30), ("d", 62)])
+@pytest.mark.parametrize("op", ["sum", "prod"])
+def test_an_infinity_among_finite_results_is_found(op, code, bit, run, save, monkeypatch):
+    save("x.npy", np.r_[1, np.full(99, op == "prod")].astype(code))
+    plant(monkeypatch, 60, bit)  # of 1
+    status, _, err = run("x.npy", "--op", op, "--check", "--quiet")
+    assert status == 1
+    assert "element 60 of the result is inf, NumPy gives 1" in err
+
+
+def test_products_of_long_doubles_beyond_the_range_of_doubles(run, save, monkeypatch):
+    if np.finfo("g").nmant != 63:
+        pytest.skip("they are no longer than doubles")
+    far = np.longdouble("1e400")
+    save("x.npy", np.tile([far, 1 / far], 100))
+    assert run("x.npy", "--op", "prod", "--check", "--quiet", "--force")[0] == 0
+    plant(monkeypatch, 151, 61)
+    status, _, err = run("x.npy", "--op", "prod", "--check", "--quiet", "--force")
+    assert status == 1
+    assert "element 151 of the result is " in err
+
+
+@pytest.mark.parametrize(("code", "far"), [("d", 1e308), ("D", 1e308), ("F", 3e38)])
+def test_sums_whose_parts_leave_the_range_pass(code, far, run, save):
+    """The reference, of a wider type, comes back; the scan need not."""
+    save("x.npy", np.array([far, far, -far, -far, 1] * 9, code))
+    for form in ([], ["--reverse"], ["--exclusive"]):
+        status, _, err = run("x.npy", "--check", "--force", "--quiet", *form)
+        assert status == 0, err
+
+
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -137,11 +179,12 @@ def test_parts_join_to_the_whole(bounds, rng):
 
     Sums of logarithms round: what is 0 in one order is 1e-13 in another.
     """
-    x = rng.choice([1e-150, 1e150, 0.5, 3, 0, np.inf], (60, 4), p=[0.1, 0.1, 0.3, 0.3, 0.1, 0.1])
+    ends = [1e-150, 1e150, 0.5, 3, 0, np.inf]
+    x = rng.choice(ends, (60, 400), p=[0.12, 0.12, 0.36, 0.36, 0.02, 0.02])
     same = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-6)
     with np.errstate(all="ignore"):
         values = np.multiply.accumulate(x.astype(np.longdouble), axis=0)
-        start = bounds.start(4)
+        start = bounds.start(400)
         whole = bounds.advance(start, x, values)
         first = bounds.advance(start, x[:25], values[:25])[:, -1]
         same(bounds.advance(first, x[25:], values[25:]), whole[:, 25:])
