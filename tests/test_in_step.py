@@ -9,6 +9,7 @@ import distscan
 from distscan import agree, exscan, operators
 from distscan.errors import DisagreementError, RankError
 from distscan.forms import Form, Pending
+from distscan.notices import Notices
 
 
 @pytest.fixture
@@ -32,21 +33,51 @@ def test_ranks_that_are_out_of_step_say_so_in_every_call(own, comm):
     distscan.scan(x, comm=comm)  # others are in step
 
 
-def test_ranks_in_different_functions(own, comm):
+FUNCTIONS = {
+    "scan": lambda x, own: distscan.scan(x, comm=own),
+    "compact": lambda x, own: distscan.compact(x, x > 1, comm=own),
+    "partition": lambda x, own: distscan.partition(x, 2, comm=own),
+    "offsets": lambda x, own: distscan.offsets(3, comm=own),
+    "nancumsum": lambda x, own: distscan.nancumsum(x, comm=own),
+    "cumulative_prod": lambda x, own: distscan.cumulative_prod(x, comm=own),
+    "linear_recurrence": lambda x, own: distscan.linear_recurrence(x, x, comm=own),
+}
+
+
+@pytest.mark.parametrize("first", FUNCTIONS)
+def test_ranks_in_different_functions(first, own):
     """The message names each rank, and what it called."""
-    if comm.size == 1:
+    if own.size == 1:
         pytest.skip("one rank calls one function")
-    x = np.arange(3)
+    x, other = np.arange(3.0), "offsets" if first == "scan" else "scan"
+    call = FUNCTIONS[first if own.rank == 0 else other]
+    text = everywhere(own, DisagreementError, "disagree on the function", lambda: call(x, own))
+    assert f"rank 0: {first};" in text
+    others = "rank 1" if own.size == 2 else f"ranks 1-{own.size - 1}"
+    assert text.endswith(f"{others}: {other}")
+
+
+def test_a_rank_that_closes_its_plan_alone(own):
+    if own.size == 1:
+        pytest.skip("one rank calls one function")
+    plan, x = distscan.Plan(own, 3, "d", backend="cpu"), np.ones(3)
+    call = plan.close if own.rank == 0 else lambda: distscan.scan(x, comm=own)
+    text = everywhere(own, DisagreementError, "disagree on the function", call)
+    assert "rank 0: Plan.close;" in text
+
+
+def test_what_some_ranks_do_not_ask_for(own):
+    if own.size == 1:
+        pytest.skip("one rank agrees with itself")
 
     def call():
-        if own.rank == 0:
-            distscan.compact(x, x > 1, comm=own)
-        else:
-            distscan.scan(x, comm=own)
+        with agree.agreed(own) as same:
+            if own.rank > 0:
+                same["the dtype of x"] = "float64"
 
-    text = everywhere(own, DisagreementError, "disagree on the function", call)
-    assert "rank 0: compact" in text
-    assert ("rank 1: scan" if comm.size == 2 else f"ranks 1-{comm.size - 1}: scan") in text
+    text = everywhere(own, DisagreementError, "disagree on the dtype of x", call)
+    assert "rank 0: not asked for; rank" in text
+    assert text.endswith(": float64")
 
 
 def _left():
@@ -131,6 +162,57 @@ def test_close_tells_who_has_not_heard(comm):
         plan.close()
     with pytest.raises(RuntimeError, match="closed"):
         plan(x)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_close_knows_of_notices_on_their_way(reverse, comm, monkeypatch):
+    """Who should have been told, and has not looked."""
+    if comm.size == 1:
+        pytest.skip("one rank tells nobody")
+    plan, x = distscan.Plan(comm, 3, "d", reverse=reverse, backend="cpu"), np.ones(3)
+    if comm.rank == (0 if reverse else comm.size - 1):
+        with pytest.raises(TypeError):
+            plan(x.astype("i"))
+    else:
+        plan(x)
+    monkeypatch.setattr(Notices, "receive", lambda notices: [])
+    everywhere(comm, RankError, "its notice is still on its way", plan.close)
+
+
+def test_in_reverse_later_ranks_are_told(comm):
+    """They come first in scan order; those before hear by the total."""
+    plan, guilty = distscan.Plan(comm, 3, "d", reverse=True, backend="cpu"), (comm.size - 1) // 2
+    x = np.ones(3)
+    if comm.rank == guilty:
+        with pytest.raises(TypeError):
+            plan(x.astype("i"))
+    elif comm.rank < guilty:
+        with pytest.raises(RankError, match="in this call"):
+            plan(x)
+    else:
+        plan(x)
+    comm.Barrier()
+    heard = ""
+    try:
+        plan(x)
+    except RankError as error:
+        heard = str(error)
+    y = plan(x)
+    assert (f"rank {guilty}: TypeError" in heard) == (comm.rank > guilty)
+    np.testing.assert_array_equal(y, 3 * (comm.size - 1 - comm.rank) + np.arange(3, 0, -1))
+
+
+def test_notices_of_a_plan_that_is_gone(own):
+    """Its tag has come again: they are dropped."""
+    early, late = Notices(own, 5), Notices(own, 5 + (1 << 14))
+    if own.rank == own.size - 1:
+        for notices in (early, late):
+            notices.send(f"of {notices._number}", reverse=False)
+        return
+    while not (heard := late.receive()):
+        pass
+    assert heard == [f"rank {own.size - 1}: of {5 + (1 << 14)}"]
+    assert (early.received, late.received) == (0, 1)
 
 
 def test_close_is_silent_where_all_is_well(comm):
