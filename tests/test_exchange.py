@@ -1,5 +1,7 @@
 """The exchange of totals, and agreement."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from data import HOST_CODES, OPS, exact
@@ -8,7 +10,7 @@ from test_order import COMPOSE, maps, one_by_one
 
 from distscan import exchange, exscan, operators
 from distscan.agree import agreed, is_agreed
-from distscan.forms import Pending
+from distscan.forms import Form, Pending
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -65,6 +67,20 @@ def test_node(comm, monkeypatch):
     assert 1 <= node.nodes <= comm.size
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", str(comm.rank + 7))
     assert exchange.node(comm).local_rank == comm.rank + 7
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "logaddexp"])
+def test_what_is_allocated_is_counted(op):
+    """Before it is allocated, too."""
+    long = exscan.Exscan(operators.BUILTIN[op], np.dtype("d"), Form(inner=1 << 20))
+    counted = long.nbytes
+    tracemalloc.start()
+    try:
+        long.reserve()
+        assert tracemalloc.get_traced_memory()[0] == pytest.approx(counted, rel=0.01)
+    finally:
+        tracemalloc.stop()
+    assert long.nbytes == counted
 
 
 def test_op_names():

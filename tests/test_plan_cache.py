@@ -111,6 +111,53 @@ def test_faults_are_not_remembered(made, comm):
     assert len(made) == 2
 
 
+class Used:
+    """A plan of so many bytes."""
+
+    def __init__(self, nbytes=0):
+        self.nbytes = nbytes
+
+
+def use(key, nbytes=0):
+    plan, put_back = kept.take((key,), lambda: Used(nbytes))
+    put_back()
+    return plan
+
+
+@pytest.fixture
+def none_kept():
+    kept.clear()
+    yield
+    kept.clear()
+
+
+def test_a_kept_plan_belongs_to_one_call(none_kept):
+    plan = use("a")
+    first, put_back = kept.take(("a",), Used)
+    second, _ = kept.take(("a",), Used)
+    assert first is plan
+    assert second is not plan
+    put_back()
+    assert kept.take(("a",), Used)[0] is plan
+
+
+def test_the_plan_that_was_not_used_for_longest_goes(none_kept):
+    plans = [use(key) for key in range(kept.MOST)]
+    assert use(0) is plans[0]
+    another = use("another")
+    assert kept.plans() == [*plans[2:], plans[0], another]
+
+
+def test_a_large_plan_that_is_put_back_takes_the_place_of_another(none_kept):
+    large = use("a", kept.LARGE + 1)
+    first, put_back = kept.take(("a",), Used)
+    assert first is large
+    small, other = use("b"), use("c", kept.LARGE + 1)
+    assert kept.plans() == [small, other]
+    put_back()
+    assert kept.plans() == [small, large]
+
+
 def test_threads_share_a_plan_one_after_the_other(made):
     distscan.scan(np.arange(3), comm=MPI.COMM_SELF)
     with ThreadPoolExecutor(1) as pool:
