@@ -5,11 +5,12 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from distscan import binding, output
+from distscan import binding, command, job, output
 
 
 def each_its_own(comm, monkeypatch, tmp_path):
@@ -136,12 +137,71 @@ def test_ended_by_a_signal(number, run, save, comm, folder, monkeypatch):
         os.kill(os.getpid(), number)
         write(*arguments)
 
-    before = signal.getsignal(number)
+    handler = signal.default_int_handler if number == signal.SIGINT else lambda *_: None
+    before = signal.signal(number, handler)
     monkeypatch.setattr(output, "write", killed)
-    status, _, err = run("x.npy", "--quiet")
+    try:
+        status, _, err = run("x.npy", "--quiet")
+        assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, before)
     assert (status, err) == (130, "distscan: error: interrupted\n")
     assert os.listdir(folder) == ["x.npy"]
-    assert signal.getsignal(number) == before
+
+
+def test_any_rank_removes_the_part_file(comm, folder):
+    """When it is interrupted: rank 0 may be waiting inside MPI."""
+    made = job._part_file(comm, folder / "y.npy", np.dtype("d"), (3,))
+    with suppress(KeyboardInterrupt), made as part:
+        comm.Barrier()
+        if comm.rank == comm.size - 1:
+            raise KeyboardInterrupt
+    comm.Barrier()
+    assert os.listdir(folder) == []
+    assert part.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [(KeyboardInterrupt(), 130), (ValueError("of one rank"), 1)]
+)
+def test_a_rank_that_ends_alone_ends_the_others(fault, status, monkeypatch):
+    """They would wait for it."""
+
+    class Comm:
+        rank, size, ended = 1, 2, None
+
+        def Abort(self, number):
+            self.ended = number
+
+    def fail(*_):
+        raise fault
+
+    comm = Comm()
+    monkeypatch.setattr(command.exchange, "communicator", lambda _: comm)
+    command.run("distscan", fail, [])
+    assert comm.ended == status
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_another_launcher(rank, run, comm, monkeypatch):
+    """Each process is a rank on its own: the launcher's first says so."""
+    if comm.size > 1:
+        pytest.skip("MPI and launcher agree here")
+    monkeypatch.setattr(command.exchange, "launched_ranks", lambda: 8)
+    monkeypatch.setattr(command.launcher, "launched_rank", lambda: rank)
+    status, out, err = run("x.npy")
+    assert (status, out) == (1, "")
+    assert ("the launcher started 8 ranks but MPI sees 1" in err) == (rank == 0)
+    assert err.count("\n") == (rank == 0)
+
+
+def test_an_error_is_one_line(run):
+    """Whatever the name of the file."""
+    status, out, err = run("a\n\tb.npy")
+    assert (status, out) == (2, "")
+    assert err.startswith("distscan: error: ")
+    assert err.endswith("cannot read a b.npy: No such file or directory\n")
+    assert err.count("\n") == 1
 
 
 def test_nohup(run, save, comm, monkeypatch):

@@ -133,6 +133,17 @@ def test_changes_while_read(when, tmp_path):
         next(pieces)
 
 
+def test_grows_while_read(tmp_path):
+    """And says that it was not touched."""
+    np.save(tmp_path / "x.npy", np.zeros(100))
+    file = files.inspect(tmp_path / "x.npy")
+    with (tmp_path / "x.npy").open("ab") as stream:
+        stream.write(b"1")
+    os.utime(tmp_path / "x.npy", ns=(0, file.stamp.mtime_ns))
+    with pytest.raises(InputError, match="was changed while it was read"):
+        whole(file)
+
+
 @pytest.mark.parametrize("n", [0, 1, 1000, 10_000, 100_000])
 def test_stamps(n, tmp_path):
     """Of a file's own: a byte at either end, the size and the time tell it from others."""

@@ -57,6 +57,10 @@ def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
     monkeypatch.setattr(pathlib.Path, "hardlink_to", refuse)
     output.publish(part.path, tmp_path / "y.npy", force=False)
     assert os.listdir(tmp_path) == ["y.npy"]
+    other = made(tmp_path / "y.npy", 5)
+    with pytest.raises(OutputError, match="--force replaces it"):
+        output.publish(other.path, tmp_path / "y.npy", force=False)
+    assert np.load(tmp_path / "y.npy").shape == (3,)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o664])
@@ -141,6 +145,14 @@ def test_what_the_system_refuses(where, number, tmp_path, monkeypatch):
     assert where == "replace" or os.listdir(tmp_path) == []
 
 
+def test_a_part_file_that_cannot_be_removed(tmp_path, monkeypatch):
+    """What was wrong first is said."""
+    monkeypatch.setattr(os, "fsync", raises(errno.ENOSPC))
+    monkeypatch.setattr(pathlib.Path, "unlink", raises(errno.EROFS))
+    with pytest.raises(OSError, match="No space left"):
+        made(tmp_path / "y.npy")
+
+
 def test_a_full_disk():
     full = File(pathlib.Path("/dev/full"), np.dtype("f"), (10**6,), 0)
     with pytest.raises(OSError, match="cannot write /dev/full: No space left"):
@@ -223,6 +235,10 @@ def test_what_a_killed_job_has_left(tmp_path, monkeypatch):
             made(path)
             assert mine.exists()  # locked, too
         assert (tmp_path / left).exists()  # it lives
+        with monkeypatch.context() as patch:  # also where there are no locks
+            patch.setattr(output.fcntl, "flock", raises(errno.ENOSYS))
+            made(path)
+        assert (tmp_path / left).exists()
         # Nor is it robbed where its number is not seen, as from another container.
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", raises(errno.ESRCH))
