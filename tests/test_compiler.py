@@ -96,6 +96,15 @@ def test_one_process_compiles_and_the_others_read(compiled):
     assert len(compiled) == 2
 
 
+def test_operators_of_ones_own_are_told_apart(compiled):
+    """By the text of their CUDA forms, under one name."""
+    built = {
+        asked([(operators.Operator("mine", np.add, cuda), "f")], "90")[0].build("90")[0]
+        for cuda in ("a + b", "a * b", "a + b")
+    }
+    assert len(compiled) == len(built) == 2
+
+
 def test_a_truncated_entry_is_not_loaded(compiled, tmp_path):
     code, _ = REDUCE.build("90")
     (entry,) = (tmp_path / "cache").glob("*.kernel")

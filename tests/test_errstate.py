@@ -144,6 +144,12 @@ def test_recurrences(code, xp, cut, rng):
         silent(lambda initial=initial: distscan.linear_recurrence(a, b, initial))
 
 
+def test_initial_rows_of_long_doubles(cut):
+    """Beyond the range of doubles."""
+    a, row = np.full((9, 2), 0.5, "g")[cut(9)], np.full(2, np.finfo("g").max)
+    silent(lambda: distscan.linear_recurrence(a, a, initial=row))
+
+
 @one_cut
 def test_compact_and_partition(xp, cut, rng):
     x = drawn(rng, 900)

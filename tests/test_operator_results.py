@@ -204,6 +204,30 @@ def test_results_of_the_same_kind_are_cast(case, strategy, cut, rng):
     np.testing.assert_array_equal(y, np.cumsum(x, dtype=code)[mine])
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_numbers_wrap_as_arrays_do(shape):
+    """Of 0-d arrays NumPy makes numbers, which it would not put where they are out of bounds."""
+    op = Operator("f", lambda a, b: np.add(a, b, dtype=np.int64).astype("h"))
+    made = op.combine(np.full(shape, 100, "b"), np.full(shape, 100, "b"))
+    assert (made.shape, made.dtype) == (shape, np.int8)
+    np.testing.assert_array_equal(made, -56)
+
+
+OTHER_SHAPES = {
+    "a number": lambda a, b: 1.0,
+    "a total": lambda a, b: np.sum(a + b),
+    "one element": lambda a, b: np.ravel(a + b)[:1],
+}
+
+
+@pytest.mark.parametrize("case", OTHER_SHAPES)
+def test_results_of_another_shape_are_refused(case, strategy, comm):
+    """Also what NumPy could broadcast."""
+    op = Operator("f", OTHER_SHAPES[case])
+    everywhere(comm, ValueError, r"operator 'f' made shape \(.*\) of two of \(",
+               lambda: distscan.scan(np.ones(5), op, strategy=strategy))  # fmt: skip
+
+
 def test_each_step_is_in_the_type_of_the_operands():
     op = Operator("f", lambda a, b: a.astype("l") + b)
     one = np.full(3, 100, "b")

@@ -129,3 +129,10 @@ def test_a_function_of_ones_own(x, cut, rng):
         distscan.scan(values[mine], Operator("plus", plus, identity=0), out=y)
         np.testing.assert_array_equal(y, np.cumsum(values, dtype=acc).astype(code)[mine])
         assert seen <= {acc}
+
+
+def test_initial_is_of_the_promotion_too(strategy, comm):
+    """A fraction where integers are scanned into floats."""
+    y = np.zeros(2)
+    distscan.scan(np.ones(2, int), out=y, initial=0.5, strategy=strategy)
+    np.testing.assert_array_equal(y, 2 * comm.rank + np.array([1.5, 2.5]))

@@ -109,7 +109,7 @@ def test_every_kind_of_key(kind, reverse, n, cut, rng):
 
 
 WORDS = ["a", "b", "ab", "abc", "", "a" * 40, "a" * 39 + "b"]
-LETTERS = ["a", "b", "\u00e4", "\U0001f600", "\u00e4\u00e4", "c" * 300, "c" * 299 + "d"]
+LETTERS = ["a", "\udcff", "\u00e4", "\U0001f600", "\u00e4\u00e4", "c" * 300, "c" * 299 + "d"]
 
 
 # Keys of text: their width is that of the longest of a rank, and no two ranks' need be the same.
