@@ -203,3 +203,18 @@ def test_a_plan_keeps_no_arrays(xp, comm):
     del x, out
     gc.collect()
     assert [ref() for ref in watched] == [None, None]
+
+
+def test_a_plan_that_is_forgotten_between_its_halves(comm):
+    """MPI still writes into its buffers."""
+    run = distscan.Plan(comm, 3, "d", backend="cpu")
+    run.start(np.ones(3))
+    exchange = weakref.ref(run._exscan)
+    del run
+    gc.collect()
+    assert (exchange() is None) == (comm.size == 1)
+    if comm.size > 1:
+        offset = exchange().wait(comm)
+        assert comm.rank == 0 or offset == 3 * comm.rank
+        gc.collect()
+        assert exchange() is None

@@ -81,6 +81,46 @@ def test_a_new_handler_is_found(handled):
     signal.signal(signal.SIGUSR1, before)
 
 
+def test_all_signals_that_wait_are_delivered(handled):
+    """Each once, in the order in which they came."""
+    seen, other = [], signal.SIGUSR2
+    before = {each: signal.signal(each, lambda number, _: seen.append(number))
+              for each in (handled, other)}  # fmt: skip
+
+    @signals.collective
+    def call():
+        signals.defer()
+        for each in (other, handled):
+            os.kill(os.getpid(), each)
+            sum(range(1000))
+        return list(seen)
+
+    try:
+        assert call() == []
+        assert seen == [other, handled]
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def test_another_thread_leaves_new_handlers_alone(handled):
+    """Python sets handlers in the main thread; there the next call finds them."""
+    faults = []
+
+    def defer():
+        try:
+            signals.defer()
+        except ValueError as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=defer)
+    thread.start()
+    thread.join()
+    assert not faults
+    signals.defer()
+    assert isinstance(signal.getsignal(handled), signals._Handler)
+
+
 @pytest.mark.timeout(300)
 def test_interrupted_ranks_stay_in_step(comm, rng):
     """At any moment of any call; each rank compares notes with the others behind it."""
