@@ -53,6 +53,14 @@ def test_nan_of_another_library(cut, rng):
     np.testing.assert_array_equal(y.array, np.nancumsum(x)[cut(50)])
 
 
+def test_nan_of_bfloat16(cut, rng):
+    small = pytest.importorskip("ml_dtypes").bfloat16
+    x = rng.choice([1, np.nan], 50)
+    y = distscan.nancumsum(x.astype(small)[cut(50)])
+    assert y.dtype == small
+    np.testing.assert_array_equal(y.astype("d"), np.nancumsum(x)[cut(50)])
+
+
 def test_logcumsumexp(xp, cut, rng):
     x = rng.normal(size=1000) * 300
     mine = cut(1000)

@@ -136,3 +136,18 @@ def test_initial_is_of_the_promotion_too(strategy, comm):
     y = np.zeros(2)
     distscan.scan(np.ones(2, int), out=y, initial=0.5, strategy=strategy)
     np.testing.assert_array_equal(y, 2 * comm.rank + np.array([1.5, 2.5]))
+
+
+@pytest.mark.parametrize("op", ["sum", Operator("plus", lambda a, b: a + b, identity=0)])
+@pytest.mark.parametrize("order", "<>")
+def test_results_are_in_the_machines_byte_order(order, op, comm):
+    """Whichever that of ``x`` and ``dtype`` is; what is written keeps its own."""
+    x = np.ones(2, f"{order}i8")
+    want = 2 * comm.rank + np.array([1, 2])
+    plan = distscan.Plan(comm, 2, x.dtype, op, out_dtype=f"{order}i8", backend="cpu")
+    for y in (distscan.scan(x, op), distscan.scan(x, op, dtype=f"{order}i8")):
+        assert y.dtype == np.int64
+        np.testing.assert_array_equal(y, want)
+    assert plan.types.out == plan.types.acc == np.int64
+    out = np.zeros(2, f"{order}f8")
+    np.testing.assert_array_equal(distscan.scan(x, op, out=out), want)
