@@ -56,14 +56,16 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     return Binding(cuda, "cuda", name, node.nodes)
 
 
-def choose(comm: Comm, wanted: Name) -> str:
+def choose(comm: Comm, wanted: Name, function: str) -> str:
     """Choose "cpu" or "cuda" for all ranks, each with the GPU that is current; collective.
+
+    ``function`` is the public one that begins with this.
 
     "auto" falls back to the CPU, on every rank, where one rank has no GPU; "cuda" raises
     ``BackendError`` there.
     """
     found = False
-    with agreed(comm) as same:
+    with agreed(comm, function) as same:
         same["the backend"] = wanted
         if wanted not in get_args(Name):
             raise ValueError(f"unknown backend {wanted!r}; choose from {', '.join(get_args(Name))}")

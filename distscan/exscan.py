@@ -73,7 +73,11 @@ class Exscan:
     @property
     def nbytes(self) -> int:
         """How many bytes ``reserve`` allocates."""
-        return 2 * self._form.inner * self._dtype.itemsize if self._across else 0
+        if not self._across:
+            return 0
+        if self._builtin:
+            return BuiltIn.nbytes(self._dtype, self._form)
+        return 2 * self._form.inner * self._dtype.itemsize
 
     def __call__(self, comm: Comm, pending: Pending | None) -> Any:
         """Combine the totals of all ranks before this one in scan order (``MPI_Exscan``)."""

@@ -23,11 +23,12 @@ P = TypeVar("P", bound=Keepable)
 class _Kind:
     """The plans of one kind of call that are not in use, and when the last one was put back."""
 
-    __slots__ = ("last", "plans")
+    __slots__ = ("forgotten", "last", "plans")
 
     def __init__(self) -> None:
         self.plans: list[Any] = []
         self.last = 0
+        self.forgotten = False  # while all its plans were in use
 
 
 _kinds: dict[tuple[Any, ...], _Kind] = {}
@@ -50,7 +51,7 @@ def take(key: tuple[Any, ...], make: Callable[[], P]) -> tuple[P, Callable[[], N
         return plan, lambda: _keep(key, plan)
 
     def put_back() -> None:
-        if plan.nbytes > LARGE:
+        if plan.nbytes > LARGE or kind.forgotten:  # type: ignore[union-attr]
             _keep(key, plan)
         else:
             kind.last = next(_turns)  # type: ignore[union-attr]
@@ -85,4 +86,4 @@ def _keep(key: tuple[Any, ...], plan: Keepable) -> None:
             oldest = min((kind.last, key) for key, kind in _kinds.items() if kind.plans)[1]
             _kinds[oldest].plans.pop(0)
         for unused in [key for key, kind in _kinds.items() if not kind.plans]:
-            del _kinds[unused]
+            _kinds.pop(unused).forgotten = True

@@ -40,6 +40,13 @@ class BuiltIn:
         self.offset = self._received if wire == dtype else np.zeros(shape, dtype)
         self._sound = _word(wire, _SOUND[self._name])
 
+    @staticmethod
+    def nbytes(dtype: np.dtype[Any], form: Form) -> int:
+        """How many bytes the messages of a total have, one for each piece or for all."""
+        wire = _wire(dtype, rows=form.inner > 1)
+        each = 2 * wire.itemsize + (0 if wire == dtype else dtype.itemsize)
+        return form.inner * each
+
     def put(self, pending: Pending | None) -> None:
         """Set what is sent: a total, of an empty shard the identity; None says that all failed."""
         self.send[-1] = self._failed() if pending is None else self._sound
@@ -155,7 +162,7 @@ def _wire(dtype: np.dtype[Any], *, rows: bool) -> np.dtype[Any]:
     """Return the type in which totals travel: integers wide enough to count ranks that failed."""
     if dtype.kind not in "biu" or (rows and dtype.itemsize >= np.dtype(np.int32).itemsize):
         return dtype
-    return np.dtype(np.int64 if dtype.kind == "i" else np.uint64)
+    return np.dtype(f"{'i' if dtype.kind == 'i' else 'u'}{4 if rows else 8}")
 
 
 def _word(dtype: np.dtype[Any], number: int) -> Any:

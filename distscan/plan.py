@@ -106,7 +106,7 @@ class Plan:
         agree: bool = False,
     ) -> None:
         self.comm = exchange.communicator(comm)
-        self.backend = binding.choose(self.comm, backend)
+        self.backend = binding.choose(self.comm, backend, "Plan")
         with Agreement(self.comm) as arguments:
             self.shape = shape_of(shape)
             operator = operators.resolve(exchange.op_name(op))

@@ -69,10 +69,12 @@ def test_node(comm, monkeypatch):
     assert exchange.node(comm).local_rank == comm.rank + 7
 
 
-@pytest.mark.parametrize("op", ["sum", "max", "logaddexp"])
-def test_what_is_allocated_is_counted(op):
-    """Before it is allocated, too."""
-    long = exscan.Exscan(operators.BUILTIN[op], np.dtype("d"), Form(inner=1 << 20))
+@pytest.mark.parametrize(
+    ("op", "code"), [("sum", "d"), ("max", "d"), ("logaddexp", "d"), ("max", "h"), ("sum", "i")]
+)
+def test_what_is_allocated_is_counted(op, code):
+    """Before it is allocated, too; narrow integers travel as wider ones."""
+    long = exscan.Exscan(operators.BUILTIN[op], np.dtype(code), Form(inner=1 << 20))
     counted = long.nbytes
     tracemalloc.start()
     try:

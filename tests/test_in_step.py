@@ -40,6 +40,7 @@ FUNCTIONS = {
     "offsets": lambda x, own: distscan.offsets(3, comm=own),
     "nancumsum": lambda x, own: distscan.nancumsum(x, comm=own),
     "cumulative_prod": lambda x, own: distscan.cumulative_prod(x, comm=own),
+    "Plan": lambda x, own: distscan.Plan(own, 3, "d", backend="cpu"),
     "linear_recurrence": lambda x, own: distscan.linear_recurrence(x, x, comm=own),
 }
 
@@ -175,7 +176,7 @@ def test_close_knows_of_notices_on_their_way(reverse, comm, monkeypatch):
             plan(x.astype("i"))
     else:
         plan(x)
-    monkeypatch.setattr(Notices, "receive", lambda notices: [])
+    monkeypatch.setattr(Notices, "receive", lambda notices: None)
     everywhere(comm, RankError, "its notice is still on its way", plan.close)
 
 
@@ -204,15 +205,21 @@ def test_in_reverse_later_ranks_are_told(comm):
 
 def test_notices_of_a_plan_that_is_gone(own):
     """Its tag has come again: they are dropped."""
-    early, late = Notices(own, 5), Notices(own, 5 + (1 << 14))
+    early, late = (Notices(own, number, reverse=False) for number in (5, 5 + (1 << 14)))
     if own.rank == own.size - 1:
-        for notices in (early, late):
-            notices.send(f"of {notices._number}", reverse=False)
+        early.send(ValueError("of a plan that is gone"))
+        late.send(ValueError("of this plan"))
         return
-    while not (heard := late.receive()):
-        pass
-    assert heard == [f"rank {own.size - 1}: of {5 + (1 << 14)}"]
-    assert (early.received, late.received) == (0, 1)
+    heard = ""
+    while not heard:
+        late.receive()
+        try:
+            late.check()
+        except RankError as error:
+            heard = str(error)
+    assert f"(rank {own.size - 1}: ValueError: of this plan)" in heard
+    early.receive()
+    early.check()
 
 
 def test_close_is_silent_where_all_is_well(comm):

@@ -191,6 +191,20 @@ def test_threads_share_no_plan_at_once(made):
     assert len(made) == 2
 
 
+def test_a_plan_in_use_is_kept_though_others_come():
+    class Unit:
+        nbytes = 1
+
+    kept.clear()
+    kept.take(("a",), Unit)[1]()
+    plan, put_back = kept.take(("a",), Unit)
+    kept.take(("b",), Unit)[1]()
+    put_back()
+    assert plan in kept.plans()
+    assert kept.take(("a",), Unit)[0] is plan
+    kept.clear()
+
+
 @pytest.mark.gpu
 def test_streams_share_no_workspace(made, comm):
     import cupy
