@@ -2,8 +2,8 @@
 # Usage: launch/test.sh [PYTEST ARGUMENT...]
 # Runs the tests at 1, 2, 4 and 8 ranks under MPICH and at 3 under Open MPI. Those at 1 rank run side
 # by side on all cores; -n 0 runs them one after the other.
-# Without arguments, 8 ranks and Open MPI get a third of the tests, and the compiler a third of the
-# kernels: another third each time.
+# Without arguments, 8 ranks and Open MPI get a quarter of the tests, and the compiler a quarter of the
+# kernels: another quarter each time.
 #   DISTSCAN_WHOLE    1 runs all of them
 #   DISTSCAN_TIMEOUT  seconds for each number of ranks (default: 1800)
 set -euo pipefail
@@ -15,9 +15,9 @@ export DISTSCAN_TIMEOUT=${DISTSCAN_TIMEOUT:-1800}
 
 # All that the arguments pick may be for one rank alone: the others find no test.
 some() { "$@" || (($? == 5)); }
-# A third of the tests, or all.
-third() {
-  local part=$((RANDOM % 3 + 1))/3
+# A quarter of the tests, or all.
+quarter() {
+  local part=$((RANDOM % 4 + 1))/4
   [[ ${DISTSCAN_WHOLE:-} != 1 ]] || part=1/1
   DISTSCAN_PART=$part some "$@"
 }
@@ -33,8 +33,8 @@ for ranks in 2 4; do
   some launch/mpirun.sh "$ranks" python -m pytest "$@"
 done
 echo "== 8 ranks, MPICH =="
-third launch/mpirun.sh 8 python -m pytest "$@"
+quarter launch/mpirun.sh 8 python -m pytest "$@"
 
 source launch/setup.sh openmpi test
 echo "== 3 ranks, Open MPI =="
-third launch/mpirun.sh 3 python -m pytest "$@"
+quarter launch/mpirun.sh 3 python -m pytest "$@"

@@ -2,7 +2,7 @@
 
 Every rank draws the same global array from one seed, takes its own shard of it, and compares its
 part of the result with NumPy's scan of the whole. ``DISTSCAN_SEED=...`` repeats a run.
-``DISTSCAN_WHOLE=1`` runs all cases where a run takes a third of them, another one each time.
+``DISTSCAN_WHOLE=1`` runs all cases where a run takes a quarter of them, another one each time.
 """
 
 import functools
@@ -102,10 +102,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def drawn(cases: Iterable[Any]) -> list[Any]:
-    """A third of the cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
+    """A quarter of the cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
     cases = list(cases)
     whole = os.environ.get("DISTSCAN_WHOLE") == "1"
-    return cases if whole else random.Random(SEED).sample(cases, -(-len(cases) // 3))
+    return cases if whole else random.Random(SEED).sample(cases, -(-len(cases) // 4))
 
 
 def part_of(names: list[str], part: str) -> set[str]:
