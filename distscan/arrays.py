@@ -146,7 +146,7 @@ def current_gpu() -> int:
 
 
 def kind(pair: Pair) -> tuple[Any, ...] | None:
-    """Return what tells arrays of one place apart that are not scanned alike: not the addresses."""
+    """Return what decides, beside the place, how an array is scanned; None for no array."""
     given, array = pair
     return None if array is None else (type(given), array.dtype, array.shape, array.strides)
 

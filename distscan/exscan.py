@@ -75,9 +75,7 @@ class Exscan:
         """How many bytes ``reserve`` allocates."""
         if not self._across:
             return 0
-        if self._builtin:
-            return BuiltIn.nbytes(self._dtype, self._form)
-        return 2 * self._form.inner * self._dtype.itemsize
+        return (BuiltIn if self._builtin else Packed).nbytes(self._dtype, self._form)
 
     def __call__(self, comm: Comm, pending: Pending | None) -> Any:
         """Combine the totals of all ranks before this one in scan order (``MPI_Exscan``)."""

@@ -28,7 +28,7 @@ class _Kind:
     def __init__(self) -> None:
         self.plans: list[Any] = []
         self.last = 0
-        self.forgotten = False  # while all its plans were in use
+        self.forgotten = False  # no more in ``_kinds``: a call had its only plan
 
 
 _kinds: dict[tuple[Any, ...], _Kind] = {}

@@ -42,7 +42,7 @@ class BuiltIn:
 
     @staticmethod
     def nbytes(dtype: np.dtype[Any], form: Form) -> int:
-        """How many bytes the messages of a total have, one for each piece or for all."""
+        """Return how many bytes the messages of a whole total have, without their status words."""
         wire = _wire(dtype, rows=form.inner > 1)
         each = 2 * wire.itemsize + (0 if wire == dtype else dtype.itemsize)
         return form.inner * each
@@ -99,6 +99,11 @@ class Packed:
         weakref.finalize(self, _free, element)
         self.send = [self._sent.view(np.uint8), 1, element]
         self.receive = [self._received.view(np.uint8), 1, element]
+
+    @staticmethod
+    def nbytes(dtype: np.dtype[Any], form: Form) -> int:
+        """Return how many bytes the messages of a whole total have, without edges and states."""
+        return 2 * form.inner * dtype.itemsize
 
     def put(self, pending: Pending | None) -> None:
         """Set what is sent: a total, that there is none, or, for None, that the rank has failed."""

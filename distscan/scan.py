@@ -173,7 +173,8 @@ def scan(
         put_back()
         if view is None and target is not None:
             target[...] = result.reshape(plan.shape)
-        if decided.foreign:  # a new result, once converted, does that for x
+        if decided.foreign:
+            # The conversion of a new result makes the stream of x's library wait, too.
             arrays.release(*(given[2:] if target is None else given))
         if target is not None:
             return out
@@ -183,7 +184,7 @@ def scan(
 
 @dataclass(frozen=True, eq=False)
 class _Decided:
-    """What is decided of a kind of call, once."""
+    """What ``scan`` decides once for all calls with arguments of one kind."""
 
     plan: LocalPlan
     order: tuple[int, ...] | None  # of the axes, if they are scanned in another

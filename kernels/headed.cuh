@@ -1,7 +1,7 @@
 // Where segments begin: at the flags that lie beside the elements, or at every row's start.
 #pragma once
 
-#include "flagged.cuh"
+#include "flags.cuh"
 #include "items.cuh"
 
 namespace distscan {

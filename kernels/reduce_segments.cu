@@ -1,6 +1,6 @@
 // The kernel that reduces a shard of segments: whether it has a head, and the total from its last
 // head on.
-#include "flagged.cuh"
+#include "flags.cuh"
 #include "given.cuh"
 #include "reduce.cuh"
 

@@ -2,8 +2,8 @@
 # Usage: launch/test.sh [PYTEST ARGUMENT...]
 # Runs the tests at 1, 2, 4 and 8 ranks under MPICH and at 3 under Open MPI. Those at 1 rank run side
 # by side on all cores; -n 0 runs them one after the other.
-# Without arguments, 8 ranks and Open MPI get a quarter of the tests, and the compiler a quarter of the
-# kernels: another quarter each time.
+# Without arguments, a run takes a quarter of the tests at 8 ranks and under Open MPI, and compiles
+# a quarter of the kernels. Each run draws another quarter.
 #   DISTSCAN_WHOLE    1 runs all of them
 #   DISTSCAN_TIMEOUT  seconds for each number of ranks (default: 1800)
 set -euo pipefail

@@ -12,7 +12,7 @@ from ..forms import PLAIN, Form, Pending
 from ..operators import Operator
 from . import columns, launches
 from .call import Call, CallWithTotal
-from .gpus import bind, count  # noqa: F401 - for who has chosen this backend
+from .gpus import bind, count  # noqa: F401 - a backend's module has them
 from .kernel import HostTotal, type_name
 from .policy import TextbookPolicy
 from .row import Row

@@ -21,9 +21,11 @@ _PER_THREAD = 2  # cudaStreamPerThread: one pointer, but a stream of each thread
 class LastUse:
     """A workspace's last use, on a stream, and an event behind it.
 
-    While all uses are on one stream that lives as long as its object, nobody needs the event: it is
-    recorded when the workspace is dropped, or another stream comes. From then on each use is
-    recorded at once, so that no stream waits for what others were given behind it.
+    Uses on one stream need no event: the stream keeps their order. The event is recorded when
+    another stream comes, or when the workspace is dropped. Once another stream has come, the event
+    is recorded behind each use at once: a stream then waits for that use, and not for work that the
+    other stream got after it. For streams that may be gone when the event is needed, it is always
+    recorded at once.
     """
 
     def __init__(self) -> None:
@@ -75,7 +77,7 @@ class LastUse:
 
 
 def _stays(stream: Any) -> bool:
-    """Whether a stream lives as long as its object, and is one: CuPy's own, of no thread."""
+    """Whether a stream lives while its object does, and is the same one in every thread."""
     return type(stream) is cupy.cuda.Stream and stream.ptr != _PER_THREAD
 
 
