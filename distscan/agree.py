@@ -2,12 +2,11 @@
 
 import functools
 import hashlib
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .errors import DisagreementError, RankError
-from .exchange import Comm, minimum, next_number
+from .exchange import Comm, Votes, votes
 
 
 class Terms(dict[str, object]):
@@ -50,25 +49,31 @@ class Agreement:
         #: Whether this rank has elements; from ``settle`` on, whether any rank has.
         self.some = True
         #: Of this agreement, the same on every rank.
-        self.number = next_number(comm) if comm.size > 1 else 0
+        self.number = 0
+        #: None where this rank is alone.
+        self._votes: Votes | None = None
+        if comm.size > 1:
+            self._votes = votes(comm)
+            self.number = next(self._votes.numbers)
 
     def __enter__(self) -> "Agreement":
         return self
 
     def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
         # Of any kind, Ctrl-C too: the other ranks must not wait for this one.
-        if fault is not None and self.comm.size > 1:
-            self._settle(fault)
+        if fault is not None and self._votes is not None:
+            self._settle(self._votes, fault)
 
     def settle(self) -> None:
         """Learn whether the step worked on every rank; raise on each, or on none."""
-        if self.comm.size > 1:
-            self._settle(None)
+        if self._votes is not None:
+            self._settle(self._votes, None)
 
-    def _settle(self, fault: BaseException | None) -> None:
+    def _settle(self, voting: Votes, fault: BaseException | None) -> None:
         key, number = self.same.key if self.same else 0, self.number
-        given = array("q", (fault is None, key, -key, number, -number, not self.some))
-        worked, low, high, first, last, none = minimum(self.comm, given)
+        worked, low, high, first, last, none = voting.minimum(
+            self.comm, fault is None, key, -key, number, -number, not self.some
+        )
         self.some = not none
         if worked and low == -high and first == -last:
             return

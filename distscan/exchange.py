@@ -3,7 +3,7 @@
 import functools
 import itertools
 import os
-from array import array
+import struct
 from typing import Any, NamedTuple, cast
 
 from . import signals
@@ -101,14 +101,34 @@ def aside(comm: Comm) -> Comm:
     return cast(Comm, kept)
 
 
-def next_number(comm: Comm) -> int:
-    """Count on this rank: 1, 2, 3, ... for each communicator, whichever object stands for it."""
-    count = _counts.get(comm.handle)
-    if count is None:
+class Votes:
+    """Small numbers of all ranks of a communicator, kept where MPI takes them without a search."""
+
+    def __init__(self) -> None:
+        #: 1, 2, 3, ... on this rank.
+        self.numbers = itertools.count(1)
+        self._memory = bytearray(_SIX.size)
+        self._message = [MPI.buffer(self._memory), 6, MPI.INT64_T]
+
+    def minimum(self, comm: Comm, *values: int) -> tuple[int, ...]:
+        """Return the minimum of each of six ``values``, of 8 bytes, over all ranks."""
+        _SIX.pack_into(self._memory, 0, *values)
+        # Blocking: of so few values no library's MPI_Iallreduce is as fast.
+        comm.Allreduce(MPI.IN_PLACE, self._message, MPI.MIN)
+        return _SIX.unpack_from(self._memory)
+
+
+_SIX = struct.Struct("6q")
+
+
+def votes(comm: Comm) -> Votes:
+    """Return what a communicator keeps to vote, whichever object stands for it."""
+    kept = _votes.get(comm.handle)
+    if kept is None:
         # The handle of a communicator that is freed may come again: this attribute goes with it.
-        comm.Set_attr(_counted(), comm.handle)
-        count = _counts[comm.handle] = itertools.count(1)
-    return next(count)
+        comm.Set_attr(_voting(), comm.handle)
+        kept = _votes[comm.handle] = Votes()
+    return kept
 
 
 @functools.cache
@@ -121,25 +141,18 @@ def _aside() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
 
 
-_counts: "dict[int, itertools.count[int]]" = {}  # by the handles of communicators
+_votes: dict[int, Votes] = {}  # by the handles of communicators
 
 
 @functools.cache
-def _counted() -> int:
+def _voting() -> int:
     def forget(comm: MPI.Comm, key: int, handle: int) -> None:
-        _counts.pop(handle, None)
+        _votes.pop(handle, None)
 
     return MPI.Comm.Create_keyval(delete_fn=forget)
 
 
-# ---- small numbers and names ---------------------------------------------------------------
-
-
-def minimum(comm: Comm, values: "array[int]") -> "array[int]":
-    """Replace each of the ``values``, of 8 bytes, by its minimum over all ranks; return them."""
-    # Blocking: of so few values no library's MPI_Iallreduce is as fast.
-    comm.Allreduce(MPI.IN_PLACE, [values, len(values), MPI.INT64_T], MPI.MIN)
-    return values
+# ---- names ---------------------------------------------------------------------------------
 
 
 def op_name(op: Any) -> Any:

@@ -1,5 +1,7 @@
 """What a rank that fails alone in a plan's call tells those that do not hear of it in that call."""
 
+from typing import NoReturn
+
 from mpi4py import MPI
 
 from .agree import everywhere
@@ -35,22 +37,22 @@ class Notices:
         notice = self._number, self._aside.rank, f"{type(fault).__name__}: {fault}"
         _sent.extend(self._aside.isend(notice, other, self._tag) for other in self._before)
 
-    def receive(self) -> None:
-        """Take what has arrived; look, and do not wait."""
+    def receive(self) -> bool:
+        """Take what has arrived, without waiting; return whether ``tell`` has what to raise."""
         while self._behind and self._aside.Iprobe(MPI.ANY_SOURCE, self._tag):
             number, source, text = self._aside.recv(tag=self._tag)
             if number == self._number:  # else of a plan that is gone
                 self._heard.append(f"rank {source}: {text}")
                 self._received += 1
+        return bool(self._heard)
 
-    def check(self) -> None:
+    def tell(self) -> NoReturn:
         """Raise RankError for what has been received."""
-        if self._heard:
-            said, self._heard = "; ".join(self._heard), []
-            raise RankError(
-                f"earlier calls of this plan failed on other ranks ({said}): results behind "
-                "those lack their shards; this rank's own, of this call too, do not"
-            )
+        said, self._heard = "; ".join(self._heard), []
+        raise RankError(
+            f"earlier calls of this plan failed on other ranks ({said}): results behind "
+            "those lack their shards; this rank's own, of this call too, do not"
+        )
 
     def close(self) -> None:
         """Raise RankError on every rank, if one has not received or not raised all; collective."""

@@ -263,9 +263,10 @@ class Plan:
         elif self._notices is None:
             self._finish(begun)
         else:
-            self._notices.receive()
+            heard = self._notices.receive()
             self._finish(begun)
-            self._notices.check()
+            if heard:
+                self._notices.tell()
         return begun.out
 
     def _finish(self, begun: "_Begun") -> None:

@@ -210,16 +210,11 @@ def test_notices_of_a_plan_that_is_gone(own):
         early.send(ValueError("of a plan that is gone"))
         late.send(ValueError("of this plan"))
         return
-    heard = ""
-    while not heard:
-        late.receive()
-        try:
-            late.check()
-        except RankError as error:
-            heard = str(error)
-    assert f"(rank {own.size - 1}: ValueError: of this plan)" in heard
-    early.receive()
-    early.check()
+    while not late.receive():
+        pass
+    with pytest.raises(RankError, match=rf"\(rank {own.size - 1}: ValueError: of this plan\)"):
+        late.tell()
+    assert not early.receive()
 
 
 def test_close_is_silent_where_all_is_well(comm):

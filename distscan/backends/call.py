@@ -17,21 +17,20 @@ class Call(Pending):
     heads: Any = None  # where segments begin
     ahead = False  # whether the scan waits for the offset already
 
-    def __init__(self, work: Workspace, number: int, stream: Any, *arrays: Any) -> None:
+    def __init__(self, work: Workspace, number: int, stream: Any, *given: Any) -> None:
         """Order ``stream``, the current one, behind the workspace's last use.
 
-        ``arrays`` are x, out, and the flags or keys of segments, if any.
+        ``given`` are x, out, the flags or keys of segments, if any, and whether ``finish`` comes at
+        once: on the same stream.
         """
         self.work, self.epoch, self.stream = work, epoch(number), stream
-        self.x, self.out, self.marks = arrays
+        self.x, self.out, self.marks, self._at_once = given
         work.enter(stream)
 
-    def begun(self) -> None:
-        """Note that ``begin`` has queued its work."""
-        self.work.leave()
-
     def resume(self) -> Any:
-        """Order the current stream, which may be another by now, behind what was begun."""
+        """Return the current stream, which may be another by now, behind what was begun."""
+        if self._at_once:
+            return self.stream
         stream = cupy.cuda.get_current_stream()
         self.work.enter(stream)
         return stream
@@ -83,5 +82,5 @@ class CallWithTotal(Call):
 
     def have_read(self) -> None:
         """Wait for a total that nobody has read: what earlier calls queued has ended then."""
-        if not self.read and self._form.inner == 1:
+        if self._form.inner == 1:
             self.total()

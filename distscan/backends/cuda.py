@@ -16,7 +16,7 @@ from .gpus import bind, count  # noqa: F401 - a backend's module has them
 from .kernel import HostTotal, type_name
 from .policy import TextbookPolicy
 from .row import Row
-from .workspace import ROUND, Workspace, check_process, is_capturing, next_call, sweep
+from .workspace import ROUND, Workspace, is_capturing, next_call, sweep
 
 _TOO_LATE = 3  # offsets in a row that came too late for a kernel that waits
 
@@ -75,7 +75,7 @@ class _Steps:
         ``textbook`` is the kernel that scans, None for the fastest; ``ranks`` is how many scan
         together.
         """
-        check_process()
+        next_call()  # which a process that was forked is refused
         for dtype in (types.x, types.acc, types.out):
             type_name(dtype)
         self.types, self.n, self.form, self._ranks = types, n, form, ranks
@@ -105,9 +105,8 @@ class _Steps:
         """Allocate a result [outer * n * inner]."""
         return cupy.empty(self.form.outer * self.n * self.form.inner, self.types.out)
 
-    def _entered(self, x: Any, out: Any, marks: Any = None) -> tuple[Any, ...]:
+    def _entered(self, x: Any, out: Any, *others: Any) -> tuple[Any, ...]:
         """Check memory; return what a call is made of: ``x`` as kernels read it."""
-        check_process()
         for name, array in (("x", x), ("out", out)):
             if array.data.ptr % array.dtype.alignment:
                 raise ValueError(f"{name} begins at an address that its type cannot have")
@@ -119,7 +118,7 @@ class _Steps:
         if not x.flags.c_contiguous:
             self.refuse_capture("x, which is not contiguous, must be copied")
             x = cupy.ascontiguousarray(x)
-        return work, number, stream, x, out, marks
+        return work, number, stream, x, out, *others
 
     def refuse_capture(self, reason: str) -> None:
         """Raise where work goes into a CUDA graph, for which there is a reason not to."""
@@ -139,11 +138,10 @@ class _Steps:
 
     def _heads(self, call: Any) -> None:
         """Find where segments begin."""
-        if call.marks is not None:
-            reverse, buffer = self.form.reverse, None
-            if not segments.needs_no_buffer(call.marks, reverse=reverse):
-                buffer = call.work.flags(self.n)
-            call.heads = segments.heads(call.marks, buffer, reverse=reverse)
+        reverse, buffer = self.form.reverse, None
+        if not segments.needs_no_buffer(call.marks, reverse=reverse):
+            buffer = call.work.flags(self.n)
+        call.heads = segments.heads(call.marks, buffer, reverse=reverse)
 
     def _behind(self, offset: Any) -> Any:
         """Return what the shard starts behind, or None where that is nothing."""
@@ -162,10 +160,10 @@ class SinglePass(_Steps):
         """Begin the scan of ``x`` into ``out``: nobody waits for its total."""
         if self._work is None:
             return Pending(None)
-        call = Call(*self._entered(x, out, marks))
-        self._heads(call)
-        if not overlap:  # it may go on on another stream
-            call.begun()
+        call = Call(*self._entered(x, out, marks, overlap))
+        if marks is not None:
+            self._heads(call)
+        call.work.leave()
         return call
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
@@ -196,19 +194,21 @@ class ScanAdd(_Steps):
         """Scan ``x`` [n] on its own, and so find its total."""
         if self._work is None:
             return Pending(None)
-        call = CallWithTotal(self.types.acc, self.form, *self._entered(x, out))
+        given = self._entered(x, out, None, overlap)
+        call = CallWithTotal(self.types.acc, self.form, *given)
         work = call.work
         local = out if work.wide is None else work.wide
         work.scan.prepare(call.x, local, total=work.total.pointer)
         work.scan.launch(call.epoch, None)
-        call.begun()
+        work.leave()
         return call
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """Combine ``offset`` into ``out`` [n]."""
         if self._work is None:
             return
-        call.have_read()
+        if not call.read:
+            call.have_read()
         stream = call.resume()
         wide, offset = call.work.wide, self._behind(offset)
         if offset is not None or wide is not None:
@@ -245,8 +245,10 @@ class ReduceScan(_Steps):
         """
         if self._work is None:
             return Pending(None)
-        call = CallWithTotal(self.types.acc, self.form, *self._entered(x, out, marks))
-        self._heads(call)
+        given = self._entered(x, out, marks, overlap)
+        call = CallWithTotal(self.types.acc, self.form, *given)
+        if marks is not None:
+            self._heads(call)
         work = call.work
         work.reduce(call.x, work.total.pointer, call.epoch, call.heads)
         work.scan.prepare(call.x, out, call.heads)  # while the GPU reduces
@@ -255,7 +257,7 @@ class ReduceScan(_Steps):
         elif overlap and work.scan.waits and self._too_late < _TOO_LATE:
             call.ahead = True
             work.scan.launch_ahead(call.epoch)
-        call.begun()
+        work.leave()
         return call
 
     def finish(self, call: Any, offset: Any) -> None:
@@ -263,7 +265,8 @@ class ReduceScan(_Steps):
         if self._work is None:
             return
         scan, total = call.work.scan, call.work.total
-        call.have_read()  # the scan of the call before, which has its mail, has ended then
+        if not call.read:  # when it is, the scan of the call before, which has its mail, has ended
+            call.have_read()
         stream, offset = call.resume(), self._behind(offset)
         if isinstance(offset, np.ndarray) and offset.ndim > 0:
             total.put(slice(None), offset)

@@ -37,6 +37,7 @@ _TYPES = {
 }
 _STRUCTURES = (4, 8, 16, 32)  # bytes: vectors are aligned to their size
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _NOT_READY = 600  # cudaErrorNotReady
 _POLLS = 1 << 14  # between two looks at whether the stream is still at work
 _LIMIT = 1e-3  # seconds that a kernel waits for its offset at least; kernels/offset.cuh's
@@ -141,7 +142,7 @@ class Kernel:
         """
         device = cupy.cuda.Device()
         check_device(device)
-        _have_context()
+        _make_context()
         self._function = _load(entry, tuple(given.items()), device.compute_capability, device.id)
         self._block = threads, 1, 1, shared
         if shared:
@@ -155,21 +156,20 @@ class Kernel:
 
     def launch(self, blocks: int) -> None:
         """Queue ``blocks`` thread blocks with the present arguments."""
-        _have_context()
         stream = cupy.cuda.get_current_stream().ptr
-        driver.launchKernel(
-            self._function.ptr, blocks, 1, 1, *self._block, stream, self._pointer, 0
-        )
+        given = self._function.ptr, blocks, 1, 1, *self._block, stream, self._pointer, 0
+        try:
+            driver.launchKernel(*given)
+        except driver.CUDADriverError as error:
+            if error.status != _NO_CONTEXT:
+                raise
+            _make_context()
+            driver.launchKernel(*given)
 
 
-_threads = threading.local()
-
-
-def _have_context() -> None:
+def _make_context() -> None:
     """Make the GPU's context current in this thread, which the driver's own calls do not do."""
-    if not getattr(_threads, "ready", False):
-        cupy.cuda.runtime.memGetInfo()
-        _threads.ready = True
+    cupy.cuda.runtime.memGetInfo()
 
 
 @functools.cache

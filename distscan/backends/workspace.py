@@ -9,6 +9,7 @@ import itertools
 import os
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cupy
@@ -94,17 +95,24 @@ class Workspace:
     total: Any = None
     wide: Any = None
     heads: Any = None
+    enter: Callable[[Any], None] = staticmethod(lambda stream: None)
+    leave: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
         self._memory = [part for part in parts.values() if part is not None]
         #: Of the calls whose epochs its words may carry; those of another round are used again.
-        self.round = next(_CALLS) >> ROUND
-        #: None in a graph, which orders its own.
-        self._last: LastUse | None = None
-        if not is_capturing(cupy.cuda.get_current_stream()):
-            self._last = LastUse()
-            weakref.finalize(self, _release, self._last, self._memory).atexit = False
+        self.round = next_call() >> ROUND
+        #: Whether a CUDA graph has it alone.
+        self.is_of_a_graph = is_capturing(cupy.cuda.get_current_stream())
+        if self.is_of_a_graph:  # which orders what it captures
+            return
+        last = LastUse()
+        #: Order the current stream, which is given, behind the last use.
+        self.enter = last.begin
+        #: Note that all launches of a use are queued, on the stream that entered.
+        self.leave = last.end
+        weakref.finalize(self, _release, last, self._memory).atexit = False
 
     @property
     def nbytes(self) -> int:
@@ -118,36 +126,22 @@ class Workspace:
             self._memory.append(self.heads)
         return self.heads
 
-    @property
-    def is_of_a_graph(self) -> bool:
-        """Whether a CUDA graph has it alone."""
-        return self._last is None
-
-    def enter(self, stream: Any) -> None:
-        """Order the current ``stream`` behind the last use, whichever stream that was on."""
-        if self._last is not None:
-            self._last.begin(stream)
-
-    def leave(self) -> None:
-        """Note that all launches of a use are queued, on the stream that entered."""
-        if self._last is not None:
-            self._last.end()
-
     def keep(self, *temporary: Any) -> None:
         """Keep arrays until what is queued now is over: they may be of another stream's pool."""
-        if self._last is not None:
+        if not self.is_of_a_graph:
             _release(LastUse(), [*temporary])
 
 
 # ---- numbers --------------------------------------------------------------------------------
 
-_CALLS = itertools.count(1)  # of the process: no two calls, of whichever plans, have one number
+# One, of the process: no two calls, of whichever plans, have one number.
+_numbers: list[Iterator[int]] = [itertools.count(1)]
 ROUND = 30  # bits of a number that make epochs, of which there are four to a call
 
 
 def next_call() -> int:
-    """Number a call."""
-    return next(_CALLS)
+    """Number a call; refuse one in a process that was forked from one which uses a GPU."""
+    return next(_numbers[0])
 
 
 def epoch(number: int) -> int:
@@ -200,20 +194,18 @@ def keep_captured(*used: Any) -> None:
     _captured.append(used)
 
 
-def check_process() -> None:
-    """Refuse a GPU in a process that was forked from one which uses it."""
-    if _forked:
+class _NoCalls(Iterator[int]):
+    """The numbers of calls in a process that was forked: there are none."""
+
+    def __next__(self) -> int:
         raise RuntimeError(
             "this process was forked from one that uses a GPU, which CUDA does not allow; "
             "start processes by multiprocessing's 'spawn' or 'forkserver'"
         )
 
 
-_forked: list[bool] = []
-
-
 def _after_fork() -> None:
-    _forked.append(True)
+    _numbers[:] = [_NoCalls()]
     _releases.clear()
 
 
