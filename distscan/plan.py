@@ -141,17 +141,16 @@ class Plan:
         self.op, self.types, self.strategy = made.op, made.types, made.strategy
         self.out_shape = made.shape
         self._local, self._exscan = made.local, made.exscan
-        #: Whether ranks exchange anything.
-        self._exchanges = made.across and self.comm.size > 1 and arguments.some
-        with agreed(self.comm):
-            if self._exchanges:
-                self._exscan.reserve()
+        self._exchanges = made.across and arguments.some
         if self._exchanges:
+            with agreed(self.comm):
+                self._exscan.reserve()
             self._exscan.prepare(self.comm)
-        #: What is not agreed on at once is told.
         self._notices = None
-        if self._exchanges and not self._agree:
+        if self._exchanges and not self._agree:  # what is not agreed on at once is told
             self._notices = Notices(self.comm, arguments.number, reverse=made.form.reverse)
+        # Where no other rank takes part in a call, or hears of its faults.
+        self._is_alone = not self._exchanges and not (self._agree and self.comm.size > 1)
         self._turns = Turns()
         self._begun: _Begun | None = None
 
@@ -186,6 +185,10 @@ class Plan:
         with self._turns, self._device():
             if self._begun is not None:
                 raise RuntimeError("this plan was started: wait() comes before its next use")
+            if self._is_alone:
+                shard, target, marks, out = self._expected.check(x, out, segments)
+                self._local.finish(self._local.begin(shard, target, marks, overlap=True), None)
+                return out
             begun = _Begun()
             self._begin(begun, x, out, segments, overlap=True)
             return self._end(begun)

@@ -7,12 +7,18 @@
 namespace distscan {
 
 // Elements with a flag each.
+//
+// PACKS: reducers leave the bits of a tile's flags in its slot, and scanners take them from there,
+// behind the barrier `reduced`. Of narrow elements there are many flags to a vector.
 template <class Shape, class X>
 struct FlaggedItems {
+  static constexpr bool PACKS = Shape::ITEMS == items_per_vector<X>() && Shape::ITEMS >= 8;
   static constexpr int FETCHES = 2;
   static constexpr int OFFSET = SLOT_BYTES<Shape, X>;
-  static constexpr int STRIDE = OFFSET + SLOT_BYTES<Shape, unsigned char>;
+  static constexpr int BITS = OFFSET + SLOT_BYTES<Shape, unsigned char>;  // where they are left
+  static constexpr int STRIDE = BITS + (PACKS ? Shape::SIZE / 8 : 0);
   using Own = X;
+  using Bits = typename Choose<Shape::ITEMS == 8, unsigned char, unsigned short>::type;
 
   Items<Shape, X, STRIDE> items;
   Items<Shape, unsigned char, STRIDE, OFFSET> flags;
@@ -25,6 +31,7 @@ struct FlaggedItems {
   struct Tile {
     typename Items<Shape, X, STRIDE>::Tile items;
     typename Items<Shape, unsigned char, STRIDE, OFFSET>::Tile flags;
+    Bits* bits;  // [WARPS][ROWS][LANES]
 
     template <class Cut>
     __device__ Rows<Headed<X>, Cut> load(int warp) const {
@@ -32,12 +39,31 @@ struct FlaggedItems {
       const auto flag_rows = flags.template load<Cut>(warp);
       Rows<Headed<X>, Cut> rows;
 #pragma unroll
-      for (int r = 0; r < Cut::ROWS; ++r) rows.row[r] = {item_rows.row[r], bits(flag_rows.row[r])};
+      for (int r = 0; r < Cut::ROWS; ++r) {
+        const unsigned found = distscan::bits(flag_rows.row[r]);
+        rows.row[r] = {item_rows.row[r], found};
+      }
+      return rows;
+    }
+    // Leave the bits of a warp's flags, for load_left.
+    __device__ void leave(const Rows<Headed<X>, Shape>& rows, int warp) const {
+#pragma unroll
+      for (int r = 0; r < Shape::ROWS; ++r)
+        bits[(warp * Shape::ROWS + r) * LANES + lane_index()] = rows.row[r].heads;
+    }
+    __device__ Rows<Headed<X>, Shape> load_left(int warp) const {
+      const auto item_rows = items.template load<Shape>(warp);
+      Rows<Headed<X>, Shape> rows;
+#pragma unroll
+      for (int r = 0; r < Shape::ROWS; ++r)
+        rows.row[r] = {item_rows.row[r], bits[(warp * Shape::ROWS + r) * LANES + lane_index()]};
       return rows;
     }
   };
   __device__ Tile tile(int slot, const Shard& shard, int64 at) const {
-    return {items.tile(slot, shard, at), flags.tile(slot, shard, at)};
+    using Place = Slots<Shape, unsigned char, STRIDE, BITS>;
+    return {items.tile(slot, shard, at), flags.tile(slot, shard, at),
+            reinterpret_cast<Bits*>(Place::bytes(slot))};
   }
   template <class T>
   __device__ T item(const Shard& shard, int64 i) const {
@@ -61,6 +87,7 @@ struct RowLength {
 // Elements of rows, one behind the other, whose starts are the heads.
 template <class Shape, class X>
 struct RowItems {
+  static constexpr bool PACKS = false;
   static constexpr int FETCHES = 1;
   static constexpr int STRIDE = SLOT_BYTES<Shape, X>;
   using Own = X;

@@ -31,7 +31,8 @@ constexpr int SLOT_BYTES = Shape::SIZE * sizeof(X) + 16;
 // The elements of x, as they stand.
 template <class Shape, class X, int STRIDE = SLOT_BYTES<Shape, X>, int OFFSET = 0>
 struct Items {
-  static constexpr int FETCHES = 1;  // per tile
+  static constexpr bool PACKS = false;  // see FlaggedItems
+  static constexpr int FETCHES = 1;     // per tile
   using Own = X;
   using Slots = distscan::Slots<Shape, X, STRIDE, OFFSET>;
 

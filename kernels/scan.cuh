@@ -175,7 +175,11 @@ struct Scan {
       const auto total_of = [&](int warp) {
         if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
           return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
-        else
+        else if constexpr (Source::PACKS) {
+          const auto rows = items.template load<Shape>(warp);
+          items.leave(rows, warp);
+          return reduce_stretch<PartialOp, Partial>(rows);
+        } else
           return reduce_stretch<PartialOp, Partial>(items.template load<Cut>(warp));
       };
 #pragma unroll
@@ -245,7 +249,14 @@ struct Scan {
       ring.full[slot].wait(parity(turn));
       const int64 tile = ring.tile[slot], at = shard.at<Shape>(tile);
       if (tile == ring.END) return;
-      const auto rows = source.tile(slot, shard, at).template load<Shape>(warp);
+      if constexpr (Source::PACKS) ring.reduced[slot].wait(parity(turn));
+      const auto rows = [&] {
+        const auto items = source.tile(slot, shard, at);
+        if constexpr (Source::PACKS)
+          return items.load_left(warp);
+        else
+          return items.template load<Shape>(warp);
+      }();
 
       // ---- 2. behind the seed of the tile, then of the stretch ----------------------------------
       bool called_off = false;

@@ -177,7 +177,7 @@ def test_a_thousand_launches(name, chain, strategy, cp, rng, monkeypatch):
     """Fresh data and offsets each time, and the calls' epochs wrap: nothing is left over."""
     from distscan.backends import cuda, workspace
 
-    monkeypatch.setattr(workspace, "_CALLS", itertools.count((1 << 30) - 500))
+    monkeypatch.setattr(workspace, "_numbers", [itertools.count((1 << 30) - 500)])
     types = typed("iii")
     n = 300 * tile_of(types, strategy) + 3
     struct = block_scans.BLOCK_SCANS[name][0]

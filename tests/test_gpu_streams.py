@@ -48,7 +48,7 @@ def test_a_thousand_calls(size, first, strategy, cp, inputs, rng, monkeypatch):
     """New data, offsets and addresses each time; the calls' epochs wrap in between."""
     from distscan.backends import workspace
 
-    monkeypatch.setattr(workspace, "_CALLS", itertools.count(first))
+    monkeypatch.setattr(workspace, "_numbers", [itertools.count(first)])
     n = sizes(strategy)[size]
     steps = local.make(
         (n,), np.dtype("i"), cp.cuda.Device().id, operators.BUILTIN["sum"],

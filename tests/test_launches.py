@@ -69,7 +69,7 @@ def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
     monkeypatch.setattr(cuda, "cupy", MagicMock())
     monkeypatch.setattr(cuda, "is_capturing", lambda _: False)
     monkeypatch.setattr(call, "cupy", MagicMock())
-    monkeypatch.setattr(cuda, "next_call", itertools.count(5).__next__)
+    monkeypatch.setattr(cuda, "next_call", itertools.count(4).__next__)  # the steps take one
     monkeypatch.setattr(cuda.ReduceScan, "_make", lambda _: work)
     types = dtypes.Types(*[np.dtype("f")] * 3)
     steps = cuda.ReduceScan(operators.BUILTIN["sum"], types, 5)
@@ -82,9 +82,7 @@ def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
         steps.finish(pending, None)
         assert done == ["reduce", "prepare", ("ahead", epoch), ("wait", epoch), ("send", epoch)]
         done.clear()
-    steps.begin(
-        x, x, overlap=True
-    )  # broken off here: what comes next waits for its own total alone
+    steps.begin(x, x, overlap=True)  # broken off: what comes next waits for its own total alone
     done.clear()
     steps.finish(steps.begin(x, x), None)
     assert done == ["reduce", "prepare", ("wait", 33), ("launch", 33)]

@@ -107,9 +107,9 @@ class _Steps:
 
     def _entered(self, x: Any, out: Any, *others: Any) -> tuple[Any, ...]:
         """Check memory; return what a call is made of: ``x`` as kernels read it."""
-        for name, array in (("x", x), ("out", out)):
-            if array.data.ptr % array.dtype.alignment:
-                raise ValueError(f"{name} begins at an address that its type cannot have")
+        if x.data.ptr % x.dtype.alignment or out.data.ptr % out.dtype.alignment:
+            name = "x" if x.data.ptr % x.dtype.alignment else "out"
+            raise ValueError(f"{name} begins at an address that its type cannot have")
         work, number, stream = self._work, next_call(), cupy.cuda.get_current_stream()
         if is_capturing(stream):
             work = self._for_a_graph()

@@ -16,6 +16,7 @@ from .policy import (
     ADD_THREADS,
     VECTOR,
     TextbookPolicy,
+    packs_flags,
     per_vector,
     reduce_policy,
     scan_policy,
@@ -85,7 +86,7 @@ def _production(types: Types, n: int, form: Form) -> Cut:
         entry = "scan_segments" if form.segmented else "scan_rows"
         policy["first"] = str(form.first is not None).lower()
     if form.segmented:
-        slot += tile + 16
+        slot += tile + 16 + tile // 8 * packs_flags(types, chosen.items)
     shared = chosen.slots * slot
     threads = chosen.threads + (chosen.reducers + chosen.gatherers + 1) * _LANES
     return Cut(entry, policy, tile, threads, shared, processors())

@@ -79,7 +79,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     Rows of 5 and segments of 64, 8 reducers, threads and rows 256, 6: float32 546 and 600, float64
     652 and 634, float16 724 and 783; with 4 reducers 690 to 830. int32 to int64 with 4 items
     (256, 3) 488 and 494, (256, 4) 502 and 554, with 2 (256, 6) 545 and 550; int8 to int64 segments
-    440, 505, 516. int8 max (256, 3) 1580 and 1702, (128, 4) 3750 (rows of 16384) and 3055.
+    440, 505, 516. int8 max (256, 3) 1580 and 1631, (128, 4) 3750 (rows of 16384) and 3055.
     """
     threads, rows, items = _scan_shape(types, form, arch)
     running, reducers = types.acc.itemsize, 4
@@ -88,6 +88,8 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
         reducers = min(threads // 32, 8)  # as many stretches for each
     shared = SHARED.get(arch, 99) * 1024 - 256
     row = threads * items * (types.x.itemsize + form.segmented)  # bytes; a flag is one
+    if form.segmented:
+        row += threads * items // 8 * packs_flags(types, items)
     beside = 112 + (threads // 16 + 2) * running  # barriers and totals of a slot
 
     def slots(rows: int) -> int:
@@ -109,6 +111,15 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     return ScanPolicy(
         threads, rows, items, slots(rows), reducers, gatherers=3 if running > 8 else 2
     )
+
+
+def packs_flags(types: Types, items: int) -> bool:
+    """``PACKS`` of kernels/headed.cuh: whether a slot has room for its flags' bits, too.
+
+    sm_90, 2^30 int8 max, 2^29 uint16 min and float16 sum, segments of 64: 1631, 864, 782 us; where
+    scanners find the bits of the flags themselves 1740, 898, 814.
+    """
+    return items == max(VECTOR // types.x.itemsize, 1) and items >= 8
 
 
 def _flagged(form: Form) -> bool:
