@@ -9,13 +9,13 @@
 namespace distscan {
 
 constexpr int WARPS =
-    DISTSCAN_THREADS / LANES + DISTSCAN_REDUCERS + DISTSCAN_GATHERERS + DISTSCAN_COURIERS + 1;
+    DISTSCAN_THREADS / LANES + DISTSCAN_REDUCERS + DISTSCAN_GATHERERS + DISTSCAN_LOADERS + 1;
 
 DISTSCAN_KERNEL(WARPS* LANES, 1)
 distscan_columns(const X* x, Out* y, Matrix matrix, ColumnsWork work, int slot_bytes, int pitch,
                  const T* offset, T first, bool has_first) {
   columns<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_SLOTS,
-          DISTSCAN_REDUCERS, DISTSCAN_GATHERERS, DISTSCAN_COURIERS, DISTSCAN_COLUMNS, DISTSCAN_BAND,
+          DISTSCAN_REDUCERS, DISTSCAN_GATHERERS, DISTSCAN_LOADERS, DISTSCAN_COLUMNS, DISTSCAN_BAND,
           DISTSCAN_GROUP, DISTSCAN_READS, DISTSCAN_STAGED, DISTSCAN_EXCLUSIVE>(
       x, y, matrix, work, slot_bytes, pitch, Start<T>{offset, first, has_first});
 }

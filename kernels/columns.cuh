@@ -2,7 +2,7 @@
 // written once.
 //
 // As in scan.cuh, persistent blocks draw tiles in order, and their warps hand them on through a
-// ring of slots in shared memory: couriers fetch, reducers reduce and publish, gatherers combine
+// ring of slots in shared memory: loaders fetch, reducers reduce and publish, gatherers combine
 // what the tiles above have published, scanners scan and store. Here a tile is of one strip of
 // columns, and every total is a row.
 #pragma once
@@ -66,7 +66,7 @@ __device__ void copy_out(const E* from, E* to, int count) {
 }
 
 // The scan of one matrix, as one thread of a block sees it.
-template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
+template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int LOADERS, int COLUMNS,
           int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
 struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
@@ -107,18 +107,18 @@ struct ColumnsScan {
     else if (warp == SCANNERS + REDUCERS + GATHERERS)
       publisher();
     else
-      courier(warp - SCANNERS - REDUCERS - GATHERERS - 1);
+      loader(warp - SCANNERS - REDUCERS - GATHERERS - 1);
   }
 
  private:
   __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
 
-  // ---- The couriers: take turns, draw a tile each and fetch it ----------------------------------
+  // ---- The loaders: take turns, draw a tile each and fetch it ----------------------------------
 
   // A tile is drawn when there is a slot for it: others wait for its totals from then on.
-  __device__ void courier(int index) const {
-    static_assert(GATHERERS + COURIERS <= SLOTS + 1, "no turn without a tile waits for a slot");
-    for (int turn = index;; turn += COURIERS) {
+  __device__ void loader(int index) const {
+    static_assert(GATHERERS + LOADERS <= SLOTS + 1, "no turn without a tile waits for a slot");
+    for (int turn = index;; turn += LOADERS) {
       const int slot = turn % SLOTS, before = (turn + SLOTS - 1) % SLOTS;
       if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
       if (turn > 0) ring.drawn[before].wait(parity(turn - 1));
@@ -349,12 +349,12 @@ struct ColumnsScan {
 
 // Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the four
 // kinds; SLOTS slots of dynamic shared memory. y may be x. An exclusive scan has a start.
-template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int COURIERS, int COLUMNS,
+template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int LOADERS, int COLUMNS,
           int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
 __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
                         const Matrix& matrix, const ColumnsWork& work, int slot_bytes, int pitch,
                         const Start<T>& start) {
-  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, COURIERS, COLUMNS, BAND, GROUP,
+  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, LOADERS, COLUMNS, BAND, GROUP,
                            READS, STAGED, EXCLUSIVE, X, T, Y>;
   __shared__ typename Scan::Ring ring;
   const Spot<Shape> spot(matrix);

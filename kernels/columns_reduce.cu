@@ -6,12 +6,12 @@
 
 namespace distscan {
 
-DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_COURIERS * LANES, 1)
+DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_LOADERS * LANES, 1)
 distscan_columns_reduce(const X* x, Matrix matrix, int slot_bytes, int pitch, int64 runs, T* parts,
                         unsigned* arrived, T* total) {
   columns_reduce<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_SLOTS,
-                 DISTSCAN_COURIERS, DISTSCAN_COLUMNS>(x, matrix, slot_bytes, pitch, runs, parts,
-                                                      arrived, total);
+                 DISTSCAN_LOADERS, DISTSCAN_COLUMNS>(x, matrix, slot_bytes, pitch, runs, parts,
+                                                     arrived, total);
 }
 
 }  // namespace distscan

@@ -34,7 +34,7 @@ struct ReduceRing {
 
 // The run of tiles [from, to) of a strip that has so many `columns`, by the whole block; its totals
 // go to ring.total.
-template <class Op, class Shape, int SLOTS, int COURIERS, int COLUMNS, class X, class T>
+template <class Op, class Shape, int SLOTS, int LOADERS, int COLUMNS, class X, class T>
 __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spot, int64 strip,
                            int columns, int64 from, int64 to,
                            ReduceRing<T, Shape::WARPS, SLOTS, COLUMNS>& ring) {
@@ -49,9 +49,9 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
   }
   __syncthreads();
 
-  // ---- The couriers ----------------------------------------------------------------------------
+  // ---- The loaders ----------------------------------------------------------------------------
   if (warp >= Shape::WARPS) {
-    for (int64 turn = warp - Shape::WARPS; turn < to - from; turn += COURIERS) {
+    for (int64 turn = warp - Shape::WARPS; turn < to - from; turn += LOADERS) {
       const int slot = static_cast<int>(turn % SLOTS);
       if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
       source.fetch(slot, source.tile(strip, from + turn), ring.full[slot]);
@@ -97,7 +97,7 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
 
 // Launch: `runs` blocks for each strip, strips side by side; no more runs than tiles of a strip.
 // SLOTS slots of dynamic shared memory. matrix.n is above its rows.
-template <class Op, class Shape, int SLOTS, int COURIERS, int COLUMNS, class X, class T>
+template <class Op, class Shape, int SLOTS, int LOADERS, int COLUMNS, class X, class T>
 __device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& matrix, int slot_bytes,
                                int pitch, int64 runs, T* parts /* [runs][strips][columns] */,
                                unsigned* arrived /* [strips], zero */, T* total /* [inner] */) {
@@ -111,8 +111,8 @@ __device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& mat
   // ---- 1. the tiles of the run, one after the other -------------------------------------------
   const Strip<Shape, X> source{x, matrix, spot, slot_bytes, pitch};
   const int columns = source.columns(strip);
-  reduce_run<Op, Shape, SLOTS, COURIERS>(source, spot, strip, columns, matrix.tiles * run / runs,
-                                         matrix.tiles * (run + 1) / runs, ring);
+  reduce_run<Op, Shape, SLOTS, LOADERS>(source, spot, strip, columns, matrix.tiles * run / runs,
+                                        matrix.tiles * (run + 1) / runs, ring);
   __syncthreads();
 
   // ---- 2. the runs: as many threads for each column as there are ------------------------------

@@ -3,7 +3,7 @@
 // Persistent blocks draw tiles from a counter, in order. In each block four kinds of warps hand
 // tiles on through a ring of slots in shared memory:
 //
-//   courier     draws a tile, fetches it into a free slot
+//   loader     draws a tile, fetches it into a free slot
 //   reducers    reduce it as soon as it is there, and publish its total to all blocks
 //   gatherers   combine the totals of all earlier tiles, of whichever block: the tile's seed; each
 //               goes on from what the one before knew
@@ -94,14 +94,14 @@ struct Scan {
     else if (warp < SCANNERS + REDUCERS + GATHERERS)
       gatherer(warp - SCANNERS - REDUCERS);
     else
-      courier();
+      loader();
   }
 
  private:
   // A slot's barriers count its turns: turn 0 is slot 0's first, turn SLOTS its second.
   __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
 
-  // ---- The courier: draws tiles and fetches them ---------------------------------------------
+  // ---- The loader: draws tiles and fetches them ---------------------------------------------
 
   // Draw a tile, in lane 0. Its number is there when a later instruction needs it. The counter is
   // zero again when every block has drawn one tile too many. Also where there is a tile for each
@@ -112,7 +112,7 @@ struct Scan {
     return atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
   }
 
-  __device__ void courier() const {
+  __device__ void loader() const {
     int64 drawn = ring.first, base = 0;
     for (int turn = 0, ends = 0; ends < GATHERERS; ++turn) {
       const int slot = turn % SLOTS;

@@ -106,8 +106,8 @@ class Case:
 # Other policies than the one in use; None: the kernel that is not in use.
 OTHERS: list[dict[str, int] | None] = [
     {"reducers": 8},
-    {"gatherers": 1, "couriers": 2},
-    {"gatherers": 2, "couriers": 1},
+    {"gatherers": 1, "loaders": 2},
+    {"gatherers": 2, "loaders": 1},
     {"gatherers": 3},
     {"reads": 4},
     {"reads": 8},

@@ -112,7 +112,7 @@ class Scan(_Launched):
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
             # x, y, matrix, work, slot_bytes, pitch, offset, first, has_first
             [1, 1, 7, 6, 1, 1, 1, -(-types.acc.itemsize // 8), 1],
-            policy.threads + (policy.reducers + policy.gatherers + policy.couriers + 1) * _LANES,
+            policy.threads + (policy.reducers + policy.gatherers + policy.loaders + 1) * _LANES,
             matrix.shared,
         )
         work = [self._totals.data.ptr, stride, self._drawn.data.ptr, blocks, side]
@@ -168,7 +168,7 @@ class Reduce:
             "columns_reduce",
             definitions(op, alone, Form(), **matrix.policy._asdict()),
             [1, 7, 1, 1, 1, 1, 1, 1],  # x, matrix, slot_bytes, pitch, runs, parts, arrived, total
-            matrix.policy.threads + matrix.policy.couriers * _LANES,
+            matrix.policy.threads + matrix.policy.loaders * _LANES,
             matrix.shared,
         )
         words = [*matrix.words, matrix.slot, matrix.pitch, runs, self._parts.data.ptr,

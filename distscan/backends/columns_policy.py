@@ -24,7 +24,7 @@ class ColumnsPolicy(NamedTuple):
     slots: int  # tiles in shared memory
     reducers: int  # warps; one more publishes what they find
     gatherers: int  # warps
-    couriers: int  # warps
+    loaders: int  # warps
     band: int  # strips whose tiles are drawn together
     group: int  # tiles that pass on one total, too
     reads: int  # totals that a lane of a gatherer reads at once
@@ -44,7 +44,7 @@ class _Sharing(NamedTuple):
     """Who waits for whom: a part of ``ColumnsPolicy``."""
 
     gatherers: int
-    couriers: int
+    loaders: int
     band: int
     group: int
     reads: int
@@ -84,7 +84,7 @@ def columns_policy(
         rows = 43
     if types.x.itemsize < 4 and items > 1:
         rows = min(rows, 17)  # each takes registers of its own when it is unpacked
-    if sharing.couriers > 1:
+    if sharing.loaders > 1:
         rows = min(rows, 11)
     while slots(rows) < 4 and rows > 3:
         rows -= 2
@@ -135,7 +135,7 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, processors: in
 
     sm_90, 1 GiB float32, microseconds. Strips that share sectors, in bands of 1, 4 and 16: [2^18,
     1001] 1269, 972, 905; [2.6e6, 100] 1125, 798, 801. Others: [2^18, 2^10] 682, 670, 635;
-    [2^17, 2^11] 633 and, of 16 with 2 couriers, 600; [2^14, 2^14] 650, 625, 694; [2^21, 2^7] 644,
+    [2^17, 2^11] 633 and, of 16 with 2 loaders, 600; [2^14, 2^14] 650, 625, 694; [2^21, 2^7] 644,
     656, 658. Groups: [2^24, 16] 593, of 8 tiles 605, of 32 625; [2^23, 32] of 8 598, of 16 627,
     reading 4 totals at once 618; [2^18, 1001] reading 4 851, 8 791. float64: [2^21, 63] in bands of
     1, 2, 4 719, 713, 805; [2^18, 500] of 1 and 16 774, 690; [2^21, 50], 5 strips, of 1 and 2 601,
