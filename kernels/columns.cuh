@@ -2,9 +2,9 @@
 // written once.
 //
 // As in scan.cuh, persistent blocks draw tiles in order, and their warps hand them on through a
-// ring of slots in shared memory: loaders fetch, reducers reduce and publish, gatherers combine
-// what the tiles above have published, scanners scan and store. Here a tile is of one strip of
-// columns, and every total is a row.
+// ring of slots in shared memory: loaders fetch, reducers reduce and publish, look-ahead warps
+// combine what the tiles above have published, scanners scan and store. Here a tile is of one strip
+// of columns, and every total is a row.
 #pragma once
 
 #include "bands.cuh"
@@ -66,15 +66,16 @@ __device__ void copy_out(const E* from, E* to, int count) {
 }
 
 // The scan of one matrix, as one thread of a block sees it.
-template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int LOADERS, int COLUMNS,
-          int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+template <class Op, class Shape, int SLOTS, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
+          int COLUMNS, int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
+          class T, class Y>
 struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
   static constexpr int SCANNERS = Shape::WARPS;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
   static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
-  using Gathered = StripGathered<Op, T, COLUMNS, GROUP, READS>;
-  using Ring = StripRing<typename Gathered::Known, T, SCANNERS, SLOTS, ITEMS, COLUMNS, BAND>;
+  using LookAhead = StripLookAhead<Op, T, COLUMNS, GROUP, READS>;
+  using Ring = StripRing<typename LookAhead::Known, T, SCANNERS, SLOTS, ITEMS, COLUMNS, BAND>;
   using Part = Vector<T, ITEMS>;
 
   Y* y;  // [rows][inner]
@@ -102,12 +103,12 @@ struct ColumnsScan {
       scanner(warp);
     else if (warp < SCANNERS + REDUCERS)
       reducer(warp - SCANNERS);
-    else if (warp < SCANNERS + REDUCERS + GATHERERS)
-      gatherer(warp - SCANNERS - REDUCERS);
-    else if (warp == SCANNERS + REDUCERS + GATHERERS)
+    else if (warp < SCANNERS + REDUCERS + LOOK_AHEAD_WARPS)
+      look_ahead(warp - SCANNERS - REDUCERS);
+    else if (warp == SCANNERS + REDUCERS + LOOK_AHEAD_WARPS)
       publisher();
     else
-      loader(warp - SCANNERS - REDUCERS - GATHERERS - 1);
+      loader(warp - SCANNERS - REDUCERS - LOOK_AHEAD_WARPS - 1);
   }
 
  private:
@@ -117,7 +118,8 @@ struct ColumnsScan {
 
   // A tile is drawn when there is a slot for it: others wait for its totals from then on.
   __device__ void loader(int index) const {
-    static_assert(GATHERERS + LOADERS <= SLOTS + 1, "no turn without a tile waits for a slot");
+    static_assert(LOOK_AHEAD_WARPS + LOADERS <= SLOTS + 1,
+                  "no turn without a tile waits for a slot");
     for (int turn = index;; turn += LOADERS) {
       const int slot = turn % SLOTS, before = (turn + SLOTS - 1) % SLOTS;
       if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
@@ -128,7 +130,7 @@ struct ColumnsScan {
         source.fetch(slot, ring.tile[slot], ring.full[slot]);
       } else {
         source.fetch_nothing(ring.full[slot]);
-        if (ring.ends[slot] >= GATHERERS) return;
+        if (ring.ends[slot] >= LOOK_AHEAD_WARPS) return;
       }
     }
   }
@@ -208,24 +210,25 @@ struct ColumnsScan {
     }
   }
 
-  // ---- The gatherers: take tiles by turns, and pass on what they know ---------------------------
+  // ---- The look-ahead warps: take tiles by turns, and pass on what they know
+  // ---------------------------
 
-  __device__ void gatherer(int index) const {
-    for (int turn = index;; turn += GATHERERS) {
+  __device__ void look_ahead(int index) const {
+    for (int turn = index;; turn += LOOK_AHEAD_WARPS) {
       const int slot = turn % SLOTS, earlier = (turn + SLOTS - 1) % SLOTS;
       ring.drawn[slot].wait(parity(turn));
       const Tile& tile = ring.tile[slot];
       if (tile.index == Tile::END) return;
-      const Gathered gathered{published(tile), matrix.tiles, static_cast<unsigned>(work.launch)};
-      if (tile.index % GROUP == GROUP - 1) end_group(gathered, tile);
+      const LookAhead ahead{published(tile), matrix.tiles, static_cast<unsigned>(work.launch)};
+      if (tile.index % GROUP == GROUP - 1) end_group(ahead, tile);
       for (int block = 0; block * LANES < spot.columns; ++block) {
         const int column = column_of(block);
         const auto ready = [&] {
           if (turn > 0) ring.passed[earlier].wait(parity(turn - 1));
         };
-        T seed = gathered.up_to(ring.base[slot], tile.earliest(spot.height), tile.index, column,
-                                exists(tile, column), ready, ring.known[tile.strip % BAND][block]);
-        if (lane_index() >= Gathered::ACROSS) continue;  // whose seed is not whole
+        T seed = ahead.up_to(ring.base[slot], tile.earliest(spot.height), tile.index, column,
+                             exists(tile, column), ready, ring.known[tile.strip % BAND][block]);
+        if (lane_index() >= LookAhead::ACROSS) continue;  // whose seed is not whole
         if (start.some() && exists(tile, column)) {
           const T first = start.at(tile.strip * spot.columns + column);
           seed = tile.position > 0 ? Op::combine(first, seed) : first;
@@ -238,19 +241,19 @@ struct ColumnsScan {
   }
 
   // Publish the total of the group that a tile ends, if a scan goes on behind it.
-  __device__ void end_group(const Gathered& gathered, const Tile& tile) const {
+  __device__ void end_group(const LookAhead& ahead, const Tile& tile) const {
     if (tile.index == matrix.tiles - 1) return;
     const int64 from = source.tile(tile.strip, tile.index + 1).earliest(spot.height);
     if (from > tile.index) return;
     for (int block = 0; block * LANES < spot.columns; ++block) {
       const int column = column_of(block);
-      gathered.publish_group(from, tile.index, column, exists(tile, column));
+      ahead.publish_group(from, tile.index, column, exists(tile, column));
     }
   }
 
   // This lane's column of a block of columns of a strip, and whether there is one.
   __device__ static int column_of(int block) {
-    return block * LANES + lane_index() % Gathered::ACROSS;
+    return block * LANES + lane_index() % LookAhead::ACROSS;
   }
   __device__ bool exists(const Tile& tile, int column) const {
     return column < source.columns(tile.strip);
@@ -349,13 +352,14 @@ struct ColumnsScan {
 
 // Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the four
 // kinds; SLOTS slots of dynamic shared memory. y may be x. An exclusive scan has a start.
-template <class Op, class Shape, int SLOTS, int REDUCERS, int GATHERERS, int LOADERS, int COLUMNS,
-          int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X, class T, class Y>
+template <class Op, class Shape, int SLOTS, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
+          int COLUMNS, int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
+          class T, class Y>
 __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
                         const Matrix& matrix, const ColumnsWork& work, int slot_bytes, int pitch,
                         const Start<T>& start) {
-  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, GATHERERS, LOADERS, COLUMNS, BAND, GROUP,
-                           READS, STAGED, EXCLUSIVE, X, T, Y>;
+  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, LOOK_AHEAD_WARPS, LOADERS, COLUMNS, BAND,
+                           GROUP, READS, STAGED, EXCLUSIVE, X, T, Y>;
   __shared__ typename Scan::Ring ring;
   const Spot<Shape> spot(matrix);
   const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, slot_bytes, pitch}, ring};

@@ -3,11 +3,11 @@
 // Persistent blocks draw tiles from a counter, in order. In each block four kinds of warps hand
 // tiles on through a ring of slots in shared memory:
 //
-//   loader     draws a tile, fetches it into a free slot
-//   reducers    reduce it as soon as it is there, and publish its total to all blocks
-//   gatherers   combine the totals of all earlier tiles, of whichever block: the tile's seed; each
-//               goes on from what the one before knew
-//   scanners    scan it behind its seed, store it, free its slot
+//   loader            draws a tile and fetches it into a free slot
+//   reducers          reduce the tile as soon as it is there, and publish its total to all blocks
+//   look-ahead warps  combine the totals of all earlier tiles, of whichever block: the tile's seed;
+//                     each goes on from what the one before knew
+//   scanners          scan the tile behind its seed, store it, free its slot
 //
 // A tile's total is published as soon as the tile is there, whatever its block waits for; and seeds
 // depend on earlier tiles only, which running blocks hold. So no wait is for a block that has not
@@ -54,10 +54,10 @@ struct Ring {
 
 // The scan of one shard, as one thread of a block sees it.
 template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int REDUCERS,
-          int GATHERERS, bool EXCLUSIVE, class Source, class T, class Y, class Segments>
+          int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y, class Segments>
 struct Scan {
   static constexpr int SCANNERS = Shape::WARPS;
-  static constexpr int WARPS = SCANNERS + REDUCERS + GATHERERS + 1;
+  static constexpr int WARPS = SCANNERS + REDUCERS + LOOK_AHEAD_WARPS + 1;
   static constexpr bool HANDS_IN = same<Segments, Whole>;  // if asked; segments were reduced before
   // Scanners ask for the seed when all that can be done without it is done. Of 16 items a vector
   // they hold too much by then: int8 max took a ninth longer.
@@ -91,8 +91,8 @@ struct Scan {
       scanner(warp);
     else if (warp < SCANNERS + REDUCERS)
       reducer(warp - SCANNERS);
-    else if (warp < SCANNERS + REDUCERS + GATHERERS)
-      gatherer(warp - SCANNERS - REDUCERS);
+    else if (warp < SCANNERS + REDUCERS + LOOK_AHEAD_WARPS)
+      look_ahead(warp - SCANNERS - REDUCERS);
     else
       loader();
   }
@@ -114,7 +114,7 @@ struct Scan {
 
   __device__ void loader() const {
     int64 drawn = ring.first, base = 0;
-    for (int turn = 0, ends = 0; ends < GATHERERS; ++turn) {
+    for (int turn = 0, ends = 0; ends < LOOK_AHEAD_WARPS; ++turn) {
       const int slot = turn % SLOTS;
       if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
       int64 tile = broadcast(drawn, 0);
@@ -199,10 +199,11 @@ struct Scan {
     }
   }
 
-  // ---- The gatherers: take tiles by turns, and pass on what they know -------------------------
+  // ---- The look-ahead warps: take tiles by turns, and pass on what they know
+  // -------------------------
 
-  __device__ void gatherer(int index) const {
-    for (int turn = index;; turn += GATHERERS) {
+  __device__ void look_ahead(int index) const {
+    for (int turn = index;; turn += LOOK_AHEAD_WARPS) {
       const int slot = turn % SLOTS;
       ring.drawn[slot].wait(parity(turn));
       const int64 tile = ring.tile[slot];
@@ -213,12 +214,12 @@ struct Scan {
         called_off = before.called_off();
         return before.seed();
       };
-      Gathered<Op, T> gathered{ring.base[slot]};
-      const Seed<T> seed = gathered.up_to(tile, work.totals, work.launch, known);
+      LookAhead<Op, T> ahead{ring.base[slot]};
+      const Seed<T> seed = ahead.up_to(tile, work.totals, work.launch, known);
       if (tile == ring.END) return;
       if (lane_index() == 0) {
         const T closed = segments.template closed<Op>(seed.value);
-        ring.known[slot] = Before<T>::of(gathered.before, called_off);
+        ring.known[slot] = Before<T>::of(ahead.before, called_off);
         ring.seed[slot] = Before<T>::of({closed, seed.some}, called_off);
       }
       ring.seeded[slot].arrive_by_warp();
@@ -226,7 +227,7 @@ struct Scan {
     }
   }
 
-  // What the gatherer of an earlier turn passes on.
+  // What the look-ahead warp of an earlier turn passes on.
   __device__ Before<T> passed_on(int turn) const {
     ring.passed[turn % SLOTS].wait(parity(turn));
     return ring.known[turn % SLOTS];
@@ -291,13 +292,14 @@ struct Scan {
 // Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; SLOTS slots of
 // dynamic shared memory, as Source has them. y may be what the source reads.
 template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int REDUCERS,
-          int GATHERERS, bool EXCLUSIVE, class Source, class T, class Y, class Segments = Whole>
+          int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y,
+          class Segments = Whole>
 __device__ void scan(const Source& source, Y* y /* [n] */, const Shard& shard,
                      const Workspace& work, const Offset<T>& offset,
                      const Segments& segments = {}) {
   __shared__ Ring<T, Shape::WARPS, SLOTS> ring;
-  const Scan<Op, PartialOp, Partial, Shape, SLOTS, REDUCERS, GATHERERS, EXCLUSIVE, Source, T, Y,
-             Segments>
+  const Scan<Op, PartialOp, Partial, Shape, SLOTS, REDUCERS, LOOK_AHEAD_WARPS, EXCLUSIVE, Source, T,
+             Y, Segments>
       scan{source, y, shard, work, offset, segments, ring};
   scan.run();
 }

@@ -8,12 +8,12 @@ namespace distscan {
 
 using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>;
 
-DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_GATHERERS + 1) * LANES, 1)
+DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_LOOK_AHEAD_WARPS + 1) * LANES, 1)
 distscan_scan_segments(const X* x, const unsigned char* heads, Out* y, Shard shard, Workspace work,
                        T offset, bool has_offset, T first) {
   using Source = FlaggedItems<ScanShape, X>;
   scan<Segmented<Op>, Segmented<PartialOp>, Flagged<Partial>, ScanShape, DISTSCAN_SLOTS,
-       DISTSCAN_REDUCERS, DISTSCAN_GATHERERS, EXCLUSIVE>(
+       DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, EXCLUSIVE>(
       Source{{x}, {heads}}, y, shard, work, Offset<Flagged<T>>{{{offset, 0}, has_offset}, {}},
       Segments<T, DISTSCAN_FIRST>{first});
 }

@@ -3,8 +3,8 @@
 // What scan.cuh does for long ones, without its ring: nothing is fetched ahead or handed from warp
 // to warp. Time is latency here: one load, one trip of the totals through L2, one store.
 //
-//   scanners    load a stretch of the tile each, reduce it, scan it behind its seed, store it
-//   gatherer    publishes the tile's total, and combines the totals of all earlier tiles
+//   scanners         each load a stretch of the tile, reduce it, scan it behind its seed, store it
+//   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles
 #pragma once
 
 #include "last.cuh"
@@ -63,8 +63,8 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
       called_off = before.called_off();
       return before.seed();
     };
-    Gathered<Op, T, 5 * BLOCKS> gathered;  // 160 multiprocessors: at once; of more, in two trips
-    const Seed<T> seed = gathered.up_to(tile, work.totals, work.launch, known);
+    LookAhead<Op, T, 5 * BLOCKS> ahead;  // 160 multiprocessors: at once; of more, in two trips
+    const Seed<T> seed = ahead.up_to(tile, work.totals, work.launch, known);
     if (lane_index() == 0) before_tile = Before<T>::of(seed, called_off);
     __syncthreads();
     return;

@@ -23,7 +23,7 @@ struct StripKnown {
 
 // What one warp gathers of up to 32 columns of a strip that has up to COLUMNS, a power of 2.
 template <class Op, class T, int COLUMNS, int GROUP, int READS>
-struct StripGathered {
+struct StripLookAhead {
   static constexpr int ACROSS = COLUMNS < LANES ? COLUMNS : LANES;
   static constexpr int PARTS = LANES / ACROSS < GROUP ? LANES / ACROSS : GROUP;
   static constexpr int EACH = GROUP / PARTS;  // tiles of a part

@@ -105,7 +105,7 @@ __device__ void read(T (&total)[COUNT], const Totals& totals, unsigned launch, c
 // What one warp gathers of the tiles' totals, row by row: a row is 32 tiles, one to a lane, and is
 // combined in a fixed tree; so the same tile always gets the same bits.
 template <class Op, class T, int WANTED = 9>
-struct Gathered {
+struct LookAhead {
   // Read at once: as many as are wanted and there are registers for.
   static constexpr int MOST = WORDS<T> > 4 ? 2 : WORDS<T> > 2 ? 3 : is_light<Op, T> ? 9 : 4;
   static constexpr int ROWS = WANTED < MOST ? WANTED : MOST;

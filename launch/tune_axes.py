@@ -106,9 +106,9 @@ class Case:
 # Other policies than the one in use; None: the kernel that is not in use.
 OTHERS: list[dict[str, int] | None] = [
     {"reducers": 8},
-    {"gatherers": 1, "loaders": 2},
-    {"gatherers": 2, "loaders": 1},
-    {"gatherers": 3},
+    {"look_ahead_warps": 1, "loaders": 2},
+    {"look_ahead_warps": 2, "loaders": 1},
+    {"look_ahead_warps": 3},
     {"reads": 4},
     {"reads": 8},
     {"band": 1},

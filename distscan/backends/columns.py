@@ -112,7 +112,8 @@ class Scan(_Launched):
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
             # x, y, matrix, work, slot_bytes, pitch, offset, first, has_first
             [1, 1, 7, 6, 1, 1, 1, -(-types.acc.itemsize // 8), 1],
-            policy.threads + (policy.reducers + policy.gatherers + policy.loaders + 1) * _LANES,
+            policy.threads
+            + (policy.reducers + policy.look_ahead_warps + policy.loaders + 1) * _LANES,
             matrix.shared,
         )
         work = [self._totals.data.ptr, stride, self._drawn.data.ptr, blocks, side]

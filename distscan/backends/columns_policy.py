@@ -23,11 +23,11 @@ class ColumnsPolicy(NamedTuple):
     columns: int  # a power of 2, at least those of a strip
     slots: int  # tiles in shared memory
     reducers: int  # warps; one more publishes what they find
-    gatherers: int  # warps
+    look_ahead_warps: int  # warps
     loaders: int  # warps
     band: int  # strips whose tiles are drawn together
     group: int  # tiles that pass on one total, too
-    reads: int  # totals that a lane of a gatherer reads at once
+    reads: int  # totals that a lane of a look-ahead warp reads at once
     staged: str  # whether results go to memory by way of the slots
 
 
@@ -43,7 +43,7 @@ class Strips(NamedTuple):
 class _Sharing(NamedTuple):
     """Who waits for whom: a part of ``ColumnsPolicy``."""
 
-    gatherers: int
+    look_ahead_warps: int
     loaders: int
     band: int
     group: int

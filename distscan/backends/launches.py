@@ -88,7 +88,7 @@ def _production(types: Types, n: int, form: Form) -> Cut:
     if form.segmented:
         slot += tile + 16 + tile // 8 * packs_flags(types, chosen.items)
     shared = chosen.slots * slot
-    threads = chosen.threads + (chosen.reducers + chosen.gatherers + 1) * _LANES
+    threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
     return Cut(entry, policy, tile, threads, shared, processors())
 
 

@@ -30,7 +30,7 @@ class ScanPolicy(NamedTuple):
     items: int  # elements per vector
     slots: int  # tiles in shared memory
     reducers: int  # warps; one more fetches
-    gatherers: int  # warps
+    look_ahead_warps: int  # warps
 
 
 class ShortPolicy(NamedTuple):
@@ -71,8 +71,8 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
 
     sm_90, 1 GiB, threads, rows and slots 256, 6, 9: float32 533 us, float64 532, complex64 530,
     uint16 min 538; with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128
-    565; with a gatherer less 690, one more 680. int8 max (256, 5, 11) 543, int8 to int64 (384, 8,
-    12) 311, with 256 threads 348; int16 to int64 (256, 8, 12) 361, int32 to int64 418;
+    565; with a look-ahead warp less 690, one more 680. int8 max (256, 5, 11) 543, int8 to int64
+    (384, 8, 12) 311, with 256 threads 348; int16 to int64 (256, 8, 12) 361, int32 to int64 418;
     narrower results, by logical_xor of float32 (256, 8, 7) 341, with 6 rows 357, of int64 310 and
     336. Other architectures take the same shape, as far as it fits.
 
@@ -109,7 +109,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
             choice.add(8)  # 2^20 float32: one tile for each of 132 multiprocessors
         rows = min(choice, key=lambda r: (rounds(r) * r, -r))
     return ScanPolicy(
-        threads, rows, items, slots(rows), reducers, gatherers=3 if running > 8 else 2
+        threads, rows, items, slots(rows), reducers, look_ahead_warps=3 if running > 8 else 2
     )
 
 

@@ -15,15 +15,15 @@ namespace distscan {
 
 template <class Op, class T>
 struct Rounds {
-  Gathered<Op, T> gathered;
+  LookAhead<Op, T> ahead;
 
-  __device__ explicit Rounds(Seed<T> offset) { gathered.before = offset; }
+  __device__ explicit Rounds(Seed<T> offset) { ahead.before = offset; }
 
   // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
   // lanes. `tile` grows from call to call.
   __device__ Seed<T> before(int64 tile, T total, const Workspace& work) {
     if (lane_index() == 0) publish(work.totals, tile, total, work.launch);
-    return gathered.up_to(tile, work.totals, work.launch, [this] { return gathered.before; });
+    return ahead.up_to(tile, work.totals, work.launch, [this] { return ahead.before; });
   }
 };
 
