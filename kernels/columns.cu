@@ -1,7 +1,7 @@
 // The kernel that scans down the columns of a matrix.
 //   DISTSCAN_ITEMS       elements of a vector; they divide a row
 //   DISTSCAN_COLUMNS     a power of 2: at least the columns of a strip
-//   DISTSCAN_STAGED      whether results go to memory by way of the slots
+//   DISTSCAN_STAGED      whether results go to memory by way of the stages
 //   DISTSCAN_EXCLUSIVE   whether a result leaves out its own element
 #include "columns.cuh"
 #include "given.cuh"
@@ -12,12 +12,12 @@ constexpr int WARPS =
     DISTSCAN_THREADS / LANES + DISTSCAN_REDUCERS + DISTSCAN_LOOK_AHEAD_WARPS + DISTSCAN_LOADERS + 1;
 
 DISTSCAN_KERNEL(WARPS* LANES, 1)
-distscan_columns(const X* x, Out* y, Matrix matrix, ColumnsWork work, int slot_bytes, int pitch,
+distscan_columns(const X* x, Out* y, Matrix matrix, ColumnsWork work, int stage_bytes, int pitch,
                  const T* offset, T first, bool has_first) {
-  columns<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_SLOTS,
+  columns<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_STAGES,
           DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, DISTSCAN_LOADERS, DISTSCAN_COLUMNS,
           DISTSCAN_BAND, DISTSCAN_GROUP, DISTSCAN_READS, DISTSCAN_STAGED, DISTSCAN_EXCLUSIVE>(
-      x, y, matrix, work, slot_bytes, pitch, Start<T>{offset, first, has_first});
+      x, y, matrix, work, stage_bytes, pitch, Start<T>{offset, first, has_first});
 }
 
 }  // namespace distscan

@@ -2,7 +2,7 @@
 // written once.
 //
 // As in scan.cuh, persistent blocks draw tiles in order, and their warps hand them on through a
-// ring of slots in shared memory: loaders fetch, reducers reduce and publish, look-ahead warps
+// pipeline of stages in shared memory: loaders fetch, reducers reduce and publish, look-ahead warps
 // combine what the tiles above have published, scanners scan and store. Here a tile is of one strip
 // of columns, and every total is a row.
 #pragma once
@@ -22,25 +22,25 @@ struct ColumnsWork {
 };
 
 // What the warps of a block share beside the tiles themselves.
-template <class Known, class T, int WARPS, int SLOTS, int ITEMS, int COLUMNS, int BAND>
-struct StripRing {
+template <class Known, class T, int WARPS, int STAGES, int ITEMS, int COLUMNS, int BAND>
+struct StripPipeline {
   static constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of 32 columns
   using Row = T[COLUMNS];
 
-  Barrier drawn[SLOTS];    // the tile's number is there
-  Barrier full[SLOTS];     // the tile is
-  Barrier reduced[SLOTS];  // the totals of its stretches are
-  Barrier seeded[SLOTS];   // its seed and what is before each stretch are
-  Barrier passed[SLOTS];   // `known` of its strip reaches up to the tile
-  Barrier read[SLOTS];     // every scanner has read it
-  Draw draw[SLOTS];
-  Tile tile[SLOTS];
-  int64 reach[BAND];  // up to which tile each strip is `known`, once all drawn have passed
-  int64 base[SLOTS];  // and its own strip, before that
-  int ends[SLOTS];    // how many turns there was no tile any more
-  Vector<T, ITEMS> before_slice[SLOTS][WARPS][LANES];  // of its stretch
-  alignas(128) Row before_warp[SLOTS][WARPS];          // of the tile; first each warp's total
-  alignas(128) Row seed[SLOTS];                        // of the tile, behind what scans begin with
+  Barrier drawn[STAGES];    // the tile's number is there
+  Barrier full[STAGES];     // the tile is
+  Barrier reduced[STAGES];  // the totals of its stretches are
+  Barrier seeded[STAGES];   // its seed and what is before each stretch are
+  Barrier passed[STAGES];   // `known` of its strip reaches up to the tile
+  Barrier read[STAGES];     // every scanner has read it
+  Draw draw[STAGES];
+  Tile tile[STAGES];
+  int64 reach[BAND];   // up to which tile each strip is `known`, once all drawn have passed
+  int64 base[STAGES];  // and its own strip, before that
+  int ends[STAGES];    // how many iterations found no tile left
+  Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its stretch
+  alignas(128) Row before_warp[STAGES][WARPS];          // of the tile; first each warp's total
+  alignas(128) Row seed[STAGES];                        // of the tile, behind what scans begin with
   Known known[BAND][BLOCKS];
 };
 
@@ -66,7 +66,7 @@ __device__ void copy_out(const E* from, E* to, int count) {
 }
 
 // The scan of one matrix, as one thread of a block sees it.
-template <class Op, class Shape, int SLOTS, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
+template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
           int COLUMNS, int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
           class T, class Y>
 struct ColumnsScan {
@@ -75,7 +75,8 @@ struct ColumnsScan {
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
   static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
   using LookAhead = StripLookAhead<Op, T, COLUMNS, GROUP, READS>;
-  using Ring = StripRing<typename LookAhead::Known, T, SCANNERS, SLOTS, ITEMS, COLUMNS, BAND>;
+  using Pipeline =
+      StripPipeline<typename LookAhead::Known, T, SCANNERS, STAGES, ITEMS, COLUMNS, BAND>;
   using Part = Vector<T, ITEMS>;
 
   Y* y;  // [rows][inner]
@@ -84,17 +85,17 @@ struct ColumnsScan {
   const Start<T>& start;
   const Spot<Shape>& spot;
   Strip<Shape, X> source;
-  Ring& ring;  // in shared memory
+  Pipeline& pipeline;  // in shared memory
 
   __device__ void run() const {
-    if (threadIdx.x < SLOTS) {
-      const int slot = threadIdx.x;
-      ring.drawn[slot].init(ARRIVALS_PER_WARP);
-      ring.full[slot].init(source.arrivals());
-      ring.reduced[slot].init(REDUCERS * ARRIVALS_PER_WARP);
-      ring.seeded[slot].init(2 * ARRIVALS_PER_WARP);
-      ring.passed[slot].init(ARRIVALS_PER_WARP);
-      ring.read[slot].init(SCANNERS * ARRIVALS_PER_WARP);
+    if (threadIdx.x < STAGES) {
+      const int stage = threadIdx.x;
+      pipeline.drawn[stage].init(ARRIVALS_PER_WARP);
+      pipeline.full[stage].init(source.arrivals());
+      pipeline.reduced[stage].init(REDUCERS * ARRIVALS_PER_WARP);
+      pipeline.seeded[stage].init(2 * ARRIVALS_PER_WARP);
+      pipeline.passed[stage].init(ARRIVALS_PER_WARP);
+      pipeline.read[stage].init(SCANNERS * ARRIVALS_PER_WARP);
       barriers_are_ready();
     }
     __syncthreads();
@@ -112,73 +113,74 @@ struct ColumnsScan {
   }
 
  private:
-  __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
+  __device__ static unsigned parity(int iteration) { return iteration / STAGES & 1; }
 
-  // ---- The loaders: take turns, draw a tile each and fetch it ----------------------------------
+  // ---- The loaders: each in turn draws a tile and fetches it ------------------------------------
 
-  // A tile is drawn when there is a slot for it: others wait for its totals from then on.
+  // A tile is drawn when there is a stage for it: others wait for its totals from then on.
   __device__ void loader(int index) const {
-    static_assert(LOOK_AHEAD_WARPS + LOADERS <= SLOTS + 1,
-                  "no turn without a tile waits for a slot");
-    for (int turn = index;; turn += LOADERS) {
-      const int slot = turn % SLOTS, before = (turn + SLOTS - 1) % SLOTS;
-      if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
-      if (turn > 0) ring.drawn[before].wait(parity(turn - 1));
-      if (lane_index() == 0) draw(turn, slot, before);
-      ring.drawn[slot].arrive_by_warp();
-      if (ring.ends[slot] == 0) {
-        source.fetch(slot, ring.tile[slot], ring.full[slot]);
+    static_assert(LOOK_AHEAD_WARPS + LOADERS <= STAGES + 1,
+                  "no iteration without a tile waits for a stage");
+    for (int iteration = index;; iteration += LOADERS) {
+      const int stage = iteration % STAGES, before = (iteration + STAGES - 1) % STAGES;
+      if (iteration >= STAGES) pipeline.read[stage].wait(parity(iteration - STAGES));
+      if (iteration > 0) pipeline.drawn[before].wait(parity(iteration - 1));
+      if (lane_index() == 0) draw(iteration, stage, before);
+      pipeline.drawn[stage].arrive_by_warp();
+      if (pipeline.ends[stage] == 0) {
+        source.fetch(stage, pipeline.tile[stage], pipeline.full[stage]);
       } else {
-        source.fetch_nothing(ring.full[slot]);
-        if (ring.ends[slot] >= LOOK_AHEAD_WARPS) return;
+        source.fetch_nothing(pipeline.full[stage]);
+        if (pipeline.ends[stage] >= LOOK_AHEAD_WARPS) return;
       }
     }
   }
 
-  // Draw a tile into its slot; in lane 0.
-  __device__ void draw(int turn, int slot, int before) const {
+  // Draw a tile into its stage; in lane 0.
+  __device__ void draw(int iteration, int stage, int before) const {
     const Bands<BAND> bands{matrix, work.drawn, static_cast<int>(work.blocks),
                             static_cast<int>(work.side)};
-    const Draw earlier = turn > 0 ? ring.draw[before] : bands.first();
-    const Draw draw = ring.draw[slot] = bands.next(earlier);
+    const Draw earlier = iteration > 0 ? pipeline.draw[before] : bands.first();
+    const Draw draw = pipeline.draw[stage] = bands.next(earlier);
     if (draw.number == Draw::NONE) {
-      ring.tile[slot].index = Tile::END;
-      ring.ends[slot] = turn > 0 ? ring.ends[before] + 1 : 1;
+      pipeline.tile[stage].index = Tile::END;
+      pipeline.ends[stage] = iteration > 0 ? pipeline.ends[before] + 1 : 1;
       return;
     }
-    if (turn == 0 || draw.band != earlier.band)
-      for (int k = 0; k < BAND; ++k) ring.reach[k] = 0;
+    if (iteration == 0 || draw.band != earlier.band)
+      for (int k = 0; k < BAND; ++k) pipeline.reach[k] = 0;
     const int k = bands.strip(draw);
     const int64 strip = static_cast<int64>(draw.band) * BAND + k;
-    ring.tile[slot] = source.tile(strip, bands.index(draw));
-    ring.base[slot] = ring.reach[k];
-    ring.reach[k] = ring.tile[slot].index;
-    ring.ends[slot] = 0;
+    pipeline.tile[stage] = source.tile(strip, bands.index(draw));
+    pipeline.base[stage] = pipeline.reach[k];
+    pipeline.reach[k] = pipeline.tile[stage].index;
+    pipeline.ends[stage] = 0;
   }
 
   // ---- The reducers: each some stretches of every tile ------------------------------------------
 
   __device__ void reducer(int index) const {
     constexpr int EACH = SCANNERS / REDUCERS;
-    for (int turn = 0;; ++turn) {
-      const int slot = turn % SLOTS;
-      ring.full[slot].wait(parity(turn));
-      const Tile& tile = ring.tile[slot];
+    for (int iteration = 0;; ++iteration) {
+      const int stage = iteration % STAGES;
+      pipeline.full[stage].wait(parity(iteration));
+      const Tile& tile = pipeline.tile[stage];
       if (tile.index == Tile::END) return;
 #pragma unroll 1
       for (int warp = index * EACH; warp < (index + 1) * EACH; ++warp) {
         const bool works = source.works(tile);
         Run<T, ITEMS> own, before;
         if (tile.whole)
-          reduce_whole<Op>(source.template load<true>(slot, tile, warp), spot, works, own, before);
+          reduce_whole<Op>(source.template load<true>(stage, tile, warp), spot, works, own, before);
         else
-          reduce_slices<Op>(source.template load<false>(slot, tile, warp), spot, tile, works, warp,
+          reduce_slices<Op>(source.template load<false>(stage, tile, warp), spot, tile, works, warp,
                             own, before);
-        ring.before_slice[slot][warp][lane_index()] = reinterpret_cast<const Part&>(before.value);
+        pipeline.before_slice[stage][warp][lane_index()] =
+            reinterpret_cast<const Part&>(before.value);
         if (spot.slice == spot.slices - 1)
-          part(ring.before_warp[slot][warp]) = reinterpret_cast<const Part&>(own.value);
+          part(pipeline.before_warp[stage][warp]) = reinterpret_cast<const Part&>(own.value);
       }
-      ring.reduced[slot].arrive_by_warp();
+      pipeline.reduced[stage].arrive_by_warp();
     }
   }
 
@@ -194,19 +196,19 @@ struct ColumnsScan {
   // ---- The publisher: joins the stretches of every tile -----------------------------------------
 
   __device__ void publisher() const {
-    for (int turn = 0;; ++turn) {
-      const int slot = turn % SLOTS;
-      ring.full[slot].wait(parity(turn));
-      const Tile& tile = ring.tile[slot];
+    for (int iteration = 0;; ++iteration) {
+      const int stage = iteration % STAGES;
+      pipeline.full[stage].wait(parity(iteration));
+      const Tile& tile = pipeline.tile[stage];
       if (tile.index == Tile::END) return;
-      ring.reduced[slot].wait(parity(turn));
+      pipeline.reduced[stage].wait(parity(iteration));
       for (int column = lane_index(); exists(tile, column); column += LANES) {
-        const T total = join_warps<Op>(ring.before_warp[slot], spot, tile, column);
+        const T total = join_warps<Op>(pipeline.before_warp[stage], spot, tile, column);
         if (tile.index < matrix.tiles - 1)
           publish(published(tile), tile.index * COLUMNS + column, total,
                   static_cast<unsigned>(work.launch));
       }
-      ring.seeded[slot].arrive_by_warp();
+      pipeline.seeded[stage].arrive_by_warp();
     }
   }
 
@@ -214,29 +216,29 @@ struct ColumnsScan {
   // ---------------------------
 
   __device__ void look_ahead(int index) const {
-    for (int turn = index;; turn += LOOK_AHEAD_WARPS) {
-      const int slot = turn % SLOTS, earlier = (turn + SLOTS - 1) % SLOTS;
-      ring.drawn[slot].wait(parity(turn));
-      const Tile& tile = ring.tile[slot];
+    for (int iteration = index;; iteration += LOOK_AHEAD_WARPS) {
+      const int stage = iteration % STAGES, earlier = (iteration + STAGES - 1) % STAGES;
+      pipeline.drawn[stage].wait(parity(iteration));
+      const Tile& tile = pipeline.tile[stage];
       if (tile.index == Tile::END) return;
       const LookAhead ahead{published(tile), matrix.tiles, static_cast<unsigned>(work.launch)};
       if (tile.index % GROUP == GROUP - 1) end_group(ahead, tile);
       for (int block = 0; block * LANES < spot.columns; ++block) {
         const int column = column_of(block);
         const auto ready = [&] {
-          if (turn > 0) ring.passed[earlier].wait(parity(turn - 1));
+          if (iteration > 0) pipeline.passed[earlier].wait(parity(iteration - 1));
         };
-        T seed = ahead.up_to(ring.base[slot], tile.earliest(spot.height), tile.index, column,
-                             exists(tile, column), ready, ring.known[tile.strip % BAND][block]);
+        T seed = ahead.up_to(pipeline.base[stage], tile.earliest(spot.height), tile.index, column,
+                             exists(tile, column), ready, pipeline.known[tile.strip % BAND][block]);
         if (lane_index() >= LookAhead::ACROSS) continue;  // whose seed is not whole
         if (start.some() && exists(tile, column)) {
           const T first = start.at(tile.strip * spot.columns + column);
           seed = tile.position > 0 ? Op::combine(first, seed) : first;
         }
-        ring.seed[slot][column] = seed;
+        pipeline.seed[stage][column] = seed;
       }
-      ring.seeded[slot].arrive_by_warp();
-      ring.passed[slot].arrive_by_warp();
+      pipeline.seeded[stage].arrive_by_warp();
+      pipeline.passed[stage].arrive_by_warp();
     }
   }
 
@@ -262,28 +264,28 @@ struct ColumnsScan {
   // ---- The scanners: each its stretch of every tile ---------------------------------------------
 
   __device__ void scanner(int warp) const {
-    for (int turn = 0;; ++turn) {
-      const int slot = turn % SLOTS;
-      ring.full[slot].wait(parity(turn));
-      const Tile& tile = ring.tile[slot];
+    for (int iteration = 0;; ++iteration) {
+      const int stage = iteration % STAGES;
+      pipeline.full[stage].wait(parity(iteration));
+      const Tile& tile = pipeline.tile[stage];
       if (tile.index == Tile::END) return;
       if (tile.whole && (tile.position > 0 || start.some()))
-        scan_stretch<true>(slot, parity(turn), tile, warp);
+        scan_stretch<true>(stage, parity(iteration), tile, warp);
       else
-        scan_stretch<false>(slot, parity(turn), tile, warp);
+        scan_stretch<false>(stage, parity(iteration), tile, warp);
     }
   }
 
   // Scan a stretch: of a tile that is WHOLE and comes behind something, or of any.
   template <bool WHOLE>
-  __device__ void scan_stretch(int slot, unsigned parity, const Tile& tile, int warp) const {
+  __device__ void scan_stretch(int stage, unsigned parity, const Tile& tile, int warp) const {
     // ---- 1. the rows --------------------------------------------------------------------------
     const int row = spot.row(warp), count = source.mine(tile, row);
-    const auto rows = source.template load<WHOLE>(slot, tile, warp);
+    const auto rows = source.template load<WHOLE>(stage, tile, warp);
     const int64 column = tile.strip * spot.columns + spot.column;
 
     // ---- 2. what comes before: the tile, the stretch, the slice --------------------------------
-    ring.seeded[slot].wait(parity);
+    pipeline.seeded[stage].wait(parity);
     Run<T, ITEMS> before{};
     const auto behind = [&](const Part& next) {
 #pragma unroll
@@ -294,34 +296,34 @@ struct ColumnsScan {
     const int64 position = WHOLE ? 0 : tile.position_of(row);
     if (count > 0) {  // for a lane without rows there may be nothing in their places
       if (WHOLE || position > row) {
-        behind(part(ring.seed[slot]));
+        behind(part(pipeline.seed[stage]));
       } else if (start.some()) {  // the tile has a head of the slice's scan
         before.some = true;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) before.value[i] = start.at(column + i);
       }
       if (warp > 0 && (WHOLE || position > spot.slice * ROWS))
-        behind(part(ring.before_warp[slot][warp]));
+        behind(part(pipeline.before_warp[stage][warp]));
       if (spot.slice > 0 && (WHOLE || position > 0))
-        behind(ring.before_slice[slot][warp][lane_index()]);
+        behind(pipeline.before_slice[stage][warp][lane_index()]);
     }
 
     // ---- 3. the results -------------------------------------------------------------------------
     if constexpr (STAGED) {
-      const Lines<X> from = source.lines(slot, tile, row);  // which this lane alone has loaded
+      const Lines<X> from = source.lines(stage, tile, row);  // which this lane alone has loaded
       scan_to<WHOLE>({reinterpret_cast<Y*>(from.first), from.pitch}, tile, rows, row, count, before,
                      column);
       __syncwarp();
-      store_stretch(slot, tile, warp);
+      store_stretch(stage, tile, warp);
 #if __CUDA_ARCH__ >= 900
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the slot is fetched to next
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the stage is fetched to next
 #endif
     } else {
       Y* to = y + tile.origin + row * matrix.pitch() + spot.column;
       const int64 pitch = matrix.pitch() * static_cast<int64>(sizeof(Y));
       scan_to<WHOLE>({to, pitch}, tile, rows, row, count, before, column);
     }
-    ring.read[slot].arrive_by_warp();
+    pipeline.read[stage].arrive_by_warp();
   }
 
   // Scan `count` rows from row `row` of a tile on, and store them to `lines`.
@@ -340,29 +342,29 @@ struct ColumnsScan {
     }
   }
 
-  // Store a stretch whose results lie in its slot: one piece of memory.
-  __device__ void store_stretch(int slot, const Tile& tile, int warp) const {
+  // Store a stretch whose results lie in its stage: one piece of memory.
+  __device__ void store_stretch(int stage, const Tile& tile, int warp) const {
     const int first = warp * spot.rows, count = tile.rows_of(first, spot.rows);
     const int above = matrix.reverse ? tile.count - first - count : first;  // rows in memory
-    const auto* from = reinterpret_cast<const Y*>(source.bytes(slot, tile));
+    const auto* from = reinterpret_cast<const Y*>(source.bytes(stage, tile));
     copy_out(from + above * spot.columns, y + tile.corner + above * spot.columns,
              count * spot.columns);
   }
 };
 
 // Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the four
-// kinds; SLOTS slots of dynamic shared memory. y may be x. An exclusive scan has a start.
-template <class Op, class Shape, int SLOTS, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
+// kinds; STAGES stages of dynamic shared memory. y may be x. An exclusive scan has a start.
+template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
           int COLUMNS, int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
           class T, class Y>
 __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
-                        const Matrix& matrix, const ColumnsWork& work, int slot_bytes, int pitch,
+                        const Matrix& matrix, const ColumnsWork& work, int stage_bytes, int pitch,
                         const Start<T>& start) {
-  using Scan = ColumnsScan<Op, Shape, SLOTS, REDUCERS, LOOK_AHEAD_WARPS, LOADERS, COLUMNS, BAND,
+  using Scan = ColumnsScan<Op, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS, LOADERS, COLUMNS, BAND,
                            GROUP, READS, STAGED, EXCLUSIVE, X, T, Y>;
-  __shared__ typename Scan::Ring ring;
+  __shared__ typename Scan::Pipeline pipeline;
   const Spot<Shape> spot(matrix);
-  const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, slot_bytes, pitch}, ring};
+  const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, stage_bytes, pitch}, pipeline};
   scan.run();
 }
 

@@ -23,38 +23,38 @@ __device__ inline bool ends_last(unsigned* arrived, unsigned blocks) {
 }
 
 // What the warps of a block share beside the tiles themselves.
-template <class T, int WARPS, int SLOTS, int COLUMNS>
+template <class T, int WARPS, int STAGES, int COLUMNS>
 struct ReduceRing {
-  Barrier full[SLOTS];     // the tile is there
-  Barrier reduced[SLOTS];  // the totals of its stretches are
-  Barrier read[SLOTS];     // all of them are read
-  T warp_total[SLOTS][WARPS][COLUMNS];
+  Barrier full[STAGES];     // the tile is there
+  Barrier reduced[STAGES];  // the totals of its stretches are
+  Barrier read[STAGES];     // all of them are read
+  T warp_total[STAGES][WARPS][COLUMNS];
   T total[COLUMNS];  // of the run
 };
 
 // The run of tiles [from, to) of a strip that has so many `columns`, by the whole block; its totals
-// go to ring.total.
-template <class Op, class Shape, int SLOTS, int LOADERS, int COLUMNS, class X, class T>
+// go to pipeline.total.
+template <class Op, class Shape, int STAGES, int LOADERS, int COLUMNS, class X, class T>
 __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spot, int64 strip,
                            int columns, int64 from, int64 to,
-                           ReduceRing<T, Shape::WARPS, SLOTS, COLUMNS>& ring) {
+                           ReduceRing<T, Shape::WARPS, STAGES, COLUMNS>& pipeline) {
   const int warp = warp_index();
-  const auto parity = [](int64 turn) { return static_cast<unsigned>(turn / SLOTS & 1); };
-  if (threadIdx.x < SLOTS) {
-    const int slot = threadIdx.x;
-    ring.full[slot].init(source.arrivals());
-    ring.reduced[slot].init(Shape::WARPS * ARRIVALS_PER_WARP);
-    ring.read[slot].init(ARRIVALS_PER_WARP);
+  const auto parity = [](int64 iteration) { return static_cast<unsigned>(iteration / STAGES & 1); };
+  if (threadIdx.x < STAGES) {
+    const int stage = threadIdx.x;
+    pipeline.full[stage].init(source.arrivals());
+    pipeline.reduced[stage].init(Shape::WARPS * ARRIVALS_PER_WARP);
+    pipeline.read[stage].init(ARRIVALS_PER_WARP);
     barriers_are_ready();
   }
   __syncthreads();
 
   // ---- The loaders ----------------------------------------------------------------------------
   if (warp >= Shape::WARPS) {
-    for (int64 turn = warp - Shape::WARPS; turn < to - from; turn += LOADERS) {
-      const int slot = static_cast<int>(turn % SLOTS);
-      if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
-      source.fetch(slot, source.tile(strip, from + turn), ring.full[slot]);
+    for (int64 iteration = warp - Shape::WARPS; iteration < to - from; iteration += LOADERS) {
+      const int stage = static_cast<int>(iteration % STAGES);
+      if (iteration >= STAGES) pipeline.read[stage].wait(parity(iteration - STAGES));
+      source.fetch(stage, source.tile(strip, from + iteration), pipeline.full[stage]);
     }
     return;
   }
@@ -62,62 +62,63 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
   // ---- The others: a stretch each; the first goes on with what they find -------------------
   constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of columns
   Seed<T> all[BLOCKS];
-  for (int64 turn = 0; turn < to - from; ++turn) {
-    const int slot = static_cast<int>(turn % SLOTS);
-    const Tile tile = source.tile(strip, from + turn);
-    ring.full[slot].wait(parity(turn));
+  for (int64 iteration = 0; iteration < to - from; ++iteration) {
+    const int stage = static_cast<int>(iteration % STAGES);
+    const Tile tile = source.tile(strip, from + iteration);
+    pipeline.full[stage].wait(parity(iteration));
     const bool works = source.works(tile);
     Run<T, Shape::ITEMS> own, before;
     if (tile.whole)
-      reduce_whole<Op>(source.template load<true>(slot, tile, warp), spot, works, own, before);
+      reduce_whole<Op>(source.template load<true>(stage, tile, warp), spot, works, own, before);
     else
-      reduce_slices<Op>(source.template load<false>(slot, tile, warp), spot, tile, works, warp, own,
-                        before);
+      reduce_slices<Op>(source.template load<false>(stage, tile, warp), spot, tile, works, warp,
+                        own, before);
     if (spot.slice == spot.slices - 1) {
 #pragma unroll
       for (int i = 0; i < Shape::ITEMS; ++i)
-        ring.warp_total[slot][warp][spot.column + i] = own.value[i];
+        pipeline.warp_total[stage][warp][spot.column + i] = own.value[i];
     }
-    ring.reduced[slot].arrive_by_warp();
+    pipeline.reduced[stage].arrive_by_warp();
     if (warp > 0) continue;
-    ring.reduced[slot].wait(parity(turn));
+    pipeline.reduced[stage].wait(parity(iteration));
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
       const int column = b * LANES + lane_index();
       if (column < columns)
-        all[b] = join<Op>(all[b], join_warps<Op>(ring.warp_total[slot], spot, tile, column));
+        all[b] = join<Op>(all[b], join_warps<Op>(pipeline.warp_total[stage], spot, tile, column));
     }
-    ring.read[slot].arrive_by_warp();
+    pipeline.read[stage].arrive_by_warp();
   }
   if (warp > 0) return;
 #pragma unroll
   for (int b = 0; b < BLOCKS; ++b)
-    if (b * LANES + lane_index() < columns) ring.total[b * LANES + lane_index()] = all[b].value;
+    if (b * LANES + lane_index() < columns) pipeline.total[b * LANES + lane_index()] = all[b].value;
 }
 
 // Launch: `runs` blocks for each strip, strips side by side; no more runs than tiles of a strip.
-// SLOTS slots of dynamic shared memory. matrix.n is above its rows.
-template <class Op, class Shape, int SLOTS, int LOADERS, int COLUMNS, class X, class T>
-__device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& matrix, int slot_bytes,
-                               int pitch, int64 runs, T* parts /* [runs][strips][columns] */,
+// STAGES stages of dynamic shared memory. matrix.n is above its rows.
+template <class Op, class Shape, int STAGES, int LOADERS, int COLUMNS, class X, class T>
+__device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& matrix,
+                               int stage_bytes, int pitch, int64 runs,
+                               T* parts /* [runs][strips][columns] */,
                                unsigned* arrived /* [strips], zero */, T* total /* [inner] */) {
   constexpr int THREADS = Shape::THREADS;
-  __shared__ ReduceRing<T, Shape::WARPS, SLOTS, COLUMNS> ring;
+  __shared__ ReduceRing<T, Shape::WARPS, STAGES, COLUMNS> pipeline;
   __shared__ T part[THREADS];
   const Spot<Shape> spot(matrix);
   const int64 strip = blockIdx.x % matrix.strips, run = blockIdx.x / matrix.strips;
   const int thread = threadIdx.x;
 
   // ---- 1. the tiles of the run, one after the other -------------------------------------------
-  const Strip<Shape, X> source{x, matrix, spot, slot_bytes, pitch};
+  const Strip<Shape, X> source{x, matrix, spot, stage_bytes, pitch};
   const int columns = source.columns(strip);
-  reduce_run<Op, Shape, SLOTS, LOADERS>(source, spot, strip, columns, matrix.tiles * run / runs,
-                                        matrix.tiles * (run + 1) / runs, ring);
+  reduce_run<Op, Shape, STAGES, LOADERS>(source, spot, strip, columns, matrix.tiles * run / runs,
+                                         matrix.tiles * (run + 1) / runs, pipeline);
   __syncthreads();
 
   // ---- 2. the runs: as many threads for each column as there are ------------------------------
   const int64 column = strip * spot.columns, all = matrix.strips * spot.columns;
-  if (thread < columns) parts[run * all + column + thread] = ring.total[thread];
+  if (thread < columns) parts[run * all + column + thread] = pipeline.total[thread];
   if (!ends_last(arrived + strip, static_cast<unsigned>(runs))) return;
   const int helpers = THREADS / columns, helper = thread / columns;
   const int used = runs < helpers ? static_cast<int>(runs) : helpers;

@@ -90,21 +90,21 @@ __device__ inline void fetch_nothing(Barrier& full) {
 #endif
 }
 
-// Bring x[from, to) to `slot`, by one warp; `full` then passes. Element `from` comes to lie
-// phase(x + from) bytes behind `slot`, which is aligned to 16. Nothing outside x[0, n) is read:
+// Bring x[from, to) to `stage`, by one warp; `full` then passes. Element `from` comes to lie
+// phase(x + from) bytes behind `stage`, which is aligned to 16. Nothing outside x[0, n) is read:
 // whole vectors go by the engine, what sticks out of them at the ends of x by lanes, in bytes.
 //
-// What lay in the slot has been read: each reader has arrived at a barrier behind its reads, and
+// What lay in the stage has been read: each reader has arrived at a barrier behind its reads, and
 // this warp has waited for it. That puts ordinary reads before the engine's writes. Ordinary writes
 // to bytes that the engine writes later need more, since it goes by another proxy to memory: a
 // proxy fence by the lanes that write, before they arrive.
 template <class X>
-__device__ void fetch(unsigned char* slot, const X* x /* [n] */, int64 n, int64 from, int64 to,
+__device__ void fetch(unsigned char* stage, const X* x /* [n] */, int64 n, int64 from, int64 to,
                       Barrier& full) {
   using Address = unsigned long long;
   const Address low = reinterpret_cast<Address>(x), high = low + n * sizeof(X);
   const Address wanted = low + from * sizeof(X), end = low + to * sizeof(X);
-  const Address origin = wanted / 16 * 16;  // goes to slot[0]
+  const Address origin = wanted / 16 * 16;  // goes to stage[0]
   const int lane = lane_index();
 
   // ---- 1. how far whole vectors reach: beyond what is wanted, where x goes on ----------------
@@ -116,7 +116,7 @@ __device__ void fetch(unsigned char* slot, const X* x /* [n] */, int64 n, int64 
   // ---- 2. less than 16 bytes before them, and less than 16 behind ----------------------------
   const Address at = lane < 16 ? wanted + lane : stop + lane - 16;
   if (at < end && (lane >= 16 || at < begin)) {
-    slot[at - origin] = *reinterpret_cast<const unsigned char*>(at);
+    stage[at - origin] = *reinterpret_cast<const unsigned char*>(at);
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -134,7 +134,7 @@ __device__ void fetch(unsigned char* slot, const X* x /* [n] */, int64 n, int64 
     if (bytes > 0)
       asm volatile(
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-          "[%3];" ::"r"(shared_address(slot + (begin - origin))),
+          "[%3];" ::"r"(shared_address(stage + (begin - origin))),
           "l"(begin), "r"(bytes), "r"(full.address())
           : "memory");
   } else if (lane < ARRIVALS_PER_WARP) {
@@ -143,7 +143,7 @@ __device__ void fetch(unsigned char* slot, const X* x /* [n] */, int64 n, int64 
 #else
   for (Address from = begin + lane * 16; from < stop; from += LANES * 16)
     asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(slot + (from - origin))),
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(stage + (from - origin))),
         "l"(from)
         : "memory");
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.address()) : "memory");

@@ -8,14 +8,14 @@ namespace distscan {
 
 // Elements with a flag each.
 //
-// PACKS: reducers leave the bits of a tile's flags in its slot, and scanners take them from there,
+// PACKS: reducers leave the bits of a tile's flags in its stage, and scanners take them from there,
 // behind the barrier `reduced`. Of narrow elements there are many flags to a vector.
 template <class Shape, class X>
 struct FlaggedItems {
   static constexpr bool PACKS = Shape::ITEMS == items_per_vector<X>() && Shape::ITEMS >= 8;
   static constexpr int FETCHES = 2;
-  static constexpr int OFFSET = SLOT_BYTES<Shape, X>;
-  static constexpr int BITS = OFFSET + SLOT_BYTES<Shape, unsigned char>;  // where they are left
+  static constexpr int OFFSET = STAGE_BYTES<Shape, X>;
+  static constexpr int BITS = OFFSET + STAGE_BYTES<Shape, unsigned char>;  // where they are left
   static constexpr int STRIDE = BITS + (PACKS ? Shape::SIZE / 8 : 0);
   using Own = X;
   using Bits = typename Choose<Shape::ITEMS == 8, unsigned char, unsigned short>::type;
@@ -23,11 +23,11 @@ struct FlaggedItems {
   Items<Shape, X, STRIDE> items;
   Items<Shape, unsigned char, STRIDE, OFFSET> flags;
 
-  __device__ void fetch(int slot, const Shard& shard, int64 tile, Barrier& full) const {
-    items.fetch(slot, shard, tile, full);
-    flags.fetch(slot, shard, tile, full);
+  __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
+    items.fetch(stage, shard, tile, full);
+    flags.fetch(stage, shard, tile, full);
   }
-  __device__ void stand_in(int slot, const Shard& shard) const { items.stand_in(slot, shard); }
+  __device__ void stand_in(int stage, const Shard& shard) const { items.stand_in(stage, shard); }
   struct Tile {
     typename Items<Shape, X, STRIDE>::Tile items;
     typename Items<Shape, unsigned char, STRIDE, OFFSET>::Tile flags;
@@ -60,10 +60,10 @@ struct FlaggedItems {
       return rows;
     }
   };
-  __device__ Tile tile(int slot, const Shard& shard, int64 at) const {
-    using Place = Slots<Shape, unsigned char, STRIDE, BITS>;
-    return {items.tile(slot, shard, at), flags.tile(slot, shard, at),
-            reinterpret_cast<Bits*>(Place::bytes(slot))};
+  __device__ Tile tile(int stage, const Shard& shard, int64 at) const {
+    using Place = Stages<Shape, unsigned char, STRIDE, BITS>;
+    return {items.tile(stage, shard, at), flags.tile(stage, shard, at),
+            reinterpret_cast<Bits*>(Place::bytes(stage))};
   }
   template <class T>
   __device__ T item(const Shard& shard, int64 i) const {
@@ -89,16 +89,16 @@ template <class Shape, class X>
 struct RowItems {
   static constexpr bool PACKS = false;
   static constexpr int FETCHES = 1;
-  static constexpr int STRIDE = SLOT_BYTES<Shape, X>;
+  static constexpr int STRIDE = STAGE_BYTES<Shape, X>;
   using Own = X;
 
   Items<Shape, X> items;
   RowLength row;
 
-  __device__ void fetch(int slot, const Shard& shard, int64 tile, Barrier& full) const {
-    items.fetch(slot, shard, tile, full);
+  __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
+    items.fetch(stage, shard, tile, full);
   }
-  __device__ void stand_in(int slot, const Shard& shard) const { items.stand_in(slot, shard); }
+  __device__ void stand_in(int stage, const Shard& shard) const { items.stand_in(stage, shard); }
   struct Tile {
     typename Items<Shape, X>::Tile items;
     unsigned starts;
@@ -122,11 +122,11 @@ struct RowItems {
       return rows;
     }
   };
-  __device__ Tile tile(int slot, const Shard& shard, int64 at) const {
+  __device__ Tile tile(int stage, const Shard& shard, int64 at) const {
     constexpr int64 MOST = 1 << 30;
     const int64 rest = row.rest(Shape::REVERSE ? shard.n - at - Shape::SIZE : at);
     const int64 left = rest > 0 ? row.length - rest : 0;
-    return {items.tile(slot, shard, at), row.starts,
+    return {items.tile(stage, shard, at), row.starts,
             static_cast<int>(row.length < MOST ? row.length : MOST),
             static_cast<int>(left < MOST ? left : MOST)};
   }

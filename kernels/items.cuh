@@ -1,4 +1,4 @@
-// What a scan reads: the items of a shard, fetched tile by tile to the slots of a ring.
+// What a scan reads: the items of a shard, fetched tile by tile to the stages of a pipeline.
 #pragma once
 
 #include "fetch.cuh"
@@ -6,54 +6,55 @@
 
 namespace distscan {
 
-// The slots of a ring of tiles, in dynamic shared memory: STRIDE bytes apart, these from OFFSET on.
+// The stages of a pipeline of tiles, in dynamic shared memory: STRIDE bytes apart, these from
+// OFFSET on.
 template <class Shape, class X, int STRIDE, int OFFSET>
-struct Slots {
-  __device__ static unsigned char* bytes(int slot) {
-    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][STRIDE]
-    return slots + slot * STRIDE + OFFSET;
+struct Stages {
+  __device__ static unsigned char* bytes(int stage) {
+    extern __shared__ __align__(128) unsigned char stages[];  // [STAGES][STRIDE]
+    return stages + stage * STRIDE + OFFSET;
   }
-  // Where the tile at x + at lies in a slot that it was fetched into.
-  __device__ static const X* items(int slot, const X* x, int64 at) {
-    return reinterpret_cast<const X*>(bytes(slot) + phase(x + at));
+  // Where the tile at x + at lies in a stage that it was fetched into.
+  __device__ static const X* items(int stage, const X* x, int64 at) {
+    return reinterpret_cast<const X*>(bytes(stage) + phase(x + at));
   }
   // Where to fetch what exists of it; before x, that is where it sticks out, nothing does.
-  __device__ static unsigned char* room(int slot, const X* x, int64 at) {
-    if (!Shape::REVERSE || at >= 0) return bytes(slot);
-    return bytes(slot) + -at * sizeof(X) + phase(x + at) - phase(x);
+  __device__ static unsigned char* room(int stage, const X* x, int64 at) {
+    if (!Shape::REVERSE || at >= 0) return bytes(stage);
+    return bytes(stage) + -at * sizeof(X) + phase(x + at) - phase(x);
   }
 };
 
-// What one tile takes of a slot: whole vectors, of which the first and the last stick out.
+// What one tile takes of a stage: whole vectors, of which the first and the last stick out.
 template <class Shape, class X>
-constexpr int SLOT_BYTES = Shape::SIZE * sizeof(X) + 16;
+constexpr int STAGE_BYTES = Shape::SIZE * sizeof(X) + 16;
 
 // The elements of x, as they stand.
-template <class Shape, class X, int STRIDE = SLOT_BYTES<Shape, X>, int OFFSET = 0>
+template <class Shape, class X, int STRIDE = STAGE_BYTES<Shape, X>, int OFFSET = 0>
 struct Items {
   static constexpr bool PACKS = false;  // see FlaggedItems
   static constexpr int FETCHES = 1;     // per tile
   using Own = X;
-  using Slots = distscan::Slots<Shape, X, STRIDE, OFFSET>;
+  using Stages = distscan::Stages<Shape, X, STRIDE, OFFSET>;
 
   const X* x;  // [n]
 
-  __device__ void fetch(int slot, const Shard& shard, int64 tile, Barrier& full) const {
-    distscan::fetch(Slots::room(slot, x, shard.at<Shape>(tile)), x, shard.n,
+  __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
+    distscan::fetch(Stages::room(stage, x, shard.at<Shape>(tile)), x, shard.n,
                     shard.from<Shape>(tile), shard.to<Shape>(tile), full);
   }
   // Let the shard's last element stand in for those that its last tile lacks: operators are called
   // with them, and what that gives is dropped. By one warp.
-  __device__ void stand_in(int slot, const Shard& shard) const {
+  __device__ void stand_in(int stage, const Shard& shard) const {
     const int64 at = shard.at<Shape>(shard.tiles - 1);
     const int lacking = static_cast<int>(Shape::REVERSE ? -at : at + Shape::SIZE - shard.n);
-    X* p = const_cast<X*>(Slots::items(slot, x, at));
+    X* p = const_cast<X*>(Stages::items(stage, x, at));
     const X last = x[Shape::REVERSE ? 0 : shard.n - 1];
 #pragma unroll 8
     for (int i = lacking - 1 - lane_index(); i >= 0; i -= LANES)
       p[Shape::REVERSE ? i : Shape::SIZE - 1 - i] = last;
   }
-  // The tile that lies at x + at, in its slot.
+  // The tile that lies at x + at, in its stage.
   struct Tile {
     const X* p;
 
@@ -63,8 +64,8 @@ struct Items {
       return distscan::load<Cut>(p, warp);
     }
   };
-  __device__ Tile tile(int slot, const Shard& shard, int64 at) const {
-    return {Slots::items(slot, x, at)};
+  __device__ Tile tile(int stage, const Shard& shard, int64 at) const {
+    return {Stages::items(stage, x, at)};
   }
   // Element i in the order of the scan.
   template <class T>

@@ -1,13 +1,13 @@
 // The scan of a shard in one pass over memory: each element is read once and written once.
 //
 // Persistent blocks draw tiles from a counter, in order. In each block four kinds of warps hand
-// tiles on through a ring of slots in shared memory:
+// tiles on through a pipeline of stages in shared memory:
 //
-//   loader            draws a tile and fetches it into a free slot
+//   loader            draws a tile and fetches it into a free stage
 //   reducers          reduce the tile as soon as it is there, and publish its total to all blocks
 //   look-ahead warps  combine the totals of all earlier tiles, of whichever block: the tile's seed;
 //                     each goes on from what the one before knew
-//   scanners          scan the tile behind its seed, store it, free its slot
+//   scanners          scan the tile behind its seed, store it, free its stage
 //
 // A tile's total is published as soon as the tile is there, whatever its block waits for; and seeds
 // depend on earlier tiles only, which running blocks hold. So no wait is for a block that has not
@@ -32,28 +32,28 @@ using Reading = typename Choose<
     Shape>::type;
 
 // What the warps of a block share beside the tiles themselves.
-template <class T, int WARPS, int SLOTS>
-struct Ring {
-  Barrier drawn[SLOTS];    // the tile's number is there
-  Barrier full[SLOTS];     // the tile is
-  Barrier reduced[SLOTS];  // the totals of its warps' stretches are
-  Barrier seeded[SLOTS];   // its seed and its warps' are
-  Barrier passed[SLOTS];   // `known` of the tile is
-  Barrier read[SLOTS];     // every scanner has read it
-  int64 tile[SLOTS];       // END: there are no more
-  int64 base[SLOTS];       // how far `known` of the tile before it reaches
-  int64 first;             // the tile that was drawn first
-  bool has_head;           // whether the block has the head to store
-  T warp_total[SLOTS][WARPS];
-  T up_to_warp[SLOTS][WARPS];  // inclusive
-  Before<T> seed[SLOTS];
-  Before<T> known[SLOTS];  // before the tile's row of totals
+template <class T, int WARPS, int STAGES>
+struct Pipeline {
+  Barrier drawn[STAGES];    // the tile's number is there
+  Barrier full[STAGES];     // the tile is
+  Barrier reduced[STAGES];  // the totals of its warps' stretches are
+  Barrier seeded[STAGES];   // its seed and its warps' are
+  Barrier passed[STAGES];   // `known` of the tile is
+  Barrier read[STAGES];     // every scanner has read it
+  int64 tile[STAGES];       // END: there are no more
+  int64 base[STAGES];       // how far `known` of the tile before it reaches
+  int64 first;              // the tile that was drawn first
+  bool has_head;            // whether the block has the head to store
+  T warp_total[STAGES][WARPS];
+  T up_to_warp[STAGES][WARPS];  // inclusive
+  Before<T> seed[STAGES];
+  Before<T> known[STAGES];  // before the tile's row of totals
 
   static constexpr int64 END = -1;
 };
 
 // The scan of one shard, as one thread of a block sees it.
-template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int REDUCERS,
+template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
           int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y, class Segments>
 struct Scan {
   static constexpr int SCANNERS = Shape::WARPS;
@@ -70,22 +70,22 @@ struct Scan {
   Workspace work;
   const Offset<T>& offset;  // of all earlier ranks
   Segments segments;
-  Ring<T, SCANNERS, SLOTS>& ring;  // in shared memory
+  Pipeline<T, SCANNERS, STAGES>& pipeline;  // in shared memory
 
   __device__ void run() const {
     const int warp = warp_index();
-    if (warp == WARPS - 1 && lane_index() == 0) ring.first = draw();
-    if (threadIdx.x < SLOTS) {
-      const int slot = threadIdx.x;
-      ring.drawn[slot].init(ARRIVALS_PER_WARP);
-      ring.full[slot].init(Source::FETCHES * FETCH_ARRIVALS);
-      ring.reduced[slot].init(REDUCERS * ARRIVALS_PER_WARP);
-      ring.seeded[slot].init(2 * ARRIVALS_PER_WARP);
-      ring.passed[slot].init(ARRIVALS_PER_WARP);
-      ring.read[slot].init(SCANNERS * ARRIVALS_PER_WARP);
+    if (warp == WARPS - 1 && lane_index() == 0) pipeline.first = draw();
+    if (threadIdx.x < STAGES) {
+      const int stage = threadIdx.x;
+      pipeline.drawn[stage].init(ARRIVALS_PER_WARP);
+      pipeline.full[stage].init(Source::FETCHES * FETCH_ARRIVALS);
+      pipeline.reduced[stage].init(REDUCERS * ARRIVALS_PER_WARP);
+      pipeline.seeded[stage].init(2 * ARRIVALS_PER_WARP);
+      pipeline.passed[stage].init(ARRIVALS_PER_WARP);
+      pipeline.read[stage].init(SCANNERS * ARRIVALS_PER_WARP);
       barriers_are_ready();
     }
-    if (threadIdx.x == 0) ring.has_head = false;
+    if (threadIdx.x == 0) pipeline.has_head = false;
     __syncthreads();
     if (warp < SCANNERS)
       scanner(warp);
@@ -98,8 +98,9 @@ struct Scan {
   }
 
  private:
-  // A slot's barriers count its turns: turn 0 is slot 0's first, turn SLOTS its second.
-  __device__ static unsigned parity(int turn) { return turn / SLOTS & 1; }
+  // A stage's barriers count iterations: iteration 0 is stage 0's first, iteration STAGES its
+  // second.
+  __device__ static unsigned parity(int iteration) { return iteration / STAGES & 1; }
 
   // ---- The loader: draws tiles and fetches them ---------------------------------------------
 
@@ -113,32 +114,32 @@ struct Scan {
   }
 
   __device__ void loader() const {
-    int64 drawn = ring.first, base = 0;
-    for (int turn = 0, ends = 0; ends < LOOK_AHEAD_WARPS; ++turn) {
-      const int slot = turn % SLOTS;
-      if (turn >= SLOTS) ring.read[slot].wait(parity(turn - SLOTS));
+    int64 drawn = pipeline.first, base = 0;
+    for (int iteration = 0, ends = 0; ends < LOOK_AHEAD_WARPS; ++iteration) {
+      const int stage = iteration % STAGES;
+      if (iteration >= STAGES) pipeline.read[stage].wait(parity(iteration - STAGES));
       int64 tile = broadcast(drawn, 0);
       if (tile == 0 && shard.head > 0) {
         if (lane_index() == 0) {
           publish(work.totals, 0, scan_head<false>({}).value, work.launch);
-          ring.has_head = true;
+          pipeline.has_head = true;
         }
         drawn = draw();
         tile = broadcast(drawn, 0);
       }
       const bool some = tile < shard.tiles;
       if (lane_index() == 0) {
-        ring.tile[slot] = some ? tile : ring.END;
-        ring.base[slot] = base;
+        pipeline.tile[stage] = some ? tile : pipeline.END;
+        pipeline.base[stage] = base;
       }
-      ring.drawn[slot].arrive_by_warp();
+      pipeline.drawn[stage].arrive_by_warp();
       base = tile / LANES * LANES;
       if (some) {
-        if (tile == shard.tiles - 1) source.stand_in(slot, shard);
-        source.fetch(slot, shard, tile, ring.full[slot]);
+        if (tile == shard.tiles - 1) source.stand_in(stage, shard);
+        source.fetch(stage, shard, tile, pipeline.full[stage]);
         drawn = draw();
       } else {
-        for (int i = 0; i < Source::FETCHES; ++i) fetch_nothing(ring.full[slot]);
+        for (int i = 0; i < Source::FETCHES; ++i) fetch_nothing(pipeline.full[stage]);
         ++ends;
       }
     }
@@ -166,12 +167,12 @@ struct Scan {
   __device__ void reducer(int index) const {
     constexpr int EACH = SCANNERS / REDUCERS;
     using Cut = Reading<Shape, typename Source::Own>;
-    for (int turn = 0;; ++turn) {
-      const int slot = turn % SLOTS;
-      ring.full[slot].wait(parity(turn));
-      const int64 tile = ring.tile[slot];
-      if (tile == ring.END) return;
-      const auto items = source.tile(slot, shard, shard.at<Shape>(tile));
+    for (int iteration = 0;; ++iteration) {
+      const int stage = iteration % STAGES;
+      pipeline.full[stage].wait(parity(iteration));
+      const int64 tile = pipeline.tile[stage];
+      if (tile == pipeline.END) return;
+      const auto items = source.tile(stage, shard, shard.at<Shape>(tile));
       const auto total_of = [&](int warp) {
         if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
           return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
@@ -186,16 +187,16 @@ struct Scan {
       for (int i = 0; i < EACH; ++i) {
         const int warp = index * EACH + i;
         const T total = convert<T>(total_of(warp));
-        if (lane_index() == 0) ring.warp_total[slot][warp] = total;
+        if (lane_index() == 0) pipeline.warp_total[stage][warp] = total;
       }
-      ring.reduced[slot].arrive_by_warp();
+      pipeline.reduced[stage].arrive_by_warp();
       if (index > 0) continue;
-      ring.reduced[slot].wait(parity(turn));
+      pipeline.reduced[stage].wait(parity(iteration));
       const int lane = lane_index() < SCANNERS ? lane_index() : 0;
-      const T up_to = warp_scan<Op>(ring.warp_total[slot][lane]);
+      const T up_to = warp_scan<Op>(pipeline.warp_total[stage][lane]);
       if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.launch);
-      if (lane_index() < SCANNERS) ring.up_to_warp[slot][lane] = up_to;
-      ring.seeded[slot].arrive_by_warp();
+      if (lane_index() < SCANNERS) pipeline.up_to_warp[stage][lane] = up_to;
+      pipeline.seeded[stage].arrive_by_warp();
     }
   }
 
@@ -203,56 +204,57 @@ struct Scan {
   // -------------------------
 
   __device__ void look_ahead(int index) const {
-    for (int turn = index;; turn += LOOK_AHEAD_WARPS) {
-      const int slot = turn % SLOTS;
-      ring.drawn[slot].wait(parity(turn));
-      const int64 tile = ring.tile[slot];
-      if (tile == ring.END && turn > 0) return;
+    for (int iteration = index;; iteration += LOOK_AHEAD_WARPS) {
+      const int stage = iteration % STAGES;
+      pipeline.drawn[stage].wait(parity(iteration));
+      const int64 tile = pipeline.tile[stage];
+      if (tile == pipeline.END && iteration > 0) return;
       bool called_off = false;
       const auto known = [&] {
-        const Before<T> before = turn > 0 ? passed_on(turn - 1) : before_shard(tile);
+        const Before<T> before = iteration > 0 ? passed_on(iteration - 1) : before_shard(tile);
         called_off = before.called_off();
         return before.seed();
       };
-      LookAhead<Op, T> ahead{ring.base[slot]};
+      LookAhead<Op, T> ahead{pipeline.base[stage]};
       const Seed<T> seed = ahead.up_to(tile, work.totals, work.launch, known);
-      if (tile == ring.END) return;
+      if (tile == pipeline.END) return;
       if (lane_index() == 0) {
         const T closed = segments.template closed<Op>(seed.value);
-        ring.known[slot] = Before<T>::of(ahead.before, called_off);
-        ring.seed[slot] = Before<T>::of({closed, seed.some}, called_off);
+        pipeline.known[stage] = Before<T>::of(ahead.before, called_off);
+        pipeline.seed[stage] = Before<T>::of({closed, seed.some}, called_off);
       }
-      ring.seeded[slot].arrive_by_warp();
-      ring.passed[slot].arrive_by_warp();
+      pipeline.seeded[stage].arrive_by_warp();
+      pipeline.passed[stage].arrive_by_warp();
     }
   }
 
-  // What the look-ahead warp of an earlier turn passes on.
-  __device__ Before<T> passed_on(int turn) const {
-    ring.passed[turn % SLOTS].wait(parity(turn));
-    return ring.known[turn % SLOTS];
+  // What the look-ahead warp of an earlier iteration passes on.
+  __device__ Before<T> passed_on(int iteration) const {
+    pipeline.passed[iteration % STAGES].wait(parity(iteration));
+    return pipeline.known[iteration % STAGES];
   }
 
-  // The offset, at the block's first turn. The block with the first tile looks for it: that block
-  // runs, whichever others do.
+  // The offset, at the block's first iteration. The block with the first tile looks for it: that
+  // block runs, whichever others do.
   __device__ Before<T> before_shard(int64 tile) const {
-    const Before<T> before = offset.wait(tile == 0 || ring.has_head, work.launch);
-    if (ring.has_head && !before.called_off() && lane_index() == 0) scan_head<true>(before.seed());
+    const Before<T> before = offset.wait(tile == 0 || pipeline.has_head, work.launch);
+    if (pipeline.has_head && !before.called_off() && lane_index() == 0)
+      scan_head<true>(before.seed());
     return before;
   }
 
   // ---- The scanners: each its stretch of every tile -------------------------------------------
 
   __device__ void scanner(int warp) const {
-    for (int turn = 0;; ++turn) {
+    for (int iteration = 0;; ++iteration) {
       // ---- 1. the items -----------------------------------------------------------------------
-      const int slot = turn % SLOTS;
-      ring.full[slot].wait(parity(turn));
-      const int64 tile = ring.tile[slot], at = shard.at<Shape>(tile);
-      if (tile == ring.END) return;
-      if constexpr (Source::PACKS) ring.reduced[slot].wait(parity(turn));
+      const int stage = iteration % STAGES;
+      pipeline.full[stage].wait(parity(iteration));
+      const int64 tile = pipeline.tile[stage], at = shard.at<Shape>(tile);
+      if (tile == pipeline.END) return;
+      if constexpr (Source::PACKS) pipeline.reduced[stage].wait(parity(iteration));
       const auto rows = [&] {
-        const auto items = source.tile(slot, shard, at);
+        const auto items = source.tile(stage, shard, at);
         if constexpr (Source::PACKS)
           return items.load_left(warp);
         else
@@ -262,12 +264,13 @@ struct Scan {
       // ---- 2. behind the seed of the tile, then of the stretch ----------------------------------
       bool called_off = false;
       const auto seeded = [&] {
-        ring.seeded[slot].wait(parity(turn));
-        const Before<T> before = ring.seed[slot];
+        pipeline.seeded[stage].wait(parity(iteration));
+        const Before<T> before = pipeline.seed[stage];
         called_off = before.called_off();
         Seed<T> seed = before.seed();
-        if (warp > 0) seed = segments.template behind<Op>(seed, ring.up_to_warp[slot][warp - 1]);
-        ring.read[slot].arrive_by_warp();
+        if (warp > 0)
+          seed = segments.template behind<Op>(seed, pipeline.up_to_warp[stage][warp - 1]);
+        pipeline.read[stage].arrive_by_warp();
         return seed;
       };
       Seed<T> seed;
@@ -289,18 +292,18 @@ struct Scan {
   }
 };
 
-// Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; SLOTS slots of
+// Launch: no more blocks than tiles or than fit at once, Scan::WARPS warps each; STAGES stages of
 // dynamic shared memory, as Source has them. y may be what the source reads.
-template <class Op, class PartialOp, class Partial, class Shape, int SLOTS, int REDUCERS,
+template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
           int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y,
           class Segments = Whole>
 __device__ void scan(const Source& source, Y* y /* [n] */, const Shard& shard,
                      const Workspace& work, const Offset<T>& offset,
                      const Segments& segments = {}) {
-  __shared__ Ring<T, Shape::WARPS, SLOTS> ring;
-  const Scan<Op, PartialOp, Partial, Shape, SLOTS, REDUCERS, LOOK_AHEAD_WARPS, EXCLUSIVE, Source, T,
-             Y, Segments>
-      scan{source, y, shard, work, offset, segments, ring};
+  __shared__ Pipeline<T, Shape::WARPS, STAGES> pipeline;
+  const Scan<Op, PartialOp, Partial, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS, EXCLUSIVE, Source,
+             T, Y, Segments>
+      scan{source, y, shard, work, offset, segments, pipeline};
   scan.run();
 }
 

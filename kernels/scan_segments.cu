@@ -12,7 +12,7 @@ DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_LOOK_AHEAD_WARP
 distscan_scan_segments(const X* x, const unsigned char* heads, Out* y, Shard shard, Workspace work,
                        T offset, bool has_offset, T first) {
   using Source = FlaggedItems<ScanShape, X>;
-  scan<Segmented<Op>, Segmented<PartialOp>, Flagged<Partial>, ScanShape, DISTSCAN_SLOTS,
+  scan<Segmented<Op>, Segmented<PartialOp>, Flagged<Partial>, ScanShape, DISTSCAN_STAGES,
        DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, EXCLUSIVE>(
       Source{{x}, {heads}}, y, shard, work, Offset<Flagged<T>>{{{offset, 0}, has_offset}, {}},
       Segments<T, DISTSCAN_FIRST>{first});

@@ -1,7 +1,7 @@
 // The scan of a short shard: a tile for each block, in registers, and all blocks run at once.
 //
-// What scan.cuh does for long ones, without its ring: nothing is fetched ahead or handed from warp
-// to warp. Time is latency here: one load, one trip of the totals through L2, one store.
+// What scan.cuh does for long ones, without its pipeline: nothing is fetched ahead or handed from
+// warp to warp. Time is latency here: one load, one trip of the totals through L2, one store.
 //
 //   scanners         each load a stretch of the tile, reduce it, scan it behind its seed, store it
 //   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles

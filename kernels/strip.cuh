@@ -146,7 +146,7 @@ __device__ void store_vector(Y* to, const Vector<Y, ITEMS>& vector, bool aligned
   }
 }
 
-// The tiles that a block has in dynamic shared memory, one to a slot: rows of a strip, as they lie
+// The tiles that a block has in dynamic shared memory, one to a stage: rows of a strip, as they lie
 // in memory. Where there is one strip a tile is one piece, fetched as a whole. Else rows are
 // fetched by whole vectors of 16 bytes, and lie `pitch` bytes apart: as far behind a boundary of
 // vectors as in global memory, and no two in one vector.
@@ -158,19 +158,19 @@ struct Strip {
   const X* x;  // [rows][inner]
   const Matrix& matrix;
   const Spot<Shape>& spot;
-  int slot_bytes;
+  int stage_bytes;
   int pitch;
 
   __device__ Tile tile(int64 strip, int64 index) const {
     return Tile(matrix, spot.height, spot.columns, strip, index);
   }
-  __device__ unsigned char* slot_of(int slot) const {
-    extern __shared__ __align__(128) unsigned char slots[];  // [SLOTS][slot_bytes]
-    return slots + slot * slot_bytes;
+  __device__ unsigned char* slot_of(int stage) const {
+    extern __shared__ __align__(128) unsigned char stages[];  // [STAGES][stage_bytes]
+    return stages + stage * stage_bytes;
   }
-  // The tile in a slot, as it lies in memory.
-  __device__ unsigned char* bytes(int slot, const Tile& tile) const {
-    return slot_of(slot) + phase(x + tile.corner);
+  // The tile in a stage, as it lies in memory.
+  __device__ unsigned char* bytes(int stage, const Tile& tile) const {
+    return slot_of(stage) + phase(x + tile.corner);
   }
   // How often one fetch, or one skip, arrives at its barrier.
   __device__ int arrivals() const { return matrix.strips == 1 ? FETCH_ARRIVALS : 2 * LANES; }
@@ -185,12 +185,12 @@ struct Strip {
     }
   }
   // Fetch a tile, by one warp; `full` then passes.
-  __device__ void fetch(int slot, const Tile& tile, Barrier& full) const {
+  __device__ void fetch(int stage, const Tile& tile, Barrier& full) const {
     if (matrix.strips == 1) {
-      distscan::fetch(slot_of(slot), x, matrix.rows * matrix.inner, tile.corner,
+      distscan::fetch(slot_of(stage), x, matrix.rows * matrix.inner, tile.corner,
                       tile.corner + tile.count * matrix.inner, full);
     } else {
-      fetch_rows(bytes(slot, tile), tile);
+      fetch_rows(bytes(stage, tile), tile);
       asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.address())
                    : "memory");
       full.arrive();
@@ -198,9 +198,9 @@ struct Strip {
   }
 
   // This lane's vectors of a tile that was fetched; the results may take their place.
-  __device__ Lines<X> lines(int slot, const Tile& tile, int row) const {
+  __device__ Lines<X> lines(int stage, const Tile& tile, int row) const {
     const int at = matrix.reverse ? tile.count - 1 - row : row;
-    return {reinterpret_cast<X*>(bytes(slot, tile) + at * pitch) + spot.column,
+    return {reinterpret_cast<X*>(bytes(stage, tile) + at * pitch) + spot.column,
             matrix.reverse ? -pitch : pitch};
   }
   // How many columns a strip has; the last may have fewer than others.
@@ -218,9 +218,9 @@ struct Strip {
   }
   // This lane's rows of its slice of a warp's stretch.
   template <bool WHOLE>
-  __device__ Rows<X, Shape> load(int slot, const Tile& tile, int warp) const {
+  __device__ Rows<X, Shape> load(int stage, const Tile& tile, int warp) const {
     const int row = spot.row(warp);
-    const Lines<X> rows = lines(slot, tile, row);
+    const Lines<X> rows = lines(stage, tile, row);
     const bool aligned =
         is_aligned<Shape::ITEMS>(rows.first) && pitch % alignof(Vector<X, Shape::ITEMS>) == 0;
     if (WHOLE && !works(tile)) return {};

@@ -238,7 +238,7 @@ def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
 
 
 def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
-    """The policy in use, then others like it, with as many slots as there is room for."""
+    """The policy in use, then others like it, with as many stages as there is room for."""
     device = cp.cuda.Device()
     types = launches.running(case.op, case.types)
     processors = device.attributes["MultiProcessorCount"]
@@ -250,12 +250,12 @@ def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
         if not 0 < items * types.x.itemsize <= VECTOR:
             continue
         tile = threads * rows * items * (types.x.itemsize + form.segmented)
-        slots = min(room // (tile + 32), 12)
-        cut = {"threads": threads, "rows": rows, "items": items, "slots": slots}
+        stages = min(room // (tile + 32), 12)
+        cut = {"threads": threads, "rows": rows, "items": items, "stages": stages}
         # As many stretches for each; a stretch for each warp.
         reducers = next(r for r in (used.reducers, 6) if threads // 32 % r == 0)
         policy = used._replace(**cut, reducers=reducers)
-        if slots >= 2 and policy != used:
+        if stages >= 2 and policy != used:
             yield policy
 
 

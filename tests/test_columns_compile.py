@@ -94,8 +94,8 @@ def test_strips(codes):
         assert strips == 1 or -(-strip // 16) * (16 // math.gcd(row, 16)) <= 32
         assert of_strip <= policy.columns < 2 * max(of_strip, 2)
         assert policy.columns & (policy.columns - 1) == 0
-        assert policy.slots >= policy.look_ahead_warps + policy.loaders - 1
-        assert policy.slots >= 3
+        assert policy.stages >= policy.look_ahead_warps + policy.loaders - 1
+        assert policy.stages >= 3
         assert policy.band & (policy.band - 1) == 0
         if policy.staged == "true":
             assert strips == 1

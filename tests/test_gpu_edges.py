@@ -49,7 +49,7 @@ def geometry(types, strategy):
         running, forms.PLAIN, device.compute_capability, 1 << 40, processors
     )
     tile = chosen.threads * chosen.rows * chosen.items
-    return tile, processors, chosen.slots
+    return tile, processors, chosen.stages
 
 
 @functools.lru_cache(maxsize=1)
@@ -103,10 +103,10 @@ def typed(codes):
 def test_edges(codes, strategy, cp):
     """One element less, as many, one more: than tiles, rows of totals, rounds of the ring."""
     types = typed(codes)
-    tile, blocks, slots = geometry(types, strategy)
+    tile, blocks, stages = geometry(types, strategy)
     tiles = {1, 2, 3, 31, 32, 33, 64, 191, 192, 193, 384, blocks - 1, blocks, blocks + 1}
-    tiles |= {(slots + extra) * blocks + more for extra in (-1, 0, 1) for more in (-1, 0, 1)}
-    tiles.add((2 * slots + 1) * blocks)
+    tiles |= {(stages + extra) * blocks + more for extra in (-1, 0, 1) for more in (-1, 0, 1)}
+    tiles.add((2 * stages + 1) * blocks)
     most = max(tiles)
     x, want = sums(types, most * tile + 64)
     step = types.out.itemsize
@@ -156,8 +156,8 @@ def test_every_misalignment(codes, strategy, cp):
 def test_order_over_many_tiles(k, op, dtype, out, strategy, cp, comm, rng):
     """Several hundred tiles on every rank, each of whose elements has its place."""
     code = {32: "L", 16: "I", 4: "B"}[k]
-    tile, blocks, slots = geometry(typed(code + dtype + out), strategy)
-    for n in (5 * tile + 3, 700 * tile + 11, slots * blocks * tile + 5):
+    tile, blocks, stages = geometry(typed(code + dtype + out), strategy)
+    for n in (5 * tile + 3, 700 * tile + 11, stages * blocks * tile + 5):
         x = maps(rng, n * comm.size, k)
         mine = slice(*bounds(x.size, comm.size, comm.rank))
         want = packed_at_once(x, k)[mine]

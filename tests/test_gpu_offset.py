@@ -60,8 +60,10 @@ def shard(request, cp, rng):
     """Of one tile, of a few, of more than fit into the rings at once."""
 
     def make(size):
-        tile, blocks, slots = geometry(typed(3 * request.param), "reduce-scan")
-        return Shard(cp, rng, request.param, (100, 5 * tile + 3, (slots + 1) * blocks * tile)[size])
+        tile, blocks, stages = geometry(typed(3 * request.param), "reduce-scan")
+        return Shard(
+            cp, rng, request.param, (100, 5 * tile + 3, (stages + 1) * blocks * tile)[size]
+        )
 
     return make
 

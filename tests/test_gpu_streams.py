@@ -38,8 +38,8 @@ def inputs(cp, rng):
 
 def sizes(strategy, code="i"):
     """Of one tile, of some, and of so many that rings go round and blocks draw several times."""
-    tile, blocks, slots = geometry(typed(3 * code), strategy)
-    return 100, 5 * tile + 3, (slots + 2) * blocks * tile - 1
+    tile, blocks, stages = geometry(typed(3 * code), strategy)
+    return 100, 5 * tile + 3, (stages + 2) * blocks * tile - 1
 
 
 @pytest.mark.parametrize("first", [1, (1 << 30) - 500])

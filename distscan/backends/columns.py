@@ -35,8 +35,8 @@ class _Matrix:
         self.columns = strips.width * self.policy.items
         self.tiles = max(-(-rows // self.height), 1)  # of a strip
         self.pitch = pitch_of(types, form.inner, self.policy.items, strips)
-        self.slot = -(-self.height * self.pitch // 16) * 16 + 16  # bytes
-        self.shared = self.slot * self.policy.slots
+        self.stage = -(-self.height * self.pitch // 16) * 16 + 16  # bytes
+        self.shared = self.stage * self.policy.stages
         self.words = [rows, n if form.outer > 1 else _ENDLESS, form.inner,
                       strips.width, self.strips, self.tiles, form.reverse]  # fmt: skip
 
@@ -110,7 +110,7 @@ class Scan(_Launched):
             "columns",
             # The kernel is the same in both directions.
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
-            # x, y, matrix, work, slot_bytes, pitch, offset, first, has_first
+            # x, y, matrix, work, stage_bytes, pitch, offset, first, has_first
             [1, 1, 7, 6, 1, 1, 1, -(-types.acc.itemsize // 8), 1],
             policy.threads
             + (policy.reducers + policy.look_ahead_warps + policy.loaders + 1) * _LANES,
@@ -119,7 +119,7 @@ class Scan(_Launched):
         work = [self._totals.data.ptr, stride, self._drawn.data.ptr, blocks, side]
         for at, word in enumerate([*matrix.words, *work], 2):
             kernel.words[at] = word
-        kernel.words[15], kernel.words[16] = matrix.slot, matrix.pitch
+        kernel.words[15], kernel.words[16] = matrix.stage, matrix.pitch
         super().__init__(kernel, types, blocks * side)
 
     @property
@@ -168,11 +168,11 @@ class Reduce:
         self._kernel = Kernel(
             "columns_reduce",
             definitions(op, alone, Form(), **matrix.policy._asdict()),
-            [1, 7, 1, 1, 1, 1, 1, 1],  # x, matrix, slot_bytes, pitch, runs, parts, arrived, total
+            [1, 7, 1, 1, 1, 1, 1, 1],  # x, matrix, stage_bytes, pitch, runs, parts, arrived, total
             matrix.policy.threads + matrix.policy.loaders * _LANES,
             matrix.shared,
         )
-        words = [*matrix.words, matrix.slot, matrix.pitch, runs, self._parts.data.ptr,
+        words = [*matrix.words, matrix.stage, matrix.pitch, runs, self._parts.data.ptr,
                  self._arrived.data.ptr]  # fmt: skip
         for at, word in enumerate(words, 1):
             self._kernel.words[at] = word

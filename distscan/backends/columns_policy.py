@@ -21,14 +21,14 @@ class ColumnsPolicy(NamedTuple):
     rows: int  # of a slice; odd: lanes that walk down slices meet in few banks
     items: int  # elements of a vector
     columns: int  # a power of 2, at least those of a strip
-    slots: int  # tiles in shared memory
+    stages: int  # tiles in shared memory
     reducers: int  # warps; one more publishes what they find
     look_ahead_warps: int  # warps
     loaders: int  # warps
     band: int  # strips whose tiles are drawn together
     group: int  # tiles that pass on one total, too
     reads: int  # totals that a lane of a look-ahead warp reads at once
-    staged: str  # whether results go to memory by way of the slots
+    staged: str  # whether results go to memory by way of the stages
 
 
 class Strips(NamedTuple):
@@ -56,7 +56,7 @@ def columns_policy(
     """Choose for rows of ``inner`` elements.
 
     sm_90, 1 GiB float32, microseconds: with slices of 9 vectors in place of 11 4 to 10 % more;
-    [2^24, 16] 593, by way of the slots 624. Rows that vectors do not divide, by rows of a slice:
+    [2^24, 16] 593, by way of the stages 624. Rows that vectors do not divide, by rows of a slice:
     [2^22, 63] 737 with 43, 802 with 33; [2^18, 1001] 791 and 822; [2^14, 16383] 1080 and 952.
     """
     size, acc = max(types.x.itemsize, types.out.itemsize), types.acc.itemsize
@@ -71,10 +71,10 @@ def columns_policy(
     threads = 256 if acc <= 16 else 128  # structures take more registers
     warps = threads // _LANES
     most = (SHARED.get(arch, 99) - 1) << 10  # bytes
-    # Barriers, totals, what comes before; of one slot.
+    # Barriers, totals, what comes before; of one stage.
     beside = 192 + acc * (threads * items + (warps + 2) * columns)
 
-    def slots(rows: int) -> int:
+    def stages(rows: int) -> int:
         stretch = _LANES // strips.width * rows * pitch_of(types, inner, items, strips)
         static, every = (room - sharing.band * known for room in (_STATIC, most))
         return int(min(static // beside, every // (warps * stretch + 16 + beside), 12))
@@ -86,11 +86,11 @@ def columns_policy(
         rows = min(rows, 17)  # each takes registers of its own when it is unpacked
     if sharing.loaders > 1:
         rows = min(rows, 11)
-    while slots(rows) < 4 and rows > 3:
+    while stages(rows) < 4 and rows > 3:
         rows -= 2
     staged = strips.number == 1 and inner * size < 64 and types.x.itemsize == types.out.itemsize
     return ColumnsPolicy(
-        threads, rows, items, columns, slots(rows), reducers=4, staged=str(staged).lower(),
+        threads, rows, items, columns, stages(rows), reducers=4, staged=str(staged).lower(),
         **sharing._asdict(),
     ), strips  # fmt: skip
 

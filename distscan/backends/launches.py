@@ -79,15 +79,15 @@ def _production(types: Types, n: int, form: Form) -> Cut:
         return Cut("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
     chosen = scan_policy(types, form, cupy.cuda.Device().compute_capability, n, processors())
     tile = chosen.threads * chosen.rows * chosen.items
-    slot = tile * types.x.itemsize + 16
+    stage = tile * types.x.itemsize + 16
     policy: dict[str, int | str] = chosen._asdict()
     entry = "scan"
     if form.segmented or form.outer > 1:
         entry = "scan_segments" if form.segmented else "scan_rows"
         policy["first"] = str(form.first is not None).lower()
     if form.segmented:
-        slot += tile + 16 + tile // 8 * packs_flags(types, chosen.items)
-    shared = chosen.slots * slot
+        stage += tile + 16 + tile // 8 * packs_flags(types, chosen.items)
+    shared = chosen.stages * stage
     threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
     return Cut(entry, policy, tile, threads, shared, processors())
 

@@ -28,7 +28,7 @@ class ScanPolicy(NamedTuple):
     threads: int  # that scan
     rows: int  # vectors per thread
     items: int  # elements per vector
-    slots: int  # tiles in shared memory
+    stages: int  # tiles in shared memory
     reducers: int  # warps; one more fetches
     look_ahead_warps: int  # warps
 
@@ -69,8 +69,8 @@ ADD_THREADS = 256  # a vector each: a copy in this form runs at the speed of the
 def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) -> ScanPolicy:
     """Choose for ``n`` elements on a GPU of ``arch``, a compute capability such as "90".
 
-    sm_90, 1 GiB, threads, rows and slots 256, 6, 9: float32 533 us, float64 532, complex64 530,
-    uint16 min 538; with other rows or threads 528 to 620, with fewer slots 550 to 600. complex128
+    sm_90, 1 GiB, threads, rows and stages 256, 6, 9: float32 533 us, float64 532, complex64 530,
+    uint16 min 538; with other rows or threads 528 to 620, with fewer stages 550 to 600. complex128
     565; with a look-ahead warp less 690, one more 680. int8 max (256, 5, 11) 543, int8 to int64
     (384, 8, 12) 311, with 256 threads 348; int16 to int64 (256, 8, 12) 361, int32 to int64 418;
     narrower results, by logical_xor of float32 (256, 8, 7) 341, with 6 rows 357, of int64 310 and
@@ -90,12 +90,12 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     row = threads * items * (types.x.itemsize + form.segmented)  # bytes; a flag is one
     if form.segmented:
         row += threads * items // 8 * packs_flags(types, items)
-    beside = 112 + (threads // 16 + 2) * running  # barriers and totals of a slot
+    beside = 112 + (threads // 16 + 2) * running  # barriers and totals of a stage
 
-    def slots(rows: int) -> int:
+    def stages(rows: int) -> int:
         return int(min(shared // (row * rows + beside), 12))
 
-    while slots(rows) < 6:
+    while stages(rows) < 6:
         rows -= 1
 
     # Few tiles: a size that leaves no multiprocessor idle in the last round, the larger of equals;
@@ -109,12 +109,12 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
             choice.add(8)  # 2^20 float32: one tile for each of 132 multiprocessors
         rows = min(choice, key=lambda r: (rounds(r) * r, -r))
     return ScanPolicy(
-        threads, rows, items, slots(rows), reducers, look_ahead_warps=3 if running > 8 else 2
+        threads, rows, items, stages(rows), reducers, look_ahead_warps=3 if running > 8 else 2
     )
 
 
 def packs_flags(types: Types, items: int) -> bool:
-    """``PACKS`` of kernels/headed.cuh: whether a slot has room for its flags' bits, too.
+    """``PACKS`` of kernels/headed.cuh: whether a stage has room for its flags' bits, too.
 
     sm_90, 2^30 int8 max, 2^29 uint16 min and float16 sum, segments of 64: 1631, 864, 782 us; where
     scanners find the bits of the flags themselves 1740, 898, 814.
