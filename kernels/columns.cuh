@@ -29,8 +29,8 @@ struct StripPipeline {
 
   Barrier drawn[STAGES];    // the tile's number is there
   Barrier full[STAGES];     // the tile is
-  Barrier reduced[STAGES];  // the totals of its stretches are
-  Barrier seeded[STAGES];   // its seed and what is before each stretch are
+  Barrier reduced[STAGES];  // the totals of its warp tiles are
+  Barrier seeded[STAGES];   // its seed and what is before each warp tile are
   Barrier passed[STAGES];   // `known` of its strip reaches up to the tile
   Barrier read[STAGES];     // every scanner has read it
   Draw draw[STAGES];
@@ -38,7 +38,7 @@ struct StripPipeline {
   int64 reach[BAND];   // up to which tile each strip is `known`, once all drawn have passed
   int64 base[STAGES];  // and its own strip, before that
   int ends[STAGES];    // how many iterations found no tile left
-  Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its stretch
+  Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its warp tile
   alignas(128) Row before_warp[STAGES][WARPS];          // of the tile; first each warp's total
   alignas(128) Row seed[STAGES];                        // of the tile, behind what scans begin with
   Known known[BAND][BLOCKS];
@@ -72,7 +72,7 @@ template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS,
 struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
   static constexpr int SCANNERS = Shape::WARPS;
-  static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
+  static_assert(SCANNERS % REDUCERS == 0, "reducers take as many warp tiles each");
   static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
   using LookAhead = StripLookAhead<Op, T, COLUMNS, GROUP, READS>;
   using Pipeline =
@@ -157,7 +157,8 @@ struct ColumnsScan {
     pipeline.ends[stage] = 0;
   }
 
-  // ---- The reducers: each some stretches of every tile ------------------------------------------
+  // ---- The reducers: each some warp tiles of every tile
+  // ------------------------------------------
 
   __device__ void reducer(int index) const {
     constexpr int EACH = SCANNERS / REDUCERS;
@@ -193,7 +194,8 @@ struct ColumnsScan {
   // This lane's columns of a row of totals.
   __device__ Part& part(T* row) const { return reinterpret_cast<Part&>(row[spot.column]); }
 
-  // ---- The publisher: joins the stretches of every tile -----------------------------------------
+  // ---- The publisher: joins the warp tiles of every tile
+  // -----------------------------------------
 
   __device__ void publisher() const {
     for (int iteration = 0;; ++iteration) {
@@ -261,7 +263,8 @@ struct ColumnsScan {
     return column < source.columns(tile.strip);
   }
 
-  // ---- The scanners: each its stretch of every tile ---------------------------------------------
+  // ---- The scanners: each its warp tile of every tile
+  // ---------------------------------------------
 
   __device__ void scanner(int warp) const {
     for (int iteration = 0;; ++iteration) {
@@ -270,21 +273,22 @@ struct ColumnsScan {
       const Tile& tile = pipeline.tile[stage];
       if (tile.index == Tile::END) return;
       if (tile.whole && (tile.position > 0 || start.some()))
-        scan_stretch<true>(stage, parity(iteration), tile, warp);
+        scan_warp_tile<true>(stage, parity(iteration), tile, warp);
       else
-        scan_stretch<false>(stage, parity(iteration), tile, warp);
+        scan_warp_tile<false>(stage, parity(iteration), tile, warp);
     }
   }
 
-  // Scan a stretch: of a tile that is WHOLE and comes behind something, or of any.
+  // Scan a warp tile: of a tile that is WHOLE and comes behind something, or of any.
   template <bool WHOLE>
-  __device__ void scan_stretch(int stage, unsigned parity, const Tile& tile, int warp) const {
+  __device__ void scan_warp_tile(int stage, unsigned parity, const Tile& tile, int warp) const {
     // ---- 1. the rows --------------------------------------------------------------------------
     const int row = spot.row(warp), count = source.mine(tile, row);
     const auto rows = source.template load<WHOLE>(stage, tile, warp);
     const int64 column = tile.strip * spot.columns + spot.column;
 
-    // ---- 2. what comes before: the tile, the stretch, the slice --------------------------------
+    // ---- 2. what comes before: the tile, the warp tile, the slice
+    // --------------------------------
     pipeline.seeded[stage].wait(parity);
     Run<T, ITEMS> before{};
     const auto behind = [&](const Part& next) {
@@ -314,7 +318,7 @@ struct ColumnsScan {
       scan_to<WHOLE>({reinterpret_cast<Y*>(from.first), from.pitch}, tile, rows, row, count, before,
                      column);
       __syncwarp();
-      store_stretch(stage, tile, warp);
+      store_warp_tile(stage, tile, warp);
 #if __CUDA_ARCH__ >= 900
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the stage is fetched to next
 #endif
@@ -342,8 +346,8 @@ struct ColumnsScan {
     }
   }
 
-  // Store a stretch whose results lie in its stage: one piece of memory.
-  __device__ void store_stretch(int stage, const Tile& tile, int warp) const {
+  // Store a warp tile whose results lie in its stage: one piece of memory.
+  __device__ void store_warp_tile(int stage, const Tile& tile, int warp) const {
     const int first = warp * spot.rows, count = tile.rows_of(first, spot.rows);
     const int above = matrix.reverse ? tile.count - first - count : first;  // rows in memory
     const auto* from = reinterpret_cast<const Y*>(source.bytes(stage, tile));

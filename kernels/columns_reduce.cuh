@@ -26,7 +26,7 @@ __device__ inline bool ends_last(unsigned* arrived, unsigned blocks) {
 template <class T, int WARPS, int STAGES, int COLUMNS>
 struct ReduceRing {
   Barrier full[STAGES];     // the tile is there
-  Barrier reduced[STAGES];  // the totals of its stretches are
+  Barrier reduced[STAGES];  // the totals of its warp tiles are
   Barrier read[STAGES];     // all of them are read
   T warp_total[STAGES][WARPS][COLUMNS];
   T total[COLUMNS];  // of the run
@@ -59,7 +59,7 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
     return;
   }
 
-  // ---- The others: a stretch each; the first goes on with what they find -------------------
+  // ---- The others: a warp tile each; the first goes on with what they find -------------------
   constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of columns
   Seed<T> all[BLOCKS];
   for (int64 iteration = 0; iteration < to - from; ++iteration) {

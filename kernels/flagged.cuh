@@ -14,7 +14,7 @@
 // for instructions, where others had heads: rows of 1000 float64 took 736 us, so 648.
 #pragma once
 
-#include "stretch.cuh"
+#include "warp_tile.cuh"
 
 namespace distscan {
 
@@ -173,10 +173,10 @@ __device__ Rows<X, Shape> values_of(const Rows<Headed<X>, Shape>& rows) {
   return values;
 }
 
-// The total of a stretch from its last head on. Where operands may be exchanged, each lane combines
-// its items of all rows before the lanes combine theirs.
+// The total of a warp tile from its last head on. Where operands may be exchanged, each lane
+// combines its items of all rows before the lanes combine theirs.
 template <class Op, class T, class X, class Shape>
-__device__ T reduce_stretch(const Rows<Headed<X>, Shape>& rows) {
+__device__ T reduce_warp_tile(const Rows<Headed<X>, Shape>& rows) {
   if constexpr (!Op::Op::COMMUTATIVE) {
     return reduce_rows<Op, T>(rows);
   } else {

@@ -58,7 +58,7 @@ struct Items {
   struct Tile {
     const X* p;
 
-    // One lane's items of a warp's stretch, in the order of the scan, with Cut's rows.
+    // One lane's items of a warp tile, in the order of the scan, with Cut's rows.
     template <class Cut>
     __device__ Rows<X, Cut> load(int warp) const {
       return distscan::load<Cut>(p, warp);

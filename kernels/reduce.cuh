@@ -2,7 +2,7 @@
 //
 //   level   a part is                        its total travels by   who combines
 //   warp    one lane's vectors               shuffles               the warp
-//   block   one warp's stretch of the run    shared memory          one warp
+//   block   one warp tile of the run    shared memory          one warp
 //   device  one block's run                  global memory          the block that ends last
 #pragma once
 
@@ -111,17 +111,17 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 head, int64 cached,
   const Pointer body = Shape::REVERSE ? x : x + head;
 
   // ---- 1. the later part, then the cached one; of each a run; of that, where operands may not be
-  // exchanged, a stretch to each warp ---------------------------------------------------------
+  // exchanged, a warp tile to each warp ---------------------------------------------------------
   const int64 middle = size > 2 * cached ? cached / STEP * STEP : 0;
   const int parts = middle > 0 ? 2 : 1;
   for (int part = parts - 1; part >= 0; --part) {
     const int64 low = part == 0 ? 0 : middle, high = part == parts - 1 ? size : middle;
     const int64 from = low + cut(high - low, STEP, blocks, block);
     const int64 to = low + cut(high - low, STEP, blocks, block + 1);
-    const int stretches = Op::COMMUTATIVE ? 1 : Shape::WARPS;
-    const int stretch = Op::COMMUTATIVE ? 0 : warp_index();
-    const int64 begin = from + cut(to - from, STEP, stretches, stretch);
-    const int64 end = from + cut(to - from, STEP, stretches, stretch + 1);
+    const int shares = Op::COMMUTATIVE ? 1 : Shape::WARPS;
+    const int share = Op::COMMUTATIVE ? 0 : warp_index();
+    const int64 begin = from + cut(to - from, STEP, shares, share);
+    const int64 end = from + cut(to - from, STEP, shares, share + 1);
     Seed<T> seed;
     if (part == 0 && block == 0 && warp_index() == 0)
       for (int64 i = 0; i < head; ++i)
@@ -134,7 +134,7 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 head, int64 cached,
     if (threadIdx.x == 0) totals[part * blocks + block] = seed.value;
   }
 
-  // ---- 2. the runs' totals, a stretch to each warp ------------------------------------------
+  // ---- 2. the runs' totals, a warp tile to each warp ------------------------------------------
   if (!arrives_last(arrived)) return;
   using OneItem = distscan::Shape<Shape::THREADS, 1, 1>;
   const int64 low = cut(parts * blocks, LANES, Shape::WARPS, warp_index());

@@ -19,11 +19,11 @@
 #include "items.cuh"
 #include "last.cuh"
 #include "offset.cuh"
-#include "stretch.cuh"
+#include "warp_tile.cuh"
 
 namespace distscan {
 
-// Reducers read a stretch by 16 bytes per lane, if that fills whole rows.
+// Reducers read a warp tile by 16 bytes per lane, if that fills whole rows.
 template <class Shape, class X>
 using Reading = typename Choose<
     Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
@@ -36,7 +36,7 @@ template <class T, int WARPS, int STAGES>
 struct Pipeline {
   Barrier drawn[STAGES];    // the tile's number is there
   Barrier full[STAGES];     // the tile is
-  Barrier reduced[STAGES];  // the totals of its warps' stretches are
+  Barrier reduced[STAGES];  // the totals of its warp tiles are
   Barrier seeded[STAGES];   // its seed and its warps' are
   Barrier passed[STAGES];   // `known` of the tile is
   Barrier read[STAGES];     // every scanner has read it
@@ -62,7 +62,7 @@ struct Scan {
   // Scanners ask for the seed when all that can be done without it is done. Of 16 items a vector
   // they hold too much by then: int8 max took a ninth longer.
   static constexpr bool LATE = Shape::ITEMS < 16;
-  static_assert(SCANNERS % REDUCERS == 0, "reducers take as many stretches each");
+  static_assert(SCANNERS % REDUCERS == 0, "reducers take as many warp tiles each");
 
   Source source;  // of n items
   Y* y;           // [n]
@@ -179,9 +179,9 @@ struct Scan {
         else if constexpr (Source::PACKS) {
           const auto rows = items.template load<Shape>(warp);
           items.leave(rows, warp);
-          return reduce_stretch<PartialOp, Partial>(rows);
+          return reduce_warp_tile<PartialOp, Partial>(rows);
         } else
-          return reduce_stretch<PartialOp, Partial>(items.template load<Cut>(warp));
+          return reduce_warp_tile<PartialOp, Partial>(items.template load<Cut>(warp));
       };
 #pragma unroll
       for (int i = 0; i < EACH; ++i) {
@@ -243,7 +243,7 @@ struct Scan {
     return before;
   }
 
-  // ---- The scanners: each its stretch of every tile -------------------------------------------
+  // ---- The scanners: each its warp tile of every tile -------------------------------------------
 
   __device__ void scanner(int warp) const {
     for (int iteration = 0;; ++iteration) {
@@ -261,7 +261,8 @@ struct Scan {
           return items.template load<Shape>(warp);
       }();
 
-      // ---- 2. behind the seed of the tile, then of the stretch ----------------------------------
+      // ---- 2. behind the seed of the tile, then of the warp tile
+      // ----------------------------------
       bool called_off = false;
       const auto seeded = [&] {
         pipeline.seeded[stage].wait(parity(iteration));
@@ -275,7 +276,7 @@ struct Scan {
       };
       Seed<T> seed;
       if constexpr (!LATE) seed = seeded();
-      const auto scanned = scan_stretch<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(
+      const auto scanned = scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(
           rows, segments, [&] { return LATE ? seeded() : seed; });
       if (called_off) continue;
       const int64 count = Shape::REVERSE ? at + Shape::SIZE : shard.n - at;

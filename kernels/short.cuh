@@ -3,17 +3,17 @@
 // What scan.cuh does for long ones, without its pipeline: nothing is fetched ahead or handed from
 // warp to warp. Time is latency here: one load, one trip of the totals through L2, one store.
 //
-//   scanners         each load a stretch of the tile, reduce it, scan it behind its seed, store it
+//   scanners         each load a warp tile, reduce it, scan it behind its seed, store it
 //   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles
 #pragma once
 
 #include "last.cuh"
 #include "offset.cuh"
-#include "stretch.cuh"
+#include "warp_tile.cuh"
 
 namespace distscan {
 
-// Load one lane's vectors of a warp's stretch of the tile at p in global memory, of which the first
+// Load one lane's vectors of a warp tile at p in global memory, of which the first
 // `count` elements in the order of the scan exist; the last of these stands in for all behind it.
 template <class Shape, class X>
 __device__ Rows<X, Shape> load_existing(const X* p /* [SIZE] */, int64 count, int warp) {
@@ -71,11 +71,11 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
   }
   const int64 at = shard.at<Shape>(tile), count = shard.end<Shape>(tile) - tile * Shape::SIZE;
   const auto rows = load_existing<Shape>(x + at, count, warp);
-  const T total = convert<T>(reduce_stretch<PartialOp, Partial>(rows));
+  const T total = convert<T>(reduce_warp_tile<PartialOp, Partial>(rows));
   if (lane_index() == 0) warp_total[warp] = total;
   __syncthreads();
 
-  // ---- 3. each stretch behind that ------------------------------------------------------------
+  // ---- 3. each warp tile behind that ------------------------------------------------------------
   bool called_off = false;
   const auto seeded = [&] {
     __syncthreads();
@@ -83,7 +83,8 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
     const Seed<T> seed = before_tile.seed();
     return warp > 0 ? join<Op>(seed, up_to_warp[warp - 1]) : seed;
   };
-  const auto scanned = scan_stretch<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, Whole{}, seeded);
+  const auto scanned =
+      scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, Whole{}, seeded);
   if (called_off) return;
   const auto hand_in_last = [&] {
     if (work.total.words && tile == shard.tiles - 1)

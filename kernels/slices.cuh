@@ -3,7 +3,7 @@
 //   level   a part is              its total travels by    who combines
 //   lane    one row of its slice   registers               the lane
 //   warp    one slice              shuffles                the warp
-//   block   one warp's stretch     shared memory           a lane per column
+//   block   one warp tile     shared memory           a lane per column
 //
 // A total begins at the last head in its part, or at its first row. Where heads are follows from
 // the row's number, for all columns alike; so no flags travel.
@@ -39,7 +39,7 @@ __device__ unsigned long long heads(int64 position, int64 n) {
   return bits;
 }
 
-// The total of each slice of a stretch with those above it, as far as they are of one scan: this
+// The total of each slice of a warp tile with those above it, as far as they are of one scan: this
 // lane's in `own`, what comes before its slice in `before`. Of a tile that is whole. A lane that
 // does not `work` combines nothing.
 // sum, one column, slices of 2 rows: [3 1 | 4 1 | 5 9] -> own [4 | 9 | 23], before [. | 4 | 9]
@@ -110,7 +110,7 @@ __device__ void reduce_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spo
 }
 
 // The level of a block: the total of column `column` of a tile, which exists. Leaves in `parts`,
-// where each stretch's total is, what comes before the stretch.
+// where each warp tile's total is, what comes before the warp tile.
 // sum, no heads: parts [3 1 4] -> [. 3 4], 8
 template <class Op, class T, class Shape, int WARPS, int COLUMNS>
 __device__ T join_warps(T (&parts)[WARPS][COLUMNS], const Spot<Shape>& spot, const Tile& tile,

@@ -1,8 +1,8 @@
 // A matrix whose columns are scanned, and how a tile of it lies over the lanes of a block's warps.
 //
 // The matrix holds every row of every scan, one below the other: rows n, 2n, ... begin new scans. A
-// tile is some rows of one strip, `width` vectors wide. Each warp that scans owns a stretch of its
-// rows, in slices of ROWS; `width` lanes walk down a slice side by side:
+// tile is some rows of one strip, `width` vectors wide. Each warp that scans owns a warp tile of
+// its rows, in slices of ROWS; `width` lanes walk down a slice side by side:
 //
 //   warp w, width 8:  | lanes  0 to  7 |  slice 0: ROWS rows, one after the other
 //                     | lanes  8 to 15 |  slice 1: the next ROWS rows
@@ -30,14 +30,14 @@ struct Matrix {
   __device__ int64 pitch() const { return reverse ? -inner : inner; }
 };
 
-// One lane's place in the stretch of any warp.
+// One lane's place in the warp tile of any warp.
 template <class Shape>
 struct Spot {
   int width;    // lanes side by side
-  int slices;   // of a stretch
+  int slices;   // of a warp tile
   int slice;    // this lane's own; `slices` where it has nothing to do
   int column;   // of the strip, its first
-  int rows;     // of a stretch
+  int rows;     // of a warp tile
   int height;   // rows of a tile
   int columns;  // of a strip
 
@@ -50,7 +50,7 @@ struct Spot {
         height(Shape::WARPS * rows),
         columns(width * Shape::ITEMS) {}
 
-  // The first row of this lane's slice in the stretch of warp `warp`.
+  // The first row of this lane's slice in the warp tile of warp `warp`.
   __device__ int row(int warp) const { return warp * rows + slice * Shape::ROWS; }
 };
 
@@ -216,7 +216,7 @@ struct Strip {
   __device__ int mine(const Tile& tile, int row) const {
     return works(tile) ? tile.rows_of(row, Shape::ROWS) : 0;
   }
-  // This lane's rows of its slice of a warp's stretch.
+  // This lane's rows of its slice of a warp tile.
   template <bool WHOLE>
   __device__ Rows<X, Shape> load(int stage, const Tile& tile, int warp) const {
     const int row = spot.row(warp);

@@ -16,7 +16,7 @@
 namespace distscan {
 
 // A tile, as one thread of its block sees it: EACH items of its own, one behind the other. Memory
-// is accessed in whole lines, each warp its own stretch of the tile, by way of shared memory.
+// is accessed in whole lines, each warp its own warp tile, by way of shared memory.
 template <class Shape, int BYTES>
 struct Stretch {
   // Odd, so that 8 lanes that access 16 bytes each find them in different banks.
@@ -30,7 +30,7 @@ struct Stretch {
     return reinterpret_cast<E*>(tile + warp_index() * SIZE * BYTES);
   }
 
-  // Bring this warp's stretch of the tile at x, of which `count` items exist; the last of these
+  // Bring this warp's warp tile at x, of which `count` items exist; the last of these
   // stands in for those that do not.
   template <class X>
   __device__ static void fetch(const X* x, int count) {

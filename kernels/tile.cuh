@@ -1,6 +1,6 @@
 // A tile: the items that one block scans at a time, and how they lie over its threads.
 //
-// Each warp of the block owns a contiguous stretch of the tile, in rows of 32 vectors; lane l
+// Each warp of the block owns a contiguous warp tile, in rows of 32 vectors; lane l
 // holds vector l of every row, so that each row moves in one coalesced access of up to 16 bytes
 // per lane:
 //
@@ -151,7 +151,7 @@ struct Rows {
   Vector<T, Shape::ITEMS> row[Shape::ROWS];
 };
 
-// How many items of the tile come before this lane's vector of row `row` in the stretch of warp
+// How many items of the tile come before this lane's vector of row `row` in the warp tile of warp
 // `warp`. Shape<64, 2, 4>: lane 1 has warp 1's row 0 at 260 and its row 1 at 388.
 template <class Shape>
 __device__ int position(int warp, int row) {
@@ -235,7 +235,7 @@ __device__ void load_unaligned(Rows<T, Shape>& rows, const T* p /* [SIZE] */, in
   }
 }
 
-// Load one lane's vectors of a warp's stretch; the tile at p is in shared memory, which reaches 16
+// Load one lane's vectors of a warp tile; the tile at p is in shared memory, which reaches 16
 // bytes beyond it.
 template <class Shape, class T>
 __device__ Rows<T, Shape> load(const T* p /* [SIZE] */, int warp) {

@@ -252,7 +252,7 @@ def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
         tile = threads * rows * items * (types.x.itemsize + form.segmented)
         stages = min(room // (tile + 32), 12)
         cut = {"threads": threads, "rows": rows, "items": items, "stages": stages}
-        # As many stretches for each; a stretch for each warp.
+        # As many warp tiles for each; a warp tile for each warp.
         reducers = next(r for r in (used.reducers, 6) if threads // 32 % r == 0)
         policy = used._replace(**cut, reducers=reducers)
         if stages >= 2 and policy != used:

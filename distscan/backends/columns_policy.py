@@ -75,9 +75,9 @@ def columns_policy(
     beside = 192 + acc * (threads * items + (warps + 2) * columns)
 
     def stages(rows: int) -> int:
-        stretch = _LANES // strips.width * rows * pitch_of(types, inner, items, strips)
+        part = _LANES // strips.width * rows * pitch_of(types, inner, items, strips)
         static, every = (room - sharing.band * known for room in (_STATIC, most))
-        return int(min(static // beside, every // (warps * stretch + 16 + beside), 12))
+        return int(min(static // beside, every // (warps * part + 16 + beside), 12))
 
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
     if items * size == 4 and strips.split and strips.number < processors // 2:

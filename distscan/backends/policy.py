@@ -85,7 +85,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     running, reducers = types.acc.itemsize, 4
     if _flagged(form):
         running += max(types.acc.alignment, 4)
-        reducers = min(threads // 32, 8)  # as many stretches for each
+        reducers = min(threads // 32, 8)  # as many warp tiles for each
     shared = SHARED.get(arch, 99) * 1024 - 256
     row = threads * items * (types.x.itemsize + form.segmented)  # bytes; a flag is one
     if form.segmented:

@@ -1,4 +1,4 @@
-// The warp level: the reduction and the scan of one warp's stretch of a tile.
+// The warp level: the reduction and the scan of one warp tile.
 //
 //   level  a part is              its total travels by    who combines
 //   lane   one vector             registers               the lane
@@ -37,7 +37,7 @@ __device__ T bare(T x) {
   return x;
 }
 
-// The total of the stretch, whole in lane 0. T may be a type that holds any total of so few
+// The total of the warp tile, whole in lane 0. T may be a type that holds any total of so few
 // elements.
 template <class Op, class T, class X, class Shape>
 __device__ T reduce_rows(const Rows<X, Shape>& rows) {
@@ -51,31 +51,31 @@ __device__ T reduce_rows(const Rows<X, Shape>& rows) {
   return Op::COMMUTATIVE ? warp_reduce<Op>(total) : total;
 }
 template <class Op, class T, class X, class Shape>
-__device__ T reduce_stretch(const Rows<X, Shape>& rows) {
+__device__ T reduce_warp_tile(const Rows<X, Shape>& rows) {
   return reduce_rows<Op, T>(rows);
 }
 
-// Whether the items of a stretch give the same bits in any order; of narrow items, which take about
-// as long to align as to combine.
+// Whether the items of a warp tile give the same bits in any order; of narrow items, which take
+// about as long to align as to combine.
 template <class Op, class T, class X, int ITEMS>
 inline constexpr bool in_any_order = Op::COMMUTATIVE && is_exact<T> && is_packed<X, ITEMS>;
 
-// The total of the stretch of a tile that lies in shared memory at any address: of whole aligned
+// The total of the warp tile of a tile that lies in shared memory at any address: of whole aligned
 // vectors, and of one item per lane from the two that stick out.
 // ITEMS 4: [. . 2 3 | 4 5 6 7 | 8 9 . .] -> lane 0 has [4 5 6 7], the last four have 8, 9, 2, 3
 template <class Op, class T, class Shape, class X>
 __device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
-  constexpr int ITEMS = Shape::ITEMS, STRETCH = Shape::ROWS * Shape::ROW;
+  constexpr int ITEMS = Shape::ITEMS, WARP_TILE = Shape::ROWS * Shape::ROW;
   static_assert(LANES % ITEMS == 0, "the last lanes take an item each");
   const int behind = reinterpret_cast<unsigned long long>(p) % sizeof(Vector<X, ITEMS>) / sizeof(X);
-  const X* first = p - behind + (Shape::REVERSE ? Shape::WARPS - 1 - warp : warp) * STRETCH;
+  const X* first = p - behind + (Shape::REVERSE ? Shape::WARPS - 1 - warp : warp) * WARP_TILE;
   const int lane = lane_index(), i = lane % ITEMS;
   const auto total_of = [&](int vector) {
     return reduce<Op, T>(load_packed<ITEMS>(first + vector * ITEMS));
   };
   // The last lane has no vector of this row: it takes its neighbour's, and drops what that gives.
   T total = total_of((Shape::ROWS - 1) * LANES + (lane < LANES - 1 ? 1 + lane : lane));
-  const T single = convert<T>(first[i < behind ? STRETCH + i : i]);
+  const T single = convert<T>(first[i < behind ? WARP_TILE + i : i]);
   if (lane >= LANES - ITEMS) total = lane < LANES - 1 ? Op::combine(total, single) : single;
 #pragma unroll
   for (int r = 0; r < Shape::ROWS - 1; ++r)
@@ -83,13 +83,13 @@ __device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
   return warp_reduce<Op>(total);
 }
 
-// The scan of the stretch behind what `seeded` gives, which is asked for late. Totals of vectors
-// and rows run in Partial. sum, seed 10, stretch [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11
+// The scan of the warp tile behind what `seeded` gives, which is asked for late. Totals of vectors
+// and rows run in Partial. sum, seed 10, warp tile [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11
 // 13 ...]
 template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
           class Shape, class Segments, class Seeded>
-__device__ Rows<Y, Shape> scan_stretch(const Rows<X, Shape>& rows, const Segments& segments,
-                                       const Seeded& seeded) {
+__device__ Rows<Y, Shape> scan_warp_tile(const Rows<X, Shape>& rows, const Segments& segments,
+                                         const Seeded& seeded) {
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
   Partial inclusive[Shape::ROWS];
 #pragma unroll
