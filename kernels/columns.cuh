@@ -18,7 +18,7 @@ struct ColumnsWork {
   unsigned* drawn;   // of Bands; so are blocks and side
   int64 blocks;
   int64 side;
-  int64 launch;  // goes with every total: a number that none of an earlier scan had
+  int64 epoch;  // goes with every total: a number that none of an earlier scan had
 };
 
 // What the warps of a block share beside the tiles themselves.
@@ -208,7 +208,7 @@ struct ColumnsScan {
         const T total = join_warps<Op>(pipeline.before_warp[stage], spot, tile, column);
         if (tile.index < matrix.tiles - 1)
           publish(published(tile), tile.index * COLUMNS + column, total,
-                  static_cast<unsigned>(work.launch));
+                  static_cast<unsigned>(work.epoch));
       }
       pipeline.seeded[stage].arrive_by_warp();
     }
@@ -223,7 +223,7 @@ struct ColumnsScan {
       pipeline.drawn[stage].wait(parity(iteration));
       const Tile& tile = pipeline.tile[stage];
       if (tile.index == Tile::END) return;
-      const LookAhead ahead{published(tile), matrix.tiles, static_cast<unsigned>(work.launch)};
+      const LookAhead ahead{published(tile), matrix.tiles, static_cast<unsigned>(work.epoch)};
       if (tile.index % GROUP == GROUP - 1) end_group(ahead, tile);
       for (int block = 0; block * LANES < spot.columns; ++block) {
         const int column = column_of(block);

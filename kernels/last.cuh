@@ -18,7 +18,7 @@ __device__ void hand_in(const Rows<Y, Shape>& scanned, int64 count, int warp, co
       if (position<Shape>(warp, r) + i == count - 1) {
         T last = get<T>(scanned.row[r], i);
         if constexpr (EXCLUSIVE) last = join<Op>(Seed<T>{last, shard.n > 1}, item()).value;
-        publish(work.total, 0, last, work.launch);
+        publish(work.total, 0, last, work.epoch);
       }
 }
 

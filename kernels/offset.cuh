@@ -26,7 +26,7 @@ struct Before {
   __device__ bool called_off() const { return state == State::CALLED_OFF; }
 };
 
-// Words of 8 bytes with the launch's number, as in totals.cuh: a State, then those of the value.
+// Words of 8 bytes with the launch's epoch, as in totals.cuh: a State, then those of the value.
 struct Mail {
   const Word* from_host;  // [1 + WORDS], in pinned host memory; null: it was given with the launch
   Word* passed_on;        // [1 + WORDS]
@@ -42,9 +42,9 @@ struct Offset {
   Mail mail;
 
   // What comes before the shard; by a whole warp, in all lanes. One warp of the grid `looks`.
-  __device__ Before<T> wait(bool looks, unsigned launch) const {
+  __device__ Before<T> wait(bool looks, unsigned epoch) const {
     if (mail.from_host == nullptr) return Before<T>::of(given);
-    const Word word = looks ? look(launch) : hear(launch);
+    const Word word = looks ? look(epoch) : hear(epoch);
     Words<T> words;
 #pragma unroll
     for (int w = 0; w < WORDS<T>; ++w)
@@ -57,7 +57,7 @@ struct Offset {
   // Take the host's words, lane l word l, or call off; pass on which. The host was in time, and is
   // told so, if its words were there before the clock had run out: so only a look that begins after
   // that may find nothing for good. Another process may have the GPU in between.
-  __device__ Word look(unsigned launch) const {
+  __device__ Word look(unsigned epoch) const {
     const int lane = lane_index();
     const unsigned long long begin = nanoseconds();
     Word word = 0;
@@ -67,9 +67,9 @@ struct Offset {
                      : "=l"(word)
                      : "l"(mail.from_host + lane)
                      : "memory");
-      if (__all_sync(EVERY_LANE, lane >= SIZE || launch_of(word) == launch)) break;
+      if (__all_sync(EVERY_LANE, lane >= SIZE || epoch_of(word) == epoch)) break;
       if (__any_sync(EVERY_LANE, late)) {
-        word = static_cast<Word>(launch) << 32 | static_cast<unsigned>(State::CALLED_OFF);
+        word = static_cast<Word>(epoch) << 32 | static_cast<unsigned>(State::CALLED_OFF);
         break;
       }
       late = nanoseconds() - begin > LIMIT;
@@ -81,7 +81,7 @@ struct Offset {
   }
 
   // Take the words that were passed on.
-  __device__ Word hear(unsigned launch) const {
+  __device__ Word hear(unsigned epoch) const {
     const int lane = lane_index();
     Word word = 0;
     for (Patience patience;;) {
@@ -90,7 +90,7 @@ struct Offset {
                      : "=l"(word)
                      : "l"(mail.passed_on + lane)
                      : "memory");
-      if (__all_sync(EVERY_LANE, lane >= SIZE || launch_of(word) == launch)) return word;
+      if (__all_sync(EVERY_LANE, lane >= SIZE || epoch_of(word) == epoch)) return word;
       patience.once_more(200);
     }
   }

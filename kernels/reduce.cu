@@ -6,9 +6,9 @@ namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_reduce(const X* x, int64 n, int64 head, int64 cached, T* totals, unsigned* arrived,
-                Totals total, unsigned launch) {
+                Totals total, unsigned epoch) {
   reduce<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X>(), REVERSE>>(
-      x, n, head, cached, totals, arrived, total, launch);
+      x, n, head, cached, totals, arrived, total, epoch);
 }
 
 }  // namespace distscan

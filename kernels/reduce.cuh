@@ -105,7 +105,7 @@ __device__ inline bool arrives_last(unsigned* arrived) {
 template <class Op, class Shape, class Pointer, class T>
 __device__ void reduce(Pointer x /* [n] */, int64 n, int64 head, int64 cached,
                        T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,
-                       const Totals& total /* [1], in pinned host memory */, unsigned launch) {
+                       const Totals& total /* [1], in pinned host memory */, unsigned epoch) {
   constexpr int64 STEP = Shape::ROWS * Shape::ROW;
   const int64 blocks = gridDim.x, block = blockIdx.x, size = n - head;
   const Pointer body = Shape::REVERSE ? x : x + head;
@@ -142,7 +142,7 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 head, int64 cached,
   Seed<T> seed;
   if (low < high) seed = reduce_by_warp<Op, OneItem>(totals + low, high - low, seed);
   seed = combine_warps<Op, Shape::WARPS>(seed);
-  if (threadIdx.x == 0) publish(total, 0, seed.value, launch);
+  if (threadIdx.x == 0) publish(total, 0, seed.value, epoch);
 }
 
 }  // namespace distscan

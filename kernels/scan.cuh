@@ -121,7 +121,7 @@ struct Scan {
       int64 tile = broadcast(drawn, 0);
       if (tile == 0 && shard.head > 0) {
         if (lane_index() == 0) {
-          publish(work.totals, 0, scan_head<false>({}).value, work.launch);
+          publish(work.totals, 0, scan_head<false>({}).value, work.epoch);
           pipeline.has_head = true;
         }
         drawn = draw();
@@ -158,7 +158,7 @@ struct Scan {
       if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(bare(all.value));
     }
     if (STORES && HANDS_IN && shard.tiles == 1 && work.total.words)
-      publish(work.total, 0, all.value, work.launch);
+      publish(work.total, 0, all.value, work.epoch);
     return own;
   }
 
@@ -194,7 +194,7 @@ struct Scan {
       pipeline.reduced[stage].wait(parity(iteration));
       const int lane = lane_index() < SCANNERS ? lane_index() : 0;
       const T up_to = warp_scan<Op>(pipeline.warp_total[stage][lane]);
-      if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.launch);
+      if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.epoch);
       if (lane_index() < SCANNERS) pipeline.up_to_warp[stage][lane] = up_to;
       pipeline.seeded[stage].arrive_by_warp();
     }
@@ -216,7 +216,7 @@ struct Scan {
         return before.seed();
       };
       LookAhead<Op, T> ahead{pipeline.base[stage]};
-      const Seed<T> seed = ahead.up_to(tile, work.totals, work.launch, known);
+      const Seed<T> seed = ahead.up_to(tile, work.totals, work.epoch, known);
       if (tile == pipeline.END) return;
       if (lane_index() == 0) {
         const T closed = segments.template closed<Op>(seed.value);
@@ -237,7 +237,7 @@ struct Scan {
   // The offset, at the block's first iteration. The block with the first tile looks for it: that
   // block runs, whichever others do.
   __device__ Before<T> before_shard(int64 tile) const {
-    const Before<T> before = offset.wait(tile == 0 || pipeline.has_head, work.launch);
+    const Before<T> before = offset.wait(tile == 0 || pipeline.has_head, work.epoch);
     if (pipeline.has_head && !before.called_off() && lane_index() == 0)
       scan_head<true>(before.seed());
     return before;

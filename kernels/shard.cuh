@@ -45,7 +45,7 @@ struct Workspace {
   Totals totals;    // of the tiles
   Totals total;     // [1], the last value, in pinned host memory; or words is null
   unsigned* drawn;  // [1], zero; zero again after the launch
-  unsigned launch;  // goes with every total: a number that none of an earlier scan had
+  unsigned epoch;   // goes with every total: a number that none of an earlier scan had
 };
 
 }  // namespace distscan

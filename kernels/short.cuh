@@ -53,18 +53,18 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
     __syncthreads();
     const int lane = lane_index() < WARPS ? lane_index() : 0;
     const T up_to = warp_scan<Op, WARPS>(warp_total[lane]);
-    if (lane_index() == WARPS - 1) publish(work.totals, tile, up_to, work.launch);
+    if (lane_index() == WARPS - 1) publish(work.totals, tile, up_to, work.epoch);
     if (lane_index() < WARPS) up_to_warp[lane] = up_to;
 
     // ---- 2. what comes before the tile --------------------------------------------------------
     bool called_off = false;
     const auto known = [&] {
-      const Before<T> before = offset.wait(tile == 0, work.launch);
+      const Before<T> before = offset.wait(tile == 0, work.epoch);
       called_off = before.called_off();
       return before.seed();
     };
     LookAhead<Op, T, 5 * BLOCKS> ahead;  // 160 multiprocessors: at once; of more, in two trips
-    const Seed<T> seed = ahead.up_to(tile, work.totals, work.launch, known);
+    const Seed<T> seed = ahead.up_to(tile, work.totals, work.epoch, known);
     if (lane_index() == 0) before_tile = Before<T>::of(seed, called_off);
     __syncthreads();
     return;

@@ -34,7 +34,7 @@ struct StripLookAhead {
 
   Totals totals;  // of the strip: [tiles, then groups][COLUMNS]
   int64 tiles;
-  unsigned launch;
+  unsigned epoch;
 
   // The combination of the totals of tiles [from, tile), if there are any, of column `number` of
   // the strip: in lane l of column l % ACROSS, whole in the lanes below ACROSS; nothing of a
@@ -69,7 +69,7 @@ struct StripLookAhead {
     take(group, group, from, tile + 1, number, exists, [] {}, none, own);
     join_parts(own);
     if (exists && lane_index() < ACROSS)
-      publish(totals, (tiles + group) * COLUMNS + number, own.value, launch);
+      publish(totals, (tiles + group) * COLUMNS + number, own.value, epoch);
   }
 
  private:
@@ -91,7 +91,7 @@ struct StripLookAhead {
     for (int done = 0; done == 0 || done < most; done += AT_ONCE) {
       T total[AT_ONCE];
       read(
-          total, totals, launch,
+          total, totals, epoch,
           [&](int i) { return (done + i < groups ? of_groups : of_tiles) + (done + i) * COLUMNS; },
           [&](int i) { return done + i < count; });
       if (done == 0) ask();

@@ -154,7 +154,7 @@ __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shar
     for (int r = 0; r < Shape::ROWS; ++r) Own::put(r, scanned[r]);
     Own::store(y + begin, count);
     if (work.total.words && tile == shard.tiles - 1 && thread == (count - 1) / EACH)
-      publish(work.total, 0, last, work.launch);
+      publish(work.total, 0, last, work.epoch);
   }
 }
 

@@ -1,6 +1,6 @@
 // Totals that travel between blocks, and from a block to the host, while both run.
 //
-// A value goes in words of 8 bytes: 4 bytes of the value and the 4 of the launch's number. A word
+// A value goes in words of 8 bytes: 4 bytes of the value and the 4 of the launch's epoch. A word
 // is written and read whole, so who finds the number has the value too: no fence, and nothing to
 // reset between launches.
 //
@@ -14,7 +14,7 @@ namespace distscan {
 
 using Word = unsigned long long;
 
-__device__ inline unsigned launch_of(Word word) { return static_cast<unsigned>(word >> 32); }
+__device__ inline unsigned epoch_of(Word word) { return static_cast<unsigned>(word >> 32); }
 
 // Totals 0, 1, ...: word w of total i is at words[w * stride + i], so that a warp which reads 32
 // totals reads whole lines.
@@ -27,25 +27,25 @@ __device__ inline void store_word(Word* at, Word word) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
 }
 
-// Publish total number i. launch 7, the float 1: 0x00000007'3f800000.
+// Publish total number i. Epoch 7, the float 1: 0x00000007'3f800000.
 template <class T>
-__device__ void publish(const Totals& totals, int64 i, T total, unsigned launch) {
+__device__ void publish(const Totals& totals, int64 i, T total, unsigned epoch) {
   Words<T> words;
   words.word[WORDS<T> - 1] = 0;
   words.value = total;
 #pragma unroll
   for (int w = 0; w < WORDS<T>; ++w) {
-    const Word word = static_cast<Word>(launch) << 32 | words.word[w];
+    const Word word = static_cast<Word>(epoch) << 32 | words.word[w];
     store_word(totals.words + w * totals.stride + i, word);
   }
 }
 
-// Whether all words of a total are of this launch.
+// Whether all words of a total are of this epoch.
 template <int COUNT>
-__device__ bool arrived(const Word (&word)[COUNT], unsigned launch) {
+__device__ bool arrived(const Word (&word)[COUNT], unsigned epoch) {
   bool all = true;
 #pragma unroll
-  for (int w = 0; w < COUNT; ++w) all = all && launch_of(word[w]) == launch;
+  for (int w = 0; w < COUNT; ++w) all = all && epoch_of(word[w]) == epoch;
   return all;
 }
 
@@ -73,14 +73,14 @@ struct Patience {
 // Read totals, each as soon as it is there, by a whole warp: `total[i]` is number `at(i)`, if this
 // lane `wants(i)`.
 template <class T, int COUNT, class At, class Wants>
-__device__ void read(T (&total)[COUNT], const Totals& totals, unsigned launch, const At& at,
+__device__ void read(T (&total)[COUNT], const Totals& totals, unsigned epoch, const At& at,
                      const Wants& wants) {
   Word word[COUNT][WORDS<T>] = {};
   for (Patience patience;;) {
     bool all = true;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
-      if (wants(i) && !arrived(word[i], launch)) {
+      if (wants(i) && !arrived(word[i], epoch)) {
 #pragma unroll
         for (int w = 0; w < WORDS<T>; ++w)
           asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
@@ -89,7 +89,7 @@ __device__ void read(T (&total)[COUNT], const Totals& totals, unsigned launch, c
                        : "memory");
       }
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) all = all && (!wants(i) || arrived(word[i], launch));
+    for (int i = 0; i < COUNT; ++i) all = all && (!wants(i) || arrived(word[i], epoch));
     if (__all_sync(EVERY_LANE, all)) break;
     patience.once_more(200);  // polling at full rate holds up the words that it waits for
   }
@@ -116,7 +116,7 @@ struct LookAhead {
   // The combination of all before `tile`, by a whole warp, in all lanes. `known` gives all before
   // tile `base`; it is called once, when all that can be done without it is done.
   template <class Known>
-  __device__ Seed<T> up_to(int64 tile, const Totals& totals, unsigned launch, const Known& known) {
+  __device__ Seed<T> up_to(int64 tile, const Totals& totals, unsigned epoch, const Known& known) {
     for (bool asked = false;; asked = true) {
       const bool last = tile - base < LANES * LANES;
       const int count = last ? static_cast<int>(tile - base) : LANES * LANES;
@@ -128,7 +128,7 @@ struct LookAhead {
         const int64 first = base + begin * LANES;
         const int left = count - begin * LANES;
         read(
-            total, totals, launch, [=](int r) { return first + r * LANES + lane_index(); },
+            total, totals, epoch, [=](int r) { return first + r * LANES + lane_index(); },
             [=](int r) { return r * LANES + lane_index() < left; });
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)

@@ -23,10 +23,10 @@ struct Domino {
     Seed<T> seed = offset;
     if (tile > 0) {
       Patience patience;
-      while (!peek(up_to, tile - 1, work.launch, seed.value)) patience.once_more(0);
+      while (!peek(up_to, tile - 1, work.epoch, seed.value)) patience.once_more(0);
       seed.some = true;
     }
-    if (lane_index() == 0) publish(up_to, tile, join<Op>(seed, total).value, work.launch);
+    if (lane_index() == 0) publish(up_to, tile, join<Op>(seed, total).value, work.epoch);
     return seed;
   }
 };

@@ -23,10 +23,10 @@ struct LookBack {
   // lanes.
   __device__ Seed<T> before(int64 tile, T total, const Workspace& work) {
     // Tile 0 has a prefix only, so every look back ends there at last.
-    if (tile > 0 && lane_index() == 0) publish(work.totals, tile, total, work.launch);
+    if (tile > 0 && lane_index() == 0) publish(work.totals, tile, total, work.epoch);
     const Seed<T> seed = tile > 0 ? look_back(tile, work) : offset;
     if (lane_index() == 0)
-      publish(prefixes<T>(work.totals), tile, join<Op>(seed, total).value, work.launch);
+      publish(prefixes<T>(work.totals), tile, join<Op>(seed, total).value, work.epoch);
     return seed;
   }
 
@@ -42,8 +42,8 @@ struct LookBack {
       int first;
       for (Patience patience;; patience.once_more(0)) {
         if (seen >= 0 && !prefix) {
-          prefix = peek(prefixes<T>(work.totals), seen, work.launch, value);
-          if (!prefix && !total) total = peek(work.totals, seen, work.launch, value);
+          prefix = peek(prefixes<T>(work.totals), seen, work.epoch, value);
+          if (!prefix && !total) total = peek(work.totals, seen, work.epoch, value);
         }
         with_prefix = __ballot_sync(EVERY_LANE, prefix);
         first = with_prefix ? LANES - 1 - __clz(with_prefix) : 0;

@@ -7,7 +7,7 @@ namespace distscan {
 
 // Whether total number i is there; if so, it goes to `total`.
 template <class T>
-__device__ bool peek(const Totals& totals, int64 i, unsigned launch, T& total) {
+__device__ bool peek(const Totals& totals, int64 i, unsigned epoch, T& total) {
   Words<T> words;
   bool all = true;
 #pragma unroll
@@ -17,7 +17,7 @@ __device__ bool peek(const Totals& totals, int64 i, unsigned launch, T& total) {
                  : "=l"(word)
                  : "l"(totals.words + w * totals.stride + i)
                  : "memory");
-    all = all && launch_of(word) == launch;
+    all = all && epoch_of(word) == epoch;
     words.word[w] = static_cast<unsigned>(word);
   }
   if (all) total = words.value;

@@ -22,8 +22,8 @@ struct Rounds {
   // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
   // lanes. `tile` grows from call to call.
   __device__ Seed<T> before(int64 tile, T total, const Workspace& work) {
-    if (lane_index() == 0) publish(work.totals, tile, total, work.launch);
-    return ahead.up_to(tile, work.totals, work.launch, [this] { return ahead.before; });
+    if (lane_index() == 0) publish(work.totals, tile, total, work.epoch);
+    return ahead.up_to(tile, work.totals, work.epoch, [this] { return ahead.before; });
   }
 };
 

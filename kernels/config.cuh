@@ -1,0 +1,41 @@
+// What the compiler is given, by backends/kernel.py: one operator and one set of types.
+//   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
+//   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements
+//   structure.h                            declares the structure that a type may be
+//   combine.h                              the operator: what becomes of a (earlier), b (later)
+//   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged
+//   DISTSCAN_EXCLUSIVE                     whether a result leaves out the element in its place
+//   DISTSCAN_REVERSE                       whether the scan goes from the last element to the first
+//   DISTSCAN_FIRST                         whether segments and rows start behind a given value
+//   DISTSCAN_THREADS, and more by kernel   the policy (backends/policy.py)
+#pragma once
+
+#include "operators.cuh"
+#include "tile.cuh"
+
+namespace distscan {
+
+#include "structure.h"
+
+using X = typename Choose<same<DISTSCAN_X, bool>, boolean, DISTSCAN_X>::type;
+using T = DISTSCAN_T;
+using Out = DISTSCAN_OUT;
+
+constexpr bool EXCLUSIVE = DISTSCAN_EXCLUSIVE;
+constexpr bool REVERSE = DISTSCAN_REVERSE;
+
+template <class T>
+struct OpIn {
+  static constexpr bool COMMUTATIVE = DISTSCAN_COMMUTATIVE;
+  __device__ static T combine(T a, T b) {
+#include "combine.h"
+  }
+};
+using Op = OpIn<T>;
+using Partial = DISTSCAN_PARTIAL;
+using PartialOp = OpIn<Partial>;
+
+}  // namespace distscan
+
+#define DISTSCAN_KERNEL(THREADS, BLOCKS) \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
