@@ -1,6 +1,6 @@
 // The kernel that combines the offset of all earlier ranks into a scanned shard.
 #include "add.cuh"
-#include "given.cuh"
+#include "config.cuh"
 
 namespace distscan {
 

@@ -4,7 +4,7 @@
 //   DISTSCAN_STAGED      whether results go to memory by way of the stages
 //   DISTSCAN_EXCLUSIVE   whether a result leaves out its own element
 #include "columns.cuh"
-#include "given.cuh"
+#include "config.cuh"
 
 namespace distscan {
 

@@ -2,7 +2,7 @@
 //   DISTSCAN_ITEMS     elements of a vector; they divide a row
 //   DISTSCAN_COLUMNS   a power of 2: at least the columns of a strip
 #include "columns_reduce.cuh"
-#include "given.cuh"
+#include "config.cuh"
 
 namespace distscan {
 

@@ -1,7 +1,7 @@
 // The kernel that scans down the columns of a matrix, a thread to each vector of columns.
 //   DISTSCAN_ITEMS       elements of a vector; they divide a row
 //   DISTSCAN_EXCLUSIVE   whether a result leaves out its own element
-#include "given.cuh"
+#include "config.cuh"
 #include "walk.cuh"
 
 namespace distscan {

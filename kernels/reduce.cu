@@ -1,5 +1,5 @@
 // The kernel that reduces a shard to its total.
-#include "given.cuh"
+#include "config.cuh"
 #include "reduce.cuh"
 
 namespace distscan {

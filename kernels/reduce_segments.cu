@@ -1,7 +1,7 @@
 // The kernel that reduces a shard of segments: whether it has a head, and the total from its last
 // head on.
+#include "config.cuh"
 #include "flags.cuh"
-#include "given.cuh"
 #include "reduce.cuh"
 
 namespace distscan {

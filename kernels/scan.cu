@@ -1,5 +1,5 @@
 // The kernel that scans a shard, behind the offset of all earlier ranks if there is one.
-#include "given.cuh"
+#include "config.cuh"
 #include "scan.cuh"
 
 namespace distscan {

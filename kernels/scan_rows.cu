@@ -1,5 +1,5 @@
 // The kernel that scans rows, one behind the other in memory, each on its own.
-#include "given.cuh"
+#include "config.cuh"
 #include "headed.cuh"
 #include "scan.cuh"
 

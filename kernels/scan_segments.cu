@@ -1,6 +1,6 @@
 // The kernel that scans a shard of segments, behind the offset of all earlier ranks if there is
 // one. heads[i] says whether element i is its segment's first in the order of the scan.
-#include "given.cuh"
+#include "config.cuh"
 #include "headed.cuh"
 #include "scan.cuh"
 

@@ -8,7 +8,7 @@
 #include "chains/domino.cuh"
 #include "chains/look_back.cuh"
 #include "chains/rounds.cuh"
-#include "given.cuh"
+#include "config.cuh"
 #include "offset.cuh"
 #include "textbook.cuh"
 

@@ -138,7 +138,7 @@ def test_nothing_is_read_from_the_disk(copied, new_process, tmp_path, monkeypatc
     assert "textbook" in kernels
     nvrtc._sources()
     shutil.rmtree(copied)
-    for name in ("given.cuh", "tile.cuh", "steps.cuh", "combine.h"):
+    for name in ("config.cuh", "tile.cuh", "steps.cuh", "combine.h"):
         (tmp_path / name).write_text("#error this is not it")
     monkeypatch.chdir(tmp_path)
     for kernel in kernels.values():

@@ -85,7 +85,7 @@ def body(op: Operator) -> str:
 
 
 def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> dict[str, object]:
-    """Return what ``kernels/given.cuh`` asks for: macros, and headers by their file names."""
+    """Return what ``kernels/config.cuh`` asks for: macros, and headers by their file names."""
     return {
         "DISTSCAN_X": type_name(types.x),
         "DISTSCAN_T": _running_name(op, types),
