@@ -88,7 +88,7 @@ __device__ Vector<T, ITEMS> pack(const Flagged<From> (&flagged)[ITEMS]) {
 }
 
 template <class T>
-__device__ T bare(Flagged<T> x) {
+__device__ T value_of(Flagged<T> x) {
   return x.value;
 }
 
@@ -210,7 +210,7 @@ __device__ T reduce_warp_tile(const Rows<Headed<X>, Shape>& rows) {
 
 // ---- What comes behind what ------------------------------------------------------------------
 
-// In place of `Whole`: `first` is what every segment starts behind, if FIRST; then there is
+// In place of `Unsegmented`: `first` is what every segment starts behind, if FIRST; then there is
 // something before the shard too, itself or more.
 template <class T, bool FIRST>
 struct Segments {
@@ -229,7 +229,7 @@ struct Segments {
   }
   // What a part comes behind, by the total of all before it.
   template <class Op>
-  __device__ Pair closed(Pair total) const {
+  __device__ Pair close_segment(Pair total) const {
     if (FIRST && total.head != 0) total.value = Op::Op::combine(first, total.value);
     return {total.value, 0};
   }

@@ -9,8 +9,8 @@ namespace distscan {
 // the tile whose first `count` elements exist, after its store. `item` gives that element; y may be
 // where it lies, so an EXCLUSIVE scan hands in before its store.
 template <class Op, bool EXCLUSIVE, class T, class Y, class Shape, class Item>
-__device__ void hand_in(const Rows<Y, Shape>& scanned, int64 count, int warp, const Shard& shard,
-                        const Workspace& work, const Item& item) {
+__device__ void store_total(const Rows<Y, Shape>& scanned, int64 count, int warp,
+                            const Shard& shard, const Workspace& work, const Item& item) {
 #pragma unroll
   for (int r = 0; r < Shape::ROWS; ++r)
 #pragma unroll

@@ -58,10 +58,11 @@ template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int
 struct Scan {
   static constexpr int SCANNERS = Shape::WARPS;
   static constexpr int WARPS = SCANNERS + REDUCERS + LOOK_AHEAD_WARPS + 1;
-  static constexpr bool HANDS_IN = same<Segments, Whole>;  // if asked; segments were reduced before
+  static constexpr bool WRITES_TOTAL =
+      same<Segments, Unsegmented>;  // if asked; segments were reduced before
   // Scanners ask for the seed when all that can be done without it is done. Of 16 items a vector
   // they hold too much by then: int8 max took a ninth longer.
-  static constexpr bool LATE = Shape::ITEMS < 16;
+  static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many warp tiles each");
 
   Source source;  // of n items
@@ -152,12 +153,13 @@ struct Scan {
     for (int64 i = 0; i < shard.head; ++i) {
       const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
       const T item = source.template item<T>(shard, i);
-      if constexpr (STORES && EXCLUSIVE) y[at] = convert<Y>(bare(segments.before(all.value, item)));
+      if constexpr (STORES && EXCLUSIVE)
+        y[at] = convert<Y>(value_of(segments.before(all.value, item)));
       own = join<Op>(own, item);
       if constexpr (STORES) all = segments.template behind<Op>(before, own.value);
-      if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(bare(all.value));
+      if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(value_of(all.value));
     }
-    if (STORES && HANDS_IN && shard.tiles == 1 && work.total.words)
+    if (STORES && WRITES_TOTAL && shard.tiles == 1 && work.total.words)
       publish(work.total, 0, all.value, work.epoch);
     return own;
   }
@@ -219,7 +221,7 @@ struct Scan {
       const Seed<T> seed = ahead.up_to(tile, work.totals, work.epoch, known);
       if (tile == pipeline.END) return;
       if (lane_index() == 0) {
-        const T closed = segments.template closed<Op>(seed.value);
+        const T closed = segments.template close_segment<Op>(seed.value);
         pipeline.known[stage] = Before<T>::of(ahead.before, called_off);
         pipeline.seed[stage] = Before<T>::of({closed, seed.some}, called_off);
       }
@@ -275,20 +277,21 @@ struct Scan {
         return seed;
       };
       Seed<T> seed;
-      if constexpr (!LATE) seed = seeded();
+      if constexpr (!DEFER_PREFIX) seed = seeded();
       const auto scanned = scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(
-          rows, segments, [&] { return LATE ? seeded() : seed; });
+          rows, segments, [&] { return DEFER_PREFIX ? seeded() : seed; });
       if (called_off) continue;
       const int64 count = Shape::REVERSE ? at + Shape::SIZE : shard.n - at;
-      const auto hand_in_last = [&] {
-        if constexpr (HANDS_IN)
+      const auto store_last_total = [&] {
+        if constexpr (WRITES_TOTAL)
           if (work.total.words && tile == shard.tiles - 1)
-            hand_in<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work,
-                                      [&] { return source.template item<T>(shard, shard.n - 1); });
+            store_total<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work, [&] {
+              return source.template item<T>(shard, shard.n - 1);
+            });
       };
-      if constexpr (EXCLUSIVE) hand_in_last();
+      if constexpr (EXCLUSIVE) store_last_total();
       store(y + at, count, warp, scanned);
-      if constexpr (!EXCLUSIVE) hand_in_last();
+      if constexpr (!EXCLUSIVE) store_last_total();
     }
   }
 };
@@ -297,7 +300,7 @@ struct Scan {
 // dynamic shared memory, as Source has them. y may be what the source reads.
 template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
           int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y,
-          class Segments = Whole>
+          class Segments = Unsegmented>
 __device__ void scan(const Source& source, Y* y /* [n] */, const Shard& shard,
                      const Workspace& work, const Offset<T>& offset,
                      const Segments& segments = {}) {

@@ -84,16 +84,17 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
     return warp > 0 ? join<Op>(seed, up_to_warp[warp - 1]) : seed;
   };
   const auto scanned =
-      scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, Whole{}, seeded);
+      scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, Unsegmented{}, seeded);
   if (called_off) return;
-  const auto hand_in_last = [&] {
+  const auto store_last_total = [&] {
     if (work.total.words && tile == shard.tiles - 1)
-      hand_in<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work,
-                                [&] { return convert<T>(x[Shape::REVERSE ? 0 : shard.n - 1]); });
+      store_total<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work, [&] {
+        return convert<T>(x[Shape::REVERSE ? 0 : shard.n - 1]);
+      });
   };
-  if constexpr (EXCLUSIVE) hand_in_last();
+  if constexpr (EXCLUSIVE) store_last_total();
   store(y + at, count, warp, scanned);
-  if constexpr (!EXCLUSIVE) hand_in_last();
+  if constexpr (!EXCLUSIVE) store_last_total();
 }
 
 }  // namespace distscan

@@ -15,13 +15,13 @@ template <class T>
 inline constexpr bool is_exact = is_integer<T>;
 
 // What comes behind what, where a shard is one segment; flagged.cuh has another.
-struct Whole {
+struct Unsegmented {
   template <class Op, class T>
   __device__ Seed<T> behind(Seed<T> seed, T later) const {
     return join<Op>(seed, later);
   }
   template <class Op, class T>
-  __device__ T closed(T total) const {
+  __device__ T close_segment(T total) const {
     return total;
   }
   // What an item leaves to an exclusive scan.
@@ -33,7 +33,7 @@ struct Whole {
 
 // The value alone.
 template <class T>
-__device__ T bare(T x) {
+__device__ T value_of(T x) {
   return x;
 }
 
