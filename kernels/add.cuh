@@ -9,7 +9,8 @@ namespace distscan {
 // vector, lies first in memory; out + head is aligned for vectors unless out cannot be. An
 // EXCLUSIVE scan's first element is the offset, which there then must be; y has nothing there.
 template <class Op, class Shape, bool EXCLUSIVE, class T, class Out>
-__device__ void add(const T* y /* [n] */, Out* out /* [n] */, int64 n, int64 head, Seed<T> offset) {
+__device__ void add(const T* y /* [n] */, Out* out /* [n] */, int64 n, int64 head,
+                    Prefix<T> offset) {
   constexpr int ITEMS = Shape::ITEMS;
   const int64 first = !EXCLUSIVE ? -1 : Shape::REVERSE ? n - 1 : 0;
   const auto one = [=](int64 i, T item) {

@@ -27,12 +27,12 @@ struct StripPipeline {
   static constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of 32 columns
   using Row = T[COLUMNS];
 
-  Barrier drawn[STAGES];    // the tile's number is there
-  Barrier full[STAGES];     // the tile is
-  Barrier reduced[STAGES];  // the totals of its warp tiles are
-  Barrier seeded[STAGES];   // its seed and what is before each warp tile are
-  Barrier passed[STAGES];   // `known` of its strip reaches up to the tile
-  Barrier read[STAGES];     // every scanner has read it
+  Barrier drawn[STAGES];     // the tile's number is there
+  Barrier full[STAGES];      // the tile is
+  Barrier reduced[STAGES];   // the totals of its warp tiles are
+  Barrier prefixed[STAGES];  // its prefix and what is before each warp tile are
+  Barrier passed[STAGES];    // `known` of its strip reaches up to the tile
+  Barrier read[STAGES];      // every scanner has read it
   Draw draw[STAGES];
   Tile tile[STAGES];
   int64 reach[BAND];   // up to which tile each strip is `known`, once all drawn have passed
@@ -40,7 +40,7 @@ struct StripPipeline {
   int ends[STAGES];    // how many iterations found no tile left
   Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its warp tile
   alignas(128) Row before_warp[STAGES][WARPS];          // of the tile; first each warp's total
-  alignas(128) Row seed[STAGES];                        // of the tile, behind what scans begin with
+  alignas(128) Row prefix[STAGES];                      // of the tile, behind what scans begin with
   Known known[BAND][BLOCKS];
 };
 
@@ -93,7 +93,7 @@ struct ColumnsScan {
       pipeline.drawn[stage].init(ARRIVALS_PER_WARP);
       pipeline.full[stage].init(source.arrivals());
       pipeline.reduced[stage].init(REDUCERS * ARRIVALS_PER_WARP);
-      pipeline.seeded[stage].init(2 * ARRIVALS_PER_WARP);
+      pipeline.prefixed[stage].init(2 * ARRIVALS_PER_WARP);
       pipeline.passed[stage].init(ARRIVALS_PER_WARP);
       pipeline.read[stage].init(SCANNERS * ARRIVALS_PER_WARP);
       barriers_are_ready();
@@ -210,7 +210,7 @@ struct ColumnsScan {
           publish(published(tile), tile.index * COLUMNS + column, total,
                   static_cast<unsigned>(work.epoch));
       }
-      pipeline.seeded[stage].arrive_by_warp();
+      pipeline.prefixed[stage].arrive_by_warp();
     }
   }
 
@@ -230,16 +230,17 @@ struct ColumnsScan {
         const auto ready = [&] {
           if (iteration > 0) pipeline.passed[earlier].wait(parity(iteration - 1));
         };
-        T seed = ahead.up_to(pipeline.base[stage], tile.earliest(spot.height), tile.index, column,
-                             exists(tile, column), ready, pipeline.known[tile.strip % BAND][block]);
-        if (lane_index() >= LookAhead::ACROSS) continue;  // whose seed is not whole
+        T prefix =
+            ahead.up_to(pipeline.base[stage], tile.earliest(spot.height), tile.index, column,
+                        exists(tile, column), ready, pipeline.known[tile.strip % BAND][block]);
+        if (lane_index() >= LookAhead::ACROSS) continue;  // whose prefix is not whole
         if (start.some() && exists(tile, column)) {
           const T first = start.at(tile.strip * spot.columns + column);
-          seed = tile.position > 0 ? Op::combine(first, seed) : first;
+          prefix = tile.position > 0 ? Op::combine(first, prefix) : first;
         }
-        pipeline.seed[stage][column] = seed;
+        pipeline.prefix[stage][column] = prefix;
       }
-      pipeline.seeded[stage].arrive_by_warp();
+      pipeline.prefixed[stage].arrive_by_warp();
       pipeline.passed[stage].arrive_by_warp();
     }
   }
@@ -289,7 +290,7 @@ struct ColumnsScan {
 
     // ---- 2. what comes before: the tile, the warp tile, the slice
     // --------------------------------
-    pipeline.seeded[stage].wait(parity);
+    pipeline.prefixed[stage].wait(parity);
     Run<T, ITEMS> before{};
     const auto behind = [&](const Part& next) {
 #pragma unroll
@@ -300,7 +301,7 @@ struct ColumnsScan {
     const int64 position = WHOLE ? 0 : tile.position_of(row);
     if (count > 0) {  // for a lane without rows there may be nothing in their places
       if (WHOLE || position > row) {
-        behind(part(pipeline.seed[stage]));
+        behind(part(pipeline.prefix[stage]));
       } else if (start.some()) {  // the tile has a head of the slice's scan
         before.some = true;
 #pragma unroll

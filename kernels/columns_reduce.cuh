@@ -61,7 +61,7 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
 
   // ---- The others: a warp tile each; the first goes on with what they find -------------------
   constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of columns
-  Seed<T> all[BLOCKS];
+  Prefix<T> all[BLOCKS];
   for (int64 iteration = 0; iteration < to - from; ++iteration) {
     const int stage = static_cast<int>(iteration % STAGES);
     const Tile tile = source.tile(strip, from + iteration);
@@ -124,7 +124,7 @@ __device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& mat
   const int used = runs < helpers ? static_cast<int>(runs) : helpers;
   if (helper < used) {
     const T* from = parts + column + thread % columns;
-    Seed<T> own;
+    Prefix<T> own;
     for (int64 r = runs * helper / used; r < runs * (helper + 1) / used; ++r)
       own = join<Op>(own, from[r * all]);
     part[thread] = own.value;

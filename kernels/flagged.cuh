@@ -153,7 +153,7 @@ __device__ T reduce(const Vector<Headed<X>, ITEMS>& vector) {
 
 // The combination over the lanes that have some, whole in lane 0.
 template <class Op, class T>
-__device__ Seed<T> warp_reduce(Seed<T> x) {
+__device__ Prefix<T> warp_reduce(Prefix<T> x) {
 #pragma unroll
   for (int distance = 1; distance < LANES; distance *= 2) {
     const unsigned some = __ballot_sync(EVERY_LANE, x.some);
@@ -193,7 +193,7 @@ __device__ T reduce_warp_tile(const Rows<Headed<X>, Shape>& rows) {
     if (last == 0) return {reduce_rows<typename Op::Op, Value>(values_of(rows)), 0};
 
     // ---- 2. the items from there on ----------------------------------------------------------
-    Seed<Value> own;
+    Prefix<Value> own;
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r) {
       const int skipped = static_cast<int>(last) - 1 - (r * LANES + lane_index()) * Shape::ITEMS;
@@ -218,13 +218,13 @@ struct Segments {
   T first;
 
   template <class Op>
-  __device__ Seed<Pair> behind(Seed<Pair> seed, Pair later) const {
+  __device__ Prefix<Pair> behind(Prefix<Pair> prefix, Pair later) const {
     T value;
     if constexpr (FIRST)
-      value = Op::Op::combine(later.head ? first : seed.value.value, later.value);
+      value = Op::Op::combine(later.head ? first : prefix.value.value, later.value);
     else
-      value =
-          later.head || !seed.some ? later.value : Op::Op::combine(seed.value.value, later.value);
+      value = later.head || !prefix.some ? later.value
+                                         : Op::Op::combine(prefix.value.value, later.value);
     return {{value, 0}, true};
   }
   // What a part comes behind, by the total of all before it.

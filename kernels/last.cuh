@@ -17,7 +17,7 @@ __device__ void store_total(const Rows<Y, Shape>& scanned, int64 count, int warp
     for (int i = 0; i < Shape::ITEMS; ++i)
       if (position<Shape>(warp, r) + i == count - 1) {
         T last = get<T>(scanned.row[r], i);
-        if constexpr (EXCLUSIVE) last = join<Op>(Seed<T>{last, shard.n > 1}, item()).value;
+        if constexpr (EXCLUSIVE) last = join<Op>(Prefix<T>{last, shard.n > 1}, item()).value;
         publish(work.total, 0, last, work.epoch);
       }
 }

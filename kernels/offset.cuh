@@ -14,15 +14,15 @@ enum class State : unsigned { NOTHING, SOMETHING, CALLED_OFF };
 
 // What comes before a shard or a tile.
 template <class T>
-struct Before {
+struct TilePrefix {
   T value;
   State state;
 
-  __device__ static Before of(Seed<T> seed, bool called_off = false) {
-    if (called_off) return {seed.value, State::CALLED_OFF};
-    return {seed.value, seed.some ? State::SOMETHING : State::NOTHING};
+  __device__ static TilePrefix of(Prefix<T> prefix, bool called_off = false) {
+    if (called_off) return {prefix.value, State::CALLED_OFF};
+    return {prefix.value, prefix.some ? State::SOMETHING : State::NOTHING};
   }
-  __device__ Seed<T> seed() const { return {value, state == State::SOMETHING}; }
+  __device__ Prefix<T> prefix() const { return {value, state == State::SOMETHING}; }
   __device__ bool called_off() const { return state == State::CALLED_OFF; }
 };
 
@@ -38,12 +38,12 @@ struct Offset {
   static constexpr int SIZE = 1 + WORDS<T>;
   static constexpr unsigned long long LIMIT = 1'000'000;  // nanoseconds; backends/kernel.py's too
 
-  Seed<T> given;
+  Prefix<T> given;
   Mail mail;
 
   // What comes before the shard; by a whole warp, in all lanes. One warp of the grid `looks`.
-  __device__ Before<T> wait(bool looks, unsigned epoch) const {
-    if (mail.from_host == nullptr) return Before<T>::of(given);
+  __device__ TilePrefix<T> wait(bool looks, unsigned epoch) const {
+    if (mail.from_host == nullptr) return TilePrefix<T>::of(given);
     const Word word = looks ? look(epoch) : hear(epoch);
     Words<T> words;
 #pragma unroll

@@ -18,12 +18,12 @@ __device__ inline int64 cut(int64 n, int64 step, int64 parts, int64 i) {
   return at < n ? at : n;
 }
 
-// Reduce x [count] by one warp, behind `seed`; whole in lane 0. Commutative operators keep a total
-// per lane and row, others shuffle every row; of the former, warp `index` of `warps` takes every
-// warps-th step. REVERSE goes from the end of x to its start.
+// Reduce x [count] by one warp, behind `prefix`; whole in lane 0. Commutative operators keep a
+// total per lane and row, others shuffle every row; of the former, warp `index` of `warps` takes
+// every warps-th step. REVERSE goes from the end of x to its start.
 template <class Op, class Shape, class Pointer, class T>
-__device__ Seed<T> reduce_by_warp(Pointer x, int64 count, Seed<T> seed, int index = 0,
-                                  int warps = 1) {
+__device__ Prefix<T> reduce_by_warp(Pointer x, int64 count, Prefix<T> prefix, int index = 0,
+                                    int warps = 1) {
   constexpr int ROWS = Shape::ROWS, ITEMS = Shape::ITEMS, STEP = ROWS * Shape::ROW;
   constexpr bool REVERSE = Shape::REVERSE;
   const int64 whole = is_aligned<ITEMS>(REVERSE ? x + count : x) ? count - count % STEP : 0;
@@ -43,7 +43,7 @@ __device__ Seed<T> reduce_by_warp(Pointer x, int64 count, Seed<T> seed, int inde
       if constexpr (REVERSE) vector[r] = flip(vector[r]);
       const T total = reduce<Op, T>(vector[r]);
       if (!Op::COMMUTATIVE)
-        seed = join<Op>(seed, warp_reduce<Op>(total));
+        prefix = join<Op>(prefix, warp_reduce<Op>(total));
       else
         lane_total[r] = at > index * STEP ? Op::combine(lane_total[r], total) : total;
     }
@@ -51,27 +51,28 @@ __device__ Seed<T> reduce_by_warp(Pointer x, int64 count, Seed<T> seed, int inde
   if (Op::COMMUTATIVE && whole > index * STEP) {
 #pragma unroll
     for (int r = 1; r < ROWS; ++r) lane_total[0] = Op::combine(lane_total[0], lane_total[r]);
-    seed = join<Op>(seed, warp_reduce<Op>(lane_total[0]));
+    prefix = join<Op>(prefix, warp_reduce<Op>(lane_total[0]));
   }
 
   // ---- 2. the rest, an element per lane at a time -------------------------------------------
-  if (index > 0) return seed;
+  if (index > 0) return prefix;
   for (int64 at = whole; at < count; at += LANES) {
     T value{};
     if (at + lane_index() < count)
       value = convert<T>(x[REVERSE ? count - 1 - at - lane_index() : at + lane_index()]);
     if (count - at >= LANES) {
-      seed = join<Op>(seed, warp_reduce<Op>(value));
+      prefix = join<Op>(prefix, warp_reduce<Op>(value));
     } else {
-      for (int lane = 0; lane < count - at; ++lane) seed = join<Op>(seed, broadcast(value, lane));
+      for (int lane = 0; lane < count - at; ++lane)
+        prefix = join<Op>(prefix, broadcast(value, lane));
     }
   }
-  return seed;
+  return prefix;
 }
 
-// Combine one seed per warp, whole in its lane 0, in order; whole in thread 0.
+// Combine one prefix per warp, whole in its lane 0, in order; whole in thread 0.
 template <class Op, int WARPS, class T>
-__device__ Seed<T> combine_warps(Seed<T> own) {
+__device__ Prefix<T> combine_warps(Prefix<T> own) {
   __shared__ T value[WARPS];
   __shared__ bool some[WARPS];
   __syncthreads();
@@ -122,16 +123,16 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 head, int64 cached,
     const int share = Op::COMMUTATIVE ? 0 : warp_index();
     const int64 begin = from + cut(to - from, STEP, shares, share);
     const int64 end = from + cut(to - from, STEP, shares, share + 1);
-    Seed<T> seed;
+    Prefix<T> prefix;
     if (part == 0 && block == 0 && warp_index() == 0)
       for (int64 i = 0; i < head; ++i)
-        seed = join<Op>(seed, convert<T>(x[Shape::REVERSE ? n - 1 - i : i]));
+        prefix = join<Op>(prefix, convert<T>(x[Shape::REVERSE ? n - 1 - i : i]));
     if (begin < end)
-      seed = reduce_by_warp<Op, Shape>(body + (Shape::REVERSE ? size - end : begin), end - begin,
-                                       seed, Op::COMMUTATIVE ? warp_index() : 0,
-                                       Op::COMMUTATIVE ? Shape::WARPS : 1);
-    seed = combine_warps<Op, Shape::WARPS>(seed);
-    if (threadIdx.x == 0) totals[part * blocks + block] = seed.value;
+      prefix = reduce_by_warp<Op, Shape>(body + (Shape::REVERSE ? size - end : begin), end - begin,
+                                         prefix, Op::COMMUTATIVE ? warp_index() : 0,
+                                         Op::COMMUTATIVE ? Shape::WARPS : 1);
+    prefix = combine_warps<Op, Shape::WARPS>(prefix);
+    if (threadIdx.x == 0) totals[part * blocks + block] = prefix.value;
   }
 
   // ---- 2. the runs' totals, a warp tile to each warp ------------------------------------------
@@ -139,10 +140,10 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 head, int64 cached,
   using OneItem = distscan::Shape<Shape::THREADS, 1, 1>;
   const int64 low = cut(parts * blocks, LANES, Shape::WARPS, warp_index());
   const int64 high = cut(parts * blocks, LANES, Shape::WARPS, warp_index() + 1);
-  Seed<T> seed;
-  if (low < high) seed = reduce_by_warp<Op, OneItem>(totals + low, high - low, seed);
-  seed = combine_warps<Op, Shape::WARPS>(seed);
-  if (threadIdx.x == 0) publish(total, 0, seed.value, epoch);
+  Prefix<T> prefix;
+  if (low < high) prefix = reduce_by_warp<Op, OneItem>(totals + low, high - low, prefix);
+  prefix = combine_warps<Op, Shape::WARPS>(prefix);
+  if (threadIdx.x == 0) publish(total, 0, prefix.value, epoch);
 }
 
 }  // namespace distscan

@@ -5,14 +5,15 @@
 //
 //   loader            draws a tile and fetches it into a free stage
 //   reducers          reduce the tile as soon as it is there, and publish its total to all blocks
-//   look-ahead warps  combine the totals of all earlier tiles, of whichever block: the tile's seed;
+//   look-ahead warps  combine the totals of all earlier tiles, of whichever block: the tile's
+//   prefix;
 //                     each goes on from what the one before knew
-//   scanners          scan the tile behind its seed, store it, free its stage
+//   scanners          scan the tile behind its prefix, store it, free its stage
 //
-// A tile's total is published as soon as the tile is there, whatever its block waits for; and seeds
-// depend on earlier tiles only, which running blocks hold. So no wait is for a block that has not
-// started (Merrill and Garland, 2016). What differs from their look-back: nobody waits for a
-// neighbour's prefix. Every block reads every total and combines them in one fixed tree: a tile
+// A tile's total is published as soon as the tile is there, whatever its block waits for; and
+// prefixes depend on earlier tiles only, which running blocks hold. So no wait is for a block that
+// has not started (Merrill and Garland, 2016). What differs from their look-back: nobody waits for
+// a neighbour's prefix. Every block reads every total and combines them in one fixed tree: a tile
 // waits for one trip through L2, and floats come out the same on every run.
 #pragma once
 
@@ -34,20 +35,20 @@ using Reading = typename Choose<
 // What the warps of a block share beside the tiles themselves.
 template <class T, int WARPS, int STAGES>
 struct Pipeline {
-  Barrier drawn[STAGES];    // the tile's number is there
-  Barrier full[STAGES];     // the tile is
-  Barrier reduced[STAGES];  // the totals of its warp tiles are
-  Barrier seeded[STAGES];   // its seed and its warps' are
-  Barrier passed[STAGES];   // `known` of the tile is
-  Barrier read[STAGES];     // every scanner has read it
-  int64 tile[STAGES];       // END: there are no more
-  int64 base[STAGES];       // how far `known` of the tile before it reaches
-  int64 first;              // the tile that was drawn first
-  bool has_head;            // whether the block has the head to store
+  Barrier drawn[STAGES];     // the tile's number is there
+  Barrier full[STAGES];      // the tile is
+  Barrier reduced[STAGES];   // the totals of its warp tiles are
+  Barrier prefixed[STAGES];  // its prefix and its warps' are
+  Barrier passed[STAGES];    // `known` of the tile is
+  Barrier read[STAGES];      // every scanner has read it
+  int64 tile[STAGES];        // END: there are no more
+  int64 base[STAGES];        // how far `known` of the tile before it reaches
+  int64 first;               // the tile that was drawn first
+  bool has_head;             // whether the block has the head to store
   T warp_total[STAGES][WARPS];
   T up_to_warp[STAGES][WARPS];  // inclusive
-  Before<T> seed[STAGES];
-  Before<T> known[STAGES];  // before the tile's row of totals
+  TilePrefix<T> prefix[STAGES];
+  TilePrefix<T> known[STAGES];  // before the tile's row of totals
 
   static constexpr int64 END = -1;
 };
@@ -60,7 +61,7 @@ struct Scan {
   static constexpr int WARPS = SCANNERS + REDUCERS + LOOK_AHEAD_WARPS + 1;
   static constexpr bool WRITES_TOTAL =
       same<Segments, Unsegmented>;  // if asked; segments were reduced before
-  // Scanners ask for the seed when all that can be done without it is done. Of 16 items a vector
+  // Scanners ask for the prefix when all that can be done without it is done. Of 16 items a vector
   // they hold too much by then: int8 max took a ninth longer.
   static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many warp tiles each");
@@ -81,7 +82,7 @@ struct Scan {
       pipeline.drawn[stage].init(ARRIVALS_PER_WARP);
       pipeline.full[stage].init(Source::FETCHES * FETCH_ARRIVALS);
       pipeline.reduced[stage].init(REDUCERS * ARRIVALS_PER_WARP);
-      pipeline.seeded[stage].init(2 * ARRIVALS_PER_WARP);
+      pipeline.prefixed[stage].init(2 * ARRIVALS_PER_WARP);
       pipeline.passed[stage].init(ARRIVALS_PER_WARP);
       pipeline.read[stage].init(SCANNERS * ARRIVALS_PER_WARP);
       barriers_are_ready();
@@ -148,8 +149,8 @@ struct Scan {
 
   // Scan the head, less than 16 bytes, by one thread; return its own total.
   template <bool STORES>
-  __device__ Seed<T> scan_head(Seed<T> before) const {
-    Seed<T> own, all = before;
+  __device__ Prefix<T> scan_head(Prefix<T> before) const {
+    Prefix<T> own, all = before;
     for (int64 i = 0; i < shard.head; ++i) {
       const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
       const T item = source.template item<T>(shard, i);
@@ -198,7 +199,7 @@ struct Scan {
       const T up_to = warp_scan<Op>(pipeline.warp_total[stage][lane]);
       if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.epoch);
       if (lane_index() < SCANNERS) pipeline.up_to_warp[stage][lane] = up_to;
-      pipeline.seeded[stage].arrive_by_warp();
+      pipeline.prefixed[stage].arrive_by_warp();
     }
   }
 
@@ -213,35 +214,35 @@ struct Scan {
       if (tile == pipeline.END && iteration > 0) return;
       bool called_off = false;
       const auto known = [&] {
-        const Before<T> before = iteration > 0 ? passed_on(iteration - 1) : before_shard(tile);
+        const TilePrefix<T> before = iteration > 0 ? passed_on(iteration - 1) : before_shard(tile);
         called_off = before.called_off();
-        return before.seed();
+        return before.prefix();
       };
       LookAhead<Op, T> ahead{pipeline.base[stage]};
-      const Seed<T> seed = ahead.up_to(tile, work.totals, work.epoch, known);
+      const Prefix<T> prefix = ahead.up_to(tile, work.totals, work.epoch, known);
       if (tile == pipeline.END) return;
       if (lane_index() == 0) {
-        const T closed = segments.template close_segment<Op>(seed.value);
-        pipeline.known[stage] = Before<T>::of(ahead.before, called_off);
-        pipeline.seed[stage] = Before<T>::of({closed, seed.some}, called_off);
+        const T closed = segments.template close_segment<Op>(prefix.value);
+        pipeline.known[stage] = TilePrefix<T>::of(ahead.before, called_off);
+        pipeline.prefix[stage] = TilePrefix<T>::of({closed, prefix.some}, called_off);
       }
-      pipeline.seeded[stage].arrive_by_warp();
+      pipeline.prefixed[stage].arrive_by_warp();
       pipeline.passed[stage].arrive_by_warp();
     }
   }
 
   // What the look-ahead warp of an earlier iteration passes on.
-  __device__ Before<T> passed_on(int iteration) const {
+  __device__ TilePrefix<T> passed_on(int iteration) const {
     pipeline.passed[iteration % STAGES].wait(parity(iteration));
     return pipeline.known[iteration % STAGES];
   }
 
   // The offset, at the block's first iteration. The block with the first tile looks for it: that
   // block runs, whichever others do.
-  __device__ Before<T> before_shard(int64 tile) const {
-    const Before<T> before = offset.wait(tile == 0 || pipeline.has_head, work.epoch);
+  __device__ TilePrefix<T> before_shard(int64 tile) const {
+    const TilePrefix<T> before = offset.wait(tile == 0 || pipeline.has_head, work.epoch);
     if (pipeline.has_head && !before.called_off() && lane_index() == 0)
-      scan_head<true>(before.seed());
+      scan_head<true>(before.prefix());
     return before;
   }
 
@@ -263,23 +264,23 @@ struct Scan {
           return items.template load<Shape>(warp);
       }();
 
-      // ---- 2. behind the seed of the tile, then of the warp tile
+      // ---- 2. behind the prefix of the tile, then of the warp tile
       // ----------------------------------
       bool called_off = false;
-      const auto seeded = [&] {
-        pipeline.seeded[stage].wait(parity(iteration));
-        const Before<T> before = pipeline.seed[stage];
+      const auto prefixed = [&] {
+        pipeline.prefixed[stage].wait(parity(iteration));
+        const TilePrefix<T> before = pipeline.prefix[stage];
         called_off = before.called_off();
-        Seed<T> seed = before.seed();
+        Prefix<T> prefix = before.prefix();
         if (warp > 0)
-          seed = segments.template behind<Op>(seed, pipeline.up_to_warp[stage][warp - 1]);
+          prefix = segments.template behind<Op>(prefix, pipeline.up_to_warp[stage][warp - 1]);
         pipeline.read[stage].arrive_by_warp();
-        return seed;
+        return prefix;
       };
-      Seed<T> seed;
-      if constexpr (!DEFER_PREFIX) seed = seeded();
+      Prefix<T> prefix;
+      if constexpr (!DEFER_PREFIX) prefix = prefixed();
       const auto scanned = scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(
-          rows, segments, [&] { return DEFER_PREFIX ? seeded() : seed; });
+          rows, segments, [&] { return DEFER_PREFIX ? prefixed() : prefix; });
       if (called_off) continue;
       const int64 count = Shape::REVERSE ? at + Shape::SIZE : shard.n - at;
       const auto store_last_total = [&] {

@@ -3,7 +3,7 @@
 // What scan.cuh does for long ones, without its pipeline: nothing is fetched ahead or handed from
 // warp to warp. Time is latency here: one load, one trip of the totals through L2, one store.
 //
-//   scanners         each load a warp tile, reduce it, scan it behind its seed, store it
+//   scanners         each load a warp tile, reduce it, scan it behind its prefix, store it
 //   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles
 #pragma once
 
@@ -39,7 +39,7 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
   constexpr int WARPS = Shape::WARPS;
   __shared__ T warp_total[WARPS];
   __shared__ T up_to_warp[WARPS];  // inclusive
-  __shared__ Before<T> before_tile;
+  __shared__ TilePrefix<T> tile_prefix;
   __shared__ unsigned drawn;
   const int warp = warp_index();
   // CUDA promises no order in which blocks start, so they draw: earlier tiles are of blocks that
@@ -59,13 +59,13 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
     // ---- 2. what comes before the tile --------------------------------------------------------
     bool called_off = false;
     const auto known = [&] {
-      const Before<T> before = offset.wait(tile == 0, work.epoch);
+      const TilePrefix<T> before = offset.wait(tile == 0, work.epoch);
       called_off = before.called_off();
-      return before.seed();
+      return before.prefix();
     };
     LookAhead<Op, T, 5 * BLOCKS> ahead;  // 160 multiprocessors: at once; of more, in two trips
-    const Seed<T> seed = ahead.up_to(tile, work.totals, work.epoch, known);
-    if (lane_index() == 0) before_tile = Before<T>::of(seed, called_off);
+    const Prefix<T> prefix = ahead.up_to(tile, work.totals, work.epoch, known);
+    if (lane_index() == 0) tile_prefix = TilePrefix<T>::of(prefix, called_off);
     __syncthreads();
     return;
   }
@@ -77,14 +77,14 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
 
   // ---- 3. each warp tile behind that ------------------------------------------------------------
   bool called_off = false;
-  const auto seeded = [&] {
+  const auto prefixed = [&] {
     __syncthreads();
-    called_off = before_tile.called_off();
-    const Seed<T> seed = before_tile.seed();
-    return warp > 0 ? join<Op>(seed, up_to_warp[warp - 1]) : seed;
+    called_off = tile_prefix.called_off();
+    const Prefix<T> prefix = tile_prefix.prefix();
+    return warp > 0 ? join<Op>(prefix, up_to_warp[warp - 1]) : prefix;
   };
   const auto scanned =
-      scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, Unsegmented{}, seeded);
+      scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, Unsegmented{}, prefixed);
   if (called_off) return;
   const auto store_last_total = [&] {
     if (work.total.words && tile == shard.tiles - 1)

@@ -155,7 +155,8 @@ __device__ void scan_whole(const Rows<X, Shape>& rows, const T (&before)[Shape::
     for (int i = 0; i < ITEMS; ++i) {
       const T item = get<T>(rows.row[r], i);
       const T with = r > 0 ? Op::combine(own[i], item) : item;
-      // Behind the slice's own combination: one rounding at the size of the seed, not one per row.
+      // Behind the slice's own combination: one rounding at the size of the prefix, not one per
+      // row.
       value[i] = !EXCLUSIVE ? Op::combine(before[i], with)
                  : r > 0    ? Op::combine(before[i], own[i])
                             : before[i];
@@ -189,7 +190,8 @@ __device__ Run<T, Shape::ITEMS> scan_slice(const Rows<X, Shape>& rows, int mine,
     for (int i = 0; i < ITEMS; ++i) {
       const T item = get<T>(rows.row[r], i);
       const T with = own.some ? Op::combine(own.value[i], item) : item;
-      // Behind the slice's own combination: one rounding at the size of the seed, not one per row.
+      // Behind the slice's own combination: one rounding at the size of the prefix, not one per
+      // row.
       const T last = EXCLUSIVE ? own.value[i] : with;
       const bool some = EXCLUSIVE ? own.some : true;
       value[i] = !before.some ? last : some ? Op::combine(before.value[i], last) : before.value[i];

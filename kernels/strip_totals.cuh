@@ -45,7 +45,7 @@ struct StripLookAhead {
                      const Ready& ready, Known& known) const {
     const int64 group = tile / GROUP, begin = group * GROUP + part() * EACH;
     const int64 start = from > base ? from : base, first = start / GROUP;
-    Seed<T> whole, own;
+    Prefix<T> whole, own;
     whole.some = exists && from < base / GROUP * GROUP;
     own.some =
         exists && (from > begin ? from : begin) < (base < begin + EACH ? base : begin + EACH);
@@ -65,7 +65,7 @@ struct StripLookAhead {
   // Publish the combination of tiles [from, tile], which end the group of tile `tile`.
   __device__ void publish_group(int64 from, int64 tile, int number, bool exists) const {
     const int64 group = tile / GROUP;
-    Seed<T> none, own;
+    Prefix<T> none, own;
     take(group, group, from, tile + 1, number, exists, [] {}, none, own);
     join_parts(own);
     if (exists && lane_index() < ACROSS)
@@ -80,7 +80,7 @@ struct StripLookAhead {
   // lane's part of group `group`. `ask` is called once, when the first of them have been read.
   template <class Ask>
   __device__ void take(int64 first, int64 group, int64 from, int64 to, int number, bool exists,
-                       const Ask& ask, Seed<T>& whole, Seed<T>& own) const {
+                       const Ask& ask, Prefix<T>& whole, Prefix<T>& own) const {
     const int64 begin = group * GROUP + part() * EACH;  // of the part, which takes [low, high)
     const int low = of_part(from - begin), high = of_part(to - begin);
     const int groups = static_cast<int>(group - first), count = exists ? groups + high - low : 0;
@@ -112,7 +112,7 @@ struct StripLookAhead {
   }
 
   // The parts of a group joined: in the lanes below ACROSS.
-  __device__ static void join_parts(Seed<T>& own) {
+  __device__ static void join_parts(Prefix<T>& own) {
 #pragma unroll
     for (int distance = 1; distance < PARTS; distance *= 2) {
       const unsigned some = __ballot_sync(EVERY_LANE, own.some);

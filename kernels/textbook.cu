@@ -22,7 +22,7 @@ using Chain = DISTSCAN_CHAIN<Op, T>;
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_textbook(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
                   Mail /* null: it does not wait */) {
-  textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work, Seed<T>{offset, has_offset});
+  textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work, Prefix<T>{offset, has_offset});
 }
 
 }  // namespace distscan

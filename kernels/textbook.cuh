@@ -90,7 +90,7 @@ struct Stretch {
 // in dynamic shared memory. y may be x.
 template <class Op, class Shape, class BlockScan, class Chain, class X, class T, class Y>
 __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
-                         const Workspace& work, Seed<T> offset) {
+                         const Workspace& work, Prefix<T> offset) {
   using Own = Stretch<Shape, larger(sizeof(X), sizeof(Y))>;
   constexpr int EACH = Own::EACH, ITEMS = Shape::ITEMS;
   __shared__ int64 drawn;
@@ -113,7 +113,7 @@ __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shar
 
     // ---- 2. each thread's total, scanned over the block ---------------------------------------
     Own::fetch(x + begin, count);
-    Seed<T> total;
+    Prefix<T> total;
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r) {
       const auto vector = Own::template take<X>(r);
@@ -126,16 +126,16 @@ __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shar
 
     // ---- 3. what comes before the tile, then before the thread --------------------------------
     if (warp_index() == 0) {
-      const Seed<T> seed = chain.before(tile, inclusive[(count - 1) / EACH], work);
-      if (thread == 0) up_to_tile = seed.value;
+      const Prefix<T> prefix = chain.before(tile, inclusive[(count - 1) / EACH], work);
+      if (thread == 0) up_to_tile = prefix.value;
     }
     __syncthreads();
-    Seed<T> before{up_to_tile, offset.some || tile > 0};
+    Prefix<T> before{up_to_tile, offset.some || tile > 0};
     if (thread > 0) before = join<Op>(before, inclusive[thread - 1]);
 
     // ---- 4. each thread's items behind that ---------------------------------------------------
     Vector<Y, ITEMS> scanned[Shape::ROWS];
-    Seed<T> own;
+    Prefix<T> own;
     T last;
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r) {

@@ -110,13 +110,13 @@ struct LookAhead {
   static constexpr int MOST = WORDS<T> > 4 ? 2 : WORDS<T> > 2 ? 3 : is_light<Op, T> ? 9 : 4;
   static constexpr int ROWS = WANTED < MOST ? WANTED : MOST;
 
-  int64 base = 0;  // a multiple of 32
-  Seed<T> before;  // all that comes before tile `base`
+  int64 base = 0;    // a multiple of 32
+  Prefix<T> before;  // all that comes before tile `base`
 
   // The combination of all before `tile`, by a whole warp, in all lanes. `known` gives all before
   // tile `base`; it is called once, when all that can be done without it is done.
   template <class Known>
-  __device__ Seed<T> up_to(int64 tile, const Totals& totals, unsigned epoch, const Known& known) {
+  __device__ Prefix<T> up_to(int64 tile, const Totals& totals, unsigned epoch, const Known& known) {
     for (bool asked = false;; asked = true) {
       const bool last = tile - base < LANES * LANES;
       const int count = last ? static_cast<int>(tile - base) : LANES * LANES;
@@ -142,7 +142,7 @@ struct LookAhead {
 
       // ---- 2. behind all that is known already; what whole rows add to it is known too --------
       if (!asked) before = known();
-      Seed<T> all = before;
+      Prefix<T> all = before;
       for (int row = 0; row * LANES < count; ++row) {
         all = join<Op>(all, broadcast(row_total, row));
         if (count - row * LANES >= LANES) before = all;

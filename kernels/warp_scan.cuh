@@ -55,16 +55,16 @@ __device__ T broadcast(T x, int lane) {
 // ---- Combining -----------------------------------------------------------------------------
 
 // The combination of all that comes earlier, which may be nothing: no operator needs an exact
-// identity. Seed{} joined with x is x.
+// identity. Prefix{} joined with x is x.
 template <class T>
-struct Seed {
+struct Prefix {
   T value;
   bool some = false;
 };
 
 template <class Op, class T>
-__device__ Seed<T> join(Seed<T> seed, T later) {
-  return {seed.some ? Op::combine(seed.value, later) : later, true};
+__device__ Prefix<T> join(Prefix<T> prefix, T later) {
+  return {prefix.some ? Op::combine(prefix.value, later) : later, true};
 }
 
 // The inclusive scan over the first WIDTH lanes, in log2(WIDTH) steps (Hillis and Steele, 1986).

@@ -17,8 +17,8 @@ inline constexpr bool is_exact = is_integer<T>;
 // What comes behind what, where a shard is one segment; flagged.cuh has another.
 struct Unsegmented {
   template <class Op, class T>
-  __device__ Seed<T> behind(Seed<T> seed, T later) const {
-    return join<Op>(seed, later);
+  __device__ Prefix<T> behind(Prefix<T> prefix, T later) const {
+    return join<Op>(prefix, later);
   }
   template <class Op, class T>
   __device__ T close_segment(T total) const {
@@ -83,13 +83,13 @@ __device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
   return warp_reduce<Op>(total);
 }
 
-// The scan of the warp tile behind what `seeded` gives, which is asked for late. Totals of vectors
-// and rows run in Partial. sum, seed 10, warp tile [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11
-// 13 ...]
+// The scan of the warp tile behind what `prefixed` gives, which is asked for late. Totals of
+// vectors and rows run in Partial. sum, prefix 10, warp tile [1 2 3 ...] -> [11 13 16 ...];
+// EXCLUSIVE: [10 11 13 ...]
 template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
           class Shape, class Segments, class Seeded>
 __device__ Rows<Y, Shape> scan_warp_tile(const Rows<X, Shape>& rows, const Segments& segments,
-                                         const Seeded& seeded) {
+                                         const Seeded& prefixed) {
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
   Partial inclusive[Shape::ROWS];
 #pragma unroll
@@ -97,26 +97,26 @@ __device__ Rows<Y, Shape> scan_warp_tile(const Rows<X, Shape>& rows, const Segme
     inclusive[r] = warp_scan<PartialOp>(reduce<PartialOp, Partial>(rows.row[r]));
 
   // ---- 2. every vector behind all that comes before it ---------------------------------------
-  Seed<T> seed = seeded();
+  Prefix<T> prefix = prefixed();
   Rows<Y, Shape> scanned;
 #pragma unroll
   for (int r = 0; r < Shape::ROWS; ++r) {
     const T earlier_lanes = convert<T>(shuffle_up(inclusive[r], 1));
-    const Seed<T> before =
-        lane_index() > 0 ? segments.template behind<Op>(seed, earlier_lanes) : seed;
-    Seed<T> own;
+    const Prefix<T> before =
+        lane_index() > 0 ? segments.template behind<Op>(prefix, earlier_lanes) : prefix;
+    Prefix<T> own;
     T value[Shape::ITEMS];
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
       const T item = convert<T>(get<Partial>(rows.row[r], i));
       if constexpr (is_exact<T>) {
-        // Item by item behind the seed is the shortest.
+        // Item by item behind the prefix is the shortest.
         if constexpr (EXCLUSIVE)
           value[i] = segments.before(i == 0 ? before.value : own.value, item);
         own = segments.template behind<Op>(i == 0 ? before : own, item);
         if constexpr (!EXCLUSIVE) value[i] = own.value;
       } else {
-        // From the vector's start: one rounding at the size of the seed, not one per item.
+        // From the vector's start: one rounding at the size of the prefix, not one per item.
         if constexpr (EXCLUSIVE)
           value[i] = segments.before(
               i == 0 ? before.value : segments.template behind<Op>(before, own.value).value, item);
@@ -125,7 +125,7 @@ __device__ Rows<Y, Shape> scan_warp_tile(const Rows<X, Shape>& rows, const Segme
       }
     }
     scanned.row[r] = pack<Y>(value);
-    seed = segments.template behind<Op>(seed, convert<T>(broadcast(inclusive[r], LANES - 1)));
+    prefix = segments.template behind<Op>(prefix, convert<T>(broadcast(inclusive[r], LANES - 1)));
   }
   return scanned;
 }

@@ -40,14 +40,14 @@ struct Blelloch {
       __syncthreads();
       const int at = (i + 1) * 2 * d - 1;
       if (at < THREADS) {
-        const Seed<T> before{value[at], i > 0};
+        const Prefix<T> before{value[at], i > 0};
         const T left = value[at - d];
         value[at - d] = before.value;
         value[at] = join<Op>(before, left).value;
       }
     }
     __syncthreads();
-    return join<Op>(Seed<T>{value[i], i > 0}, mine).value;
+    return join<Op>(Prefix<T>{value[i], i > 0}, mine).value;
   }
 };
 

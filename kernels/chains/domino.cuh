@@ -14,20 +14,20 @@ namespace distscan {
 
 template <class Op, class T>
 struct Domino {
-  Seed<T> offset;  // of all earlier ranks
+  Prefix<T> offset;  // of all earlier ranks
 
   // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
   // lanes.
-  __device__ Seed<T> before(int64 tile, T total, const Workspace& work) {
+  __device__ Prefix<T> before(int64 tile, T total, const Workspace& work) {
     const Totals up_to = prefixes<T>(work.totals);
-    Seed<T> seed = offset;
+    Prefix<T> prefix = offset;
     if (tile > 0) {
       Patience patience;
-      while (!peek(up_to, tile - 1, work.epoch, seed.value)) patience.once_more(0);
-      seed.some = true;
+      while (!peek(up_to, tile - 1, work.epoch, prefix.value)) patience.once_more(0);
+      prefix.some = true;
     }
-    if (lane_index() == 0) publish(up_to, tile, join<Op>(seed, total).value, work.epoch);
-    return seed;
+    if (lane_index() == 0) publish(up_to, tile, join<Op>(prefix, total).value, work.epoch);
+    return prefix;
   }
 };
 

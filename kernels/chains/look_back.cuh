@@ -17,43 +17,43 @@ namespace distscan {
 
 template <class Op, class T>
 struct LookBack {
-  Seed<T> offset;  // of all earlier ranks
+  Prefix<T> offset;  // of all earlier ranks
 
   // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
   // lanes.
-  __device__ Seed<T> before(int64 tile, T total, const Workspace& work) {
+  __device__ Prefix<T> before(int64 tile, T total, const Workspace& work) {
     // Tile 0 has a prefix only, so every look back ends there at last.
     if (tile > 0 && lane_index() == 0) publish(work.totals, tile, total, work.epoch);
-    const Seed<T> seed = tile > 0 ? look_back(tile, work) : offset;
+    const Prefix<T> prefix = tile > 0 ? look_back(tile, work) : offset;
     if (lane_index() == 0)
-      publish(prefixes<T>(work.totals), tile, join<Op>(seed, total).value, work.epoch);
-    return seed;
+      publish(prefixes<T>(work.totals), tile, join<Op>(prefix, total).value, work.epoch);
+    return prefix;
   }
 
  private:
-  __device__ Seed<T> look_back(int64 tile, const Workspace& work) const {
-    Seed<T> seed;  // of tiles [end, tile)
+  __device__ Prefix<T> look_back(int64 tile, const Workspace& work) const {
+    Prefix<T> prefix;  // of tiles [end, tile)
     for (int64 end = tile;; end -= LANES) {
       // ---- 1. lane l sees tile end - 32 + l, until all behind the last prefix are there -------
       const int64 seen = end - LANES + lane_index();
       T value;
-      bool total = false, prefix = false;
+      bool has_total = false, has_prefix = false;
       unsigned with_prefix;
       int first;
       for (Patience patience;; patience.once_more(0)) {
-        if (seen >= 0 && !prefix) {
-          prefix = peek(prefixes<T>(work.totals), seen, work.epoch, value);
-          if (!prefix && !total) total = peek(work.totals, seen, work.epoch, value);
+        if (seen >= 0 && !has_prefix) {
+          has_prefix = peek(prefixes<T>(work.totals), seen, work.epoch, value);
+          if (!has_prefix && !has_total) has_total = peek(work.totals, seen, work.epoch, value);
         }
-        with_prefix = __ballot_sync(EVERY_LANE, prefix);
+        with_prefix = __ballot_sync(EVERY_LANE, has_prefix);
         first = with_prefix ? LANES - 1 - __clz(with_prefix) : 0;
-        if (__all_sync(EVERY_LANE, prefix || total || lane_index() < first)) break;
+        if (__all_sync(EVERY_LANE, has_prefix || has_total || lane_index() < first)) break;
       }
 
       // ---- 2. those, in order, before what has been seen --------------------------------------
       const T found = broadcast(warp_reduce<Op>(shuffle_down(value, first), LANES - first), 0);
-      seed = {seed.some ? Op::combine(found, seed.value) : found, true};
-      if (with_prefix) return seed;
+      prefix = {prefix.some ? Op::combine(found, prefix.value) : found, true};
+      if (with_prefix) return prefix;
     }
   }
 };

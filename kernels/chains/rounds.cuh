@@ -17,11 +17,11 @@ template <class Op, class T>
 struct Rounds {
   LookAhead<Op, T> ahead;
 
-  __device__ explicit Rounds(Seed<T> offset) { ahead.before = offset; }
+  __device__ explicit Rounds(Prefix<T> offset) { ahead.before = offset; }
 
   // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
   // lanes. `tile` grows from call to call.
-  __device__ Seed<T> before(int64 tile, T total, const Workspace& work) {
+  __device__ Prefix<T> before(int64 tile, T total, const Workspace& work) {
     if (lane_index() == 0) publish(work.totals, tile, total, work.epoch);
     return ahead.up_to(tile, work.totals, work.epoch, [this] { return ahead.before; });
   }
