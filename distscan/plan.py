@@ -73,8 +73,8 @@ class Plan:
     streams. Calls from several threads take turns. A CUDA graph may capture calls on one rank with
     strategy "single-pass"; what it uses is kept until the process ends.
 
-    Example
-    -------
+    Examples
+    --------
     On two ranks that hold [1, 2, 3] and [4, 5]:
 
     >>> import distscan, numpy

@@ -107,8 +107,8 @@ def scan(
     those are slices, steps, mirrored and broadcast arrays, and transposed ones along axis 0 and
     flattened.
 
-    Example
-    -------
+    Examples
+    --------
     On two ranks that hold [1, 2, 3] and [4, 5]:
 
     >>> import distscan
