@@ -57,9 +57,10 @@ class Plan:
 
     Raises
     ------
-    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError, BackendError,
-    KernelError
+    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError
         On every rank alike, however few of them are at fault; the message names those ranks.
+    BackendError, KernelError
+        The same, where the backend cannot run, or the operator's C++ does not compile.
 
     Notes
     -----

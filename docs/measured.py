@@ -28,11 +28,7 @@ def _checked(path: Path) -> dict[str, Any]:
 
 
 def cell(value: Any) -> str:
-    """Write a cell.
-
-    >>> cell(41), cell([533, 0.94]), cell([None, 0.9]), cell(None)
-    ('41', '533 (0.94)', '0.90', '')
-    """
+    """Write a cell: [533, 0.94] as 533 (0.94), [None, 0.9] as 0.90, None as nothing."""
     if isinstance(value, list):
         number, share = value
         return f"{share:.2f}" if number is None else f"{cell(number)} ({share:.2f})"

@@ -58,11 +58,7 @@ def test_examples(name, comm, capsys):
 
 
 def _kept(block):
-    """A block of Python that keeps the text of what is said of ranks, in a list ``seen``.
-
-    >>> _kept("x = 1\\nx + rank  # 1 | 2\\n")
-    'seen = []\\nx = 1\\nseen.append(str(x + rank))\\n'
-    """
+    """A block of Python that keeps the text of each result that is said, in a list ``seen``."""
     return "seen = []\n" + SAID.sub(r"seen.append(str(\1))", block)
 
 
