@@ -38,8 +38,8 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     TypeError, ValueError
         On every rank alike; the message names the ranks at fault.
 
-    Example
-    -------
+    Examples
+    --------
     On two ranks with 3 and 2 elements:
 
     >>> import distscan
@@ -80,8 +80,8 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     TypeError, ValueError, MemoryError
         On every rank alike; the message names the ranks at fault.
 
-    Example
-    -------
+    Examples
+    --------
     >>> import distscan, numpy
     >>> x = numpy.array([3, -1, 4])
     >>> distscan.compact(x, x > 0)
@@ -131,8 +131,8 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
     TypeError, ValueError, MemoryError
         On every rank alike; the message names the ranks at fault.
 
-    Example
-    -------
+    Examples
+    --------
     >>> import distscan
     >>> distscan.partition([1, 1, 1, 1, 4, 4], 3)
     array([0, 4, 5, 6])
@@ -191,8 +191,8 @@ def segment_flags(row_offsets: Any) -> Any:
     TypeError, ValueError
         On this rank alone: nothing is exchanged.
 
-    Example
-    -------
+    Examples
+    --------
     Sums along the rows of a matrix, of which the second is empty:
 
     >>> import distscan

@@ -58,8 +58,8 @@ class Operator:
     a part of the data alone leaves the range of the type, as 1e200, 1e200 in a product behind 0.0,
     what comes behind it is infinite or NaN. NumPy warns of nothing while an operator runs.
 
-    Example
-    -------
+    Examples
+    --------
     The latest element that is not 0:
 
     >>> import distscan, numpy

@@ -57,9 +57,10 @@ class Plan:
 
     Raises
     ------
-    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError, BackendError,
-    KernelError
+    TypeError, ValueError, OverflowError, NotImplementedError, MemoryError
         On every rank alike, however few of them are at fault; the message names those ranks.
+    BackendError, KernelError
+        The same, where the backend cannot run, or the operator's C++ does not compile.
 
     Notes
     -----
@@ -73,8 +74,8 @@ class Plan:
     streams. Calls from several threads take turns. A CUDA graph may capture calls on one rank with
     strategy "single-pass"; what it uses is kept until the process ends.
 
-    Example
-    -------
+    Examples
+    --------
     On two ranks that hold [1, 2, 3] and [4, 5]:
 
     >>> import distscan, numpy

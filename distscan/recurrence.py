@@ -61,8 +61,8 @@ def linear_recurrence(
     Each element is the map h -> a h + b, and maps compose associatively: a scan of them is the
     whole (Blelloch, 1990). Its partial products of ``a`` must stay in the range of the type.
 
-    Example
-    -------
+    Examples
+    --------
     A value that decays by half at each step:
 
     >>> import distscan

@@ -107,14 +107,6 @@ def scan(
     those are slices, steps, mirrored and broadcast arrays, and transposed ones along axis 0 and
     flattened.
 
-    Example
-    -------
-    On two ranks that hold [1, 2, 3] and [4, 5]:
-
-    >>> import distscan
-    >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
-    array([1, 3, 6])
-
     Ranks on CPUs and ranks on GPUs may scan together, but for sums of float32 along axis 0 of N-d
     arrays, whose rows of totals are of two types.
 
@@ -128,6 +120,14 @@ def scan(
 
     The step is Blelloch's reduce, exclusive scan of totals, seeded scan (1990), applied once
     more above the GPU: over ranks.
+
+    Examples
+    --------
+    On two ranks that hold [1, 2, 3] and [4, 5]:
+
+    >>> import distscan
+    >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
+    array([1, 3, 6])
     """
     comm = exchange.communicator(comm)
     with Agreement(comm) as arguments:
