@@ -19,6 +19,7 @@ python -m pip install -q "${wheel}[mpich]"
 
 python - <<'PYTHON'
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import distscan
@@ -26,6 +27,7 @@ import numpy as np
 
 package = Path(distscan.__file__).parent
 assert package.is_relative_to(sys.prefix), f"{package} is not the installed package"
+assert distscan.__version__ == version("distscan"), f"the wheel is {version('distscan')}"
 for name in ("py.typed", "kernels/scan.cu", "kernels/tile.cuh", "kernels/chains/rounds.cuh"):
     assert (package / name).is_file(), f"{name} is not in the wheel"
 np.save("x.npy", np.random.default_rng(0).integers(-9, 9, 100_003))
