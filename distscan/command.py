@@ -70,6 +70,7 @@ class Parser(argparse.ArgumentParser):
     text = ""
 
     def error(self, message: str) -> NoReturn:
+        """Raise ValueError, where argparse would end the process."""
         raise ValueError(f"{message}; {self.prog} --help lists the arguments")
 
     def _print_message(self, message: str, file: Any = None) -> None:
