@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Usage: launch/wheel_check.sh
-# Builds the wheel, installs it into an empty environment, and runs it outside the repository.
+# Usage: launch/wheel_check.sh [DIRECTORY]
+# Builds the source archive and from it the wheel, installs the wheel into an empty environment, and
+# runs it outside the repository. Both stay if a DIRECTORY for them is given.
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
+keep=
+[[ $# == 0 ]] || keep=$(mkdir -p -- "$1" && cd -- "$1" && pwd)
 cd "$(dirname "$0")/.."
 source launch/setup.sh mpich lint
 mpirun=$PWD/launch/mpirun.sh
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-python -m build --wheel --outdir "$dir" >"$dir/log" || { cat "$dir/log" && exit 1; }
-wheel=$(echo "$dir"/*.whl)
+python -m build --outdir "$dir/dist" >"$dir/log" || { cat "$dir/log" && exit 1; }
+wheel=$(echo "$dir"/dist/*.whl)
 python -m venv "$dir/venv"
 PATH=$dir/venv/bin:$PATH
 unset PYTHONPATH
@@ -36,3 +39,4 @@ PYTHON
 python -c 'import numpy as np
 np.testing.assert_array_equal(np.load("x.scan.npy"), np.load("x.npy").cumsum())'
 echo "wheel_check: ${wheel##*/} installs and scans"
+[[ -z $keep ]] || cp "$dir"/dist/* "$keep"
