@@ -61,4 +61,4 @@ __all__ = [
     "scan",
     "segment_flags",
 ]
-__version__ = "0.1.0"
+__version__ = "0.1.0"  # the only place: pyproject.toml reads it here

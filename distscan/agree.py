@@ -13,6 +13,7 @@ class Terms(dict[str, object]):
     """What must be the same on every rank, by name; complete once its key has been asked for."""
 
     def texts(self) -> dict[str, str]:
+        """Return the terms as text, which other ranks can compare."""
         return {name: str(value) for name, value in self.items()}
 
     @functools.cached_property

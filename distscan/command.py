@@ -24,7 +24,7 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
     argv = sys.argv[1:] if argv is None else argv
     try:
         comm = exchange.communicator(None)
-    except LaunchError as error:
+    except (LaunchError, ImportError) as error:  # ImportError: there is no MPI
         return _fail(name, error) if launcher.launched_rank() == 0 else 1
     ends = [signal.SIGTERM, signal.SIGHUP]
     # nohup has had SIGHUP ignored.
@@ -52,7 +52,9 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
 
 def _fail(name: str, error: Exception) -> int:
     message = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, (DistscanError, *_USAGE, MemoryError, OSError, RuntimeError)):
+    if not isinstance(
+        error, (DistscanError, *_USAGE, MemoryError, OSError, ImportError, RuntimeError)
+    ):
         message = f"{type(error).__name__}: {message}"
     print(f"{name}: error: {message}", file=sys.stderr, flush=True)
     return _status(error)
@@ -68,6 +70,7 @@ class Parser(argparse.ArgumentParser):
     text = ""
 
     def error(self, message: str) -> NoReturn:
+        """Raise ValueError, where argparse would end the process."""
         raise ValueError(f"{message}; {self.prog} --help lists the arguments")
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Communicators, nodes, and what small numbers cross ranks; with ``exscan.py`` all that is MPI."""
+"""Communicators, nodes, and what small numbers cross ranks."""
 
 import functools
 import itertools
@@ -9,14 +9,7 @@ from typing import Any, NamedTuple, cast
 from . import signals
 from .errors import LaunchError
 from .launcher import launched_ranks, local_rank
-
-try:
-    from mpi4py import MPI
-except (ImportError, RuntimeError) as error:
-    raise ImportError(
-        f"mpi4py cannot load an MPI library ({error}); install one, "
-        "for example, in a checkout: pip install '.[mpich]'"
-    ) from error
+from .mpi import MPI
 
 Comm = MPI.Intracomm
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
-from .exchange import Comm, backwards  # which says what to do where there is no MPI
+from .exchange import Comm, backwards
 from .forms import PLAIN, Form, Pending, longest_piece, pieces
 from .messages import BuiltIn, Packed, combining, mpi_name
+from .mpi import MPI
 from .operators import Operator
 
 # Begun and not yet ended: MPI writes into their buffers, whoever else has forgotten them.

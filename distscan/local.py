@@ -28,12 +28,23 @@ class Local(Protocol):
     """What a backend does with one shard; ``backends/cpu.py`` says how each call behaves."""
 
     @property
-    def nbytes(self) -> int: ...
-    def empty(self) -> Any: ...
-    def begin(self, x: Any, out: Any, marks: Any = None, *, overlap: bool = False) -> Pending: ...
-    def finish(self, call: Any, offset: Any) -> None: ...
-    def refuse_capture(self, reason: str) -> None: ...
-    def close(self) -> None: ...
+    def nbytes(self) -> int:
+        """How much memory is kept between calls."""
+
+    def empty(self) -> Any:
+        """Allocate a result."""
+
+    def begin(self, x: Any, out: Any, marks: Any = None, *, overlap: bool = False) -> Pending:
+        """Begin the scan of ``x`` into ``out``: find the total of ``x``."""
+
+    def finish(self, call: Any, offset: Any) -> None:
+        """End what ``begin`` began, with ``offset``, the total of all that comes before."""
+
+    def refuse_capture(self, reason: str) -> None:
+        """Raise where a CUDA graph is captured, for ``reason``."""
+
+    def close(self) -> None:
+        """Give the memory back."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,11 +6,11 @@ import weakref
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 from .errors import RankError
 from .forms import Form, Pending
+from .mpi import MPI
 from .operators import Operator
 
 _ABSENT, _PRESENT, _HEAD, _BROKEN = range(4)  # the state of a total; the higher of two outlasts
@@ -201,12 +201,12 @@ _BY_TYPE: "weakref.WeakValueDictionary[int, Packed]" = weakref.WeakValueDictiona
 
 
 @functools.cache
-def combining() -> MPI.Op:
+def combining() -> "MPI.Op":
     """Make the one operator of all messages: an MPI process has room for 32 in Python."""
     return MPI.Op.Create(_combine, commute=False)
 
 
-def _combine(earlier: Any, later: Any, element: MPI.Datatype) -> None:
+def _combine(earlier: Any, later: Any, element: "MPI.Datatype") -> None:
     message = _BY_TYPE.get(element.handle)
     if message is None:
         later[-1] = _BROKEN  # the state
@@ -214,6 +214,6 @@ def _combine(earlier: Any, later: Any, element: MPI.Datatype) -> None:
         message.combine(earlier, later)
 
 
-def _free(element: MPI.Datatype) -> None:
+def _free(element: "MPI.Datatype") -> None:
     if not MPI.Is_finalized():
         element.Free()

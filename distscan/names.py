@@ -83,7 +83,7 @@ def cummax(
     out: Any = None,
     **options: "Unpack[Options]",
 ) -> Any:
-    """Running maximum over all ranks; NaN propagates, as in ``numpy.maximum.accumulate``.
+    """Cumulative maximum over all ranks; NaN propagates, as in ``numpy.maximum.accumulate``.
 
     x [n, ...] of bool, integers, floats or complex numbers, whose type stays. The result is
     [x.size] for ``axis=None``, else of the shape of x. Raises as ``scan`` does.
@@ -102,7 +102,7 @@ def cummin(
     out: Any = None,
     **options: "Unpack[Options]",
 ) -> Any:
-    """Running minimum over all ranks; NaN propagates, as in ``numpy.minimum.accumulate``.
+    """Cumulative minimum over all ranks; NaN propagates, as in ``numpy.minimum.accumulate``.
 
     x [n, ...] of bool, integers, floats or complex numbers, whose type stays. The result is
     [x.size] for ``axis=None``, else of the shape of x. Raises as ``scan`` does.

@@ -2,16 +2,15 @@
 
 from typing import NoReturn
 
-from mpi4py import MPI
-
 from .agree import everywhere
 from .errors import RankError
 from .exchange import Comm, aside
+from .mpi import MPI
 
 _TAGS = 1 << 14  # MPI promises tags up to 32767
 
 # Messages on their way. A small one leaves at once; who never looks for it leaves it to MPI.
-_sent: list[MPI.Request] = []
+_sent: "list[MPI.Request]" = []
 
 
 class Notices:

@@ -192,7 +192,7 @@ def _ones(dtype: np.dtype[Any]) -> Any:
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:
-    """The value of a type that every other beats."""
+    """Return the value of a type that every other beats."""
     if dtype.kind == "c":
         return dtype.type(complex(-np.inf, -np.inf))
     if dtype.kind == "f":

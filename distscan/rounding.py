@@ -45,16 +45,20 @@ class Sums:
         self.factor, self.limit = factor, limit
 
     def start(self, columns: int) -> Array:
+        """Return sums of magnitudes, of no element yet."""
         return np.zeros((1, columns))
 
     def advance(self, state: Array, x: Array, values: Array) -> Array:
+        """Return the sums of magnitudes up to each of the elements ``x`` [n, columns]."""
         size = np.add.accumulate(finite_size(x), axis=0, dtype=np.float64)
         return np.asarray(state[0] + size)[None]
 
     def join(self, earlier: Array, later: Array) -> Array:
+        """Add the sums of two states."""
         return np.asarray(earlier + later)
 
     def bound(self, states: Array, values: Array) -> Array:
+        """Return how far from ``values`` a correct scan may be; infinity beyond the limit."""
         return np.where(states[0] <= self.limit, self.factor * states[0], np.inf)
 
 
@@ -62,10 +66,12 @@ class Logs(Sums):
     """logaddexp: errors do not add up beyond the largest; 1 stands for the logarithm itself."""
 
     def advance(self, state: Array, x: Array, values: Array) -> Array:
+        """Return the largest magnitudes up to each of the elements ``x`` [n, columns]."""
         size = 1 + np.maximum(finite_size(x), finite_size(values)).astype(np.float64)
         return np.asarray(np.maximum(np.maximum.accumulate(size, axis=0), state[0]))[None]
 
     def join(self, earlier: Array, later: Array) -> Array:
+        """Return the larger magnitudes of two states."""
         return np.maximum(earlier, later)
 
 
@@ -86,9 +92,11 @@ class Products:
         self.deep = float(np.log(real.eps) - np.log(real.tiny))
 
     def start(self, columns: int) -> Array:
+        """Return the state before the first element: a walk that stands at 0."""
         return np.zeros((7, columns))
 
     def advance(self, state: Array, x: Array, values: Array) -> Array:
+        """Return the states of the walk behind each of the elements ``x`` [n, columns]."""
         count, place, low, high, rise, fall, zero = state
         logs = np.log(np.abs(x).astype(self.real)).astype(np.float64)
         walk = np.add.accumulate(np.nan_to_num(logs, nan=_FAR, posinf=_FAR, neginf=-_FAR), axis=0)
@@ -107,6 +115,7 @@ class Products:
         )
 
     def join(self, earlier: Array, later: Array) -> Array:
+        """Return the state behind two walks, the later one from where the earlier one ends."""
         count, place, low, high, rise, fall, zero = earlier
         _, walk, lows, highs, rises, falls, _ = later
         return np.stack(
@@ -122,6 +131,7 @@ class Products:
         )
 
     def bound(self, states: Array, values: Array) -> Array:
+        """Return how far from ``values`` a correct scan may be; infinity if a part may overflow."""
         count, place, low, high, rise, fall, zero = states
         ku = count * self.u
         bound = np.where(ku < 1, ku / (1 - ku) * np.abs(values), np.inf)

@@ -108,6 +108,7 @@ class Stress:
             self.faults.append(fault)
 
     def perform(self, use: Use) -> None:
+        """Do what a use says; a fault is printed with it."""
         self.alive()
         try:
             self.scans.perform(use)
@@ -203,6 +204,7 @@ class Stress:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the arguments."""
     parser = argparse.ArgumentParser(prog="stress.py", description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--minutes", type=float, default=1, help="how long")

@@ -63,6 +63,7 @@ class Form:
 
     @property
     def operator(self) -> Any:
+        """The operator, as ``scan`` takes it."""
         return OWN.get(self.op, self.op)
 
     @property
@@ -72,6 +73,7 @@ class Form:
 
 
 def draw_form(rng: np.random.Generator, ranks: int) -> Form:
+    """Draw what is scanned, and how."""
     op, x, out = TYPES[rng.integers(len(TYPES))]
     axis, segments, strategies = None, None, ["auto", "reduce-scan"]
     layout = rng.random()

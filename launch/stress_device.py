@@ -48,7 +48,7 @@ class Cpu:
         self._wrong = np.zeros((2, SLOTS), np.uint32)
 
     def here(self) -> AbstractContextManager[Any]:
-        """What a thread enters before it works."""
+        """Return what a thread enters before it works."""
         return nullcontext()
 
     def on(self, stream: str) -> AbstractContextManager[Any]:
@@ -60,9 +60,11 @@ class Cpu:
         return None if array is None else array.copy()
 
     def empty(self, like: Any) -> Any:
+        """Allocate an array like another."""
         return np.empty_like(like)
 
     def poison(self, array: Any) -> None:
+        """Fill an array with bytes that no result has."""
         array.reshape(-1).view(np.uint8)[...] = POISON
 
     def copy(self, source: Any, target: Any) -> None:
@@ -85,9 +87,11 @@ class Cpu:
         return found
 
     def host(self, array: Any) -> Any:
+        """Return an array that the host can read."""
         return array
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Do nothing: there is no neighbour."""
 
 
 class Gpu:
@@ -123,32 +127,40 @@ class Gpu:
             self._neighbour = _start_neighbour(self.gpu)
 
     def here(self) -> Any:
+        """Return the GPU, which a thread enters before it works."""
         return self._cupy.cuda.Device(self.gpu)
 
     def on(self, stream: str) -> Any:
+        """Make a stream current."""
         return self._streams[stream]
 
     def put(self, array: Any) -> Any:
+        """Copy an array here; None to None."""
         return None if array is None else self._cupy.array(array)
 
     def empty(self, like: Any) -> Any:
+        """Allocate an array like another."""
         return self._cupy.empty(like.shape, like.dtype)
 
     def poison(self, array: Any) -> None:
+        """Fill an array with bytes that no result has, on the current stream."""
         if array.nbytes > 0:
             array.data.memset_async(POISON, array.nbytes)
 
     def copy(self, source: Any, target: Any) -> None:
+        """Copy on the current stream; None to None is nothing."""
         if source is not None and source.nbytes > 0:
             target.data.copy_from_device_async(source.data, source.nbytes)
 
     def compare(self, got: Any, want: Any, slot: int, late: int = 0) -> None:
+        """Compare on the current stream; ``wrong`` counts what differs."""
         if got.nbytes > 0:
             blocks = min(-(-got.nbytes // 256), 1024)
             arguments = got, want, np.int64(got.nbytes), self._slots[late][slot]
             self._differ((blocks,), (256,), arguments)
 
     def settle(self) -> None:
+        """Wait for all work; check on the neighbour; let memory and a stream go."""
         self.here().synchronize()
         if self._neighbour is not None and self._neighbour.poll() is not None:
             raise RuntimeError(f"the neighbour ended with status {self._neighbour.returncode}")
@@ -159,11 +171,13 @@ class Gpu:
         self._streams["passing"] = self._cupy.cuda.Stream(non_blocking=True)
 
     def wrong(self) -> Any:
+        """Return how many bytes were wrong [at once or late, slot]; begin again at 0."""
         found = self._wrong.get()
         self._wrong.fill(0)
         return found
 
     def host(self, array: Any) -> Any:
+        """Return a copy that the host can read."""
         return array.get()
 
     def capture(self, call: Any) -> Any:
@@ -186,6 +200,7 @@ class Gpu:
         return None
 
     def close(self) -> None:
+        """End the neighbour."""
         if self._neighbour is not None:
             self._neighbour.stdin.close()
             self._neighbour.wait()

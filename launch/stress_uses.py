@@ -72,6 +72,7 @@ class Scans:
             use.given = device.put(x), device.put(marks)
 
     def perform(self, use: Use) -> None:
+        """Do what a use says."""
         if use.case.form.recurrence:
             self.recur(use)
         elif use.kind in GRAPHS:
@@ -92,6 +93,7 @@ class Scans:
         self.found.append((slot, use, got, want, last))
 
     def recur(self, use: Use) -> None:
+        """Run a linear recurrence, and check it."""
         (x, factors, want), form = use.data[-1], use.case.form
         with self.device.on(use.streams[0]):
             y = distscan.linear_recurrence(
@@ -100,6 +102,7 @@ class Scans:
             self.check(use, y, want)
 
     def scan(self, use: Use) -> None:
+        """Scan as often as the use says, and check each result."""
         (x, marks, want), form, out = use.data[0], use.case.form, use.out
         new, in_place = use.kind.endswith("new result"), use.kind.endswith("in place")
         with self.device.on(use.streams[0]):
@@ -125,6 +128,7 @@ class Scans:
                 self.check(use, y, want, last=new or time_ == use.times - 1)
 
     def plan(self, use: Use, strategy: str | None = None) -> Any:
+        """Make the plan of a use."""
         case, form = use.case, use.case.form
         return distscan.Plan(
             use.comm,
@@ -142,6 +146,7 @@ class Scans:
         )
 
     def use_plan(self, use: Use) -> None:
+        """Run a plan, new or kept, and check each result."""
         device, (x, marks, want), out = self.device, use.data[0], use.out
         here, there = use.streams
         with device.on(there if use.kind == "plan made elsewhere" else here):

@@ -132,7 +132,7 @@ def scan(case: Case, form: Form = PLAIN) -> str:
 
 
 def in_place(case: Case) -> str:
-    """The same, onto the shard; which is put back before each round, or values would grow."""
+    """Time a scan onto the shard, which is put back before each round, or values would grow."""
     if case.types.x != case.types.out:
         return ""
     steps = cuda.SinglePass(case.op, case.types, case.n)
@@ -238,7 +238,7 @@ def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
 
 
 def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
-    """The policy in use, then others like it, with as many stages as there is room for."""
+    """Give the policy in use, then others like it, with as many stages as there is room for."""
     device = cp.cuda.Device()
     types = launches.running(case.op, case.types)
     processors = device.attributes["MultiProcessorCount"]
@@ -260,12 +260,12 @@ def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
 
 
 def segment_policies(case: Case) -> Iterator[Any]:
-    """The same for segments, with other vectors too."""
+    """Give the same for segments, with other vectors too."""
     return scan_policies(case, Form(segmented=True))
 
 
 def reduce_policies(case: Case) -> Iterator[Any]:
-    """The policy in use, then others like it."""
+    """Give the policy in use, then others like it."""
     arch = cp.cuda.Device().compute_capability
     used = launches.reduce_policy(case.op, launches.running(case.op, case.types), PLAIN, arch)
     yield used

@@ -142,7 +142,7 @@ def others(case: Case) -> Iterator[tuple[str, float | str]]:
 
 
 def other_kernel(walks: Callable[..., Any]) -> Callable[..., Any]:
-    """A policy that walks where `walks` would not, and the other way round."""
+    """Return a policy that walks where `walks` would not, and the other way round."""
 
     def policy(types: Any, inner: int, columns: int, processors: int) -> Any:
         if walks(types, inner, columns, processors) is not None:
@@ -153,7 +153,7 @@ def other_kernel(walks: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def timed(work: Callable[[], float | None]) -> float | str:
-    """A time, or what stands for it."""
+    """Return a time, or what stands for it."""
     try:
         return work() or "wrong"
     except (KernelError, NotImplementedError, cp.cuda.driver.CUDADriverError) as error:

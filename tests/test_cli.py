@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from data import OPS, exact, expected
 
+import distscan
 from distscan import files, output
 from distscan.backends import cpu
 
@@ -306,4 +307,4 @@ def test_help_and_version(run):
     assert (status, err) == (0, "")
     assert out.startswith("usage: python -m distscan")
     status, out, err = run("--version")
-    assert (status, out, err) == (0, "distscan 0.1.0\n", "")
+    assert (status, out, err) == (0, f"distscan {distscan.__version__}\n", "")

@@ -56,7 +56,7 @@ def shares(strips: int, tiles: int, processors: int) -> tuple[int, int]:
 
 
 def make_scan(op: Operator, types: Types, n: int, form: Form) -> "Scan | Walk":
-    """The kernel that scans down columns: together, or where there are enough, each for itself."""
+    """Make the kernel that scans columns: together, or where there are enough, each for itself."""
     types = running(op, types)
     policy = walk_policy(types, form.inner, form.outer * form.inner, processors())
     return Walk(op, types, n, form, policy) if policy else Scan(op, types, n, form)

@@ -282,7 +282,7 @@ class ReduceScan(_Steps):
 def _make_scan(
     op: Operator, types: Types, n: int, form: Form, textbook: TextbookPolicy | None
 ) -> Any:
-    """The kernel that scans: down columns, or along rows."""
+    """Make the kernel that scans: down columns, or along rows."""
     if form.inner == 1:
         return launches.make_scan(op, types, n, form, textbook)
     if textbook is not None:

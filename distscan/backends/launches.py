@@ -44,7 +44,7 @@ def processors() -> int:
 def make_scan(
     op: Operator, types: Types, n: int, form: Form, textbook: TextbookPolicy | None
 ) -> "Scan":
-    """The kernel that scans shards of ``n`` elements: a textbook's, or the fastest."""
+    """Make the kernel that scans shards of ``n`` elements: a textbook's, or the fastest."""
     types = running(op, types)
     if textbook is None:
         return Scan(op, types, n, form, _production(types, form.outer * n, form))
@@ -54,7 +54,7 @@ def make_scan(
 
 
 def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """``Flagged`` of kernels/flagged.cuh: a value, and whether a segment begins in it."""
+    """Return ``Flagged`` of kernels/flagged.cuh: a value, and whether a segment begins in it."""
     return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
 
 
@@ -265,6 +265,7 @@ class Add:
         self._offset = self._kernel.memory[4 : 4 + offset].view(types.acc)[:1]
 
     def __call__(self, y: Any, out: Any, offset: NDArray[Any] | None) -> None:
+        """Combine ``offset`` into each element of ``y``, and write it to ``out``; None: a copy."""
         head = head_of(out, self._n)
         words = self._kernel.words
         words[0], words[1], words[3] = y.data.ptr, out.data.ptr, head

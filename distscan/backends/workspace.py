@@ -30,7 +30,7 @@ class LastUse:
     """
 
     def __init__(self) -> None:
-        """The first use is on the stream that is current now."""
+        """Begin the first use, on the stream that is current now."""
         self._device, self._event = cupy.cuda.Device(), cupy.cuda.Event(disable_timing=True)
         self._stream, self._recorded = cupy.cuda.get_current_stream(), False
         self._later = _stays(self._stream)  # whether it is enough to record later
@@ -140,7 +140,7 @@ ROUND = 30  # bits of a number that make epochs, of which there are four to a ca
 
 
 def next_call() -> int:
-    """Number a call; refuse one in a process that was forked from one which uses a GPU."""
+    """Give a call its number; refuse one in a process that was forked from one which uses a GPU."""
     return next(_numbers[0])
 
 

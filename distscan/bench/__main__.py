@@ -111,7 +111,7 @@ def _list(comm: Comm) -> None:
 
 
 def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contender]:
-    """The contenders asked for, and the copy, which all are compared with."""
+    """Return the contenders asked for, and the copy, which all are compared with."""
     suited = [c for c in CONTENDERS if c.suits(backend, ranks, args.op)]
     if args.contenders is None:
         return suited
@@ -215,7 +215,7 @@ def _sharing(comm: Comm, bound: binding.Binding) -> int:
 
 
 def _processor(fallback: str) -> str:
-    """The processor's name as Linux knows it."""
+    """Return the processor's name as Linux knows it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -113,7 +113,7 @@ class Data:
         return wrong
 
     def _reduce(self) -> Any:
-        """The total of this rank's shard, a NumPy scalar of the type of the result."""
+        """Return the total of this rank's shard, a NumPy scalar of the type of the result."""
         x, name = self.pairs[0][0], self.case.op.name
         kind = {"dtype": self.case.out} if name in ("sum", "prod") else {}
         return self.case.out.type(getattr(x, name)(**kind).item())

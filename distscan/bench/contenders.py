@@ -81,7 +81,7 @@ def _scan(task: Task) -> list[Call]:
 
 
 def _scan_add_moved(case: Case) -> int:
-    """The scan writes the accumulating type, as GPUs have it, and the add reads it back."""
+    """Count the accumulating type twice, as GPUs have it: the scan writes it, the add reads it."""
     acc = 4 if case.out == np.float16 else case.out.itemsize
     return case.x.itemsize + 2 * acc + case.out.itemsize
 
@@ -123,7 +123,7 @@ def _array_library(task: Task) -> list[Call]:
 
 
 def _by_hand(task: Task) -> list[Call]:
-    """What people write first: scan the shard, exchange last elements on the host, add in place."""
+    """Do as people first do: scan the shard, exchange last elements on the host, add in place."""
     xp, comm = task.machine.xp, task.comm
 
     def call(x: Any, out: Any) -> None:

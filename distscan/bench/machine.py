@@ -50,7 +50,7 @@ class Host:
         """Give memory that is no longer used back to the system."""
 
     def versions(self) -> dict[str, str]:
-        """What the figures depend on beside NumPy and MPI."""
+        """Return what the figures depend on beside NumPy and MPI."""
         return {}
 
 

@@ -119,7 +119,7 @@ def _moved(rows: Any) -> str:
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
-    """What was wrong, once for each contender and reason, and how far the samples spread."""
+    """Say what was wrong, once for each contender and reason, and how far the samples spread."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for row in rows:
         if row.status != "timed":

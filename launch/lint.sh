@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Usage: launch/lint.sh
+# Format, style, types, the order of imports, and the format of C++; changes nothing.
+set -euo pipefail
+unset CDPATH # cd would go elsewhere, and print where
+cd "$(dirname "$0")/.."
+source launch/setup.sh mpich lint
+
+ruff format --check
+ruff check
+mypy
+lint-imports --no-logo
+clang-format --dry-run -Werror kernels/*.cu kernels/*.cuh kernels/*/*.cuh
