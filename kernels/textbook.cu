@@ -1,13 +1,13 @@
 // The kernel that scans a shard with a block scan and a chain of choice.
 //   DISTSCAN_BLOCK_SCAN   KoggeStone, BrentKung, Blelloch, Coarsened
-//   DISTSCAN_CHAIN        Domino, LookBack, Rounds
+//   DISTSCAN_CHAIN        Chained, LookBack, LooksAhead
 #include "block_scans/blelloch.cuh"
 #include "block_scans/brent_kung.cuh"
 #include "block_scans/coarsened.cuh"
 #include "block_scans/kogge_stone.cuh"
-#include "chains/domino.cuh"
+#include "chains/chained.cuh"
+#include "chains/look_ahead.cuh"
 #include "chains/look_back.cuh"
-#include "chains/rounds.cuh"
 #include "config.cuh"
 #include "offset.cuh"
 #include "textbook.cuh"

@@ -23,7 +23,7 @@ from .timing import Call
 
 THREADS = (64, 128, 256, 512, 1024)
 POWER, POWERS = 26, (20, 24, 28)  # 2^26 elements against block size, 2^20 to 2^28 against chains
-CHAINS = {"domino": "Domino", "look-back": "LookBack", "rounds": "Rounds"}
+CHAINS = {"chained": "Chained", "look-back": "LookBack", "look-ahead": "LooksAhead"}
 
 
 class Counts(NamedTuple):

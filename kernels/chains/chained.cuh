@@ -1,4 +1,4 @@
-// The domino: each tile waits for the one before it, adds its total, and tips the next.
+// Chained: each tile waits for the one before it, adds its total, and tips the next.
 // Yan, Long and Zhang, "StreamScan: Fast Scan Algorithms for GPUs without Global Barrier
 // Synchronization", 2013, who call it chained; they too number tiles as blocks start.
 //
@@ -13,7 +13,7 @@
 namespace distscan {
 
 template <class Op, class T>
-struct Domino {
+struct Chained {
   Prefix<T> offset;  // of all earlier ranks
 
   // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all

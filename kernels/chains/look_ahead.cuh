@@ -1,5 +1,5 @@
-// Rounds: every block publishes its tile's total, and reads those of all tiles since its last one,
-// its own among them, all at once. What scan.cuh does too, with warps of their own for it.
+// Look-ahead: every block publishes its tile's total, and reads those of all tiles since its last
+// one, its own among them, all at once. What scan.cuh does too, with warps of their own for it.
 //
 //   blocks      A    B    C    A    B    C
 //   totals      3    4    2    5    1    6
@@ -14,10 +14,10 @@
 namespace distscan {
 
 template <class Op, class T>
-struct Rounds {
+struct LooksAhead {
   LookAhead<Op, T> ahead;
 
-  __device__ explicit Rounds(Prefix<T> offset) { ahead.before = offset; }
+  __device__ explicit LooksAhead(Prefix<T> offset) { ahead.before = offset; }
 
   // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
   // lanes. `tile` grows from call to call.
