@@ -7,15 +7,15 @@
 // of columns, and every total is a row.
 #pragma once
 
-#include "bands.cuh"
 #include "strip_totals.cuh"
+#include "tile_order.cuh"
 
 namespace distscan {
 
 // What the scan of columns works with beside its input and output.
 struct ColumnsWork {
   Totals published;  // [strips][tiles, then groups][COLUMNS]
-  unsigned* drawn;   // of Bands; so are blocks and side
+  unsigned* drawn;   // of TileOrder; so are blocks and side
   int64 blocks;
   int64 side;
   int64 epoch;  // goes with every total: a number that none of an earlier scan had
@@ -138,10 +138,10 @@ struct ColumnsScan {
 
   // Draw a tile into its stage; in lane 0.
   __device__ void draw(int iteration, int stage, int before) const {
-    const Bands<BAND> bands{matrix, work.drawn, static_cast<int>(work.blocks),
-                            static_cast<int>(work.side)};
-    const Draw earlier = iteration > 0 ? pipeline.draw[before] : bands.first();
-    const Draw draw = pipeline.draw[stage] = bands.next(earlier);
+    const TileOrder<BAND> order{matrix, work.drawn, static_cast<int>(work.blocks),
+                                static_cast<int>(work.side)};
+    const Draw earlier = iteration > 0 ? pipeline.draw[before] : order.first();
+    const Draw draw = pipeline.draw[stage] = order.next(earlier);
     if (draw.number == Draw::NONE) {
       pipeline.tile[stage].index = Tile::END;
       pipeline.ends[stage] = iteration > 0 ? pipeline.ends[before] + 1 : 1;
@@ -149,9 +149,9 @@ struct ColumnsScan {
     }
     if (iteration == 0 || draw.band != earlier.band)
       for (int k = 0; k < BAND; ++k) pipeline.reach[k] = 0;
-    const int k = bands.strip(draw);
+    const int k = order.strip(draw);
     const int64 strip = static_cast<int64>(draw.band) * BAND + k;
-    pipeline.tile[stage] = source.tile(strip, bands.index(draw));
+    pipeline.tile[stage] = source.tile(strip, order.index(draw));
     pipeline.base[stage] = pipeline.reach[k];
     pipeline.reach[k] = pipeline.tile[stage].index;
     pipeline.ends[stage] = 0;
@@ -315,7 +315,8 @@ struct ColumnsScan {
 
     // ---- 3. the results -------------------------------------------------------------------------
     if constexpr (STAGED) {
-      const Lines<X> from = source.lines(stage, tile, row);  // which this lane alone has loaded
+      const RowView<X> from =
+          source.row_view(stage, tile, row);  // which this lane alone has loaded
       scan_to<WHOLE>({reinterpret_cast<Y*>(from.first), from.pitch}, tile, rows, row, count, before,
                      column);
       __syncwarp();
@@ -333,11 +334,11 @@ struct ColumnsScan {
 
   // Scan `count` rows from row `row` of a tile on, and store them to `lines`.
   template <bool WHOLE>
-  __device__ void scan_to(const Lines<Y>& lines, const Tile& tile, const Rows<X, Shape>& rows,
+  __device__ void scan_to(const RowView<Y>& row_view, const Tile& tile, const Rows<X, Shape>& rows,
                           int row, int count, const Run<T, ITEMS>& before, int64 column) const {
-    const bool aligned = is_aligned<ITEMS>(lines.first);
+    const bool aligned = is_aligned<ITEMS>(row_view.first);
     const auto store = [&](int r, const T(&value)[ITEMS]) {
-      store_vector(lines.row(r), pack<Y>(value), aligned);
+      store_vector(row_view.row(r), pack<Y>(value), aligned);
     };
     if constexpr (WHOLE) {
       if (count > 0) scan_whole<EXCLUSIVE, Op>(rows, before.value, store);

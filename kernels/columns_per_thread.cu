@@ -2,14 +2,14 @@
 //   DISTSCAN_ITEMS       elements of a vector; they divide a row
 //   DISTSCAN_EXCLUSIVE   whether a result leaves out its own element
 #include "config.cuh"
-#include "walk.cuh"
+#include "thread_per_column.cuh"
 
 namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
-distscan_columns_walk(const X* x, Out* y, int64 scans, int64 n, int64 inner, bool reverse,
-                      const T* offset, T first, bool has_first) {
-  walk<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_EXCLUSIVE>(
+distscan_columns_per_thread(const X* x, Out* y, int64 scans, int64 n, int64 inner, bool reverse,
+                            const T* offset, T first, bool has_first) {
+  thread_per_column<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_EXCLUSIVE>(
       x, y, scans, n, inner, reverse, Start<T>{offset, first, has_first});
 }
 

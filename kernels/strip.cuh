@@ -103,7 +103,7 @@ struct Tile {
 
 // The rows of a tile in shared or global memory, in the order of the scan, `pitch` bytes apart.
 template <class E>
-struct Lines {
+struct RowView {
   E* first;
   int64 pitch;
 
@@ -116,20 +116,20 @@ struct Lines {
 // One lane's vectors of a slice of `count` rows, all or none of them aligned; of those that do not
 // exist, nothing. WHOLE: all exist.
 template <class Shape, bool WHOLE, class X>
-__device__ Rows<X, Shape> load_slice(const Lines<const X>& lines, bool aligned, int count) {
+__device__ Rows<X, Shape> load_slice(const RowView<const X>& row_view, bool aligned, int count) {
   using Moved = Storage<X, Shape::ITEMS>;
   Rows<X, Shape> rows{};
   if (aligned) {
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r)
       if (WHOLE || r < count)
-        reinterpret_cast<Moved&>(rows.row[r]) = *reinterpret_cast<const Moved*>(lines.row(r));
+        reinterpret_cast<Moved&>(rows.row[r]) = *reinterpret_cast<const Moved*>(row_view.row(r));
   } else {
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r)
 #pragma unroll
       for (int i = 0; i < Shape::ITEMS; ++i)
-        if (WHOLE || r < count) rows.row[r].item[i] = lines.row(r)[i];
+        if (WHOLE || r < count) rows.row[r].item[i] = row_view.row(r)[i];
   }
   return rows;
 }
@@ -198,7 +198,7 @@ struct Strip {
   }
 
   // This lane's vectors of a tile that was fetched; the results may take their place.
-  __device__ Lines<X> lines(int stage, const Tile& tile, int row) const {
+  __device__ RowView<X> row_view(int stage, const Tile& tile, int row) const {
     const int at = matrix.reverse ? tile.count - 1 - row : row;
     return {reinterpret_cast<X*>(bytes(stage, tile) + at * pitch) + spot.column,
             matrix.reverse ? -pitch : pitch};
@@ -220,11 +220,11 @@ struct Strip {
   template <bool WHOLE>
   __device__ Rows<X, Shape> load(int stage, const Tile& tile, int warp) const {
     const int row = spot.row(warp);
-    const Lines<X> rows = lines(stage, tile, row);
+    const RowView<X> rows = row_view(stage, tile, row);
     const bool aligned =
         is_aligned<Shape::ITEMS>(rows.first) && pitch % alignof(Vector<X, Shape::ITEMS>) == 0;
     if (WHOLE && !works(tile)) return {};
-    return load_slice<Shape, WHOLE>(Lines<const X>{rows.first, rows.pitch}, aligned,
+    return load_slice<Shape, WHOLE>(RowView<const X>{rows.first, rows.pitch}, aligned,
                                     WHOLE ? Shape::ROWS : mine(tile, row));
   }
 

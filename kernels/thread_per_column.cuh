@@ -10,8 +10,9 @@ namespace distscan {
 
 // Launch: a thread for every vector of every scan. y may be x. An exclusive scan has a start.
 template <class Op, class Shape, bool EXCLUSIVE, class X, class T, class Y>
-__device__ void walk(const X* x /* [scans][n][inner] */, Y* y /* [scans][n][inner] */, int64 scans,
-                     int64 n, int64 inner, bool reverse, const Start<T>& start) {
+__device__ void thread_per_column(const X* x /* [scans][n][inner] */, Y* y /* [scans][n][inner] */,
+                                  int64 scans, int64 n, int64 inner, bool reverse,
+                                  const Start<T>& start) {
   constexpr int ITEMS = Shape::ITEMS, AHEAD = Shape::ROWS;
   const int64 vector = static_cast<int64>(blockIdx.x) * Shape::THREADS + threadIdx.x;
   const int64 across = inner / ITEMS, scan = vector / across, column = vector % across * ITEMS;
@@ -28,7 +29,7 @@ __device__ void walk(const X* x /* [scans][n][inner] */, Y* y /* [scans][n][inne
   for (int64 row = 0; row < n; row += AHEAD) {
     const int count = n - row < AHEAD ? static_cast<int>(n - row) : AHEAD;
     const auto rows = load_slice<Shape, false>(
-        Lines<const X>{x + first + row * pitch, pitch * static_cast<int64>(sizeof(X))},
+        RowView<const X>{x + first + row * pitch, pitch * static_cast<int64>(sizeof(X))},
         is_aligned<ITEMS>(x), count);
     Y* to = y + first + row * pitch;
     auto own = scan_slice<EXCLUSIVE, Op>(rows, count, 0, before, start, column,

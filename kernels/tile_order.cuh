@@ -23,7 +23,7 @@ struct Draw {
 };
 
 template <int BAND>
-struct Bands {
+struct TileOrder {
   const Matrix& matrix;
   unsigned* drawn;  // [bands], zero; zero again after the launch
   int blocks;       // of a band

@@ -122,18 +122,18 @@ OTHERS: list[dict[str, int] | None] = [
 
 def others(case: Case) -> Iterator[tuple[str, float | str]]:
     """Time a case under other policies."""
-    chosen, walks = columns.columns_policy, columns.walk_policy
+    chosen, walks = columns.columns_policy, columns.thread_policy
     for other in OTHERS:
         with ExitStack() as stack:
             if other is None:
-                stack.enter_context(patch.object(columns, "walk_policy", other_kernel(walks)))
+                stack.enter_context(patch.object(columns, "thread_policy", other_kernel(walks)))
             else:
 
                 def changed(*arguments: Any, other: dict[str, int] = other) -> Any:
                     policy, strips = chosen(*arguments)
                     return policy._replace(**other), strips
 
-                stack.enter_context(patch.object(columns, "walk_policy", lambda *_: None))
+                stack.enter_context(patch.object(columns, "thread_policy", lambda *_: None))
                 stack.enter_context(patch.object(columns, "columns_policy", changed))
             text = (
                 "other kernel" if other is None else ", ".join(f"{k} {n}" for k, n in other.items())

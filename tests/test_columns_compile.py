@@ -17,7 +17,7 @@ from distscan.recurrence import MAPS
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import columns, launches  # noqa: E402
-from distscan.backends.columns_policy import columns_policy, walk_policy  # noqa: E402
+from distscan.backends.columns_policy import columns_policy, thread_policy  # noqa: E402
 
 PAIRS = np.dtype([("a", "D"), ("b", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
@@ -64,7 +64,11 @@ def asked(cases, arch, inners=INNER, exclusives=(False, True)):
 @pytest.mark.parametrize("arch", ["80", "90", "100", "120"])
 def test_compiles_without_spills(arch):
     kernels = asked(CASES, arch) if arch == "90" else asked(FEW, arch, INNER[:2], [False])
-    assert {kernel.entry for kernel in kernels} == {"columns", "columns_reduce", "columns_walk"}
+    assert {kernel.entry for kernel in kernels} == {
+        "columns",
+        "columns_reduce",
+        "columns_per_thread",
+    }
     check(drawn(kernels), arch)
 
 
@@ -116,8 +120,8 @@ def test_shares():
 def test_walks():
     """Where a thread has columns for itself, its vectors divide a row."""
     types = dtypes.Types(*map(np.dtype, "fff"))
-    assert walk_policy(types, 1 << 10, 1 << 10, 132) is None
-    assert walk_policy(types, 3, 3 << 20, 132) is None
+    assert thread_policy(types, 1 << 10, 1 << 10, 132) is None
+    assert thread_policy(types, 3, 3 << 20, 132) is None
     for inner, outer in product((16, 100, 1001, 1 << 14), (20, 1000, 1 << 20)):
-        policy = walk_policy(types, inner, inner * outer, 132)
+        policy = thread_policy(types, inner, inner * outer, 132)
         assert policy is None or inner % policy.items == 0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..dtypes import Types
 from ..forms import Form
 from ..operators import Operator
-from .columns_policy import WalkPolicy, columns_policy, pitch_of, walk_policy
+from .columns_policy import ThreadPolicy, columns_policy, pitch_of, thread_policy
 from .kernel import Kernel, definitions
 from .launches import processors, running
 from .row import Row
@@ -55,11 +55,11 @@ def shares(strips: int, tiles: int, processors: int) -> tuple[int, int]:
     return blocks, min(processors // blocks, strips)
 
 
-def make_scan(op: Operator, types: Types, n: int, form: Form) -> "Scan | Walk":
+def make_scan(op: Operator, types: Types, n: int, form: Form) -> "Scan | ThreadPerColumn":
     """Make the kernel that scans columns: together, or where there are enough, each for itself."""
     types = running(op, types)
-    policy = walk_policy(types, form.inner, form.outer * form.inner, processors())
-    return Walk(op, types, n, form, policy) if policy else Scan(op, types, n, form)
+    policy = thread_policy(types, form.inner, form.outer * form.inner, processors())
+    return ThreadPerColumn(op, types, n, form, policy) if policy else Scan(op, types, n, form)
 
 
 class _Launched:
@@ -133,13 +133,15 @@ class Scan(_Launched):
         super().launch(epoch, behind)
 
 
-class Walk(_Launched):
-    """The kernel of ``kernels/walk.cuh``."""
+class ThreadPerColumn(_Launched):
+    """The kernel of ``kernels/thread_per_column.cuh``."""
 
-    def __init__(self, op: Operator, types: Types, n: int, form: Form, policy: WalkPolicy) -> None:
+    def __init__(
+        self, op: Operator, types: Types, n: int, form: Form, policy: ThreadPolicy
+    ) -> None:
         """Compile."""
         kernel = Kernel(
-            "columns_walk",
+            "columns_per_thread",
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
             # x, y, scans, n, inner, reverse, offset, first, has_first
             [1, 1, 1, 1, 1, 1, 1, -(-types.acc.itemsize // 8), 1],

@@ -169,8 +169,8 @@ def pitch_of(types: Types, inner: int, items: int, strips: Strips) -> int:
     return size if strips.number == 1 else size + 16 + (row - size) % 16
 
 
-class WalkPolicy(NamedTuple):
-    """How ``kernels/walk.cuh`` is cut."""
+class ThreadPolicy(NamedTuple):
+    """How ``kernels/thread_per_column.cuh`` is cut."""
 
     threads: int
     rows: int  # under way at once
@@ -178,7 +178,7 @@ class WalkPolicy(NamedTuple):
     blocks: int  # per multiprocessor
 
 
-def walk_policy(types: Types, inner: int, columns: int, processors: int) -> WalkPolicy | None:
+def thread_policy(types: Types, inner: int, columns: int, processors: int) -> ThreadPolicy | None:
     """Choose for ``columns`` of all scans, ``inner`` side by side; None where they are too few.
 
     sm_90, 1 GiB float32, microseconds: [64, 2^11, 2^11] along the middle axis 549, where the other
@@ -188,4 +188,4 @@ def walk_policy(types: Types, inner: int, columns: int, processors: int) -> Walk
     items = math.gcd(inner, max(VECTOR // max(size, types.acc.itemsize, 4), 1))
     if columns // items < 192 * processors or inner * size < 64:
         return None
-    return WalkPolicy(128, 8, items, 4 if types.acc.itemsize <= 16 else 2)
+    return ThreadPolicy(128, 8, items, 4 if types.acc.itemsize <= 16 else 2)
