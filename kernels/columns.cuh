@@ -22,7 +22,7 @@ struct ColumnsWork {
 };
 
 // What the warps of a block share beside the tiles themselves.
-template <class Known, class T, int WARPS, int STAGES, int ITEMS, int COLUMNS, int BAND>
+template <class BeforeCursor, class T, int WARPS, int STAGES, int ITEMS, int COLUMNS, int BAND>
 struct StripPipeline {
   static constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of 32 columns
   using Row = T[COLUMNS];
@@ -31,17 +31,18 @@ struct StripPipeline {
   Barrier full[STAGES];      // the tile is
   Barrier reduced[STAGES];   // the totals of its warp tiles are
   Barrier prefixed[STAGES];  // its prefix and what is before each warp tile are
-  Barrier passed[STAGES];    // `known` of its strip reaches up to the tile
+  Barrier passed[STAGES];    // `before_cursor` of its strip reaches up to the tile
   Barrier read[STAGES];      // every scanner has read it
   Draw draw[STAGES];
   Tile tile[STAGES];
-  int64 reach[BAND];   // up to which tile each strip is `known`, once all drawn have passed
-  int64 base[STAGES];  // and its own strip, before that
-  int ends[STAGES];    // how many iterations found no tile left
+  int64 next_cursor[BAND];  // up to which tile each strip is `before_cursor`, once all drawn have
+                            // passed
+  int64 cursor[STAGES];     // and its own strip, before that
+  int ends[STAGES];         // how many iterations found no tile left
   Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its warp tile
   alignas(128) Row before_warp[STAGES][WARPS];          // of the tile; first each warp's total
   alignas(128) Row prefix[STAGES];                      // of the tile, behind what scans begin with
-  Known known[BAND][BLOCKS];
+  BeforeCursor before_cursor[BAND][BLOCKS];
 };
 
 // Copy `count` elements from shared to global memory, by one warp: by vectors of 16 bytes, where
@@ -76,7 +77,7 @@ struct ColumnsScan {
   static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
   using LookAhead = StripLookAhead<Op, T, COLUMNS, GROUP, READS>;
   using Pipeline =
-      StripPipeline<typename LookAhead::Known, T, SCANNERS, STAGES, ITEMS, COLUMNS, BAND>;
+      StripPipeline<typename LookAhead::BeforeCursor, T, SCANNERS, STAGES, ITEMS, COLUMNS, BAND>;
   using Part = Vector<T, ITEMS>;
 
   Y* y;  // [rows][inner]
@@ -148,12 +149,12 @@ struct ColumnsScan {
       return;
     }
     if (iteration == 0 || draw.band != earlier.band)
-      for (int k = 0; k < BAND; ++k) pipeline.reach[k] = 0;
+      for (int k = 0; k < BAND; ++k) pipeline.next_cursor[k] = 0;
     const int k = order.strip(draw);
     const int64 strip = static_cast<int64>(draw.band) * BAND + k;
     pipeline.tile[stage] = source.tile(strip, order.index(draw));
-    pipeline.base[stage] = pipeline.reach[k];
-    pipeline.reach[k] = pipeline.tile[stage].index;
+    pipeline.cursor[stage] = pipeline.next_cursor[k];
+    pipeline.next_cursor[k] = pipeline.tile[stage].index;
     pipeline.ends[stage] = 0;
   }
 
@@ -230,9 +231,9 @@ struct ColumnsScan {
         const auto ready = [&] {
           if (iteration > 0) pipeline.passed[earlier].wait(parity(iteration - 1));
         };
-        T prefix =
-            ahead.up_to(pipeline.base[stage], tile.earliest(spot.height), tile.index, column,
-                        exists(tile, column), ready, pipeline.known[tile.strip % BAND][block]);
+        T prefix = ahead.up_to(pipeline.cursor[stage], tile.earliest(spot.height), tile.index,
+                               column, exists(tile, column), ready,
+                               pipeline.before_cursor[tile.strip % BAND][block]);
         if (lane_index() >= LookAhead::ACROSS) continue;  // whose prefix is not whole
         if (start.some() && exists(tile, column)) {
           const T first = start.at(tile.strip * spot.columns + column);

@@ -39,16 +39,16 @@ struct Pipeline {
   Barrier full[STAGES];      // the tile is
   Barrier reduced[STAGES];   // the totals of its warp tiles are
   Barrier prefixed[STAGES];  // its prefix and its warps' are
-  Barrier passed[STAGES];    // `known` of the tile is
+  Barrier passed[STAGES];    // `before_cursor` of the tile is
   Barrier read[STAGES];      // every scanner has read it
   int64 tile[STAGES];        // END: there are no more
-  int64 base[STAGES];        // how far `known` of the tile before it reaches
+  int64 cursor[STAGES];      // how far `before_cursor` of the tile before it reaches
   int64 first;               // the tile that was drawn first
   bool has_head;             // whether the block has the head to store
   T warp_total[STAGES][WARPS];
   T up_to_warp[STAGES][WARPS];  // inclusive
   TilePrefix<T> prefix[STAGES];
-  TilePrefix<T> known[STAGES];  // before the tile's row of totals
+  TilePrefix<T> before_cursor[STAGES];  // before the tile's row of totals
 
   static constexpr int64 END = -1;
 };
@@ -116,7 +116,7 @@ struct Scan {
   }
 
   __device__ void loader() const {
-    int64 drawn = pipeline.first, base = 0;
+    int64 drawn = pipeline.first, cursor = 0;
     for (int iteration = 0, ends = 0; ends < LOOK_AHEAD_WARPS; ++iteration) {
       const int stage = iteration % STAGES;
       if (iteration >= STAGES) pipeline.read[stage].wait(parity(iteration - STAGES));
@@ -132,10 +132,10 @@ struct Scan {
       const bool some = tile < shard.tiles;
       if (lane_index() == 0) {
         pipeline.tile[stage] = some ? tile : pipeline.END;
-        pipeline.base[stage] = base;
+        pipeline.cursor[stage] = cursor;
       }
       pipeline.drawn[stage].arrive_by_warp();
-      base = tile / LANES * LANES;
+      cursor = tile / LANES * LANES;
       if (some) {
         if (tile == shard.tiles - 1) source.stand_in(stage, shard);
         source.fetch(stage, shard, tile, pipeline.full[stage]);
@@ -213,17 +213,17 @@ struct Scan {
       const int64 tile = pipeline.tile[stage];
       if (tile == pipeline.END && iteration > 0) return;
       bool called_off = false;
-      const auto known = [&] {
+      const auto before_cursor = [&] {
         const TilePrefix<T> before = iteration > 0 ? passed_on(iteration - 1) : before_shard(tile);
         called_off = before.called_off();
         return before.prefix();
       };
-      LookAhead<Op, T> ahead{pipeline.base[stage]};
-      const Prefix<T> prefix = ahead.up_to(tile, work.totals, work.epoch, known);
+      LookAhead<Op, T> ahead{pipeline.cursor[stage]};
+      const Prefix<T> prefix = ahead.up_to(tile, work.totals, work.epoch, before_cursor);
       if (tile == pipeline.END) return;
       if (lane_index() == 0) {
         const T closed = segments.template close_segment<Op>(prefix.value);
-        pipeline.known[stage] = TilePrefix<T>::of(ahead.before, called_off);
+        pipeline.before_cursor[stage] = TilePrefix<T>::of(ahead.before, called_off);
         pipeline.prefix[stage] = TilePrefix<T>::of({closed, prefix.some}, called_off);
       }
       pipeline.prefixed[stage].arrive_by_warp();
@@ -234,7 +234,7 @@ struct Scan {
   // What the look-ahead warp of an earlier iteration passes on.
   __device__ TilePrefix<T> passed_on(int iteration) const {
     pipeline.passed[iteration % STAGES].wait(parity(iteration));
-    return pipeline.known[iteration % STAGES];
+    return pipeline.before_cursor[iteration % STAGES];
   }
 
   // The offset, at the block's first iteration. The block with the first tile looks for it: that

@@ -58,13 +58,13 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
 
     // ---- 2. what comes before the tile --------------------------------------------------------
     bool called_off = false;
-    const auto known = [&] {
+    const auto before_cursor = [&] {
       const TilePrefix<T> before = offset.wait(tile == 0, work.epoch);
       called_off = before.called_off();
       return before.prefix();
     };
     LookAhead<Op, T, 5 * BLOCKS> ahead;  // 160 multiprocessors: at once; of more, in two trips
-    const Prefix<T> prefix = ahead.up_to(tile, work.totals, work.epoch, known);
+    const Prefix<T> prefix = ahead.up_to(tile, work.totals, work.epoch, before_cursor);
     if (lane_index() == 0) tile_prefix = TilePrefix<T>::of(prefix, called_off);
     __syncthreads();
     return;

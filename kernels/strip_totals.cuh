@@ -16,7 +16,7 @@ namespace distscan {
 
 // What a warp knows of one block of columns of a strip, up to some tile.
 template <class T, int ACROSS>
-struct StripKnown {
+struct StripBeforeCursor {
   T whole[ACROSS];  // of all groups that are whole
   T own[LANES];     // of this lane's part of the group that is not
 };
@@ -30,7 +30,7 @@ struct StripLookAhead {
   // Read at once, as many as there are registers for.
   static constexpr int AT_ONCE = is_light<Op, T> || READS < 8 ? READS : READS / 2;
   static_assert(GROUP % PARTS == 0, "parts have as many tiles each");
-  using Known = StripKnown<T, ACROSS>;
+  using BeforeCursor = StripBeforeCursor<T, ACROSS>;
 
   Totals totals;  // of the strip: [tiles, then groups][COLUMNS]
   int64 tiles;
@@ -38,26 +38,26 @@ struct StripLookAhead {
 
   // The combination of the totals of tiles [from, tile), if there are any, of column `number` of
   // the strip: in lane l of column l % ACROSS, whole in the lanes below ACROSS; nothing of a
-  // column that does not exist. `known` is what is known up to tile `base`, when `ready` returns,
-  // which is called late; then up to `tile`.
+  // column that does not exist. `before_cursor` is what comes before tile `cursor`, when `ready`
+  // returns, which is called late; then up to `tile`.
   template <class Ready>
-  __device__ T up_to(int64 base, int64 from, int64 tile, int number, bool exists,
-                     const Ready& ready, Known& known) const {
+  __device__ T up_to(int64 cursor, int64 from, int64 tile, int number, bool exists,
+                     const Ready& ready, BeforeCursor& before_cursor) const {
     const int64 group = tile / GROUP, begin = group * GROUP + part() * EACH;
-    const int64 start = from > base ? from : base, first = start / GROUP;
+    const int64 start = from > cursor ? from : cursor, first = start / GROUP;
     Prefix<T> whole, own;
-    whole.some = exists && from < base / GROUP * GROUP;
+    whole.some = exists && from < cursor / GROUP * GROUP;
     own.some =
-        exists && (from > begin ? from : begin) < (base < begin + EACH ? base : begin + EACH);
+        exists && (from > begin ? from : begin) < (cursor < begin + EACH ? cursor : begin + EACH);
     const auto ask = [&] {
       ready();
-      whole.value = known.whole[column()];
-      own.value = known.own[lane_index()];
+      whole.value = before_cursor.whole[column()];
+      own.value = before_cursor.own[lane_index()];
     };
     take(first < group ? first : group, group, start, tile, number, exists, ask, whole, own);
     __syncwarp();
-    if (lane_index() < ACROSS) known.whole[column()] = whole.value;
-    known.own[lane_index()] = own.value;
+    if (lane_index() < ACROSS) before_cursor.whole[column()] = whole.value;
+    before_cursor.own[lane_index()] = own.value;
     join_parts(own);
     return own.some ? join<Op>(whole, own.value).value : whole.value;
   }

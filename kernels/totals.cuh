@@ -110,22 +110,23 @@ struct LookAhead {
   static constexpr int MOST = WORDS<T> > 4 ? 2 : WORDS<T> > 2 ? 3 : is_light<Op, T> ? 9 : 4;
   static constexpr int ROWS = WANTED < MOST ? WANTED : MOST;
 
-  int64 base = 0;    // a multiple of 32
-  Prefix<T> before;  // all that comes before tile `base`
+  int64 cursor = 0;  // a multiple of 32
+  Prefix<T> before;  // all that comes before tile `cursor`
 
-  // The combination of all before `tile`, by a whole warp, in all lanes. `known` gives all before
-  // tile `base`; it is called once, when all that can be done without it is done.
-  template <class Known>
-  __device__ Prefix<T> up_to(int64 tile, const Totals& totals, unsigned epoch, const Known& known) {
+  // The combination of all before `tile`, by a whole warp, in all lanes. `before_cursor` gives all
+  // before tile `cursor`; it is called once, when all that can be done without it is done.
+  template <class BeforeCursor>
+  __device__ Prefix<T> up_to(int64 tile, const Totals& totals, unsigned epoch,
+                             const BeforeCursor& before_cursor) {
     for (bool asked = false;; asked = true) {
-      const bool last = tile - base < LANES * LANES;
-      const int count = last ? static_cast<int>(tile - base) : LANES * LANES;
+      const bool last = tile - cursor < LANES * LANES;
+      const int count = last ? static_cast<int>(tile - cursor) : LANES * LANES;
 
       // ---- 1. the rows' totals, that of row r to lane r ---------------------------------------
       T row_total{};
       for (int begin = 0; begin * LANES < count; begin += ROWS) {
         T total[ROWS];
-        const int64 first = base + begin * LANES;
+        const int64 first = cursor + begin * LANES;
         const int left = count - begin * LANES;
         read(
             total, totals, epoch, [=](int r) { return first + r * LANES + lane_index(); },
@@ -140,14 +141,14 @@ struct LookAhead {
         }
       }
 
-      // ---- 2. behind all that is known already; what whole rows add to it is known too --------
-      if (!asked) before = known();
+      // ---- 2. behind all before the cursor, which whole rows move on --------
+      if (!asked) before = before_cursor();
       Prefix<T> all = before;
       for (int row = 0; row * LANES < count; ++row) {
         all = join<Op>(all, broadcast(row_total, row));
         if (count - row * LANES >= LANES) before = all;
       }
-      base += count / LANES * LANES;
+      cursor += count / LANES * LANES;
       if (last) return all;
     }
   }
