@@ -14,8 +14,8 @@ namespace distscan {
 
 // What the scan of columns works with beside its input and output.
 struct ColumnsWork {
-  Totals published;  // [strips][tiles, then groups][COLUMNS]
-  unsigned* drawn;   // of TileOrder; so are blocks and side
+  Totals published;        // [strips][tiles, then groups][COLUMNS]
+  unsigned* tile_counter;  // of TileOrder; so are blocks and side
   int64 blocks;
   int64 side;
   int64 epoch;  // goes with every total: a number that none of an earlier scan had
@@ -139,7 +139,7 @@ struct ColumnsScan {
 
   // Draw a tile into its stage; in lane 0.
   __device__ void draw(int iteration, int stage, int before) const {
-    const TileOrder<BAND> order{matrix, work.drawn, static_cast<int>(work.blocks),
+    const TileOrder<BAND> order{matrix, work.tile_counter, static_cast<int>(work.blocks),
                                 static_cast<int>(work.side)};
     const Draw earlier = iteration > 0 ? pipeline.draw[before] : order.first();
     const Draw draw = pipeline.draw[stage] = order.next(earlier);

@@ -112,7 +112,7 @@ struct Scan {
   // 0.2 us of 7.2, where blocks took their own numbers (2^20 float32, H200).
   __device__ int64 draw() const {
     if (lane_index() > 0) return 0;
-    return atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
+    return atomicInc(work.tile_counter, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
   }
 
   __device__ void loader() const {

@@ -42,10 +42,10 @@ struct Shard {
 
 // What a scan works with beside its input and output.
 struct Workspace {
-  Totals totals;    // of the tiles
-  Totals total;     // [1], the last value, in pinned host memory; or words is null
-  unsigned* drawn;  // [1], zero; zero again after the launch
-  unsigned epoch;   // goes with every total: a number that none of an earlier scan had
+  Totals totals;           // of the tiles
+  Totals total;            // [1], the last value, in pinned host memory; or words is null
+  unsigned* tile_counter;  // [1], zero; zero again after the launch
+  unsigned epoch;          // goes with every total: a number that none of an earlier scan had
 };
 
 }  // namespace distscan

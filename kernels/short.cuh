@@ -44,7 +44,7 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
   const int warp = warp_index();
   // CUDA promises no order in which blocks start, so they draw: earlier tiles are of blocks that
   // run. The counter is zero again when every block has drawn; one block alone need not draw.
-  if (threadIdx.x == 0) drawn = gridDim.x > 1 ? atomicInc(work.drawn, gridDim.x - 1) : 0;
+  if (threadIdx.x == 0) drawn = gridDim.x > 1 ? atomicInc(work.tile_counter, gridDim.x - 1) : 0;
   __syncthreads();
   const int64 tile = drawn;
 

@@ -103,7 +103,7 @@ __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shar
   for (;;) {
     // ---- 1. draw a tile; the counter is zero again when every block has drawn one too many ----
     if (thread == 0)
-      drawn = atomicInc(work.drawn, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
+      drawn = atomicInc(work.tile_counter, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
     __syncthreads();
     const int64 tile = drawn;
     if (tile >= shard.tiles) return;

@@ -25,9 +25,9 @@ struct Draw {
 template <int BAND>
 struct TileOrder {
   const Matrix& matrix;
-  unsigned* drawn;  // [bands], zero; zero again after the launch
-  int blocks;       // of a band
-  int side;         // bands at a time
+  unsigned* tile_counter;  // [bands], zero; zero again after the launch
+  int blocks;              // of a band
+  int side;                // bands at a time
 
   // What comes before the first draw of this block.
   __device__ Draw first() const { return {static_cast<int>(blockIdx.x) % side, Draw::NONE}; }
@@ -38,8 +38,8 @@ struct TileOrder {
     for (; width(draw.band) > 0; draw = {draw.band + side, Draw::NONE}) {
       const int tiles = static_cast<int>(matrix.tiles) * width(draw.band);
       const auto last = static_cast<unsigned>(tiles + blocks - 1);
-      draw.number =
-          blocks == 1 ? draw.number + 1 : static_cast<int>(atomicInc(drawn + draw.band, last));
+      draw.number = blocks == 1 ? draw.number + 1
+                                : static_cast<int>(atomicInc(tile_counter + draw.band, last));
       if (draw.number < tiles) return draw;
     }
     return draw;

@@ -105,7 +105,7 @@ class Scan(_Launched):
         blocks, side = shares(bands, tiles, processors())
         stride = matrix.strips * (matrix.tiles + matrix.tiles // policy.group) * policy.columns
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
-        self._drawn = cupy.zeros(bands, np.uint32)
+        self._tile_counter = cupy.zeros(bands, np.uint32)
         kernel = Kernel(
             "columns",
             # The kernel is the same in both directions.
@@ -116,7 +116,7 @@ class Scan(_Launched):
             + (policy.reducers + policy.look_ahead_warps + policy.loaders + 1) * _LANES,
             matrix.shared,
         )
-        work = [self._totals.data.ptr, stride, self._drawn.data.ptr, blocks, side]
+        work = [self._totals.data.ptr, stride, self._tile_counter.data.ptr, blocks, side]
         for at, word in enumerate([*matrix.words, *work], 2):
             kernel.words[at] = word
         kernel.words[15], kernel.words[16] = matrix.stage, matrix.pitch

@@ -131,9 +131,9 @@ class Scan:
         total = flagged(types.acc) if form.segmented or rows else types.acc
         stride = n // self._tile + 2
         self._totals = cupy.zeros((cut.words * -(-total.itemsize // 4), stride), np.uint64)
-        self._drawn = cupy.zeros(1, np.uint32)
+        self._tile_counter = cupy.zeros(1, np.uint32)
         words[work], words[work + 1] = self._totals.data.ptr, stride
-        words[work + 3], words[work + 4] = 1, self._drawn.data.ptr
+        words[work + 3], words[work + 4] = 1, self._tile_counter.data.ptr
         #: Whether it can be launched ahead of its offset.
         self.waits = cut.entry in ("scan", "scan_short")
         # Short shards are latency: a first tile of a few elements would be one more block.
