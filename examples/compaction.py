@@ -54,7 +54,7 @@ if comm.rank == 0:
     for begins_and_counts in zip(*histories, strict=True):
         starts, counts = np.transpose(begins_and_counts)
         assert np.array_equal(starts, np.cumsum(counts) - counts)
-    print(f"compaction: {len(rest)} of {len(known)} particles of {comm.size} ranks are in the box")
+    print(f"compaction: {len(rest)} of {len(known)} particles are in the box (ranks: {comm.size})")
 
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -48,7 +48,7 @@ if comm.rank == 0:
     time, clean, signal, filtered, centered = map(np.concatenate, parts)
     np.testing.assert_allclose(filtered, filter_in_a_loop(signal), rtol=0, atol=1e-12)
     np.testing.assert_allclose(centered, filter_in_a_loop(filtered[::-1])[::-1], rtol=0, atol=1e-12)
-    print(f"filter: {SAMPLES} samples of {comm.size} ranks are filtered as in a loop")
+    print(f"filter: {SAMPLES} samples are filtered as in a loop (ranks: {comm.size})")
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots()

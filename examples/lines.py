@@ -45,7 +45,7 @@ if comm.rank == 0:
     assert np.concatenate(begins).tolist() == known
     assert np.concatenate(columns).tolist() == [c for n in lengths for c in range(n)]
     assert np.concatenate(lines).tolist() == [i for i, n in enumerate(lengths) for _ in range(n)]
-    print(f"lines: {len(known)} lines in {size} bytes of {comm.size} ranks")
+    print(f"lines: {len(known)} lines are found in {size} bytes (ranks: {comm.size})")
 
     figure = Figure(figsize=(7, 6), layout="constrained")
     axes = figure.subplots()

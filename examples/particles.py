@@ -64,7 +64,7 @@ if comm.rank == 0:
     with h5py.File(path) as file:
         rows = file[f"step{STEPS:03}"][:]
     assert np.array_equal(rows, np.concatenate(particles))
-    print(f"particles: {total} of {comm.size} ranks are in the last snapshot, in order")
+    print(f"particles: {total} are in the last snapshot, rank after rank (ranks: {comm.size})")
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)

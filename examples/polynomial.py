@@ -49,7 +49,7 @@ if comm.rank == 0:
     scale = np.polynomial.polynomial.polyval(np.abs(points), whole)  # what rounding is relative to
     error = np.max(np.abs(values - known) / scale)
     assert error < 1e-14
-    print(f"polynomial: {len(whole)} coefficients of {comm.size} ranks, {len(points)} points")
+    print(f"polynomial: {len(whole)} coefficients, {len(points)} points (ranks: {comm.size})")
     print(f"polynomial: numpy.polynomial has the same values, up to rounding of {error:.1e}")
 
     figure = Figure(figsize=(6.4, 5.6), layout="constrained")

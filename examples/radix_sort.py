@@ -54,7 +54,7 @@ for number in range(PASSES):
 if comm.rank == 0:
     states = [np.concatenate(parts) for parts in history]
     assert np.array_equal(states[-1], np.sort(states[0]))
-    print(f"radix_sort: {total} keys of {comm.size} ranks are in order, in {PASSES} passes")
+    print(f"radix_sort: {total} keys are sorted in {PASSES} passes (ranks: {comm.size})")
 
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     for number, axes in enumerate(figure.subplots(1, PASSES + 1, sharey=True)):
