@@ -1,0 +1,68 @@
+"""Keys that are spread over ranks are sorted, by a radix sort.
+
+Each pass sorts by one digit of the keys, the lowest first, and keeps the order of equal digits. A
+key's place after the pass is the number of keys that come before it: keys of lower digits, keys of
+its digit on earlier ranks, and earlier keys of its digit on its own rank. The second number is a
+scan over ranks of a row of counts, one for each digit: ``distscan.scan(counts, axis=0,
+exclusive=True)``. Each rank has as many keys in the end as at first.
+
+The program writes radix_sort.png into FOLDER, or else where you are. Run it with
+
+    mpirun -n 4 python examples/radix_sort.py [FOLDER]
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from mpi4py import MPI
+
+import distscan
+
+comm = MPI.COMM_WORLD
+rng = np.random.default_rng(comm.rank)
+folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+BITS, PASSES = 4, 3  # of a digit, and digits of a key
+DIGITS = 2**BITS
+
+keys = rng.integers(0, DIGITS**PASSES, rng.integers(500, 1500))
+start, total = distscan.offsets(len(keys), comm=comm)
+ends = np.array(comm.allgather(start + len(keys)))  # of every rank's places
+
+history = [comm.gather(keys)]  # rank 0 keeps it for the picture
+for number in range(PASSES):
+    digits = keys >> number * BITS & DIGITS - 1
+    order = np.argsort(digits, kind="stable")
+    counts = np.bincount(digits, minlength=DIGITS)
+    on_earlier_ranks = distscan.scan(counts[None], axis=0, exclusive=True, comm=comm)[0]
+    on_all_ranks = comm.allreduce(counts)
+    lower = np.cumsum(on_all_ranks) - on_all_ranks  # keys of lower digits, on all ranks
+    first = lower + on_earlier_ranks  # place of this rank's first key of each digit
+    on_this_rank = np.arange(len(keys)) - (np.cumsum(counts) - counts)[digits[order]]
+    places = first[digits[order]] + on_this_rank
+
+    # The places rise: each rank gets one stretch of them. Key and place travel together.
+    send_counts = np.diff(np.searchsorted(places, ends), prepend=0)
+    receive_counts = np.array(comm.alltoall(send_counts.tolist()))
+    sent = np.stack([keys[order], places], axis=1)
+    received = np.empty((len(keys), 2), sent.dtype)
+    comm.Alltoallv([sent, 2 * send_counts], [received, 2 * receive_counts])
+    keys[received[:, 1] - start] = received[:, 0]
+    history.append(comm.gather(keys))
+
+if comm.rank == 0:
+    states = [np.concatenate(parts) for parts in history]
+    assert np.array_equal(states[-1], np.sort(states[0]))
+    print(f"radix_sort: {total} keys are sorted in {PASSES} passes (ranks: {comm.size})")
+
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    for number, axes in enumerate(figure.subplots(1, PASSES + 1, sharey=True)):
+        digits = states[number] >> max(number - 1, 0) * BITS & DIGITS - 1
+        axes.scatter(range(total), states[number], s=1, c=digits)
+        axes.vlines(ends[:-1], 0, DIGITS**PASSES, colors="black", linewidths=0.8)
+        axes.set(title=f"after {number} of {PASSES} passes", xlabel="place")
+    figure.suptitle("Color: the digit that a pass sorts by. Lines: where a rank's keys end")
+    figure.supylabel("key")
+    figure.savefig(folder / "radix_sort.png")
+    print(f"radix_sort: the picture is {folder / 'radix_sort.png'}")
