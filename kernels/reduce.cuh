@@ -100,16 +100,16 @@ __device__ inline bool arrives_last(unsigned* arrived) {
 }
 
 // Launch: no more blocks than there are steps of a warp in x [n], n > 0. All is counted in the
-// order of the scan, REVERSE from the end of x. The head, less than a vector, comes first; behind
+// order of the scan, REVERSE from the end of x. The peel, less than a vector, comes first; behind
 // it x is aligned for vectors unless x cannot be. The first `cached` elements are read last: the
 // scan that follows finds them in L2.
 template <class Op, class Shape, class Pointer, class T>
-__device__ void reduce(Pointer x /* [n] */, int64 n, int64 head, int64 cached,
+__device__ void reduce(Pointer x /* [n] */, int64 n, int64 peel, int64 cached,
                        T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,
                        const Totals& total /* [1], in pinned host memory */, unsigned epoch) {
   constexpr int64 STEP = Shape::ROWS * Shape::ROW;
-  const int64 blocks = gridDim.x, block = blockIdx.x, size = n - head;
-  const Pointer body = Shape::REVERSE ? x : x + head;
+  const int64 blocks = gridDim.x, block = blockIdx.x, size = n - peel;
+  const Pointer body = Shape::REVERSE ? x : x + peel;
 
   // ---- 1. the later part, then the cached one; of each a run; of that, where operands may not be
   // exchanged, a warp tile to each warp ---------------------------------------------------------
@@ -125,7 +125,7 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 head, int64 cached,
     const int64 end = from + cut(to - from, STEP, shares, share + 1);
     Prefix<T> prefix;
     if (part == 0 && block == 0 && warp_index() == 0)
-      for (int64 i = 0; i < head; ++i)
+      for (int64 i = 0; i < peel; ++i)
         prefix = join<Op>(prefix, convert<T>(x[Shape::REVERSE ? n - 1 - i : i]));
     if (begin < end)
       prefix = reduce_by_warp<Op, Shape>(body + (Shape::REVERSE ? size - end : begin), end - begin,

@@ -7,10 +7,10 @@
 namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
-distscan_reduce_segments(const X* x, const unsigned char* heads, int64 n, int64 head, int64 cached,
+distscan_reduce_segments(const X* x, const unsigned char* heads, int64 n, int64 peel, int64 cached,
                          Flagged<T>* totals, unsigned* arrived, Totals total, unsigned epoch) {
   reduce<Segmented<Op>, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X>(), REVERSE>>(
-      FlaggedPointer<X>{x, heads}, n, head, cached, totals, arrived, total, epoch);
+      FlaggedPointer<X>{x, heads}, n, peel, cached, totals, arrived, total, epoch);
 }
 
 }  // namespace distscan

@@ -44,7 +44,7 @@ struct Pipeline {
   int64 tile[STAGES];        // END: there are no more
   int64 cursor[STAGES];      // how far `before_cursor` of the tile before it reaches
   int64 first;               // the tile that was drawn first
-  bool has_head;             // whether the block has the head to store
+  bool has_peel;             // whether the block has the peel to store
   T warp_total[STAGES][WARPS];
   T up_to_warp[STAGES][WARPS];  // inclusive
   TilePrefix<T> prefix[STAGES];
@@ -87,7 +87,7 @@ struct Scan {
       pipeline.read[stage].init(SCANNERS * ARRIVALS_PER_WARP);
       barriers_are_ready();
     }
-    if (threadIdx.x == 0) pipeline.has_head = false;
+    if (threadIdx.x == 0) pipeline.has_peel = false;
     __syncthreads();
     if (warp < SCANNERS)
       scanner(warp);
@@ -121,10 +121,10 @@ struct Scan {
       const int stage = iteration % STAGES;
       if (iteration >= STAGES) pipeline.read[stage].wait(parity(iteration - STAGES));
       int64 tile = broadcast(drawn, 0);
-      if (tile == 0 && shard.head > 0) {
+      if (tile == 0 && shard.peel > 0) {
         if (lane_index() == 0) {
-          publish(work.totals, 0, scan_head<false>({}).value, work.epoch);
-          pipeline.has_head = true;
+          publish(work.totals, 0, scan_peel<false>({}).value, work.epoch);
+          pipeline.has_peel = true;
         }
         drawn = draw();
         tile = broadcast(drawn, 0);
@@ -147,11 +147,11 @@ struct Scan {
     }
   }
 
-  // Scan the head, less than 16 bytes, by one thread; return its own total.
+  // Scan the peel, less than 16 bytes, by one thread; return its own total.
   template <bool STORES>
-  __device__ Prefix<T> scan_head(Prefix<T> before) const {
+  __device__ Prefix<T> scan_peel(Prefix<T> before) const {
     Prefix<T> own, all = before;
-    for (int64 i = 0; i < shard.head; ++i) {
+    for (int64 i = 0; i < shard.peel; ++i) {
       const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
       const T item = source.template item<T>(shard, i);
       if constexpr (STORES && EXCLUSIVE)
@@ -240,9 +240,9 @@ struct Scan {
   // The offset, at the block's first iteration. The block with the first tile looks for it: that
   // block runs, whichever others do.
   __device__ TilePrefix<T> before_shard(int64 tile) const {
-    const TilePrefix<T> before = offset.wait(tile == 0 || pipeline.has_head, work.epoch);
-    if (pipeline.has_head && !before.called_off() && lane_index() == 0)
-      scan_head<true>(before.prefix());
+    const TilePrefix<T> before = offset.wait(tile == 0 || pipeline.has_peel, work.epoch);
+    if (pipeline.has_peel && !before.called_off() && lane_index() == 0)
+      scan_peel<true>(before.prefix());
     return before;
   }
 

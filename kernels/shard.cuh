@@ -5,18 +5,18 @@
 
 namespace distscan {
 
-// How a shard of n elements is cut, in the order of the scan: tile 0 is the `head`, the elements
+// How a shard of n elements is cut, in the order of the scan: tile 0 is the `peel`, the elements
 // before the first boundary of vectors, if there are any; then tiles of SIZE elements.
-// n = 100, head 3, SIZE 32: [0, 3) [3, 35) [35, 67) [67, 99) [99, 100)
+// n = 100, peel 3, SIZE 32: [0, 3) [3, 35) [35, 67) [67, 99) [99, 100)
 struct Shard {
   int64 n;
-  int64 head;
-  int64 tiles;  // the head counted
+  int64 peel;
+  int64 tiles;  // the peel counted
 
   template <class Shape>
   __device__ int64 begin(int64 tile) const {
-    if (head == 0) return tile * Shape::SIZE;
-    return tile == 0 ? 0 : head + (tile - 1) * Shape::SIZE;
+    if (peel == 0) return tile * Shape::SIZE;
+    return tile == 0 ? 0 : peel + (tile - 1) * Shape::SIZE;
   }
   template <class Shape>
   __device__ int64 end(int64 tile) const {
@@ -32,7 +32,7 @@ struct Shard {
   __device__ int64 to(int64 tile) const {
     return Shape::REVERSE ? n - begin<Shape>(tile) : end<Shape>(tile);
   }
-  // Where in memory a tile behind the head lies; the last one of a reverse scan sticks out before
+  // Where in memory a tile behind the peel lies; the last one of a reverse scan sticks out before
   // element 0. The example in reverse: the tiles at 65, 33, 1, -31
   template <class Shape>
   __device__ int64 at(int64 tile) const {

@@ -31,7 +31,7 @@ __device__ Rows<X, Shape> load_existing(const X* p /* [SIZE] */, int64 count, in
 }
 
 // Launch: a block for each tile, WARPS + 1 warps each, BLOCKS of which run on a multiprocessor;
-// shard.head is 0. y may be x.
+// shard.peel is 0. y may be x.
 template <class Op, class PartialOp, class Partial, class Shape, int BLOCKS, bool EXCLUSIVE,
           class X, class T, class Y>
 __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,

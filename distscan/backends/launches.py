@@ -30,7 +30,7 @@ _LANES = 32
 _RESIDENT = 2048  # threads that a multiprocessor holds at most
 
 
-def head_of(array: Any, n: int, *, reverse: bool = False) -> int:
+def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
     """How many of the ``n`` elements a scan meets before the first boundary of vectors."""
     short = (array.data.ptr + n * array.itemsize if reverse else -array.data.ptr) % VECTOR
     return min(n, short // array.itemsize) if short % array.itemsize == 0 else 0
@@ -137,7 +137,7 @@ class Scan:
         #: Whether it can be launched ahead of its offset.
         self.waits = cut.entry in ("scan", "scan_short")
         # Short shards are latency: a first tile of a few elements would be one more block.
-        self._has_head = cut.entry != "scan_short"
+        self._has_peel = cut.entry != "scan_short"
         self._acc = types.acc
         # Rows come behind nothing but ``first``.
         self._offset = None if rows else self._value("offset", types.acc)
@@ -159,15 +159,15 @@ class Scan:
 
     def prepare(self, x: Any, y: Any, heads: Any = None, total: int = 0) -> None:
         """Set all but the offset; the last value goes to ``total`` unless that is null."""
-        head = head_of(y, self._n, reverse=self._reverse) if self._has_head else 0
-        tiles = (head > 0) + -(-(self._n - head) // self._tile)
+        peel = peel_of(y, self._n, reverse=self._reverse) if self._has_peel else 0
+        tiles = (peel > 0) + -(-(self._n - peel) // self._tile)
         self._grid = min(tiles, self._blocks)
         words, at = self._kernel.words, self._at
         shard, work = at["shard"], at["work"]
         words[0], words[at["y"]] = x.data.ptr, y.data.ptr
         if heads is not None:
             words[at["heads"]] = heads.data.ptr
-        words[shard + 1], words[shard + 2] = head, tiles
+        words[shard + 1], words[shard + 2] = peel, tiles
         words[work + 2] = total
 
     def launch(self, epoch: int, offset: NDArray[Any] | None) -> None:
@@ -217,7 +217,7 @@ class Reduce:
         self._kernel = Kernel(
             "reduce_segments" if form.segmented else "reduce",
             definitions(op, types, form, **chosen._asdict()),
-            # x, heads, n, head, cached, totals, arrived, total, launch
+            # x, heads, n, peel, cached, totals, arrived, total, launch
             [1, *[1] * form.segmented, 1, 1, 1, 1, 1, 2, 1],
             chosen.threads,
         )
@@ -236,12 +236,12 @@ class Reduce:
 
     def __call__(self, x: Any, total: int, epoch: int, heads: Any = None) -> None:
         """Launch; ``epoch`` comes with the shard's total at ``total``."""
-        head = head_of(x, self._n, reverse=self._reverse)
+        peel = peel_of(x, self._n, reverse=self._reverse)
         words, at = self._kernel.words, self._at
-        words[0], words[at + 1], words[at + 5], words[at + 7] = x.data.ptr, head, total, epoch
+        words[0], words[at + 1], words[at + 5], words[at + 7] = x.data.ptr, peel, total, epoch
         if heads is not None:
             words[1] = heads.data.ptr
-        self._kernel.launch(max(1, min(-(-(self._n - head) // self._step), self._blocks)))
+        self._kernel.launch(max(1, min(-(-(self._n - peel) // self._step), self._blocks)))
 
 
 class Add:
@@ -258,7 +258,7 @@ class Add:
         self._kernel = Kernel(
             "add",
             definitions(op, types, form, threads=ADD_THREADS),
-            [1, 1, 1, 1, offset, 1],  # y, out, n, head, offset, has_offset
+            [1, 1, 1, 1, offset, 1],  # y, out, n, peel, offset, has_offset
             ADD_THREADS,
         )
         self._kernel.words[2] = n
@@ -266,13 +266,13 @@ class Add:
 
     def __call__(self, y: Any, out: Any, offset: NDArray[Any] | None) -> None:
         """Combine ``offset`` into each element of ``y``, and write it to ``out``; None: a copy."""
-        head = head_of(out, self._n)
+        peel = peel_of(out, self._n)
         words = self._kernel.words
-        words[0], words[1], words[3] = y.data.ptr, out.data.ptr, head
+        words[0], words[1], words[3] = y.data.ptr, out.data.ptr, peel
         words[-1] = offset is not None
         if offset is not None:
             self._offset[0] = offset
-        self._kernel.launch(max(1, -(-(self._n - head) // self._each)))
+        self._kernel.launch(max(1, -(-(self._n - peel) // self._each)))
 
 
 def running(op: Operator, types: Types) -> Types:
