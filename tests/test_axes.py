@@ -2,16 +2,18 @@
 
 import numpy as np
 import pytest
-import reference
-from conftest import STRATEGIES, host, two_cuts
-from data import OPS, exact, expected
-from test_faults import everywhere
-from test_forms import FORMS, planned
-from test_order import COMPOSE, maps
 
 import distscan
 from distscan.errors import DisagreementError
 from distscan.operators import BUILTIN
+from support import reference
+from support.cuts import two_cuts
+from support.data import OPS, exact, expected
+from support.forms import FORMS, planned
+from support.host import host
+from support.maps import COMPOSE, maps
+from support.strategies import STRATEGIES
+from support.together import everywhere
 
 SHAPES = [(7, 5), (40, 1), (1, 40), (2, 3, 4), (5, 300), (3, 1, 2, 2), (9, 0), (0, 4), (4, 0, 3)]
 

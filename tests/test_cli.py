@@ -5,10 +5,10 @@ import os
 
 import numpy as np
 import pytest
-from data import OPS, exact, expected
 
 from distscan import files, output
 from distscan.backends import cpu
+from support.data import OPS, exact, expected
 
 KEYS = ["elements", "dtype_in", "dtype_out", "op", "ranks", "nodes", "backend", "device",
         "strategy", "total", "output", "seconds"]  # fmt: skip

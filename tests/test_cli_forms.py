@@ -5,11 +5,11 @@ import json
 
 import numpy as np
 import pytest
-import reference
-from data import OPS, exact, expected
 
 from distscan import check, files, output
 from distscan.operators import BUILTIN
+from support import reference
+from support.data import OPS, exact, expected
 
 FORMS = [
     [option for option in each if option]

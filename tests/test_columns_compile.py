@@ -7,13 +7,13 @@ from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
-from conftest import drawn
-from test_kernels_compile import Asked, check, parameters, ptx
-from test_order import COMPOSE
 
 from distscan import dtypes, operators
 from distscan.forms import Form
 from distscan.recurrence import MAPS
+from support.compiling import Asked, check, parameters, ptx
+from support.maps import COMPOSE
+from support.seed import drawn
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import columns, launches  # noqa: E402

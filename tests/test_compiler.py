@@ -5,12 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from test_kernels_compile import asked, ptx
 
 from distscan import operators
+from distscan.errors import KernelError
+from support.compiling import asked, ptx
+
+pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import kernel_cache, nvrtc
 from distscan.backends.policy import TextbookPolicy
-from distscan.errors import KernelError
 
 REDUCE = asked([("sum", "f")], "90")[1]
 

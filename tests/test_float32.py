@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import reference
-from conftest import two_cuts
 from mpi4py import MPI
 
 import distscan
@@ -16,6 +14,8 @@ from distscan.backends import chunked, cpu
 from distscan.exscan import Exscan
 from distscan.forms import Pending
 from distscan.scan import run
+from support import reference
+from support.cuts import two_cuts
 
 SUM = operators.BUILTIN["sum"]
 FORMS = [

@@ -5,16 +5,16 @@ from itertools import product
 
 import numpy as np
 import pytest
-from data import CODES, OPS, exact
 from mpi4py import MPI
-from steps import whole
-from test_gpu_edges import Placed, parts
-from test_order import COMPOSE, HALVES, NIBBLES, maps
 
 import distscan
 from distscan import dtypes, operators
 from distscan.forms import Form
 from distscan.operators import Operator
+from support.data import CODES, OPS, exact
+from support.maps import COMPOSE, HALVES, NIBBLES, maps
+from support.placed import Placed, parts
+from support.steps import whole
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from conftest import host
-from steps import whole
-from test_gpu_edges import Placed
-from test_order import COMPOSE, HALVES, NIBBLES, maps
 
 from distscan import dtypes
 from distscan.forms import Form
+from support.host import host
+from support.maps import COMPOSE, HALVES, NIBBLES, maps
+from support.placed import Placed
+from support.steps import whole
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 

@@ -5,14 +5,8 @@ from functools import partial, reduce
 from importlib import util
 from pathlib import Path
 
-import late_gpu
 import numpy as np
 import pytest
-import reference
-from conftest import two_cuts
-from test_faults import everywhere
-from test_forms import FORMS
-from test_order import COMPOSE, maps
 
 import distscan
 from distscan import forms, kept
@@ -21,6 +15,11 @@ from distscan.exscan import Exscan
 from distscan.forms import Form, Pending
 from distscan.operators import BUILTIN
 from distscan.recurrence import MAPS
+from support import late_gpu, reference
+from support.cuts import two_cuts
+from support.forms import FORMS
+from support.maps import COMPOSE, maps
+from support.together import everywhere
 
 WIDTHS = [1, 2, 6, 7, 8, 9, 13, 14, 15, 40]  # elements of a row, of which 7 are a piece
 

@@ -4,18 +4,17 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-import reference
-from conftest import host, two_cuts
-from data import OPS, exact, expected
-from test_faults import everywhere
-from test_forms import FORMS, IDS
-from test_order import COMPOSE, maps
 
 import distscan
 from distscan.errors import DisagreementError, RankError
 from distscan.operators import BUILTIN
-
-forms = pytest.mark.parametrize("form", FORMS, ids=IDS)
+from support import reference
+from support.cuts import two_cuts
+from support.data import OPS, exact, expected
+from support.forms import FORMS, forms
+from support.host import host
+from support.maps import COMPOSE, maps
+from support.together import everywhere
 
 
 def few(rng, n):

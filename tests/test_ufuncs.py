@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 import pytest
-import reference
-from data import HOST_CODES
-from test_faults import everywhere
 
 import distscan
 from distscan import kept, operators
+from support import reference
+from support.data import HOST_CODES
+from support.together import everywhere
 
 
 def signed(rng, n):
