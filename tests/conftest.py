@@ -22,6 +22,7 @@ from mpi4py import MPI
 pytest.register_assert_rewrite("support")
 
 from support.cuts import CUTS, Cut  # noqa: E402
+from support.ids import short  # noqa: E402
 from support.parts import part_of  # noqa: E402
 from support.seed import SEED  # noqa: E402
 from support.strategies import STRATEGIES  # noqa: E402
@@ -43,6 +44,10 @@ collect_ignore = (
     if MPI.COMM_WORLD.size > 1
     else []
 )
+
+
+def pytest_make_parametrize_id(val: Any, argname: str) -> str | None:
+    return short(val, argname)
 
 
 def pytest_report_header() -> str:

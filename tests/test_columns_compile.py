@@ -19,6 +19,8 @@ cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=
 from distscan.backends import columns, launches  # noqa: E402
 from distscan.backends.columns_policy import columns_policy, walk_policy  # noqa: E402
 
+pytestmark = pytest.mark.compile
+
 PAIRS = np.dtype([("a", "D"), ("b", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
          ("prod", "D"), (COMPOSE, "L"), (MAPS, PAIRS)]  # fmt: skip
@@ -68,8 +70,7 @@ def test_compiles_without_spills(arch):
     check(drawn(kernels), arch)
 
 
-@pytest.mark.parametrize("kernel", asked([("sum", "f"), ("prod", "D")], "90", [1 << 14]),
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("kernel", asked([("sum", "f"), ("prod", "D")], "90", [1 << 14]))
 def test_launches_are_what_was_compiled(kernel):
     """The host's words and the kernel's; copies and stores of 16 bytes."""
     text = ptx(kernel)

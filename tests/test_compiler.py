@@ -14,6 +14,8 @@ pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportE
 from distscan.backends import kernel_cache, nvrtc
 from distscan.backends.policy import TextbookPolicy
 
+pytestmark = pytest.mark.compile
+
 REDUCE = asked([("sum", "f")], "90")[1]
 
 

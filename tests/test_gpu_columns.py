@@ -129,7 +129,7 @@ TYPES = [(op, code, dtype) for op in OPS for code in CODES for dtype in (None, c
 TYPES += [("sum", *codes) for codes in ("ie", "Fe", "D?", "f?", "bhl", "dde", "iil", "lib", "bbl")]
 
 
-@pytest.mark.parametrize("case", TYPES, ids=str)
+@pytest.mark.parametrize("case", TYPES)
 def test_types(case, cp, rng):
     op, types = typed(*case)
     # In the last one a thread walks down each vector of columns.

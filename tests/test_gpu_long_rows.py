@@ -44,7 +44,7 @@ def layered(x, exclusive, initial, reverse):
 
 
 @two_cuts
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
 def test_order_is_kept(form, small, busy, cp, cut, rng):
     form = form | {"initial": form["initial"] and int(maps(rng, 1)[0])}
     for width in WIDTHS:

@@ -20,6 +20,8 @@ from distscan.backends import nvrtc
 from distscan.backends.policy import TextbookPolicy
 from distscan.bench import block_scans
 
+pytestmark = pytest.mark.compile
+
 # What dtypes.resolve takes: operator, type of x, accumulating type, type of the result.
 # The minimum is the maximum's template.
 EVERY = [(op, x, dtype) for op in OPS if op != "min" for x in CODES for dtype in (None, x)]
@@ -155,7 +157,7 @@ OTHERS = asked([("sum", "e")], "90") + [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kernel", ELEMENTS + OTHERS, ids=str)
+@pytest.mark.parametrize("kernel", ELEMENTS + OTHERS)
 def test_launches_and_accesses(kernel):
     """The host's words are the kernel's: the arguments' sizes, the threads of a block.
 
@@ -173,7 +175,7 @@ def test_launches_and_accesses(kernel):
     assert kernel.entry.startswith("reduce") or re.search(rf"st\.global\.{wide}", text)
 
 
-@pytest.mark.parametrize("kernel", asked([("prod", "i", "i", "l")], "90"), ids=str)
+@pytest.mark.parametrize("kernel", asked([("prod", "i", "i", "l")], "90"))
 def test_products_wrap_before_they_are_widened(kernel):
     """int32 products stored as int64: the compiler may not multiply in 64 bits."""
     assert not re.search(r"mul\.wide\.s32\s+%rd\d+, %r\d+, %r", ptx(kernel))

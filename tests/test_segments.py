@@ -77,7 +77,7 @@ def test_order_is_kept(form, heads, kind, xp, cut, rng):
 @two_cuts
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("code", "?eLD")
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[5]], ids=str)
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[5]])
 def test_types(op, code, form, xp, cut, rng):
     x, flags = exact(rng, op, code, 600), rng.random(600) < 0.05
     mine = cut(x.size)

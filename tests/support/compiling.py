@@ -37,6 +37,13 @@ class Asked(NamedTuple):
     def __str__(self) -> str:
         return " ".join((self.entry, *(str(value) for _, value in self.given)))
 
+    @property
+    def name(self) -> str:
+        """Short: the entry, the operator, the types of x and of the result. Some share one."""
+        given = dict(self.given)
+        op = re.findall('"operator (.*)"', str(given["combine.h"]))[0]
+        return f"{self.entry} {op} {given['DISTSCAN_X']} {given['DISTSCAN_OUT']}"
+
     def build(self, arch: str) -> tuple[bytes, str]:
         return nvrtc.build(f"{self.entry}.cu", dict(self.given), arch)
 
