@@ -74,8 +74,13 @@ def new_process(tmp_path, monkeypatch):
 @pytest.fixture
 def compiled(monkeypatch, new_process):
     """The calls of the compiler."""
-    calls, compile_once = [], nvrtc._compile
-    monkeypatch.setattr(nvrtc, "_compile", lambda *a: calls.append(a) or compile_once(*a))
+    calls, compile_once = [], nvrtc.nvrtc.compileProgram
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return compile_once(*arguments)
+
+    monkeypatch.setattr(nvrtc.nvrtc, "compileProgram", counted)
     return calls
 
 

@@ -11,9 +11,9 @@ def test_every_id_can_be_typed(request):
 
 
 def test_values_are_named():
-    texts = ["", "?", ">f4", "one of two", "'x' is \\(2,\\)", "*", "much longer" * 9]
+    texts = ["", "?", ">f4", "one of two", "'x' is \\(2,\\)", "*", "no end " * 9]
     assert [short(text, "it") for text in texts] == [
-        "none", "bool", "be_f4", "one_of_two", "x_is_2", "it", "much",
+        "none", "bool", "be_f4", "one_of_two", "x_is_2", "it", "no_end_no_end_no_end_no_end",
     ]  # fmt: skip
     assert short({"axis": 0, "reverse": False, "initial": None}, "form") == "axis"
     assert short({"reverse": False}, "form") == short([], "options") == "plain"
