@@ -39,10 +39,10 @@ class Asked(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Short: the entry, the operator, the types of x and of the result. Some share one."""
+        """Short: the entry, the operator, the type of x. Some share one."""
         given = dict(self.given)
         op = re.findall('"operator (.*)"', str(given["combine.h"]))[0]
-        return f"{self.entry} {op} {given['DISTSCAN_X']} {given['DISTSCAN_OUT']}"
+        return f"{self.entry} {op} {given['DISTSCAN_X']}".replace("<", "_").replace(">", "")
 
     def build(self, arch: str) -> tuple[bytes, str]:
         return nvrtc.build(f"{self.entry}.cu", dict(self.given), arch)

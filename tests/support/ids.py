@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-LONGEST = 28  # of one value
+LONGEST = 32  # of one value
 SPELT = {"?": "bool", "<": "le_", ">": "be_"}  # as in codes of types
 
 
@@ -13,7 +13,7 @@ def short(value: Any, parameter: str) -> str | None:
     >>> short({"exclusive": True, "initial": None, "reverse": True}, "form")
     'exclusive-reverse'
     >>> short((7, 5), "shape"), short("?", "code"), short("x is <U1; a scan takes no text", "why")
-    ('7x5', 'bool', 'x_is_le_U1_a_scan_takes_no')
+    ('7x5', 'bool', 'x_is_le_U1_a_scan_takes_no_text')
     """
     if isinstance(value, dict):
         given = [key for key, each in value.items() if each is not None and each is not False]
@@ -37,10 +37,10 @@ def plain(text: str) -> str:
         return "none"
     for character, word in SPELT.items():
         text = text.replace(character, word)
-    words = re.findall(r"[A-Za-z0-9_.,:-]+", text)
+    words = [word.strip("-_.,:") for word in re.findall(r"[A-Za-z0-9_.,:-]+", text)]
     made = ""
     for word in words:
         if len(made) + len(word) >= LONGEST:
             break
-        made += f"_{word}"
-    return (made or "".join(words)[:LONGEST]).strip("-_.,:")
+        made += f"_{word}" if word else ""
+    return (made or "".join(words)[:LONGEST]).strip("_")
