@@ -7,11 +7,9 @@ part of the result with NumPy's scan of the whole. ``DISTSCAN_SEED=...`` repeats
 
 import functools
 import os
-import random
-import secrets
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,8 +18,15 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-SEED = MPI.COMM_WORLD.bcast(int(os.environ.get("DISTSCAN_SEED") or secrets.randbelow(10**9)))
-os.environ["DISTSCAN_SEED"] = str(SEED)  # of pytest-xdist's workers, too
+# What they assert is shown as in tests.
+pytest.register_assert_rewrite("support")
+
+from support.cuts import CUTS, Cut  # noqa: E402
+from support.ids import short  # noqa: E402
+from support.parts import part_of  # noqa: E402
+from support.seed import SEED  # noqa: E402
+from support.strategies import STRATEGIES  # noqa: E402
+
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 # These know of no ranks, and take long to import.
@@ -39,6 +44,10 @@ collect_ignore = (
     if MPI.COMM_WORLD.size > 1
     else []
 )
+
+
+def pytest_make_parametrize_id(val: Any, argname: str) -> str | None:
+    return short(val, argname)
 
 
 def pytest_report_header() -> str:
@@ -99,23 +108,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = part_of([item.nodeid for item in kept], os.environ.get("DISTSCAN_PART", "1/1"))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
     items[:] = [item for item in items if item.nodeid in chosen]
-
-
-def drawn(cases: Iterable[Any]) -> list[Any]:
-    """A quarter of the cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
-    cases = list(cases)
-    whole = os.environ.get("DISTSCAN_WHOLE") == "1"
-    return cases if whole else random.Random(SEED).sample(cases, -(-len(cases) // 4))
-
-
-def part_of(names: list[str], part: str) -> set[str]:
-    """Return part "i/n" of the tests: every n-th by name, so that those of one function spread.
-
-    >>> sorted(part_of(["a", "b", "c", "d", "e"], "2/3"))
-    ['b', 'e']
-    """
-    i, n = map(int, part.split("/"))
-    return set(sorted(names)[i - 1 :: n])
 
 
 @pytest.fixture(scope="session")
@@ -213,27 +205,9 @@ def save(comm: MPI.Intracomm, folder: Path) -> Callable[[str, np.ndarray], None]
     return save
 
 
-STRATEGIES = ["scan-add", "reduce-scan", *(["single-pass"] if MPI.COMM_WORLD.size == 1 else [])]
-
-
 @pytest.fixture(params=STRATEGIES)
 def strategy(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-Cut = Callable[[int], slice]
-
-
-# Every cut among few ranks, the one with the most in it among many: the paths are the same.
-CUTS = ["holes", "uneven", "first", "last"][: {2: 4, 3: 4, 4: 2}.get(MPI.COMM_WORLD.size, 1)]
-if MPI.COMM_WORLD.size == 1:
-    CUTS = ["whole"]
-
-
-# For tests of many forms: empty shards between others, and among few ranks shards of any length.
-two_cuts = pytest.mark.parametrize(
-    "cut", CUTS[: 2 if MPI.COMM_WORLD.size < 4 else 1], indirect=True
-)
 
 
 @pytest.fixture(params=CUTS)
@@ -256,8 +230,3 @@ def cut(request: pytest.FixtureRequest, comm: MPI.Intracomm, rng: np.random.Gene
         return slice(int(ends[comm.rank]), int(ends[comm.rank + 1]))
 
     return bounds
-
-
-def host(array: Any) -> np.ndarray:
-    """The array in host memory, whichever library it is of."""
-    return array.get() if hasattr(array, "get") else np.asarray(array)

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-import reference
-from conftest import host
-from test_arrays import Foreign
-from test_faults import everywhere
 
 import distscan
 from distscan.errors import DisagreementError
+from support import reference
+from support.foreign import Foreign
+from support.host import host
+from support.together import everywhere
 
 
 @pytest.mark.parametrize("high", [1, 2, 1 << 40])

@@ -2,16 +2,18 @@
 
 import numpy as np
 import pytest
-import reference
-from conftest import STRATEGIES, host, two_cuts
-from data import OPS, exact, expected
-from test_faults import everywhere
-from test_forms import FORMS, planned
-from test_order import COMPOSE, maps
 
 import distscan
 from distscan.errors import DisagreementError
 from distscan.operators import BUILTIN
+from support import reference
+from support.cuts import two_cuts
+from support.data import OPS, exact, expected
+from support.forms import FORMS, planned
+from support.host import host
+from support.maps import COMPOSE, maps
+from support.strategies import STRATEGIES
+from support.together import everywhere
 
 SHAPES = [(7, 5), (40, 1), (1, 40), (2, 3, 4), (5, 300), (3, 1, 2, 2), (9, 0), (0, 4), (4, 0, 3)]
 
@@ -26,7 +28,7 @@ def axes(shape):
     return [None, *range(-len(shape), len(shape))]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_every_axis(shape, strategy, xp, cut, rng):
     x = exact(rng, "sum", "f", int(np.prod(shape))).reshape(shape)
     mine = cut(shape[0])
@@ -42,8 +44,8 @@ def test_every_axis(shape, strategy, xp, cut, rng):
 
 
 @two_cuts
-@pytest.mark.parametrize("form", FORMS[1:], ids=str)
-@pytest.mark.parametrize("shape", [(11, 6), (5, 4, 3)], ids=str)
+@pytest.mark.parametrize("form", FORMS[1:])
+@pytest.mark.parametrize("shape", [(11, 6), (5, 4, 3)])
 def test_order_is_kept(form, shape, strategy, xp, cut, rng):
     x = maps(rng, int(np.prod(shape))).reshape(shape)
     mine = cut(shape[0])
@@ -56,8 +58,7 @@ def test_order_is_kept(form, shape, strategy, xp, cut, rng):
 
 @two_cuts
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("shape", [(20000, 3), (3, 20000), (60, 30, 40), (3, 3000, 5), (70, 1100)],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("shape", [(20000, 3), (3, 20000), (60, 30, 40), (3, 3000, 5), (70, 1100)])
 def test_many_chunks(shape, reverse, strategy, xp, cut, rng):
     """Of rows, of columns, of both; in place and not."""
     x = maps(rng, int(np.prod(shape))).reshape(shape)
@@ -115,7 +116,7 @@ LAYOUTS = {
 
 @two_cuts
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4)])
 def test_layouts(layout, shape, strategy, cut, rng):
     """As they come in, and as results."""
     x = rng.integers(-9, 9, shape)
@@ -180,7 +181,7 @@ def test_no_copy_where_the_layout_allows(comm, rng):
 
 
 @pytest.mark.parametrize("layout", ["Fortran", "transposed"])
-@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4), (4, 1, 6), (2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4), (4, 1, 6), (2, 3, 4, 5)])
 def test_axes_in_another_order(layout, shape, xp, comm, rng, monkeypatch):
     """Inside each shard the memory is scanned as it lies; no rank asks how it does on another."""
     x = rng.integers(-9, 9, (comm.size, *shape))[comm.rank]

@@ -5,18 +5,19 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from conftest import host
-from data import exact, expected
 from mpi4py import MPI
-from steps import whole
-from test_gpu_edges import Placed, check, check_in_place, sums, typed
-from test_order import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
 
 import distscan
 from distscan import dtypes, local, operators
 from distscan.backends.policy import TextbookPolicy
 from distscan.bench import block_scans
 from distscan.shards import bounds
+from support.data import exact, expected
+from support.host import host
+from support.maps import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
+from support.placed import Placed, check, check_in_place, sums
+from support.steps import whole
+from support.tiles import typed
 
 NAMES = [name for name in get_args(local.BlockScan) if name != "auto"]
 CHAINS = list(block_scans.CHAINS.values())

@@ -33,7 +33,7 @@ def hard(code, rng, n=3000):
     yield "ends", signs * rng.choice(np.array(ends, real), n, p=[0.2, 0.2, 0.2, 0.38, 0.01, 0.01])
 
 
-@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("op", "code"),
     [("prod", code) for code in "efdgFD"] + [("sum", "f"), ("sum", "D"), ("logaddexp", "d")],
@@ -101,9 +101,7 @@ PLANTED = {  # input, and from which element on bits are flipped, and up to whic
 }
 
 
-@pytest.mark.parametrize(
-    "form", [[], ["--reverse"], ["--exclusive", "--initial=0.75"]], ids=" ".join
-)
+@pytest.mark.parametrize("form", [[], ["--reverse"], ["--exclusive", "--initial=0.75"]])
 @pytest.mark.parametrize("case", PLANTED)
 def test_one_wrong_element_is_found(case, form, run, save, rng, monkeypatch):
     """A bit of the exponent, or one of the highest of the mantissa."""

@@ -5,11 +5,11 @@ import os
 
 import numpy as np
 import pytest
-from data import OPS, exact, expected
 
 import distscan
 from distscan import files, output
 from distscan.backends import cpu
+from support.data import OPS, exact, expected
 
 KEYS = ["elements", "dtype_in", "dtype_out", "op", "ranks", "nodes", "backend", "device",
         "strategy", "total", "output", "seconds"]  # fmt: skip
@@ -240,7 +240,7 @@ def test_check_finds_the_first_difference(op, code, run, save, folder, comm, mon
         (lambda rng: np.full(5000, 1.0001, "f"), 4000, 4),
         (lambda rng: rng.normal(size=5000) + 1j, 4000, 1e-3j),
     ],
-    ids=["float32", "behind an infinity", "tiny float16", "ramp", "complex"],
+    ids=["float32", "behind_an_infinity", "tiny_float16", "ramp", "complex"],
 )
 def test_check_sees(case, at, error, run, save, monkeypatch, rng):
     """Everything from one element on is off by a little, or is finite where it should not be."""

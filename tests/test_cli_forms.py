@@ -5,17 +5,17 @@ import json
 
 import numpy as np
 import pytest
-import reference
-from data import OPS, exact, expected
 
 from distscan import check, files, output
 from distscan.operators import BUILTIN
+from support import reference
+from support.data import OPS, exact, expected
 
 FORMS = [
     [option for option in each if option]
     for each in itertools.product(("", "--exclusive"), ("", "--reverse"), ("", "--initial=3"))
 ]
-forms = pytest.mark.parametrize("form", FORMS, ids=" ".join)
+forms = pytest.mark.parametrize("form", FORMS)
 
 
 def keywords(form):
@@ -51,8 +51,8 @@ def test_forms(form, op, code, run, save, folder, rng, monkeypatch):
     assert json.loads(out)["total"] == pytest.approx(want, rel=2e-3 if code == "<f2" else 0)
 
 
-@pytest.mark.parametrize("form", [[], FORMS[-1]], ids=" ".join)
-@pytest.mark.parametrize("shape", [(7, 5), (40, 3, 2), (2, 300), (1, 1), (0, 3), (3, 0)], ids=str)
+@pytest.mark.parametrize("form", [[], FORMS[-1]])
+@pytest.mark.parametrize("shape", [(7, 5), (40, 3, 2), (2, 300), (1, 1), (0, 3), (3, 0)])
 @pytest.mark.parametrize("code", ["i4", "f4", "c16"])
 def test_axes(form, shape, code, run, save, folder, rng, monkeypatch):
     monkeypatch.setattr(check, "PIECE", 1 << 9)
@@ -70,9 +70,7 @@ def test_axes(form, shape, code, run, save, folder, rng, monkeypatch):
         assert (report["elements"], report["total"]) == (x.size, None)
 
 
-@pytest.mark.parametrize(
-    "form", [[], ["--exclusive", "--initial=2.5"], ["--reverse"]], ids=" ".join
-)
+@pytest.mark.parametrize("form", [[], ["--exclusive", "--initial=2.5"], ["--reverse"]])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
 @pytest.mark.parametrize("code", "fF")
 def test_check_allows_rounding(form, axis, code, run, save, rng):
@@ -121,7 +119,7 @@ def test_no_elements(run, save):
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("shape", [(0, 10**12), (10**12, 0), (10**9, 0, 10**9), (0,) * 3], ids=str)
+@pytest.mark.parametrize("shape", [(0, 10**12), (10**12, 0), (10**9, 0, 10**9), (0,) * 3])
 def test_no_elements_in_many_rows(shape, run, comm, folder):
     """What takes no memory takes no time, however long its axes are."""
     if comm.rank == 0:

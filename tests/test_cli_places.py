@@ -221,7 +221,8 @@ def test_nohup(run, save, comm, monkeypatch):
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("name", ["\u00e9.npy", "\udcff.npy", "-x.npy", "a b\nc.npy", "x"])
+@pytest.mark.parametrize("name", ["\u00e9.npy", "\udcff.npy", "-x.npy", "a b\nc.npy", "x"],
+                         ids=["accent", "no_text", "minus", "newline", "bare"])  # fmt: skip
 def test_odd_names(name, run, comm, folder, monkeypatch):
     """Also where the report's stream has no letters for them."""
     if comm.rank == 0:

@@ -7,17 +7,19 @@ from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
-from conftest import drawn
-from test_kernels_compile import Asked, check, parameters, ptx
-from test_order import COMPOSE
 
 from distscan import dtypes, operators
 from distscan.forms import Form
 from distscan.recurrence import MAPS
+from support.compiling import Asked, check, parameters, ptx
+from support.maps import COMPOSE
+from support.seed import drawn
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import columns, launches  # noqa: E402
 from distscan.backends.columns_policy import columns_policy, thread_policy  # noqa: E402
+
+pytestmark = pytest.mark.compile
 
 PAIRS = np.dtype([("a", "D"), ("b", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
@@ -72,8 +74,7 @@ def test_compiles_without_spills(arch):
     check(drawn(kernels), arch)
 
 
-@pytest.mark.parametrize("kernel", asked([("sum", "f"), ("prod", "D")], "90", [1 << 14]),
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("kernel", asked([("sum", "f"), ("prod", "D")], "90", [1 << 14]))
 def test_launches_are_what_was_compiled(kernel):
     """The host's words and the kernel's; copies and stores of 16 bytes."""
     text = ptx(kernel)

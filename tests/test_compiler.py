@@ -5,12 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from test_kernels_compile import asked, ptx
 
 from distscan import operators
+from distscan.errors import KernelError
+from support.compiling import asked, ptx
+
+pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import kernel_cache, nvrtc
 from distscan.backends.policy import TextbookPolicy
-from distscan.errors import KernelError
+
+pytestmark = pytest.mark.compile
 
 REDUCE = asked([("sum", "f")], "90")[1]
 
@@ -70,8 +74,13 @@ def new_process(tmp_path, monkeypatch):
 @pytest.fixture
 def compiled(monkeypatch, new_process):
     """The calls of the compiler."""
-    calls, compile_once = [], nvrtc._compile
-    monkeypatch.setattr(nvrtc, "_compile", lambda *a: calls.append(a) or compile_once(*a))
+    calls, compile_once = [], nvrtc.nvrtc.compileProgram
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return compile_once(*arguments)
+
+    monkeypatch.setattr(nvrtc.nvrtc, "compileProgram", counted)
     return calls
 
 

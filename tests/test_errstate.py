@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from conftest import CUTS, host
 
 import distscan
 from distscan import operators
+from support.cuts import one_cut
+from support.host import host
 
 WILD = np.array(
     [1e308, 1e308, -np.inf, np.inf, np.nan, 5e-324, 1e-310, -1e308, 0.0, 1e20, 3.5, -2.0]
 )
 STRUCTURE = np.dtype([("p", "f4"), ("q", "f8")])
-one_cut = pytest.mark.parametrize("cut", CUTS[:1], indirect=True)
 
 
 def drawn(rng, n):

@@ -4,13 +4,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from data import HOST_CODES, OPS, exact
 from mpi4py import MPI
-from test_order import COMPOSE, maps, one_by_one
 
 from distscan import exchange, exscan, operators
 from distscan.agree import agreed, is_agreed
 from distscan.forms import Form, Pending
+from support.data import HOST_CODES, OPS, exact
+from support.maps import COMPOSE, maps, one_by_one
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -7,6 +7,7 @@ from mpi4py import MPI
 import distscan
 from distscan import agree, exchange
 from distscan.errors import DisagreementError, LaunchError, RankError
+from support.together import everywhere
 
 
 @pytest.fixture(autouse=True)
@@ -17,15 +18,6 @@ def still_together(comm):
     whole = np.concatenate(comm.allgather(x))
     mine = slice(5 * comm.rank, 5 * comm.rank + 5)
     np.testing.assert_array_equal(distscan.scan(x), np.cumsum(whole)[mine])
-
-
-def everywhere(comm, kind, message, call):
-    """The call raises the same exception on every rank; return its text."""
-    with pytest.raises(kind, match=message) as caught:
-        call()
-    texts = comm.allgather((type(caught.value).__name__, str(caught.value)))
-    assert len(set(texts)) == 1
-    return texts[0][1]
 
 
 BAD = {

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import reference
-from conftest import two_cuts
 from mpi4py import MPI
 
 import distscan
@@ -16,6 +14,8 @@ from distscan.backends import chunked, cpu
 from distscan.exscan import Exscan
 from distscan.forms import Pending
 from distscan.scan import run
+from support import reference
+from support.cuts import two_cuts
 
 SUM = operators.BUILTIN["sum"]
 FORMS = [
@@ -49,7 +49,7 @@ def test_each_prefix_is_rounded_once(draw, strategy, cut, rng):
     np.testing.assert_array_equal(y, exact.astype("f")[mine])
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
 @two_cuts
 def test_forms(form, strategy, cut, rng):
     x = drawn(rng, 20011)
@@ -67,7 +67,7 @@ def test_forms(form, strategy, cut, rng):
     np.testing.assert_array_equal(plan.wait(), want[mine])
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
 @two_cuts
 def test_segments(form, cut, rng):
     x, heads = drawn(rng, 20011), rng.random(20011) < 3e-4
@@ -76,7 +76,7 @@ def test_segments(form, cut, rng):
     np.testing.assert_array_equal(y, want[mine])
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("shape", [(2003, 3), (300, 300)])
 @two_cuts
@@ -167,7 +167,7 @@ def narrow(comm, monkeypatch):
     return 0 if comm.rank % 2 else None
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
 def test_with_narrower_ranks(form, narrow, comm, cut, rng):
     """They agree; totals meet in float64, so that on CPUs every result is right to the last bit."""
     x = drawn(rng, 20011)
@@ -212,7 +212,7 @@ def test_rows_with_narrower_ranks(narrow, comm):
             agreement.settle()
 
 
-@pytest.mark.parametrize("op", [SUM, distscan.Operator("plus", np.add)], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [SUM, distscan.Operator("plus", np.add)])
 def test_offsets_of_narrower_ranks(op, comm):
     """They are rounded, or infinite, without a warning; whoever combines them."""
     exscan = Exscan(op, np.dtype("d"), seeds=np.dtype("f"))

@@ -1,34 +1,20 @@
 """Exclusive, initial, reverse: each with the others, against the definition."""
 
-import itertools
-
 import numpy as np
 import pytest
-import reference
-from conftest import host, two_cuts
-from data import OPS, exact, expected
 from mpi4py import MPI
-from test_faults import everywhere
-from test_order import COMPOSE, HALVES, maps
 
 import distscan
 from distscan import exchange
 from distscan.errors import DisagreementError
 from distscan.operators import BUILTIN
-
-FORMS = [
-    {"exclusive": exclusive, "initial": initial, "reverse": reverse}
-    for exclusive, initial, reverse in itertools.product((False, True), (None, 3), (False, True))
-]
-IDS = ["-".join(f"{name}" for name, value in form.items() if value) or "plain" for form in FORMS]
-forms = pytest.mark.parametrize("form", FORMS, ids=IDS)
-
-
-def planned(x, op, out=None, *, comm=None, **options):
-    """The same scan by a plan."""
-    given = x.shape, x.dtype, op
-    backend = "cpu" if isinstance(x, np.ndarray) else "cuda"
-    return distscan.Plan(comm, *given, backend=backend, **options)(x, out)
+from support import reference
+from support.cuts import two_cuts
+from support.data import OPS, exact, expected
+from support.forms import forms, planned
+from support.host import host
+from support.maps import COMPOSE, HALVES, maps
+from support.together import everywhere
 
 
 @forms

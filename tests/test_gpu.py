@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from conftest import host
-from data import OPS, exact, expected
 
 import distscan
 from distscan.shards import bounds
+from support.data import OPS, exact, expected
+from support.host import host
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from conftest import host
-from data import exact
 from mpi4py import MPI
-from reference import scan
 
 import distscan
 from distscan import operators
 from distscan.bench.block_scans import BLOCK_SCANS
+from support.data import exact
+from support.host import host
+from support.reference import scan
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

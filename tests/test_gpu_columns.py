@@ -5,16 +5,16 @@ from itertools import product
 
 import numpy as np
 import pytest
-from data import CODES, OPS, exact
 from mpi4py import MPI
-from steps import whole
-from test_gpu_edges import Placed, parts
-from test_order import COMPOSE, HALVES, NIBBLES, maps
 
 import distscan
 from distscan import dtypes, operators
 from distscan.forms import Form
 from distscan.operators import Operator
+from support.data import CODES, OPS, exact
+from support.maps import COMPOSE, HALVES, NIBBLES, maps
+from support.placed import Placed, parts
+from support.steps import whole
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 
@@ -129,7 +129,7 @@ TYPES = [(op, code, dtype) for op in OPS for code in CODES for dtype in (None, c
 TYPES += [("sum", *codes) for codes in ("ie", "Fe", "D?", "f?", "bhl", "dde", "iil", "lib", "bbl")]
 
 
-@pytest.mark.parametrize("case", TYPES, ids=str)
+@pytest.mark.parametrize("case", TYPES)
 def test_types(case, cp, rng):
     op, types = typed(*case)
     # In the last one a thread walks down each vector of columns.

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from conftest import host
-from steps import whole
-from test_gpu_edges import Placed
-from test_order import COMPOSE, HALVES, NIBBLES, maps
 
 from distscan import dtypes
 from distscan.forms import Form
+from support.host import host
+from support.maps import COMPOSE, HALVES, NIBBLES, maps
+from support.placed import Placed
+from support.steps import whole
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 
@@ -75,7 +75,7 @@ def value(k, m, c, dtype):
     return np.array(m << k | c, dtype)
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("op", "k", "codes"), CASES)
 @pytest.mark.parametrize("segmented", [False, True])
 @pytest.mark.parametrize("strategy", ["SinglePass", "ReduceScan", "ScanAdd"])
@@ -105,7 +105,7 @@ def test_order_in_every_form(strategy, segmented, op, k, codes, order, cp, rng):
                     check(cp, steps, op, types, form, x, heads, offset, same, in_place=True)
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("op", "k", "codes"), CASES)
 def test_order_in_rows(op, k, codes, order, cp, rng):
     """Rows of one element, of two, of a tile and of more; many of them and few."""
@@ -124,7 +124,7 @@ def test_order_in_rows(op, k, codes, order, cp, rng):
                 check(cp, steps, op, types, form, maps(rng, outer * n, k), shifts=shifts)
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("name", "codes"), [("sum", "fff"), ("sum", "bll"), ("sum", "DDD"),
                                              ("max", "bbb"), ("min", "HHH")])  # fmt: skip
 def test_rows_of_every_length(name, codes, order, cp, rng):

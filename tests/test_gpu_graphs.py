@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from conftest import host
 from mpi4py import MPI
-from test_order import maps
 
 import distscan
 from distscan import kept
+from support.host import host
+from support.maps import maps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(120)]
 

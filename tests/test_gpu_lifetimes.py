@@ -6,13 +6,13 @@ import threading
 import time
 from pathlib import Path
 
-import hold
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import distscan
 from distscan import dtypes, kept, operators
+from support import hold
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.one_rank, pytest.mark.timeout(120)]
 STRATEGIES = ["single-pass", "scan-add", "reduce-scan"]
@@ -234,7 +234,7 @@ def test_another_librarys_input_is_waited_for(cp):
 @pytest.mark.parametrize("mode", ["per-thread", "threads"])
 def test_threads_one_after_the_other(mode):
     """Per-thread default streams have one pointer, and idents of threads come again."""
-    script = Path(__file__).with_name("thread_scans.py")
+    script = Path(hold.__file__).with_name("thread_scans.py")
     done = subprocess.run(
         [sys.executable, str(script), mode],
         timeout=100,

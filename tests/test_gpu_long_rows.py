@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from conftest import host, two_cuts
-from data import exact
-from test_forms import FORMS
-from test_order import COMPOSE, maps
 
 import distscan
 from distscan import dtypes, forms, kept, operators
 from distscan.forms import Form
+from support.cuts import two_cuts
+from support.data import exact
+from support.forms import FORMS
+from support.host import host
+from support.maps import COMPOSE, maps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -43,7 +44,7 @@ def layered(x, exclusive, initial, reverse):
 
 
 @two_cuts
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
 def test_order_is_kept(form, small, busy, cp, cut, rng):
     form = form | {"initial": form["initial"] and int(maps(rng, 1)[0])}
     for width in WIDTHS:

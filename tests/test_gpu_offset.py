@@ -4,10 +4,10 @@ import time
 
 import numpy as np
 import pytest
-from data import exact
-from test_gpu_edges import geometry, typed
 
 from distscan import operators
+from support.data import exact
+from support.tiles import geometry, typed
 
 pytestmark = [
     pytest.mark.gpu,

@@ -4,17 +4,17 @@ import itertools
 import time
 from contextlib import contextmanager
 
-import hold
 import numpy as np
 import pytest
-from conftest import host
-from data import exact
 from mpi4py import MPI
-from steps import whole
-from test_gpu_edges import geometry, typed
 
 import distscan
 from distscan import local, operators
+from support import hold
+from support.data import exact
+from support.host import host
+from support.steps import whole
+from support.tiles import geometry, typed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(120)]
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from mpi4py import MPI
-from test_faults import everywhere
 
 import distscan
 from distscan import agree, exscan, operators
 from distscan.errors import DisagreementError, RankError
 from distscan.forms import Form, Pending
 from distscan.notices import Notices
+from support.together import everywhere
 
 
 @pytest.fixture

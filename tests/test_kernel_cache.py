@@ -4,6 +4,7 @@ import os
 import stat
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 
@@ -172,7 +173,7 @@ def test_no_locks(cache, monkeypatch):
 
 
 def test_a_lock_that_is_never_given_back(cache, monkeypatch):
-    monkeypatch.setattr(kernel_cache, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(kernel_cache, "time", Mock(**{"monotonic.side_effect": [0, 1, 999]}))
     monkeypatch.setattr(kernel_cache.fcntl, "flock", fails(BlockingIOError()))
     assert not Maker().kept()
 

@@ -6,10 +6,10 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from test_order import NIBBLES
 
 from distscan import dtypes, operators
 from distscan.errors import BackendError
+from support.maps import NIBBLES
 
 cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
 from distscan.backends import call, kernel, launches  # noqa: E402

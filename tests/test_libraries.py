@@ -4,10 +4,10 @@ import os
 
 import numpy as np
 import pytest
-from data import exact, expected
 
 import distscan
 from distscan.shards import bounds
+from support.data import exact, expected
 
 N = 4001
 

@@ -5,14 +5,8 @@ from functools import partial, reduce
 from importlib import util
 from pathlib import Path
 
-import late_gpu
 import numpy as np
 import pytest
-import reference
-from conftest import two_cuts
-from test_faults import everywhere
-from test_forms import FORMS
-from test_order import COMPOSE, maps
 
 import distscan
 from distscan import forms, kept
@@ -21,6 +15,11 @@ from distscan.exscan import Exscan
 from distscan.forms import Form, Pending
 from distscan.operators import BUILTIN
 from distscan.recurrence import MAPS
+from support import late_gpu, reference
+from support.cuts import two_cuts
+from support.forms import FORMS
+from support.maps import COMPOSE, maps
+from support.together import everywhere
 
 WIDTHS = [1, 2, 6, 7, 8, 9, 13, 14, 15, 40]  # elements of a row, of which 7 are a piece
 
@@ -41,7 +40,7 @@ def test_as_many_on_every_rank(monkeypatch):
 
 
 @two_cuts
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
 def test_order_is_kept(form, strategy, cut, rng):
     """An operator that does not commute, and shards that are empty."""
     form = form | {"initial": form["initial"] and int(maps(rng, 1)[0])}
@@ -54,7 +53,7 @@ def test_order_is_kept(form, strategy, cut, rng):
 
 
 @two_cuts
-@pytest.mark.parametrize("op", [BUILTIN["sum"], BUILTIN["max"], MAPS], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [BUILTIN["sum"], BUILTIN["max"], MAPS])
 def test_the_bits_of_one_exchange(op, comm, cut, rng, monkeypatch):
     """Of floats that round, by MPI's own operator, by NumPy's, and of structures."""
     dtype = np.dtype("d") if op is not MAPS else np.dtype([("a", "d"), ("b", "d")])
@@ -142,7 +141,7 @@ class Arriving(Pending):
 
 
 @pytest.mark.parametrize("lost", [None, 0, 7, 14, 35])
-@pytest.mark.parametrize("op", [BUILTIN["sum"], COMPOSE], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [BUILTIN["sum"], COMPOSE])
 def test_pieces_that_arrive(op, lost, comm, rng):
     """Each is asked for in its turn; where one is lost all are exchanged, and nobody waits."""
     rows = maps(rng, 40 * comm.size).reshape(comm.size, 40)

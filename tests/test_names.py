@@ -4,12 +4,12 @@ import inspect
 
 import numpy as np
 import pytest
-from conftest import host
-from test_arrays import Foreign
-from test_faults import everywhere
 
 import distscan
 from distscan.errors import DisagreementError
+from support.foreign import Foreign
+from support.host import host
+from support.together import everywhere
 
 NAN = {"nancumsum": np.nancumsum, "nancumprod": np.nancumprod}
 CUMULATIVE = ("cumulative_sum", "cumulative_prod")

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from data import exact
-from test_custom_operators import FINGERPRINTS, PRINT, digits, printed
-from test_faults import everywhere
 
 import distscan
 from distscan import operators
 from distscan.operators import Operator
+from support.data import exact
+from support.together import everywhere
+from support.words import FINGERPRINTS, PRINT, digits, printed
 
 
 def into_fields(a, b):

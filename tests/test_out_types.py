@@ -2,20 +2,20 @@
 
 import numpy as np
 import pytest
-from conftest import CUTS, host
-from data import HOST_CODES
-from test_faults import everywhere
 
 import distscan
 from distscan import dtypes, operators
 from distscan.operators import Operator
+from support.cuts import one_cut
+from support.data import HOST_CODES
+from support.host import host
+from support.together import everywhere
 
 CODES = HOST_CODES + "qQ"
 N = 12
 
 # NumPy's own, when numbers lose their imaginary part.
 pytestmark = pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
-one_cut = pytest.mark.parametrize("cut", CUTS[:1], indirect=True)
 
 
 def drawn(rng, op, x, acc):

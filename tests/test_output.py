@@ -260,7 +260,8 @@ def test_what_a_killed_job_has_left(tmp_path, monkeypatch):
     assert last.exists()
 
 
-@pytest.mark.parametrize("name", ["y" * 255, "é" * 127, "-y*[a].npy", "y\n.npy", b"\xff.npy"])
+@pytest.mark.parametrize("name", ["y" * 255, "é" * 127, "-y*[a].npy", "y\n.npy", b"\xff.npy"],
+                         ids=["long", "accents", "signs", "newline", "bytes"])  # fmt: skip
 def test_odd_names(name, tmp_path, monkeypatch):
     path = tmp_path / os.fsdecode(name)
     monkeypatch.setattr(output.platform, "node", lambda: "h" * 64)

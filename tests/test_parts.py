@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import part_of
+
+from support.parts import part_of
 
 ROOT = Path(__file__).parents[1]
 SEVEN = """
@@ -39,6 +40,7 @@ def parts(tmp_path):
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    shutil.copytree(ROOT / "tests" / "support", tmp_path / "support")
     (tmp_path / "test_seven.py").write_text(SEVEN)
     (tmp_path / "seen").mkdir()
     # This process may itself be one that an mpirun has started.

@@ -7,18 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import host
-from data import OPS, exact, expected
 from mpi4py import MPI
-from test_order import COMPOSE, maps, one_by_one
 
 import distscan
 from distscan import agree, local, plan
-
-
-def length(mine):
-    return mine.stop - mine.start
-
+from support.cuts import length
+from support.data import OPS, exact, expected
+from support.host import host
+from support.maps import COMPOSE, maps, one_by_one
 
 # ---- right ---------------------------------------------------------------------------------
 

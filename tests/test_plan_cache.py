@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import host
-from data import OPS, exact
 from mpi4py import MPI
-from test_faults import everywhere
-from test_plan import length
 
 import distscan
 from distscan import kept, local
 from distscan.errors import DisagreementError
+from support.cuts import length
+from support.data import OPS, exact
+from support.host import host
+from support.together import everywhere
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from data import OPS
-from test_faults import everywhere
-from test_order import COMPOSE, maps, one_by_one
 
 import distscan
 from distscan.errors import BackendError, DisagreementError, RankError
+from support.data import OPS
+from support.maps import COMPOSE, maps, one_by_one
+from support.together import everywhere
 
 FLAGS_AND_ADD = {"segments": True, "strategy": "scan-add"}
 BAD = {

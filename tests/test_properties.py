@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
-from conftest import SEED, host
-from data import CODES, exact
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
-from test_operators import bits, truths
-from test_order import COMPOSE, HALVES, maps
 
 import distscan
 from distscan.operators import BUILTIN
+from support import reference
+from support.data import CODES, exact
+from support.host import host
+from support.logic import bits, truths
+from support.maps import COMPOSE, HALVES, maps
+from support.seed import SEED
 
 EXAMPLES = int(os.environ.get("DISTSCAN_EXAMPLES", "200"))
 OPS = BUILTIN | {"compose": COMPOSE, "halves": HALVES}

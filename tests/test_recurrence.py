@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from conftest import host
-from test_faults import everywhere
 
 import distscan
 from distscan.errors import DisagreementError
+from support.host import host
+from support.together import everywhere
 
 
 def by_hand(a, b, initial=0):

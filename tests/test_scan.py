@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from conftest import host
-from data import CODES, HOST_CODES, OPS, exact, expected
 from mpi4py import MPI
 
 import distscan
+from support.data import CODES, HOST_CODES, OPS, exact, expected
+from support.host import host
 
 NAMED = {"sum": distscan.cumsum, "prod": distscan.cumprod, "max": distscan.cummax,
          "min": distscan.cummin}  # fmt: skip

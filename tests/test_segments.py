@@ -4,18 +4,17 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-import reference
-from conftest import host, two_cuts
-from data import OPS, exact, expected
-from test_faults import everywhere
-from test_forms import FORMS, IDS
-from test_order import COMPOSE, maps
 
 import distscan
 from distscan.errors import DisagreementError, RankError
 from distscan.operators import BUILTIN
-
-forms = pytest.mark.parametrize("form", FORMS, ids=IDS)
+from support import reference
+from support.cuts import two_cuts
+from support.data import OPS, exact, expected
+from support.forms import FORMS, forms
+from support.host import host
+from support.maps import COMPOSE, maps
+from support.together import everywhere
 
 
 def few(rng, n):
@@ -78,7 +77,7 @@ def test_order_is_kept(form, heads, kind, xp, cut, rng):
 @two_cuts
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("code", "?eLD")
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[5]], ids=str)
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[5]])
 def test_types(op, code, form, xp, cut, rng):
     x, flags = exact(rng, op, code, 600), rng.random(600) < 0.05
     mine = cut(x.size)

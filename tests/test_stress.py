@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import reference
 from mpi4py import MPI
 
 import distscan
+from support import reference
 
 sys.path.append(str(Path(__file__).parents[1] / "launch"))
 

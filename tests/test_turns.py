@@ -5,10 +5,10 @@ from threading import Event
 
 import numpy as np
 import pytest
-from conftest import host
 from mpi4py import MPI
 
 import distscan
+from support.host import host
 
 
 def test_start_and_wait_come_in_turns(planned, xp, comm):

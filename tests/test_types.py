@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from conftest import host
-from data import OPS, exact
 
 import distscan
 from distscan import arrays, dtypes, operators, output
 from distscan.errors import OutputError
+from support.bfloat16 import BFLOAT16, ml_dtypes
+from support.data import OPS, exact
+from support.host import host
 
-ml_dtypes = pytest.importorskip("ml_dtypes", reason="no ml_dtypes")
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT = ("sum", "prod", "max", "min", "logaddexp")
 
 

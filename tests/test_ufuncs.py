@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 import pytest
-import reference
-from data import HOST_CODES
-from test_faults import everywhere
 
 import distscan
 from distscan import kept, operators
+from support import reference
+from support.data import HOST_CODES
+from support.together import everywhere
 
 
 def signed(rng, n):
@@ -38,7 +38,7 @@ UFUNCS = {
     np.hypot: floats,
     np.logaddexp2: floats,
 }
-every_ufunc = pytest.mark.parametrize("ufunc", UFUNCS, ids=lambda ufunc: ufunc.__name__)
+every_ufunc = pytest.mark.parametrize("ufunc", UFUNCS)
 
 
 @every_ufunc
@@ -117,7 +117,6 @@ def test_ufuncs_made_of_functions(cut, rng):
                           np.heaviside, np.nextafter, np.ldexp)
         ),
     ],
-    ids=str,
 )  # fmt: skip
 def test_ufuncs_that_are_refused(ufunc, message, comm):
     op = ufunc if comm.rank == comm.size - 1 else "sum"

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from conftest import host
-from test_faults import everywhere
 
 import distscan
 from distscan.errors import DisagreementError
+from support.host import host
+from support.together import everywhere
 
 HINT = r" of an empty list \(pass an empty array of the others' type and shape\)"
 NAMES = ["scan", "cumsum", "cummax", "nancumsum", "cumulative_sum"]

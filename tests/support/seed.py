@@ -1,0 +1,19 @@
+"""The seed of a run, the same on every rank, and what is drawn by it."""
+
+import os
+import random
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from mpi4py import MPI
+
+SEED = MPI.COMM_WORLD.bcast(int(os.environ.get("DISTSCAN_SEED") or secrets.randbelow(10**9)))
+os.environ["DISTSCAN_SEED"] = str(SEED)  # of pytest-xdist's workers, too
+
+
+def drawn(cases: Iterable[Any]) -> list[Any]:
+    """A quarter of the cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
+    cases = list(cases)
+    whole = os.environ.get("DISTSCAN_WHOLE") == "1"
+    return cases if whole else random.Random(SEED).sample(cases, -(-len(cases) // 4))

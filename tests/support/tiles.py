@@ -1,0 +1,27 @@
+"""How the kernels of this GPU cut a shard."""
+
+import numpy as np
+
+from distscan import dtypes, forms, operators
+
+
+def geometry(types, strategy):
+    """Elements of a tile, thread blocks, tiles that a block holds at a time: of a sum's scan."""
+    import cupy
+
+    from distscan.backends import launches, policy
+
+    device = cupy.cuda.Device()
+    if strategy == "scan-add":  # it stores the running value
+        types = dtypes.Types(types.x, types.acc, types.acc)
+    running = launches.running(operators.BUILTIN["sum"], types)
+    processors = device.attributes["MultiProcessorCount"]
+    chosen = policy.scan_policy(
+        running, forms.PLAIN, device.compute_capability, 1 << 40, processors
+    )
+    tile = chosen.threads * chosen.rows * chosen.items
+    return tile, processors, chosen.stages
+
+
+def typed(codes):
+    return dtypes.Types(*map(np.dtype, codes))
