@@ -5,7 +5,17 @@
 array([3, 4, 8])
 """
 
-from .apply import compact, offsets, partition, segment_flags
+from .aliases import (
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    cumulative_prod,
+    cumulative_sum,
+    logcumsumexp,
+    nancumprod,
+    nancumsum,
+)
 from .errors import (
     BackendError,
     CheckError,
@@ -17,19 +27,9 @@ from .errors import (
     OutputError,
     RankError,
 )
-from .names import (
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    cumulative_prod,
-    cumulative_sum,
-    logcumsumexp,
-    nancumprod,
-    nancumsum,
-)
 from .operators import Operator
 from .plan import Plan
+from .recipes import compact, offsets, partition, segment_flags
 from .recurrence import linear_recurrence
 from .scan import scan
 

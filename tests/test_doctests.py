@@ -23,6 +23,6 @@ def test_examples(name, comm):
 
 def test_there_are_examples():
     finder = doctest.DocTestFinder(exclude_empty=True)
-    found = [t for name in ("distscan", "distscan.names", "distscan.scan") for t in
+    found = [t for name in ("distscan", "distscan.aliases", "distscan.scan") for t in
              finder.find(importlib.import_module(name)) if t.examples]  # fmt: skip
     assert len(found) >= 6
