@@ -79,7 +79,7 @@ class Agreement:
         if worked and low == -high and first == -last:
             return
         if first != -last:
-            raise everywhere(_out_of_step(self.comm.allgather(number)))
+            raise mark_collective(_out_of_step(self.comm.allgather(number)))
         faults = self.comm.allgather(None if fault is None else _portable(fault))
         if fault is not None and not isinstance(fault, Exception):
             raise fault
@@ -89,15 +89,15 @@ class Agreement:
             said = [found if first or not any(own) else None
                     for found, first in zip(faults, own, strict=True)]  # fmt: skip
             kind = next(found[0] for found in said if found)
-            raise everywhere(kind(_by_rank([found and found[1] for found in said]))) from fault
+            raise mark_collective(kind(_by_rank([found and found[1] for found in said]))) from fault
         everyone = self.comm.allgather(self.same.texts() if self.same else {})
         for name in dict.fromkeys(name for terms in everyone for name in terms):
             values = [terms.get(name, "not asked for") for terms in everyone]
             if len(set(values)) > 1:
-                raise everywhere(
+                raise mark_collective(
                     DisagreementError(f"the ranks disagree on {name}: {_by_rank(values)}")
                 )
-        raise everywhere(DisagreementError("the ranks disagree on what they are doing"))
+        raise mark_collective(DisagreementError("the ranks disagree on what they are doing"))
 
 
 def _out_of_step(numbers: list[int]) -> Exception:
@@ -126,7 +126,7 @@ def agreed(comm: Comm, function: str = "") -> Iterator[Terms]:
     agreement.settle()
 
 
-def everywhere(fault: Exception) -> Exception:
+def mark_collective(fault: Exception) -> Exception:
     """Mark an exception that every rank is about to raise."""
     fault.__dict__["on_every_rank"] = True
     return fault

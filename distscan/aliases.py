@@ -233,7 +233,7 @@ def cumulative_prod(
 def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: Any) -> Any:
     """Scan a copy of ``x`` in which a number stands instead of every NaN."""
     with agreed(exchange.communicator(options.get("comm")), f"nancum{op}"):
-        array = arrays.borrow(x)
+        array = arrays.as_native(x)
         real = array.dtype.kind in "fc" or dtypes.is_bfloat16(array.dtype)
         if array.size == 0 or not real:
             array = x
@@ -241,7 +241,7 @@ def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: A
             xp = arrays.namespace(array)
             with arrays.on_device(array):
                 array = xp.where(xp.isnan(array), array.dtype.type(instead), array)
-        convert = arrays.like(x) if out is None else None
+        convert = arrays.converter(x) if out is None else None
     result = scan(array, op, out=out, **options)
     return result if convert is None else convert(result)
 
@@ -260,14 +260,14 @@ def _cumulative(
     """Scan ``x``, behind ``first`` as an element of its own if that is wanted."""
     comm = exchange.communicator(comm)
     with agreed(comm, f"cumulative_{op}") as same:
-        array = arrays.borrow(x)
+        array = arrays.as_native(x)
         if axis is None and array.ndim > 1:
             raise ValueError(f"x has shape {array.shape}; axis= is needed")
         along = normalize_axis_index(layout.axis_number(axis) or 0, max(array.ndim, 1))
         same["include_initial"] = bool(include_initial)
         whole = None
         if include_initial and (along > 0 or comm.rank == 0):
-            convert = arrays.like(x if out is None else out)
+            convert = arrays.converter(x if out is None else out)
             shape = list(array.shape or (1,))
             shape[along] += 1
             if out is None:

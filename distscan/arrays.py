@@ -15,15 +15,17 @@ _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
-Pair = tuple[Any, Any]  # what was given, and the array that ``borrow`` made of it; Nones for none
+Pair = tuple[
+    Any, Any
+]  # what was given, and the array that ``as_native`` made of it; Nones for none
 
 
 def is_cuda(array: Any) -> bool:
-    """Whether an array that ``borrow`` returned is a CuPy array."""
+    """Whether an array that ``as_native`` returned is a CuPy array."""
     return not isinstance(array, np.ndarray)
 
 
-def borrow(x: Any) -> Any:
+def as_native(x: Any) -> Any:
     """Return the NumPy or CuPy array over the memory of ``x``; nothing is copied from an array.
 
     Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``. Raises TypeError for memory
@@ -64,7 +66,7 @@ def _bits_of_bfloat16(x: Any) -> Any:
 
 
 def check_writable(out: Any, array: Any) -> None:
-    """Refuse to write ``array``, which ``borrow`` made of ``out``, where its owner does not."""
+    """Refuse to write ``array``, which ``as_native`` made of ``out``, where its owner does not."""
     if array is not out and _is_jax(out):
         raise ValueError(f"out is a {type(out).__name__} of JAX, which is never written")
     if isinstance(array, np.ndarray) and not array.flags.writeable:
@@ -84,7 +86,7 @@ def _is_cupy(x: Any) -> bool:
 
 
 def namespace(array: Any) -> Any:
-    """Return the module, NumPy or CuPy, of an array that ``borrow`` returned."""
+    """Return the module, NumPy or CuPy, of an array that ``as_native`` returned."""
     if not is_cuda(array):
         return np
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
@@ -211,7 +213,7 @@ def to_host(array: Any) -> Any:
     return array.get() if is_cuda(array) else array
 
 
-def like(x: Any) -> Callable[[Any], Any]:
+def converter(x: Any) -> Callable[[Any], Any]:
     """Return the function that turns a NumPy or CuPy result into the kind of array ``x`` is."""
     known = _is_cupy(x) or isinstance(x, np.ndarray | np.generic)
     if known or not hasattr(x, "__dlpack__"):

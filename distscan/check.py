@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import files
-from .agree import agreed, everywhere
+from .agree import agreed, mark_collective
 from .backends.chunked import CHUNK
 from .errors import CheckError
 from .exchange import Comm
@@ -64,7 +64,7 @@ def check(comm: Comm, plan: LocalPlan, start: int, source: File, result: File) -
     differences = [f for f in comm.allgather(found) if f is not None]
     if differences:
         element, text = differences[-1 if plan.form.reverse else 0]
-        raise everywhere(
+        raise mark_collective(
             CheckError(f"element {element} of the result is {text}; it is in {result.path}")
         )
 

@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from .agree import everywhere
+from .agree import mark_collective
 from .errors import RankError
 from .exchange import Comm, aside
 from .mpi import MPI
@@ -65,4 +65,4 @@ class Notices:
         said = dict.fromkeys(text for _, _, heard in everyone for text in heard)
         if missed or said:
             what = "; ".join(said) or "its notice is still on its way"
-            raise everywhere(RankError(f"a rank failed alone in a call of this plan: {what}"))
+            raise mark_collective(RankError(f"a rank failed alone in a call of this plan: {what}"))

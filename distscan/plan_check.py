@@ -58,7 +58,7 @@ class Expected:
             if not isinstance(array, self.array):
                 wanted = f"{self.array.__module__.split('.')[0]}.{self.array.__name__}"
                 raise TypeError(f"{name} is a {type(array).__name__}; the plan is for a {wanted}")
-            array = arrays.borrow(array)
+            array = arrays.as_native(array)
         if array.shape != shape:
             whose = "the result has" if name == "out" else "the plan is for"
             raise ValueError(f"{name} has shape {array.shape}; {whose} {shape}")

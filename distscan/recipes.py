@@ -89,7 +89,7 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     """
     comm = exchange.communicator(comm)
     with agreed(comm, "compact") as same:
-        array, marks = arrays.borrow(x), arrays.borrow(mask)
+        array, marks = arrays.as_native(x), arrays.as_native(mask)
         if arrays.gpu(array) != arrays.gpu(marks):
             where = arrays.device(array), arrays.device(marks)
             raise TypeError(f"x is in the memory of {where[0]}, mask of {where[1]}")
@@ -98,7 +98,7 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
         if array.ndim == 0 or marks.shape != array.shape[:1]:
             raise ValueError(f"mask has shape {marks.shape}, x {array.shape}: [n] and [n, ...]")
         same["the dtype of x"], same["the shape beyond axis 0"] = array.dtype, array.shape[1:]
-        convert = arrays.like(x)
+        convert = arrays.converter(x)
         with arrays.on_device(array):
             kept = array[marks]
             result = convert(kept)
@@ -142,7 +142,7 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
         same["parts"] = parts = index(parts)
         if parts < 1:
             raise ValueError(f"parts is {parts}")
-        own = arrays.borrow(weights)
+        own = arrays.as_native(weights)
         if own.ndim != 1:
             raise ValueError(f"weights has shape {own.shape}; one weight to an element is needed")
         if not dtypes.is_number(own.dtype) or own.dtype.kind == "c":
@@ -202,12 +202,12 @@ def segment_flags(row_offsets: Any) -> Any:
     >>> distscan.scan([1.0, 2.0, 3.0, 4.0], segments=flags)
     array([1., 3., 3., 7.])
     """
-    offsets = arrays.borrow(row_offsets)
+    offsets = arrays.as_native(row_offsets)
     if offsets.ndim != 1 or offsets.size == 0:
         raise ValueError(f"row_offsets has shape {offsets.shape}; [rows + 1] is needed")
     if offsets.dtype.kind not in "iu":
         raise TypeError(f"row_offsets is {offsets.dtype}, not of integers")
-    convert = arrays.like(row_offsets)
+    convert = arrays.converter(row_offsets)
     with arrays.on_device(offsets):
         low, high = offsets[[0, -1]].tolist()
         if low < 0:

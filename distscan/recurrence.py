@@ -71,9 +71,9 @@ def linear_recurrence(
     """
     comm = exchange.communicator(comm)
     with Agreement(comm) as arguments:
-        factors, terms = arrays.borrow(a), arrays.borrow(b)
+        factors, terms = arrays.as_native(a), arrays.as_native(b)
         pair = _pair(factors, terms)
-        convert = arrays.like(b)
+        convert = arrays.converter(b)
         before = None if initial is None else _before(initial, terms, pair["a"])
         with arrays.on_device(terms):
             back = bool(reverse)
@@ -123,7 +123,7 @@ def _pair(a: Any, b: Any) -> np.dtype[Any]:
 
 def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
     """Check ``initial`` and return it in host memory, in the type of the result."""
-    before = arrays.borrow(initial)
+    before = arrays.as_native(initial)
     if before.shape not in ((), b.shape[1:]):
         raise ValueError(f"initial has shape {before.shape}; a number or {b.shape[1:]} is needed")
     if not np.can_cast(before.dtype, number, "same_kind"):

@@ -131,7 +131,7 @@ def scan(
     """
     comm = exchange.communicator(comm)
     with Agreement(comm) as arguments:
-        array = arrays.borrow(x)
+        array = arrays.as_native(x)
         marks = None if segments is None else _segments(segments, array)
         target = None if out is None else checked_out(out, array)
         operator, axis = operators.resolve(exchange.op_name(op)), layout.axis_number(axis)
@@ -225,7 +225,7 @@ def _decide(
     return _Decided(
         plan,
         order,
-        arrays.like(x if out is None else out),
+        arrays.converter(x if out is None else out),
         any(map(arrays.is_foreign, given)),
         untyped.terms(plan.terms, x, segments),
     )
@@ -290,7 +290,7 @@ def _segments(segments: Any, x: Any) -> Any:
 
 def _beside(name: str, array: Any, x: Any) -> Any:
     """Return the NumPy or CuPy array over ``array``, which must be where ``x`` is."""
-    array = arrays.borrow(array)
+    array = arrays.as_native(array)
     if arrays.gpu(array) != arrays.gpu(x):
         raise TypeError(
             f"{name} is in the memory of {arrays.device(array)}, x of {arrays.device(x)}; "

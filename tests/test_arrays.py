@@ -106,8 +106,8 @@ def test_library_found_by_its_module(monkeypatch, cut, rng):
 def test_nothing_is_copied_on_the_way_in():
     x = np.arange(10.0)
     for same in (x, x[::2], x[::-1]):
-        assert arrays.borrow(same) is same
-    assert np.shares_memory(arrays.borrow(Foreign(x)), x)
+        assert arrays.as_native(same) is same
+    assert np.shares_memory(arrays.as_native(Foreign(x)), x)
 
 
 def test_flattened(xp, comm, rng):

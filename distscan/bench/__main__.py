@@ -50,7 +50,9 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         return 0
     if args.block_scans and (machine.backend, comm.size) != ("cuda", 1):
         where = f"{comm.size} of backend {machine.backend}"
-        raise agree.everywhere(ValueError(f"--block-scans is for one rank with a GPU, not {where}"))
+        raise agree.mark_collective(
+            ValueError(f"--block-scans is for one rank with a GPU, not {where}")
+        )
     chosen = _chosen(args, machine.backend, comm.size)
     able, versions, missing = suite.present(comm, chosen)
     cases = [
@@ -118,7 +120,7 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
     names = {contender.name for contender in suited}
     for name in args.contenders:
         if name not in names:
-            raise agree.everywhere(
+            raise agree.mark_collective(
                 ValueError(f"{name} does not run {args.op} on {ranks} ranks of backend {backend}")
             )
     return [c for c in suited if c.name in (*args.contenders, "copy")]
