@@ -240,9 +240,9 @@ def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
 def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
     """Give the policy in use, then others like it, with as many stages as there is room for."""
     device = cp.cuda.Device()
-    types = launches.running(case.op, case.types)
-    processors = device.attributes["MultiProcessorCount"]
-    used = launches.scan_policy(types, form, device.compute_capability, LARGE, processors)
+    types = launches.register_types(case.op, case.types)
+    sm_count = device.attributes["MultiProcessorCount"]
+    used = launches.scan_policy(types, form, device.compute_capability, LARGE, sm_count)
     yield used
     room = device.attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
     wide = [used.items * times // 2 for times in ((2,) if form is PLAIN else (1, 2, 4))]
@@ -267,7 +267,9 @@ def segment_policies(case: Case) -> Iterator[Any]:
 def reduce_policies(case: Case) -> Iterator[Any]:
     """Give the policy in use, then others like it."""
     arch = cp.cuda.Device().compute_capability
-    used = launches.reduce_policy(case.op, launches.running(case.op, case.types), PLAIN, arch)
+    used = launches.reduce_policy(
+        case.op, launches.register_types(case.op, case.types), PLAIN, arch
+    )
     yield used
     for threads, rows, blocks in product((256, 512), (4, 8), (2, 4)):
         policy = used._replace(threads=threads, rows=rows, blocks=blocks)

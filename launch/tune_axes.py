@@ -144,10 +144,10 @@ def others(case: Case) -> Iterator[tuple[str, float | str]]:
 def other_kernel(walks: Callable[..., Any]) -> Callable[..., Any]:
     """Return a policy that walks where `walks` would not, and the other way round."""
 
-    def policy(types: Any, inner: int, columns: int, processors: int) -> Any:
-        if walks(types, inner, columns, processors) is not None:
+    def policy(types: Any, inner: int, columns: int, sm_count: int) -> Any:
+        if walks(types, inner, columns, sm_count) is not None:
             return None
-        return walks(types, inner, 1 << 40, processors)
+        return walks(types, inner, 1 << 40, sm_count)
 
     return policy
 

@@ -109,13 +109,13 @@ def test_strips(codes):
 
 def test_shares():
     """No more blocks than there are, none without a strip, and all strips have their turn."""
-    for strips, tiles, processors in product(
+    for strips, tiles, sm_count in product(
         (1, 2, 7, 64, 131, 133, 1000), (1, 2, 40, 9999), (1, 132)
     ):
-        blocks, side = columns.shares(strips, tiles, processors)
+        blocks, side = columns.shares(strips, tiles, sm_count)
         assert 1 <= blocks <= tiles
         assert 1 <= side <= strips
-        assert blocks * side <= processors
+        assert blocks * side <= sm_count
 
 
 def test_walks():

@@ -62,7 +62,7 @@ def height_of(types, op, inner):
     """Rows of a tile of a matrix that has many."""
     from distscan.backends import columns, launches
 
-    return columns._Matrix(launches.running(op, types), 1 << 40, Form(inner=inner)).height
+    return columns._Matrix(launches.register_types(op, types), 1 << 40, Form(inner=inner)).height
 
 
 def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=False):

@@ -67,7 +67,7 @@ def tile_of(types):
     from distscan.backends import launches
 
     arch, n = cupy.cuda.Device().compute_capability, 1 << 40
-    chosen = launches.scan_policy(types, Form(segmented=True), arch, n, launches.processors())
+    chosen = launches.scan_policy(types, Form(segmented=True), arch, n, launches.sm_count())
     return chosen.threads * chosen.rows * chosen.items
 
 

@@ -27,7 +27,7 @@ from distscan.backends import call, kernel, launches  # noqa: E402
 def test_narrow_integers_run_in_32_bits(op, x, acc, running):
     """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
     operator = operators.resolve(op)
-    types = launches.running(operator, dtypes.resolve(operator, x, acc))
+    types = launches.register_types(operator, dtypes.resolve(operator, x, acc))
     assert types.acc.char == running
 
 

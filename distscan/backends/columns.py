@@ -15,7 +15,7 @@ from ..forms import Form
 from ..operators import Operator
 from .columns_policy import ThreadPolicy, columns_policy, pitch_of, thread_policy
 from .kernel import Kernel, definitions
-from .launches import processors, running
+from .launches import register_types, sm_count
 from .row import Row
 
 _LANES = 32
@@ -28,7 +28,7 @@ class _Matrix:
     def __init__(self, types: Types, n: int, form: Form) -> None:
         rows = form.outer * n
         arch = cupy.cuda.Device().compute_capability
-        self.policy, strips = columns_policy(types, form.inner, arch, processors())
+        self.policy, strips = columns_policy(types, form.inner, arch, sm_count())
         slices = _LANES // strips.width
         self.height = self.policy.threads // _LANES * slices * self.policy.rows  # rows of a tile
         self.strips = strips.number
@@ -41,24 +41,24 @@ class _Matrix:
                       strips.width, self.strips, self.tiles, form.reverse]  # fmt: skip
 
 
-def shares(strips: int, tiles: int, processors: int) -> tuple[int, int]:
+def shares(strips: int, tiles: int, sm_count: int) -> tuple[int, int]:
     """How many blocks share a strip of ``tiles``, and how many strips are scanned at a time.
 
     That which leaves the fewest blocks idle for the shortest time; of equals, the fewest blocks.
     """
 
     def time(blocks: int) -> int:
-        side = processors // blocks
+        side = sm_count // blocks
         return -(-strips // side) * -(-tiles // blocks)
 
-    blocks = min(range(1, min(processors, tiles) + 1), key=lambda k: (time(k), k))
-    return blocks, min(processors // blocks, strips)
+    blocks = min(range(1, min(sm_count, tiles) + 1), key=lambda k: (time(k), k))
+    return blocks, min(sm_count // blocks, strips)
 
 
 def make_scan(op: Operator, types: Types, n: int, form: Form) -> "Scan | ThreadPerColumn":
     """Make the kernel that scans columns: together, or where there are enough, each for itself."""
-    types = running(op, types)
-    policy = thread_policy(types, form.inner, form.outer * form.inner, processors())
+    types = register_types(op, types)
+    policy = thread_policy(types, form.inner, form.outer * form.inner, sm_count())
     return ThreadPerColumn(op, types, n, form, policy) if policy else Scan(op, types, n, form)
 
 
@@ -102,7 +102,7 @@ class Scan(_Launched):
         policy = matrix.policy
         bands = -(-matrix.strips // policy.band)
         tiles = matrix.tiles * min(policy.band, matrix.strips)
-        blocks, side = shares(bands, tiles, processors())
+        blocks, side = shares(bands, tiles, sm_count())
         stride = matrix.strips * (matrix.tiles + matrix.tiles // policy.group) * policy.columns
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
         self._tile_counter = cupy.zeros(bands, np.uint32)
@@ -158,10 +158,10 @@ class Reduce:
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate a row of totals for each run of tiles."""
-        types = running(op, types)
+        types = register_types(op, types)
         alone = Types(types.x, types.acc, types.x)  # nothing is written
         matrix = _Matrix(alone, n, form)
-        runs, _ = shares(matrix.strips, matrix.tiles, processors())
+        runs, _ = shares(matrix.strips, matrix.tiles, sm_count())
         pitch = matrix.strips * matrix.columns
         # In bytes: CuPy has no structures.
         self._parts = cupy.empty((runs, pitch, types.acc.itemsize), np.uint8)

@@ -51,7 +51,7 @@ class _Sharing(NamedTuple):
 
 
 def columns_policy(
-    types: Types, inner: int, arch: str, processors: int
+    types: Types, inner: int, arch: str, sm_count: int
 ) -> tuple[ColumnsPolicy, Strips]:
     """Choose for rows of ``inner`` elements.
 
@@ -61,9 +61,9 @@ def columns_policy(
     """
     size, acc = max(types.x.itemsize, types.out.itemsize), types.acc.itemsize
     items = math.gcd(inner, max(VECTOR // max(size, acc, 4), 1))
-    strips = _cut(types, inner, items, processors)
+    strips = _cut(types, inner, items, sm_count)
     columns = 1 << (strips.width * items - 1).bit_length()
-    sharing = _share(types, columns, strips, arch, processors)
+    sharing = _share(types, columns, strips, arch, sm_count)
     known = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, of each strip of a band
     while sharing.band > 1 and sharing.band * known > 8 << 10:
         sharing = sharing._replace(band=sharing.band // 2)
@@ -80,7 +80,7 @@ def columns_policy(
         return int(min(static // beside, every // (warps * part + 16 + beside), 12))
 
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
-    if items * size == 4 and strips.split and strips.number < processors // 2:
+    if items * size == 4 and strips.split and strips.number < sm_count // 2:
         rows = 43
     if types.x.itemsize < 4 and items > 1:
         rows = min(rows, 17)  # each takes registers of its own when it is unpacked
@@ -95,12 +95,12 @@ def columns_policy(
     ), strips  # fmt: skip
 
 
-def _alone(strips: int, processors: int) -> bool:
+def _alone(strips: int, sm_count: int) -> bool:
     """Whether at most three blocks share a strip: few to wait for, so fetch more."""
-    return 3 * strips > processors
+    return 3 * strips > sm_count
 
 
-def _cut(types: Types, inner: int, items: int, processors: int) -> Strips:
+def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
     """Cut rows into strips, so that most lanes have work.
 
     sm_90, 1 GiB float32, microseconds: [2^22, 64] in strips of 128 bytes 620, of 256 777; [2^20,
@@ -111,7 +111,7 @@ def _cut(types: Types, inner: int, items: int, processors: int) -> Strips:
     if types.x.itemsize >= 4:
         strip = 128
         long = types.x.itemsize == 8 and row >= 2048
-        if long and _alone(row // 256, processors) == _alone(row // 128, processors):
+        if long and _alone(row // 256, sm_count) == _alone(row // 128, sm_count):
             strip = 256
     else:
         strip = 128 if row >= 384 else 64 if row >= 128 else 32 if row >= 64 else 64
@@ -130,7 +130,7 @@ def _cut(types: Types, inner: int, items: int, processors: int) -> Strips:
     return Strips(width, number, split, even=vectors > 0.95 * number * width)
 
 
-def _share(types: Types, columns: int, strips: Strips, arch: str, processors: int) -> _Sharing:
+def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int) -> _Sharing:
     """Choose who waits for whom.
 
     sm_90, 1 GiB float32, microseconds. Strips that share sectors, in bands of 1, 4 and 16: [2^18,
@@ -141,7 +141,7 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, processors: in
     1, 2, 4 719, 713, 805; [2^18, 500] of 1 and 16 774, 690; [2^21, 50], 5 strips, of 1 and 2 601,
     1001: bands of other sizes do not keep step; [5 * 2^18, 100], nor do such strips, 947, 697.
     """
-    acc, each = types.acc.itemsize, strips.number / processors  # strips to a block
+    acc, each = types.acc.itemsize, strips.number / sm_count  # strips to a block
     reads = 4 if acc <= 8 else 2
     most = 8 if acc <= 4 and columns >= _LANES else reads
     together = 16 if strips.number > 8 or not strips.even else 1
@@ -149,7 +149,7 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, processors: in
         sharing = _Sharing(2, 1, 16 if acc <= 4 else together, 16, most)
     elif each > 7 / 8:
         sharing = _Sharing(1, 2, 4 if each > 7 / 2 else 2 if each > 7 / 4 else 1, 64, reads)
-    elif _alone(strips.number, processors):
+    elif _alone(strips.number, sm_count):
         sharing = _Sharing(1, 2, 16, 16, reads)
     elif strips.number <= 2 and columns >= _LANES:  # a lane reads many totals
         sharing = _Sharing(2, 1, 1, 8, most)
@@ -178,7 +178,7 @@ class ThreadPolicy(NamedTuple):
     blocks: int  # per multiprocessor
 
 
-def thread_policy(types: Types, inner: int, columns: int, processors: int) -> ThreadPolicy | None:
+def thread_policy(types: Types, inner: int, columns: int, sm_count: int) -> ThreadPolicy | None:
     """Choose for ``columns`` of all scans, ``inner`` side by side; None where they are too few.
 
     sm_90, 1 GiB float32, microseconds: [64, 2^11, 2^11] along the middle axis 549, where the other
@@ -186,6 +186,6 @@ def thread_policy(types: Types, inner: int, columns: int, processors: int) -> Th
     """
     size = max(types.x.itemsize, types.out.itemsize)
     items = math.gcd(inner, max(VECTOR // max(size, types.acc.itemsize, 4), 1))
-    if columns // items < 192 * processors or inner * size < 64:
+    if columns // items < 192 * sm_count or inner * size < 64:
         return None
     return ThreadPolicy(128, 8, items, 4 if types.acc.itemsize <= 16 else 2)

@@ -185,7 +185,7 @@ class ScanAdd(_Steps):
         return Workspace(
             scan=launches.make_scan(op, wide, n, form, self._textbook),
             add=launches.Add(op, types, n, form),
-            total=HostTotal(launches.running(op, types).acc),
+            total=HostTotal(launches.register_types(op, types).acc),
             # A result narrower than the running value is rounded once, behind the offset.
             wide=None if types.acc == types.out else cupy.empty(n, types.acc),
         )
@@ -223,7 +223,7 @@ class ReduceScan(_Steps):
 
     def _make(self) -> Workspace:
         op, types, n, form = self._op, self.types, self.n, self.form
-        acc = launches.running(op, types).acc
+        acc = launches.register_types(op, types).acc
         total: Row | HostTotal
         if form.inner > 1:
             total = Row(acc, form.inner, types.acc)

@@ -36,7 +36,7 @@ def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
     return min(n, short // array.itemsize) if short % array.itemsize == 0 else 0
 
 
-def processors() -> int:
+def sm_count() -> int:
     """How many multiprocessors the current GPU has."""
     return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
@@ -45,7 +45,7 @@ def make_scan(
     op: Operator, types: Types, n: int, form: Form, textbook: TextbookPolicy | None
 ) -> "Scan":
     """Make the kernel that scans shards of ``n`` elements: a textbook's, or the fastest."""
-    types = running(op, types)
+    types = register_types(op, types)
     if textbook is None:
         return Scan(op, types, n, form, _production(types, form.outer * n, form))
     if form.exclusive or form.reverse or form.segmented or form.outer > 1:
@@ -58,7 +58,7 @@ def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
 
 
-class Cut(NamedTuple):
+class LaunchConfig(NamedTuple):
     """A kernel that scans, and how."""
 
     entry: str
@@ -70,14 +70,14 @@ class Cut(NamedTuple):
     words: int = 1  # published per 4 bytes of a tile's total
 
 
-def _production(types: Types, n: int, form: Form) -> Cut:
+def _production(types: Types, n: int, form: Form) -> LaunchConfig:
     """``kernels/scan.cuh``, or for few elements ``kernels/short.cuh``."""
-    short = short_policy(types, form, n, processors())
+    short = short_policy(types, form, n, sm_count())
     if short is not None:
         tile = short.threads * short.rows * per_vector(types.x, types.out)
-        blocks = short.blocks * processors()
-        return Cut("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
-    chosen = scan_policy(types, form, cupy.cuda.Device().compute_capability, n, processors())
+        blocks = short.blocks * sm_count()
+        return LaunchConfig("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
+    chosen = scan_policy(types, form, cupy.cuda.Device().compute_capability, n, sm_count())
     tile = chosen.threads * chosen.rows * chosen.items
     stage = tile * types.x.itemsize + 16
     policy: dict[str, int | str] = chosen._asdict()
@@ -89,24 +89,26 @@ def _production(types: Types, n: int, form: Form) -> Cut:
         stage += tile + 16 + tile // 8 * packs_flags(types, chosen.items)
     shared = chosen.stages * stage
     threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
-    return Cut(entry, policy, tile, threads, shared, processors())
+    return LaunchConfig(entry, policy, tile, threads, shared, sm_count())
 
 
-def _textbook(types: Types, chosen: TextbookPolicy) -> Cut:
+def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
     """``kernels/textbook.cuh``; a tile's total there has a prefix beside it."""
     tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
     shared = tile * max(types.x.itemsize, types.out.itemsize)
     policy = chosen._asdict() | {"blocks": chosen.blocks}
-    blocks = _RESIDENT // chosen.threads * processors()
-    return Cut("textbook", policy, tile, chosen.threads, shared, blocks, words=2)
+    blocks = _RESIDENT // chosen.threads * sm_count()
+    return LaunchConfig("textbook", policy, tile, chosen.threads, shared, blocks, words=2)
 
 
 class Scan:
     """A kernel that scans a shard in one pass: one of ``kernels/scan*.cu``, or a textbook's."""
 
-    def __init__(self, op: Operator, types: Types, n: int, form: Form, cut: Cut) -> None:
+    def __init__(
+        self, op: Operator, types: Types, n: int, form: Form, config: LaunchConfig
+    ) -> None:
         rows, n = form.outer > 1, form.outer * n
-        self._n, self._tile, self._blocks = n, cut.tile, cut.blocks
+        self._n, self._tile, self._blocks = n, config.tile, config.blocks
         self._reverse = form.reverse
         size = -(-types.acc.itemsize // 8)
         parameters = {
@@ -121,23 +123,23 @@ class Scan:
             "first": size * (form.segmented or rows),
             "mail": 3 * (not form.segmented and not rows),
         }
-        given = definitions(op, types, form, **cut.policy)
+        given = definitions(op, types, form, **config.policy)
         sizes = [size for size in parameters.values() if size > 0]
-        self._kernel = Kernel(cut.entry, given, sizes, cut.threads, cut.shared)
+        self._kernel = Kernel(config.entry, given, sizes, config.threads, config.shared)
         ends = np.cumsum([*parameters.values()]).tolist()
         self._at = dict(zip(parameters, [0, *ends[:-1]], strict=True))
         words, work = self._kernel.words, self._at["work"]
         words[self._at["shard"]] = n
         total = flagged(types.acc) if form.segmented or rows else types.acc
         stride = n // self._tile + 2
-        self._totals = cupy.zeros((cut.words * -(-total.itemsize // 4), stride), np.uint64)
+        self._totals = cupy.zeros((config.words * -(-total.itemsize // 4), stride), np.uint64)
         self._tile_counter = cupy.zeros(1, np.uint32)
         words[work], words[work + 1] = self._totals.data.ptr, stride
         words[work + 3], words[work + 4] = 1, self._tile_counter.data.ptr
         #: Whether it can be launched ahead of its offset.
-        self.waits = cut.entry in ("scan", "scan_short")
+        self.waits = config.entry in ("scan", "scan_short")
         # Short shards are latency: a first tile of a few elements would be one more block.
-        self._has_peel = cut.entry != "scan_short"
+        self._has_peel = config.entry != "scan_short"
         self._acc = types.acc
         # Rows come behind nothing but ``first``.
         self._offset = None if rows else self._value("offset", types.acc)
@@ -205,12 +207,12 @@ class Reduce:
     """The kernel of ``kernels/reduce.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
-        types = running(op, types)
+        types = register_types(op, types)
         chosen = reduce_policy(op, types, form, cupy.cuda.Device().compute_capability)
         form = Form(reverse=form.reverse, segmented=form.segmented)  # its kernel needs no more
         self._reverse = form.reverse
         self._step = _LANES * chosen.rows * per_vector(types.x)
-        self._n, self._blocks = n, chosen.blocks * processors()
+        self._n, self._blocks = n, chosen.blocks * sm_count()
         total = flagged(types.acc) if form.segmented else types.acc
         self._totals = cupy.empty(2 * self._blocks * total.itemsize, np.uint8)
         self._arrived = cupy.zeros(1, np.uint32)
@@ -275,7 +277,7 @@ class Add:
         self._kernel.launch(max(1, -(-(self._n - peel) // self._each)))
 
 
-def running(op: Operator, types: Types) -> Types:
+def register_types(op: Operator, types: Types) -> Types:
     """Let built-in operators run narrow integers and bools in 32 bits: the low ones are the same.
 
     Not where x must first be cut to the narrow type: the maximum of 300 and 50 as int8 is 50. Nor

@@ -66,7 +66,7 @@ class ReducePolicy(NamedTuple):
 ADD_THREADS = 256  # a vector each: a copy in this form runs at the speed of the driver's
 
 
-def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) -> ScanPolicy:
+def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> ScanPolicy:
     """Choose for ``n`` elements on a GPU of ``arch``, a compute capability such as "90".
 
     sm_90, 1 GiB, threads, rows and stages 256, 6, 9: float32 533 us, float64 532, complex64 530,
@@ -101,7 +101,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, processors: int) ->
     # Few tiles: a size that leaves no multiprocessor idle in the last round, the larger of equals;
     # for none that of one element, or an empty shard would compile a kernel of its own.
     def rounds(rows: int) -> int:
-        return -(-max(n, 1) // (threads * items * rows * processors))
+        return -(-max(n, 1) // (threads * items * rows * sm_count))
 
     if rounds(rows) < 16:
         choice = {rows, *(r for r in (2, 4) if r < rows)}
@@ -151,7 +151,7 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     return threads, min(most, room // (items * max(types.acc.itemsize // 4, 1))), items
 
 
-def short_policy(types: Types, form: Form, n: int, processors: int) -> ShortPolicy | None:
+def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy | None:
     """Choose for ``n`` elements, if they are few enough to be in registers all at once.
 
     sm_90, float32: 2^10 2.9 us, 2^16 4.8, 2^18 5.4, 2^20 7.2, 2^21 9.7; ``kernels/scan.cuh`` takes
@@ -163,7 +163,7 @@ def short_policy(types: Types, form: Form, n: int, processors: int) -> ShortPoli
     if form.segmented or form.outer > 1:
         return None
     threads, items = 256, per_vector(types.x, types.out)
-    row = threads * items * processors  # elements, of a tile on each multiprocessor
+    row = threads * items * sm_count  # elements, of a tile on each multiprocessor
     words = (items + 1) * max(types.acc.itemsize // 4, 1)  # of a thread's row, and its total
     for rows in (1, 2, 4, 8):
         most = rows == 8 or 2 * rows * words > 48

@@ -14,13 +14,11 @@ def geometry(types, strategy):
     device = cupy.cuda.Device()
     if strategy == "scan-add":  # it stores the running value
         types = dtypes.Types(types.x, types.acc, types.acc)
-    running = launches.running(operators.BUILTIN["sum"], types)
-    processors = device.attributes["MultiProcessorCount"]
-    chosen = policy.scan_policy(
-        running, forms.PLAIN, device.compute_capability, 1 << 40, processors
-    )
+    running = launches.register_types(operators.BUILTIN["sum"], types)
+    sm_count = device.attributes["MultiProcessorCount"]
+    chosen = policy.scan_policy(running, forms.PLAIN, device.compute_capability, 1 << 40, sm_count)
     tile = chosen.threads * chosen.rows * chosen.items
-    return tile, processors, chosen.stages
+    return tile, sm_count, chosen.stages
 
 
 def typed(codes):
