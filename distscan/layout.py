@@ -27,8 +27,9 @@ def axis_number(axis: Any) -> int | None:
 def order(x: Any, out: Any, axis: int | None) -> tuple[int, ...] | None:
     """Return the axes of ``x``, that which is outermost in memory first, if it lies in that order.
 
-    None where it is scanned in the order that it has: it is contiguous so, or not in any; ``out``
-    lies in another; or the scan goes on from rank to rank, on which arrays may lie otherwise.
+    None where the axes keep their order: where ``x`` is contiguous in that order, or in none; where
+    ``out`` lies in another order; and where the scan goes on from rank to rank, since the arrays of
+    other ranks may lie in another order.
 
     >>> import numpy as np
     >>> order(np.zeros((2, 3, 4)).transpose(1, 2, 0), None, axis=1)

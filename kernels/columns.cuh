@@ -1,10 +1,16 @@
 // The scan down the columns of a matrix in one pass over memory: each element is read once and
 // written once.
 //
-// As in scan.cuh, persistent blocks draw tiles in order, and their warps hand them on through a
-// pipeline of stages in shared memory: loaders fetch, reducers reduce and publish, look-ahead warps
-// combine what the tiles above have published, scanners scan and store. Here a tile is of one strip
-// of columns, and every total is a row.
+// As in scan.cuh, persistent blocks draw tiles in order. In each block five kinds of warps hand the
+// tiles on through a pipeline of stages in shared memory:
+//
+//   loaders           draw a tile and fetch it, each in turn
+//   reducers          reduce the warp tiles of each tile, column by column
+//   publisher         joins these totals, and publishes the tile's row of totals to all blocks
+//   look-ahead warps  combine the rows of totals of the tiles above: the tile's prefix
+//   scanners          scan the tile behind its prefix, store it, free its stage
+//
+// A tile is of one strip of columns. Every total is a row.
 #pragma once
 
 #include "strip_totals.cuh"
@@ -359,7 +365,7 @@ struct ColumnsScan {
   }
 };
 
-// Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the four
+// Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the five
 // kinds; STAGES stages of dynamic shared memory. y may be x. An exclusive scan has a start.
 template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
           int COLUMNS, int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,

@@ -61,8 +61,8 @@ struct Scan {
   static constexpr int WARPS = SCANNERS + REDUCERS + LOOK_AHEAD_WARPS + 1;
   static constexpr bool WRITES_TOTAL =
       same<Segments, Unsegmented>;  // if asked; segments were reduced before
-  // Scanners ask for the prefix when all that can be done without it is done. Of 16 items a vector
-  // they hold too much by then: int8 max took a ninth longer.
+  // Scanners ask for the prefix as late as possible. With 16 items to a vector
+  // they hold too many registers by then: int8 max took a ninth longer.
   static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many warp tiles each");
 

@@ -114,7 +114,7 @@ struct LookAhead {
   Prefix<T> before;  // all that comes before tile `cursor`
 
   // The combination of all before `tile`, by a whole warp, in all lanes. `before_cursor` gives all
-  // before tile `cursor`; it is called once, when all that can be done without it is done.
+  // before tile `cursor`; it is called once, as late as possible: other work hides the wait.
   template <class BeforeCursor>
   __device__ Prefix<T> up_to(int64 tile, const Totals& totals, unsigned epoch,
                              const BeforeCursor& before_cursor) {
