@@ -17,8 +17,8 @@ from numpy.typing import DTypeLike
 
 from . import arrays, dtypes, exchange, layout, operators
 from .agree import agreed
+from .build import Strategy
 from .exchange import Comm
-from .local import Strategy
 from .scan import checked_out, scan
 from .signals import collective
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from . import files
 from .agree import agreed, mark_collective
 from .backends.chunked import CHUNK
+from .build import CompiledScan
 from .errors import CheckError
 from .exchange import Comm
 from .files import File
-from .local import LocalPlan
 from .rounding import Exact, Logs, Products, Sums, finite_size
 from .shards import chunks
 
@@ -20,7 +20,7 @@ _ROUNDING = (np.add, np.multiply, np.logaddexp)
 PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 
-def check(comm: Comm, plan: LocalPlan, start: int, source: File, result: File) -> None:
+def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File) -> None:
     """Compare a file's scan with NumPy's, each rank its own part; collective.
 
     ``start`` is this rank's first element in the file. What does not round must be equal. Sums,
@@ -69,7 +69,7 @@ def check(comm: Comm, plan: LocalPlan, start: int, source: File, result: File) -
         )
 
 
-def _pieces(plan: LocalPlan, step: int) -> Iterator[tuple[int, int, int, bool]]:
+def _pieces(plan: CompiledScan, step: int) -> Iterator[tuple[int, int, int, bool]]:
     """Cut a shard into pieces of about ``step`` elements, in scan order.
 
     Yields (low, high, how many of ``outer`` it holds, whether scans begin with it).
@@ -103,7 +103,7 @@ class _Reference:
     ``parts`` is 2 there, else 1, and each element has as many columns.
     """
 
-    def __init__(self, plan: LocalPlan, longest: int, ranks: int) -> None:
+    def __init__(self, plan: CompiledScan, longest: int, ranks: int) -> None:
         self.op, self.acc, self.out = plan.op, plan.types.acc, plan.types.out
         self.form = plan.form
         self.exact = self.acc.kind in "biu" or self.op.numpy not in _ROUNDING

@@ -12,10 +12,10 @@ import numpy as np
 
 from . import __version__, command
 from .agree import agreed
+from .build import Strategy
 from .command import Parser, Progress
 from .exchange import Comm
 from .job import PHASES, Job, Report, perform
-from .local import Strategy
 from .operators import BUILTIN
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from . import arrays, binding, check, dtypes, files, local, operators, output
+from . import arrays, binding, build, check, dtypes, files, operators, output
 from .agree import Agreement, agreed
 from .binding import Binding
 from .errors import CheckError
@@ -37,7 +37,7 @@ class Job:
     initial: str | None = None
     reverse: bool = False
     backend: binding.Name = "auto"
-    strategy: local.Strategy = "auto"
+    strategy: build.Strategy = "auto"
     force: bool = False
     check: bool = False
 
@@ -164,14 +164,14 @@ class _Part:
         mine = (high - low, *shape[1:])
         if source.n == 0:  # nothing to scan, however many rows or columns
             mine = tuple(min(length, 1) for length in mine)
-        self.steps = local.make(
+        self.steps = build.make(
             mine,
             self.shard.dtype,
             arrays.gpu(self.shard),
             op,
             axis=job.axis,
             exclusive=job.exclusive,
-            initial=local.initial_bytes(initial, op, self.shard.dtype, dtype),
+            initial=build.initial_bytes(initial, op, self.shard.dtype, dtype),
             reverse=job.reverse,
             dtype=dtype,
             strategy=job.strategy,

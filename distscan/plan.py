@@ -7,10 +7,10 @@ from numpy.typing import DTypeLike
 
 from . import arrays, binding, dtypes, exchange, operators
 from .agree import Agreement, Terms, agreed
+from .build import BlockScan, Op, Strategy, initial_bytes, make
 from .errors import RankError
 from .exchange import Comm
 from .forms import Pending
-from .local import BlockScan, Op, Strategy, initial_bytes, make
 from .notices import Notices
 from .plan_check import Expected, segments_type, shape_of
 from .signals import collective
@@ -116,7 +116,7 @@ class Plan:
             gpu = arrays.current_gpu() if self.backend == "cuda" else None
             if gpu is not None and dtypes.parse(dtype).names:
                 raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
-            made = make(
+            built = make(
                 self.shape,
                 dtypes.parse(dtype),
                 gpu,
@@ -132,26 +132,25 @@ class Plan:
                 ranks=self.comm.size,
             )
             self._agree = bool(agree)
-            plans = {"the function": "Plan", "the strategy": made.strategy, "agree": self._agree}
-            arguments.same = Terms({**made.terms, **plans})
-            arguments.some = made.some
+            plans = {"the function": "Plan", "the strategy": built.strategy, "agree": self._agree}
+            arguments.same = Terms({**built.terms, **plans})
+            arguments.some = built.some
             self.size = math.prod(self.shape)
             array, self._device = arrays.on_gpu(gpu)
-            self._expected = Expected(made, self.shape, self.size, array, gpu, marks)
+            self._expected = Expected(built, self.shape, self.size, array, gpu, marks)
         arguments.settle()
-        self.op, self.types, self.strategy = made.op, made.types, made.strategy
-        self.out_shape = made.shape
-        self._local, self._exscan = made.local, made.exscan
-        self._exchanges = made.across and arguments.some
+        self.op, self.types, self.strategy = built.op, built.types, built.strategy
+        self.out_shape = built.shape
+        self._local, self._exscan = built.local, built.exscan
+        self._exchanges = built.across and arguments.some
         if self._exchanges:
             with agreed(self.comm):
                 self._exscan.reserve()
             self._exscan.prepare(self.comm)
         self._notices = None
         if self._exchanges and not self._agree:  # what is not agreed on at once is told
-            self._notices = Notices(self.comm, arguments.number, reverse=made.form.reverse)
-        # Where no other rank takes part in a call, or hears of its faults.
-        self._is_alone = not self._exchanges and not (self._agree and self.comm.size > 1)
+            self._notices = Notices(self.comm, arguments.number, reverse=built.form.reverse)
+        self._calls_are_local = not self._exchanges and not (self._agree and self.comm.size > 1)
         self._turns = Turns()
         self._begun: _Begun | None = None
 
@@ -186,7 +185,7 @@ class Plan:
         with self._turns, self._device():
             if self._begun is not None:
                 raise RuntimeError("this plan was started: wait() comes before its next use")
-            if self._is_alone:
+            if self._calls_are_local:
                 shard, target, marks, out = self._expected.check(x, out, segments)
                 self._local.finish(self._local.begin(shard, target, marks, overlap=True), None)
                 return out

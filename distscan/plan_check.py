@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import arrays, dtypes
-from .local import LocalPlan
+from .build import CompiledScan
 
 
 @dataclass(frozen=True)
 class Expected:
     """What the calls of a plan are checked against."""
 
-    plan: LocalPlan
+    plan: CompiledScan
     shape: tuple[int, ...]  # of x
     size: int
     array: type  # numpy.ndarray or cupy.ndarray

@@ -7,8 +7,8 @@ import numpy as np
 
 from . import arrays, dtypes, exchange, kept
 from .agree import Agreement, Terms
+from .build import make
 from .exchange import Comm
-from .local import make
 from .operators import Operator
 from .scan import run
 from .signals import collective

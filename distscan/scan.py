@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike
 from . import arrays, dtypes, exchange, kept, layout, operators, untyped
 from .agree import Agreement, Terms, agreed
 from .arrays import Pair
+from .build import CompiledScan, Op, Strategy, initial_bytes, make
 from .exchange import Comm
-from .local import LocalPlan, Op, Strategy, initial_bytes, make
 from .operators import Operator
 from .signals import collective
 
@@ -186,7 +186,7 @@ def scan(
 class _Decided:
     """What ``scan`` decides once for all calls with arguments of one kind."""
 
-    plan: LocalPlan
+    plan: CompiledScan
     order: tuple[int, ...] | None  # of the axes, if they are scanned in another
     convert: Callable[[Any], Any]  # a result into the kind of array that is given
     foreign: bool  # whether an array on a GPU is of another library than CuPy
@@ -233,7 +233,7 @@ def _decide(
 
 def run(
     comm: Comm,
-    plan: LocalPlan,
+    plan: CompiledScan,
     x: Any,
     out: Any,
     arguments: Agreement,

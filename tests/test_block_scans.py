@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import dtypes, local, operators
+from distscan import build, dtypes, operators
 from distscan.backends.policy import TextbookPolicy
 from distscan.bench import block_scans
 from distscan.shards import bounds
@@ -19,7 +19,7 @@ from support.placed import Placed, check, check_in_place, sums
 from support.steps import whole
 from support.tiles import typed
 
-NAMES = [name for name in get_args(local.BlockScan) if name != "auto"]
+NAMES = [name for name in get_args(build.BlockScan) if name != "auto"]
 CHAINS = list(block_scans.CHAINS.values())
 THREADS, ROWS = TextbookPolicy("").threads, TextbookPolicy("").rows
 
@@ -73,7 +73,7 @@ class Planned:
         self._name = name
 
     def scan(self, x, *, comm, dtype, out, strategy):
-        made = local.make(
+        made = build.make(
             x.shape, x.dtype, x.device.id, operators.BUILTIN["sum"], dtype=dtype, out=out.dtype,
             strategy=strategy, block_scan=self._name, ranks=comm.size,
         )  # fmt: skip

@@ -8,8 +8,8 @@ import pytest
 import distscan
 from distscan import arrays
 from distscan.agree import Agreement
+from distscan.build import make
 from distscan.errors import DistscanError
-from distscan.local import make
 from distscan.scan import run
 from support.host import host
 from support.together import everywhere

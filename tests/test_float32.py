@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import dtypes, local, operators
+from distscan import build, dtypes, operators
 from distscan.agree import Agreement
 from distscan.backends import chunked, cpu
 from distscan.exscan import Exscan
@@ -176,8 +176,8 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
         x[low:high] = np.rint(x[low:high] * 2.0**-18)  # whose sums float32 holds
     exact = reference.scan(np.add, x, acc=np.dtype("d"), identity=0, **form)
     given = dict(form, ranks=comm.size, strategy="reduce-scan")
-    given["initial"] = local.initial_bytes(form.get("initial"), SUM, x.dtype)
-    plan = local.make((mine.stop - mine.start,), x.dtype, narrow, SUM, **given)
+    given["initial"] = build.initial_bytes(form.get("initial"), SUM, x.dtype)
+    plan = build.make((mine.stop - mine.start,), x.dtype, narrow, SUM, **given)
     assert plan.types.acc == ("d" if narrow is None else "f")
     assert len(set(comm.allgather(plan.terms.key))) == 1
     y = np.zeros_like(x[mine])
@@ -194,7 +194,7 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
 def test_shards_of_any_length_agree(beyond, gpu, narrow, comm):
     for axis in (None, *range(len(beyond) + 1)):
         keys = {
-            local.make((n, *beyond), np.dtype("f"), gpu, SUM, axis=axis, ranks=comm.size).terms.key
+            build.make((n, *beyond), np.dtype("f"), gpu, SUM, axis=axis, ranks=comm.size).terms.key
             for n in (0, 1, 2, 7)
         }
         assert len(keys) == 1
@@ -202,7 +202,7 @@ def test_shards_of_any_length_agree(beyond, gpu, narrow, comm):
 
 def test_rows_with_narrower_ranks(narrow, comm):
     """Rows of totals are exchanged as each rank has them: CPUs and GPUs do not agree on a type."""
-    plan = local.make((9, 5), np.dtype("f"), narrow, SUM, axis=0, ranks=comm.size)
+    plan = build.make((9, 5), np.dtype("f"), narrow, SUM, axis=0, ranks=comm.size)
     with Agreement(comm) as agreement:
         agreement.same = plan.terms
     if comm.size == 1:

@@ -68,7 +68,7 @@ def layers(check):
 
 
 def textbooks(check):
-    from distscan.local import BlockScan
+    from distscan.build import BlockScan
 
     for name, n, strategy in product(
         get_args(BlockScan)[1:], (1, 5000, LONG), ("single-pass", "scan-add", "reduce-scan")

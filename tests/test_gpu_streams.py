@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import local, operators
+from distscan import build, operators
 from support import hold
 from support.data import exact
 from support.host import host
@@ -50,7 +50,7 @@ def test_a_thousand_calls(size, first, strategy, cp, inputs, rng, monkeypatch):
 
     monkeypatch.setattr(workspace, "_numbers", [itertools.count(first)])
     n = sizes(strategy)[size]
-    steps = local.make(
+    steps = build.make(
         (n,), np.dtype("i"), cp.cuda.Device().id, operators.BUILTIN["sum"],
         dtype=np.dtype("i"), strategy=strategy, ranks=1,
     ).local  # fmt: skip

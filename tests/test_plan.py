@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import agree, local, plan
+from distscan import agree, build, plan
 from support.cuts import length
 from support.data import OPS, exact, expected
 from support.host import host
@@ -179,7 +179,7 @@ def test_calls_agree_on_nothing(planned, xp, comm, monkeypatch):
     for name in ("Allreduce", "Iallreduce", "allreduce", "allgather", "bcast", "Barrier"):
         setattr(type(watched), name, refuse)
     monkeypatch.setattr(plan, "make", refuse)
-    monkeypatch.setattr(local, "make", refuse)
+    monkeypatch.setattr(build, "make", refuse)
     monkeypatch.setattr(agree.Agreement, "__enter__", refuse)
     run(xp.arange(3), out)
     run.start(xp.arange(3), out)

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import kept, local
+from distscan import build, kept
 from distscan.errors import DisagreementError
 from support.cuts import length
 from support.data import OPS, exact
@@ -22,7 +22,7 @@ from support.together import everywhere
 def made(monkeypatch):
     """What ``make`` was asked for since the test began."""
     kept.clear()
-    calls, make = [], local.make
+    calls, make = [], build.make
 
     def spy(*given, **options):
         calls.append((given, options))

@@ -16,8 +16,8 @@ import numpy as np
 import distscan
 
 from .. import __version__
+from ..build import Strategy
 from ..exchange import Comm
-from ..local import Strategy
 from .case import Case
 from .machine import Host
 from .timing import Call

@@ -48,7 +48,7 @@ class Local(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class LocalPlan:
+class CompiledScan:
     """One rank's part of a scan, ready to run on arrays of one length, type and device."""
 
     op: Operator
@@ -90,7 +90,7 @@ def make(
     strategy: Strategy = "auto",
     block_scan: BlockScan = "auto",
     ranks: int,
-) -> LocalPlan:
+) -> CompiledScan:
     """Decide everything about scanning a shard of type ``x``; local, no exchange.
 
     ``turned`` is the shape and axis on which ranks agree of a shard whose axes have been turned;
@@ -166,7 +166,7 @@ def make(
             else segments,
         }
     )
-    return LocalPlan(
+    return CompiledScan(
         op,
         types,
         strategy,
