@@ -2,8 +2,8 @@
 # Usage: launch/test.sh [PYTEST ARGUMENT...]
 # Runs the tests at 1, 2, 4 and 8 ranks under MPICH and at 3 under Open MPI. Those at 1 rank run side
 # by side on all cores; -n 0 runs them one after the other.
-# Without arguments, a run takes a quarter of the tests at 8 ranks and under Open MPI, and compiles
-# a quarter of the kernels. Each run draws another quarter.
+# Without arguments, a run takes half of the tests at 4 ranks, and a quarter at 8 ranks and under
+# Open MPI; and it compiles a quarter of the kernels. Each run draws another part.
 #   DISTSCAN_WHOLE    1 runs all of them
 #   DISTSCAN_TIMEOUT  seconds for each number of ranks (default: 1800)
 set -euo pipefail
@@ -15,9 +15,10 @@ export DISTSCAN_TIMEOUT=${DISTSCAN_TIMEOUT:-1800}
 
 # All that the arguments pick may be for one rank alone: the others find no test.
 some() { "$@" || (($? == 5)); }
-# A quarter of the tests, or all.
-quarter() {
-  local part=$((RANDOM % 4 + 1))/4
+# One of N parts of the tests, or all: one_of N COMMAND...
+one_of() {
+  local part=$((RANDOM % $1 + 1))/$1
+  shift
   [[ ${DISTSCAN_WHOLE:-} != 1 ]] || part=1/1
   DISTSCAN_PART=$part some "$@"
 }
@@ -28,13 +29,13 @@ source launch/setup.sh mpich test
 echo "== 1 rank, MPICH =="
 some timeout --foreground -k 10 "$DISTSCAN_TIMEOUT" \
   python -m pytest -p no:benchmark -n auto --dist worksteal "$@"
-for ranks in 2 4; do
-  echo "== $ranks ranks, MPICH =="
-  some launch/mpirun.sh "$ranks" python -m pytest "$@"
-done
+echo "== 2 ranks, MPICH =="
+some launch/mpirun.sh 2 python -m pytest "$@"
+echo "== 4 ranks, MPICH =="
+one_of 2 launch/mpirun.sh 4 python -m pytest "$@"
 echo "== 8 ranks, MPICH =="
-quarter launch/mpirun.sh 8 python -m pytest "$@"
+one_of 4 launch/mpirun.sh 8 python -m pytest "$@"
 
 source launch/setup.sh openmpi test
 echo "== 3 ranks, Open MPI =="
-quarter launch/mpirun.sh 3 python -m pytest "$@"
+one_of 4 launch/mpirun.sh 3 python -m pytest "$@"

@@ -2,7 +2,7 @@
 
 Every rank draws the same global array from one seed, takes its own shard of it, and compares its
 part of the result with NumPy's scan of the whole. ``DISTSCAN_SEED=...`` repeats a run.
-``DISTSCAN_WHOLE=1`` runs all cases where a run takes a quarter of them, another one each time.
+``DISTSCAN_WHOLE=1`` runs all cases where a run takes a part of them, another one each time.
 """
 
 import functools
