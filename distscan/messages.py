@@ -35,7 +35,7 @@ class BuiltIn:
         width, shape = _extent(form, piece)
         wire = _wire(dtype, rows=form.inner > 1)
         sent, received = np.zeros(width + 1, wire), np.zeros(width + 1, wire)
-        # As MPI needs no search for what they are.
+        # MPI is told their type: mpi4py would look for it in each call.
         kind = MPI.Datatype.fromcode(wire.char)
         self.send = [MPI.buffer(sent), width + 1, kind]
         self.receive = [MPI.buffer(received), width + 1, kind]
@@ -44,7 +44,7 @@ class BuiltIn:
         self._status = sent[-1:]
         # The same in integers, which Python reads and writes in a tenth of the time.
         self._says, self._hears = _bits(sent[-1:]), _bits(received[-1:])
-        self._status[:] = np.array([_SOUND[self._name]])  # an array is cast, whatever it holds
+        self._status[:] = np.array([_SOUND[self._name]])  # arrays are cast, numbers checked
         self._sound = self._says[0]
 
     @staticmethod

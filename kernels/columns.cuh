@@ -37,13 +37,12 @@ struct StripPipeline {
   Barrier full[STAGES];      // the tile is
   Barrier reduced[STAGES];   // the totals of its warp tiles are
   Barrier prefixed[STAGES];  // its prefix and what is before each warp tile are
-  Barrier passed[STAGES];    // `before_cursor` of its strip reaches up to the tile
+  Barrier passed[STAGES];    // `before_cursor` of its strip is there
   Barrier read[STAGES];      // every scanner has read it
   Draw draw[STAGES];
   Tile tile[STAGES];
-  int64 next_cursor[BAND];  // up to which tile each strip is `before_cursor`, once all drawn have
-                            // passed
-  int64 cursor[STAGES];     // and its own strip, before that
+  int64 next_cursor[BAND];  // of each strip, once all tiles that are drawn have passed
+  int64 cursor[STAGES];     // of the tile's strip, before that
   int ends[STAGES];         // how many iterations found no tile left
   Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its warp tile
   alignas(128) Row before_warp[STAGES][WARPS];          // of the tile; first each warp's total
@@ -164,8 +163,7 @@ struct ColumnsScan {
     pipeline.ends[stage] = 0;
   }
 
-  // ---- The reducers: each some warp tiles of every tile
-  // ------------------------------------------
+  // ---- The reducers: each some warp tiles of every tile -----------------------------------------
 
   __device__ void reducer(int index) const {
     constexpr int EACH = SCANNERS / REDUCERS;
@@ -201,8 +199,7 @@ struct ColumnsScan {
   // This lane's columns of a row of totals.
   __device__ Part& part(T* row) const { return reinterpret_cast<Part&>(row[spot.column]); }
 
-  // ---- The publisher: joins the warp tiles of every tile
-  // -----------------------------------------
+  // ---- The publisher: joins the warp tiles of every tile ----------------------------------------
 
   __device__ void publisher() const {
     for (int iteration = 0;; ++iteration) {
@@ -221,8 +218,7 @@ struct ColumnsScan {
     }
   }
 
-  // ---- The look-ahead warps: take tiles by turns, and pass on what they know
-  // ---------------------------
+  // ---- The look-ahead warps: take tiles by turns, and pass on what they know --------------------
 
   __device__ void look_ahead(int index) const {
     for (int iteration = index;; iteration += LOOK_AHEAD_WARPS) {
@@ -271,8 +267,7 @@ struct ColumnsScan {
     return column < source.columns(tile.strip);
   }
 
-  // ---- The scanners: each its warp tile of every tile
-  // ---------------------------------------------
+  // ---- The scanners: each its warp tile of every tile -------------------------------------------
 
   __device__ void scanner(int warp) const {
     for (int iteration = 0;; ++iteration) {
@@ -295,8 +290,7 @@ struct ColumnsScan {
     const auto rows = source.template load<WHOLE>(stage, tile, warp);
     const int64 column = tile.strip * spot.columns + spot.column;
 
-    // ---- 2. what comes before: the tile, the warp tile, the slice
-    // --------------------------------
+    // ---- 2. what comes before: the tile, the warp tile, the slice -------------------------------
     pipeline.prefixed[stage].wait(parity);
     Run<T, ITEMS> before{};
     const auto behind = [&](const Part& next) {

@@ -6,8 +6,7 @@
 //   loader            draws a tile and fetches it into a free stage
 //   reducers          reduce the tile as soon as it is there, and publish its total to all blocks
 //   look-ahead warps  combine the totals of all earlier tiles, of whichever block: the tile's
-//   prefix;
-//                     each goes on from what the one before knew
+//                     prefix; each goes on from what the one before knew
 //   scanners          scan the tile behind its prefix, store it, free its stage
 //
 // A tile's total is published as soon as the tile is there, whatever its block waits for; and
@@ -39,10 +38,10 @@ struct Pipeline {
   Barrier full[STAGES];      // the tile is
   Barrier reduced[STAGES];   // the totals of its warp tiles are
   Barrier prefixed[STAGES];  // its prefix and its warps' are
-  Barrier passed[STAGES];    // `before_cursor` of the tile is
+  Barrier passed[STAGES];    // `before_cursor` of the tile is there
   Barrier read[STAGES];      // every scanner has read it
   int64 tile[STAGES];        // END: there are no more
-  int64 cursor[STAGES];      // how far `before_cursor` of the tile before it reaches
+  int64 cursor[STAGES];      // up to which tile `before_cursor` of the tile before it reaches
   int64 first;               // the tile that was drawn first
   bool has_peel;             // whether the block has the peel to store
   T warp_total[STAGES][WARPS];
@@ -59,10 +58,10 @@ template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int
 struct Scan {
   static constexpr int SCANNERS = Shape::WARPS;
   static constexpr int WARPS = SCANNERS + REDUCERS + LOOK_AHEAD_WARPS + 1;
-  static constexpr bool WRITES_TOTAL =
-      same<Segments, Unsegmented>;  // if asked; segments were reduced before
-  // Scanners ask for the prefix as late as possible. With 16 items to a vector
-  // they hold too many registers by then: int8 max took a ninth longer.
+  // If asked; segments were reduced before.
+  static constexpr bool WRITES_TOTAL = same<Segments, Unsegmented>;
+  // Scanners ask for the prefix as late as possible. With 16 items to a vector they hold too many
+  // registers by then: int8 max took a ninth longer.
   static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
   static_assert(SCANNERS % REDUCERS == 0, "reducers take as many warp tiles each");
 
@@ -203,8 +202,7 @@ struct Scan {
     }
   }
 
-  // ---- The look-ahead warps: take tiles by turns, and pass on what they know
-  // -------------------------
+  // ---- The look-ahead warps: take tiles by turns, and pass on what they know --------------------
 
   __device__ void look_ahead(int index) const {
     for (int iteration = index;; iteration += LOOK_AHEAD_WARPS) {
@@ -264,8 +262,7 @@ struct Scan {
           return items.template load<Shape>(warp);
       }();
 
-      // ---- 2. behind the prefix of the tile, then of the warp tile
-      // ----------------------------------
+      // ---- 2. behind the prefix of the tile, then of the warp tile ------------------------------
       bool called_off = false;
       const auto prefixed = [&] {
         pipeline.prefixed[stage].wait(parity(iteration));
