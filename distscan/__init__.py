@@ -16,7 +16,7 @@ from .aliases import (
     nancumprod,
     nancumsum,
 )
-from .errors import (
+from .core.errors import (
     BackendError,
     CheckError,
     DisagreementError,
@@ -27,7 +27,7 @@ from .errors import (
     OutputError,
     RankError,
 )
-from .operators import Operator
+from .core.operators import Operator
 from .plan import Plan
 from .recipes import compact, offsets, partition, segment_flags
 from .recurrence import linear_recurrence

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import DTypeLike
 
-from . import arrays, dtypes, exchange, layout, operators
-from .agree import agreed
 from .build import Strategy
-from .exchange import Comm
+from .core import arrays, dtypes, layout, operators
+from .mpi import communicators
+from .mpi.agree import agreed
+from .mpi.communicators import Comm
+from .mpi.signals import collective
 from .scan import checked_out, scan
-from .signals import collective
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -232,7 +233,7 @@ def cumulative_prod(
 
 def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: Any) -> Any:
     """Scan a copy of ``x`` in which a number stands instead of every NaN."""
-    with agreed(exchange.communicator(options.get("comm")), f"nancum{op}"):
+    with agreed(communicators.communicator(options.get("comm")), f"nancum{op}"):
         array = arrays.as_native(x)
         real = array.dtype.kind in "fc" or dtypes.is_bfloat16(array.dtype)
         if array.size == 0 or not real:
@@ -258,7 +259,7 @@ def _cumulative(
     comm: Comm | None,
 ) -> Any:
     """Scan ``x``, behind ``first`` as an element of its own if that is wanted."""
-    comm = exchange.communicator(comm)
+    comm = communicators.communicator(comm)
     with agreed(comm, f"cumulative_{op}") as same:
         array = arrays.as_native(x)
         if axis is None and array.ndim > 1:

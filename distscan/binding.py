@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from . import exchange
-from .agree import agreed
-from .backends import cpu
-from .errors import BackendError
-from .exchange import Comm
+from .core.errors import BackendError
+from .cpu import memory as cpu
+from .mpi import communicators
+from .mpi.agree import agreed
+from .mpi.communicators import Comm
 
 Name = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)
 class Binding:
-    """The backend of all ranks, and what a report says of it."""
+    """The backend of all ranks: its memory, and what a report says of it."""
 
-    backend: Any  # the module
+    memory: Any  # the backend's module of that name
     name: str
     device: str
     nodes: int
@@ -31,15 +31,15 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     "auto" falls back to the CPU, on every rank, where one rank has no GPU, and ``device`` then
     says why; "cuda" raises ``BackendError`` there. Ranks that share a GPU are warned of.
     """
-    node = exchange.node(comm)
+    node = communicators.node(comm)
     processor = platform.processor() or platform.machine()
     if wanted == "cpu":
         return Binding(cpu, "cpu", processor, node.nodes)
     missing: BackendError | None = None
     name, address = "", ""
     try:
-        cuda = _cuda()
-        name, address = cuda.bind(node.local_rank)
+        gpus, memory = _cuda()
+        name, address = gpus.bind(node.local_rank)
     except BackendError as error:
         missing = error
     if wanted == "cuda":
@@ -53,7 +53,7 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     most = max(Counter(gpus).values())
     if most > 1:
         warn(f"up to {most} ranks share a GPU; one rank per GPU is faster")
-    return Binding(cuda, "cuda", name, node.nodes)
+    return Binding(memory, "cuda", name, node.nodes)
 
 
 def choose(comm: Comm, wanted: Name, function: str) -> str:
@@ -70,7 +70,7 @@ def choose(comm: Comm, wanted: Name, function: str) -> str:
         if wanted not in get_args(Name):
             raise ValueError(f"unknown backend {wanted!r}; choose from {', '.join(get_args(Name))}")
         try:
-            found = wanted != "cpu" and _cuda().count() > 0
+            found = wanted != "cpu" and _cuda()[0].count() > 0
         except BackendError:
             if wanted == "cuda":
                 raise
@@ -79,13 +79,13 @@ def choose(comm: Comm, wanted: Name, function: str) -> str:
     return "cuda" if found else "cpu"
 
 
-def _cuda() -> Any:
-    """Import the CUDA backend, and with it CuPy, which a CPU job need not have."""
+def _cuda() -> tuple[Any, Any]:
+    """Import the CUDA backend's GPUs and memory, and with them CuPy: a CPU job need not have it."""
     try:
-        from .backends import cuda  # noqa: PLC0415
+        from .cuda import gpus, memory  # noqa: PLC0415
     except Exception as error:  # a CuPy of another NumPy or CUDA fails in many ways
         raise BackendError(
             f"CuPy cannot be imported ({error}); install it, in a checkout: "
             "pip install '.[cuda13]', or '.[cuda12]' for a driver of CUDA 12"
         ) from error
-    return cuda
+    return gpus, memory

@@ -8,16 +8,16 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from . import dtypes
-from .agree import Terms
-from .backends import cpu
-from .backends.policy import TextbookPolicy
-from .dtypes import Types
-from .exscan import Exscan
-from .forms import Form, Pending, starting_value
-from .layout import axis_number
-from .operators import Operator
-from .segments import edge_dtype
+from .core import dtypes
+from .core.dtypes import Types
+from .core.forms import Form, Pending, starting_value
+from .core.layout import axis_number
+from .core.operators import Operator
+from .core.segments import edge_dtype
+from .cpu import steps as cpu
+from .cuda.policy import TextbookPolicy
+from .mpi.agree import Terms
+from .mpi.exscan import Exscan
 
 Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
 BlockScan = Literal["auto", "kogge-stone", "brent-kung", "blelloch", "coarsened"]
@@ -25,7 +25,7 @@ Op = str | np.ufunc | Operator
 
 
 class Local(Protocol):
-    """What a backend does with one shard; ``backends/cpu.py`` says how each call behaves."""
+    """What a backend does with one shard; ``cpu/steps.py`` says how each call behaves."""
 
     @property
     def nbytes(self) -> int:
@@ -135,7 +135,7 @@ def make(
     backend: Any = cpu
     options: dict[str, Any] = {"form": form, "ranks": ranks}
     if gpu is not None:
-        from .backends import cuda as backend  # noqa: PLC0415 - a CPU job need not have CuPy
+        from .cuda import steps as backend  # noqa: PLC0415 - a CPU job need not have CuPy
 
         if strategy == "scan-add" and form.inner > 1:
             raise ValueError("strategy 'scan-add' takes no axis=0 on a GPU; use 'reduce-scan'")

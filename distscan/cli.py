@@ -11,12 +11,12 @@ from typing import Any, get_args
 import numpy as np
 
 from . import __version__, command
-from .agree import agreed
 from .build import Strategy
 from .command import Parser, Progress
-from .exchange import Comm
-from .job import PHASES, Job, Report, perform
-from .operators import BUILTIN
+from .core.operators import BUILTIN
+from .job.job import PHASES, Job, Report, perform
+from .mpi.agree import agreed
+from .mpi.communicators import Comm
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NoReturn
 
-from . import agree, exchange, launcher
-from .errors import DistscanError, LaunchError
-from .exchange import Comm
+from .core.errors import DistscanError, LaunchError
+from .mpi import agree, communicators, launcher
+from .mpi.communicators import Comm
 
 # A bad argument or a bad input; anything else ends with status 1.
 _USAGE = (TypeError, ValueError, OverflowError, NotImplementedError)
@@ -23,7 +23,7 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
     """
     argv = sys.argv[1:] if argv is None else argv
     try:
-        comm = exchange.communicator(None)
+        comm = communicators.communicator(None)
     except (LaunchError, ImportError) as error:  # ImportError: there is no MPI
         return _fail(name, error) if launcher.launched_rank() == 0 else 1
     ends = [signal.SIGTERM, signal.SIGHUP]

@@ -5,15 +5,17 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from . import arrays, binding, dtypes, exchange, operators
-from .agree import Agreement, Terms, agreed
+from . import binding
 from .build import BlockScan, Op, Strategy, initial_bytes, make
-from .errors import RankError
-from .exchange import Comm
-from .forms import Pending
-from .notices import Notices
+from .core import arrays, dtypes, operators
+from .core.errors import RankError
+from .core.forms import Pending
+from .mpi import communicators
+from .mpi.agree import Agreement, Terms, agreed
+from .mpi.communicators import Comm
+from .mpi.notices import Notices
+from .mpi.signals import collective
 from .plan_check import Expected, segments_type, shape_of
-from .signals import collective
 from .turns import Turns
 
 
@@ -106,11 +108,11 @@ class Plan:
         backend: binding.Name = "auto",
         agree: bool = False,
     ) -> None:
-        self.comm = exchange.communicator(comm)
+        self.comm = communicators.communicator(comm)
         self.backend = binding.choose(self.comm, backend, "Plan")
         with Agreement(self.comm) as arguments:
             self.shape = shape_of(shape)
-            operator = operators.resolve(exchange.op_name(op))
+            operator = operators.resolve(communicators.op_name(op))
             marks = segments_type(segments)
             result = None if out_dtype is None else dtypes.parse(out_dtype)
             gpu = arrays.current_gpu() if self.backend == "cuda" else None

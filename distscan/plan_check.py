@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import arrays, dtypes
 from .build import CompiledScan
+from .core import arrays, dtypes
 
 
 @dataclass(frozen=True)

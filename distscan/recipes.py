@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import arrays, dtypes, exchange
-from .agree import agreed
-from .exchange import Comm
+from .core import arrays, dtypes
+from .core.shards import bounds
+from .mpi import communicators
+from .mpi.agree import agreed
+from .mpi.communicators import Comm
+from .mpi.signals import collective
 from .scan import scan
-from .shards import bounds
-from .signals import collective
 
 
 @collective
@@ -46,7 +47,7 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     >>> distscan.offsets(3)  # this one alone; with the other (0, 5), and there (3, 5)
     (0, 3)
     """
-    comm = exchange.communicator(comm)
+    comm = communicators.communicator(comm)
     with agreed(comm, "offsets"):
         own = index(count)
         if own < 0:
@@ -87,7 +88,7 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     >>> distscan.compact(x, x > 0)
     (array([3, 4]), 0)
     """
-    comm = exchange.communicator(comm)
+    comm = communicators.communicator(comm)
     with agreed(comm, "compact") as same:
         array, marks = arrays.as_native(x), arrays.as_native(mask)
         if arrays.gpu(array) != arrays.gpu(marks):
@@ -137,7 +138,7 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
     >>> distscan.partition([1, 1, 1, 1, 4, 4], 3)
     array([0, 4, 5, 6])
     """
-    comm = exchange.communicator(comm)
+    comm = communicators.communicator(comm)
     with agreed(comm, "partition") as same:
         same["parts"] = parts = index(parts)
         if parts < 1:

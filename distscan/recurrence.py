@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from . import arrays, dtypes, exchange, kept
-from .agree import Agreement, Terms
+from . import kept
 from .build import make
-from .exchange import Comm
-from .operators import Operator
+from .core import arrays, dtypes
+from .core.operators import Operator
+from .mpi import communicators
+from .mpi.agree import Agreement, Terms
+from .mpi.communicators import Comm
+from .mpi.signals import collective
 from .scan import run
-from .signals import collective
 
 
 def _then(earlier: Any, later: Any) -> Any:
@@ -69,7 +71,7 @@ def linear_recurrence(
     >>> distscan.linear_recurrence([0.5, 0.5, 0.5], [8.0, 0.0, 1.0])
     array([8., 4., 3.])
     """
-    comm = exchange.communicator(comm)
+    comm = communicators.communicator(comm)
     with Agreement(comm) as arguments:
         factors, terms = arrays.as_native(a), arrays.as_native(b)
         pair = _pair(factors, terms)

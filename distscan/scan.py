@@ -8,13 +8,15 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from . import arrays, dtypes, exchange, kept, layout, operators, untyped
-from .agree import Agreement, Terms, agreed
-from .arrays import Pair
+from . import kept, untyped
 from .build import CompiledScan, Op, Strategy, initial_bytes, make
-from .exchange import Comm
-from .operators import Operator
-from .signals import collective
+from .core import arrays, dtypes, layout, operators
+from .core.arrays import Pair
+from .core.operators import Operator
+from .mpi import communicators
+from .mpi.agree import Agreement, Terms, agreed
+from .mpi.communicators import Comm
+from .mpi.signals import collective
 
 
 @collective
@@ -129,12 +131,12 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
     """
-    comm = exchange.communicator(comm)
+    comm = communicators.communicator(comm)
     with Agreement(comm) as arguments:
         array = arrays.as_native(x)
         marks = None if segments is None else _segments(segments, array)
         target = None if out is None else checked_out(out, array)
-        operator, axis = operators.resolve(exchange.op_name(op)), layout.axis_number(axis)
+        operator, axis = operators.resolve(communicators.op_name(op)), layout.axis_number(axis)
         dtype = None if dtype is None else dtypes.parse(dtype)
         written = None if target is None else target.dtype
         options = {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .agree import Terms
+from .mpi.agree import Terms
 
 
 def terms(same: Terms, x: Any, segments: Any) -> Terms:

@@ -1,4 +1,4 @@
-// What the compiler is given, by backends/kernel.py: one operator and one set of types.
+// What the compiler is given, by distscan/cuda/kernel.py: one operator and one set of types.
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
 //   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements
 //   structure.h                            declares the structure that a type may be
@@ -7,7 +7,7 @@
 //   DISTSCAN_EXCLUSIVE                     whether a result leaves out the element in its place
 //   DISTSCAN_REVERSE                       whether the scan goes from the last element to the first
 //   DISTSCAN_FIRST                         whether segments and rows start behind a given value
-//   DISTSCAN_THREADS, and more by kernel   the policy (backends/policy.py)
+//   DISTSCAN_THREADS, and more by kernel   the policy (cuda/policy.py)
 #pragma once
 
 #include "operators.cuh"

@@ -36,7 +36,7 @@ struct Mail {
 template <class T>
 struct Offset {
   static constexpr int SIZE = 1 + WORDS<T>;
-  static constexpr unsigned long long LIMIT = 1'000'000;  // nanoseconds; backends/kernel.py's too
+  static constexpr unsigned long long LIMIT = 1'000'000;  // nanoseconds; cuda/kernel.py's too
 
   Prefix<T> given;
   Mail mail;

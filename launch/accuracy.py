@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 import distscan
 from distscan import binding, command
-from distscan.agree import agreed
-from distscan.exchange import Comm
-from distscan.shards import bounds
+from distscan.core.shards import bounds
+from distscan.mpi.agree import agreed
+from distscan.mpi.communicators import Comm
 
 PIECE = 1 << 20  # values made and compared at a time
 _LARGEST = 29  # up to 2^29 values float64 is exact
@@ -76,16 +76,16 @@ def ours(comm: Comm, bound: binding.Binding, seed: int, n: int, dtype: type) -> 
     """Return the largest error of distscan's float32 result, of sums in ``dtype``; collective."""
     low, high = bounds(n, comm.size, comm.rank)
     with agreed(comm):
-        x = bound.backend.empty(high - low, np.dtype(np.float32))
+        x = bound.memory.empty(high - low, np.dtype(np.float32))
         for start, piece in values(seed, low, high):
-            bound.backend.upload(piece, x[start - low : start - low + len(piece)])
+            bound.memory.upload(piece, x[start - low : start - low + len(piece)])
     distscan.scan(x, comm=comm, dtype=dtype, out=x)
     before = sum(comm.allgather(total(seed, low, high))[: comm.rank])
     with agreed(comm):
-        buffer = bound.backend.staging(PIECE * 4)
+        buffer = bound.memory.staging(PIECE * 4)
 
         def result(start: int, stop: int) -> Floats:
-            return bound.backend.download(x[start - low : stop - low], buffer)
+            return bound.memory.download(x[start - low : stop - low], buffer)
 
         worst = largest_error(seed, low, high, before, result)
     return float(np.max(comm.allgather(worst)))

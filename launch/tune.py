@@ -1,4 +1,4 @@
-"""Times the kernels, and with --policies others like them; distscan/backends/policy.py cites it.
+"""Times the kernels, and with --policies others like them; distscan/cuda/policy.py cites it.
 
     python launch/tune.py [--policies] [OP:TYPE[:RESULT] ...]      such as sum:f max:b sum:i:i
 
@@ -17,11 +17,12 @@ from unittest.mock import patch
 import cupy as cp
 import numpy as np
 
-from distscan import dtypes, operators
-from distscan.backends import cuda, launches
-from distscan.backends.policy import VECTOR
-from distscan.errors import KernelError
-from distscan.forms import PLAIN, Form
+from distscan.core import dtypes, operators
+from distscan.core.errors import KernelError
+from distscan.core.forms import PLAIN, Form
+from distscan.cuda import launches
+from distscan.cuda import steps as cuda
+from distscan.cuda.policy import VECTOR
 
 LARGE = 1 << 30  # bytes
 BATCH, BATCH_BYTES = 32, 1 << 28  # calls between two events: so many, touching no more than that

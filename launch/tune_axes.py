@@ -1,4 +1,4 @@
-"""Times scans along every axis; distscan/backends/columns_policy.py cites it.
+"""Times scans along every axis; distscan/cuda/columns_policy.py cites it.
 
     python launch/tune_axes.py [--policies] [TYPE ...]        such as f d; default: those two
 
@@ -19,10 +19,11 @@ import cupy as cp
 import numpy as np
 from tune import median, whole
 
-from distscan import dtypes, operators
-from distscan.backends import columns, cuda
-from distscan.errors import KernelError
-from distscan.forms import Form
+from distscan.core import dtypes, operators
+from distscan.core.errors import KernelError
+from distscan.core.forms import Form
+from distscan.cuda import columns
+from distscan.cuda import steps as cuda
 
 MOST = 1 << 30  # bytes
 # Shape and axis, for 4-byte elements; of wider ones the first axis is shorter.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import arrays
+from distscan.core import arrays
 from support.data import exact
 from support.foreign import Foreign, Library
 

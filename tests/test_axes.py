@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.errors import DisagreementError
-from distscan.operators import BUILTIN
+from distscan.core.errors import DisagreementError
+from distscan.core.operators import BUILTIN
 from support import reference
 from support.cuts import two_cuts
 from support.data import OPS, exact, expected
@@ -258,7 +258,7 @@ def test_bad_axes(comm):
 
 def test_a_fault_of_one_rank_along_a_local_axis(comm, monkeypatch):
     """No exchange, but every rank raises all the same."""
-    from distscan.backends import cpu
+    from distscan.cpu import steps as cpu
 
     def full(*_):
         raise MemoryError("no room")

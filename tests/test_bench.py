@@ -12,7 +12,7 @@ from distscan.bench.contenders import CONTENDERS, Contender
 from distscan.bench.machine import Gpu, Host
 from distscan.bench.suite import Row
 from distscan.bench.timing import Stats
-from distscan.operators import BUILTIN
+from distscan.core.operators import BUILTIN
 
 NAMED = {contender.name: contender for contender in CONTENDERS}
 

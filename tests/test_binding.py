@@ -5,9 +5,9 @@ from types import ModuleType
 
 import pytest
 
-import distscan.backends
+import distscan.cuda
 from distscan import binding
-from distscan.errors import BackendError
+from distscan.core.errors import BackendError
 
 
 @pytest.fixture
@@ -15,16 +15,18 @@ def gpus(comm, monkeypatch):
     """Stand in for the CUDA backend: a node with so many GPUs, and ranks that cannot use them."""
 
     def install(count, without=()):
-        cuda = ModuleType("distscan.backends.cuda")
+        gpus, memory = (ModuleType(f"distscan.cuda.{name}") for name in ("gpus", "memory"))
 
         def bind(local_rank):
             if comm.rank in without:
                 raise BackendError("no NVIDIA GPU is visible; look at CUDA_VISIBLE_DEVICES")
             return "Some GPU", f"address {local_rank % count}"
 
-        cuda.bind = bind
-        monkeypatch.setitem(sys.modules, "distscan.backends.cuda", cuda)
-        monkeypatch.setattr(distscan.backends, "cuda", cuda, raising=False)
+        gpus.bind = bind
+        for module in (gpus, memory):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+            name = module.__name__.rpartition(".")[2]
+            monkeypatch.setattr(distscan.cuda, name, module, raising=False)
 
     return install
 
@@ -62,8 +64,8 @@ def test_cuda_fails_where_one_rank_has_no_gpu(gpus, comm):
 
 
 def test_no_cupy(comm, monkeypatch):
-    monkeypatch.setitem(sys.modules, "distscan.backends.cuda", None)
-    monkeypatch.delattr(distscan.backends, "cuda", raising=False)
+    monkeypatch.setitem(sys.modules, "distscan.cuda.gpus", None)
+    monkeypatch.delattr(distscan.cuda, "gpus", raising=False)
     with pytest.raises(BackendError, match=r"pip install '\.\[cuda13\]'"):
         binding.bind(comm, "cuda", refuse)
     assert "CuPy cannot be imported" in binding.bind(comm, "auto", refuse).device

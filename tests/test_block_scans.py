@@ -8,10 +8,11 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import build, dtypes, operators
-from distscan.backends.policy import TextbookPolicy
+from distscan import build
 from distscan.bench import block_scans
-from distscan.shards import bounds
+from distscan.core import dtypes, operators
+from distscan.core.shards import bounds
+from distscan.cuda.policy import TextbookPolicy
 from support.data import exact, expected
 from support.host import host
 from support.maps import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
@@ -157,7 +158,7 @@ def test_in_place(name, strategy, cp, rng):
 @pytest.mark.parametrize("struct", [struct for struct, _ in block_scans.BLOCK_SCANS.values()])
 def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
     """What the benchmark times, on a non-commutative operator; some hundred tiles, then one."""
-    from distscan.backends.cuda import SinglePass
+    from distscan.cuda.steps import SinglePass
 
     textbook = TextbookPolicy(struct, chain, threads)
     for n in (300 * threads * ROWS * 4 + 1, 17):
@@ -176,7 +177,8 @@ def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
 @named
 def test_a_thousand_launches(name, chain, strategy, cp, rng, monkeypatch):
     """Fresh data and offsets each time, and the calls' epochs wrap: nothing is left over."""
-    from distscan.backends import cuda, workspace
+    from distscan.cuda import steps as cuda
+    from distscan.cuda import workspace
 
     monkeypatch.setattr(workspace, "_numbers", [itertools.count((1 << 30) - 500)])
     types = typed("iii")

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from distscan import check, output, rounding
+from distscan.job import check, output, rounding
 
 FORMS = [
     [option for option in each if option]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import files, output
-from distscan.backends import cpu
+from distscan.cpu import steps as cpu
+from distscan.job import files, output
 from support.data import OPS, exact, expected
 
 KEYS = ["elements", "dtype_in", "dtype_out", "op", "ranks", "nodes", "backend", "device",

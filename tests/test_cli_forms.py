@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from distscan import check, files, output
-from distscan.operators import BUILTIN
+from distscan.core.operators import BUILTIN
+from distscan.job import check, files, output
 from support import reference
 from support.data import OPS, exact, expected
 

@@ -10,7 +10,8 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from distscan import binding, command, job, output
+from distscan import binding, command
+from distscan.job import job, output
 
 
 def each_its_own(comm, monkeypatch, tmp_path):
@@ -177,7 +178,7 @@ def test_a_rank_that_ends_alone_ends_the_others(fault, status, monkeypatch):
         raise fault
 
     comm = Comm()
-    monkeypatch.setattr(command.exchange, "communicator", lambda _: comm)
+    monkeypatch.setattr(command.communicators, "communicator", lambda _: comm)
     command.run("distscan", fail, [])
     assert comm.ended == status
 
@@ -187,7 +188,7 @@ def test_another_launcher(rank, run, comm, monkeypatch):
     """Each process is a rank on its own: the launcher's first says so."""
     if comm.size > 1:
         pytest.skip("MPI and launcher agree here")
-    monkeypatch.setattr(command.exchange, "launched_ranks", lambda: 8)
+    monkeypatch.setattr(command.communicators, "launched_ranks", lambda: 8)
     monkeypatch.setattr(command.launcher, "launched_rank", lambda: rank)
     status, out, err = run("x.npy")
     assert (status, out) == (1, "")

@@ -8,16 +8,16 @@ from unittest.mock import MagicMock, patch
 import numpy as np
 import pytest
 
-from distscan import dtypes, operators
-from distscan.forms import Form
+from distscan.core import dtypes, operators
+from distscan.core.forms import Form
 from distscan.recurrence import MAPS
 from support.compiling import Asked, check, parameters, ptx
 from support.maps import COMPOSE
 from support.seed import drawn
 
-cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import columns, launches  # noqa: E402
-from distscan.backends.columns_policy import columns_policy, thread_policy  # noqa: E402
+cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.cuda import columns, launches  # noqa: E402
+from distscan.cuda.columns_policy import columns_policy, thread_policy  # noqa: E402
 
 pytestmark = pytest.mark.compile
 

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from distscan import operators
-from distscan.errors import KernelError
+from distscan.core import operators
+from distscan.core.errors import KernelError
 from support.compiling import asked, ptx
 
-pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import kernel_cache, nvrtc
-from distscan.backends.policy import TextbookPolicy
+pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.cuda import kernel_cache, nvrtc
+from distscan.cuda.policy import TextbookPolicy
 
 pytestmark = pytest.mark.compile
 

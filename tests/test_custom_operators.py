@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import arrays
-from distscan.agree import Agreement
 from distscan.build import make
-from distscan.errors import DistscanError
+from distscan.core import arrays
+from distscan.core.errors import DistscanError
+from distscan.mpi.agree import Agreement
 from distscan.scan import run
 from support.host import host
 from support.together import everywhere

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import operators
+from distscan.core import operators
 from support.cuts import one_cut
 from support.host import host
 

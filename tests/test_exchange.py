@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from distscan import exchange, exscan, operators
-from distscan.agree import agreed, is_agreed
-from distscan.forms import Form, Pending
+from distscan.core import operators
+from distscan.core.forms import Form, Pending
+from distscan.mpi import communicators, exscan
+from distscan.mpi.agree import agreed, is_agreed
 from support.data import HOST_CODES, OPS, exact
 from support.maps import COMPOSE, maps, one_by_one
 
@@ -62,11 +63,11 @@ def test_identity_changes_nothing(op, code, rng):
 
 
 def test_node(comm, monkeypatch):
-    node = exchange.node(comm)
+    node = communicators.node(comm)
     assert 0 <= node.local_rank < comm.size
     assert 1 <= node.nodes <= comm.size
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", str(comm.rank + 7))
-    assert exchange.node(comm).local_rank == comm.rank + 7
+    assert communicators.node(comm).local_rank == comm.rank + 7
 
 
 @pytest.mark.parametrize(
@@ -88,9 +89,9 @@ def test_what_is_allocated_is_counted(op, code):
 def test_op_names():
     ops = MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN, MPI.BAND, MPI.LXOR
     names = ["sum", "prod", "max", "min", "bitwise_and", "logical_xor"]
-    assert [exchange.op_name(op) for op in ops] == names
-    assert exchange.op_name("sum") == "sum"
-    assert exchange.op_name(MPI.REPLACE) is MPI.REPLACE
+    assert [communicators.op_name(op) for op in ops] == names
+    assert communicators.op_name("sum") == "sum"
+    assert communicators.op_name(MPI.REPLACE) is MPI.REPLACE
 
 
 def test_agreed_lets_success_through(comm):
@@ -111,5 +112,9 @@ def test_numbers_begin_anew_on_a_new_communicator(comm):
     for _ in range(3):
         other = comm.Dup()
         same = MPI.Comm.fromhandle(other.handle)
-        assert [next(exchange.votes(each).numbers) for each in (other, same, other)] == [1, 2, 3]
+        assert [next(communicators.votes(each).numbers) for each in (other, same, other)] == [
+            1,
+            2,
+            3,
+        ]
         other.Free()

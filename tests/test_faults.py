@@ -5,8 +5,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import agree, exchange
-from distscan.errors import DisagreementError, LaunchError, RankError
+from distscan.core.errors import DisagreementError, LaunchError, RankError
+from distscan.mpi import agree, communicators
 from support.together import everywhere
 
 
@@ -101,7 +101,7 @@ def test_disagreement(comm):
 
 def test_memory(comm, monkeypatch):
     """One rank runs out of memory before the exchange, or during the scan itself."""
-    from distscan.backends import cpu
+    from distscan.cpu import steps as cpu
 
     def full(*_, **__):
         raise MemoryError("no room for 8 elements")
@@ -122,9 +122,9 @@ def test_memory(comm, monkeypatch):
 @pytest.mark.parametrize("who", ["first", "last"])
 def test_a_total_that_never_comes(who, op, comm, monkeypatch):
     """A GPU that fails after it was launched: the rank learns of it inside the exchange."""
-    from distscan.backends import cpu
-    from distscan.errors import KernelError
-    from distscan.forms import Pending
+    from distscan.core.errors import KernelError
+    from distscan.core.forms import Pending
+    from distscan.cpu import steps as cpu
 
     class Lost(Pending):
         def total(self, piece=None):
@@ -222,7 +222,7 @@ def test_another_launcher(comm, monkeypatch):
     """Started as 8 by a launcher this MPI does not know: not 8 scans of one rank."""
     if comm.size > 1:
         pytest.skip("MPI and launcher agree here")
-    monkeypatch.setattr(exchange, "launched_ranks", lambda: 8)
+    monkeypatch.setattr(communicators, "launched_ranks", lambda: 8)
     with pytest.raises(LaunchError, match="started 8 ranks but MPI sees 1"):
         distscan.scan(np.zeros(3))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
-from distscan import files
-from distscan.errors import InputError
+from distscan.core.errors import InputError
+from distscan.job import files
 
 
 def whole(file, piece=1 << 10):

@@ -8,11 +8,13 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import build, dtypes, operators
-from distscan.agree import Agreement
-from distscan.backends import chunked, cpu
-from distscan.exscan import Exscan
-from distscan.forms import Pending
+from distscan import build
+from distscan.core import dtypes, operators
+from distscan.core.forms import Pending
+from distscan.cpu import chunked
+from distscan.cpu import steps as cpu
+from distscan.mpi.agree import Agreement
+from distscan.mpi.exscan import Exscan
 from distscan.scan import run
 from support import reference
 from support.cuts import two_cuts
@@ -162,8 +164,8 @@ def narrow(comm, monkeypatch):
 
     kinds = {kind.__name__: steps(kind) for kind in (cpu.ScanAdd, cpu.ReduceScan, cpu.SinglePass)}
     fake = SimpleNamespace(**kinds)
-    monkeypatch.setitem(sys.modules, "distscan.backends.cuda", fake)
-    monkeypatch.setattr("distscan.backends.cuda", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "distscan.cuda.steps", fake)
+    monkeypatch.setattr("distscan.cuda.steps", fake, raising=False)
     return 0 if comm.rank % 2 else None
 
 

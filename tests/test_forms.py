@@ -5,9 +5,9 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import exchange
-from distscan.errors import DisagreementError
-from distscan.operators import BUILTIN
+from distscan.core.errors import DisagreementError
+from distscan.core.operators import BUILTIN
+from distscan.mpi import communicators
 from support import reference
 from support.cuts import two_cuts
 from support.data import OPS, exact, expected
@@ -178,9 +178,9 @@ def test_the_opposite_order_is_made_once(comm):
     """A communicator keeps it, and frees it when it is freed itself."""
     own = comm.Dup()
     distscan.scan(np.arange(3), comm=own, reverse=True)
-    kept = exchange.backwards(own)
+    kept = communicators.backwards(own)
     distscan.scan(np.arange(3), comm=own, reverse=True)
-    assert exchange.backwards(own) is kept
+    assert communicators.backwards(own) is kept
     assert (kept.rank, kept.size) == (comm.size - 1 - comm.rank, comm.size)
     own.Free()
     assert kept == MPI.COMM_NULL

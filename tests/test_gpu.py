@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.shards import bounds
+from distscan.core.shards import bounds
 from support.data import OPS, exact, expected
 from support.host import host
 
@@ -152,34 +152,34 @@ def test_more_elements_than_32_bits_count(n, strategy, cp, comm):
 
 def test_binding(cp):
     """Local rank i takes GPU i modulo their number, and it becomes current."""
-    from distscan.backends import cuda
+    from distscan.cuda import gpus
 
     before = cp.cuda.Device().id
     addresses = set()
-    for local_rank in range(2 * cuda.count() + 1):
-        name, address = cuda.bind(local_rank)
-        assert cp.cuda.Device().id == local_rank % cuda.count()
+    for local_rank in range(2 * gpus.count() + 1):
+        name, address = gpus.bind(local_rank)
+        assert cp.cuda.Device().id == local_rank % gpus.count()
         assert name
         addresses.add(address)
-    assert len(addresses) == cuda.count()
+    assert len(addresses) == gpus.count()
     cp.cuda.Device(before).use()
 
 
 def test_staging_may_be_reused_at_once(cp, rng):
     """However busy the stream is, a piece has arrived when upload or download returns."""
-    from distscan.backends import cuda
+    from distscan.cuda import memory
 
-    buffer = cuda.staging(1 << 20)
+    buffer = memory.staging(1 << 20)
     piece = buffer.view("l")
     piece[:] = x = rng.integers(0, 1 << 60, piece.size)
     array = cp.zeros(piece.size, "l")
     busy = cp.zeros(1 << 26, "l")
     for _ in range(20):
         busy += 1
-    cuda.upload(piece, array)
+    memory.upload(piece, array)
     piece[:] = 0
     np.testing.assert_array_equal(host(array), x)
     for _ in range(20):
         busy += 1
     array += 1
-    np.testing.assert_array_equal(cuda.download(array, buffer), x + 1)
+    np.testing.assert_array_equal(memory.download(array, buffer), x + 1)

@@ -5,8 +5,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import operators
 from distscan.bench.block_scans import BLOCK_SCANS
+from distscan.core import operators
 from support.data import exact
 from support.host import host
 from support.reference import scan

@@ -8,9 +8,9 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import dtypes, operators
-from distscan.forms import Form
-from distscan.operators import Operator
+from distscan.core import dtypes, operators
+from distscan.core.forms import Form
+from distscan.core.operators import Operator
 from support.data import CODES, OPS, exact
 from support.maps import COMPOSE, HALVES, NIBBLES, maps
 from support.placed import Placed, parts
@@ -60,7 +60,7 @@ def expected(op, types, x, form, offset=None):
 
 def height_of(types, op, inner):
     """Rows of a tile of a matrix that has many."""
-    from distscan.backends import columns, launches
+    from distscan.cuda import columns, launches
 
     return columns._Matrix(launches.register_types(op, types), 1 << 40, Form(inner=inner)).height
 
@@ -76,7 +76,7 @@ def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=Fals
 
 def check(cp, op, types, x, form, shift_x=0, shift_out=0, in_place=False):
     """Scan from one address to another, twice; nothing beside the result may change."""
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     want = cp.asarray(expected(op, types, x, form).reshape(-1))
     source = Placed(cp, x.size, types.x, shift_x)
@@ -190,7 +190,7 @@ def test_many_tiles(inner, cp, rng):
 @pytest.mark.parametrize("code", "fd")
 def test_same_bits(code, inner, cp, rng):
     """Roundings do not depend on which block was ahead."""
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     op, types = typed("sum", code)
     height = height_of(types, op, inner)
@@ -215,7 +215,7 @@ def test_same_bits(code, inner, cp, rng):
 )
 def test_totals_and_offsets(case, inner, cp, rng):
     """Two shards of one matrix: the total of the earlier one is the offset of the later."""
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     op, types = typed(*case)
     height = height_of(types, op, inner)
@@ -261,7 +261,7 @@ def test_one_function_with_more_and_less_shared_memory(cp, rng):
 
 
 def test_no_rows(cp):
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     op, types = typed("sum", "f")
     steps = cuda.ReduceScan(op, types, 0, Form(inner=5))
@@ -270,7 +270,7 @@ def test_no_rows(cp):
 
 
 def test_more_rows_than_32_bits_count(cp):
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     op, types = typed("max", "b")
     n, at = (1 << 31) + 9, (1 << 31) + 3
@@ -287,7 +287,7 @@ def test_more_rows_than_32_bits_count(cp):
 
 def test_strides(cp, rng):
     """An array that is not contiguous is read as it stands."""
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     op, types = typed("sum", "l")
     x = draw(rng, op, "l", 1, 3000, 12)

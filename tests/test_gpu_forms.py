@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from distscan import dtypes
-from distscan.forms import Form
+from distscan.core import dtypes
+from distscan.core.forms import Form
 from support.host import host
 from support.maps import COMPOSE, HALVES, NIBBLES, maps
 from support.placed import Placed
@@ -64,7 +64,7 @@ def tile_of(types):
     """Elements of the tiles that many elements are cut into."""
     import cupy
 
-    from distscan.backends import launches
+    from distscan.cuda import launches
 
     arch, n = cupy.cuda.Device().compute_capability, 1 << 40
     chosen = launches.scan_policy(types, Form(segmented=True), arch, n, launches.sm_count())
@@ -81,7 +81,7 @@ def value(k, m, c, dtype):
 @pytest.mark.parametrize("strategy", ["SinglePass", "ReduceScan", "ScanAdd"])
 def test_order_in_every_form(strategy, segmented, op, k, codes, order, cp, rng):
     """At the edges of tiles, misaligned, in place, behind an offset and behind an initial value."""
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     if segmented and strategy == "ScanAdd":
         pytest.skip("segments go by the other strategies")
@@ -109,7 +109,7 @@ def test_order_in_every_form(strategy, segmented, op, k, codes, order, cp, rng):
 @pytest.mark.parametrize(("op", "k", "codes"), CASES)
 def test_order_in_rows(op, k, codes, order, cp, rng):
     """Rows of one element, of two, of a tile and of more; many of them and few."""
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     types = dtypes.Types(*map(np.dtype, codes))
     step, tile = types.out.itemsize, tile_of(types)
@@ -129,8 +129,8 @@ def test_order_in_rows(op, k, codes, order, cp, rng):
                                              ("max", "bbb"), ("min", "HHH")])  # fmt: skip
 def test_rows_of_every_length(name, codes, order, cp, rng):
     """By operators whose operands may be exchanged, which are reduced in another way."""
-    from distscan.backends import cuda
-    from distscan.operators import BUILTIN
+    from distscan.core.operators import BUILTIN
+    from distscan.cuda import steps as cuda
 
     op, types = BUILTIN[name], dtypes.Types(*map(np.dtype, codes))
     first = np.array(5, types.acc) if "exclusive" in order else None
@@ -154,8 +154,8 @@ def test_rows_of_every_length(name, codes, order, cp, rng):
 @pytest.mark.parametrize("reverse", [False, True])
 def test_segments_over_many_tiles(reverse, cp, rng):
     """Sums of whole numbers over several rounds of every block, against NumPy at once."""
-    from distscan.backends import cuda
-    from distscan.operators import BUILTIN
+    from distscan.core.operators import BUILTIN
+    from distscan.cuda import steps as cuda
 
     types = dtypes.Types(*map(np.dtype, "fff"))
     n = 40_000_003

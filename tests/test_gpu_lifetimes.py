@@ -11,7 +11,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import dtypes, kept, operators
+from distscan import kept
+from distscan.core import dtypes, operators
 from support import hold
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.one_rank, pytest.mark.timeout(120)]
@@ -78,7 +79,7 @@ def test_a_plan_dropped_while_its_kernel_is_queued(cp, numbers):
 
 def test_mail_of_a_plan_that_is_dropped(cp, numbers):
     """The kernel may look into pinned memory after the host has sent the offset and gone on."""
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     attributes = cp.cuda.Device().attributes
     whole = attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerBlockOptin"]
@@ -111,7 +112,7 @@ def test_mail_of_a_plan_that_is_dropped(cp, numbers):
 
 def test_a_segmented_plan_on_two_streams(cp, monkeypatch):
     """Heads are found behind the scan, on another stream, that still reads those before."""
-    from distscan import segments
+    from distscan.core import segments
 
     n = 1 << 22
     first, second = streams(cp, 2)
@@ -268,7 +269,7 @@ def test_a_stream_that_is_gone(cp, numbers):
 
 def test_memory_comes_back(cp, numbers):
     """A plan that is dropped or closed leaves its memory when its last kernel has ended."""
-    from distscan.backends import workspace
+    from distscan.cuda import workspace
 
     x, _ = numbers(1 << 20)
     for close in (False, True):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import dtypes, forms, kept, operators
-from distscan.forms import Form
+from distscan import kept
+from distscan.core import dtypes, forms, operators
+from distscan.core.forms import Form
 from support.cuts import two_cuts
 from support.data import exact
 from support.forms import FORMS
@@ -85,7 +86,7 @@ def test_started(op, small, busy, cp, cut, rng):
 @pytest.mark.parametrize("codes", ["d", "f", "e", "h", "?"])
 def test_pieces_of_a_megabyte(codes, busy, cp, rng):
     """Totals and offsets of two shards, one behind the other; nothing crosses ranks."""
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     op = operators.BUILTIN["sum" if codes != "h" else "max"]
     types = dtypes.resolve(op, np.dtype(codes))

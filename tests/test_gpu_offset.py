@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from distscan import operators
+from distscan.core import operators
 from support.data import exact
 from support.tiles import geometry, typed
 
@@ -26,7 +26,7 @@ class Shard:
     """
 
     def __init__(self, cp, rng, code, n):
-        from distscan.backends import cuda
+        from distscan.cuda import steps as cuda
 
         self.cp, self.rng, self.n = cp, rng, n
         self.types = typed(3 * code)

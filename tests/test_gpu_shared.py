@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import dtypes, operators
+from distscan.core import dtypes, operators
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(120)]
 
@@ -33,7 +33,7 @@ def hog(cp):
 @pytest.mark.parametrize("n", [1 << 18, 1 << 23])
 def test_offsets_in_time(n, hog, cp, rng):
     """An offset that the host knows to be in time is taken, whenever the kernel looks for it."""
-    from distscan.backends import cuda
+    from distscan.cuda import steps as cuda
 
     x = cp.asarray(rng.integers(0, 100, n, np.int32))
     want, out = cp.cumsum(x, dtype=np.int32), cp.empty(n, np.int32)

@@ -9,7 +9,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import build, operators
+from distscan import build
+from distscan.core import operators
 from support import hold
 from support.data import exact
 from support.host import host
@@ -46,7 +47,7 @@ def sizes(strategy, code="i"):
 @pytest.mark.parametrize("size", range(3))
 def test_a_thousand_calls(size, first, strategy, cp, inputs, rng, monkeypatch):
     """New data, offsets and addresses each time; the calls' epochs wrap in between."""
-    from distscan.backends import workspace
+    from distscan.cuda import workspace
 
     monkeypatch.setattr(workspace, "_numbers", [itertools.count(first)])
     n = sizes(strategy)[size]

@@ -5,10 +5,11 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import agree, exscan, operators
-from distscan.errors import DisagreementError, RankError
-from distscan.forms import Form, Pending
-from distscan.notices import Notices
+from distscan.core import operators
+from distscan.core.errors import DisagreementError, RankError
+from distscan.core.forms import Form, Pending
+from distscan.mpi import agree, exscan
+from distscan.mpi.notices import Notices
 from support.together import everywhere
 
 

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from distscan.backends import kernel_cache
+from distscan.cuda import kernel_cache
 
 KEY = "5" * 64
 BUILT = bytes(range(256)) * 5, "ptxas info: 32 registers, µ\n"

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from distscan.forms import Form
+from distscan.core.forms import Form
 from distscan.recurrence import MAPS
 from support.bfloat16 import BFLOAT16
 from support.compiling import SHARED, asked, check, parameters, ptx
@@ -15,10 +15,10 @@ from support.maps import COMPOSE, NIBBLES
 from support.seed import drawn
 from support.words import FINGERPRINTS, PRINT, WORDS
 
-pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import nvrtc
-from distscan.backends.policy import TextbookPolicy
+pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench import block_scans
+from distscan.cuda import nvrtc
+from distscan.cuda.policy import TextbookPolicy
 
 pytestmark = pytest.mark.compile
 

@@ -7,12 +7,12 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from distscan import dtypes, operators
-from distscan.errors import BackendError
+from distscan.core import dtypes, operators
+from distscan.core.errors import BackendError
 from support.maps import NIBBLES
 
-cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import call, kernel, launches  # noqa: E402
+cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.cuda import call, kernel, launches  # noqa: E402
 
 
 @pytest.mark.parametrize(

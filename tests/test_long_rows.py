@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import forms, kept
-from distscan.errors import RankError
-from distscan.exscan import Exscan
-from distscan.forms import Form, Pending
-from distscan.operators import BUILTIN
+from distscan import kept
+from distscan.core import forms
+from distscan.core.errors import RankError
+from distscan.core.forms import Form, Pending
+from distscan.core.operators import BUILTIN
+from distscan.mpi.exscan import Exscan
 from distscan.recurrence import MAPS
 from support import late_gpu, reference
 from support.cuts import two_cuts
@@ -195,8 +196,8 @@ def late(monkeypatch):
     """The rows of a GPU that does nothing before it is waited for, and its queue."""
     gpu, queue = late_gpu.make()
     monkeypatch.setitem(sys.modules, "cupy", gpu)
-    spec = util.spec_from_file_location("distscan.backends.late", Path(forms.__file__).parent
-                                        / "backends" / "row.py")  # fmt: skip
+    file = Path(distscan.__file__).parent / "cuda" / "row.py"
+    spec = util.spec_from_file_location("distscan.cuda.late", file)
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.Row, queue

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import operators
-from distscan.operators import Operator
+from distscan.core import operators
+from distscan.core.operators import Operator
 from support.data import exact
 from support.together import everywhere
 from support.words import FINGERPRINTS, PRINT, digits, printed

@@ -5,8 +5,9 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import dtypes, exscan, operators
-from distscan.forms import Pending
+from distscan.core import dtypes, operators
+from distscan.core.forms import Pending
+from distscan.mpi import exscan
 from support.data import CODES, HOST_CODES
 from support.host import host
 from support.logic import bits, truths

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import dtypes, operators
-from distscan.operators import Operator
+from distscan.core import dtypes, operators
+from distscan.core.operators import Operator
 from support.cuts import one_cut
 from support.data import HOST_CODES
 from support.host import host

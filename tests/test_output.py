@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from distscan import output
-from distscan.errors import OutputError
-from distscan.files import File
+from distscan.core.errors import OutputError
+from distscan.job import output
+from distscan.job.files import File
 
 
 def made(path, n=3, code="f"):

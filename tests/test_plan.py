@@ -10,7 +10,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import agree, build, plan
+from distscan import build, plan
+from distscan.mpi import agree
 from support.cuts import length
 from support.data import OPS, exact, expected
 from support.host import host
@@ -120,7 +121,7 @@ def test_shape_and_type_of_the_result(planned, xp, comm, rng):
 def test_what_was_decided_can_be_read(planned, xp, comm):
     run = planned((2, 3), "i2", MPI.SUM)
     assert (run.comm, run.shape, run.size) == (comm, (2, 3), 6)
-    assert run.op is distscan.operators.BUILTIN["sum"]
+    assert run.op is distscan.core.operators.BUILTIN["sum"]
     assert (run.types.x, run.types.acc, run.types.out) == (np.int16, np.int64, np.int64)
     several = "scan-add" if xp is np else "reduce-scan"
     assert run.strategy == ("single-pass" if comm.size == 1 else several)

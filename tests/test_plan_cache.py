@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan import build, kept
-from distscan.errors import DisagreementError
+from distscan.core.errors import DisagreementError
 from support.cuts import length
 from support.data import OPS, exact
 from support.host import host
@@ -244,7 +244,7 @@ def test_ranks_that_disagree_on_remembered_calls(made, comm, rng):
 
 @pytest.mark.parametrize("method", ["begin", "finish"])
 def test_a_fault_in_a_remembered_call(method, strategy, comm, rng, monkeypatch):
-    from distscan.backends import cpu
+    from distscan.cpu import steps as cpu
 
     steps = {"scan-add": cpu.ScanAdd, "reduce-scan": cpu.ReduceScan, "single-pass": cpu.SinglePass}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.errors import BackendError, DisagreementError, RankError
+from distscan.core.errors import BackendError, DisagreementError, RankError
 from support.data import OPS
 from support.maps import COMPOSE, maps, one_by_one
 from support.together import everywhere
@@ -70,7 +70,7 @@ def test_a_backend_for_every_rank(comm, monkeypatch):
                 raise BackendError("no NVIDIA GPU is visible")
             return 1
 
-    monkeypatch.setattr(binding, "_cuda", lambda: Cuda)
+    monkeypatch.setattr(binding, "_cuda", lambda: (Cuda, None))
     assert distscan.Plan(comm, 3, "d").backend == "cpu"
     everywhere(comm, BackendError, "no NVIDIA", lambda: distscan.Plan(comm, 3, "d", backend="cuda"))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import distscan
-from distscan.operators import BUILTIN
+from distscan.core.operators import BUILTIN
 from support import reference
 from support.data import CODES, exact
 from support.host import host

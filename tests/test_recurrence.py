@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.errors import DisagreementError
+from distscan.core.errors import DisagreementError
 from support.host import host
 from support.together import everywhere
 

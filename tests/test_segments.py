@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.errors import DisagreementError, RankError
-from distscan.operators import BUILTIN
+from distscan.core.errors import DisagreementError, RankError
+from distscan.core.operators import BUILTIN
 from support import reference
 from support.cuts import two_cuts
 from support.data import OPS, exact, expected

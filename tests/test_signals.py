@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import signals
+from distscan.mpi import signals
 
 
 @pytest.fixture

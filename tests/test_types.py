@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import arrays, dtypes, operators, output
-from distscan.errors import OutputError
+from distscan.core import arrays, dtypes, operators
+from distscan.core.errors import OutputError
+from distscan.job import output
 from support.bfloat16 import BFLOAT16, ml_dtypes
 from support.data import OPS, exact
 from support.host import host

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import kept, operators
+from distscan import kept
+from distscan.core import operators
 from support import reference
 from support.data import HOST_CODES
 from support.together import everywhere
@@ -137,6 +138,6 @@ def test_refused_ufuncs_are_not_associative(rng):
 
 
 def test_ufuncs_without_a_cuda_form():
-    kernel = pytest.importorskip("distscan.backends.kernel", exc_type=ImportError)
+    kernel = pytest.importorskip("distscan.cuda.kernel", exc_type=ImportError)
     with pytest.raises(TypeError, match="operator 'gcd' has no CUDA form"):
         kernel.body(operators.resolve(np.gcd))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("cupy", reason="no CuPy")
-from distscan.backends import workspace
+from distscan.cuda import workspace
 
 PER_THREAD = 2
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__, agree, binding, command, exchange
-from ..agree import agreed
+from .. import __version__, binding, command
 from ..command import Parser, Progress
-from ..errors import DistscanError
-from ..exchange import Comm
-from ..operators import BUILTIN
+from ..core.errors import DistscanError
+from ..core.operators import BUILTIN
+from ..mpi import agree, communicators
+from ..mpi.agree import agreed
+from ..mpi.communicators import Comm
 from . import block_scans, plot, report, suite
 from .case import Case
 from .contenders import ALL_OPS, CONTENDERS, Contender
@@ -73,7 +74,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         backend=machine.backend,
         ranks=comm.size,
         nodes=bound.nodes,
-        mpi=exchange.mpi_version(),
+        mpi=communicators.mpi_version(),
         versions=_versions(machine) | _of_libraries(versions),
         missing=missing,
         op=args.op,
@@ -212,8 +213,12 @@ def _repeat(text: str) -> int:
 def _sharing(comm: Comm, bound: binding.Binding) -> int:
     """How many ranks take memory from one device."""
     on_a_node = -(-comm.size // bound.nodes)
-    devices = min(comm.allgather(bound.backend.count())) if bound.name == "cuda" else 1
-    return -(-on_a_node // devices)
+    if bound.name == "cpu":
+        return on_a_node
+    from ..cuda import gpus  # noqa: PLC0415 - a CPU run need not have CuPy
+
+    fewest: int = min(comm.allgather(gpus.count()))
+    return -(-on_a_node // fewest)
 
 
 def _processor(fallback: str) -> str:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import __version__
-from ..backends.policy import TextbookPolicy
-from ..dtypes import Types
-from ..exchange import Comm
-from ..operators import BUILTIN
+from ..core.dtypes import Types
+from ..core.operators import BUILTIN
+from ..cuda.policy import TextbookPolicy
+from ..mpi.communicators import Comm
 from . import suite
 from .case import Case
 from .contenders import CONTENDERS, Contender, Task
@@ -155,7 +155,7 @@ def _contender(name: str, textbook: TextbookPolicy) -> Contender:
 
 
 def _steps(textbook: TextbookPolicy, task: Task) -> list[Call]:
-    from ..backends.cuda import SinglePass  # noqa: PLC0415 - a CPU run need not have CuPy
+    from ..cuda.steps import SinglePass  # noqa: PLC0415 - a CPU run need not have CuPy
 
     case = task.case
     types, n = Types(case.x, case.out, case.out), task.pairs[0][0].size

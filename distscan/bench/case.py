@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ..exchange import Comm
-from ..operators import Operator
+from ..core.operators import Operator
+from ..mpi.communicators import Comm
 from .machine import Host
 
 HOST_CHECK = 1 << 22  # elements: up to here NumPy recomputes all of the result

@@ -17,7 +17,7 @@ import distscan
 
 from .. import __version__
 from ..build import Strategy
-from ..exchange import Comm
+from ..mpi.communicators import Comm
 from .case import Case
 from .machine import Host
 from .timing import Call

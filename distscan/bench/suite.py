@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
-from ..agree import agreed
-from ..errors import CheckError
-from ..exchange import Comm
+from ..core.errors import CheckError
+from ..mpi.agree import agreed
+from ..mpi.communicators import Comm
 from .case import Case, Data, need
 from .contenders import Contender, Task
 from .machine import Host

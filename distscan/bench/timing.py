@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agree import agreed
-from ..exchange import Comm
+from ..mpi.agree import agreed
+from ..mpi.communicators import Comm
 from .machine import Host
 
 Call = Callable[[], object]

@@ -9,13 +9,13 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-from distscan import dtypes, operators
-from distscan.errors import KernelError
-from distscan.forms import PLAIN, Form
+from distscan.core import dtypes, operators
+from distscan.core.errors import KernelError
+from distscan.core.forms import PLAIN, Form
 
-cuda = pytest.importorskip("distscan.backends.cuda", reason="no CuPy", exc_type=ImportError)
-from distscan.backends import kernel_cache, launches, nvrtc  # noqa: E402
-from distscan.backends.policy import TextbookPolicy  # noqa: E402
+cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.cuda import kernel_cache, launches, nvrtc  # noqa: E402
+from distscan.cuda.policy import TextbookPolicy  # noqa: E402
 
 STRATEGIES = (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)
 KIB = 1024

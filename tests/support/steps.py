@@ -2,7 +2,7 @@
 
 from unittest.mock import patch
 
-from distscan import segments
+from distscan.core import segments
 
 
 def begin(steps, x, out, heads=None, **options):

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from distscan import dtypes, forms, operators
+from distscan.core import dtypes, forms, operators
 
 
 def geometry(types, strategy):
     """Elements of a tile, thread blocks, tiles that a block holds at a time: of a sum's scan."""
     import cupy
 
-    from distscan.backends import launches, policy
+    from distscan.cuda import launches, policy
 
     device = cupy.cuda.Device()
     if strategy == "scan-add":  # it stores the running value

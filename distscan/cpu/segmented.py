@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..operators import Operator
-from ..shards import chunks
+from ..core.operators import Operator
+from ..core.shards import chunks
 from .chunked import CHUNK, accumulate
 
 _FEW = 32  # segments in a chunk up to which a call for each is faster than tables

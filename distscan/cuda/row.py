@@ -6,7 +6,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from ..forms import pieces
+from ..core.forms import pieces
 
 
 class Row:

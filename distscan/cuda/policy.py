@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import Types
-from ..forms import Form
-from ..operators import Operator
+from ..core.dtypes import Types
+from ..core.forms import Form
+from ..core.operators import Operator
 
 # What one block may have of shared memory, in KiB, by compute capability (CUDA C++ Programming
 # Guide, table of technical specifications); 99 for what is not listed.

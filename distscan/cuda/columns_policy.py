@@ -6,7 +6,7 @@ NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune_axe
 import math
 from typing import NamedTuple
 
-from ..dtypes import Types
+from ..core.dtypes import Types
 from .policy import SHARED, VECTOR
 
 _LANES = 32  # of a warp

@@ -6,10 +6,10 @@ import os
 import struct
 from typing import Any, NamedTuple, cast
 
+from ..core.errors import LaunchError
 from . import signals
-from .errors import LaunchError
 from .launcher import launched_ranks, local_rank
-from .mpi import MPI
+from .library import MPI
 
 Comm = MPI.Intracomm
 

@@ -7,10 +7,10 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import operators
-from ..dtypes import Types
-from ..forms import Form
-from ..operators import Operator
+from ..core import operators
+from ..core.dtypes import Types
+from ..core.forms import Form
+from ..core.operators import Operator
 from .kernel import HostOffset, Kernel, definitions
 from .policy import (
     ADD_THREADS,

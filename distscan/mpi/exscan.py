@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from .exchange import Comm, backwards
-from .forms import PLAIN, Form, Pending, longest_piece, pieces
+from ..core.forms import PLAIN, Form, Pending, longest_piece, pieces
+from ..core.operators import Operator
+from .communicators import Comm, backwards
+from .library import MPI
 from .messages import BuiltIn, Packed, combining, mpi_name
-from .mpi import MPI
-from .operators import Operator
 
 # Begun and not yet ended: MPI writes into their buffers, whoever else has forgotten them.
 _IN_FLIGHT: "set[Exscan]" = set()

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import RankError
-from .forms import Form, Pending
-from .mpi import MPI
-from .operators import Operator
+from ..core.errors import RankError
+from ..core.forms import Form, Pending
+from ..core.operators import Operator
+from .library import MPI
 
 _ABSENT, _PRESENT, _HEAD, _BROKEN = range(4)  # the state of a total; the higher of two outlasts
 

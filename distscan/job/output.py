@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .errors import OutputError
+from ..core.errors import OutputError
 from .files import File
 
 # What is wrong with the place that was asked for, not with the machine.

@@ -10,9 +10,9 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import Types
-from ..forms import Form
-from ..operators import Operator
+from ..core.dtypes import Types
+from ..core.forms import Form
+from ..core.operators import Operator
 from .columns_policy import ThreadPolicy, columns_policy, pitch_of, thread_policy
 from .kernel import Kernel, definitions
 from .launches import register_types, sm_count

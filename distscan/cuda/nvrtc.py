@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cupy_backends.cuda.libs import nvrtc
 
-from ..errors import KernelError
+from ..core.errors import KernelError
 from . import kernel_cache
 from .kernel_cache import Built
 

@@ -2,10 +2,10 @@
 
 from typing import NoReturn
 
+from ..core.errors import RankError
 from .agree import mark_collective
-from .errors import RankError
-from .exchange import Comm, aside
-from .mpi import MPI
+from .communicators import Comm, aside
+from .library import MPI
 
 _TAGS = 1 << 14  # MPI promises tags up to 32767
 

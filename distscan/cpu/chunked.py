@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..operators import Combine, Operator
-from ..shards import chunks
+from ..core.operators import Combine, Operator
+from ..core.shards import chunks
 
 # Elements scanned before the running total is combined into them: few enough to be in cache still
 # and to keep chains of roundings short. 2^25 float32 on a core: 8192 343 ms, 4096 456, 16384 327.

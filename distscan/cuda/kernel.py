@@ -11,10 +11,10 @@ import numpy as np
 from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
-from ..dtypes import Types, is_bfloat16
-from ..errors import KernelError
-from ..forms import Form
-from ..operators import BUILTIN, LOGICAL, Operator
+from ..core.dtypes import Types, is_bfloat16
+from ..core.errors import KernelError
+from ..core.forms import Form
+from ..core.operators import BUILTIN, LOGICAL, Operator
 from . import nvrtc
 from .gpus import check_device
 

@@ -5,8 +5,8 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .errors import DisagreementError, RankError
-from .exchange import Comm, Votes, votes
+from ..core.errors import DisagreementError, RankError
+from .communicators import Comm, Votes, votes
 
 
 class Terms(dict[str, object]):
@@ -144,7 +144,7 @@ def _portable(fault: BaseException) -> tuple[type[Exception], str]:
     except Exception:  # an exception that cannot even be printed
         message = type(fault).__name__
     for kind in type(fault).__mro__:
-        known = kind.__module__ in {"builtins", "distscan.errors", "numpy.exceptions"}
+        known = kind.__module__ in {"builtins", "distscan.core.errors", "numpy.exceptions"}
         if known and issubclass(kind, Exception):
             try:
                 if str(kind(message)) == message:

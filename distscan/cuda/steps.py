@@ -6,49 +6,18 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import segments
-from ..dtypes import Types
-from ..forms import PLAIN, Form, Pending
-from ..operators import Operator
+from ..core import segments
+from ..core.dtypes import Types
+from ..core.forms import PLAIN, Form, Pending
+from ..core.operators import Operator
 from . import columns, launches
 from .call import Call, CallWithTotal
-from .gpus import bind, count  # noqa: F401 - a backend's module has them
 from .kernel import HostTotal, type_name
 from .policy import TextbookPolicy
 from .row import Row
 from .workspace import ROUND, Workspace, is_capturing, next_call, sweep
 
 _TOO_LATE = 3  # offsets in a row that came too late for a kernel that waits
-
-
-def empty(n: int, dtype: np.dtype[Any]) -> Any:
-    """Allocate an array [n] on the current GPU."""
-    type_name(dtype)
-    return cupy.empty(n, dtype)
-
-
-def staging(size: int) -> NDArray[np.uint8]:
-    """Allocate ``size`` bytes of pinned host memory."""
-    memory: NDArray[np.uint8] = np.frombuffer(cupy.cuda.alloc_pinned_memory(size), np.uint8, size)
-    return memory
-
-
-def upload(piece: NDArray[Any], array: Any) -> None:
-    """Copy a piece in host memory into ``array``; the piece may then be overwritten."""
-    array.set(piece)
-    synchronize()  # from pinned memory, CuPy only queues the copy
-
-
-def download(array: Any, buffer: NDArray[np.uint8]) -> NDArray[Any]:
-    """Copy ``array`` into the host memory ``buffer`` and return it there."""
-    host: NDArray[Any] = buffer[: array.nbytes].view(array.dtype)
-    array.get(out=host)
-    return host
-
-
-def synchronize() -> None:
-    """Wait for all work on the current stream."""
-    cupy.cuda.get_current_stream().synchronize()
 
 
 class _Steps:

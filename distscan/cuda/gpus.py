@@ -4,7 +4,7 @@ from typing import Any
 
 import cupy
 
-from ..errors import BackendError
+from ..core.errors import BackendError
 
 _OLDEST = 80  # compute capability: asynchronous copies and their barriers
 

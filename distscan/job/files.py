@@ -14,8 +14,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .errors import InputError
-from .shards import chunks
+from ..core.errors import InputError
+from ..core.shards import chunks
 
 PIECE = 1 << 24  # bytes moved between two reports of progress
 _ENDS = 1 << 16  # bytes at a file's head and at its tail that stand for its content

@@ -11,14 +11,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from . import arrays, binding, build, check, dtypes, files, operators, output
-from .agree import Agreement, agreed
-from .binding import Binding
-from .errors import CheckError
-from .exchange import Comm
+from .. import binding, build
+from ..binding import Binding
+from ..core import arrays, dtypes, operators
+from ..core.errors import CheckError
+from ..core.shards import bounds, chunks
+from ..mpi.agree import Agreement, agreed
+from ..mpi.communicators import Comm
+from ..scan import run
+from . import check, files, output
 from .files import File
-from .scan import run
-from .shards import bounds, chunks
 
 PHASES = ("read", "reduce", "exscan", "scan", "write", "all")
 Show = Callable[[str, int, int], None]  # phase, elements done, elements in all
@@ -88,7 +90,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 ready.some = part.steps.some
                 spent = run(comm, part.steps, part.shard, part.result, ready, overlap=False)
                 with agreed(comm):
-                    bound.backend.synchronize()
+                    bound.memory.synchronize()
             clock.seconds["exscan"] = spent["exscan"]
             if part.steps.strategy == "reduce-scan":
                 clock.seconds["reduce"] = spent["total"]
@@ -147,7 +149,7 @@ class _Part:
     """One rank's part of the job: its shard and its result, on its device."""
 
     def __init__(self, comm: Comm, job: Job, source: File, bound: Binding) -> None:
-        self.backend = bound.backend
+        self.memory = bound.memory
         # Whole rows along an axis; elements of a flattened input.
         rows = len(source.shape) > 1 and job.axis is not None
         shape = source.shape if rows else (source.n,)
@@ -155,7 +157,7 @@ class _Part:
         low, high = bounds(shape[0], comm.size, comm.rank)
         self.start, self.stop = low * width, high * width
         self.shape = shape  # of the whole result
-        self.shard = self.backend.empty(self.stop - self.start, source.dtype.newbyteorder("="))
+        self.shard = self.memory.empty(self.stop - self.start, source.dtype.newbyteorder("="))
         op, dtype = (
             operators.resolve(job.op),
             None if job.dtype is None else dtypes.parse(job.dtype),
@@ -179,13 +181,13 @@ class _Part:
         )
         in_place = self.steps.types.x == self.steps.types.out
         self.result = self.shard if in_place else self.steps.local.empty()
-        self.buffer: NDArray[np.uint8] = self.backend.staging(files.PIECE)
+        self.buffer: NDArray[np.uint8] = self.memory.staging(files.PIECE)
         self._last: dict[str, Any] = {}  # in scan order: of the input, of the result
 
     def read(self, source: File, show: Show) -> None:
         for at, piece in files.read(source, self.start, self.stop, self.buffer):
             stop = at + len(piece)
-            self.backend.upload(piece, self.shard[at:stop])
+            self.memory.upload(piece, self.shard[at:stop])
             self._see("x", piece)
             show("read", stop, self.shard.size)
 
@@ -195,7 +197,7 @@ class _Part:
     def _pieces(self, show: Show) -> Iterator[NDArray[Any]]:
         size = self.result.size
         for low, high in chunks(0, size, files.PIECE // self.result.itemsize):
-            piece = self.backend.download(self.result[low:high], self.buffer)
+            piece = self.memory.download(self.result[low:high], self.buffer)
             self._see("out", piece)
             yield piece
             show("write", high, size)

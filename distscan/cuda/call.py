@@ -6,8 +6,8 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import segments
-from ..forms import Edges, Form, Pending
+from ..core import segments
+from ..core.forms import Edges, Form, Pending
 from .workspace import Workspace, epoch, keep_captured
 
 

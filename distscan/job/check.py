@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..build import CompiledScan
+from ..core.errors import CheckError
+from ..core.shards import chunks
+from ..cpu.chunked import CHUNK
+from ..mpi.agree import agreed, mark_collective
+from ..mpi.communicators import Comm
 from . import files
-from .agree import agreed, mark_collective
-from .backends.chunked import CHUNK
-from .build import CompiledScan
-from .errors import CheckError
-from .exchange import Comm
 from .files import File
 from .rounding import Exact, Logs, Products, Sums, finite_size
-from .shards import chunks
 
 _ROUNDING = (np.add, np.multiply, np.logaddexp)
 PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache

@@ -1,1 +1,0 @@
-"""One file per kind of memory, with the same calls in each."""

@@ -1,0 +1,1 @@
+"""What a scan is, whoever runs it: operators, types, order, extents, segments, arrays."""

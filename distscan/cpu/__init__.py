@@ -1,0 +1,1 @@
+"""The local steps of a scan on NumPy arrays. Knows no MPI."""

@@ -1,0 +1,1 @@
+"""The file job: file -> shard -> scan -> file."""

@@ -1,0 +1,1 @@
+"""All that speaks to MPI: communicators, agreement, the exchange of totals. Knows no CuPy."""
