@@ -16,12 +16,13 @@ from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import DTypeLike
 
 from .build import Strategy
-from .core import arrays, dtypes, layout, operators
+from .core import arrays, dtypes, operators
+from .core.extents import axis_number
+from .decide import check_out
 from .mpi import communicators
-from .mpi.agree import agreed
+from .mpi.agree import agreed, collective
 from .mpi.communicators import Comm
-from .mpi.signals import collective
-from .scan import checked_out, scan
+from .scan import scan
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -264,7 +265,7 @@ def _cumulative(
         array = arrays.as_native(x)
         if axis is None and array.ndim > 1:
             raise ValueError(f"x has shape {array.shape}; axis= is needed")
-        along = normalize_axis_index(layout.axis_number(axis) or 0, max(array.ndim, 1))
+        along = normalize_axis_index(axis_number(axis) or 0, max(array.ndim, 1))
         same["include_initial"] = bool(include_initial)
         whole = None
         if include_initial and (along > 0 or comm.rank == 0):
@@ -276,7 +277,8 @@ def _cumulative(
                 with arrays.on_device(array):
                     whole = arrays.namespace(array).empty(shape, types.out)
             else:
-                whole = checked_out(out, array)
+                whole = arrays.as_native(out)
+                check_out(out, whole, array)
                 if whole.shape != tuple(shape):
                     raise ValueError(f"out has shape {whole.shape}; the result has {tuple(shape)}")
             moved = whole.swapaxes(0, along)  # a view
@@ -285,5 +287,5 @@ def _cumulative(
     scan(x, op, axis=along, dtype=dtype, out=moved[1:].swapaxes(0, along), comm=comm)
     with arrays.on_device(whole):
         moved[:1] = first  # behind the scan: out may be in the memory of x
-        result = convert(whole)
+        result = whole if convert is None else convert(whole)
     return result if out is None else out

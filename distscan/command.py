@@ -8,7 +8,8 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from .core.errors import DistscanError, LaunchError
-from .mpi import agree, communicators, launcher
+from .mpi import communicators, faults, launcher
+from .mpi.agree import agreed
 from .mpi.communicators import Comm
 
 # A bad argument or a bad input; anything else ends with status 1.
@@ -34,7 +35,7 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
     try:
         return work(comm, argv)
     except Exception as error:
-        if comm.size > 1 and not agree.is_agreed(error):
+        if comm.size > 1 and not faults.is_agreed(error):
             # A fault outside every agreed step is a bug; the other ranks must not wait for it.
             _fail(name, error)
             comm.Abort(1)
@@ -87,7 +88,7 @@ def arguments(
 
     None where rank 0 has printed the text that --help or --version asks for.
     """
-    with agree.agreed(comm) as same:
+    with agreed(comm) as same:
         same["the arguments"] = list(argv)
         try:
             args = parser.parse_args(argv)

@@ -1,12 +1,27 @@
-"""The plans that ``scan`` used last: a call takes one out, and puts it back when it is done."""
+"""What ``scan`` decided and allocated for its last kinds of calls.
+
+A call takes one out, and puts it back when it is done::
+
+    kind = kept.kinds.get(key)
+    decided = kind.pop()            # AttributeError, IndexError: none is there
+    ...
+    if kind.forgotten or decided.nbytes > kept.LARGE:
+        kept.keep(key, decided)     # a new one, too
+    else:
+        kind.last = next(kept.turns)
+        kind.append(decided)
+
+It belongs to one call, in whichever thread. A call that is broken off does not put it back, and so
+leaves nothing behind. The CUDA stream that work is ordered on is to be a part of ``key``: calls on
+two streams need not wait for each other's workspace.
+"""
 
 import itertools
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-MOST = 16  # plans
-LARGE = 16 << 20  # bytes: of plans that hold more beside their arrays, one at most is kept
+MOST = 16  # of all kinds together
+LARGE = 16 << 20  # bytes: of those that hold more beside their arrays, one at most is kept
 
 
 class Keepable(Protocol):
@@ -17,73 +32,50 @@ class Keepable(Protocol):
         """How much memory it holds."""
 
 
-P = TypeVar("P", bound=Keepable)
+class Kind(list[Any]):
+    """What was decided for one kind of call, and is not in use."""
 
-
-class _Kind:
-    """The plans of one kind of call that are not in use, and when the last one was put back."""
-
-    __slots__ = ("forgotten", "last", "plans")
+    __slots__ = ("forgotten", "last")
 
     def __init__(self) -> None:
-        self.plans: list[Any] = []
+        super().__init__()
+        #: When the last one was put back.
         self.last = 0
-        self.forgotten = False  # no more in ``_kinds``: a call had its only plan
+        #: Whether it is no more in ``kinds``: a call had its only one.
+        self.forgotten = False
 
 
-_kinds: dict[tuple[Any, ...], _Kind] = {}
-_turns = itertools.count(1)
+kinds: dict[tuple[Any, ...], Kind] = {}
+#: 1, 2, 3, ...: when calls ended.
+turns = itertools.count(1)
 _lock = threading.RLock()  # around what is more than one step of Python's
 
 
-def take(key: tuple[Any, ...], make: Callable[[], P]) -> tuple[P, Callable[[], None]]:
-    """Return a plan that was kept under ``key``, else what ``make`` makes; and what puts it back.
-
-    The plan belongs to one call, in whichever thread. A call that is broken off does not put it
-    back, and so leaves nothing behind. The CUDA stream that work is ordered on is to be a part of
-    ``key``: calls on two streams need not wait for each other's workspace.
-    """
-    kind = _kinds.get(key)
-    try:
-        plan: P = kind.plans.pop()  # type: ignore[union-attr]
-    except (AttributeError, IndexError):  # no such call yet, or all its plans are in use
-        plan = make()
-        return plan, lambda: _keep(key, plan)
-
-    def put_back() -> None:
-        if plan.nbytes > LARGE or kind.forgotten:  # type: ignore[union-attr]
-            _keep(key, plan)
-        else:
-            kind.last = next(_turns)  # type: ignore[union-attr]
-            kind.plans.append(plan)  # type: ignore[union-attr]
-
-    return plan, put_back
-
-
-def plans() -> list[Any]:
-    """Return what is kept, the last used behind."""
+def keep(key: tuple[Any, ...], decided: Keepable) -> None:
+    """Keep what is new or large, and drop what is then too much."""
     with _lock:
-        kinds = sorted(_kinds.values(), key=lambda kind: kind.last)
-        return [plan for kind in kinds for plan in kind.plans]
+        if decided.nbytes > LARGE:
+            for kind in kinds.values():
+                kind[:] = [other for other in kind if other.nbytes <= LARGE]
+        kind = kinds.setdefault(key, Kind())
+        kind.last = next(turns)
+        kind.append(decided)
+        while len(everything()) > MOST:
+            oldest = min((kind.last, key) for key, kind in kinds.items() if kind)[1]
+            kinds[oldest].pop(0)
+        for unused in [key for key, kind in kinds.items() if not kind]:
+            kinds.pop(unused).forgotten = True
+
+
+def everything() -> list[Any]:
+    """Return all that is kept and not in use, the last used behind."""
+    with _lock:
+        return [
+            each for kind in sorted(kinds.values(), key=lambda kind: kind.last) for each in kind
+        ]
 
 
 def clear() -> None:
     """Forget all."""
     with _lock:
-        _kinds.clear()
-
-
-def _keep(key: tuple[Any, ...], plan: Keepable) -> None:
-    """Keep a new plan, and drop what that is too much."""
-    with _lock:
-        if plan.nbytes > LARGE:
-            for kind in _kinds.values():
-                kind.plans[:] = [other for other in kind.plans if other.nbytes <= LARGE]
-        kind = _kinds.setdefault(key, _Kind())
-        kind.last = next(_turns)
-        kind.plans.append(plan)
-        while len(plans()) > MOST:
-            oldest = min((kind.last, key) for key, kind in _kinds.items() if kind.plans)[1]
-            _kinds[oldest].plans.pop(0)
-        for unused in [key for key, kind in _kinds.items() if not kind.plans]:
-            _kinds.pop(unused).forgotten = True
+        kinds.clear()

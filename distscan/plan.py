@@ -6,16 +6,15 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from . import binding
-from .build import BlockScan, Op, Strategy, initial_bytes, make
+from .build import BlockScan, Op, Strategy, make
 from .core import arrays, dtypes, operators
 from .core.errors import RankError
-from .core.forms import Pending
-from .mpi import communicators
-from .mpi.agree import Agreement, Terms, agreed
-from .mpi.communicators import Comm
+from .core.extents import Extents, axis_number
+from .mpi.agree import Agreement, Terms, agreed, collective
+from .mpi.communicators import Comm, communicator, op_name
 from .mpi.notices import Notices
-from .mpi.signals import collective
 from .plan_check import Expected, segments_type, shape_of
+from .scan import Call
 from .turns import Turns
 
 
@@ -108,53 +107,50 @@ class Plan:
         backend: binding.Name = "auto",
         agree: bool = False,
     ) -> None:
-        self.comm = communicators.communicator(comm)
+        self.comm = communicator(comm)
         self.backend = binding.choose(self.comm, backend, "Plan")
         with Agreement(self.comm) as arguments:
             self.shape = shape_of(shape)
-            operator = operators.resolve(communicators.op_name(op))
-            marks = segments_type(segments)
-            result = None if out_dtype is None else dtypes.parse(out_dtype)
+            operator = operators.resolve(op_name(op))
+            flags = segments_type(segments)
             gpu = arrays.current_gpu() if self.backend == "cuda" else None
             if gpu is not None and dtypes.parse(dtype).names:
                 raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
-            built = make(
-                self.shape,
+            self._scan = make(
+                Extents.of(self.shape, axis_number(axis)),
                 dtypes.parse(dtype),
                 gpu,
                 operator,
-                axis=axis,
                 exclusive=bool(exclusive),
-                initial=initial_bytes(initial, operator, dtypes.parse(dtype), result),
+                initial=initial,
                 reverse=bool(reverse),
-                segments=marks,
+                segments=flags,
                 strategy=strategy,
                 block_scan=block_scan,
-                dtype=result,
+                dtype=None if out_dtype is None else dtypes.parse(out_dtype),
                 ranks=self.comm.size,
             )
+            self.op, self.types, self.strategy = operator, self._scan.types, self._scan.strategy
+            self.out_shape, self.size = self._scan.extents.result_shape, math.prod(self.shape)
             self._agree = bool(agree)
-            plans = {"the function": "Plan", "the strategy": built.strategy, "agree": self._agree}
-            arguments.same = Terms({**built.terms, **plans})
-            arguments.some = built.some
-            self.size = math.prod(self.shape)
+            plans = {"the function": "Plan", "the strategy": self.strategy, "agree": self._agree}
+            arguments.same = Terms({**self._scan.terms, **plans})
+            arguments.some = self._scan.some
             array, self._device = arrays.on_gpu(gpu)
-            self._expected = Expected(built, self.shape, self.size, array, gpu, marks)
+            self._expected = Expected(self._scan, self.shape, self.size, array, gpu, flags)
         arguments.settle()
-        self.op, self.types, self.strategy = built.op, built.types, built.strategy
-        self.out_shape = built.shape
-        self._local, self._exscan = built.local, built.exscan
-        self._exchanges = built.across and arguments.some
+        self._exchanges = self._scan.across and arguments.some
         if self._exchanges:
             with agreed(self.comm):
-                self._exscan.reserve()
-            self._exscan.prepare(self.comm)
+                self._scan.exscan.reserve()
+            self._scan.exscan.prepare(self.comm)
         self._notices = None
         if self._exchanges and not self._agree:  # what is not agreed on at once is told
-            self._notices = Notices(self.comm, arguments.number, reverse=built.form.reverse)
+            reverse = self._scan.form.reverse
+            self._notices = Notices(self.comm, arguments.number, reverse=reverse)
         self._calls_are_local = not self._exchanges and not (self._agree and self.comm.size > 1)
         self._turns = Turns()
-        self._begun: _Begun | None = None
+        self._started: tuple[Call, Any] | None = None  # and what wait() returns
 
     @collective
     def __call__(self, x: Any, out: Any = None, segments: Any = None) -> Any:
@@ -185,15 +181,13 @@ class Plan:
             Between ``start`` and ``wait``, and after ``close``.
         """
         with self._turns, self._device():
-            if self._begun is not None:
-                raise RuntimeError("this plan was started: wait() comes before its next use")
+            self._check_not_started("its next use")
             if self._calls_are_local:
-                shard, target, marks, out = self._expected.check(x, out, segments)
-                self._local.finish(self._local.begin(shard, target, marks, overlap=True), None)
+                shard, target, flags, out = self._expected.check(x, out, segments)
+                steps = self._scan.steps
+                steps.finish(steps.begin(shard, target, flags, overlap=True), self._scan.form.first)
                 return out
-            begun = _Begun()
-            self._begin(begun, x, out, segments, overlap=True)
-            return self._end(begun)
+            return self._end(*self._begin(x, out, segments, overlap=True))
 
     @collective
     def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
@@ -203,22 +197,20 @@ class Plan:
         call. Leave the arrays alone until ``wait``, which also raises what is wrong with them.
         """
         with self._turns, self._device():
-            if self._begun is not None:
-                raise RuntimeError("this plan was started: wait() comes before the next start()")
-            begun = _Begun()
-            self._begin(begun, x, out, segments, overlap=False)
+            self._check_not_started("the next start()")
+            call, out = self._begin(x, out, segments, overlap=False)
             if self._exchanges:
-                self._exscan.start(self.comm, begun.call)
-            self._begun, begun.started = begun, True
+                call.start()
+            self._started = call, out
 
     @collective
     def wait(self) -> Any:
         """End what ``start`` began: wait for the exchange, scan, return ``out``."""
         with self._turns, self._device():
-            if self._begun is None:
+            if self._started is None:
                 raise RuntimeError("this plan was not started: start() comes before wait()")
-            begun, self._begun = self._begun, None
-            return self._end(begun)
+            started, self._started = self._started, None
+            return self._end(*started)
 
     @collective
     def close(self) -> None:
@@ -235,10 +227,9 @@ class Plan:
             return
         with self._turns:
             with agreed(self.comm, "Plan.close"):
-                if self._begun is not None:
-                    raise RuntimeError("this plan was started: wait() comes before close()")
+                self._check_not_started("close()")
             self._turns.closed = True
-            self._local.close()
+            self._scan.steps.close()
             if self._notices is not None:
                 self._notices.close()
 
@@ -251,52 +242,40 @@ class Plan:
 
     # ---- the steps of a call -----------------------------------------------------------------
 
-    def _begin(self, begun: "_Begun", x: Any, out: Any, segments: Any, *, overlap: bool) -> None:
-        """Check the arrays, and begin to find the total; what goes wrong is left for ``_end``."""
-        try:
-            shard, target, marks, begun.out = self._expected.check(x, out, segments)
-            begun.call = self._local.begin(shard, target, marks, overlap=overlap)
-        except BaseException as fault:
-            begun.fault = fault
+    def _check_not_started(self, what: str) -> None:
+        if self._started is not None:
+            raise RuntimeError(f"this plan was started: wait() comes before {what}")
 
-    def _end(self, begun: "_Begun") -> Any:
+    def _begin(self, x: Any, out: Any, segments: Any, *, overlap: bool) -> tuple[Call, Any]:
+        """Check the arrays, and begin to find the total; return the call and what it results in."""
+        call = Call(self._scan, self.comm)
+        try:
+            shard, target, flags, out = self._expected.check(x, out, segments)
+        except BaseException as fault:
+            call.fault = fault
+        else:
+            call.begin(shard, target, flags, overlap=overlap)
+        return call, out
+
+    def _end(self, call: Call, out: Any) -> Any:
         """Exchange and scan, or raise: alone, or with ``agree`` as every rank does."""
         if self._agree:
             with Agreement(self.comm) as work:
-                self._finish(begun)
+                self._exchange_and_finish(call)
             work.settle()
         elif self._notices is None:
-            self._finish(begun)
+            self._exchange_and_finish(call)
         else:
             heard = self._notices.receive()
-            self._finish(begun)
+            self._exchange_and_finish(call)
             if heard:
                 self._notices.tell()
-        return begun.out
+        return out
 
-    def _finish(self, begun: "_Begun") -> None:
-        fault, offset = begun.fault, None
+    def _exchange_and_finish(self, call: Call) -> None:
         if self._exchanges:
-            try:  # in any case: the other ranks count on this one's part
-                offset = (
-                    self._exscan.wait(self.comm)
-                    if begun.started
-                    else self._exscan(self.comm, begun.call)
-                )
-            except BaseException as error:
-                fault = fault or error
-        if fault is None:
-            self._local.finish(begun.call, offset)
-            return
-        if self._notices is not None and not isinstance(fault, RankError):
-            self._notices.send(fault)
-        raise fault
-
-
-class _Begun:
-    """A call between its two halves."""
-
-    call: Pending | None = None
-    out: Any = None
-    started = False  # whether the exchange was
-    fault: BaseException | None = None
+            call.exchange()
+        fault, notices = call.fault, self._notices
+        if fault is not None and notices is not None and not isinstance(fault, RankError):
+            notices.send(fault)
+        call.finish()

@@ -20,7 +20,12 @@ class Expected:
     size: int
     array: type  # numpy.ndarray or cupy.ndarray
     gpu: int | None
-    marks: np.dtype[Any] | None  # of segments; None: calls bring none
+    flags: np.dtype[Any] | None  # of segments; None: calls bring none
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        return self.plan.extents.result_shape
 
     def check(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
         """Return the shard, what is written, and the segments, all flat; and what a call returns.
@@ -30,10 +35,10 @@ class Expected:
         types = self.plan.types
         shard = self._checked("x", x, self.shape, types.x)
         if out is None:
-            target = self.plan.local.empty()
-            out = target.reshape(self.plan.shape)
+            target = self.plan.steps.empty()
+            out = target.reshape(self.out_shape)
         else:
-            target = self._checked("out", out, self.plan.shape, types.out)
+            target = self._checked("out", out, self.out_shape, types.out)
             if self.gpu is None and not target.flags.writeable:
                 raise ValueError("out is read-only")
             if arrays.overlap(shard, target):
@@ -41,16 +46,16 @@ class Expected:
         return shard, target, self._segments(segments, target), out
 
     def _segments(self, segments: Any, target: Any) -> Any:
-        if self.marks is None:
+        if self.flags is None:
             if segments is not None:
                 raise TypeError("the plan was made without segments=")
             return None
         if segments is None:
-            raise TypeError(f"the plan is for segments of type {self.marks}; none are given")
-        marks = self._checked("segments", segments, (self.size,), self.marks)
-        if arrays.overlap(marks, target):
+            raise TypeError(f"the plan is for segments of type {self.flags}; none are given")
+        flags = self._checked("segments", segments, (self.size,), self.flags)
+        if arrays.overlap(flags, target):
             raise ValueError("out overlaps segments")
-        return marks
+        return flags
 
     def _checked(self, name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Return a flat view of an array that is of the right kind."""

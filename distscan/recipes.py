@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from .core import arrays, dtypes
 from .core.shards import bounds
 from .mpi import communicators
-from .mpi.agree import agreed
+from .mpi.agree import agreed, collective
 from .mpi.communicators import Comm
-from .mpi.signals import collective
 from .scan import scan
 
 
@@ -102,7 +101,7 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
         convert = arrays.converter(x)
         with arrays.on_device(array):
             kept = array[marks]
-            result = convert(kept)
+            result = kept if convert is None else convert(kept)
     return result, offsets(len(kept), comm=comm)[0]
 
 
@@ -218,4 +217,4 @@ def segment_flags(row_offsets: Any) -> Any:
         flags = arrays.namespace(offsets).zeros(high - low, np.bool_)
         first = offsets[:-1][offsets[1:] > offsets[:-1]]  # of the rows that hold any
         flags[(first - first.dtype.type(low)).astype(np.int64)] = True
-        return convert(flags)
+        return flags if convert is None else convert(flags)

@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 
 from . import kept
-from .build import make
+from .build import CompiledScan, make
 from .core import arrays, dtypes
+from .core.extents import Extents
 from .core.operators import Operator
-from .mpi import communicators
-from .mpi.agree import Agreement, Terms
+from .mpi.agree import Agreement, Terms, collective
 from .mpi.communicators import Comm
-from .mpi.signals import collective
-from .scan import run
+from .scan import Call, run, where
 
 
 def _then(earlier: Any, later: Any) -> Any:
@@ -71,37 +70,41 @@ def linear_recurrence(
     >>> distscan.linear_recurrence([0.5, 0.5, 0.5], [8.0, 0.0, 1.0])
     array([8., 4., 3.])
     """
-    comm = communicators.communicator(comm)
     with Agreement(comm) as arguments:
         factors, terms = arrays.as_native(a), arrays.as_native(b)
         pair = _pair(factors, terms)
         convert = arrays.converter(b)
         before = None if initial is None else _before(initial, terms, pair["a"])
-        with arrays.on_device(terms):
-            back = bool(reverse)
-            plan, put_back = kept.take(
-                (*arrays.place(terms), MAPS, terms.shape, pair, back, comm.size),
-                lambda: make(
-                    *(terms.shape, pair, arrays.gpu(terms), MAPS),
-                    axis=0,
-                    reverse=back,
-                    ranks=comm.size,
-                ),
-            )
-            xp = arrays.namespace(terms)
+        gpu, device, stream = where(terms)
+        with device:
+            given = MAPS, terms.shape, pair, bool(reverse), arguments.comm.size
+            key = gpu, stream(), *given
+            kind = kept.kinds.get(key)
+            try:
+                maps_scan: CompiledScan = kind.pop()  # type: ignore[union-attr]
+            except (AttributeError, IndexError):
+                maps_scan = make(
+                    *(Extents.of(terms.shape, axis=0), pair, gpu, MAPS),
+                    reverse=bool(reverse),
+                    ranks=arguments.comm.size,
+                )
+            xp, extents = arrays.namespace(terms), maps_scan.extents
             maps = xp.empty((*terms.shape, 2), pair["a"])
             maps[..., 0], maps[..., 1] = factors, terms
-            shard = arrays.structures(maps, pair, plan.seen)
-        seen = before if before is None or before.ndim == 0 else _digest(before)
-        arguments.same = Terms({**plan.terms, "the function": "linear_recurrence", "initial": seen})
-        arguments.some = plan.some
-    with arrays.on_device(terms), np.errstate(all="ignore"):
-        run(comm, plan, shard, shard, arguments)
-        put_back()
+            shard = arrays.structures(maps, pair, (extents.outer, extents.n, extents.inner))
+        row = before if before is None or before.ndim == 0 else _digest(before)
+        asked = {"the function": "linear_recurrence", "initial": row}
+        arguments.same = Terms({**maps_scan.terms, **asked})
+        arguments.some = maps_scan.some
+    with device, np.errstate(all="ignore"):
+        call = Call(maps_scan, arguments.comm)
+        call.begin(shard, shard)
+        run(call, arguments)
+        kept.keep(key, maps_scan)
         h = maps[..., 1].copy()
         if before is not None:
             h += maps[..., 0] * xp.asarray(before)
-        h = convert(h)
+        h = h if convert is None else convert(h)
         arrays.release((a, factors))
         return h
 

@@ -1,22 +1,94 @@
-"""The scan of data spread over ranks: the whole algorithm on one screen."""
+"""The scan of data spread over ranks: the whole algorithm on one screen.
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from time import perf_counter
+call.begin(x, out)     1. each rank finds the total of its shard
+call.exchange()        2. MPI_Exscan: what comes before it
+call.finish()          3. each rank scans its shard behind that
+"""
+
+import pickle
+import sys
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 from numpy.typing import DTypeLike
 
-from . import kept, untyped
-from .build import CompiledScan, Op, Strategy, initial_bytes, make
-from .core import arrays, dtypes, layout, operators
-from .core.arrays import Pair
+from . import kept
+from .build import CompiledScan, Op, Strategy
+from .core import arrays, dtypes, operators
+from .core.extents import axis_number
 from .core.operators import Operator
-from .mpi import communicators
-from .mpi.agree import Agreement, Terms, agreed
-from .mpi.communicators import Comm
-from .mpi.signals import collective
+from .core.steps import Pending
+from .decide import Decided, decide
+from .mpi.agree import Agreement, agreed, collective
+from .mpi.communicators import Comm, op_name
+
+_ANYWHERE = nullcontext()  # the host needs no GPU to be current
+
+
+class Call:
+    """One call in flight on one rank, from its first step to its last.
+
+    A fault of one step is kept until ``finish`` raises it: the other ranks count on this one's part
+    in the exchange.
+    """
+
+    def __init__(self, scan: CompiledScan, comm: Comm) -> None:
+        self.scan, self._comm = scan, comm
+        self._pending: Pending | None = None
+        self._offset: Any = scan.form.first
+        self._started = False
+        self.fault: BaseException | None = None
+
+    def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = True) -> None:
+        """Begin to find the total of ``x``; with ``overlap`` the next steps follow at once."""
+        try:
+            self._pending = self.scan.steps.begin(x, out, segments, overlap=overlap)
+        except BaseException as fault:
+            self.fault = fault
+
+    def start(self) -> None:
+        """Begin the exchange, and wait for no other rank."""
+        self.scan.exscan.start(self._comm, self._pending)
+        self._started = True
+
+    def exchange(self) -> None:
+        """Find what comes before the shard, by the totals of all earlier ranks."""
+        exscan, comm = self.scan.exscan, self._comm
+        try:
+            self._offset = exscan.wait(comm) if self._started else exscan(comm, self._pending)
+        except BaseException as fault:
+            self.fault = self.fault or fault
+
+    def finish(self) -> None:
+        """Scan the shard behind that, or raise what went wrong."""
+        if self.fault is not None:
+            raise self.fault
+        self.scan.steps.finish(self._pending, self._offset)
+
+
+def run(call: Call, arguments: Agreement) -> None:
+    """End a call that has begun, on every rank or on none; collective.
+
+    ``arguments`` are what ranks agree on meanwhile: until then no rank has seen anything of the
+    others'. That takes no time: a GPU may be still finding its total.
+    """
+    settle(call, arguments)
+    with Agreement(arguments.comm) as work:
+        if arguments.some and call.scan.across:
+            call.exchange()
+        call.finish()
+    work.settle()
+
+
+def settle(call: Call, arguments: Agreement) -> None:
+    """Settle the arguments, and reserve what the exchange of long rows needs; collective."""
+    arguments.settle()
+    if call.scan.exscan.long:
+        with agreed(arguments.comm):
+            if arguments.some:
+                call.scan.exscan.reserve()
 
 
 @collective
@@ -71,18 +143,17 @@ def scan(
         the ufunc's ``accumulate``; each result is then converted to the type of ``out``.
         After an exception its elements are undefined.
     segments
-        Where independent scans begin, of the length of the flattened ``x`` and in the memory it is
-        in; None is one scan. A bool array flags the first element of each segment; any other holds
-        keys, and a segment begins where neighbours differ, on two ranks too. ``initial`` comes
-        before each segment; in reverse, segments hold the same elements. The operator may be called
-        with elements of two segments, whose combination is dropped: what overflows a float in one
-        segment, or is NaN, changes no other.
+        Where independent scans begin, of the length of the flattened ``x`` and in its memory. A
+        bool array flags the first element of each segment; any other holds keys, and a segment
+        begins where neighbours differ, on two ranks too. ``initial`` comes before each segment; in
+        reverse, segments hold the same elements. The operator may be called with elements of two
+        segments, whose combination is dropped: no segment changes another.
     strategy
         "scan-add": scan, exchange, add. "reduce-scan": reduce, exchange, seeded scan, which moves
-        a quarter less memory. "single-pass": one scan, for one rank. "auto" takes the last for
-        one rank, else "reduce-scan" on GPUs, for segments and for what accumulates in another type
-        than the result's, where "scan-add" needs a buffer as large as the shard; and "scan-add" on
-        CPUs. Axes that need no exchange are always "single-pass".
+        a quarter less memory. "single-pass": one scan, for one rank; axes that need no exchange
+        always take it. "auto" is "single-pass" for one rank, else "scan-add" on CPUs, but
+        "reduce-scan" on GPUs, for segments, and where the result is of another type than what
+        accumulates.
 
     Returns
     -------
@@ -97,17 +168,11 @@ def scan(
 
     Notes
     -----
-    ``x`` is read, and ``out`` written, where they are
-
-    - if they are contiguous;
-    - along an axis that needs no exchange, if their axes lie in memory in one and the same order,
-      such as Fortran's; a new result then lies as ``x`` does, as NumPy's;
-    - on CPUs, if they are sliced, mirrored, broadcast or transposed, but 1-D, or 2-D with an axis;
-      or can be seen so that one axis is in front of that which is scanned, and one behind it.
-
-    Any other layout is copied, whole: ``x`` once before the scan, ``out`` once behind it. On GPUs
-    those are slices, steps, mirrored and broadcast arrays, and transposed ones along axis 0 and
-    flattened.
+    Contiguous arrays are read and written where they are. So are, along an axis that needs no
+    exchange, arrays whose axes lie in memory in another order, such as Fortran's, if ``x`` and
+    ``out`` have the same one; a new result then lies as ``x`` does. On CPUs so are arrays with
+    strides that can be seen as [before, axis, behind]. Other arrays are copied: ``x`` once before
+    the scan, ``out`` once behind it.
 
     Ranks on CPUs and ranks on GPUs may scan together, but for sums of float32 along axis 0 of N-d
     arrays, whose rows of totals are of two types.
@@ -131,171 +196,104 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
     """
-    comm = communicators.communicator(comm)
     with Agreement(comm) as arguments:
-        array = arrays.as_native(x)
-        marks = None if segments is None else _segments(segments, array)
-        target = None if out is None else checked_out(out, array)
-        operator, axis = operators.resolve(communicators.op_name(op)), layout.axis_number(axis)
-        dtype = None if dtype is None else dtypes.parse(dtype)
-        written = None if target is None else target.dtype
-        options = {
-            "exclusive": bool(exclusive),
-            "initial": initial_bytes(initial, operator, array.dtype, dtype, written),
-            "reverse": bool(reverse),
-            "dtype": dtype,
-            "strategy": strategy,
-            "ranks": comm.size,
-        }
-        given = (x, array), (out, target), (segments, marks)
-        device = arrays.on_device(array)
+        given = x, out, segments
+        native = array, target, _ = [
+            each if each is None or type(each) in arrays.NATIVE else arrays.as_native(each)
+            for each in given
+        ]
+        if axis is not None and type(axis) is not int:
+            axis = axis_number(axis)
+        if isinstance(op, str | np.ufunc):
+            op = operators.NAMED.get(op, op)
+        elif not isinstance(op, Operator):
+            op = operators.resolve(op_name(op))
+        if dtype is not None and not isinstance(dtype, np.dtype):
+            dtype = dtypes.parse(dtype)
+        form: Any = {"axis": axis, "exclusive": bool(exclusive), "reverse": bool(reverse)}
+        options = form | {"dtype": dtype, "strategy": strategy, "ranks": arguments.comm.size}
+        gpu, device, stream = where(array)
         with device:
-            decided, put_back = kept.take(
-                (*arrays.place(array), operator, axis, *options.values(), *map(arrays.kind, given)),
-                lambda: _decide(given, operator, axis, **options),
-            )
-            plan, order = decided.plan, decided.order
-            if order is not None:
-                array, target = layout.turned(array, order), layout.turned(target, order)
-            shard, view = arrays.view(array, plan.seen), arrays.view(target, plan.seen)
-            result = plan.local.empty() if view is None else view
-            copied = view is None and target is not None
-            if shard is None:
-                shard = array.reshape(plan.seen)  # copied only if its layout has no such view
-                copied = True
-            if arrays.overlap(shard, result):
-                shard, copied = shard.copy(), True
-            if marks is not None and arrays.overlap(marks, result):
-                marks, copied = marks.copy(), True
-            if copied:
-                plan.local.refuse_capture("x, out or segments must be copied")
-        arguments.same, arguments.some = decided.terms, plan.some
+            kinds = map(_kind, given, native)
+            key = gpu, stream(), op, *options.values(), _exact(initial), *kinds
+            kind = kept.kinds.get(key)
+            try:
+                decided: Decided = kind.pop()  # type: ignore[union-attr]
+            except (AttributeError, IndexError):  # no such call yet, or all are in use
+                decided, kind = decide(given, native, gpu, op, initial, **options), None
+            shard, result, flags, apart = _as_scanned(decided, *native)
+        arguments.same, arguments.some = decided.terms, decided.compiled.some
     with device:
-        run(comm, plan, shard, result, arguments, marks=marks)
-        put_back()
-        if view is None and target is not None:
-            target[...] = result.reshape(plan.shape)
+        call = Call(decided.compiled, arguments.comm)
+        call.begin(shard, result, flags)
+        run(call, arguments)
+        if kind is None or kind.forgotten or decided.nbytes > kept.LARGE:
+            kept.keep(key, decided)
+        else:
+            kind.last = next(kept.turns)
+            kind.append(decided)
+        if decided.restored is not None:
+            result = decided.restored(result)
+        if apart:
+            target[...] = result
         if decided.foreign:
             # The conversion of a new result makes the stream of x's library wait, too.
-            arrays.release(*(given[2:] if target is None else given))
+            used = list(zip(given, native, strict=True))
+            arrays.release(*(used[2:] if target is None else used))
         if target is not None:
             return out
-        result = result if result.shape == plan.shape else result.reshape(plan.shape)
-        return decided.convert(result if order is None else layout.restored(result, order))
+        return result if decided.convert is None else decided.convert(result)
 
 
-@dataclass(frozen=True, eq=False)
-class _Decided:
-    """What ``scan`` decides once for all calls with arguments of one kind."""
-
-    plan: CompiledScan
-    order: tuple[int, ...] | None  # of the axes, if they are scanned in another
-    convert: Callable[[Any], Any]  # a result into the kind of array that is given
-    foreign: bool  # whether an array on a GPU is of another library than CuPy
-    terms: Terms
-
-    @cached_property
-    def nbytes(self) -> int:
-        """How much memory is kept between calls, behind the first."""
-        return self.plan.nbytes
-
-
-def _decide(
-    given: tuple[Pair, Pair, Pair], operator: Operator, axis: int | None, **options: Any
-) -> _Decided:
-    """Decide how to scan; ``given`` are x, out and segments, each with the array over it."""
-    (x, array), (out, target), (segments, marks) = given
-    order = None if marks is not None else layout.order(array, target, axis)
-    turned = None
-    if order is not None and axis is not None:  # other ranks may hold theirs in another order
-        turned = array.shape, axis % array.ndim
-        axis = 1 + order.index(turned[1])
-        array, target = layout.turned(array, order), layout.turned(target, order)
-    plan = make(
-        array.shape,
-        array.dtype,
-        arrays.gpu(array),
-        operator,
-        axis=axis,
-        turned=turned,
-        segments=None if marks is None else marks.dtype,
-        out=None if target is None else target.dtype,
-        **options,
-    )
-    if target is not None and target.shape != plan.shape:
-        raise ValueError(f"out has shape {target.shape}; the result has {plan.shape}")
-    return _Decided(
-        plan,
-        order,
-        arrays.converter(x if out is None else out),
-        any(map(arrays.is_foreign, given)),
-        untyped.terms(plan.terms, x, segments),
-    )
+def _as_scanned(
+    decided: Decided, array: Any, target: Any, flags: Any
+) -> tuple[Any, Any, Any, bool]:
+    """Return x, out and segments as the steps take them; and whether out is written afterwards."""
+    steps = decided.compiled.steps
+    shard = array if decided.view is None else decided.view(array)
+    result = target if decided.view_out is None else decided.view_out(target)
+    apart = target is not None and result is None
+    copied = shard is None or apart
+    if shard is None:
+        shard = array.reshape(-1)
+    if result is None:
+        result = steps.empty()
+    if flags is not None:
+        flags = flags.reshape(-1)
+    if target is not None:
+        if arrays.overlap(shard, result):
+            shard, copied = shard.copy(), True
+        if flags is not None and arrays.overlap(flags, result):
+            flags, copied = flags.copy(), True
+    if copied:
+        steps.refuse_capture("x, out or segments must be copied")
+    return shard, result, flags, apart
 
 
-def run(
-    comm: Comm,
-    plan: CompiledScan,
-    x: Any,
-    out: Any,
-    arguments: Agreement,
-    *,
-    marks: Any = None,
-    overlap: bool = True,
-) -> dict[str, float]:
-    """Scan ``x`` into ``out``, as ``plan`` sees them; return the seconds of steps 1 and 2.
+def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], Callable[[], Any]]:
+    """Return the GPU of an array, None for the host; what makes it current; its current stream."""
+    if isinstance(array, np.ndarray):
+        return None, _ANYWHERE, lambda: None
+    gpu, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
+    # It is current as a rule, and to see that takes a fifth of the time.
+    device = _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
+    return gpu, device, lambda: cuda.get_current_stream().ptr
 
-    ``arguments`` is settled behind step 1: until then no rank has seen anything of the others'.
-    With ``overlap`` that takes no time: a GPU may be still finding its total, which then counts as
-    step 2, or waits already for what comes before it.
-    """
-    begin = perf_counter()
-    pending, fault = None, None
+
+def _kind(given: Any, array: Any) -> Hashable:
+    """Return what decides how an array is scanned, and what it is checked for."""
+    if array is None:
+        return None
+    host = isinstance(array, np.ndarray)
+    place = array.flags.writeable if host else array.data.device_id
+    return type(given), array.dtype, array.shape, array.strides, host, place
+
+
+def _exact(initial: Any) -> Hashable:
+    """Return what tells values of ``initial`` apart, bit by bit: 0.0 is not -0.0."""
+    if initial is None:
+        return None
     try:
-        pending = plan.local.begin(x, out, marks, overlap=overlap)  # 1. each rank finds its total
-    except BaseException as error:  # the other ranks count on this one's part in the exchange
-        fault = error
-    arguments.settle()
-    if plan.exscan.long:
-        with agreed(comm):
-            if arguments.some:
-                plan.exscan.reserve()
-    reduced = perf_counter()
-    with Agreement(comm) as work:
-        offset = None
-        if arguments.some:
-            offset = plan.exscan(comm, pending)  # 2. what comes before it
-        exchanged = perf_counter()
-        if fault is not None:
-            raise fault
-        plan.local.finish(pending, offset)  # 3. and seeds its shard with that
-    work.settle()
-    return {"total": reduced - begin, "exscan": exchanged - reduced}
-
-
-def checked_out(out: Any, x: Any) -> Any:
-    """Check ``out`` and return the NumPy or CuPy array over it."""
-    if not hasattr(out, "__dlpack__"):
-        raise TypeError(f"out must be an array, not {type(out).__name__}")
-    target = _beside("out", out, x)
-    arrays.check_writable(out, target)
-    return target
-
-
-def _segments(segments: Any, x: Any) -> Any:
-    """Check ``segments`` and return the NumPy or CuPy array [n] over it."""
-    marks = _beside("segments", segments, x)
-    if marks.shape not in (x.shape, (x.size,)):
-        raise ValueError(f"segments has shape {marks.shape}; x has {x.shape}")
-    return marks.reshape(-1)
-
-
-def _beside(name: str, array: Any, x: Any) -> Any:
-    """Return the NumPy or CuPy array over ``array``, which must be where ``x`` is."""
-    array = arrays.as_native(array)
-    if arrays.gpu(array) != arrays.gpu(x):
-        raise TypeError(
-            f"{name} is in the memory of {arrays.device(array)}, x of {arrays.device(x)}; "
-            "both must be in one"
-        )
-    return array
+        return pickle.dumps(initial)
+    except Exception:  # ``decide`` judges it
+        return object()

@@ -19,7 +19,7 @@ import numpy as np
 
 from distscan.core import dtypes, operators
 from distscan.core.errors import KernelError
-from distscan.core.forms import PLAIN, Form
+from distscan.core.form import PLAIN, Form
 from distscan.cuda import launches
 from distscan.cuda import steps as cuda
 from distscan.cuda.policy import VECTOR

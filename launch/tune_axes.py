@@ -21,7 +21,7 @@ from tune import median, whole
 
 from distscan.core import dtypes, operators
 from distscan.core.errors import KernelError
-from distscan.core.forms import Form
+from distscan.core.form import Form
 from distscan.cuda import columns
 from distscan.cuda import steps as cuda
 

@@ -11,6 +11,7 @@ import distscan
 from distscan import build
 from distscan.bench import block_scans
 from distscan.core import dtypes, operators
+from distscan.core.extents import Extents
 from distscan.core.shards import bounds
 from distscan.cuda.policy import TextbookPolicy
 from support.data import exact, expected
@@ -75,10 +76,10 @@ class Planned:
 
     def scan(self, x, *, comm, dtype, out, strategy):
         made = build.make(
-            x.shape, x.dtype, x.device.id, operators.BUILTIN["sum"], dtype=dtype, out=out.dtype,
-            strategy=strategy, block_scan=self._name, ranks=comm.size,
+            Extents.of(x.shape, None), x.dtype, x.device.id, operators.BUILTIN["sum"],
+            dtype=dtype, out=out.dtype, strategy=strategy, block_scan=self._name, ranks=comm.size,
         )  # fmt: skip
-        call = whole(made.local, x, out)
+        call = whole(made.steps, x, out)
         assert call.empty or call.total().dtype == dtype
 
 

@@ -171,7 +171,7 @@ BAD = {
     "initial": (["x.npy", "--initial", "three"], "initial 'three' is no number"),
     "initial type": (["x.npy", "--initial", "0.5"], "initial is float64; the scan accumulates in"),
     "initial range": (["x.npy", "--initial", "-1", "--dtype", "u1"], "out of bounds for uint8"),
-    "strategy": (["x.npy", "--strategy", "fused"], "'fused' is not implemented yet"),
+    "strategy": (["x.npy", "--strategy", "fused"], "invalid choice: 'fused'"),
     "output": (["x.npy", "-o", "none/y.npy"], "there is no directory"),
     "objects": (["objects.npy"], "holds pickled Python objects"),
 }

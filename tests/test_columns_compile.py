@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distscan.core import dtypes, operators
-from distscan.core.forms import Form
+from distscan.core.form import Form
 from distscan.recurrence import MAPS
 from support.compiling import Asked, check, parameters, ptx
 from support.maps import COMPOSE

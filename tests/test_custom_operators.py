@@ -9,8 +9,9 @@ import distscan
 from distscan.build import make
 from distscan.core import arrays
 from distscan.core.errors import DistscanError
+from distscan.core.extents import Extents
 from distscan.mpi.agree import Agreement
-from distscan.scan import run
+from distscan.scan import Call, run
 from support.host import host
 from support.together import everywhere
 from support.words import (
@@ -214,10 +215,11 @@ def test_structures_in_memory_of_a_gpu(n, strategy, cp, cut, comm, rng):
     x = digits(rng, n)
     mine = x[cut(n)]
     memory = cp.asarray(mine.view("u8").reshape(-1, 2))
-    plan = make(mine.shape, PRINT, cp.cuda.Device().id, FINGERPRINTS, strategy=strategy,
-                ranks=comm.size)  # fmt: skip
+    given = Extents.of(mine.shape, None), PRINT, cp.cuda.Device().id, FINGERPRINTS
+    call = Call(make(*given, strategy=strategy, ranks=comm.size), comm)
     shard = arrays.structures(memory, PRINT, mine.shape)
-    run(comm, plan, shard, shard, Agreement(comm))
+    call.begin(shard, shard)
+    run(call, Agreement(comm))
     np.testing.assert_array_equal(memory.get().view(PRINT).reshape(-1), printed(x)[cut(n)])
 
 

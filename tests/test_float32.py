@@ -10,14 +10,15 @@ from mpi4py import MPI
 import distscan
 from distscan import build
 from distscan.core import dtypes, operators
-from distscan.core.forms import Pending
+from distscan.core.extents import Extents
 from distscan.cpu import chunked
 from distscan.cpu import steps as cpu
 from distscan.mpi.agree import Agreement
 from distscan.mpi.exscan import Exscan
-from distscan.scan import run
+from distscan.scan import Call, run
 from support import reference
 from support.cuts import two_cuts
+from support.pending import Known
 
 SUM = operators.BUILTIN["sum"]
 FORMS = [
@@ -178,12 +179,14 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
         x[low:high] = np.rint(x[low:high] * 2.0**-18)  # whose sums float32 holds
     exact = reference.scan(np.add, x, acc=np.dtype("d"), identity=0, **form)
     given = dict(form, ranks=comm.size, strategy="reduce-scan")
-    given["initial"] = build.initial_bytes(form.get("initial"), SUM, x.dtype)
-    plan = build.make((mine.stop - mine.start,), x.dtype, narrow, SUM, **given)
+    extents = Extents(n=mine.stop - mine.start)
+    plan = build.make(extents, x.dtype, narrow, SUM, **given)
     assert plan.types.acc == ("d" if narrow is None else "f")
     assert len(set(comm.allgather(plan.terms.key))) == 1
     y = np.zeros_like(x[mine])
-    run(comm, plan, x[mine], y, Agreement(comm))
+    call = Call(plan, comm)
+    call.begin(x[mine], y)
+    run(call, Agreement(comm))
     if narrow is None:
         np.testing.assert_array_equal(y, exact.astype("f")[mine])
     else:
@@ -195,16 +198,15 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
 @pytest.mark.parametrize("beyond", [(), (1,), (3,), (3, 4), (0, 3)])
 def test_shards_of_any_length_agree(beyond, gpu, narrow, comm):
     for axis in (None, *range(len(beyond) + 1)):
-        keys = {
-            build.make((n, *beyond), np.dtype("f"), gpu, SUM, axis=axis, ranks=comm.size).terms.key
-            for n in (0, 1, 2, 7)
-        }
-        assert len(keys) == 1
+        shapes = [(n, *beyond) for n in (0, 1, 2, 7)]
+        every = [Extents.of(shape, axis) for shape in shapes]
+        given = np.dtype("f"), gpu, SUM
+        assert len({build.make(each, *given, ranks=comm.size).terms.key for each in every}) == 1
 
 
 def test_rows_with_narrower_ranks(narrow, comm):
     """Rows of totals are exchanged as each rank has them: CPUs and GPUs do not agree on a type."""
-    plan = build.make((9, 5), np.dtype("f"), narrow, SUM, axis=0, ranks=comm.size)
+    plan = build.make(Extents.of((9, 5), 0), np.dtype("f"), narrow, SUM, ranks=comm.size)
     with Agreement(comm) as agreement:
         agreement.same = plan.terms
     if comm.size == 1:
@@ -221,7 +223,7 @@ def test_offsets_of_narrower_ranks(op, comm):
     for value in (2.0**30 + 1, 3e38):
         total = np.array(value)
         with np.errstate(all="raise"):
-            offset = exscan(comm, Pending(total))
+            offset = exscan(comm, Known(total))
         if comm.rank:
             with np.errstate(over="ignore"):
                 want = (comm.rank * total).astype("f")

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core import dtypes, operators
-from distscan.core.forms import Form
+from distscan.core.form import Form
 from distscan.core.operators import Operator
 from support.data import CODES, OPS, exact
 from support.maps import COMPOSE, HALVES, NIBBLES, maps
@@ -252,7 +252,7 @@ def test_one_function_with_more_and_less_shared_memory(cp, rng):
     plans = {}
     for inner in (64, 20):  # the longer rows of one and the same kernel come first
         plans[inner] = distscan.Plan(MPI.COMM_SELF, (999, inner), "f", axis=0, backend="cuda")
-    kernels = [plan._local._work.scan._kernel for plan in plans.values()]
+    kernels = [plan._scan.steps._work.scan._kernel for plan in plans.values()]
     assert kernels[0]._function is kernels[1]._function
     assert kernels[0]._block > kernels[1]._block
     for inner, plan in plans.items():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distscan.core import dtypes
-from distscan.core.forms import Form
+from distscan.core.form import Form
 from support.host import host
 from support.maps import COMPOSE, HALVES, NIBBLES, maps
 from support.placed import Placed

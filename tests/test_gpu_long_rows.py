@@ -5,8 +5,8 @@ import pytest
 
 import distscan
 from distscan import kept
-from distscan.core import dtypes, forms, operators
-from distscan.core.forms import Form
+from distscan.core import dtypes, operators, pieces
+from distscan.core.form import Form
 from support.cuts import two_cuts
 from support.data import exact
 from support.forms import FORMS
@@ -21,7 +21,7 @@ WIDTHS = [2, 1023, 1024, 1025, 5000]
 @pytest.fixture
 def small(monkeypatch):
     """Pieces of 8 KiB, and no plans of whole rows."""
-    monkeypatch.setattr(forms, "PIECE", 8192)
+    monkeypatch.setattr(pieces, "PIECE", 8192)
     kept.clear()
     yield
     kept.clear()
@@ -90,7 +90,7 @@ def test_pieces_of_a_megabyte(codes, busy, cp, rng):
 
     op = operators.BUILTIN["sum" if codes != "h" else "max"]
     types = dtypes.resolve(op, np.dtype(codes))
-    inner = int(3.5 * forms.PIECE) // types.acc.itemsize
+    inner = int(3.5 * pieces.PIECE) // types.acc.itemsize
     x = exact(rng, op.name, codes, 6 * inner).reshape(inner, 6).T.copy()
     want = op.numpy.accumulate(x, 0, dtype=types.acc).astype(types.out)
     steps = cuda.ReduceScan(op, types, 3, Form(inner=inner))
@@ -100,7 +100,7 @@ def test_pieces_of_a_megabyte(codes, busy, cp, rng):
         busy()
         call = steps.begin(shard, out)
         total = np.empty(inner, types.acc)
-        for piece in forms.pieces(inner, types.acc):
+        for piece in pieces.pieces(inner, types.acc):
             total[piece] = call.total(piece)
             if behind is not None:
                 call.put(piece, behind[piece])

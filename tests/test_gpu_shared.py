@@ -68,7 +68,7 @@ def test_ranks_share_one(comm, rng):
         wrong = 0
         for _ in range(500):
             out.fill(-1)
-            plan._local._too_late = 0  # or nothing would be launched ahead any more
+            plan._scan.steps._too_late = 0  # or nothing would be launched ahead any more
             plan(mine, out)
             wrong += not bool((out == want).all())
     assert comm.allreduce(wrong, MPI.SUM) == 0

@@ -11,6 +11,7 @@ from mpi4py import MPI
 import distscan
 from distscan import build
 from distscan.core import operators
+from distscan.core.extents import Extents
 from support import hold
 from support.data import exact
 from support.host import host
@@ -52,9 +53,9 @@ def test_a_thousand_calls(size, first, strategy, cp, inputs, rng, monkeypatch):
     monkeypatch.setattr(workspace, "_numbers", [itertools.count(first)])
     n = sizes(strategy)[size]
     steps = build.make(
-        (n,), np.dtype("i"), cp.cuda.Device().id, operators.BUILTIN["sum"],
+        Extents(n=n), np.dtype("i"), cp.cuda.Device().id, operators.BUILTIN["sum"],
         dtype=np.dtype("i"), strategy=strategy, ranks=1,
-    ).local  # fmt: skip
+    ).steps  # fmt: skip
     pairs, last = inputs(n), []
     x, out, wrong = cp.empty(n + 4, "i"), cp.empty(n + 4, "i"), cp.zeros((), "l")
     totals = [int(want[-1]) for _, want in pairs]

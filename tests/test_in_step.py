@@ -7,9 +7,10 @@ from mpi4py import MPI
 import distscan
 from distscan.core import operators
 from distscan.core.errors import DisagreementError, RankError
-from distscan.core.forms import Form, Pending
+from distscan.core.form import Form
 from distscan.mpi import agree, exscan
 from distscan.mpi.notices import Notices
+from support.pending import Known
 from support.together import everywhere
 
 
@@ -137,7 +138,7 @@ def test_a_rank_that_fails_is_heard_of_behind(op, code, inner, comm):
     exchange = exscan.Exscan(operator, dtype, Form(inner=inner))
     total = np.full((inner,) if inner > 1 else (), 1, dtype)
     for failing in ({comm.size // 2}, set(range(0, comm.size, 2)), {0, comm.size - 1}, set()):
-        pending = None if comm.rank in failing else Pending(total.copy())
+        pending = None if comm.rank in failing else Known(total.copy())
         if any(rank < comm.rank for rank in failing):
             with pytest.raises(RankError):
                 exchange(comm, pending)

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from distscan.core.forms import Form
+from distscan.core.form import Form
 from distscan.recurrence import MAPS
 from support.bfloat16 import BFLOAT16
 from support.compiling import SHARED, asked, check, parameters, ptx

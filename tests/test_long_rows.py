@@ -10,9 +10,9 @@ import pytest
 
 import distscan
 from distscan import kept
-from distscan.core import forms
+from distscan.core import pieces as cut_in_pieces
 from distscan.core.errors import RankError
-from distscan.core.forms import Form, Pending
+from distscan.core.form import Form
 from distscan.core.operators import BUILTIN
 from distscan.mpi.exscan import Exscan
 from distscan.recurrence import MAPS
@@ -20,6 +20,7 @@ from support import late_gpu, reference
 from support.cuts import two_cuts
 from support.forms import FORMS
 from support.maps import COMPOSE, maps
+from support.pending import Known
 from support.together import everywhere
 
 WIDTHS = [1, 2, 6, 7, 8, 9, 13, 14, 15, 40]  # elements of a row, of which 7 are a piece
@@ -28,16 +29,18 @@ WIDTHS = [1, 2, 6, 7, 8, 9, 13, 14, 15, 40]  # elements of a row, of which 7 are
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Pieces of 7 numbers of 8 bytes, and no plans of whole rows."""
-    monkeypatch.setattr(forms, "PIECE", 56)
+    monkeypatch.setattr(cut_in_pieces, "PIECE", 56)
     kept.clear()
     yield
     kept.clear()
 
 
 def test_as_many_on_every_rank(monkeypatch):
-    sizes = [[part.stop - part.start for part in forms.pieces(n, np.dtype("d"))] for n in WIDTHS]
+    sizes = [
+        [part.stop - part.start for part in cut_in_pieces.pieces(n, np.dtype("d"))] for n in WIDTHS
+    ]
     assert sizes[:8] == [[1], [2], [6], [7], [7, 1], [7, 2], [7, 6], [7, 7]]
-    assert len(forms.pieces(3, np.dtype([("a", "S99")]))) == 3  # each larger than a piece
+    assert len(cut_in_pieces.pieces(3, np.dtype([("a", "S99")]))) == 3  # each larger than a piece
 
 
 @two_cuts
@@ -73,15 +76,15 @@ def test_the_bits_of_one_exchange(op, comm, cut, rng, monkeypatch):
         for _ in range(2):
             exchange = Exscan(op, dtype, Form(inner=40))
             exchange.reserve()
-            again = Pending(None if total is None else total.copy())
+            again = Known(None if total is None else total.copy())
             offsets.append(exchange(comm, again))
-            again = Pending(None if total is None else total.copy())
+            again = Known(None if total is None else total.copy())
             exchange.start(comm, again)
             offsets.append(exchange.wait(comm))
         return [None if total is None or y is None else y.tobytes() for y in offsets]
 
     pieces = exchanged()
-    monkeypatch.setattr(forms, "PIECE", 1 << 20)
+    monkeypatch.setattr(cut_in_pieces, "PIECE", 1 << 20)
     whole = exchanged()
     if len(shard) and mine.start:
         assert pieces == whole
@@ -123,7 +126,7 @@ def test_a_rank_without_its_shard(op, comm, rng):
         np.testing.assert_allclose(plan(x[mine]), want[mine], rtol=1e-14)
 
 
-class Arriving(Pending):
+class Arriving(Known):
     """A row whose pieces are asked for one after the other, of which one never comes."""
 
     def __init__(self, row, lost):
@@ -176,7 +179,7 @@ def test_pieces_that_arrive(op, lost, comm, rng):
             np.testing.assert_array_equal(row.row, want)
 
 
-class OnRow(Pending):
+class OnRow(Known):
     """A call whose totals come to the host by a row, and whose offsets go back by it."""
 
     def __init__(self, row):

@@ -6,11 +6,11 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core import dtypes, operators
-from distscan.core.forms import Pending
 from distscan.mpi import exscan
 from support.data import CODES, HOST_CODES
 from support.host import host
 from support.logic import bits, truths
+from support.pending import Known
 
 BITWISE = {name: getattr(np, name) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")}
 LOGICAL = {name: getattr(np, name) for name in ("logical_and", "logical_or", "logical_xor")}
@@ -156,7 +156,7 @@ def test_exchange_by_mpi(op, comm, rng):
     assert dtype.kind in operators.BUILTIN[op].mpi_kinds
     totals = rng.integers(0, 2 if op in LOGICAL else 1 << 40, comm.size).astype(dtype)
     some = rng.random(comm.size) < 0.6
-    mine = Pending(np.array(totals[comm.rank]) if some[comm.rank] else None)
+    mine = Known(np.array(totals[comm.rank]) if some[comm.rank] else None)
     offset = exscan.Exscan(operators.BUILTIN[op], dtype)(comm, mine)
     before = totals[: comm.rank][some[: comm.rank]]
     if before.size:

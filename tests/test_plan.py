@@ -213,7 +213,7 @@ def test_a_plan_that_is_forgotten_between_its_halves(comm):
     """MPI still writes into its buffers."""
     run = distscan.Plan(comm, 3, "d", backend="cpu")
     run.start(np.ones(3))
-    exchange = weakref.ref(run._exscan)
+    exchange = weakref.ref(run._scan.exscan)
     del run
     gc.collect()
     assert (exchange() is None) == (comm.size == 1)

@@ -1,7 +1,6 @@
 """The plans that scan() remembers."""
 
 import functools
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import build, kept
+from distscan import build, decide, kept
 from distscan.core.errors import DisagreementError
 from support.cuts import length
 from support.data import OPS, exact
@@ -28,7 +27,7 @@ def made(monkeypatch):
         calls.append((given, options))
         return make(*given, **options)
 
-    monkeypatch.setattr(sys.modules["distscan.scan"], "make", spy)  # distscan.scan is the function
+    monkeypatch.setattr(decide, "make", spy)
     return calls
 
 
@@ -74,7 +73,7 @@ def test_few_plans_are_kept(made):
     for n in [*range(40), *range(40)]:
         distscan.scan(np.zeros(n))
     assert len(made) == 80
-    assert len(kept.plans()) == 16
+    assert len(kept.everything()) == 16
 
 
 def test_one_large_plan_is_kept(made, xp, comm, monkeypatch):
@@ -90,7 +89,7 @@ def test_one_large_plan_is_kept(made, xp, comm, monkeypatch):
         (halves[: len(halves) // 2], 3, 5),
     ):
         distscan.scan(x, strategy="scan-add")
-        assert len(kept.plans()) == count
+        assert len(kept.everything()) == count
         assert len(made) == calls
 
 
@@ -100,9 +99,9 @@ def test_one_long_row_is_kept(op, made, comm, monkeypatch):
     monkeypatch.setattr(kept, "LARGE", 7000)
     for width in (1000, 1001, 1002, 10):
         distscan.scan(np.ones((2, width)), op, axis=0)
-    large = [plan for plan in kept.plans() if plan.nbytes > 7000]
+    large = [plan for plan in kept.everything() if plan.nbytes > 7000]
     assert len(large) == (comm.size > 1)
-    assert len(kept.plans()) == (2 if comm.size > 1 else 4)
+    assert len(kept.everything()) == (2 if comm.size > 1 else 4)
 
 
 def test_faults_are_not_remembered(made, comm):
@@ -118,8 +117,26 @@ class Used:
         self.nbytes = nbytes
 
 
+def take(key, make):
+    """Take what is kept under a key, or make it, as ``kept`` says; and return what puts it back."""
+    kind = kept.kinds.get((key,))
+    try:
+        taken = kind.pop()
+    except (AttributeError, IndexError):
+        taken, kind = make(), None
+
+    def put_back():
+        if kind is None or kind.forgotten or taken.nbytes > kept.LARGE:
+            kept.keep((key,), taken)
+        else:
+            kind.last = next(kept.turns)
+            kind.append(taken)
+
+    return taken, put_back
+
+
 def use(key, nbytes=0):
-    plan, put_back = kept.take((key,), lambda: Used(nbytes))
+    plan, put_back = take(key, lambda: Used(nbytes))
     put_back()
     return plan
 
@@ -133,29 +150,29 @@ def none_kept():
 
 def test_a_kept_plan_belongs_to_one_call(none_kept):
     plan = use("a")
-    first, put_back = kept.take(("a",), Used)
-    second, _ = kept.take(("a",), Used)
+    first, put_back = take("a", Used)
+    second, _ = take("a", Used)
     assert first is plan
     assert second is not plan
     put_back()
-    assert kept.take(("a",), Used)[0] is plan
+    assert take("a", Used)[0] is plan
 
 
 def test_the_plan_that_was_not_used_for_longest_goes(none_kept):
     plans = [use(key) for key in range(kept.MOST)]
     assert use(0) is plans[0]
     another = use("another")
-    assert kept.plans() == [*plans[2:], plans[0], another]
+    assert kept.everything() == [*plans[2:], plans[0], another]
 
 
 def test_a_large_plan_that_is_put_back_takes_the_place_of_another(none_kept):
     large = use("a", kept.LARGE + 1)
-    first, put_back = kept.take(("a",), Used)
+    first, put_back = take("a", Used)
     assert first is large
     small, other = use("b"), use("c", kept.LARGE + 1)
-    assert kept.plans() == [small, other]
+    assert kept.everything() == [small, other]
     put_back()
-    assert kept.plans() == [small, large]
+    assert kept.everything() == [small, large]
 
 
 def test_threads_share_a_plan_one_after_the_other(made):
@@ -196,12 +213,12 @@ def test_a_plan_in_use_is_kept_though_others_come():
         nbytes = 1
 
     kept.clear()
-    kept.take(("a",), Unit)[1]()
-    plan, put_back = kept.take(("a",), Unit)
-    kept.take(("b",), Unit)[1]()
+    take("a", Unit)[1]()
+    plan, put_back = take("a", Unit)
+    take("b", Unit)[1]()
     put_back()
-    assert plan in kept.plans()
-    assert kept.take(("a",), Unit)[0] is plan
+    assert plan in kept.everything()
+    assert take("a", Unit)[0] is plan
     kept.clear()
 
 

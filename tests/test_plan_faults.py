@@ -29,7 +29,6 @@ BAD = {
         "axis=None",
         lambda: {"shape": (2, 2), "axis": 1, "segments": "?"},
     ),
-    "fused": (NotImplementedError, "fused", lambda: {"strategy": "fused"}),
 }
 
 

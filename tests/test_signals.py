@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.mpi import signals
+from distscan.mpi import agree, signals
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def handled():
 def test_a_signal_inside_waits_for_the_end(handled):
     done = []
 
-    @signals.collective
+    @agree.collective
     def inner():
         os.kill(os.getpid(), handled)
         sum(range(1000))
         done.append("inner")
 
-    @signals.collective
+    @agree.collective
     def outer():
         signals.defer()
         inner()
@@ -43,13 +43,13 @@ def test_a_signal_inside_waits_for_the_end(handled):
     assert done == ["inner", "outer"]
     with pytest.raises(TimeoutError):  # outside, at once
         os.kill(os.getpid(), handled)
-    assert not signals._later
+    assert not signals.later
 
 
 def test_another_threads_call_does_not_hold_up_a_signal(handled):
     inside, go_on = threading.Event(), threading.Event()
 
-    @signals.collective
+    @agree.collective
     def waits():
         inside.set()
         assert go_on.wait(60)
@@ -69,7 +69,7 @@ def test_a_new_handler_is_found(handled):
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append("new"))
 
-    @signals.collective
+    @agree.collective
     def call():
         signals.defer()
         os.kill(os.getpid(), handled)
@@ -87,7 +87,7 @@ def test_all_signals_that_wait_are_delivered(handled):
     before = {each: signal.signal(each, lambda number, _: seen.append(number))
               for each in (handled, other)}  # fmt: skip
 
-    @signals.collective
+    @agree.collective
     def call():
         signals.defer()
         for each in (other, handled):

@@ -90,9 +90,9 @@ def test_types_of_ufuncs(ufunc, code, comm):
 
 def test_ufuncs_find_their_plan_again(comm):
     distscan.scan(np.arange(5), np.gcd)
-    plan = kept.plans()[-1]
+    plan = kept.everything()[-1]
     distscan.scan(np.arange(5), np.gcd)
-    assert kept.plans()[-1] is plan
+    assert kept.everything()[-1] is plan
 
 
 def test_ufuncs_made_of_functions(cut, rng):

@@ -16,7 +16,7 @@ from .. import __version__, binding, command
 from ..command import Parser, Progress
 from ..core.errors import DistscanError
 from ..core.operators import BUILTIN
-from ..mpi import agree, communicators
+from ..mpi import communicators, faults
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from . import block_scans, plot, report, suite
@@ -51,7 +51,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         return 0
     if args.block_scans and (machine.backend, comm.size) != ("cuda", 1):
         where = f"{comm.size} of backend {machine.backend}"
-        raise agree.mark_collective(
+        raise faults.mark_collective(
             ValueError(f"--block-scans is for one rank with a GPU, not {where}")
         )
     chosen = _chosen(args, machine.backend, comm.size)
@@ -121,7 +121,7 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
     names = {contender.name for contender in suited}
     for name in args.contenders:
         if name not in names:
-            raise agree.mark_collective(
+            raise faults.mark_collective(
                 ValueError(f"{name} does not run {args.op} on {ranks} ranks of backend {backend}")
             )
     return [c for c in suited if c.name in (*args.contenders, "copy")]

@@ -15,9 +15,11 @@ _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
-Pair = tuple[
-    Any, Any
-]  # what was given, and the array that ``as_native`` made of it; Nones for none
+# What was given, and the array that ``as_native`` made of it; Nones for none.
+Pair = tuple[Any, Any]
+
+#: The types of arrays that ``as_native`` returns as they are: CuPy's, too, once one has been seen.
+NATIVE: set[type] = {np.ndarray}
 
 
 def is_cuda(array: Any) -> bool:
@@ -31,7 +33,10 @@ def as_native(x: Any) -> Any:
     Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``. Raises TypeError for memory
     that cannot be shared, such as that of tensors which require a gradient.
     """
-    if type(x) is np.ndarray or _is_cupy(x):
+    if type(x) in NATIVE:
+        return x
+    if _is_cupy(x):
+        NATIVE.add(sys.modules["cupy"].ndarray)
         return x
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("masked arrays are not scanned: the mask would be lost; use filled(...)")
@@ -147,21 +152,6 @@ def current_gpu() -> int:
     return int(cupy.cuda.Device().id)
 
 
-def kind(pair: Pair) -> tuple[Any, ...] | None:
-    """Return what decides, beside the place, how an array is scanned; None for no array."""
-    given, array = pair
-    return None if array is None else (type(given), array.dtype, array.shape, array.strides)
-
-
-def place(array: Any) -> tuple[int | None, int]:
-    """Return the GPU of an array, None for the host, and the CUDA stream that orders work on it."""
-    if not is_cuda(array):
-        return None, 0
-    import cupy  # noqa: PLC0415 - only arrays on a GPU need it
-
-    return int(array.data.device_id), int(cupy.cuda.get_current_stream().ptr)
-
-
 def device(array: Any) -> str:
     """Say where the memory of a NumPy or CuPy array is."""
     return f"GPU {array.device.id}" if is_cuda(array) else "the host"
@@ -190,34 +180,14 @@ def _current(cuda: Any, gpu: int) -> AbstractContextManager[Any]:
     return _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
 
 
-def view(array: Any, shape: tuple[int, ...]) -> Any:
-    """View an array in another shape, flat if it is contiguous, as a backend may write it.
+def converter(x: Any) -> Callable[[Any], Any] | None:
+    """Return the function that turns a NumPy or CuPy result into the kind of array ``x`` is.
 
-    None where there is no array or that takes a copy; CUDA kernels write contiguous memory alone.
-
-    >>> view(np.zeros((2, 6)), (4, 3, 1)).shape, view(np.zeros((6, 2)).T, (4, 3, 1))
-    ((12,), None)
+    None where the result stays as it is.
     """
-    if array is None or array.flags.c_contiguous:
-        return array if array is None or array.ndim == 1 else array.reshape(-1)
-    if is_cuda(array):
-        return None
-    try:
-        return array if array.ndim == 1 else array.reshape(shape, copy=False)
-    except ValueError:
-        return None
-
-
-def to_host(array: Any) -> Any:
-    """Return a NumPy array of the same elements."""
-    return array.get() if is_cuda(array) else array
-
-
-def converter(x: Any) -> Callable[[Any], Any]:
-    """Return the function that turns a NumPy or CuPy result into the kind of array ``x`` is."""
     known = _is_cupy(x) or isinstance(x, np.ndarray | np.generic)
     if known or not hasattr(x, "__dlpack__"):
-        return _unchanged
+        return None
     library = _library(x)
 
     def convert(result: Any) -> Any:
@@ -241,10 +211,6 @@ def is_foreign(pair: Pair) -> bool:
     """Whether an array on a GPU is of another library than CuPy."""
     given, array = pair
     return array is not None and is_cuda(array) and not _is_cupy(given)
-
-
-def _unchanged(result: Any) -> Any:
-    return result
 
 
 def _library(x: Any) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .identities import highest, lowest, one, ones, zero
+
 Combine = Callable[..., Any]  # combine(earlier, later) -> array, element by element
 
 
@@ -138,6 +140,11 @@ class Operator:
         return np.asarray(result) if isinstance(result, np.generic) else result
 
     @cached_property
+    def function(self) -> Combine:
+        """The ufunc itself, or ``combine``: where overflow is silent already."""
+        return self.numpy if self.is_ufunc else self.combine
+
+    @cached_property
     def is_ufunc(self) -> bool:
         """Whether NumPy can reduce and accumulate in numbers; frompyfunc's make objects."""
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
@@ -172,40 +179,6 @@ def _kind(result: Any) -> np.dtype[Any]:
     return np.dtype(np.uint8) if made.dtype.kind in "iu" else made.dtype
 
 
-# ---- identities ----------------------------------------------------------------------------
-
-
-def _zero(dtype: np.dtype[Any]) -> Any:
-    # -0.0 is the exact identity of float addition: 0.0 would turn -0.0 into 0.0.
-    if dtype.kind == "c":
-        return dtype.type(complex(-0.0, -0.0))
-    return dtype.type(-0.0 if dtype.kind == "f" else 0)
-
-
-def _one(dtype: np.dtype[Any]) -> Any:
-    return dtype.type(1)
-
-
-def _ones(dtype: np.dtype[Any]) -> Any:
-    """Every bit set."""
-    return ~dtype.type(0)
-
-
-def _lowest(dtype: np.dtype[Any]) -> Any:
-    """Return the value of a type that every other beats."""
-    if dtype.kind == "c":
-        return dtype.type(complex(-np.inf, -np.inf))
-    if dtype.kind == "f":
-        return dtype.type(-np.inf)
-    return dtype.type(0 if dtype.kind == "b" else np.iinfo(dtype).min)
-
-
-def _highest(dtype: np.dtype[Any]) -> Any:
-    if dtype.kind in "fc":
-        return -_lowest(dtype)
-    return dtype.type(1 if dtype.kind == "b" else np.iinfo(dtype).max)
-
-
 # ---- the built-in operators ----------------------------------------------------------------
 
 
@@ -216,22 +189,23 @@ _builtin = partial(Operator, commutative=True)
 BUILTIN = {
     operator.name: operator
     for operator in (
-        _builtin("sum", np.add, "plus(a, b)", _zero, "SUM", "iufc"),
-        _builtin("prod", np.multiply, "times(a, b)", _one, "PROD", "iuf"),
-        _builtin("max", np.maximum, "maximum(a, b)", _lowest, "MAX", "iu"),
-        _builtin("min", np.minimum, "minimum(a, b)", _highest, "MIN", "iu"),
-        _builtin("logaddexp", np.logaddexp, "log_add_exp(a, b)", _lowest),
-        _builtin("bitwise_and", np.bitwise_and, "a & b", _ones, "BAND", "iu"),
-        _builtin("bitwise_or", np.bitwise_or, "a | b", _zero, "BOR", "iu"),
-        _builtin("bitwise_xor", np.bitwise_xor, "a ^ b", _zero, "BXOR", "iu"),
+        _builtin("sum", np.add, "plus(a, b)", zero, "SUM", "iufc"),
+        _builtin("prod", np.multiply, "times(a, b)", one, "PROD", "iuf"),
+        _builtin("max", np.maximum, "maximum(a, b)", lowest, "MAX", "iu"),
+        _builtin("min", np.minimum, "minimum(a, b)", highest, "MIN", "iu"),
+        _builtin("logaddexp", np.logaddexp, "log_add_exp(a, b)", lowest),
+        _builtin("bitwise_and", np.bitwise_and, "a & b", ones, "BAND", "iu"),
+        _builtin("bitwise_or", np.bitwise_or, "a | b", zero, "BOR", "iu"),
+        _builtin("bitwise_xor", np.bitwise_xor, "a ^ b", zero, "BXOR", "iu"),
         # These accumulate bool, of which the bits are the truth.
-        _builtin("logical_and", np.logical_and, "a & b", _ones, "LAND", "b"),
-        _builtin("logical_or", np.logical_or, "a | b", _zero, "LOR", "b"),
-        _builtin("logical_xor", np.logical_xor, "a ^ b", _zero, "LXOR", "b"),
+        _builtin("logical_and", np.logical_and, "a & b", ones, "LAND", "b"),
+        _builtin("logical_or", np.logical_or, "a | b", zero, "LOR", "b"),
+        _builtin("logical_xor", np.logical_xor, "a ^ b", zero, "LXOR", "b"),
     )
 }
 LOGICAL = [BUILTIN[name] for name in ("logical_and", "logical_or", "logical_xor")]
-_BY_UFUNC = {operator.numpy: operator for operator in BUILTIN.values()}
+#: The built-in operators by their names and by their ufuncs.
+NAMED: dict[Any, Operator] = BUILTIN | {built.numpy: built for built in BUILTIN.values()}
 
 # What the scan of a whole in parts cannot combine, though NumPy accumulates it in a loop.
 _NOT_ASSOCIATIVE = {
@@ -290,7 +264,7 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
     if isinstance(op, Operator):
         return op
     if isinstance(op, np.ufunc):
-        return _BY_UFUNC.get(op) or _of_ufunc(op)
+        return NAMED.get(op) or _of_ufunc(op)
     if not isinstance(op, str):
         raise TypeError(
             f"op must be a name, a NumPy ufunc, an MPI op or an Operator, not {type(op).__name__}"

@@ -5,18 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from . import arrays
-from .forms import Edges
+from .steps import Edges
 
 
-def edge_dtype(marks: np.dtype[Any] | None) -> np.dtype[Any] | None:
+def edge_dtype(segments: np.dtype[Any] | None) -> np.dtype[Any] | None:
     """Return the type of the edges of flags or keys; text, of any width, travels as a digest."""
-    if marks is None or marks.kind not in "SU":
-        return marks
+    if segments is None or segments.kind not in "SU":
+        return segments
     return np.dtype("S32")
 
 
-def heads(marks: Any, buffer: Any, *, reverse: bool) -> Any:
+def heads(segments: Any, buffer: Any, *, reverse: bool) -> Any:
     """Return where segments begin inside a shard, bool [n], from flags (bool) or keys [n].
 
     ``buffer``, bool [n], is overwritten if it is needed. Whether a segment begins at the first
@@ -25,37 +24,38 @@ def heads(marks: Any, buffer: Any, *, reverse: bool) -> Any:
     >>> heads(np.array([7, 7, 8]), np.empty(3, np.bool_), reverse=False)
     array([False, False,  True])
     """
-    if needs_no_buffer(marks, reverse=reverse):
-        return marks
-    flags = marks.dtype == np.bool_
+    if needs_no_buffer(segments, reverse=reverse):
+        return segments
+    flags = segments.dtype == np.bool_
     if flags and not reverse:
-        buffer[...] = marks
-    elif len(marks) > 0:
+        buffer[...] = segments
+    elif len(segments) > 0:
         # In reverse, an element begins a segment where the next in memory begins another.
         inner, buffer[-1 if reverse else 0] = buffer[:-1] if reverse else buffer[1:], False
         if flags:
-            inner[...] = marks[1:]
+            inner[...] = segments[1:]
         else:
-            np.not_equal(marks[1:], marks[:-1], out=inner)
+            np.not_equal(segments[1:], segments[:-1], out=inner)
     return buffer
 
 
-def needs_no_buffer(marks: Any, *, reverse: bool) -> bool:
+def needs_no_buffer(segments: Any, *, reverse: bool) -> bool:
     """Whether flags are what ``heads`` returns, as they stand."""
-    return bool(marks.dtype == np.bool_ and not reverse and marks.flags.c_contiguous)
+    return bool(segments.dtype == np.bool_ and not reverse and segments.flags.c_contiguous)
 
 
-def edges(marks: Any, *, reverse: bool) -> Edges | None:
+def edges(segments: Any, *, reverse: bool) -> Edges | None:
     """Return what tells of a segment between two shards: keys that differ, or a flag.
 
     None is an empty shard.
     """
-    if len(marks) == 0:
+    if len(segments) == 0:
         return None
-    if marks.dtype == np.bool_:  # a forward scan has it among its own heads
-        return Edges(False, reverse and arrays.to_host(marks[:1])[0])
-    low, high = arrays.to_host(marks[:: max(len(marks) - 1, 1)])[[0, -1]]
-    if marks.dtype.kind in "SU":
+    if segments.dtype == np.bool_:  # a forward scan has it among its own heads
+        return Edges(False, reverse and bool(segments[0]))
+    ends = segments[:: max(len(segments) - 1, 1)]
+    low, high = (ends if isinstance(ends, np.ndarray) else ends.get())[[0, -1]]
+    if segments.dtype.kind in "SU":
         low, high = _digest(low), _digest(high)
     return Edges(high, low) if reverse else Edges(low, high)
 

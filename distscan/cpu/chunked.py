@@ -1,4 +1,7 @@
-"""Scan and reduce on NumPy arrays seen as [outer, n, inner], along n, in cache-sized chunks."""
+"""Scan and reduce on NumPy arrays seen as [outer, n, inner], along n, in cache-sized chunks.
+
+So does the segmented scan of arrays [n]: without a call of NumPy for single elements.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.operators import Combine, Operator
-from ..core.shards import chunks
+from ..core.operators import Operator
 
 # Elements scanned before the running total is combined into them: few enough to be in cache still
 # and to keep chains of roundings short. 2^25 float32 on a core: 8192 343 ms, 4096 456, 16384 327.
 CHUNK = 8192
 _WIDTH = 1024  # columns of a chunk: whole cache lines, and enough for one NumPy call
 _HALVES = 4096  # elements from which on sums of two halves at a time are faster
+_FEW_SEGMENTS = 32  # in a chunk, up to which a call for each is faster than tables
 _FEW = 16  # steps along n, or columns, up to which a call for each is faster than one for all
 
 Part = tuple[slice, slice, slice]
@@ -25,15 +28,10 @@ def parts(shape: tuple[int, int, int]) -> Iterator[Iterator[Part]]:
     width = min(inner, _WIDTH)
     length = max(1, min(n, CHUNK // max(width, 1)))
     height = max(1, CHUNK // max(width * length, 1)) if length == n else 1
-    for top, bottom in chunks(0, outer, height):
-        for left, right in chunks(0, inner, max(width, 1)):
-            rows, columns = slice(top, bottom), slice(left, right)
-            yield ((rows, slice(low, high), columns) for low, high in chunks(0, n, length))
-
-
-def combine_of(op: Operator) -> Combine:
-    """Return ``op.combine``, where overflow is silent already."""
-    return op.numpy if op.is_ufunc else op.combine
+    for top in range(0, outer, height):
+        for left in range(0, inner, max(width, 1)):
+            rows, columns = slice(top, top + height), slice(left, left + width)
+            yield ((rows, slice(low, low + length), columns) for low in range(0, n, length))
 
 
 def before(carry: NDArray[Any] | None, part: Part) -> NDArray[Any] | None:
@@ -56,7 +54,7 @@ def scan(
     Elements are combined in type ``acc``. Of an exclusive scan without a carry, the first element
     of ``out`` is left as it was.
     """
-    totals, combine = np.empty(x.shape[2], acc), combine_of(op)
+    totals, combine = np.empty(x.shape[2], acc), op.function
     direct = acc == out.dtype and not exclusive
     spare = np.empty(0 if direct else min(x.size, CHUNK), acc)
     pairs = None if acc == out.dtype else _pairs(op, x, acc)
@@ -84,6 +82,23 @@ def scan(
     return totals
 
 
+@np.errstate(all="ignore")
+def add(
+    op: Operator, local: NDArray[Any], offset: NDArray[Any] | None, out: NDArray[Any] | None
+) -> None:
+    """Combine ``offset``, 0-d or [inner], into each element of ``local``; store it in ``out``, too.
+
+    Of None for ``out`` the elements stay where they are.
+    """
+    for strip in parts(local.shape):
+        for part in strip:
+            piece = local[part]
+            if offset is not None:
+                op.function(before(offset, part), piece, out=piece)
+            if out is not None:
+                out[part] = piece
+
+
 def store(piece: NDArray[Any], out: NDArray[Any]) -> None:
     """Copy running values to where results go, rounded or cut to their type."""
     with np.errstate(all="ignore"):
@@ -93,7 +108,7 @@ def store(piece: NDArray[Any], out: NDArray[Any]) -> None:
 @np.errstate(all="ignore")
 def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
     """Combine ``x`` [1, n, inner] along n, in type ``acc``: [inner]."""
-    totals, combine = np.empty(x.shape[2], acc), combine_of(op)
+    totals, combine = np.empty(x.shape[2], acc), op.function
     for strip in parts(x.shape):
         total: Any = None
         for part in strip:
@@ -115,14 +130,14 @@ def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
     # Any vectorised function: neighbours in pairs, an odd last one waits.
     x = x.astype(acc)
     while len(x) > 1:
-        paired = op.combine(x[0 : len(x) // 2 * 2 : 2], x[1::2])
+        paired = op.function(x[0 : len(x) // 2 * 2 : 2], x[1::2])
         x = np.concatenate([paired, x[len(x) // 2 * 2 :]])
     return x[0]
 
 
 def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
     """Scan one chunk [outer, n, inner] along n, in the type of ``out``; overflow is not silent."""
-    n, combine = out.shape[1], combine_of(op)
+    n, combine = out.shape[1], op.function
     wide = n <= _FEW or out.shape[2] >= _WIDTH // 4
     if op.is_ufunc and not wide:
         op.numpy.accumulate(x, 1, out.dtype, out)  # type: ignore[attr-defined]
@@ -135,7 +150,7 @@ def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
     # Any vectorised function: log-step doubling (Hillis and Steele, 1986).
     step = 1
     while step < n:
-        out[:, step:] = op.combine(out[:, :-step], out[:, step:])
+        out[:, step:] = op.function(out[:, :-step], out[:, step:])
         step *= 2
 
 
@@ -159,3 +174,64 @@ def _sums(x: NDArray[Any], out: NDArray[Any], pairs: NDArray[Any]) -> None:
     np.add.accumulate(pairs, out=pairs)
     out[:half] = pairs.real
     np.add(out[half - 1], pairs.imag[: x.size - half], out=out[half:])
+
+
+# ---- segments -----------------------------------------------------------------------------
+
+
+@np.errstate(all="ignore")
+def scan_segments(
+    op: Operator,
+    x: NDArray[Any],
+    out: NDArray[Any],
+    heads: NDArray[Any],
+    carry: NDArray[Any] | None,
+    *,
+    first: NDArray[Any] | None,
+    acc: np.dtype[Any],
+    exclusive: bool,
+) -> None:
+    """Scan ``x`` into ``out``, which may be ``x``: behind ``first`` from each head on.
+
+    What comes before the first head goes on from ``carry``. Elements are combined in type ``acc``.
+    """
+    combine = op.function
+    for low in range(0, x.size, CHUNK):
+        high = low + CHUNK
+        target = out[low:high]
+        starts = np.flatnonzero(heads[low:high])
+        piece = x[low:high].astype(acc)
+        if first is not None and starts.size:
+            piece[starts] = combine(first, piece[starts])
+        _accumulate_segments(op, piece, starts)
+        if carry is not None:
+            ours = piece[: starts[0]] if starts.size else piece
+            combine(carry, ours, out=ours)
+        if exclusive:
+            target[1:] = piece[:-1]
+            if carry is not None:
+                target[:1] = carry
+            target[starts] = first
+        else:
+            target[...] = piece
+        carry = np.array(piece[-1])
+
+
+def _accumulate_segments(op: Operator, piece: NDArray[Any], starts: NDArray[np.intp]) -> None:
+    """Scan one chunk [n] in place; each of ``starts`` begins again with its own element."""
+    begins = starts if starts.size and starts[0] == 0 else np.concatenate([[0], starts])
+    lengths = np.diff(begins, append=piece.size)
+    if begins.size <= _FEW_SEGMENTS:
+        for begin, length in zip(begins, lengths, strict=True):
+            part = piece[None, begin : begin + length, None]
+            accumulate(op, part, part)
+        return
+    # Segments of 2, 3 to 4, 5 to 8, ... elements each fill the rows of one table.
+    width = np.exp2(np.ceil(np.log2(lengths))).astype(np.intp)
+    for columns in np.unique(width[width > 1]):
+        alike = width == columns
+        place = begins[alike, None] + np.arange(columns)
+        table = piece[np.minimum(place, piece.size - 1), None]
+        accumulate(op, table, table)
+        inside = np.arange(columns) < lengths[alike, None]
+        piece[place[inside]] = table[inside, 0]

@@ -5,11 +5,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import segments
+from ..core import segments as segmented
 from ..core.dtypes import Types
-from ..core.forms import PLAIN, Form, Pending
+from ..core.form import PLAIN, Form
 from ..core.operators import Operator
-from . import chunked, segmented
+from ..core.steps import Edges, Pending
+from . import chunked
+
+
+class _Call:
+    """What ``finish`` needs of ``begin``, and the total of the shard, which is known at once."""
+
+    offset: Any = None
+
+    def __init__(self, x: NDArray[Any], out: NDArray[Any]) -> None:
+        self.x, self.out = x, out
+        self.heads: NDArray[Any] | None = None
+        self.empty, self.head = True, False
+        self.edges: Edges | None = None
+        self._total: NDArray[Any] | None = None  # 0-d or [inner]
+
+    def found(self, total: NDArray[Any]) -> None:
+        """Note the total."""
+        self.empty, self._total = False, total
+
+    def total(self, piece: slice | None = None) -> NDArray[Any]:
+        """Return the total, or a piece of it."""
+        assert self._total is not None
+        return self._total if piece is None else self._total[piece]
+
+    def put(self, piece: slice, offset: NDArray[Any]) -> None:
+        """Put a piece of a long row of offsets where that of the totals was."""
+        assert self._total is not None
+        self._total[piece] = offset
+        self.offset = self._total
 
 
 class _Steps:
@@ -41,30 +70,14 @@ class _Steps:
         """Allocate a result [outer * n * inner]."""
         return np.empty(self.form.outer * self.n * self.form.inner, self.types.out)
 
-    def _seen(self, array: NDArray[Any]) -> NDArray[Any]:
+    def _in_scan_order(self, array: NDArray[Any]) -> NDArray[Any]:
         """View an array as [outer, n, inner], the element that is scanned first in front."""
-        seen = array.reshape(self.form.outer, self.n, self.form.inner)
-        return seen[:, ::-1] if self.form.reverse else seen
+        array = array.reshape(self.form.outer, self.n, self.form.inner)
+        return array[:, ::-1] if self.form.reverse else array
 
-    def _found(self, marks: NDArray[Any] | None) -> NDArray[Any] | None:
-        """Return where segments begin, in scan order."""
-        if marks is None:
-            return None
-        if self._heads is None and not segments.needs_no_buffer(marks, reverse=self.form.reverse):
-            self._heads = np.empty(self.n, np.bool_)
-        found = segments.heads(marks, self._heads, reverse=self.form.reverse)
-        return self._seen(found)[0, :, 0]
-
-    def _whole(self, totals: NDArray[Any]) -> NDArray[Any]:
+    def _total(self, totals: NDArray[Any]) -> NDArray[Any]:
+        """View totals [inner] as the exchange takes them."""
         return totals if self.form.inner > 1 else totals.reshape(())
-
-
-class _Call(Pending):
-    """What ``finish`` needs of ``begin``."""
-
-    x: NDArray[Any]
-    out: NDArray[Any]
-    heads: NDArray[Any] | None = None
 
 
 class ScanAdd(_Steps):
@@ -85,44 +98,27 @@ class ScanAdd(_Steps):
         return 0 if self._wide is None else self._wide.nbytes
 
     def begin(
-        self, x: NDArray[Any], out: NDArray[Any], marks: None = None, *, overlap: bool = False
+        self, x: NDArray[Any], out: NDArray[Any], segments: None = None, *, overlap: bool = False
     ) -> Pending:
-        """Begin the scan of ``x`` into ``out``: find the total of ``x``.
-
-        ``out`` may be ``x`` itself; it is whole only after ``finish``. ``marks`` [n] are the flags
-        or keys of segments. ``overlap`` promises that ``finish`` follows as soon as the totals are
-        exchanged.
-        """
-        total = None
+        """Scan ``x`` on its own into ``out``, and so find its total."""
+        call = _Call(x, out)
         if self.n > 0:
-            local = self._seen(out if self._wide is None else self._wide)
-            exclusive, acc = self.form.exclusive, self.types.acc
-            total = self._whole(
-                chunked.scan(self.op, self._seen(x), local, None, acc, exclusive=exclusive)
-            )
-        call = _Call(total)
-        call.out = out
+            local = self._in_scan_order(out if self._wide is None else self._wide)
+            x, exclusive, acc = self._in_scan_order(x), self.form.exclusive, self.types.acc
+            totals = chunked.scan(self.op, x, local, None, acc, exclusive=exclusive)
+            call.found(self._total(totals))
         return call
 
-    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
-        """End what ``begin`` began, with ``offset``, the total of all that comes before."""
-        if self.n == 0:
+    def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
+        """Combine ``offset`` into each element."""
+        if self.n == 0 or (offset is None and self._wide is None):
             return
-        carry = self.form.first if offset is None else offset
-        if carry is None and self._wide is None:
-            return
-        target = self._seen(call.out)
-        local = target if self._wide is None else self._seen(self._wide)
-        if self.form.exclusive and carry is not None:
-            chunked.store(carry, target[:, :1])
+        target = self._in_scan_order(pending.out)
+        local = target if self._wide is None else self._in_scan_order(self._wide)
+        if self.form.exclusive and offset is not None:
+            chunked.store(offset, target[:, :1])
             local, target = local[:, 1:], target[:, 1:]
-        for strip in chunked.parts(local.shape):
-            for part in strip:
-                piece = local[part]
-                if carry is not None:
-                    self.op.combine(chunked.before(carry, part), piece, out=piece)
-                if self._wide is not None:
-                    chunked.store(piece, target[part])
+        chunked.add(self.op, local, offset, None if self._wide is None else target)
 
 
 class ReduceScan(_Steps):
@@ -132,45 +128,50 @@ class ReduceScan(_Steps):
         self,
         x: NDArray[Any],
         out: NDArray[Any],
-        marks: NDArray[Any] | None = None,
+        segments: NDArray[Any] | None = None,
         *,
         overlap: bool = False,
     ) -> Pending:
-        """Begin as ``ScanAdd`` does; ``out`` is left alone."""
-        heads = self._found(marks)
-        edges = None
-        if marks is not None and self._ranks > 1:
-            edges = segments.edges(marks, reverse=self.form.reverse)
-        total, head = self._reduced(x, heads) if self.n > 0 else (None, False)
-        call = _Call(total, head=head, edges=edges)
-        call.x, call.out, call.heads = x, out, heads
+        """Reduce ``x`` to its total; ``out`` is left alone."""
+        call = _Call(x, out)
+        if segments is not None:
+            call.heads = self._find_heads(segments)
+            if self._ranks > 1:
+                call.edges = segmented.edges(segments, reverse=self.form.reverse)
+        if self.n > 0:
+            self._reduce(call)
         return call
 
-    def _reduced(
-        self, x: NDArray[Any], heads: NDArray[Any] | None
-    ) -> tuple[NDArray[Any] | None, bool]:
-        """Return the total from the last head on, and whether there is one."""
-        seen, head = self._seen(x), False
-        if heads is not None and (starts := np.flatnonzero(heads)).size:
-            seen, head = seen[:, starts[-1] :], True
-        return self._whole(chunked.reduce(self.op, seen, self.types.acc)), head
+    def _find_heads(self, segments: NDArray[Any]) -> NDArray[Any]:
+        """Return where segments begin, in scan order."""
+        reverse = self.form.reverse
+        if self._heads is None and not segmented.needs_no_buffer(segments, reverse=reverse):
+            self._heads = np.empty(self.n, np.bool_)
+        heads = segmented.heads(segments, self._heads, reverse=reverse)
+        return self._in_scan_order(heads)[0, :, 0]
 
-    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
+    def _reduce(self, call: _Call) -> None:
+        """Find the total, of segments from the last head on."""
+        x = self._in_scan_order(call.x)
+        if call.heads is not None and (starts := np.flatnonzero(call.heads)).size:
+            x, call.head = x[:, starts[-1] :], True
+        call.found(self._total(chunked.reduce(self.op, x, self.types.acc)))
+
+    def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` into ``out``, which may be ``x``, behind ``offset``."""
         if self.n == 0:
             return
-        seen, target = self._seen(call.x), self._seen(call.out)
-        carry = self.form.first if offset is None else offset
+        x, out = self._in_scan_order(pending.x), self._in_scan_order(pending.out)
         form, acc = self.form, self.types.acc
-        if call.heads is None:
-            chunked.scan(self.op, seen, target, carry, acc, exclusive=form.exclusive)
+        if pending.heads is None:
+            chunked.scan(self.op, x, out, offset, acc, exclusive=form.exclusive)
             return
-        segmented.scan(
+        chunked.scan_segments(
             self.op,
-            seen[0, :, 0],
-            target[0, :, 0],
-            call.heads,
-            carry,
+            x[0, :, 0],
+            out[0, :, 0],
+            pending.heads,
+            offset,
             first=form.first,
             acc=acc,
             exclusive=form.exclusive,
@@ -180,7 +181,5 @@ class ReduceScan(_Steps):
 class SinglePass(ReduceScan):
     """Strategy ``single-pass`` on the only shard: it has no total to give and nothing before it."""
 
-    def _reduced(
-        self, x: NDArray[Any], heads: NDArray[Any] | None
-    ) -> tuple[NDArray[Any] | None, bool]:
-        return None, False
+    def _reduce(self, call: _Call) -> None:
+        """Find no total: nobody asks for it."""

@@ -7,13 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import segments
-from ..core.forms import Edges, Form, Pending
+from ..core.form import Form
+from ..core.steps import Edges
 from .workspace import Workspace, epoch, keep_captured
 
 
-class Call(Pending):
+class Call:
     """What ``finish`` needs of ``begin``; its work is queued between ``enter`` and ``leave``."""
 
+    empty = True
+    head = False
+    offset: Any = None  # where ``put`` has left that of a long row
     heads: Any = None  # where segments begin
     ahead = False  # whether the scan waits for the offset already
 

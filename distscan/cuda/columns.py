@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.dtypes import Types
-from ..core.forms import Form
+from ..core.form import Form
 from ..core.operators import Operator
 from .columns_policy import ThreadPolicy, columns_policy, pitch_of, thread_policy
 from .kernel import Kernel, definitions

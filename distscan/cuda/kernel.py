@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import Types, is_bfloat16
 from ..core.errors import KernelError
-from ..core.forms import Form
+from ..core.form import Form
 from ..core.operators import BUILTIN, LOGICAL, Operator
 from . import nvrtc
 from .gpus import check_device

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..core import operators
 from ..core.dtypes import Types
-from ..core.forms import Form
+from ..core.form import Form
 from ..core.operators import Operator
 from .kernel import HostOffset, Kernel, definitions
 from .policy import (

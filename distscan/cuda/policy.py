@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.dtypes import Types
-from ..core.forms import Form
+from ..core.form import Form
 from ..core.operators import Operator
 
 # What one block may have of shared memory, in KiB, by compute capability (CUDA C++ Programming

@@ -6,7 +6,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.forms import pieces
+from ..core.pieces import pieces
 
 
 class Row:

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from ..core import segments
 from ..core.dtypes import Types
-from ..core.forms import PLAIN, Form, Pending
+from ..core.form import PLAIN, Form
 from ..core.operators import Operator
+from ..core.steps import Nothing, Pending
 from . import columns, launches
 from .call import Call, CallWithTotal
 from .kernel import HostTotal, type_name
@@ -112,10 +113,6 @@ class _Steps:
             buffer = call.work.flags(self.n)
         call.heads = segments.heads(call.marks, buffer, reverse=reverse)
 
-    def _behind(self, offset: Any) -> Any:
-        """Return what the shard starts behind, or None where that is nothing."""
-        return self.form.first if offset is None else offset
-
 
 class SinglePass(_Steps):
     """Strategy ``single-pass``: scan and store, each element moved once; for one rank."""
@@ -125,10 +122,10 @@ class SinglePass(_Steps):
     def _make(self) -> Workspace:
         return Workspace(scan=_make_scan(self._op, self.types, self.n, self.form, self._textbook))
 
-    def begin(self, x: Any, out: Any, marks: Any = None, *, overlap: bool = False) -> Pending:
+    def begin(self, x: Any, out: Any, marks: Any = None, *, overlap: bool = False) -> Any:
         """Begin the scan of ``x`` into ``out``: nobody waits for its total."""
         if self._work is None:
-            return Pending(None)
+            return Nothing()
         call = Call(*self._entered(x, out, marks, overlap))
         if marks is not None:
             self._heads(call)
@@ -141,7 +138,7 @@ class SinglePass(_Steps):
             return
         stream, scan = call.resume(), call.work.scan
         scan.prepare(call.x, call.out, call.heads)
-        scan.launch(call.epoch, self._behind(offset))
+        scan.launch(call.epoch, offset)
         call.ended(stream)
 
 
@@ -162,7 +159,7 @@ class ScanAdd(_Steps):
     def begin(self, x: Any, out: Any, marks: None = None, *, overlap: bool = False) -> Pending:
         """Scan ``x`` [n] on its own, and so find its total."""
         if self._work is None:
-            return Pending(None)
+            return Nothing()
         given = self._entered(x, out, None, overlap)
         call = CallWithTotal(self.types.acc, self.form, *given)
         work = call.work
@@ -179,7 +176,7 @@ class ScanAdd(_Steps):
         if not call.read:
             call.have_read()
         stream = call.resume()
-        wide, offset = call.work.wide, self._behind(offset)
+        wide = call.work.wide
         if offset is not None or wide is not None:
             call.work.add(call.out if wide is None else wide, call.out, offset)
         call.ended(stream)
@@ -213,7 +210,7 @@ class ReduceScan(_Steps):
         scan is not launched ahead any more.
         """
         if self._work is None:
-            return Pending(None)
+            return Nothing()
         given = self._entered(x, out, marks, overlap)
         call = CallWithTotal(self.types.acc, self.form, *given)
         if marks is not None:
@@ -236,7 +233,7 @@ class ReduceScan(_Steps):
         scan, total = call.work.scan, call.work.total
         if not call.read:  # when it is, the scan of the call before, which has its mail, has ended
             call.have_read()
-        stream, offset = call.resume(), self._behind(offset)
+        stream = call.resume()
         if isinstance(offset, np.ndarray) and offset.ndim > 0:
             total.put(slice(None), offset)
             offset = total

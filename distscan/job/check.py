@@ -10,8 +10,9 @@ from ..build import CompiledScan
 from ..core.errors import CheckError
 from ..core.shards import chunks
 from ..cpu.chunked import CHUNK
-from ..mpi.agree import agreed, mark_collective
+from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
+from ..mpi.faults import mark_collective
 from . import files
 from .files import File
 from .rounding import Exact, Logs, Products, Sums, finite_size
@@ -29,7 +30,7 @@ def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File
 
     Raises ``CheckError`` on every rank, with the first element in scan order that differs.
     """
-    _, n, inner = plan.seen
+    n, inner = plan.extents.n, plan.extents.inner
     longest = max(comm.allgather(n))
     before: list[_State] = []
     with agreed(comm):
@@ -74,7 +75,7 @@ def _pieces(plan: CompiledScan, step: int) -> Iterator[tuple[int, int, int, bool
 
     Yields (low, high, how many of ``outer`` it holds, whether scans begin with it).
     """
-    outer, n, inner = plan.seen
+    outer, n, inner = plan.extents.outer, plan.extents.n, plan.extents.inner
     length = max(1, min(n, step // inner))
     height = max(1, step // (n * inner)) if length == n else 1
     for top, bottom in chunks(0, outer, height):

@@ -15,10 +15,11 @@ from .. import binding, build
 from ..binding import Binding
 from ..core import arrays, dtypes, operators
 from ..core.errors import CheckError
+from ..core.extents import Extents, axis_number
 from ..core.shards import bounds, chunks
 from ..mpi.agree import Agreement, agreed
 from ..mpi.communicators import Comm
-from ..scan import run
+from ..scan import Call, settle
 from . import check, files, output
 from .files import File
 
@@ -77,7 +78,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         bound = binding.bind(comm, job.backend, warn)
         with agreed(comm):
             part = _Part(comm, job, source, bound)
-        types = part.steps.types
+        types = part.scan.types
 
         # ---- file -> shard -> scan -> file -> its name ------------------------------------
         with _part_file(comm, final, types.out, part.shape) as target:
@@ -87,19 +88,25 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
             with clock("scan"):
                 # Waiting for a slower shard is no part of the exchange's time: agreeing takes it.
                 ready = Agreement(comm)
-                ready.some = part.steps.some
-                spent = run(comm, part.steps, part.shard, part.result, ready, overlap=False)
+                ready.some = part.scan.some
+                call = Call(part.scan, comm)
+                with clock("reduce"):
+                    call.begin(part.shard, part.result, overlap=False)
+                    settle(call, ready)
                 with agreed(comm):
+                    with clock("exscan"):
+                        if ready.some and part.scan.across:
+                            call.exchange()
+                    call.finish()
                     bound.memory.synchronize()
-            clock.seconds["exscan"] = spent["exscan"]
-            if part.steps.strategy == "reduce-scan":
-                clock.seconds["reduce"] = spent["total"]
+            if part.scan.strategy != "reduce-scan":
+                clock.seconds["reduce"] = 0.0
             clock.seconds["scan"] -= clock.seconds["exscan"] + clock.seconds["reduce"]
             with clock("write"), agreed(comm):
                 part.write(target, show)
             if job.check:
                 show("check", 0, 0)
-                check.check(comm, part.steps, part.start, source, target)
+                check.check(comm, part.scan, part.start, source, target)
             with agreed(comm):
                 if comm.rank == 0:
                     output.publish(target.path, final, force=job.force)
@@ -109,12 +116,12 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         elements=source.n,
         dtype_in=str(types.x),
         dtype_out=str(types.out),
-        op=part.steps.op.name,
+        op=part.scan.op.name,
         ranks=comm.size,
         nodes=bound.nodes,
         backend=bound.name,
         device=bound.device,
-        strategy=part.steps.strategy,
+        strategy=part.scan.strategy,
         total=ends[0 if job.reverse else -1] if ends else part.nothing(),
         output=str(job.output),
         seconds={phase: max(seconds[phase] for seconds in everyone) for phase in PHASES},
@@ -166,21 +173,20 @@ class _Part:
         mine = (high - low, *shape[1:])
         if source.n == 0:  # nothing to scan, however many rows or columns
             mine = tuple(min(length, 1) for length in mine)
-        self.steps = build.make(
-            mine,
+        self.scan = build.make(
+            Extents.of(mine, axis_number(job.axis)),
             self.shard.dtype,
             arrays.gpu(self.shard),
             op,
-            axis=job.axis,
             exclusive=job.exclusive,
-            initial=build.initial_bytes(initial, op, self.shard.dtype, dtype),
+            initial=initial,
             reverse=job.reverse,
             dtype=dtype,
             strategy=job.strategy,
             ranks=comm.size,
         )
-        in_place = self.steps.types.x == self.steps.types.out
-        self.result = self.shard if in_place else self.steps.local.empty()
+        in_place = self.scan.types.x == self.scan.types.out
+        self.result = self.shard if in_place else self.scan.steps.empty()
         self.buffer: NDArray[np.uint8] = self.memory.staging(files.PIECE)
         self._last: dict[str, Any] = {}  # in scan order: of the input, of the result
 
@@ -204,7 +210,7 @@ class _Part:
 
     def _see(self, role: str, piece: NDArray[Any]) -> None:
         """Remember the last element in scan order."""
-        if not self.steps.form.reverse:
+        if not self.scan.form.reverse:
             self._last[role] = piece[-1]
         elif role not in self._last:
             self._last[role] = piece[0]
@@ -213,17 +219,17 @@ class _Part:
         """Return what all elements up to this rank's last come to; None if there is none."""
         if not self._last or len(self.shape) > 1:
             return None
-        total, acc = self._last["out"], self.steps.types.acc
-        if self.steps.form.exclusive:
-            total = self.steps.op.combine(total.astype(acc), self._last["x"].astype(acc))
-        return dtypes.cast(total, self.steps.types.out).item()
+        total, acc = self._last["out"], self.scan.types.acc
+        if self.scan.form.exclusive:
+            total = self.scan.op.combine(total.astype(acc), self._last["x"].astype(acc))
+        return dtypes.cast(total, self.scan.types.out).item()
 
     def nothing(self) -> Any:
         """Return what no elements come to; NumPy has 0 for sum, 1 for prod, none for max."""
         if len(self.shape) > 1:
             return None
-        first = self.steps.form.first
-        return first.item() if first is not None else getattr(self.steps.op.numpy, "identity", None)
+        first = self.scan.form.first
+        return first.item() if first is not None else getattr(self.scan.op.numpy, "identity", None)
 
 
 def _number(text: str) -> Any:

@@ -1,12 +1,25 @@
-"""Agreement: what one rank finds wrong, every rank raises, or none does."""
+"""Agreement: what one rank finds wrong, every rank raises, or none does.
+
+Nor does a signal take one rank out of a call that the others are in.
+"""
 
 import functools
 import hashlib
-from collections.abc import Iterator
+import itertools
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar, cast
 
-from ..core.errors import DisagreementError, RankError
-from .communicators import Comm, Votes, votes
+from . import faults, signals
+from .communicators import Comm, communicator
+from .library import MPI
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Terms(dict[str, object]):
@@ -35,6 +48,8 @@ class Agreement:
     raised alone, and then goes on, is out of step with the others, and all of them raise, in every
     later call.
 
+    ``comm`` is as in ``communicators.communicator``, which checks it.
+
     Example::
 
         with Agreement(comm) as checked:
@@ -44,8 +59,12 @@ class Agreement:
         checked.settle()
     """
 
-    def __init__(self, comm: Comm) -> None:
-        self.comm = comm
+    def __init__(self, comm: Comm | None) -> None:
+        handle: Any = None if comm is None else getattr(comm, "handle", comm)
+        votes = _votes.get(handle)
+        if votes is None:
+            votes = _votes_of(comm)
+        self.comm = votes.comm
         self.same: Terms | None = None
         #: Whether this rank has elements; from ``settle`` on, whether any rank has.
         self.some = True
@@ -53,9 +72,10 @@ class Agreement:
         self.number = 0
         #: None where this rank is alone.
         self._votes: Votes | None = None
-        if comm.size > 1:
-            self._votes = votes(comm)
-            self.number = next(self._votes.numbers)
+        if votes.comm.size > 1:
+            if tuple(map(signals.getsignal, signals.SIGNALS)) != signals.seen[0]:
+                signals.defer()
+            self._votes, self.number = votes, next(votes.numbers)
 
     def __enter__(self) -> "Agreement":
         return self
@@ -70,42 +90,18 @@ class Agreement:
         if self._votes is not None:
             self._settle(self._votes, None)
 
-    def _settle(self, voting: Votes, fault: BaseException | None) -> None:
+    def _settle(self, voting: "Votes", fault: BaseException | None) -> None:
         key, number = self.same.key if self.same else 0, self.number
         worked, low, high, first, last, none = voting.minimum(
-            self.comm, fault is None, key, -key, number, -number, not self.some
+            fault is None, key, -key, number, -number, not self.some
         )
         self.some = not none
         if worked and low == -high and first == -last:
             return
         if first != -last:
-            raise mark_collective(_out_of_step(self.comm.allgather(number)))
-        faults = self.comm.allgather(None if fault is None else _portable(fault))
-        if fault is not None and not isinstance(fault, Exception):
-            raise fault
-        if any(faults):
-            # What ranks have only heard of is not said where the ranks at fault say it themselves.
-            own = [found and found[0] is not RankError for found in faults]
-            said = [found if first or not any(own) else None
-                    for found, first in zip(faults, own, strict=True)]  # fmt: skip
-            kind = next(found[0] for found in said if found)
-            raise mark_collective(kind(_by_rank([found and found[1] for found in said]))) from fault
-        everyone = self.comm.allgather(self.same.texts() if self.same else {})
-        for name in dict.fromkeys(name for terms in everyone for name in terms):
-            values = [terms.get(name, "not asked for") for terms in everyone]
-            if len(set(values)) > 1:
-                raise mark_collective(
-                    DisagreementError(f"the ranks disagree on {name}: {_by_rank(values)}")
-                )
-        raise mark_collective(DisagreementError("the ranks disagree on what they are doing"))
-
-
-def _out_of_step(numbers: list[int]) -> Exception:
-    at = _by_rank([f"step {number}" for number in numbers])
-    return DisagreementError(
-        f"the ranks are out of step on this communicator: {at}; a rank has raised alone, or has "
-        "left out a call: start the ranks again, or go on with a new communicator (comm.Dup())"
-    )
+            faults.raise_out_of_step(self.comm, number)
+        faults.raise_all(self.comm, fault)
+        faults.raise_disagreement(self.comm, self.same.texts() if self.same else {})
 
 
 @contextmanager
@@ -126,64 +122,77 @@ def agreed(comm: Comm, function: str = "") -> Iterator[Terms]:
     agreement.settle()
 
 
-def mark_collective(fault: Exception) -> Exception:
-    """Mark an exception that every rank is about to raise."""
-    fault.__dict__["on_every_rank"] = True
-    return fault
+def collective(function: Callable[P, R]) -> Callable[P, R]:
+    """Make signals wait from the first line of ``function`` to its end, at several ranks.
 
-
-def is_agreed(fault: Exception) -> bool:
-    """Whether every rank raises this exception too."""
-    return "on_every_rank" in fault.__dict__
-
-
-def _portable(fault: BaseException) -> tuple[type[Exception], str]:
-    """Reduce an exception to a type that every rank can import and build from a message."""
-    try:
-        message = str(fault) or type(fault).__name__
-    except Exception:  # an exception that cannot even be printed
-        message = type(fault).__name__
-    for kind in type(fault).__mro__:
-        known = kind.__module__ in {"builtins", "distscan.core.errors", "numpy.exceptions"}
-        if known and issubclass(kind, Exception):
-            try:
-                if str(kind(message)) == message:
-                    return kind, message
-            except TypeError:
-                continue
-    return RuntimeError, message
-
-
-def _by_rank(messages: list[str | None]) -> str:
-    """Join the messages of all ranks, each said once behind the ranks that say it.
-
-    >>> _by_rank(["no", None, "no", "no"])
-    'ranks 0, 2-3: no'
+    Python runs handlers between two lines of the main thread, whichever thread the system gave the
+    signal to. One that raises there would take this rank out of a call that the others are in. To
+    block signals around each call would leave the call's own first and last lines open. So handlers
+    stay in place, and look for the frame of this function.
     """
-    ranks: dict[str, list[int]] = {}
-    for rank, message in enumerate(messages):
-        if message is not None:
-            ranks.setdefault(message, []).append(rank)
-    parts = []
-    for message, where in list(ranks.items())[:4]:
-        if len(where) == len(messages):
-            return f"every rank: {message}"
-        parts.append(f"{'rank' if len(where) == 1 else 'ranks'} {_ranges(where)}: {message}")
-    if len(ranks) > len(parts):
-        parts.append(f"and {len(ranks) - len(parts)} more faults")
-    return "; ".join(parts)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        ended = False
+        try:
+            return function(*args, **options)
+        finally:
+            ended = not ended  # from here on signals do not wait
+            if signals.later:
+                signals.deliver(sys._getframe())
+
+    signals.calls.add(cast(FunctionType, call).__code__)
+    return call
 
 
-def _ranges(numbers: list[int]) -> str:
-    """Write sorted numbers shortly.
+# ---- the vote ------------------------------------------------------------------------------
 
-    >>> _ranges([0, 1, 2, 5])
-    '0-2, 5'
+
+class Votes:
+    """Six small numbers of each rank of a communicator, and their minima over the ranks.
+
+    The numbers lie in a buffer whose type MPI knows: to find it out would take longer than to send.
     """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm = comm
+        #: 1, 2, 3, ... on this rank.
+        self.numbers = itertools.count(1)
+        self._memory = bytearray(_SIX.size)
+        self._message = [MPI.buffer(self._memory), 6, MPI.INT64_T]
+
+    def minimum(self, *values: int) -> tuple[int, ...]:
+        """Return the minimum of each of six ``values``, of 8 bytes, over all ranks."""
+        _SIX.pack_into(self._memory, 0, *values)
+        # Blocking: of so few values no library's MPI_Iallreduce is as fast.
+        self.comm.Allreduce(MPI.IN_PLACE, self._message, MPI.MIN)
+        return _SIX.unpack_from(self._memory)
+
+
+_SIX = struct.Struct("6q")
+
+# By the handles of communicators that have been checked, whichever objects stand for them; None is
+# the default.
+_votes: dict[int | None, Votes] = {}
+os.register_at_fork(after_in_child=_votes.clear)
+
+
+def _votes_of(given: Comm | None) -> Votes:
+    """Check a communicator; return what it keeps to vote, until it is freed."""
+    comm = communicator(given)
+    votes = _votes.get(comm.handle)
+    if votes is None:
+        # The handle of a communicator that is freed may come again: this attribute goes with it.
+        comm.Set_attr(_voting(), comm.handle)
+        votes = _votes[comm.handle] = Votes(comm)
+    if given is None:
+        _votes[None] = votes
+    return votes
+
+
+@functools.cache
+def _voting() -> int:
+    def forget(comm: MPI.Comm, key: int, handle: int) -> None:
+        _votes.pop(handle, None)
+
+    return MPI.Comm.Create_keyval(delete_fn=forget)

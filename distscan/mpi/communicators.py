@@ -1,9 +1,7 @@
-"""Communicators, nodes, and what small numbers cross ranks."""
+"""Communicators and nodes."""
 
 import functools
-import itertools
 import os
-import struct
 from typing import Any, NamedTuple, cast
 
 from ..core.errors import LaunchError
@@ -78,10 +76,10 @@ def mpi_version() -> str:
 
 def backwards(comm: Comm) -> Comm:
     """Return the same ranks in the opposite order; collective when first asked for."""
-    kept: Any = comm.Get_attr(_backwards())
+    kept: Any = comm.Get_attr(backwards_key())
     if kept is None:
         kept = comm.Split(0, -comm.rank)
-        comm.Set_attr(_backwards(), kept)
+        comm.Set_attr(backwards_key(), kept)
     return cast(Comm, kept)
 
 
@@ -94,58 +92,15 @@ def aside(comm: Comm) -> Comm:
     return cast(Comm, kept)
 
 
-class Votes:
-    """Six small numbers of each rank of a communicator, and their minima over the ranks.
-
-    The numbers lie in a buffer whose type MPI knows: to find it out would take longer than to send.
-    """
-
-    def __init__(self) -> None:
-        #: 1, 2, 3, ... on this rank.
-        self.numbers = itertools.count(1)
-        self._memory = bytearray(_SIX.size)
-        self._message = [MPI.buffer(self._memory), 6, MPI.INT64_T]
-
-    def minimum(self, comm: Comm, *values: int) -> tuple[int, ...]:
-        """Return the minimum of each of six ``values``, of 8 bytes, over all ranks."""
-        _SIX.pack_into(self._memory, 0, *values)
-        # Blocking: of so few values no library's MPI_Iallreduce is as fast.
-        comm.Allreduce(MPI.IN_PLACE, self._message, MPI.MIN)
-        return _SIX.unpack_from(self._memory)
-
-
-_SIX = struct.Struct("6q")
-
-
-def votes(comm: Comm) -> Votes:
-    """Return what a communicator keeps to vote, whichever object stands for it."""
-    kept = _votes.get(comm.handle)
-    if kept is None:
-        # The handle of a communicator that is freed may come again: this attribute goes with it.
-        comm.Set_attr(_voting(), comm.handle)
-        kept = _votes[comm.handle] = Votes()
-    return kept
-
-
 @functools.cache
-def _backwards() -> int:
+def backwards_key() -> int:
+    """Return the key under which a communicator keeps what ``backwards`` returns."""
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
 
 
 @functools.cache
 def _aside() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
-
-
-_votes: dict[int, Votes] = {}  # by the handles of communicators
-
-
-@functools.cache
-def _voting() -> int:
-    def forget(comm: MPI.Comm, key: int, handle: int) -> None:
-        _votes.pop(handle, None)
-
-    return MPI.Comm.Create_keyval(delete_fn=forget)
 
 
 # ---- names ---------------------------------------------------------------------------------

@@ -1,14 +1,20 @@
 """The exchange of totals, ``MPI_Exscan``: what comes before this rank's shard."""
 
-from typing import Any
+import secrets
+import weakref
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..core.forms import PLAIN, Form, Pending, longest_piece, pieces
+from ..core.errors import RankError
+from ..core.form import PLAIN, Form
 from ..core.operators import Operator
-from .communicators import Comm, backwards
+from ..core.pieces import longest_piece, pieces
+from ..core.steps import Pending
+from .communicators import Comm, backwards, backwards_key
 from .library import MPI
-from .messages import BuiltIn, Packed, combining, mpi_name
+from .messages import FAILED, BuiltInBuffers, PackedBuffers, mpi_name, mpi_op
 
 # Begun and not yet ended: MPI writes into their buffers, whoever else has forgotten them.
 _IN_FLIGHT: "set[Exscan]" = set()
@@ -18,8 +24,9 @@ class Exscan:
     """The exchange of totals, prepared once: gives each rank what comes before its shard.
 
     A total has a value of ``dtype``, 0-d or [inner]. The offset that comes back has the same
-    shape, and begins with ``form.first``. None says that the shard begins behind ``form.first``:
-    nothing comes before it, or its first element is a head. The next exchange overwrites it.
+    shape; ``form.first`` is combined into it. None says that the shard begins behind nothing, and
+    ``form.first`` that it begins with that: no element comes before it, or its first one is a head.
+    The next exchange overwrites the offset.
 
     A rank that has failed takes part too, without a call (None for ``pending``): later ranks, whose
     offsets lack its total, then raise ``RankError``.
@@ -45,12 +52,14 @@ class Exscan:
     ) -> None:
         self._op, self._form, self._across = op, form, across
         self._dtype, self._edges = dtype, edges
-        self._builtin = mpi_name(op, dtype, form)
+        builtin = mpi_name(op, dtype, form)
+        self._kind = BuiltIn if builtin else Packed
         self._mpi_op = MPI.OP_NULL
+        self._backwards = backwards_key() if form.reverse else 0
         if across:
-            self._mpi_op = getattr(MPI, self._builtin) if self._builtin else combining()
+            self._mpi_op = getattr(MPI, builtin) if builtin else mpi_op(_combine)
         self._fault: BaseException | None = None
-        self._call: Pending | None = None
+        self._pending: Pending | None = None
         self._offset: Any = None
         self._seed = None if seeds is None or seeds == dtype else np.zeros((), seeds)
         self._messages: list[BuiltIn | Packed] = []
@@ -63,24 +72,18 @@ class Exscan:
         """Allocate what is sent and received, if that has not been done."""
         if not self._messages:
             row = pieces(self._form.inner, self._dtype) if self.long else [None]
-            self._messages = [self._message(piece) for piece in row]
-
-    def _message(self, piece: slice | None) -> "BuiltIn | Packed":
-        if self._builtin:
-            return BuiltIn(self._op, self._dtype, self._form, piece)
-        return Packed(self._op, self._dtype, self._form, piece, self._edges)
+            given = self._op, self._dtype, self._form
+            self._messages = [self._kind(*given, piece, self._edges) for piece in row]
 
     @property
     def nbytes(self) -> int:
         """How many bytes ``reserve`` allocates."""
-        if not self._across:
-            return 0
-        return (BuiltIn if self._builtin else Packed).nbytes(self._dtype, self._form)
+        return self._kind.nbytes(self._dtype, self._form) if self._across else 0
 
     def __call__(self, comm: Comm, pending: Pending | None) -> Any:
         """Combine the totals of all ranks before this one in scan order (``MPI_Exscan``)."""
         if comm.size == 1 or not self._across:
-            return None
+            return self._form.first
         comm = self._begin(comm, pending)
         for message in self._messages:
             self._pack(message)
@@ -100,7 +103,7 @@ class Exscan:
     def wait(self, comm: Comm) -> Any:
         """End what ``start`` began; return the offset."""
         if comm.size == 1 or not self._across:
-            return None
+            return self._form.first
         comm = self._ordered(comm)
         for message in self._messages:
             message.request.Wait()
@@ -115,14 +118,17 @@ class Exscan:
 
     def _ordered(self, comm: Comm) -> Comm:
         """Return the ranks in scan order."""
-        return backwards(comm) if self._form.reverse else comm
+        if not self._form.reverse:
+            return comm
+        kept: Any = comm.Get_attr(self._backwards)
+        return backwards(comm) if kept is None else cast(Comm, kept)
 
     def _begin(self, comm: Comm, pending: Pending | None) -> Comm:
-        self._call, self._offset = pending, None
+        self._pending, self._offset = pending, self._form.first
         return self._ordered(comm)
 
     def _end(self) -> Any:
-        offset, self._call, self._offset = self._offset, None, None
+        offset, self._pending, self._offset = self._offset, None, None
         fault, self._fault = self._fault, None
         for message in self._messages:
             fault, message.fault = message.fault or fault, None
@@ -135,7 +141,7 @@ class Exscan:
     def _pack(self, message: "BuiltIn | Packed") -> None:
         """Put what this rank has into a message; after a fault, that there was one."""
         try:
-            message.put(self._call if self._fault is None else None)
+            message.put(self._pending if self._fault is None else None)
         except BaseException as error:
             self._fault = error
             message.put(None)
@@ -149,11 +155,12 @@ class Exscan:
             if not message.has_offset():
                 return
             if self._form.first is not None:
-                self._op.combine(self._form.first, message.offset, out=message.offset)
+                with np.errstate(all="ignore"):
+                    self._op.function(self._form.first, message.offset, out=message.offset)
             if message.piece is not None:
-                if self._call is not None and not self._call.empty:
-                    self._call.put(message.piece, message.offset)
-                    self._offset = self._call.offset
+                if self._pending is not None and not self._pending.empty:
+                    self._pending.put(message.piece, message.offset)
+                    self._offset = self._pending.offset
                 return
             self._offset = message.offset
             if self._seed is not None:
@@ -162,3 +169,104 @@ class Exscan:
                 self._offset = self._seed
         except BaseException as error:
             self._fault = error
+
+
+# ---- what goes into a message and comes out of it ----------------------------------------------
+
+
+class BuiltIn(BuiltInBuffers):
+    """What MPI sends and receives where it combines itself: a total, and whether it is sound."""
+
+    fault = None
+
+    def put(self, pending: Pending | None) -> None:
+        """Set what is sent: a total, of an empty shard the identity; None says that all failed."""
+        if pending is None:
+            # Of exclusive ors two equal words would be none: these are equal once in 2^30 or 2^62.
+            word = FAILED.get(self.name, 1 + secrets.randbits(8 * self.status.itemsize - 2))
+            self.status[:] = np.array([word])
+            return
+        self.says[0] = self.sound
+        self.total[...] = self.identity if pending.empty else pending.total(self.piece)
+
+    def has_offset(self) -> bool:
+        """Take what was received; raise where an earlier rank failed."""
+        if self.hears[0] != self.sound:
+            raise _failed()
+        if self.offset is not self.received:
+            self.offset[...] = self.received
+        return True
+
+
+_ABSENT, _PRESENT, _HEAD, _BROKEN = range(4)  # the state of a total; the higher of two outlasts
+
+
+class Packed(PackedBuffers):
+    """What MPI sends and receives where Python combines; an empty shard needs no identity."""
+
+    fault: BaseException | None = None  # of the operator, inside MPI
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        _BY_TYPE[self.element.handle] = self
+
+    def put(self, pending: Pending | None) -> None:
+        """Set what is sent: a total, that there is none, or, for None, that the rank has failed."""
+        sent = self.sent
+        if pending is None or pending.empty:
+            sent["state"] = _BROKEN if pending is None else _ABSENT
+            return
+        self.total[...] = pending.total(self.piece)
+        sent["state"] = _HEAD if pending.head else _PRESENT
+        edges = pending.edges if self.segmented else None
+        if edges is not None:
+            sent["enters"], sent["leaves"] = edges
+
+    def has_offset(self) -> bool:
+        """Whether something comes before this shard; raise where an earlier rank failed."""
+        state = self.received["state"]
+        if state == _BROKEN:
+            raise _failed()
+        return bool(state != _ABSENT and not self._parted(self.received, self.sent))
+
+    def _parted(self, earlier: NDArray[Any], later: NDArray[Any]) -> bool:
+        """Whether a segment begins between two shards that follow each other."""
+        return self.segmented and bool((earlier["leaves"] != later["enters"])[0])
+
+    def combine(self, earlier: Any, later: Any) -> None:
+        """Combine the bytes of two totals: later = earlier op later."""
+        state = self.item.itemsize - 1  # its place
+        try:
+            if _BROKEN in (earlier[state], later[state]):
+                later[state] = _BROKEN
+            elif later[state] == _ABSENT:
+                later[:] = earlier[:]
+            elif earlier[state] != _ABSENT:
+                a, b = (np.frombuffer(packed, self.item, 1) for packed in (earlier, later))
+                begins = later[state] == _HEAD or self._parted(a, b)
+                b["enters"] = a["enters"]
+                if begins:
+                    later[state] = _HEAD
+                else:
+                    with np.errstate(all="ignore"):
+                        b["value"][0] = self.function(a["value"][0], b["value"][0])
+                    later[state] = earlier[state]
+        except BaseException as error:  # cannot cross MPI, which would abort: raised at the end
+            self.fault = error
+            later[state] = _BROKEN
+
+
+def _failed() -> Exception:
+    return RankError("an earlier rank failed in this call: its shard is missing from the scan")
+
+
+# Which message ``_combine`` is called for: MPI says no more than its datatype.
+_BY_TYPE: "weakref.WeakValueDictionary[int, Packed]" = weakref.WeakValueDictionary()
+
+
+def _combine(earlier: Any, later: Any, element: "MPI.Datatype") -> None:
+    message = _BY_TYPE.get(element.handle)
+    if message is None:
+        later[-1] = _BROKEN  # the state
+    else:
+        message.combine(earlier, later)

@@ -3,8 +3,8 @@
 from typing import NoReturn
 
 from ..core.errors import RankError
-from .agree import mark_collective
 from .communicators import Comm, aside
+from .faults import mark_collective
 from .library import MPI
 
 _TAGS = 1 << 14  # MPI promises tags up to 32767

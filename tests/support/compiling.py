@@ -11,7 +11,7 @@ import pytest
 
 from distscan.core import dtypes, operators
 from distscan.core.errors import KernelError
-from distscan.core.forms import PLAIN, Form
+from distscan.core.form import PLAIN, Form
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.cuda import kernel_cache, launches, nvrtc  # noqa: E402

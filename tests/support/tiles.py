@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from distscan.core import dtypes, forms, operators
+from distscan.core import dtypes, form, operators
 
 
 def geometry(types, strategy):
@@ -16,7 +16,7 @@ def geometry(types, strategy):
         types = dtypes.Types(types.x, types.acc, types.acc)
     running = launches.register_types(operators.BUILTIN["sum"], types)
     sm_count = device.attributes["MultiProcessorCount"]
-    chosen = policy.scan_policy(running, forms.PLAIN, device.compute_capability, 1 << 40, sm_count)
+    chosen = policy.scan_policy(running, form.PLAIN, device.compute_capability, 1 << 40, sm_count)
     tile = chosen.threads * chosen.rows * chosen.items
     return tile, sm_count, chosen.stages
 

@@ -1,0 +1,80 @@
+"""What form a scan has, decided once: which elements it combines, and in which order."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .operators import Operator
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """How the elements of a shard hang together; the shard is seen as [outer, n, inner].
+
+    The scan goes along n. ``outer`` and ``inner`` are what the axes before and behind it hold, 1
+    for a flattened or 1-D scan.
+
+    Attributes
+    ----------
+    exclusive
+        Whether element i of the result leaves out element i of the input.
+    reverse
+        Whether the scan goes from the last element to the first; "before" is meant in that order.
+    segmented
+        Whether each call brings flags of the elements that begin a segment.
+    outer, inner
+        Independent scans: rows one behind the other, and columns side by side.
+    first
+        What each row, column and segment starts behind, 0-d: the caller's ``initial``, or of an
+        exclusive scan without one the operator's identity. None: its first element.
+    """
+
+    exclusive: bool = False
+    reverse: bool = False
+    segmented: bool = False
+    outer: int = 1
+    inner: int = 1
+    first: NDArray[Any] | None = None
+
+
+PLAIN = Form()
+
+
+def first_value(
+    op: Operator, acc: np.dtype[Any], initial: Any, *, exclusive: bool
+) -> NDArray[Any] | None:
+    """Return what every scan starts behind, ``first`` of its form, in the accumulating type."""
+    if initial is not None:
+        return starting_value(initial, acc)
+    if not exclusive:
+        return None
+    if op.identity is None:
+        raise ValueError(f"operator {op.name!r} has no identity: exclusive=True needs initial=")
+    identity = np.array(op.identity(acc), acc)
+    # -0.0 changes no sum, but what is seen begins with 0.0, as in NumPy.
+    return np.zeros((), acc) if acc.kind in "fc" and identity == 0 else identity
+
+
+@np.errstate(all="ignore")  # what a narrow type cannot hold is infinite, or 0
+def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
+    """Return ``initial`` as a 0-d array of the accumulating type.
+
+    Raises OverflowError for an integer out of its range, TypeError for a value of a higher kind,
+    such as a float where integers accumulate.
+
+    >>> starting_value(3, np.dtype(np.float32))
+    array(3., dtype=float32)
+    """
+    if acc.names is not None:
+        return np.array(initial, acc).reshape(())
+    value = np.asarray(initial)
+    if value.ndim > 0:
+        raise ValueError(f"initial must be one value, not an array of shape {value.shape}")
+    number = value.item()
+    if isinstance(number, int):
+        return np.array(number, acc)  # NumPy checks the range of Python's integers alone
+    if not np.can_cast(value.dtype, acc, "same_kind"):
+        raise TypeError(f"initial is {value.dtype}; the scan accumulates in {acc}")
+    return value.astype(acc)
