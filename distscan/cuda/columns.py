@@ -14,7 +14,8 @@ from ..core.dtypes import Types
 from ..core.forms import Form
 from ..core.operators import Operator
 from .columns_policy import ThreadPolicy, columns_policy, pitch_of, thread_policy
-from .kernel import Kernel, definitions
+from .definitions import definitions
+from .kernel import Kernel
 from .launches import register_types, sm_count
 from .row import Row
 

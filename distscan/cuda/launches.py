@@ -11,7 +11,8 @@ from ..core import operators
 from ..core.dtypes import Types
 from ..core.forms import Form
 from ..core.operators import Operator
-from .kernel import HostOffset, Kernel, definitions
+from .definitions import definitions
+from .kernel import HostOffset, Kernel
 from .policy import (
     ADD_THREADS,
     VECTOR,

@@ -12,7 +12,8 @@ from ..core.forms import PLAIN, Form, Pending
 from ..core.operators import Operator
 from . import columns, launches
 from .call import Call, CallWithTotal
-from .kernel import HostTotal, type_name
+from .definitions import type_name
+from .kernel import HostTotal
 from .policy import TextbookPolicy
 from .row import Row
 from .workspace import ROUND, Workspace, is_capturing, next_call, sweep
