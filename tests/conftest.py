@@ -32,6 +32,7 @@ WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 # These know of no ranks, and take long to import.
 collect_ignore = (
     [
+        "test_arguments.py",
         "test_kernels_compile.py",
         "test_columns_compile.py",
         "test_compiler.py",

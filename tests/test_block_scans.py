@@ -1,6 +1,5 @@
 """The block scans of the literature, each in every strategy, against NumPy."""
 
-import itertools
 from typing import get_args
 
 import numpy as np
@@ -177,10 +176,10 @@ def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
 @named
 def test_a_thousand_launches(name, chain, strategy, cp, rng, monkeypatch):
     """Fresh data and offsets each time, and the calls' epochs wrap: nothing is left over."""
+    from distscan.cuda import epochs
     from distscan.cuda import steps as cuda
-    from distscan.cuda import workspace
 
-    monkeypatch.setattr(workspace, "_numbers", [itertools.count((1 << 30) - 500)])
+    monkeypatch.setattr(epochs, "calls", epochs.numbers((1 << 30) - 500))
     types = typed("iii")
     n = 300 * tile_of(types, strategy) + 3
     struct = block_scans.BLOCK_SCANS[name][0]

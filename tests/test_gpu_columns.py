@@ -60,9 +60,9 @@ def expected(op, types, x, form, offset=None):
 
 def height_of(types, op, inner):
     """Rows of a tile of a matrix that has many."""
-    from distscan.cuda import columns, launches
+    from distscan.cuda import columns, configs
 
-    return columns._Matrix(launches.register_types(op, types), 1 << 40, Form(inner=inner)).height
+    return columns.Tiling(configs.register_types(op, types), 1 << 40, Form(inner=inner)).height
 
 
 def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=False):
@@ -252,9 +252,9 @@ def test_one_function_with_more_and_less_shared_memory(cp, rng):
     plans = {}
     for inner in (64, 20):  # the longer rows of one and the same kernel come first
         plans[inner] = distscan.Plan(MPI.COMM_SELF, (999, inner), "f", axis=0, backend="cuda")
-    kernels = [plan._local._work.scan._kernel for plan in plans.values()]
-    assert kernels[0]._function is kernels[1]._function
-    assert kernels[0]._block > kernels[1]._block
+    kernels = [plan._local.work.scan for plan in plans.values()]
+    assert kernels[0].function == kernels[1].function
+    assert kernels[0].block > kernels[1].block
     for inner, plan in plans.items():
         x = rng.integers(-9, 9, (999, inner)).astype("f")
         np.testing.assert_array_equal(plan(cp.asarray(x)).get(), np.cumsum(x, 0))

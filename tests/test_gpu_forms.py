@@ -64,10 +64,10 @@ def tile_of(types):
     """Elements of the tiles that many elements are cut into."""
     import cupy
 
-    from distscan.cuda import launches
+    from distscan.cuda import configs, policy
 
     arch, n = cupy.cuda.Device().compute_capability, 1 << 40
-    chosen = launches.scan_policy(types, Form(segmented=True), arch, n, launches.sm_count())
+    chosen = policy.scan_policy(types, Form(segmented=True), arch, n, configs.sm_count())
     return chosen.threads * chosen.rows * chosen.items
 
 

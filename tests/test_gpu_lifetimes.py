@@ -80,6 +80,7 @@ def test_a_plan_dropped_while_its_kernel_is_queued(cp, numbers):
 def test_mail_of_a_plan_that_is_dropped(cp, numbers):
     """The kernel may look into pinned memory after the host has sent the offset and gone on."""
     from distscan.cuda import steps as cuda
+    from distscan.cuda.launches import HostTotal
 
     attributes = cp.cuda.Device().attributes
     whole = attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerBlockOptin"]
@@ -101,7 +102,7 @@ def test_mail_of_a_plan_that_is_dropped(cp, numbers):
         asked = time.perf_counter() - begin > 0.05  # whether the kernel was in time: not this time
         tried += not asked
         del steps, call
-        again = [cuda.HostTotal(np.dtype("i")) for _ in range(4)]  # what a next plan allocates
+        again = [HostTotal(np.dtype("i")) for _ in range(4)]  # what a next plan allocates
         held.release()
         cp.cuda.Device().synchronize()
         wrong += not bool((out == want).all())
@@ -281,12 +282,12 @@ def test_memory_comes_back(cp, numbers):
         with stream:
             held = hold.Held(stream)
             made.start(x, out)  # scans behind what is held
-            before = len(workspace._releases)
+            before = len(workspace.releases)
             threading.Timer(0.3, held.release).start()
             made.wait()
         if close:
             made.close()
         del made
         stream.synchronize()
-        workspace.sweep()
-        assert len(workspace._releases) <= before
+        workspace.releases.sweep()
+        assert len(workspace.releases) <= before

@@ -75,7 +75,7 @@ def test_in_time(size, shard):
         it.begin(turn)
         assert it.call.ahead
         it.finish()
-        assert it.steps._too_late == 0
+        assert it.steps.too_late == 0
 
 
 @pytest.mark.parametrize("size", range(3))

@@ -43,7 +43,7 @@ def test_offsets_in_time(n, hog, cp, rng):
         while time.monotonic() < end:
             out.fill(-1)
             cp.cuda.Device().synchronize()
-            steps._too_late = 0  # or nothing would be launched ahead any more
+            steps.too_late = 0  # or nothing would be launched ahead any more
             call = steps.begin(x, out, overlap=True)
             call.total()
             begin = time.perf_counter()
@@ -68,7 +68,7 @@ def test_ranks_share_one(comm, rng):
         wrong = 0
         for _ in range(500):
             out.fill(-1)
-            plan._local._too_late = 0  # or nothing would be launched ahead any more
+            plan._local.too_late = 0  # or nothing would be launched ahead any more
             plan(mine, out)
             wrong += not bool((out == want).all())
     assert comm.allreduce(wrong, MPI.SUM) == 0
