@@ -40,6 +40,7 @@ collect_ignore = (
         "test_gpu_operands.py",
         "test_launches.py",
         "test_shards.py",
+        "test_steps_on_gpu.py",
         "test_workspace.py",
     ]
     if MPI.COMM_WORLD.size > 1
