@@ -68,15 +68,15 @@ class NoTotal(Pending):
 class Call(NoTotal):
     """One call in flight: its workspace, epoch, stream and arrays.
 
-    Its work is queued in one part or in two, on the streams that are current then. Each part comes
-    behind the workspace's last use; ``queued`` ends it.
+    Its work is queued in two parts, by ``begin`` and by ``finish``, each on the stream that is
+    current then. Each part comes behind the workspace's last use; ``queued`` ends it.
     """
 
     heads: Any = None  # where segments begin
     ahead = False  # whether the scan waits for the offset already
 
     def __init__(self, steps: "_Steps", x: Any, out: Any, marks: Any, at_once: bool) -> None:
-        """Begin the first part. ``at_once``: the second one follows, on the same stream."""
+        """Begin the first part; with ``at_once`` the second one follows, on the same stream."""
         if x.data.ptr % x.dtype.alignment or out.data.ptr % out.dtype.alignment:
             name = "x" if x.data.ptr % x.dtype.alignment else "out"
             raise ValueError(f"{name} begins at an address that its type cannot have")
@@ -96,10 +96,9 @@ class Call(NoTotal):
         if stream is not work.last.stream:
             work.last.order(stream)
         if marks is not None:
-            buffer, reverse = None, steps.form.reverse
+            self.heads, reverse = marks, steps.form.reverse
             if not segments.needs_no_buffer(marks, reverse=reverse):
-                buffer = work.flags(steps.n)
-            self.heads = segments.heads(marks, buffer, reverse=reverse)
+                self.heads = segments.heads(marks, work.flags(steps.n), reverse=reverse)
 
     def resume(self) -> Any:
         """Begin the second part, on the current stream, which may be another by now."""
