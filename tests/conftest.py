@@ -32,6 +32,7 @@ WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 # These know of no ranks, and take long to import.
 collect_ignore = (
     [
+        "test_arguments.py",
         "test_kernels_compile.py",
         "test_columns_compile.py",
         "test_compiler.py",
@@ -39,6 +40,7 @@ collect_ignore = (
         "test_gpu_operands.py",
         "test_launches.py",
         "test_shards.py",
+        "test_steps_on_gpu.py",
         "test_workspace.py",
     ]
     if MPI.COMM_WORLD.size > 1

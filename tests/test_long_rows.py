@@ -12,6 +12,7 @@ import distscan
 from distscan import kept
 from distscan.core import pieces as cut_in_pieces
 from distscan.core.errors import RankError
+from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.core.operators import BUILTIN
 from distscan.mpi.exscan import Exscan
@@ -74,7 +75,7 @@ def test_the_bits_of_one_exchange(op, comm, cut, rng, monkeypatch):
             total = value
         offsets = []
         for _ in range(2):
-            exchange = Exscan(op, dtype, Form(inner=40))
+            exchange = Exscan(op, dtype, Form(Extents(inner=40)))
             exchange.reserve()
             again = Known(None if total is None else total.copy())
             offsets.append(exchange(comm, again))
@@ -149,7 +150,7 @@ class Arriving(Known):
 def test_pieces_that_arrive(op, lost, comm, rng):
     """Each is asked for in its turn; where one is lost all are exchanged, and nobody waits."""
     rows = maps(rng, 40 * comm.size).reshape(comm.size, 40)
-    exchange = Exscan(op, rows.dtype, Form(inner=40))
+    exchange = Exscan(op, rows.dtype, Form(Extents(inner=40)))
     exchange.reserve()
 
     def started(total):
@@ -216,7 +217,7 @@ def test_copies_that_are_late(pieces, op, held, exchanged, late, comm, rng):
     make, queue = late
     held, exchanged = np.dtype(held), np.dtype(exchanged)
     width = int(pieces * (56 // exchanged.itemsize))
-    exchange = Exscan(op, exchanged, Form(inner=width))
+    exchange = Exscan(op, exchanged, Form(Extents(inner=width)))
     exchange.reserve()
     row = make(held, width, exchanged)
     memory = row._row

@@ -117,6 +117,10 @@ class Extents:
         return result.transpose([self.order.index(axis) for axis in range(len(self.order))])
 
 
+#: Of a shard without elements.
+EMPTY = Extents()
+
+
 def axis_number(axis: Any) -> int | None:
     """Return ``axis`` as a number, or None; raise TypeError for all else, bool too, as NumPy.
 

@@ -6,36 +6,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .extents import EMPTY, Extents
 from .operators import Operator
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """How the elements of a shard hang together; the shard is seen as [outer, n, inner].
-
-    The scan goes along n. ``outer`` and ``inner`` are what the axes before and behind it hold, 1
-    for a flattened or 1-D scan.
+    """How the elements of a shard are combined.
 
     Attributes
     ----------
+    extents
+        How the shard is seen: [outer, n, inner], scanned along n. Rows one behind the other, and
+        columns side by side, are independent scans.
     exclusive
         Whether element i of the result leaves out element i of the input.
     reverse
         Whether the scan goes from the last element to the first; "before" is meant in that order.
     segmented
         Whether each call brings flags of the elements that begin a segment.
-    outer, inner
-        Independent scans: rows one behind the other, and columns side by side.
     first
         What each row, column and segment starts behind, 0-d: the caller's ``initial``, or of an
         exclusive scan without one the operator's identity. None: its first element.
     """
 
+    extents: Extents = EMPTY
     exclusive: bool = False
     reverse: bool = False
     segmented: bool = False
-    outer: int = 1
-    inner: int = 1
     first: NDArray[Any] | None = None
 
 

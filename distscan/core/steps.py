@@ -49,22 +49,6 @@ class Pending(Protocol):
         """Put a piece of a long row of offsets where that of the totals was."""
 
 
-class Nothing:
-    """A call on a shard without elements."""
-
-    empty, head = True, False
-    edges: Edges | None = None
-    offset: Any = None
-
-    def total(self, piece: slice | None = None) -> NDArray[Any]:
-        """Raise: nobody may ask."""
-        raise ValueError("an empty shard has no total")
-
-    def put(self, piece: slice, offset: NDArray[Any]) -> None:
-        """Raise: nobody may ask."""
-        raise ValueError("an empty shard has no row of totals")
-
-
 class Steps(Protocol):
     """The steps of one rank, made for one length, type and form; one call at a time uses them."""
 

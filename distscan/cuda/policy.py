@@ -124,7 +124,7 @@ def packs_flags(types: Types, items: int) -> bool:
 
 def _flagged(form: Form) -> bool:
     """Whether flags lie beside the values: of segments, or of where rows start."""
-    return form.segmented or form.outer > 1
+    return form.segmented or form.extents.outer > 1
 
 
 def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
@@ -160,7 +160,7 @@ def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy
     to a multiprocessor 7.4 to 7.7, with 4 of them 8.2 to 8.4. 2^20 was timed with 4 rows of totals
     read at once (with 9 it takes 7.4); it reads 5.
     """
-    if form.segmented or form.outer > 1:
+    if form.segmented or form.extents.outer > 1:
         return None
     threads, items = 256, per_vector(types.x, types.out)
     row = threads * items * sm_count  # elements, of a tile on each multiprocessor
