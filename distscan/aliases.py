@@ -1,13 +1,19 @@
 """The scans under the names that people look for; each is a call of ``scan``.
 
-What they have in common: ``x`` is this rank's shard, a NumPy array, a CuPy array, anything that
-speaks DLPack, or a sequence; the shards are joined along axis 0, in rank order. ``axis=None`` scans
-the flattened whole, 0 across the ranks, any other axis inside each shard. The result is this rank's
-part: [x.size] for ``axis=None``, else of the shape of ``x``, of its kind and on its device.
-``dtype`` accumulates and results; ``out`` takes the result. ``options`` are those of ``scan``:
-``comm``, ``exclusive``, ``initial``, ``reverse``, ``segments``, ``strategy``. What is wrong on one
-rank is raised on every rank: TypeError for types that the operator does not take, ValueError for
-shapes, options and ranks that disagree, MemoryError.
+All of them share these arguments and results:
+
+- ``x`` is this rank's shard: a NumPy array, a CuPy array, any array that supports DLPack, or a
+  sequence. The global array is the shards joined along axis 0, in rank order.
+- ``axis=None`` scans the flattened global array, ``axis=0`` scans across the ranks, and any other
+  axis is scanned inside each shard.
+- ``dtype`` is the type that accumulates, and the type of the result. The result is stored in
+  ``out``, if given.
+- ``options`` are those of ``scan``: ``comm``, ``exclusive``, ``initial``, ``reverse``,
+  ``segments``, ``strategy``.
+- The result is this rank's part of the scan, of the same array library and on the same device as
+  ``x``. Its shape is [x.size] for ``axis=None``, else the shape of ``x``.
+- An error on one rank is raised on every rank: TypeError for types that the operator does not
+  take; ValueError for wrong shapes and options, and for ranks that disagree; MemoryError.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
     class Options(TypedDict, total=False):
-        """What ``cumsum`` and its like pass on to ``scan``."""
+        """The arguments that ``cumsum`` and the others pass on to ``scan``."""
 
         comm: Comm | None
         exclusive: bool
@@ -146,8 +152,8 @@ def nancumsum(
 ) -> Any:
     """Cumulative sum over all ranks with NaN as 0, with ``numpy.nancumsum``'s signature.
 
-    Types, shapes and errors are those of ``cumsum``. A complex number is NaN if either part is. Of
-    floats and complex numbers a copy is scanned.
+    Types, shapes and errors are those of ``cumsum``. A complex number is NaN if one of its parts
+    is. Floats and complex numbers are copied before the scan.
 
     >>> import distscan
     >>> distscan.nancumsum([1.0, float("nan"), 2.0])
@@ -166,8 +172,8 @@ def nancumprod(
 ) -> Any:
     """Cumulative product over all ranks with NaN as 1, with ``numpy.nancumprod``'s signature.
 
-    Types, shapes and errors are those of ``cumprod``. A complex number is NaN if either part is. Of
-    floats and complex numbers a copy is scanned.
+    Types, shapes and errors are those of ``cumprod``. A complex number is NaN if one of its parts
+    is. Floats and complex numbers are copied before the scan.
 
     >>> import distscan
     >>> distscan.nancumprod([2.0, float("nan"), 3.0])
@@ -190,10 +196,10 @@ def cumulative_sum(
     """Cumulative sum over all ranks, with the signature of ``numpy.cumulative_sum``.
 
     x [n] or, with ``axis``, [n, ...], of bool, integers, floats or complex numbers. With
-    ``include_initial`` the whole begins with 0, and has one element more along the axis: along axis
-    0 rank 0's part has it; along any other axis, every rank's. ``out`` has it, too.
-    The Array API has the same signature, without ``out``. Raises as ``scan`` does; ValueError for
-    several axes without ``axis``.
+    ``include_initial`` the result begins with 0, and has one more element along the axis. Along
+    axis 0, only rank 0's part has this element; along any other axis, every rank's part has it.
+    ``out`` must have room for it. The Array API has the same signature, without ``out``. Raises as
+    ``scan`` does; ValueError for several axes without ``axis``.
 
     >>> import distscan
     >>> distscan.cumulative_sum([1, 2, 3], include_initial=True)
@@ -218,10 +224,10 @@ def cumulative_prod(
     """Cumulative product over all ranks, with the signature of ``numpy.cumulative_prod``.
 
     x [n] or, with ``axis``, [n, ...], of bool, integers, floats or complex numbers. With
-    ``include_initial`` the whole begins with 1, and has one element more along the axis: along axis
-    0 rank 0's part has it; along any other axis, every rank's. ``out`` has it, too.
-    The Array API has the same signature, without ``out``. Raises as ``scan`` does; ValueError for
-    several axes without ``axis``.
+    ``include_initial`` the result begins with 1, and has one more element along the axis. Along
+    axis 0, only rank 0's part has this element; along any other axis, every rank's part has it.
+    ``out`` must have room for it. The Array API has the same signature, without ``out``. Raises as
+    ``scan`` does; ValueError for several axes without ``axis``.
 
     >>> import distscan
     >>> distscan.cumulative_prod([1, 2, 3], include_initial=True)
@@ -233,7 +239,7 @@ def cumulative_prod(
 
 
 def _without_nan(x: Any, op: str, instead: int, *, out: Any = None, **options: Any) -> Any:
-    """Scan a copy of ``x`` in which a number stands instead of every NaN."""
+    """Scan a copy of ``x`` in which ``instead`` replaces every NaN."""
     with agreed(communicators.communicator(options.get("comm")), f"nancum{op}"):
         array = arrays.as_native(x)
         real = array.dtype.kind in "fc" or dtypes.is_bfloat16(array.dtype)
@@ -259,7 +265,7 @@ def _cumulative(
     include_initial: bool,
     comm: Comm | None,
 ) -> Any:
-    """Scan ``x``, behind ``first`` as an element of its own if that is wanted."""
+    """Scan ``x``; with ``include_initial`` the result begins with ``first``."""
     comm = communicators.communicator(comm)
     with agreed(comm, f"cumulative_{op}") as same:
         array = arrays.as_native(x)
@@ -286,6 +292,6 @@ def _cumulative(
         return scan(x, op, axis=axis, dtype=dtype, out=out, comm=comm)
     scan(x, op, axis=along, dtype=dtype, out=moved[1:].swapaxes(0, along), comm=comm)
     with arrays.on_device(whole):
-        moved[:1] = first  # behind the scan: out may be in the memory of x
+        moved[:1] = first  # after the scan, because out may share the memory of x
         result = whole if convert is None else convert(whole)
     return result if out is None else out

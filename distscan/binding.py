@@ -1,4 +1,4 @@
-"""Which backend the ranks use, and which GPU each of them."""
+"""The binding of ranks to a backend, and of each rank to a GPU."""
 
 import platform
 from collections import Counter
@@ -17,9 +17,9 @@ Name = Literal["auto", "cpu", "cuda"]
 
 @dataclass(frozen=True)
 class Binding:
-    """The backend of all ranks: its memory, and what a report says of it."""
+    """The backend of all ranks: its memory, and its description for a report."""
 
-    memory: Any  # the backend's module of that name
+    memory: Any  # the backend's module ``memory``
     name: str
     device: str
     nodes: int
@@ -28,8 +28,8 @@ class Binding:
 def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     """Bind rank i of each node to GPU i modulo its number of GPUs; collective.
 
-    "auto" falls back to the CPU, on every rank, where one rank has no GPU, and ``device`` then
-    says why; "cuda" raises ``BackendError`` there. Ranks that share a GPU are warned of.
+    If one rank has no GPU, "auto" falls back to the CPU on every rank, and ``device`` says why;
+    "cuda" raises ``BackendError``. ``warn`` is called if ranks share a GPU.
     """
     node = communicators.node(comm)
     processor = platform.processor() or platform.machine()
@@ -57,12 +57,10 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
 
 
 def choose(comm: Comm, wanted: Name, function: str) -> str:
-    """Choose "cpu" or "cuda" for all ranks, each with the GPU that is current; collective.
+    """Return "cpu" or "cuda", the same for all ranks; each rank uses its current GPU; collective.
 
-    ``function`` is the public one that begins with this.
-
-    "auto" falls back to the CPU, on every rank, where one rank has no GPU; "cuda" raises
-    ``BackendError`` there.
+    ``function`` is the name of the public function that calls this one first. If one rank has no
+    GPU, "auto" falls back to the CPU on every rank; "cuda" raises ``BackendError``.
     """
     found = False
     with agreed(comm, function) as same:
@@ -80,7 +78,7 @@ def choose(comm: Comm, wanted: Name, function: str) -> str:
 
 
 def _cuda() -> tuple[Any, Any]:
-    """Import the CUDA backend's GPUs and memory, and with them CuPy: a CPU job need not have it."""
+    """Import the CUDA backend's modules ``gpus`` and ``memory``, and CuPy; a CPU job needs none."""
     try:
         from .cuda import gpus, memory  # noqa: PLC0415
     except Exception as error:  # a CuPy of another NumPy or CUDA fails in many ways

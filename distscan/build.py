@@ -32,7 +32,7 @@ class CompiledScan:
     strategy: str
     form: Form
     extents: Extents
-    across: bool  # whether totals cross ranks
+    across: bool  # whether ranks exchange totals
     steps: Steps
     exscan: Exscan
     terms: Terms  # on which the ranks must agree before they exchange totals
@@ -44,7 +44,7 @@ class CompiledScan:
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """How much memory is kept between calls, behind the first."""
+        """Bytes of memory that are kept between calls, once the first call has run."""
         return self.steps.nbytes + self.exscan.nbytes
 
 
@@ -64,19 +64,19 @@ def make(
     block_scan: BlockScan = "auto",
     ranks: int,
 ) -> CompiledScan:
-    """Decide everything about scanning a shard of type ``x``; local, no exchange.
+    """Decide everything about the scan of a shard of type ``x``; local, no exchange.
 
-    ``gpu`` is the number of the current GPU, None for the CPU; ``dtype`` and ``out`` are as in
-    ``dtypes.resolve``; ``segments`` is the type of the flags or keys that each call brings. Raises
-    TypeError, ValueError and OverflowError for what cannot be scanned, MemoryError where the
-    workspace does not fit.
+    ``gpu`` is the number of the current GPU, None for the CPU. ``dtype`` and ``out`` are as in
+    ``dtypes.resolve``. ``segments`` is the type of the flags or keys that each call passes. Raises
+    TypeError, ValueError and OverflowError for arguments that cannot be scanned, and MemoryError if
+    the workspace does not fit.
     """
     narrow = dtypes.resolve(op, x, dtype, out)
     wide = dtypes.resolve(op, x, dtype, out, wide=True).acc
     types = narrow if gpu is not None else replace(narrow, acc=wide)
     first = first_value(op, wide, initial, exclusive=exclusive)
-    # Ranks on CPUs and on GPUs exchange single totals in one type. Rows are not widened, and ranks
-    # whose types differ refuse to scan together.
+    # Ranks on CPUs and ranks on GPUs exchange single totals in one type. Rows of totals are not
+    # widened, so ranks whose types differ refuse to scan together.
     totals = types.acc if extents.has_rows else wide
     form = Form(
         exclusive=exclusive,
@@ -90,8 +90,9 @@ def make(
     strategy = _strategy(
         strategy,
         ranks=ranks if extents.goes_on else 1,
-        # On the CPU both take as long, and one association of floats has no seams between ranks.
-        # What is rounded on the store would need a buffer as large as the shard.
+        # On the CPU both strategies take the same time. scan-add associates floats in one way, so
+        # ranks leave no trace in the roundings. A result that is rounded on the store would need a
+        # buffer as large as the shard.
         add=gpu is None and types.acc == types.out,
         segmented=form.segmented,
         local=not extents.goes_on,
@@ -150,7 +151,7 @@ def make(
 def _strategy(
     strategy: Strategy, *, ranks: int, add: bool, segmented: bool, local: bool
 ) -> Strategy:
-    """Choose how the ranks scan, or check what was chosen."""
+    """Return the strategy: check the one that was asked for, or choose for "auto"."""
     if strategy not in get_args(Strategy):
         raise ValueError(
             f"unknown strategy {strategy!r}; choose from {', '.join(get_args(Strategy))}"
@@ -176,7 +177,7 @@ def _check_segments(segments: np.dtype[Any], extents: Extents) -> None:
 
 
 def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:
-    """Which textbook kernel scans; None for the fastest that there is."""
+    """Return the policy of a textbook kernel; None for "auto", the fastest kernel."""
     if block_scan not in get_args(BlockScan):
         raise ValueError(
             f"unknown block_scan {block_scan!r}; choose from {', '.join(get_args(BlockScan))}"

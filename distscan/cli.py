@@ -40,7 +40,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             text = _text(report, checked=args.check)
             try:
                 print(text, flush=True)
-            except UnicodeEncodeError:  # a name that stdout has no letters for
+            except UnicodeEncodeError:  # stdout cannot encode the file's name
                 print(text.encode("ascii", "backslashreplace").decode(), flush=True)
     return 0
 
@@ -102,7 +102,7 @@ def _job(args: argparse.Namespace) -> Job:
 
 
 def _text(report: Report, *, checked: bool) -> str:
-    """Write the report for people."""
+    """Return the report as text, several lines."""
     lines = [
         f"{report.op} of {report.elements} elements, {report.dtype_in} to {report.dtype_out}",
         f"{_count(report.ranks, 'rank')} on {_count(report.nodes, 'node')}, strategy "
@@ -115,7 +115,7 @@ def _text(report: Report, *, checked: bool) -> str:
         seconds = report.seconds[phase]
         rate = f"{moved[phase] / seconds / 1e9:10.2f} GB/s" if seconds and phase in moved else ""
         lines.append(f"  {phase:7}{seconds:10.4f} s{rate}")
-    if report.total is not None:  # rows have several, nothing may have none
+    if report.total is not None:  # rows have several totals; an empty input may have none
         lines.append(f"total {report.total}")
     lines.append(f"{report.output}{' (checked)' if checked else ''}")
     return "\n".join(lines)
@@ -126,10 +126,10 @@ def _count(n: int, what: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a number into what JSON can hold: complex as a pair, NaN and infinities as text."""
+    """Return a number in a form that JSON has: complex as a pair, NaN and infinities as text."""
     if isinstance(value, complex):
         return [_plain(value.real), _plain(value.imag)]
-    if isinstance(value, np.generic):  # long double, which Python has no number for
+    if isinstance(value, np.generic):  # long double: Python has no such number
         return _plain(complex(value) if value.dtype.kind == "c" else float(value))
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -1,4 +1,4 @@
-"""What the command lines share: entry, exit status, parser, progress. Rank 0 alone prints."""
+"""The parts that all command lines share: entry, exit status, parser, progress. Rank 0 prints."""
 
 import argparse
 import signal
@@ -12,15 +12,15 @@ from .mpi import communicators, faults, launcher
 from .mpi.agree import agreed
 from .mpi.communicators import Comm
 
-# A bad argument or a bad input; anything else ends with status 1.
+# These mean a bad argument or a bad input: exit status 2. Anything else ends with status 1.
 _USAGE = (TypeError, ValueError, OverflowError, NotImplementedError)
 
 
 def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[str] | None) -> int:
-    """Run ``work`` on every rank; return the exit status, the same on each.
+    """Run ``work`` on every rank; return the exit status, the same on every rank.
 
-    An error is one line on stderr, ``name: error: ...``, printed once. ``argv`` None is that of
-    the process.
+    An error is one line on stderr, ``name: error: ...``, printed once. If ``argv`` is None, the
+    arguments are those of the process.
     """
     argv = sys.argv[1:] if argv is None else argv
     try:
@@ -28,15 +28,15 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
     except (LaunchError, ImportError) as error:  # ImportError: there is no MPI
         return _fail(name, error) if launcher.launched_rank() == 0 else 1
     ends = [signal.SIGTERM, signal.SIGHUP]
-    # nohup has had SIGHUP ignored.
+    # A signal that is ignored stays ignored: nohup ignores SIGHUP.
     ends = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
-    # To clean up as for Ctrl-C.
+    # These signals raise KeyboardInterrupt, as Ctrl-C does, so that the job cleans up.
     before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         return work(comm, argv)
     except Exception as error:
         if comm.size > 1 and not faults.is_agreed(error):
-            # A fault outside every agreed step is a bug; the other ranks must not wait for it.
+            # A fault outside all agreed steps is a bug. The other ranks must not wait for this one.
             _fail(name, error)
             comm.Abort(1)
         return _fail(name, error) if comm.rank == 0 else _status(error)
@@ -66,12 +66,12 @@ def _status(error: Exception) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises what argparse prints, so that the ranks can agree on it first."""
+    """An argument parser that raises errors instead of printing them: ranks agree on them first."""
 
     text = ""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ValueError, where argparse would end the process."""
+        """Raise ValueError; argparse would end the process."""
         raise ValueError(f"{message}; {self.prog} --help lists the arguments")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -84,9 +84,9 @@ def arguments(
     parser: Parser,
     check: Callable[[argparse.Namespace], None] = lambda args: None,
 ) -> argparse.Namespace | None:
-    """Parse and ``check`` the arguments, agreed on by all ranks; collective.
+    """Return the parsed arguments, checked by ``check`` and agreed on by all ranks; collective.
 
-    None where rank 0 has printed the text that --help or --version asks for.
+    None for --help and --version, after rank 0 has printed their text.
     """
     with agreed(comm) as same:
         same["the arguments"] = list(argv)
@@ -101,7 +101,7 @@ def arguments(
 
 
 class Progress:
-    """One line on stderr: rewritten in place on a terminal, one per phase elsewhere."""
+    """Progress on stderr: one line that is rewritten on a terminal, else one line per phase."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet or sys.stderr is None
@@ -109,7 +109,7 @@ class Progress:
         self.phase, self.next = "", 0.0
 
     def show(self, phase: str, done: int, size: int) -> None:
-        """Say how far rank 0 is; every rank has about as much to do."""
+        """Print the progress of rank 0; every rank has about the same amount of work."""
         now = monotonic()
         if self.quiet or (phase == self.phase and (not self.terminal or now < self.next)):
             return
@@ -127,6 +127,6 @@ class Progress:
             print(f"distscan: warning: {message}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Leave the terminal's line empty for what comes next."""
+        """Clear the line of the terminal."""
         if self.terminal and self.phase and not self.quiet:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,7 @@
-"""What ``scan`` decides once for all calls with arguments of one kind."""
+"""The decisions that ``scan`` makes once for all calls with arguments of the same kind.
+
+Arguments are of the same kind if their types, shapes, strides and options are equal.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,26 +17,30 @@ from .core import arrays, operators
 from .core.extents import Extents, memory_order
 from .mpi.agree import Terms
 
-# The functions that views and results go through are C functions where arrays are contiguous.
+# For contiguous arrays, views are made by C functions: they are faster than Python's.
 _FLAT = methodcaller("reshape", -1)
 Through = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """How all calls with arguments of one kind are scanned."""
+    """How all calls with arguments of the same kind are scanned.
+
+    The functions are None where the array is used as it is. ``view`` and ``view_out`` return None
+    where no view exists, so that the array must be copied.
+    """
 
     compiled: CompiledScan
-    view: Through | None  # x as the steps read it, or None; without it, x as it is
-    view_out: Through | None  # out as the steps write it, or None; without it, out as it is
-    restored: Through | None  # a result in its shape; without it, the result as it is
-    convert: Through | None  # a result into the kind of array that x is
-    foreign: bool  # whether an array on a GPU is of another library than CuPy
-    terms: Terms  # on which the ranks must agree
+    view: Through | None  # returns x as the steps read it
+    view_out: Through | None  # returns out as the steps write it
+    restored: Through | None  # returns a new result in its shape
+    convert: Through | None  # returns a new result as an array of the library of x
+    foreign: bool  # whether an array on a GPU is of a library other than CuPy
+    terms: Terms  # the ranks must agree on these
 
     @cached_property
     def nbytes(self) -> int:
-        """How much memory is kept between calls, behind the first."""
+        """Bytes of memory that are kept between calls, once the first call has run."""
         return self.compiled.nbytes
 
 
@@ -53,15 +60,15 @@ def decide(
 ) -> Decided:
     """Check the arguments of ``scan`` and decide how to scan; local.
 
-    ``given`` are x, out and segments, and ``native`` the NumPy or CuPy arrays over them; the others
-    are those of ``scan``. Raises TypeError, ValueError and OverflowError for what cannot be
-    scanned.
+    ``given`` holds x, out and segments, and ``native`` the NumPy or CuPy arrays over their memory.
+    The other arguments are those of ``scan``. Raises TypeError, ValueError and OverflowError for
+    arguments that cannot be scanned.
     """
     (x, out, segments), (array, target, flags) = given, native
     if out is not None:
         check_out(out, target, array)
     if flags is not None:
-        _check_place("segments", flags, array)
+        _check_memory("segments", flags, array)
         if flags.shape not in (array.shape, (array.size,)):
             raise ValueError(f"segments has shape {flags.shape}; x has {array.shape}")
     order = None if flags is not None else memory_order(array, target, axis)
@@ -95,26 +102,26 @@ def decide(
 
 
 def _view(array: Any, extents: Extents) -> Through | None:
-    """Return what views arrays of this kind as the steps take them; None: they are taken so."""
+    """Return the function that views such arrays as the steps take them; None if none is needed."""
     if not array.flags.c_contiguous or extents.order is not None:
         return extents.view
     return None if array.ndim == 1 else _FLAT
 
 
 def _shaped(shape: tuple[int, ...]) -> Through | None:
-    """Return what views flat results in ``shape``."""
+    """Return the function that views flat results in ``shape``; None if they are 1-D."""
     return None if len(shape) == 1 else methodcaller("reshape", shape)
 
 
 def check_out(out: Any, target: Any, x: Any) -> None:
-    """Check ``out``, and the NumPy or CuPy array over it, as where the scan of ``x`` is written."""
+    """Check that the scan of ``x`` can be written to ``out``; ``target`` is the array over it."""
     if not hasattr(out, "__dlpack__"):
         raise TypeError(f"out must be an array, not {type(out).__name__}")
-    _check_place("out", target, x)
+    _check_memory("out", target, x)
     arrays.check_writable(out, target)
 
 
-def _check_place(name: str, array: Any, x: Any) -> None:
+def _check_memory(name: str, array: Any, x: Any) -> None:
     """Check that an array is in the memory that ``x`` is in."""
     if arrays.gpu(array) != arrays.gpu(x):
         raise TypeError(

@@ -1,58 +1,58 @@
-"""What ``scan`` decided and allocated for its last kinds of calls.
+"""The cache of ``scan``: decisions and workspaces of recent calls, by the kind of their arguments.
 
-A call takes one out, and puts it back when it is done::
+A call takes an entry out of the cache, and puts it back when it is done::
 
     kind = kept.kinds.get(key)
-    decided = kind.pop()            # AttributeError, IndexError: none is there
+    decided = kind.pop()            # AttributeError, IndexError: there is no entry
     ...
     if kind.forgotten or decided.nbytes > kept.LARGE:
-        kept.keep(key, decided)     # a new one, too
+        kept.keep(key, decided)     # so does a call that has made a new entry
     else:
         kind.last = next(kept.turns)
         kind.append(decided)
 
-It belongs to one call, in whichever thread. A call that is broken off does not put it back, and so
-leaves nothing behind. The CUDA stream that work is ordered on is to be a part of ``key``: calls on
-two streams need not wait for each other's workspace.
+Meanwhile the entry belongs to this call alone, in whichever thread it runs. A call that fails does
+not put its entry back, so it leaves nothing behind. The current CUDA stream is part of ``key``:
+so calls on two streams do not wait for each other's workspace.
 """
 
 import itertools
 import threading
 from typing import Any, Protocol
 
-MOST = 16  # of all kinds together
-LARGE = 16 << 20  # bytes: of those that hold more beside their arrays, one at most is kept
+MOST = 16  # entries of all kinds together
+LARGE = 16 << 20  # bytes: at most one entry is kept that holds more memory than this
 
 
 class Keepable(Protocol):
-    """What is kept."""
+    """An entry of the cache."""
 
     @property
     def nbytes(self) -> int:
-        """How much memory it holds."""
+        """Bytes of memory that it holds."""
 
 
 class Kind(list[Any]):
-    """What was decided for one kind of call, and is not in use."""
+    """The entries for one kind of call that are not in use."""
 
     __slots__ = ("forgotten", "last")
 
     def __init__(self) -> None:
         super().__init__()
-        #: When the last one was put back.
+        #: When an entry was last put back, as a number of ``turns``.
         self.last = 0
-        #: Whether it is no more in ``kinds``: a call had its only one.
+        #: Whether it was removed from ``kinds``, because a call had taken its only entry.
         self.forgotten = False
 
 
 kinds: dict[tuple[Any, ...], Kind] = {}
-#: 1, 2, 3, ...: when calls ended.
+#: A clock: it counts 1, 2, 3, ... with each entry that is put back.
 turns = itertools.count(1)
-_lock = threading.RLock()  # around what is more than one step of Python's
+_lock = threading.RLock()  # protects all that takes more than one atomic step of Python
 
 
 def keep(key: tuple[Any, ...], decided: Keepable) -> None:
-    """Keep what is new or large, and drop what is then too much."""
+    """Put an entry into the cache that is new or large, and drop the oldest beyond the limits."""
     with _lock:
         if decided.nbytes > LARGE:
             for kind in kinds.values():
@@ -68,7 +68,7 @@ def keep(key: tuple[Any, ...], decided: Keepable) -> None:
 
 
 def everything() -> list[Any]:
-    """Return all that is kept and not in use, the last used behind."""
+    """Return all entries that are not in use, the most recently used last."""
     with _lock:
         return [
             each for kind in sorted(kinds.values(), key=lambda kind: kind.last) for each in kind
@@ -76,6 +76,6 @@ def everything() -> list[Any]:
 
 
 def clear() -> None:
-    """Forget all."""
+    """Empty the cache."""
     with _lock:
         kinds.clear()

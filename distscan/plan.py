@@ -21,59 +21,62 @@ from .turns import Turns
 class Plan:
     """A scan that is decided, allocated and compiled once, and run many times.
 
-    Making one is collective over ``comm``, and so is each call. ``plan(x, out)`` scans; it
-    allocates, compiles and agrees on nothing. ``plan.start(x, out)`` and ``plan.wait()`` are its
-    two halves: between them the totals travel, and the caller may work and communicate.
+    The constructor is collective over ``comm``, and so is each call. ``plan(x, out)`` scans: it
+    allocates nothing, compiles nothing and agrees on nothing. ``plan.start(x, out)`` and
+    ``plan.wait()`` are the two halves of a call. Between them the ranks exchange totals, and the
+    caller may compute and communicate.
 
     Parameters
     ----------
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     shape
-        This rank's shard: its length, or its shape. Shards may differ in length and may be empty.
+        The length or the shape of this rank's shard. Shards may differ in length and may be empty.
     dtype
         The type of the shard.
     op, axis, exclusive, initial, reverse, strategy
         As in ``scan``.
     out_dtype
-        The type that accumulates and results; None chooses as ``numpy.cumsum`` does.
+        The type that accumulates, and the type of the result; None chooses as ``numpy.cumsum``
+        does.
     backend
-        "cpu" takes NumPy arrays, "cuda" CuPy arrays on the GPU that is current now. "auto" is
-        "cuda" if every rank has CuPy and a GPU.
+        "cpu" is for NumPy arrays. "cuda" is for CuPy arrays on the GPU that is current when the
+        plan is made. "auto" is "cuda" if every rank has CuPy and a GPU.
     block_scan
-        How a GPU's thread blocks scan: "auto", the fastest; or one of the literature's, to compare:
-        "kogge-stone", "brent-kung", "blelloch", "coarsened".
+        How a GPU's thread blocks scan: "auto" is the fastest. The scans of the literature are there
+        to compare: "kogge-stone", "brent-kung", "blelloch", "coarsened".
     segments
-        The type of the segments that each call brings: bool (or True) for flags, any other for
-        keys. None (or False): calls bring none.
+        The type of the ``segments`` that each call passes: bool (or True) for head flags, any other
+        type for keys. None (or False): calls pass none.
     agree
-        Whether each call agrees on faults, for one ``MPI_Allreduce``: then every rank raises, or
-        none does.
+        Whether the ranks agree on faults in each call. Then every rank raises, or none does. It
+        costs one ``MPI_Allreduce``.
 
     Attributes
     ----------
     comm, shape, out_shape, size, op, types, strategy, backend
-        What was decided: ``types`` has the dtypes ``x``, ``acc`` (of the running value) and
-        ``out``; ``strategy`` and ``backend`` are those picked.
+        The plan's decisions. ``types`` has the dtypes ``x``, ``acc`` (of the running value) and
+        ``out``. ``strategy`` and ``backend`` are never "auto".
 
     Raises
     ------
     TypeError, ValueError, OverflowError, NotImplementedError, MemoryError
-        On every rank alike, however few of them are at fault; the message names those ranks.
+        On every rank, even if one rank alone is at fault. The message names the ranks at fault.
     BackendError, KernelError
-        The same, where the backend cannot run, or the operator's C++ does not compile.
+        On every rank, if the backend cannot run, or the operator's C++ does not compile.
 
     Notes
     -----
-    Without ``agree`` a call's own faults are local: an array of another shape or type, no memory.
-    The rank at fault takes part in the exchange, and raises. The ranks behind it in scan order,
-    whose results lack its shard, raise ``RankError`` in that call. The ranks before it, whose
-    results are right, do so at the end of the first call behind the notice's arrival, which is as
-    a rule the next; ``close`` tells who has not heard.
+    Without ``agree``, the faults of a call are local: an array of another shape or type, or too
+    little memory. The rank at fault takes part in the exchange, then raises. The ranks after it in
+    scan order have results that lack its shard: they raise ``RankError`` in the same call. The
+    ranks before it have right results. They get a notice, and raise ``RankError`` at the end of the
+    first call after its arrival, which is usually the next call. ``close`` raises on ranks that
+    have had no notice yet.
 
-    CUDA work is ordered on the current stream, and behind the plan's earlier calls on whichever
-    streams. Calls from several threads take turns. A CUDA graph may capture calls on one rank with
-    strategy "single-pass"; what it uses is kept until the process ends.
+    CUDA work is ordered on the current stream, after the plan's earlier calls on any stream. Calls
+    from several threads run one after the other. A CUDA graph may capture calls on one rank with
+    strategy "single-pass"; the memory that the graph uses is kept until the process ends.
 
     Examples
     --------
@@ -145,12 +148,12 @@ class Plan:
                 self._scan.exscan.reserve()
             self._scan.exscan.prepare(self.comm)
         self._notices = None
-        if self._exchanges and not self._agree:  # what is not agreed on at once is told
+        if self._exchanges and not self._agree:  # then faults are not agreed on, but sent later
             reverse = self._scan.form.reverse
             self._notices = Notices(self.comm, arguments.number, reverse=reverse)
         self._calls_are_local = not self._exchanges and not (self._agree and self.comm.size > 1)
         self._turns = Turns()
-        self._started: tuple[Call, Any] | None = None  # and what wait() returns
+        self._started: tuple[Call, Any] | None = None  # the call, and the result of wait()
 
     @collective
     def __call__(self, x: Any, out: Any = None, segments: Any = None) -> Any:
@@ -164,7 +167,7 @@ class Plan:
             A C-contiguous array of the plan's ``out_shape`` and ``types.out``, or None for a new
             one. It may be ``x``.
         segments
-            A C-contiguous array [x.size] of the flags or keys that the plan was made for.
+            A C-contiguous array [x.size] of flags or keys, of the type in ``Plan(segments=...)``.
 
         Returns
         -------
@@ -176,7 +179,7 @@ class Plan:
         TypeError, ValueError, MemoryError
             On this rank alone; with ``agree``, on every rank.
         RankError
-            Where another rank has failed, in this call or in an earlier one.
+            If another rank has failed, in this call or in an earlier one.
         RuntimeError
             Between ``start`` and ``wait``, and after ``close``.
         """
@@ -193,8 +196,9 @@ class Plan:
     def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
         """Find the total of ``x`` and begin the exchange; collective, but waits for no other rank.
 
-        No rank may call the plan instead: MPI would not match the two. Parameters are those of a
-        call. Leave the arrays alone until ``wait``, which also raises what is wrong with them.
+        Parameters are those of a call. Do not touch the arrays before ``wait``. Faults of the
+        arrays are raised by ``wait``. Every rank must use ``start``: MPI would not match it with
+        another rank's call of the plan.
         """
         with self._turns, self._device():
             self._check_not_started("the next start()")
@@ -205,7 +209,7 @@ class Plan:
 
     @collective
     def wait(self) -> Any:
-        """End what ``start`` began: wait for the exchange, scan, return ``out``."""
+        """Wait for the exchange that ``start`` began, scan, and return ``out``; collective."""
         with self._turns, self._device():
             if self._started is None:
                 raise RuntimeError("this plan was not started: start() comes before wait()")
@@ -214,14 +218,14 @@ class Plan:
 
     @collective
     def close(self) -> None:
-        """Give the plan's memory back, behind what is queued; collective. It cannot be used again.
+        """Free the plan's memory, after all queued work; collective. The plan cannot be used again.
 
         Raises
         ------
         RankError
-            On every rank, if one has failed alone in a call, and another has not heard of it.
+            On every rank, if one rank has failed alone in a call, and another has no notice of it.
         RuntimeError
-            On every rank, if one has started the plan and not waited.
+            On every rank, if one rank has called ``start`` and not ``wait``.
         """
         if self._turns.closed:
             return
@@ -247,7 +251,7 @@ class Plan:
             raise RuntimeError(f"this plan was started: wait() comes before {what}")
 
     def _begin(self, x: Any, out: Any, segments: Any, *, overlap: bool) -> tuple[Call, Any]:
-        """Check the arrays, and begin to find the total; return the call and what it results in."""
+        """Check the arrays, and begin to find the total; return the call and its result."""
         call = Call(self._scan, self.comm)
         try:
             shard, target, flags, out = self._expected.check(x, out, segments)
@@ -258,7 +262,7 @@ class Plan:
         return call, out
 
     def _end(self, call: Call, out: Any) -> Any:
-        """Exchange and scan, or raise: alone, or with ``agree`` as every rank does."""
+        """Exchange and scan, and return ``out``; with ``agree`` every rank raises, or none does."""
         if self._agree:
             with Agreement(self.comm) as work:
                 self._exchange_and_finish(call)

@@ -1,4 +1,4 @@
-"""What a plan, and each of its calls, must be given."""
+"""The checks of the arguments of a plan and of its calls."""
 
 from dataclasses import dataclass
 from operator import index
@@ -13,14 +13,14 @@ from .core import arrays, dtypes
 
 @dataclass(frozen=True)
 class Expected:
-    """What the calls of a plan are checked against."""
+    """The arrays that the calls of a plan expect."""
 
     plan: CompiledScan
     shape: tuple[int, ...]  # of x
     size: int
     array: type  # numpy.ndarray or cupy.ndarray
     gpu: int | None
-    flags: np.dtype[Any] | None  # of segments; None: calls bring none
+    flags: np.dtype[Any] | None  # the type of segments; None: calls pass none
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -28,7 +28,7 @@ class Expected:
         return self.plan.extents.result_shape
 
     def check(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the shard, what is written, and the segments, all flat; and what a call returns.
+        """Return flat views of ``x``, ``out`` and ``segments``, and the array that a call returns.
 
         Raises TypeError and ValueError.
         """
@@ -58,7 +58,7 @@ class Expected:
         return flags
 
     def _checked(self, name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Return a flat view of an array that is of the right kind."""
+        """Return a flat view of an array; raise if its type, shape or device is not the plan's."""
         if type(array) is not self.array:
             if not isinstance(array, self.array):
                 wanted = f"{self.array.__module__.split('.')[0]}.{self.array.__name__}"
@@ -77,14 +77,14 @@ class Expected:
 
 
 def segments_type(segments: DTypeLike | bool | None) -> np.dtype[Any] | None:
-    """Return the type of the flags or keys that each call brings; None if it brings none."""
+    """Return the type of the flags or keys that each call passes; None if it passes none."""
     if segments is None or segments is False:
         return None
     return np.dtype(np.bool_) if segments is True else dtypes.parse(segments)
 
 
 def shape_of(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shard's shape; raise TypeError and ValueError for what is none."""
+    """Return a shard's shape as a tuple; raise TypeError or ValueError if it is not a shape."""
     lengths = shape if isinstance(shape, tuple | list) else (shape,)
     result = tuple(index(length) for length in lengths)
     if min(result, default=0) < 0:

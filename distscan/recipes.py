@@ -1,7 +1,4 @@
-"""What scans are for, over ranks: places in a whole, what is left of it, where to cut it.
-
-And what they are often asked over: the rows of a sparse matrix.
-"""
+"""Common uses of scans over ranks: offsets, compaction, partition, and segments of CSR rows."""
 
 from operator import index
 from typing import Any
@@ -19,7 +16,7 @@ from .scan import scan
 
 @collective
 def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
-    """Find where this rank's ``count`` elements begin among those of all ranks; collective.
+    """Return where this rank's ``count`` elements begin among all ranks' elements; collective.
 
     Parameters
     ----------
@@ -31,19 +28,19 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     Returns
     -------
     start, total
-        How many elements earlier ranks have, and all ranks together; exact.
+        The number of elements on earlier ranks, and on all ranks together; exact.
 
     Raises
     ------
     TypeError, ValueError
-        On every rank alike; the message names the ranks at fault.
+        On every rank; the message names the ranks at fault.
 
     Examples
     --------
     On two ranks with 3 and 2 elements:
 
     >>> import distscan
-    >>> distscan.offsets(3)  # this one alone; with the other (0, 5), and there (3, 5)
+    >>> distscan.offsets(3)  # on two ranks: (0, 5) on rank 0, (3, 5) on rank 1; on one rank:
     (0, 3)
     """
     comm = communicators.communicator(comm)
@@ -51,34 +48,34 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
         own = index(count)
         if own < 0:
             raise ValueError(f"count is {count}")
-    end: int = comm.scan(own)  # of Python's integers, which have no largest
+    end: int = comm.scan(own)  # Python's integers: they do not overflow
     return end - own, comm.bcast(end, comm.size - 1)
 
 
 @collective
 def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
-    """Keep the elements of ``x`` where ``mask`` is true, in order, each on its rank; collective.
+    """Keep the elements of ``x`` where ``mask`` is True, in order, each on its rank; collective.
 
     Parameters
     ----------
     x
         This rank's shard [n, ...] of any type; shards are joined along axis 0.
     mask
-        Bool [n], in the same memory: which elements, or rows, are kept.
+        Bool [n], in the memory of the same device: True where an element, or row, is kept.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
 
     Returns
     -------
     kept
-        A new array [kept, ...], of the kind and on the device of ``x``.
+        A new array [kept, ...], of the array library and on the device of ``x``.
     start
-        Its place among what all ranks keep: how many elements earlier ranks keep.
+        The number of elements that earlier ranks keep: the global index of the first kept element.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        On every rank alike; the message names the ranks at fault.
+        On every rank; the message names the ranks at fault.
 
     Examples
     --------
@@ -89,18 +86,18 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     """
     comm = communicators.communicator(comm)
     with agreed(comm, "compact") as same:
-        array, marks = arrays.as_native(x), arrays.as_native(mask)
-        if arrays.gpu(array) != arrays.gpu(marks):
-            where = arrays.device(array), arrays.device(marks)
+        array, keep = arrays.as_native(x), arrays.as_native(mask)
+        if arrays.gpu(array) != arrays.gpu(keep):
+            where = arrays.device(array), arrays.device(keep)
             raise TypeError(f"x is in the memory of {where[0]}, mask of {where[1]}")
-        if marks.dtype != np.bool_:
-            raise TypeError(f"mask is {marks.dtype}, not bool")
-        if array.ndim == 0 or marks.shape != array.shape[:1]:
-            raise ValueError(f"mask has shape {marks.shape}, x {array.shape}: [n] and [n, ...]")
+        if keep.dtype != np.bool_:
+            raise TypeError(f"mask is {keep.dtype}, not bool")
+        if array.ndim == 0 or keep.shape != array.shape[:1]:
+            raise ValueError(f"mask has shape {keep.shape}, x {array.shape}: [n] and [n, ...]")
         same["the dtype of x"], same["the shape beyond axis 0"] = array.dtype, array.shape[1:]
         convert = arrays.converter(x)
         with arrays.on_device(array):
-            kept = array[marks]
+            kept = array[keep]
             result = kept if convert is None else convert(kept)
     return result, offsets(len(kept), comm=comm)[0]
 
@@ -122,14 +119,15 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
     Returns
     -------
     array, shape (parts + 1,)
-        Part k are the elements ``cuts[k]`` to ``cuts[k + 1]`` of the global sequence: those whose
-        middle lies in the k-th of ``parts`` equal shares of the total weight. Where nothing has
-        any weight, all elements count alike. The same on every rank, and in host memory.
+        The cuts, the same on every rank, in host memory. Part k is the elements ``cuts[k]`` to
+        ``cuts[k + 1]`` of the global sequence. The total weight is divided into ``parts`` equal
+        shares; an element belongs to part k if the middle of its weight lies in the k-th share. If
+        all weights are 0, all elements have the same weight.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        On every rank alike; the message names the ranks at fault.
+        On every rank; the message names the ranks at fault.
 
     Examples
     --------
@@ -160,7 +158,7 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
             raise ValueError("the weights' sum is not finite")
         xp = arrays.namespace(own)
         before = xp.searchsorted(middles, xp.asarray(np.arange(1, parts) * (total / parts)))
-        counts = [*before.tolist(), own.size]  # of this rank's elements before each cut
+        counts = [*before.tolist(), own.size]  # this rank's elements before each cut
     cuts: NDArray[np.int64] = np.array([0, *comm.allreduce(np.array(counts, np.int64))])
     if total == 0:
         n = int(cuts[-1])
@@ -174,17 +172,18 @@ def segment_flags(row_offsets: Any) -> Any:
     Parameters
     ----------
     row_offsets
-        This rank's rows: integers [rows + 1] that do not decrease; row i holds the elements
-        ``row_offsets[i]`` to ``row_offsets[i + 1]``, and may be empty. SciPy calls it ``indptr``.
-        It may begin above 0, as a slice of a larger matrix's does: what counts are the differences.
-        A NumPy array, a CuPy array, anything that speaks DLPack, or a sequence.
+        This rank's rows: integers [rows + 1] that do not decrease. Row i holds the elements
+        ``row_offsets[i]`` to ``row_offsets[i + 1]``, and may be empty. SciPy calls this array
+        ``indptr``. It may begin above 0, as a slice of a larger matrix's offsets does: only the
+        differences count. A NumPy array, a CuPy array, any array that supports DLPack, or a
+        sequence.
 
     Returns
     -------
     array, bool, shape (row_offsets[-1] - row_offsets[0],)
-        True where an element is the first of its row, of the kind and on the device of
-        ``row_offsets``. The first element always is: where it goes on a row of the rank before,
-        set it to False.
+        True where an element is the first of its row; of the array library and on the device of
+        ``row_offsets``. The first flag is always True. If the shard's first element continues a row
+        of the previous rank, set this flag to False.
 
     Raises
     ------
@@ -193,7 +192,7 @@ def segment_flags(row_offsets: Any) -> Any:
 
     Examples
     --------
-    Sums along the rows of a matrix, of which the second is empty:
+    Sums along the rows of a matrix whose second row is empty:
 
     >>> import distscan
     >>> flags = distscan.segment_flags([0, 2, 2, 4])
@@ -215,6 +214,6 @@ def segment_flags(row_offsets: Any) -> Any:
         if bool((offsets[1:] < offsets[:-1]).any()):
             raise ValueError("row_offsets decreases")
         flags = arrays.namespace(offsets).zeros(high - low, np.bool_)
-        first = offsets[:-1][offsets[1:] > offsets[:-1]]  # of the rows that hold any
+        first = offsets[:-1][offsets[1:] > offsets[:-1]]  # the first elements of rows not empty
         flags[(first - first.dtype.type(low)).astype(np.int64)] = True
         return flags if convert is None else convert(flags)

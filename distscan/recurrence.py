@@ -1,4 +1,4 @@
-"""Linear recurrences over data spread over ranks: scans of maps, one applied after the other."""
+"""Linear recurrences over data spread over ranks: scans whose operator composes affine maps."""
 
 import zlib
 from typing import Any
@@ -17,10 +17,10 @@ from .scan import Call, run, where
 
 def _then(earlier: Any, later: Any) -> Any:
     """Compose the maps h -> a h + b: first ``earlier``, then ``later``."""
-    made = np.empty(np.broadcast_shapes(earlier.shape, later.shape), later.dtype)
-    made["a"] = later["a"] * earlier["a"]
-    made["b"] = later["a"] * earlier["b"] + later["b"]
-    return made
+    composed = np.empty(np.broadcast_shapes(earlier.shape, later.shape), later.dtype)
+    composed["a"] = later["a"] * earlier["a"]
+    composed["b"] = later["a"] * earlier["b"] + later["b"]
+    return composed
 
 
 MAPS = Operator(
@@ -32,14 +32,15 @@ MAPS = Operator(
 def linear_recurrence(
     a: Any, b: Any, initial: Any = None, *, comm: Comm | None = None, reverse: bool = False
 ) -> Any:
-    """Find ``h[t] = a[t] * h[t-1] + b[t]`` along axis 0 of data spread over ranks; collective.
+    """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along axis 0 of data spread over ranks; collective.
 
     Parameters
     ----------
     a, b
-        This rank's shards [n] or [n, m], of one shape and in one memory, as for ``scan``; with m,
-        the m recurrences are independent. Floats or complex numbers; bool and integers count as
-        float64, narrower floats as float32.
+        This rank's shards [n] or [n, m], as for ``scan``. Both have the same shape, and are in
+        the memory of the same device. The m recurrences of [n, m] are independent. The result is
+        of floats or complex numbers: bool and integers become float64, floats narrower than
+        float32 become float32.
     initial
         ``h`` before the first element: a number, or [m]; the same on every rank. None is 0.
     comm
@@ -55,12 +56,13 @@ def linear_recurrence(
     Raises
     ------
     TypeError, ValueError, NotImplementedError, MemoryError
-        On every rank alike, however few of them are at fault; the message names those ranks.
+        On every rank, even if one rank alone is at fault. The message names the ranks at fault.
 
     Notes
     -----
-    Each element is the map h -> a h + b, and maps compose associatively: a scan of them is the
-    whole (Blelloch, 1990). Its partial products of ``a`` must stay in the range of the type.
+    Each element is the map h -> a h + b. Composition of maps is associative, so a scan of the maps
+    solves the recurrence (Blelloch, 1990). Products of consecutive ``a`` must stay in the range of
+    the type.
 
     Examples
     --------
@@ -127,7 +129,7 @@ def _pair(a: Any, b: Any) -> np.dtype[Any]:
 
 
 def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
-    """Check ``initial`` and return it in host memory, in the type of the result."""
+    """Check ``initial`` and return it, 0-d or [m], in host memory and in the type of the result."""
     before = arrays.as_native(initial)
     if before.shape not in ((), b.shape[1:]):
         raise ValueError(f"initial has shape {before.shape}; a number or {b.shape[1:]} is needed")
@@ -137,6 +139,6 @@ def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
 
 
 def _digest(row: Any) -> int:
-    """Return a number that tells rows apart; the bytes that pad long doubles are anything."""
+    """Return a checksum of a row of numbers; the bytes that pad long doubles do not count."""
     with np.errstate(all="ignore"):
         return zlib.crc32(row.astype(np.complex128).tobytes())

@@ -1,8 +1,8 @@
 """The scan of data spread over ranks: the whole algorithm on one screen.
 
 call.begin(x, out)     1. each rank finds the total of its shard
-call.exchange()        2. MPI_Exscan: what comes before it
-call.finish()          3. each rank scans its shard behind that
+call.exchange()        2. MPI_Exscan: each rank gets its offset, the total of all earlier ranks
+call.finish()          3. each rank scans its shard, seeded with its offset
 """
 
 import pickle
@@ -30,8 +30,8 @@ _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 class Call:
     """One call in flight on one rank, from its first step to its last.
 
-    A fault of one step is kept until ``finish`` raises it: the other ranks count on this one's part
-    in the exchange.
+    A fault of a step is kept, and ``finish`` raises it: the rank must still take part in the
+    exchange, because the other ranks wait for it.
     """
 
     def __init__(self, scan: CompiledScan, comm: Comm) -> None:
@@ -42,19 +42,19 @@ class Call:
         self.fault: BaseException | None = None
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = True) -> None:
-        """Begin to find the total of ``x``; with ``overlap`` the next steps follow at once."""
+        """Begin to find the total of ``x``; ``overlap`` says that the next steps follow at once."""
         try:
             self._pending = self.scan.steps.begin(x, out, segments, overlap=overlap)
         except BaseException as fault:
             self.fault = fault
 
     def start(self) -> None:
-        """Begin the exchange, and wait for no other rank."""
+        """Begin the exchange; wait for no other rank."""
         self.scan.exscan.start(self._comm, self._pending)
         self._started = True
 
     def exchange(self) -> None:
-        """Find what comes before the shard, by the totals of all earlier ranks."""
+        """Exchange the totals: find this rank's offset, the total of all earlier ranks."""
         exscan, comm = self.scan.exscan, self._comm
         try:
             self._offset = exscan.wait(comm) if self._started else exscan(comm, self._pending)
@@ -62,17 +62,17 @@ class Call:
             self.fault = self.fault or fault
 
     def finish(self) -> None:
-        """Scan the shard behind that, or raise what went wrong."""
+        """Scan the shard, seeded with the offset; raise the fault of an earlier step."""
         if self.fault is not None:
             raise self.fault
         self.scan.steps.finish(self._pending, self._offset)
 
 
 def run(call: Call, arguments: Agreement) -> None:
-    """End a call that has begun, on every rank or on none; collective.
+    """Exchange and finish, on every rank or on none; collective.
 
-    ``arguments`` are what ranks agree on meanwhile: until then no rank has seen anything of the
-    others'. That takes no time: a GPU may be still finding its total.
+    The ranks agree on ``arguments`` first, because they have not compared anything before. A GPU
+    finds the total meanwhile.
     """
     settle(call, arguments)
     with Agreement(arguments.comm) as work:
@@ -83,7 +83,7 @@ def run(call: Call, arguments: Agreement) -> None:
 
 
 def settle(call: Call, arguments: Agreement) -> None:
-    """Settle the arguments, and reserve what the exchange of long rows needs; collective."""
+    """Settle the arguments, and allocate memory for the exchange of long rows; collective."""
     arguments.settle()
     if call.scan.exscan.long:
         with agreed(arguments.comm):
@@ -106,87 +106,88 @@ def scan(
     segments: Any = None,
     strategy: Strategy = "auto",
 ) -> Any:
-    """Scan the global array that the ranks' shards form; collective over ``comm``.
+    """Scan the global array whose shards lie on the ranks; collective over ``comm``.
 
     Parameters
     ----------
     x
-        This rank's shard: a NumPy array, a CuPy array, anything that speaks DLPack, or a
+        This rank's shard: a NumPy array, a CuPy array, any array that supports DLPack, or a
         sequence. The global array is the shards joined along axis 0, in rank order. Shards may
-        differ in length and may be empty; an empty list is float64, as in NumPy. Bool, integer,
-        float and complex types, and bfloat16 of ``ml_dtypes``.
+        differ in length and may be empty; an empty list is float64, as in NumPy. The types are
+        bool, integers, floats, complex numbers, and bfloat16 of ``ml_dtypes``.
     op
         "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
-        "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of that
-        meaning; on CPUs any other NumPy ufunc that combines two operands and is associative, such
-        as ``numpy.gcd``; or an ``Operator``.
+        "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of the same
+        meaning; an ``Operator``; or, on CPUs, any other NumPy ufunc of two operands that is
+        associative, such as ``numpy.gcd``.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     axis
-        None scans the flattened global array; 0 scans along the axis that is spread over the ranks,
-        and any other one inside each shard, without an exchange.
+        None scans the flattened global array. 0 scans along the axis that is spread over the ranks.
+        Any other axis is scanned inside each shard, without an exchange.
     exclusive
-        Whether each result leaves out its own element: it begins with ``initial``, or with the
+        Whether each result leaves out its own element. The first result is then ``initial``, or the
         operator's identity.
     initial
-        One value that comes before the first element. It is converted to the type that accumulates
-        on CPUs, and must be the same on every rank.
+        One value that is combined before the first element. It must be the same on every rank. It
+        is converted to the type that accumulates on CPUs.
     reverse
         Whether to scan from the last element to the first.
     dtype
-        The type that accumulates and results; None chooses as the ufunc's ``accumulate`` does.
-        float16 and bfloat16 accumulate in float32, and on CPUs sums of float32 in float64; each
-        result is rounded once.
+        The type that accumulates, and the type of the result. None chooses as the ufunc's
+        ``accumulate`` does. float16 and bfloat16 accumulate in float32. On CPUs, sums of float32
+        accumulate in float64. Each result is rounded once.
     out
-        Where the result goes, of the result's shape, in the memory ``x`` is in; it may be ``x``.
-        Without ``dtype``, the types of ``x`` and ``out`` choose together what accumulates, as in
-        the ufunc's ``accumulate``; each result is then converted to the type of ``out``.
-        After an exception its elements are undefined.
+        The array for the result, of the result's shape and on the device of ``x``; it may be
+        ``x``. Without ``dtype``, the types of ``x`` and ``out`` together choose the type that
+        accumulates, as in the ufunc's ``accumulate``. Each result is then converted to the type of
+        ``out``. After an exception the elements of ``out`` are undefined.
     segments
-        Where independent scans begin, of the length of the flattened ``x`` and in its memory. A
-        bool array flags the first element of each segment; any other holds keys, and a segment
-        begins where neighbours differ, on two ranks too. ``initial`` comes before each segment; in
-        reverse, segments hold the same elements. The operator may be called with elements of two
-        segments, whose combination is dropped: no segment changes another.
+        Where independent scans begin. An array of the length of the flattened ``x``, on its device.
+        A bool array holds head flags: True at the first element of each segment. An array of any
+        other type holds keys: a segment begins where two neighbours differ, also where they are on
+        two ranks. ``initial`` is combined before each segment. With ``reverse``, the segments have
+        the same elements. The operator may be called with elements of two segments, but the result
+        of such a call is dropped: no segment changes another.
     strategy
-        "scan-add": scan, exchange, add. "reduce-scan": reduce, exchange, seeded scan, which moves
-        a quarter less memory. "single-pass": one scan, for one rank; axes that need no exchange
-        always take it. "auto" is "single-pass" for one rank, else "scan-add" on CPUs, but
-        "reduce-scan" on GPUs, for segments, and where the result is of another type than what
-        accumulates.
+        "scan-add": scan, exchange, add the offset. "reduce-scan": reduce, exchange, seeded scan;
+        it moves a quarter less memory. "single-pass": one scan, for one rank; axes that need no
+        exchange always use it. "auto" is "single-pass" on one rank. On several ranks it is
+        "reduce-scan" on GPUs, for segments, and if the type of the result is not the type that
+        accumulates; otherwise it is "scan-add".
 
     Returns
     -------
     array, shape (x.size,), or x.shape if an axis is given
-        This rank's part of the global scan, of the kind and on the device of ``x``; ``out`` itself
-        if given. CUDA work is ordered on the current stream.
+        This rank's part of the global scan: ``out`` if given, else a new array of the library and
+        on the device of ``x``. CUDA work is ordered on the current stream.
 
     Raises
     ------
     TypeError, ValueError, OverflowError, NotImplementedError, MemoryError, KernelError
-        On every rank alike, however few of them are at fault; the message names those ranks.
+        On every rank, even if one rank alone is at fault. The message names the ranks at fault.
 
     Notes
     -----
-    Contiguous arrays are read and written where they are. So are, along an axis that needs no
-    exchange, arrays whose axes lie in memory in another order, such as Fortran's, if ``x`` and
-    ``out`` have the same one; a new result then lies as ``x`` does. On CPUs so are arrays with
-    strides that can be seen as [before, axis, behind]. Other arrays are copied: ``x`` once before
-    the scan, ``out`` once behind it.
+    Contiguous arrays are read and written in place. Other arrays are copied: ``x`` before the scan,
+    ``out`` after it. There are two exceptions, which are not copied. The first, along an axis that
+    needs no exchange: arrays whose axes lie in memory in another order, such as Fortran's, if ``x``
+    and ``out`` have the same order; a new result then has the order of ``x``. The second, on CPUs:
+    arrays whose strides allow a view [before, axis, behind].
 
-    Ranks on CPUs and ranks on GPUs may scan together, but for sums of float32 along axis 0 of N-d
-    arrays, whose rows of totals are of two types.
+    Ranks on CPUs and ranks on GPUs may scan together. Sums of float32 along axis 0 of N-d arrays
+    are an exception: their rows of totals have different types.
 
-    Floats are grouped otherwise than in a loop, always in the same way: they round otherwise, and
-    where a part alone leaves the range of the type, what comes behind it is infinite or NaN.
-    Overflow and other floating-point faults are silent on CPUs and GPUs, whatever ``np.errstate``
-    says.
+    The elements are associated in another order than in a loop, always the same order. So sums of
+    floats are rounded differently than in a loop. If a part alone overflows, all results after it
+    are infinite or NaN. Overflow and other floating-point faults are silent on CPUs and GPUs,
+    whatever ``np.errstate`` says.
 
-    The plans of the last 16 kinds of call are kept, but of those that hold more than 16 MiB beside
-    their arrays one at most: a repeated call compiles and allocates nothing but its result.
+    The plans of the last 16 kinds of calls are cached. At most one cached plan holds more than
+    16 MiB beside its arrays. A repeated call compiles nothing, and allocates only its result.
 
-    The step is Blelloch's reduce, exclusive scan of totals, seeded scan (1990), applied once
-    more above the GPU: over ranks.
+    The algorithm is Blelloch's (1990): reduce, exclusive scan of the totals, seeded scan. It is
+    applied once more above the GPU: over ranks.
 
     Examples
     --------
@@ -237,7 +238,7 @@ def scan(
         if apart:
             target[...] = result
         if decided.foreign:
-            # The conversion of a new result makes the stream of x's library wait, too.
+            # If the result is new, its conversion makes the stream of x's library wait, too.
             used = list(zip(given, native, strict=True))
             arrays.release(*(used[2:] if target is None else used))
         if target is not None:
@@ -248,7 +249,10 @@ def scan(
 def _as_scanned(
     decided: Decided, array: Any, target: Any, flags: Any
 ) -> tuple[Any, Any, Any, bool]:
-    """Return x, out and segments as the steps take them; and whether out is written afterwards."""
+    """Return x, out and segments as the steps take them, and whether out is a copy's target.
+
+    If it is, the steps write a new array, and the caller copies it to ``out``.
+    """
     steps = decided.compiled.steps
     shard = array if decided.view is None else decided.view(array)
     result = target if decided.view_out is None else decided.view_out(target)
@@ -271,29 +275,32 @@ def _as_scanned(
 
 
 def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], Callable[[], Any]]:
-    """Return the GPU of an array, None for the host; what makes it current; its current stream."""
+    """Return the GPU of an array, a context that makes it current, and its current stream.
+
+    The GPU of a host array is None. The stream is a function that returns its address.
+    """
     if isinstance(array, np.ndarray):
         return None, _ANYWHERE, lambda: None
     gpu, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
-    # It is current as a rule, and to see that takes a fifth of the time.
+    # Usually it is current already. To check that takes a fifth of the time of making it current.
     device = _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
     return gpu, device, lambda: cuda.get_current_stream().ptr
 
 
 def _kind(given: Any, array: Any) -> Hashable:
-    """Return what decides how an array is scanned, and what it is checked for."""
+    """Return all properties of an array that the checks and the decisions depend on."""
     if array is None:
         return None
     host = isinstance(array, np.ndarray)
-    place = array.flags.writeable if host else array.data.device_id
-    return type(given), array.dtype, array.shape, array.strides, host, place
+    memory = array.flags.writeable if host else array.data.device_id
+    return type(given), array.dtype, array.shape, array.strides, host, memory
 
 
 def _exact(initial: Any) -> Hashable:
-    """Return what tells values of ``initial`` apart, bit by bit: 0.0 is not -0.0."""
+    """Return a key that is equal for equal bits of ``initial``: 0.0 and -0.0 differ."""
     if initial is None:
         return None
     try:
         return pickle.dumps(initial)
-    except Exception:  # ``decide`` judges it
+    except Exception:  # ``decide`` raises the right exception for it
         return object()

@@ -1,13 +1,13 @@
-"""One use of a plan at a time."""
+"""The lock of a plan: one use at a time."""
 
 import threading
 
 
 class Turns:
-    """Lets threads use a plan one after the other, each in a ``with`` block of its own.
+    """A lock that threads hold in a ``with`` block while they use a plan.
 
-    A use inside another of the same thread, which only a signal's handler can make, is refused;
-    and so is any use once it is ``closed``.
+    RuntimeError is raised if the plan is ``closed``, and if the thread itself is already using the
+    plan. Only a signal's handler can do that.
     """
 
     def __init__(self) -> None:

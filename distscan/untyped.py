@@ -1,4 +1,4 @@
-"""Empty lists, which are float64 for NumPy: where that disagrees with other ranks, it is said."""
+"""The message for an empty list whose type, float64 as in NumPy, disagrees with other ranks."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from .mpi.agree import Terms
 
 
 def terms(same: Terms, x: Any, segments: Any) -> Terms:
-    """Return the terms of a scan; where ranks disagree, those of an empty list say what they are.
+    """Return the terms of a scan, with a hint to be shown where those of an empty list disagree.
 
     >>> dtype = terms(Terms({"the dtype of x": "float64"}), [], None).texts()["the dtype of x"]
     >>> dtype == "float64"
@@ -27,7 +27,7 @@ def _is_empty_list(value: Any) -> bool:
 
 
 class _Terms(Terms):
-    """Terms of which some are those of an empty list."""
+    """Terms, some of which come from an empty list."""
 
     def __init__(self, same: Terms, empty: list[str]) -> None:
         super().__init__(same)
@@ -41,7 +41,7 @@ class _Terms(Terms):
 
 
 class _OfAnEmptyList(str):
-    """A text that equals that of an array's, so that ranks agree, and is shown with its reason."""
+    """A text that equals an array's text, so that ranks can agree; it is printed with a hint."""
 
     __slots__ = ()
 

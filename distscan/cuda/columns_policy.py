@@ -1,6 +1,7 @@
-"""The tuning numbers of the kernels that scan down columns, and what they come from.
+"""The tuning numbers of the kernels that scan down columns, and their measurements.
 
-NVIDIA H200, 1 GiB of random numbers on the wider side: ``python launch/tune_axes.py``.
+The tables give microseconds on one NVIDIA H200 (sm_90), for arrays [n, inner] scanned along n. The
+wider of input and output is 1 GiB of random numbers. ``python launch/tune_axes.py`` repeats them.
 """
 
 import math
@@ -9,39 +10,39 @@ from typing import NamedTuple
 from ..core.dtypes import Types
 from .policy import SHARED, VECTOR
 
-_LANES = 32  # of a warp
-_SECTOR = 32  # bytes: the least that memory writes without reading it first
-_STATIC = 47 << 10  # bytes of shared memory that need not be asked for
+_LANES = 32  # lanes of a warp
+_SECTOR = 32  # bytes: the memory writes a whole sector without reading it first
+_STATIC = 47 << 10  # bytes of shared memory that a kernel has without an attribute
 
 
 class ColumnsPolicy(NamedTuple):
     """How ``kernels/columns.cuh`` and ``columns_reduce.cuh`` are cut: see ``kernels/strip.cuh``."""
 
     threads: int  # that scan
-    rows: int  # of a slice; odd: lanes that walk down slices meet in few banks
+    rows: int  # of a slice; odd, so that few lanes read the same bank of shared memory
     items: int  # elements of a vector
-    columns: int  # a power of 2, at least those of a strip
+    columns: int  # a power of 2, at least the columns of a strip
     stages: int  # tiles in shared memory
-    reducers: int  # warps; one more publishes what they find
+    reducers: int  # warps; one more warp publishes their totals
     look_ahead_warps: int  # warps
     loaders: int  # warps
-    band: int  # strips whose tiles are drawn together
-    group: int  # tiles that pass on one total, too
+    band: int  # strips whose tiles one counter gives out, row by row: kernels' tile_order.cuh
+    group: int  # tiles that also publish one total of them all
     reads: int  # totals that a lane of a look-ahead warp reads at once
-    staged: str  # whether results go to memory by way of the stages
+    staged: str  # "true" if results go to memory through the stages
 
 
 class Strips(NamedTuple):
     """How a row is cut into strips."""
 
-    width: int  # vectors; lanes side by side
-    number: int
-    split: bool = False  # whether neighbours share sectors
-    even: bool = True  # whether the last is about as wide as the others
+    width: int  # vectors of a strip's row, one per lane
+    number: int  # strips
+    split: bool = False  # whether neighbouring strips share sectors
+    even: bool = True  # whether the last strip is about as wide as the others
 
 
 class _Sharing(NamedTuple):
-    """Who waits for whom: a part of ``ColumnsPolicy``."""
+    """How tiles are given out, and totals passed on: these fields of ``ColumnsPolicy``."""
 
     look_ahead_warps: int
     loaders: int
@@ -53,37 +54,42 @@ class _Sharing(NamedTuple):
 def columns_policy(
     types: Types, inner: int, arch: str, sm_count: int
 ) -> tuple[ColumnsPolicy, Strips]:
-    """Choose for rows of ``inner`` elements.
+    """Return the policy for rows of ``inner`` elements, and the strips of a row.
 
-    sm_90, 1 GiB float32, microseconds: with slices of 9 vectors in place of 11 4 to 10 % more;
-    [2^24, 16] 593, by way of the stages 624. Rows that vectors do not divide, by rows of a slice:
-    [2^22, 63] 737 with 43, 802 with 33; [2^18, 1001] 791 and 822; [2^14, 16383] 1080 and 952.
+    H200, sm_90, 1 GiB float32. Slices of 9 vectors take 4 to 10 % more time than slices of 11.
+    [2^24, 16] takes 593 us with results stored at once, 624 us with results stored through the
+    stages. Rows that vectors do not divide, microseconds by the rows of a slice::
+
+        shape            43 rows  33 rows
+        [2^22, 63]           737      802
+        [2^18, 1001]         791      822
+        [2^14, 16383]       1080      952
     """
     size, acc = max(types.x.itemsize, types.out.itemsize), types.acc.itemsize
     items = math.gcd(inner, max(VECTOR // max(size, acc, 4), 1))
     strips = _cut(types, inner, items, sm_count)
     columns = 1 << (strips.width * items - 1).bit_length()
     sharing = _share(types, columns, strips, arch, sm_count)
-    known = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, of each strip of a band
-    while sharing.band > 1 and sharing.band * known > 8 << 10:
+    cursor = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, per strip of a band
+    while sharing.band > 1 and sharing.band * cursor > 8 << 10:
         sharing = sharing._replace(band=sharing.band // 2)
 
-    threads = 256 if acc <= 16 else 128  # structures take more registers
+    threads = 256 if acc <= 16 else 128  # structures use more registers
     warps = threads // _LANES
     most = (SHARED.get(arch, 99) - 1) << 10  # bytes
-    # Barriers, totals, what comes before; of one stage.
+    # Bytes per stage, beside the elements: barriers, totals, and the prefixes of the columns.
     beside = 192 + acc * (threads * items + (warps + 2) * columns)
 
     def stages(rows: int) -> int:
         part = _LANES // strips.width * rows * pitch_of(types, inner, items, strips)
-        static, every = (room - sharing.band * known for room in (_STATIC, most))
+        static, every = (room - sharing.band * cursor for room in (_STATIC, most))
         return int(min(static // beside, every // (warps * part + 16 + beside), 12))
 
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
     if items * size == 4 and strips.split and strips.number < sm_count // 2:
         rows = 43
     if types.x.itemsize < 4 and items > 1:
-        rows = min(rows, 17)  # each takes registers of its own when it is unpacked
+        rows = min(rows, 17)  # unpacked, each row uses registers of its own
     if sharing.loaders > 1:
         rows = min(rows, 11)
     while stages(rows) < 4 and rows > 3:
@@ -96,16 +102,21 @@ def columns_policy(
 
 
 def _alone(strips: int, sm_count: int) -> bool:
-    """Whether at most three blocks share a strip: few to wait for, so fetch more."""
+    """Return whether at most three blocks share a strip: they wait little, so they fetch more."""
     return 3 * strips > sm_count
 
 
 def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
     """Cut rows into strips, so that most lanes have work.
 
-    sm_90, 1 GiB float32, microseconds: [2^22, 64] in strips of 128 bytes 620, of 256 777; [2^20,
-    256] 644 and 704; [2.6e6, 100] of 80 bytes 740, of 112 761, of 144 944. float64: [2^13,
-    2^14] of 256 bytes 578, of 128 676; [2^19, 2^8] of 128 656.
+    H200, sm_90, 1 GiB, microseconds by the width of a strip in bytes::
+
+        type     shape            80  112  128  144  256
+        float32  [2^22, 64]                620       777
+        float32  [2^20, 256]               644       704
+        float32  [2.6e6, 100]    740  761       944
+        float64  [2^13, 2^14]              676       578
+        float64  [2^19, 2^8]               656
     """
     vector, row = items * types.x.itemsize, inner * types.x.itemsize  # bytes
     if types.x.itemsize >= 4:
@@ -120,7 +131,7 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
         return Strips(vectors, 1)
 
     def used(width: int) -> tuple[float, int]:
-        """Of lanes, times of the vectors' places, times of what memory moves, at worst."""
+        """Return the used share of lanes, of strips and of moved bytes, at worst; multiplied."""
         lanes, places = _LANES // width * width, -(-vectors // width) * width
         return lanes * vectors / places / (1 + _SECTOR / (width * vector)), width
 
@@ -131,17 +142,35 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
 
 
 def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int) -> _Sharing:
-    """Choose who waits for whom.
+    """Choose how tiles are given out, and how totals are passed on.
 
-    sm_90, 1 GiB float32, microseconds. Strips that share sectors, in bands of 1, 4 and 16: [2^18,
-    1001] 1269, 972, 905; [2.6e6, 100] 1125, 798, 801. Others: [2^18, 2^10] 682, 670, 635;
-    [2^17, 2^11] 633 and, of 16 with 2 loaders, 600; [2^14, 2^14] 650, 625, 694; [2^21, 2^7] 644,
-    656, 658. Groups: [2^24, 16] 593, of 8 tiles 605, of 32 625; [2^23, 32] of 8 598, of 16 627,
-    reading 4 totals at once 618; [2^18, 1001] reading 4 851, 8 791. float64: [2^21, 63] in bands of
-    1, 2, 4 719, 713, 805; [2^18, 500] of 1 and 16 774, 690; [2^21, 50], 5 strips, of 1 and 2 601,
-    1001: bands of other sizes do not keep step; [5 * 2^18, 100], nor do such strips, 947, 697.
+    H200, sm_90, 1 GiB, microseconds by the number of strips in a band::
+
+        type     shape              1     2     4    16
+        float32  [2^18, 1001]    1269         972   905  strips share sectors
+        float32  [2.6e6, 100]    1125         798   801  strips share sectors
+        float32  [2^18, 2^10]     682         670   635
+        float32  [2^17, 2^11]     633               600  600 is with 2 loaders
+        float32  [2^14, 2^14]     650         625   694
+        float32  [2^21, 2^7]      644         656   658
+        float64  [2^21, 63]       719   713   805
+        float64  [2^18, 500]      774               690
+        float64  [2^21, 50]       601  1001              5 strips: bands of 2, 2 and 1
+        float64  [5 * 2^18, 100]  947               697  the last strip is narrower
+
+    Bands of different sizes do not keep step, nor do strips of different widths in bands of their
+    own: see the last two rows.
+
+    H200, sm_90, 1 GiB float32, microseconds by the number of tiles in a group::
+
+        shape         8   16   32
+        [2^24, 16]  605  593  625
+        [2^23, 32]  598  627
+
+    By the number of totals that a lane reads at once: [2^23, 32] takes 618 with 4; [2^18, 1001]
+    takes 851 with 4, 791 with 8.
     """
-    acc, each = types.acc.itemsize, strips.number / sm_count  # strips to a block
+    acc, each = types.acc.itemsize, strips.number / sm_count  # strips per block
     reads = 4 if acc <= 8 else 2
     most = 8 if acc <= 4 and columns >= _LANES else reads
     together = 16 if strips.number > 8 or not strips.even else 1
@@ -163,7 +192,8 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int)
 def pitch_of(types: Types, inner: int, items: int, strips: Strips) -> int:
     """How many bytes the rows of a tile lie apart in shared memory: see ``kernels/strip.cuh``.
 
-    As in global memory, but for multiples of 16; and with room for vectors that stick out.
+    The pitch is the same as in global memory modulo 16, with room for the vector that the end of a
+    row cuts.
     """
     size, row = strips.width * items * types.x.itemsize, inner * types.x.itemsize
     return size if strips.number == 1 else size + 16 + (row - size) % 16
@@ -173,16 +203,20 @@ class ThreadPolicy(NamedTuple):
     """How ``kernels/thread_per_column.cuh`` is cut."""
 
     threads: int
-    rows: int  # under way at once
+    rows: int  # that a thread loads at once
     items: int  # elements of a vector
     blocks: int  # per multiprocessor
 
 
 def thread_policy(types: Types, inner: int, columns: int, sm_count: int) -> ThreadPolicy | None:
-    """Choose for ``columns`` of all scans, ``inner`` side by side; None where they are too few.
+    """Return the policy for ``columns`` columns, ``inner`` side by side; None if they are too few.
 
-    sm_90, 1 GiB float32, microseconds: [64, 2^11, 2^11] along the middle axis 549, where the other
-    kernel takes 600; [2^10, 2^9, 2^9] 575 and 740; [2^20, 4, 64] 518 and 1060.
+    H200, sm_90, 1 GiB float32, along the middle axis, microseconds::
+
+        shape             a thread per column  columns.cuh
+        [64, 2^11, 2^11]                  549          600
+        [2^10, 2^9, 2^9]                  575          740
+        [2^20, 4, 64]                     518         1060
     """
     size = max(types.x.itemsize, types.out.itemsize)
     items = math.gcd(inner, max(VECTOR // max(size, types.acc.itemsize, 4), 1))
