@@ -1,5 +1,6 @@
 """Long rows of totals: exchanged in pieces, with the bits of one exchange."""
 
+import ctypes
 import sys
 from functools import partial, reduce
 from importlib import util
@@ -216,8 +217,8 @@ def test_copies_that_are_late(pieces, op, held, exchanged, late, comm, rng):
     exchange = Exscan(op, exchanged, Form(inner=width))
     exchange.reserve()
     row = make(held, width, exchanged)
-    memory = row._row
-    on_gpu = np.frombuffer(memory.memory, held)
+    memory = (ctypes.c_char * (width * held.itemsize)).from_address(row.pointer)
+    on_gpu = np.frombuffer(memory, held)
     seen, wants = [], []
     for turn in range(4):
         rows = maps(rng, comm.size * width).reshape(comm.size, width).astype(exchanged)

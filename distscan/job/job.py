@@ -80,7 +80,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         types = part.steps.types
 
         # ---- file -> shard -> scan -> file -> its name ------------------------------------
-        with _part_file(comm, final, types.out, part.shape) as target:
+        with part_file(comm, final, types.out, part.shape) as target:
             with clock("read"), agreed(comm):
                 part.read(source, show)
             show("scan", 0, 0)
@@ -122,7 +122,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
 
 
 @contextmanager
-def _part_file(
+def part_file(
     comm: Comm, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[File]:
     """Make the file that becomes ``path``; collective. It goes if anything fails but the check."""
