@@ -3,7 +3,7 @@
 //   DISTSCAN_COLUMNS     a power of 2: at least the columns of a strip
 //   DISTSCAN_STAGED      whether results go to memory by way of the stages
 //   DISTSCAN_EXCLUSIVE   whether a result leaves out its own element
-#include "columns.cuh"
+#include "columns/scan.cuh"
 #include "config.cuh"
 
 namespace distscan {

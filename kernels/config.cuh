@@ -10,8 +10,8 @@
 //   DISTSCAN_THREADS, and more by kernel   the policy (cuda/policy.py)
 #pragma once
 
-#include "operators.cuh"
-#include "tile.cuh"
+#include "base/operators.cuh"
+#include "base/tile.cuh"
 
 namespace distscan {
 

@@ -1,6 +1,6 @@
 // The kernel that reduces a shard to its total.
 #include "config.cuh"
-#include "reduce.cuh"
+#include "linear/reduce.cuh"
 
 namespace distscan {
 

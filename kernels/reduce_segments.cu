@@ -1,8 +1,8 @@
 // The kernel that reduces a shard of segments: whether it has a head, and the total from its last
 // head on.
 #include "config.cuh"
-#include "flags.cuh"
-#include "reduce.cuh"
+#include "linear/flags.cuh"
+#include "linear/reduce.cuh"
 
 namespace distscan {
 

@@ -1,6 +1,6 @@
 // The kernel that scans a shard, behind the offset of all earlier ranks if there is one.
 #include "config.cuh"
-#include "scan.cuh"
+#include "linear/scan.cuh"
 
 namespace distscan {
 

@@ -1,7 +1,7 @@
 // The kernel that scans rows, one behind the other in memory, each on its own.
 #include "config.cuh"
-#include "headed.cuh"
-#include "scan.cuh"
+#include "linear/flagged_items.cuh"
+#include "linear/scan.cuh"
 
 namespace distscan {
 

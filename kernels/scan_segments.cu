@@ -1,8 +1,8 @@
 // The kernel that scans a shard of segments, behind the offset of all earlier ranks if there is
 // one. heads[i] says whether element i is its segment's first in the order of the scan.
 #include "config.cuh"
-#include "headed.cuh"
-#include "scan.cuh"
+#include "linear/flagged_items.cuh"
+#include "linear/scan.cuh"
 
 namespace distscan {
 

@@ -1,16 +1,16 @@
 // The kernel that scans a shard with a block scan and a chain of choice.
 //   DISTSCAN_BLOCK_SCAN   KoggeStone, BrentKung, Blelloch, Coarsened
 //   DISTSCAN_CHAIN        Chained, LookBack, LooksAhead
-#include "block_scans/blelloch.cuh"
-#include "block_scans/brent_kung.cuh"
-#include "block_scans/coarsened.cuh"
-#include "block_scans/kogge_stone.cuh"
-#include "chains/chained.cuh"
-#include "chains/look_ahead.cuh"
-#include "chains/look_back.cuh"
 #include "config.cuh"
-#include "offset.cuh"
-#include "textbook.cuh"
+#include "linear/offset.cuh"
+#include "textbook/block_scans/blelloch.cuh"
+#include "textbook/block_scans/brent_kung.cuh"
+#include "textbook/block_scans/coarsened.cuh"
+#include "textbook/block_scans/kogge_stone.cuh"
+#include "textbook/chains/chained.cuh"
+#include "textbook/chains/look_ahead.cuh"
+#include "textbook/chains/look_back.cuh"
+#include "textbook/textbook.cuh"
 
 namespace distscan {
 

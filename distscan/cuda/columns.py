@@ -1,4 +1,4 @@
-"""Scans along an axis that is not the last: ``kernels/columns.cuh`` and its like, launched.
+"""Scans along an axis that is not the last: ``kernels/columns/scan.cuh`` and its like, launched.
 
 The shard is [outer, n, inner], the matrix that the kernels see [outer * n, inner]: row i begins a
 scan if n divides i.
@@ -23,7 +23,7 @@ _ENDLESS = 1 << 62  # rows of a matrix that is one scan
 
 
 class _Matrix:
-    """How a matrix is cut, in words as ``kernels/strip.cuh`` has them."""
+    """How a matrix is cut, in words as ``kernels/columns/strip.cuh`` has them."""
 
     def __init__(self, types: Types, n: int, form: Form) -> None:
         rows = form.outer * n
@@ -94,7 +94,7 @@ class _Launched:
 
 
 class Scan(_Launched):
-    """The kernel of ``kernels/columns.cuh``."""
+    """The kernel of ``kernels/columns/scan.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate what lasts: words for every tile and every group of them."""
@@ -134,7 +134,7 @@ class Scan(_Launched):
 
 
 class ThreadPerColumn(_Launched):
-    """The kernel of ``kernels/thread_per_column.cuh``."""
+    """The kernel of ``kernels/columns/thread_per_column.cuh``."""
 
     def __init__(
         self, op: Operator, types: Types, n: int, form: Form, policy: ThreadPolicy
@@ -154,7 +154,7 @@ class ThreadPerColumn(_Launched):
 
 
 class Reduce:
-    """The kernel of ``kernels/columns_reduce.cuh``: the columns' totals, of one scan."""
+    """The kernel of ``kernels/columns/reduce.cuh``: the columns' totals, of one scan."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate a row of totals for each run of tiles."""

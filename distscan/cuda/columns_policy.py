@@ -15,7 +15,7 @@ _STATIC = 47 << 10  # bytes of shared memory that need not be asked for
 
 
 class ColumnsPolicy(NamedTuple):
-    """How ``kernels/columns.cuh`` and ``columns_reduce.cuh`` are cut: see ``kernels/strip.cuh``."""
+    """How ``kernels/columns/scan.cuh`` and ``reduce.cuh`` are cut: see ``strip.cuh`` there."""
 
     threads: int  # that scan
     rows: int  # of a slice; odd: lanes that walk down slices meet in few banks
@@ -161,7 +161,7 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int)
 
 
 def pitch_of(types: Types, inner: int, items: int, strips: Strips) -> int:
-    """How many bytes the rows of a tile lie apart in shared memory: see ``kernels/strip.cuh``.
+    """How many bytes the rows of a tile lie apart in shared memory: see ``columns/strip.cuh``.
 
     As in global memory, but for multiples of 16; and with room for vectors that stick out.
     """
@@ -170,7 +170,7 @@ def pitch_of(types: Types, inner: int, items: int, strips: Strips) -> int:
 
 
 class ThreadPolicy(NamedTuple):
-    """How ``kernels/thread_per_column.cuh`` is cut."""
+    """How ``kernels/columns/thread_per_column.cuh`` is cut."""
 
     threads: int
     rows: int  # under way at once

@@ -18,7 +18,7 @@ from ..core.operators import BUILTIN, LOGICAL, Operator
 from . import nvrtc
 from .gpus import check_device
 
-# By dtype.kind and size in bytes; the names are those of kernels/types.cuh.
+# By dtype.kind and size in bytes; the names are those of kernels/base/types.cuh.
 _TYPES = {
     "b1": "bool",
     "i1": "signed char",
@@ -40,7 +40,7 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _NOT_READY = 600  # cudaErrorNotReady
 _POLLS = 1 << 14  # between two looks at whether the stream is still at work
-_LIMIT = 1e-3  # seconds that a kernel waits for its offset at least; kernels/offset.cuh's
+_LIMIT = 1e-3  # seconds that a kernel waits for its offset at least; linear/offset.cuh's
 
 
 def type_name(dtype: np.dtype[Any]) -> str:
@@ -195,7 +195,7 @@ def _polled(numbers: Any, place: int, epoch: int, stream: Any) -> None:
 
 
 class HostTotal:
-    """One element that a kernel writes into pinned host memory while it runs; see totals.cuh."""
+    """One element that a kernel writes into pinned memory while it runs; see status_words.cuh."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         """Allocate the words of one element of ``dtype``."""
@@ -223,7 +223,7 @@ class HostTotal:
         return np.frombuffer(value, self._dtype).reshape(())
 
 
-_NOTHING, _SOMETHING, _CALLED_OFF = range(3)  # State of kernels/offset.cuh
+_NOTHING, _SOMETHING, _CALLED_OFF = range(3)  # State of kernels/linear/offset.cuh
 
 
 class HostOffset:
@@ -240,7 +240,7 @@ class HostOffset:
         value = np.zeros(size, np.uint32)
         self._value, self._parts = value.view(np.uint8)[: dtype.itemsize].view(dtype), value.data
         self._passed_on = cupy.zeros(size + 1, np.uint64)
-        #: kernels/offset.cuh's Mail
+        #: kernels/linear/offset.cuh's Mail
         self.mail = pinned.ptr, self._passed_on.data.ptr, pinned.ptr + 8 * (size + 1)
         self._begin = 0.0
 

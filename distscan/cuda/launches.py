@@ -54,7 +54,7 @@ def make_scan(
 
 
 def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return ``Flagged`` of kernels/flagged.cuh: a value, and whether a segment begins in it."""
+    """Return ``Flagged`` of linear/flagged.cuh: a value, and whether a segment begins in it."""
     return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
 
 
@@ -71,7 +71,7 @@ class LaunchConfig(NamedTuple):
 
 
 def _production(types: Types, n: int, form: Form) -> LaunchConfig:
-    """``kernels/scan.cuh``, or for few elements ``kernels/short.cuh``."""
+    """``kernels/linear/scan.cuh``, or for few elements ``scan_short.cuh``."""
     short = short_policy(types, form, n, sm_count())
     if short is not None:
         tile = short.threads * short.rows * per_vector(types.x, types.out)
@@ -93,7 +93,7 @@ def _production(types: Types, n: int, form: Form) -> LaunchConfig:
 
 
 def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
-    """``kernels/textbook.cuh``; a tile's total there has a prefix beside it."""
+    """``kernels/textbook/textbook.cuh``; a tile's total there has a prefix beside it."""
     tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
     shared = tile * max(types.x.itemsize, types.out.itemsize)
     policy = chosen._asdict() | {"blocks": chosen.blocks}
@@ -154,7 +154,7 @@ class Scan:
         return self._kernel.memory[at : at - (-dtype.itemsize // 8)].view(dtype)[:1]
 
     def _set_row(self, length: int) -> None:
-        """Set what ``RowLength`` of kernels/headed.cuh holds."""
+        """Set what ``RowLength`` of kernels/linear/flagged_items.cuh holds."""
         at, words = self._at["row"], self._kernel.words
         words[at], words[at + 1] = length, min((1 << 64) // length, (1 << 64) - 1)
         words[at + 2] = sum(1 << i for i in range(0, 32, length))
@@ -204,7 +204,7 @@ class Scan:
 
 
 class Reduce:
-    """The kernel of ``kernels/reduce.cuh``."""
+    """The kernel of ``kernels/linear/reduce.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         types = register_types(op, types)
@@ -247,7 +247,7 @@ class Reduce:
 
 
 class Add:
-    """The kernel of ``kernels/add.cuh``."""
+    """The kernel of ``kernels/linear/add.cuh``."""
 
     nbytes = 0  # beside its arguments
 

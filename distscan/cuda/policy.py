@@ -23,7 +23,7 @@ def per_vector(*dtypes: np.dtype[Any]) -> int:
 
 
 class ScanPolicy(NamedTuple):
-    """How ``kernels/scan.cuh`` is cut: tiles of ``threads * rows * items`` elements."""
+    """How ``kernels/linear/scan.cuh`` is cut: tiles of ``threads * rows * items`` elements."""
 
     threads: int  # that scan
     rows: int  # vectors per thread
@@ -34,7 +34,7 @@ class ScanPolicy(NamedTuple):
 
 
 class ShortPolicy(NamedTuple):
-    """How ``kernels/short.cuh`` is cut: a tile of ``threads * rows`` vectors for each block."""
+    """How ``kernels/linear/scan_short.cuh`` is cut: each block has ``threads * rows`` vectors."""
 
     threads: int  # that scan; one more warp gathers
     rows: int  # vectors per thread
@@ -42,10 +42,11 @@ class ShortPolicy(NamedTuple):
 
 
 class TextbookPolicy(NamedTuple):
-    """How ``kernels/textbook.cuh`` is put together and cut: tiles of ``threads * rows`` vectors."""
+    """How ``kernels/textbook`` is put together and cut: tiles of ``threads * rows`` vectors."""
 
     block_scan: str  # a struct of kernels/block_scans
-    chain: str = "LooksAhead"  # of kernels/chains; this one gives floats the same bits on every run
+    # A struct of kernels/textbook/chains; this one gives floats the same bits on every run.
+    chain: str = "LooksAhead"
     threads: int = 256
     rows: int = 5  # vectors per thread; odd
 
@@ -56,7 +57,7 @@ class TextbookPolicy(NamedTuple):
 
 
 class ReducePolicy(NamedTuple):
-    """How ``kernels/reduce.cuh`` is cut."""
+    """How ``kernels/linear/reduce.cuh`` is cut."""
 
     threads: int
     rows: int  # vectors per lane in flight
@@ -114,7 +115,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
 
 
 def packs_flags(types: Types, items: int) -> bool:
-    """``PACKS`` of kernels/headed.cuh: whether a stage has room for its flags' bits, too.
+    """``PACKS`` of linear/flagged_items.cuh: whether a stage has room for its flags' bits, too.
 
     sm_90, 2^30 int8 max, 2^29 uint16 min and float16 sum, segments of 64: 1631, 864, 782 us; where
     scanners find the bits of the flags themselves 1740, 898, 814.
@@ -154,7 +155,7 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
 def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy | None:
     """Choose for ``n`` elements, if they are few enough to be in registers all at once.
 
-    sm_90, float32: 2^10 2.9 us, 2^16 4.8, 2^18 5.4, 2^20 7.2, 2^21 9.7; ``kernels/scan.cuh`` takes
+    sm_90, float32: 2^10 2.9 us, 2^16 4.8, 2^18 5.4, 2^20 7.2, 2^21 9.7; ``linear/scan.cuh`` takes
     5.8, 7.6, 8.2, 9.8, 12.1. Best are half as many tiles as multiprocessors: with 256 threads and
     1, 2, 4, 8 rows 2^18 take 5.9, 5.5, 5.4, 5.6. 2^20 with 512 threads and 4 rows 7.1; with 2 tiles
     to a multiprocessor 7.4 to 7.7, with 4 of them 8.2 to 8.4. 2^20 was timed with 4 rows of totals

@@ -1,7 +1,7 @@
 // What a scan reads: the items of a shard, fetched tile by tile to the stages of a pipeline.
 #pragma once
 
-#include "fetch.cuh"
+#include "../base/fetch.cuh"
 #include "shard.cuh"
 
 namespace distscan {

@@ -16,10 +16,10 @@
 // waits for one trip through L2, and floats come out the same on every run.
 #pragma once
 
+#include "../base/warp_tile.cuh"
 #include "items.cuh"
-#include "last.cuh"
 #include "offset.cuh"
-#include "warp_tile.cuh"
+#include "store_total.cuh"
 
 namespace distscan {
 

@@ -5,7 +5,7 @@
 //   WORK       combines of all threads together; one thread alone needs THREADS - 1
 #pragma once
 
-#include "../warp_scan.cuh"
+#include "../../base/warp_scan.cuh"
 
 namespace distscan {
 

@@ -1,5 +1,6 @@
 // The scan of a shard in one pass, with the parts that textbooks describe: any block scan of
-// block_scans/, any chain of chains/. For reading and comparing: what runs otherwise is scan.cuh.
+// block_scans/, any chain of chains/. For reading and comparing: what runs otherwise is
+// linear/scan.cuh.
 //
 //   level   a part is             its total travels by   who combines
 //   thread  one item              registers              the thread, one after the other
@@ -11,7 +12,7 @@
 // block that never starts, since those that wait hold its place.
 #pragma once
 
-#include "shard.cuh"
+#include "../linear/shard.cuh"
 
 namespace distscan {
 

@@ -1,7 +1,7 @@
 // The final pass of scan-add: combine into every element all that comes before the shard.
 #pragma once
 
-#include "warp_scan.cuh"
+#include "../base/warp_scan.cuh"
 
 namespace distscan {
 

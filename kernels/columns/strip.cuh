@@ -10,7 +10,7 @@
 //                     | lanes 24 to 31 |  slice 3
 #pragma once
 
-#include "fetch.cuh"
+#include "../base/fetch.cuh"
 
 namespace distscan {
 

@@ -1,7 +1,7 @@
 // A look at what another tile may have published.
 #pragma once
 
-#include "../shard.cuh"
+#include "../../linear/shard.cuh"
 
 namespace distscan {
 

@@ -7,9 +7,9 @@
 //   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles
 #pragma once
 
-#include "last.cuh"
+#include "../base/warp_tile.cuh"
 #include "offset.cuh"
-#include "warp_tile.cuh"
+#include "store_total.cuh"
 
 namespace distscan {
 

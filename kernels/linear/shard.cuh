@@ -1,7 +1,7 @@
 // The device level: how a shard is cut into tiles, and what its kernels work with.
 #pragma once
 
-#include "totals.cuh"
+#include "../base/status_words.cuh"
 
 namespace distscan {
 

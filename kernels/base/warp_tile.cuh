@@ -14,7 +14,7 @@ namespace distscan {
 template <class T>
 inline constexpr bool is_exact = is_integer<T>;
 
-// What comes behind what, where a shard is one segment; flagged.cuh has another.
+// What comes behind what, where a shard is one segment; linear/flagged.cuh has another.
 struct Unsegmented {
   template <class Op, class T>
   __device__ Prefix<T> behind(Prefix<T> prefix, T later) const {

@@ -10,7 +10,7 @@
 //   all      3    4   11   11 | 15   16   22   25     each behind the warps before its own
 #pragma once
 
-#include "../warp_scan.cuh"
+#include "../../base/warp_scan.cuh"
 #include "steps.cuh"
 
 namespace distscan {

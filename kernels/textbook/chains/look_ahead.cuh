@@ -1,5 +1,6 @@
 // Look-ahead: every block publishes its tile's total, and reads those of all tiles since its last
-// one, its own among them, all at once. What scan.cuh does too, with warps of their own for it.
+// one, its own among them, all at once. What linear/scan.cuh does too, with warps of their own for
+// it.
 //
 //   blocks      A    B    C    A    B    C
 //   totals      3    4    2    5    1    6

@@ -2,8 +2,8 @@
 // they are done: the bulk-copy engine of sm_90 and later, 16 bytes per lane before.
 #pragma once
 
+#include "status_words.cuh"
 #include "tile.cuh"
-#include "totals.cuh"
 
 namespace distscan {
 

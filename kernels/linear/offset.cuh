@@ -6,7 +6,7 @@
 // is told, launches again. So ranks that share a GPU never wait for each other inside kernels.
 #pragma once
 
-#include "totals.cuh"
+#include "../base/status_words.cuh"
 
 namespace distscan {
 
@@ -26,7 +26,8 @@ struct TilePrefix {
   __device__ bool called_off() const { return state == State::CALLED_OFF; }
 };
 
-// Words of 8 bytes with the launch's epoch, as in totals.cuh: a State, then those of the value.
+// Words of 8 bytes with the launch's epoch, as in status_words.cuh: a State, then those of the
+// value.
 struct Mail {
   const Word* from_host;  // [1 + WORDS], in pinned host memory; null: it was given with the launch
   Word* passed_on;        // [1 + WORDS]

@@ -14,7 +14,7 @@
 // for instructions, where others had heads: rows of 1000 float64 took 736 us, so 648.
 #pragma once
 
-#include "warp_tile.cuh"
+#include "../base/warp_tile.cuh"
 
 namespace distscan {
 

@@ -6,7 +6,7 @@
 //   device  one block's run                  global memory          the block that ends last
 #pragma once
 
-#include "totals.cuh"
+#include "../base/status_words.cuh"
 
 namespace distscan {
 

@@ -1,8 +1,8 @@
 // The scan down the columns of a matrix in one pass over memory: each element is read once and
 // written once.
 //
-// As in scan.cuh, persistent blocks draw tiles in order. In each block five kinds of warps hand the
-// tiles on through a pipeline of stages in shared memory:
+// As in linear/scan.cuh, persistent blocks draw tiles in order. In each block five kinds of warps
+// hand the tiles on through a pipeline of stages in shared memory:
 //
 //   loaders           draw a tile and fetch it, each in turn
 //   reducers          reduce the warp tiles of each tile, column by column
@@ -13,7 +13,7 @@
 // A tile is of one strip of columns. Every total is a row.
 #pragma once
 
-#include "strip_totals.cuh"
+#include "strip_look_ahead.cuh"
 #include "tile_order.cuh"
 
 namespace distscan {
