@@ -1,6 +1,6 @@
 // The kernel that scans rows, one behind the other in memory, each on its own.
 #include "config.cuh"
-#include "linear/flagged_items.cuh"
+#include "linear/row_items.cuh"
 #include "linear/scan.cuh"
 
 namespace distscan {

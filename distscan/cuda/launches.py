@@ -154,7 +154,7 @@ class Scan:
         return self._kernel.memory[at : at - (-dtype.itemsize // 8)].view(dtype)[:1]
 
     def _set_row(self, length: int) -> None:
-        """Set what ``RowLength`` of kernels/linear/flagged_items.cuh holds."""
+        """Set what ``RowLength`` of kernels/linear/row_items.cuh holds."""
         at, words = self._at["row"], self._kernel.words
         words[at], words[at + 1] = length, min((1 << 64) // length, (1 << 64) - 1)
         words[at + 2] = sum(1 << i for i in range(0, 32, length))

@@ -1,71 +1,10 @@
-// Copies from global to shared memory that go on by themselves, and the barriers that tell when
-// they are done: the bulk-copy engine of sm_90 and later, 16 bytes per lane before.
+// Copies from global to shared memory that go on by themselves. A barrier tells when one is done.
+// From sm_90 on the bulk-copy engine makes them; before, each lane copies 16 bytes at a time.
 #pragma once
 
-#include "status_words.cuh"
-#include "tile.cuh"
+#include "barrier.cuh"
 
 namespace distscan {
-
-__device__ inline unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-// compute-sanitizer's racecheck does not follow one lane that arrives for its warp: for it alone,
-// every lane does (CONTRIBUTING.md).
-#ifdef DISTSCAN_EVERY_LANE_ARRIVES
-constexpr int ARRIVALS_PER_WARP = LANES;
-#else
-constexpr int ARRIVALS_PER_WARP = 1;
-#endif
-
-// An mbarrier: `wait(parity)` passes once the phase of that parity has seen all its arrivals.
-struct Barrier {
-  unsigned long long state;
-
-  __device__ unsigned address() const { return shared_address(&state); }
-  __device__ void init(int arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
-  }
-  __device__ void arrive() {
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(address())
-                 : "memory");
-  }
-  // Arrive once for the whole warp, after all its lanes' accesses.
-  __device__ void arrive_by_warp() {
-    __syncwarp();
-    if (lane_index() < ARRIVALS_PER_WARP) arrive();
-  }
-  __device__ void wait(unsigned parity) const {
-    for (Patience patience; !passed(parity);) patience.once_more(0);
-  }
-
- private:
-  __device__ bool passed(unsigned parity) const {
-    unsigned done;
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(address()), "r"(parity)
-        : "memory");
-#else
-    asm volatile(
-        "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(address()), "r"(parity)
-        : "memory");
-#endif
-    return done;
-  }
-};
-
-// Make barriers that one thread has initialised known to the copy engine; then __syncthreads().
-__device__ inline void barriers_are_ready() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
 
 // How often one fetch, or one skip, arrives at its barrier.
 #if __CUDA_ARCH__ >= 900

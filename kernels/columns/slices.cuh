@@ -9,6 +9,7 @@
 // the row's number, for all columns alike; so no flags travel.
 #pragma once
 
+#include "../base/warp_scan.cuh"
 #include "strip.cuh"
 
 namespace distscan {

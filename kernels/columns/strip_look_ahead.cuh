@@ -10,6 +10,7 @@
 //   of a group: tiles  0 to  3 | tiles  4 to  7 | tiles  8 to 11 | tiles 12 to 15 |
 #pragma once
 
+#include "../base/status_words.cuh"
 #include "slices.cuh"
 
 namespace distscan {

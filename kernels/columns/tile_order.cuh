@@ -10,7 +10,7 @@
 // side by side, so that what moves at one time lies side by side in memory; then the next ones.
 #pragma once
 
-#include "strip.cuh"
+#include "matrix.cuh"
 
 namespace distscan {
 

@@ -16,6 +16,7 @@
 // waits for one trip through L2, and floats come out the same on every run.
 #pragma once
 
+#include "../base/look_ahead.cuh"
 #include "../base/warp_tile.cuh"
 #include "items.cuh"
 #include "offset.cuh"

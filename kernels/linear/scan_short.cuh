@@ -7,6 +7,7 @@
 //   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles
 #pragma once
 
+#include "../base/look_ahead.cuh"
 #include "../base/warp_tile.cuh"
 #include "offset.cuh"
 #include "store_total.cuh"

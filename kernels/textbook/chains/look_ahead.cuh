@@ -10,6 +10,7 @@
 // run. The most traffic: a word from each tile to each block.
 #pragma once
 
+#include "../../base/look_ahead.cuh"
 #include "peek.cuh"
 
 namespace distscan {
