@@ -23,7 +23,7 @@ _ENDLESS = 1 << 62  # rows of a matrix that is one scan
 
 
 class _Matrix:
-    """How a matrix is cut, in words as ``kernels/columns/strip.cuh`` has them."""
+    """How a matrix is cut, in words as ``kernels/columns/matrix.cuh`` has them."""
 
     def __init__(self, types: Types, n: int, form: Form) -> None:
         rows = form.outer * n

@@ -6,6 +6,7 @@
 //   device  one block's run    global memory           the strip's block that ends last
 #pragma once
 
+#include "../pipeline.cuh"
 #include "slices.cuh"
 
 namespace distscan {
@@ -24,10 +25,7 @@ __device__ inline bool ends_last(unsigned* arrived, unsigned blocks) {
 
 // What the warps of a block share beside the tiles themselves.
 template <class T, int WARPS, int STAGES, int COLUMNS>
-struct ReduceRing {
-  Barrier full[STAGES];     // the tile is there
-  Barrier reduced[STAGES];  // the totals of its warp tiles are
-  Barrier read[STAGES];     // all of them are read
+struct ReducePipeline : ReduceBarriers<STAGES> {
   T warp_total[STAGES][WARPS][COLUMNS];
   T total[COLUMNS];  // of the run
 };
@@ -37,23 +35,16 @@ struct ReduceRing {
 template <class Op, class Shape, int STAGES, int LOADERS, int COLUMNS, class X, class T>
 __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spot, int64 strip,
                            int columns, int64 from, int64 to,
-                           ReduceRing<T, Shape::WARPS, STAGES, COLUMNS>& pipeline) {
+                           ReducePipeline<T, Shape::WARPS, STAGES, COLUMNS>& pipeline) {
   const int warp = warp_index();
-  const auto parity = [](int64 iteration) { return static_cast<unsigned>(iteration / STAGES & 1); };
-  if (threadIdx.x < STAGES) {
-    const int stage = threadIdx.x;
-    pipeline.full[stage].init(source.arrivals());
-    pipeline.reduced[stage].init(Shape::WARPS * ARRIVALS_PER_WARP);
-    pipeline.read[stage].init(ARRIVALS_PER_WARP);
-    barriers_are_ready();
-  }
+  pipeline.init(source, Shape::WARPS);
   __syncthreads();
 
   // ---- The loaders ----------------------------------------------------------------------------
   if (warp >= Shape::WARPS) {
     for (int64 iteration = warp - Shape::WARPS; iteration < to - from; iteration += LOADERS) {
       const int stage = static_cast<int>(iteration % STAGES);
-      if (iteration >= STAGES) pipeline.read[stage].wait(parity(iteration - STAGES));
+      pipeline.read.wait_for_reuse(iteration);
       source.fetch(stage, source.tile(strip, from + iteration), pipeline.full[stage]);
     }
     return;
@@ -65,7 +56,7 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
   for (int64 iteration = 0; iteration < to - from; ++iteration) {
     const int stage = static_cast<int>(iteration % STAGES);
     const Tile tile = source.tile(strip, from + iteration);
-    pipeline.full[stage].wait(parity(iteration));
+    pipeline.full.wait(iteration);
     const bool works = source.works(tile);
     Run<T, Shape::ITEMS> own, before;
     if (tile.whole)
@@ -78,16 +69,16 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
       for (int i = 0; i < Shape::ITEMS; ++i)
         pipeline.warp_total[stage][warp][spot.column + i] = own.value[i];
     }
-    pipeline.reduced[stage].arrive_by_warp();
+    pipeline.reduced.arrive_by_warp(iteration);
     if (warp > 0) continue;
-    pipeline.reduced[stage].wait(parity(iteration));
+    pipeline.reduced.wait(iteration);
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
       const int column = b * LANES + lane_index();
       if (column < columns)
         all[b] = join<Op>(all[b], join_warps<Op>(pipeline.warp_total[stage], spot, tile, column));
     }
-    pipeline.read[stage].arrive_by_warp();
+    pipeline.read.arrive_by_warp(iteration);
   }
   if (warp > 0) return;
 #pragma unroll
@@ -103,7 +94,7 @@ __device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& mat
                                T* parts /* [runs][strips][columns] */,
                                unsigned* arrived /* [strips], zero */, T* total /* [inner] */) {
   constexpr int THREADS = Shape::THREADS;
-  __shared__ ReduceRing<T, Shape::WARPS, STAGES, COLUMNS> pipeline;
+  __shared__ ReducePipeline<T, Shape::WARPS, STAGES, COLUMNS> pipeline;
   __shared__ T part[THREADS];
   const Spot<Shape> spot(matrix);
   const int64 strip = blockIdx.x % matrix.strips, run = blockIdx.x / matrix.strips;

@@ -1,20 +1,16 @@
 // The scan down the columns of a matrix in one pass over memory: each element is read once and
 // written once.
 //
-// As in linear/scan.cuh, persistent blocks draw tiles in order. In each block five kinds of warps
-// hand the tiles on through a pipeline of stages in shared memory:
-//
-//   loaders           draw a tile and fetch it, each in turn
-//   reducers          reduce the warp tiles of each tile, column by column
-//   publisher         joins these totals, and publishes the tile's row of totals to all blocks
-//   look-ahead warps  combine the rows of totals of the tiles above: the tile's prefix
-//   scanners          scan the tile behind its prefix, store it, free its stage
-//
-// A tile is of one strip of columns. Every total is a row.
+// pipeline.cuh explains how the warps of a block, and the blocks, work together. Here a tile has
+// rows of one strip of columns, and every total is a row. Loaders draw tiles in turn. One warp
+// more, the publisher, joins the totals of the warp tiles that reducers have found, and publishes
+// the tile's row of totals. Look-ahead warps combine the rows of the tiles above, in the same
+// strip.
 #pragma once
 
+#include "../base/copy_out.cuh"
+#include "columns_pipeline.cuh"
 #include "strip_look_ahead.cuh"
-#include "tile_order.cuh"
 
 namespace distscan {
 
@@ -27,62 +23,18 @@ struct ColumnsWork {
   int64 epoch;  // goes with every total: a number that none of an earlier scan had
 };
 
-// What the warps of a block share beside the tiles themselves.
-template <class BeforeCursor, class T, int WARPS, int STAGES, int ITEMS, int COLUMNS, int BAND>
-struct StripPipeline {
-  static constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of 32 columns
-  using Row = T[COLUMNS];
-
-  Barrier drawn[STAGES];     // the tile's number is there
-  Barrier full[STAGES];      // the tile is
-  Barrier reduced[STAGES];   // the totals of its warp tiles are
-  Barrier prefixed[STAGES];  // its prefix and what is before each warp tile are
-  Barrier passed[STAGES];    // `before_cursor` of its strip is there
-  Barrier read[STAGES];      // every scanner has read it
-  Draw draw[STAGES];
-  Tile tile[STAGES];
-  int64 next_cursor[BAND];  // of each strip, once all tiles that are drawn have passed
-  int64 cursor[STAGES];     // of the tile's strip, before that
-  int ends[STAGES];         // how many iterations found no tile left
-  Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its warp tile
-  alignas(128) Row before_warp[STAGES][WARPS];          // of the tile; first each warp's total
-  alignas(128) Row prefix[STAGES];                      // of the tile, behind what scans begin with
-  BeforeCursor before_cursor[BAND][BLOCKS];
-};
-
-// Copy `count` elements from shared to global memory, by one warp: by vectors of 16 bytes, where
-// both sides reach a boundary of vectors at the same element.
-template <class E>
-__device__ void copy_out(const E* from, E* to, int count) {
-  constexpr int EACH = larger(16 / sizeof(E), 1);
-  using Moved = Storage<E, EACH>;
-  const int short_of = (16 - phase(from)) % 16;
-  int before = 0, vectors = 0;
-  if (phase(from) == phase(to) && short_of % sizeof(E) == 0 && sizeof(E) <= 16) {
-    before = short_of / static_cast<int>(sizeof(E));
-    if (before > count) before = count;
-    vectors = (count - before) / EACH;
-  }
-#pragma unroll 4
-  for (int i = lane_index(); i < vectors; i += LANES)
-    reinterpret_cast<Moved*>(to + before)[i] = reinterpret_cast<const Moved*>(from + before)[i];
-  if (lane_index() < before) to[lane_index()] = from[lane_index()];
-#pragma unroll 4
-  for (int i = before + vectors * EACH + lane_index(); i < count; i += LANES) to[i] = from[i];
-}
-
 // The scan of one matrix, as one thread of a block sees it.
 template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
           int COLUMNS, int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
           class T, class Y>
 struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
-  static constexpr int SCANNERS = Shape::WARPS;
-  static_assert(SCANNERS % REDUCERS == 0, "reducers take as many warp tiles each");
+  using Roles = distscan::Roles<Shape::WARPS, REDUCERS, LOOK_AHEAD_WARPS, 1, LOADERS>;
+  static constexpr int SCANNERS = Roles::SCANNERS;
   static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
   using LookAhead = StripLookAhead<Op, T, COLUMNS, GROUP, READS>;
   using Pipeline =
-      StripPipeline<typename LookAhead::BeforeCursor, T, SCANNERS, STAGES, ITEMS, COLUMNS, BAND>;
+      ColumnsPipeline<typename LookAhead::BeforeCursor, T, SCANNERS, STAGES, ITEMS, COLUMNS, BAND>;
   using Part = Vector<T, ITEMS>;
 
   Y* y;  // [rows][inner]
@@ -94,32 +46,10 @@ struct ColumnsScan {
   Pipeline& pipeline;  // in shared memory
 
   __device__ void run() const {
-    if (threadIdx.x < STAGES) {
-      const int stage = threadIdx.x;
-      pipeline.drawn[stage].init(ARRIVALS_PER_WARP);
-      pipeline.full[stage].init(source.arrivals());
-      pipeline.reduced[stage].init(REDUCERS * ARRIVALS_PER_WARP);
-      pipeline.prefixed[stage].init(2 * ARRIVALS_PER_WARP);
-      pipeline.passed[stage].init(ARRIVALS_PER_WARP);
-      pipeline.read[stage].init(SCANNERS * ARRIVALS_PER_WARP);
-      barriers_are_ready();
-    }
+    pipeline.template init<Roles>(source);
     __syncthreads();
-    const int warp = warp_index();
-    if (warp < SCANNERS)
-      scanner(warp);
-    else if (warp < SCANNERS + REDUCERS)
-      reducer(warp - SCANNERS);
-    else if (warp < SCANNERS + REDUCERS + LOOK_AHEAD_WARPS)
-      look_ahead(warp - SCANNERS - REDUCERS);
-    else if (warp == SCANNERS + REDUCERS + LOOK_AHEAD_WARPS)
-      publisher();
-    else
-      loader(warp - SCANNERS - REDUCERS - LOOK_AHEAD_WARPS - 1);
+    Roles::run(*this);
   }
-
- private:
-  __device__ static unsigned parity(int iteration) { return iteration / STAGES & 1; }
 
   // ---- The loaders: each in turn draws a tile and fetches it ------------------------------------
 
@@ -128,11 +58,11 @@ struct ColumnsScan {
     static_assert(LOOK_AHEAD_WARPS + LOADERS <= STAGES + 1,
                   "no iteration without a tile waits for a stage");
     for (int iteration = index;; iteration += LOADERS) {
-      const int stage = iteration % STAGES, before = (iteration + STAGES - 1) % STAGES;
-      if (iteration >= STAGES) pipeline.read[stage].wait(parity(iteration - STAGES));
-      if (iteration > 0) pipeline.drawn[before].wait(parity(iteration - 1));
+      const int stage = iteration % STAGES, before = pipeline.numbered.previous(iteration);
+      pipeline.read.wait_for_reuse(iteration);
+      if (iteration > 0) pipeline.numbered.wait(before, iteration - 1);
       if (lane_index() == 0) draw(iteration, stage, before);
-      pipeline.drawn[stage].arrive_by_warp();
+      pipeline.numbered.arrive_by_warp(iteration);
       if (pipeline.ends[stage] == 0) {
         source.fetch(stage, pipeline.tile[stage], pipeline.full[stage]);
       } else {
@@ -169,8 +99,7 @@ struct ColumnsScan {
     constexpr int EACH = SCANNERS / REDUCERS;
     for (int iteration = 0;; ++iteration) {
       const int stage = iteration % STAGES;
-      pipeline.full[stage].wait(parity(iteration));
-      const Tile& tile = pipeline.tile[stage];
+      const Tile& tile = fetched_tile(pipeline, iteration);
       if (tile.index == Tile::END) return;
 #pragma unroll 1
       for (int warp = index * EACH; warp < (index + 1) * EACH; ++warp) {
@@ -186,7 +115,7 @@ struct ColumnsScan {
         if (spot.slice == spot.slices - 1)
           part(pipeline.before_warp[stage][warp]) = reinterpret_cast<const Part&>(own.value);
       }
-      pipeline.reduced[stage].arrive_by_warp();
+      pipeline.reduced.arrive_by_warp(iteration);
     }
   }
 
@@ -204,17 +133,16 @@ struct ColumnsScan {
   __device__ void publisher() const {
     for (int iteration = 0;; ++iteration) {
       const int stage = iteration % STAGES;
-      pipeline.full[stage].wait(parity(iteration));
-      const Tile& tile = pipeline.tile[stage];
+      const Tile& tile = fetched_tile(pipeline, iteration);
       if (tile.index == Tile::END) return;
-      pipeline.reduced[stage].wait(parity(iteration));
+      pipeline.reduced.wait(iteration);
       for (int column = lane_index(); exists(tile, column); column += LANES) {
         const T total = join_warps<Op>(pipeline.before_warp[stage], spot, tile, column);
         if (tile.index < matrix.tiles - 1)
           publish(published(tile), tile.index * COLUMNS + column, total,
                   static_cast<unsigned>(work.epoch));
       }
-      pipeline.prefixed[stage].arrive_by_warp();
+      pipeline.prefixed.arrive_by_warp(iteration);
     }
   }
 
@@ -222,8 +150,8 @@ struct ColumnsScan {
 
   __device__ void look_ahead(int index) const {
     for (int iteration = index;; iteration += LOOK_AHEAD_WARPS) {
-      const int stage = iteration % STAGES, earlier = (iteration + STAGES - 1) % STAGES;
-      pipeline.drawn[stage].wait(parity(iteration));
+      const int stage = iteration % STAGES, before = pipeline.numbered.previous(iteration);
+      pipeline.numbered.wait(iteration);
       const Tile& tile = pipeline.tile[stage];
       if (tile.index == Tile::END) return;
       const LookAhead ahead{published(tile), matrix.tiles, static_cast<unsigned>(work.epoch)};
@@ -231,7 +159,7 @@ struct ColumnsScan {
       for (int block = 0; block * LANES < spot.columns; ++block) {
         const int column = column_of(block);
         const auto ready = [&] {
-          if (iteration > 0) pipeline.passed[earlier].wait(parity(iteration - 1));
+          if (iteration > 0) pipeline.passed_on.wait(before, iteration - 1);
         };
         T prefix = ahead.up_to(pipeline.cursor[stage], tile.earliest(spot.height), tile.index,
                                column, exists(tile, column), ready,
@@ -243,8 +171,8 @@ struct ColumnsScan {
         }
         pipeline.prefix[stage][column] = prefix;
       }
-      pipeline.prefixed[stage].arrive_by_warp();
-      pipeline.passed[stage].arrive_by_warp();
+      pipeline.prefixed.arrive_by_warp(iteration);
+      pipeline.passed_on.arrive_by_warp(iteration);
     }
   }
 
@@ -272,26 +200,25 @@ struct ColumnsScan {
   __device__ void scanner(int warp) const {
     for (int iteration = 0;; ++iteration) {
       const int stage = iteration % STAGES;
-      pipeline.full[stage].wait(parity(iteration));
-      const Tile& tile = pipeline.tile[stage];
+      const Tile& tile = fetched_tile(pipeline, iteration);
       if (tile.index == Tile::END) return;
       if (tile.whole && (tile.position > 0 || start.some()))
-        scan_warp_tile<true>(stage, parity(iteration), tile, warp);
+        scan_warp_tile<true>(iteration, stage, tile, warp);
       else
-        scan_warp_tile<false>(stage, parity(iteration), tile, warp);
+        scan_warp_tile<false>(iteration, stage, tile, warp);
     }
   }
 
   // Scan a warp tile: of a tile that is WHOLE and comes behind something, or of any.
   template <bool WHOLE>
-  __device__ void scan_warp_tile(int stage, unsigned parity, const Tile& tile, int warp) const {
+  __device__ void scan_warp_tile(int iteration, int stage, const Tile& tile, int warp) const {
     // ---- 1. the rows --------------------------------------------------------------------------
     const int row = spot.row(warp), count = source.mine(tile, row);
     const auto rows = source.template load<WHOLE>(stage, tile, warp);
     const int64 column = tile.strip * spot.columns + spot.column;
 
     // ---- 2. what comes before: the tile, the warp tile, the slice -------------------------------
-    pipeline.prefixed[stage].wait(parity);
+    pipeline.prefixed.wait(iteration);
     Run<T, ITEMS> before{};
     const auto behind = [&](const Part& next) {
 #pragma unroll
@@ -330,7 +257,7 @@ struct ColumnsScan {
       const int64 pitch = matrix.pitch() * static_cast<int64>(sizeof(Y));
       scan_to<WHOLE>({to, pitch}, tile, rows, row, count, before, column);
     }
-    pipeline.read[stage].arrive_by_warp();
+    pipeline.read.arrive_by_warp(iteration);
   }
 
   // Scan `count` rows from row `row` of a tile on, and store them to `lines`.

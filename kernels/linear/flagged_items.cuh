@@ -13,7 +13,7 @@ namespace distscan {
 template <class Shape, class X>
 struct FlaggedItems {
   static constexpr bool PACKS = Shape::ITEMS == items_per_vector<X>() && Shape::ITEMS >= 8;
-  static constexpr int FETCHES = 2;
+  static constexpr int FETCHES = 2;  // per tile
   static constexpr int OFFSET = STAGE_BYTES<Shape, X>;
   static constexpr int BITS = OFFSET + STAGE_BYTES<Shape, unsigned char>;  // where they are left
   static constexpr int STRIDE = BITS + (PACKS ? Shape::SIZE / 8 : 0);
@@ -23,6 +23,7 @@ struct FlaggedItems {
   Items<Shape, X, STRIDE> items;
   Items<Shape, unsigned char, STRIDE, OFFSET> flags;
 
+  __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
     items.fetch(stage, shard, tile, full);
     flags.fetch(stage, shard, tile, full);

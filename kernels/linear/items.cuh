@@ -39,6 +39,7 @@ struct Items {
 
   const X* x;  // [n]
 
+  __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
     distscan::fetch(Stages::room(stage, x, shard.at<Shape>(tile)), x, shard.n,
                     shard.from<Shape>(tile), shard.to<Shape>(tile), full);

@@ -1,4 +1,5 @@
-// A source of a scan: elements of rows, one row behind the other. Each row's first element is a head.
+// A source of a scan: elements of rows, one row behind the other. Each row's first element is a
+// head.
 #pragma once
 
 #include "flagged.cuh"
@@ -23,13 +24,14 @@ struct RowLength {
 template <class Shape, class X>
 struct RowItems {
   static constexpr bool PACKS = false;
-  static constexpr int FETCHES = 1;
+  static constexpr int FETCHES = 1;  // per tile
   static constexpr int STRIDE = STAGE_BYTES<Shape, X>;
   using Own = X;
 
   Items<Shape, X> items;
   RowLength row;
 
+  __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
     items.fetch(stage, shard, tile, full);
   }

@@ -1,23 +1,12 @@
 // The scan of a shard in one pass over memory: each element is read once and written once.
 //
-// Persistent blocks draw tiles from a counter, in order. In each block four kinds of warps hand
-// tiles on through a pipeline of stages in shared memory:
-//
-//   loader            draws a tile and fetches it into a free stage
-//   reducers          reduce the tile as soon as it is there, and publish its total to all blocks
-//   look-ahead warps  combine the totals of all earlier tiles, of whichever block: the tile's
-//                     prefix; each goes on from what the one before knew
-//   scanners          scan the tile behind its prefix, store it, free its stage
-//
-// A tile's total is published as soon as the tile is there, whatever its block waits for; and
-// prefixes depend on earlier tiles only, which running blocks hold. So no wait is for a block that
-// has not started (Merrill and Garland, 2016). What differs from their look-back: nobody waits for
-// a neighbour's prefix. Every block reads every total and combines them in one fixed tree: a tile
-// waits for one trip through L2, and floats come out the same on every run.
+// pipeline.cuh explains how the warps of a block, and the blocks, work together. Here one warp of a
+// block loads. The first reducer joins the totals of the warp tiles.
 #pragma once
 
 #include "../base/look_ahead.cuh"
 #include "../base/warp_tile.cuh"
+#include "../pipeline.cuh"
 #include "items.cuh"
 #include "offset.cuh"
 #include "store_total.cuh"
@@ -33,38 +22,33 @@ using Reading = typename Choose<
     Shape>::type;
 
 // What the warps of a block share beside the tiles themselves.
-template <class T, int WARPS, int STAGES>
-struct Pipeline {
-  Barrier drawn[STAGES];     // the tile's number is there
-  Barrier full[STAGES];      // the tile is
-  Barrier reduced[STAGES];   // the totals of its warp tiles are
-  Barrier prefixed[STAGES];  // its prefix and its warps' are
-  Barrier passed[STAGES];    // `before_cursor` of the tile is there
-  Barrier read[STAGES];      // every scanner has read it
-  int64 tile[STAGES];        // END: there are no more
-  int64 cursor[STAGES];      // up to which tile `before_cursor` of the tile before it reaches
-  int64 first;               // the tile that was drawn first
-  bool has_peel;             // whether the block has the peel to store
-  T warp_total[STAGES][WARPS];
-  T up_to_warp[STAGES][WARPS];  // inclusive
-  TilePrefix<T> prefix[STAGES];
-  TilePrefix<T> before_cursor[STAGES];  // before the tile's row of totals
-
+template <class T, int WARPS, int STAGES_>
+struct ScanPipeline : ScanBarriers<STAGES_> {
+  static constexpr int STAGES = STAGES_;
   static constexpr int64 END = -1;
+
+  int64 tile[STAGES];           // its number; END: there are no more
+  int64 cursor[STAGES];         // where `before_cursor` of the iteration before stands
+  int64 first;                  // the tile that was drawn first
+  bool has_peel;                // whether the block has the peel to store
+  T warp_total[STAGES][WARPS];  // of each warp tile
+  T up_to_warp[STAGES][WARPS];  // of the warp tiles up to each, in the tile
+  TilePrefix<T> prefix[STAGES];
+  TilePrefix<T> before_cursor[STAGES];  // what comes before the tile's row of totals
 };
 
 // The scan of one shard, as one thread of a block sees it.
 template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
           int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y, class Segments>
 struct Scan {
-  static constexpr int SCANNERS = Shape::WARPS;
-  static constexpr int WARPS = SCANNERS + REDUCERS + LOOK_AHEAD_WARPS + 1;
+  using Roles = distscan::Roles<Shape::WARPS, REDUCERS, LOOK_AHEAD_WARPS, 0, 1>;
+  using Pipeline = ScanPipeline<T, Shape::WARPS, STAGES>;
+  static constexpr int SCANNERS = Roles::SCANNERS;
   // If asked; segments were reduced before.
   static constexpr bool WRITES_TOTAL = same<Segments, Unsegmented>;
   // Scanners ask for the prefix as late as possible. With 16 items to a vector they hold too many
   // registers by then: int8 max took a ninth longer.
   static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
-  static_assert(SCANNERS % REDUCERS == 0, "reducers take as many warp tiles each");
 
   Source source;  // of n items
   Y* y;           // [n]
@@ -72,37 +56,15 @@ struct Scan {
   Workspace work;
   const Offset<T>& offset;  // of all earlier ranks
   Segments segments;
-  Pipeline<T, SCANNERS, STAGES>& pipeline;  // in shared memory
+  Pipeline& pipeline;  // in shared memory
 
   __device__ void run() const {
-    const int warp = warp_index();
-    if (warp == WARPS - 1 && lane_index() == 0) pipeline.first = draw();
-    if (threadIdx.x < STAGES) {
-      const int stage = threadIdx.x;
-      pipeline.drawn[stage].init(ARRIVALS_PER_WARP);
-      pipeline.full[stage].init(Source::FETCHES * FETCH_ARRIVALS);
-      pipeline.reduced[stage].init(REDUCERS * ARRIVALS_PER_WARP);
-      pipeline.prefixed[stage].init(2 * ARRIVALS_PER_WARP);
-      pipeline.passed[stage].init(ARRIVALS_PER_WARP);
-      pipeline.read[stage].init(SCANNERS * ARRIVALS_PER_WARP);
-      barriers_are_ready();
-    }
+    if (warp_index() == Roles::FIRST_LOADER && lane_index() == 0) pipeline.first = draw();
+    pipeline.template init<Roles>(source);
     if (threadIdx.x == 0) pipeline.has_peel = false;
     __syncthreads();
-    if (warp < SCANNERS)
-      scanner(warp);
-    else if (warp < SCANNERS + REDUCERS)
-      reducer(warp - SCANNERS);
-    else if (warp < SCANNERS + REDUCERS + LOOK_AHEAD_WARPS)
-      look_ahead(warp - SCANNERS - REDUCERS);
-    else
-      loader();
+    Roles::run(*this);
   }
-
- private:
-  // A stage's barriers count iterations: iteration 0 is stage 0's first, iteration STAGES its
-  // second.
-  __device__ static unsigned parity(int iteration) { return iteration / STAGES & 1; }
 
   // ---- The loader: draws tiles and fetches them ---------------------------------------------
 
@@ -115,31 +77,31 @@ struct Scan {
     return atomicInc(work.tile_counter, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
   }
 
-  __device__ void loader() const {
-    int64 drawn = pipeline.first, cursor = 0;
+  __device__ void loader(int) const {
+    int64 next = pipeline.first, cursor = 0;
     for (int iteration = 0, ends = 0; ends < LOOK_AHEAD_WARPS; ++iteration) {
       const int stage = iteration % STAGES;
-      if (iteration >= STAGES) pipeline.read[stage].wait(parity(iteration - STAGES));
-      int64 tile = broadcast(drawn, 0);
+      pipeline.read.wait_for_reuse(iteration);
+      int64 tile = broadcast(next, 0);
       if (tile == 0 && shard.peel > 0) {
         if (lane_index() == 0) {
           publish(work.totals, 0, scan_peel<false>({}).value, work.epoch);
           pipeline.has_peel = true;
         }
-        drawn = draw();
-        tile = broadcast(drawn, 0);
+        next = draw();
+        tile = broadcast(next, 0);
       }
       const bool some = tile < shard.tiles;
       if (lane_index() == 0) {
         pipeline.tile[stage] = some ? tile : pipeline.END;
         pipeline.cursor[stage] = cursor;
       }
-      pipeline.drawn[stage].arrive_by_warp();
+      pipeline.numbered.arrive_by_warp(iteration);
       cursor = tile / LANES * LANES;
       if (some) {
         if (tile == shard.tiles - 1) source.stand_in(stage, shard);
         source.fetch(stage, shard, tile, pipeline.full[stage]);
-        drawn = draw();
+        next = draw();
       } else {
         for (int i = 0; i < Source::FETCHES; ++i) fetch_nothing(pipeline.full[stage]);
         ++ends;
@@ -172,8 +134,7 @@ struct Scan {
     using Cut = Reading<Shape, typename Source::Own>;
     for (int iteration = 0;; ++iteration) {
       const int stage = iteration % STAGES;
-      pipeline.full[stage].wait(parity(iteration));
-      const int64 tile = pipeline.tile[stage];
+      const int64 tile = fetched_tile(pipeline, iteration);
       if (tile == pipeline.END) return;
       const auto items = source.tile(stage, shard, shard.at<Shape>(tile));
       const auto total_of = [&](int warp) {
@@ -192,14 +153,14 @@ struct Scan {
         const T total = convert<T>(total_of(warp));
         if (lane_index() == 0) pipeline.warp_total[stage][warp] = total;
       }
-      pipeline.reduced[stage].arrive_by_warp();
+      pipeline.reduced.arrive_by_warp(iteration);
       if (index > 0) continue;
-      pipeline.reduced[stage].wait(parity(iteration));
+      pipeline.reduced.wait(iteration);
       const int lane = lane_index() < SCANNERS ? lane_index() : 0;
       const T up_to = warp_scan<Op>(pipeline.warp_total[stage][lane]);
       if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.epoch);
       if (lane_index() < SCANNERS) pipeline.up_to_warp[stage][lane] = up_to;
-      pipeline.prefixed[stage].arrive_by_warp();
+      pipeline.prefixed.arrive_by_warp(iteration);
     }
   }
 
@@ -208,7 +169,7 @@ struct Scan {
   __device__ void look_ahead(int index) const {
     for (int iteration = index;; iteration += LOOK_AHEAD_WARPS) {
       const int stage = iteration % STAGES;
-      pipeline.drawn[stage].wait(parity(iteration));
+      pipeline.numbered.wait(iteration);
       const int64 tile = pipeline.tile[stage];
       if (tile == pipeline.END && iteration > 0) return;
       bool called_off = false;
@@ -221,18 +182,18 @@ struct Scan {
       const Prefix<T> prefix = ahead.up_to(tile, work.totals, work.epoch, before_cursor);
       if (tile == pipeline.END) return;
       if (lane_index() == 0) {
-        const T closed = segments.template close_segment<Op>(prefix.value);
+        const T value = segments.template close_segment<Op>(prefix.value);
         pipeline.before_cursor[stage] = TilePrefix<T>::of(ahead.before, called_off);
-        pipeline.prefix[stage] = TilePrefix<T>::of({closed, prefix.some}, called_off);
+        pipeline.prefix[stage] = TilePrefix<T>::of({value, prefix.some}, called_off);
       }
-      pipeline.prefixed[stage].arrive_by_warp();
-      pipeline.passed[stage].arrive_by_warp();
+      pipeline.prefixed.arrive_by_warp(iteration);
+      pipeline.passed_on.arrive_by_warp(iteration);
     }
   }
 
   // What the look-ahead warp of an earlier iteration passes on.
   __device__ TilePrefix<T> passed_on(int iteration) const {
-    pipeline.passed[iteration % STAGES].wait(parity(iteration));
+    pipeline.passed_on.wait(iteration);
     return pipeline.before_cursor[iteration % STAGES];
   }
 
@@ -249,12 +210,11 @@ struct Scan {
 
   __device__ void scanner(int warp) const {
     for (int iteration = 0;; ++iteration) {
-      // ---- 1. the items -----------------------------------------------------------------------
       const int stage = iteration % STAGES;
-      pipeline.full[stage].wait(parity(iteration));
-      const int64 tile = pipeline.tile[stage], at = shard.at<Shape>(tile);
+      // ---- 1. the items -----------------------------------------------------------------------
+      const int64 tile = fetched_tile(pipeline, iteration), at = shard.at<Shape>(tile);
       if (tile == pipeline.END) return;
-      if constexpr (Source::PACKS) pipeline.reduced[stage].wait(parity(iteration));
+      if constexpr (Source::PACKS) pipeline.reduced.wait(iteration);
       const auto rows = [&] {
         const auto items = source.tile(stage, shard, at);
         if constexpr (Source::PACKS)
@@ -266,13 +226,13 @@ struct Scan {
       // ---- 2. behind the prefix of the tile, then of the warp tile ------------------------------
       bool called_off = false;
       const auto prefixed = [&] {
-        pipeline.prefixed[stage].wait(parity(iteration));
+        pipeline.prefixed.wait(iteration);
         const TilePrefix<T> before = pipeline.prefix[stage];
         called_off = before.called_off();
         Prefix<T> prefix = before.prefix();
         if (warp > 0)
           prefix = segments.template behind<Op>(prefix, pipeline.up_to_warp[stage][warp - 1]);
-        pipeline.read[stage].arrive_by_warp();
+        pipeline.read.arrive_by_warp(iteration);
         return prefix;
       };
       Prefix<T> prefix;
@@ -303,10 +263,10 @@ template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int
 __device__ void scan(const Source& source, Y* y /* [n] */, const Shard& shard,
                      const Workspace& work, const Offset<T>& offset,
                      const Segments& segments = {}) {
-  __shared__ Pipeline<T, Shape::WARPS, STAGES> pipeline;
-  const Scan<Op, PartialOp, Partial, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS, EXCLUSIVE, Source,
-             T, Y, Segments>
-      scan{source, y, shard, work, offset, segments, pipeline};
+  using Scan = distscan::Scan<Op, PartialOp, Partial, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS,
+                              EXCLUSIVE, Source, T, Y, Segments>;
+  __shared__ typename Scan::Pipeline pipeline;
+  const Scan scan{source, y, shard, work, offset, segments, pipeline};
   scan.run();
 }
 
