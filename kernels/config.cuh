@@ -6,7 +6,6 @@
 //   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged
 //   DISTSCAN_EXCLUSIVE                     whether a result leaves out the element in its place
 //   DISTSCAN_REVERSE                       whether the scan goes from the last element to the first
-//   DISTSCAN_FIRST                         whether segments and rows start behind a given value
 //   DISTSCAN_THREADS, and more by kernel   the policy (cuda/policy.py)
 #pragma once
 

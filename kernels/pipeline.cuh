@@ -5,10 +5,11 @@
 //
 //   loader            draws a tile and fetches it into a free stage
 //   reducers          reduce the tile as soon as it is there; its total goes to all blocks
-//   look-ahead warps  combine the totals of all earlier tiles, of whichever block: the tile's prefix
-//   scanners          scan the tile behind its prefix, store it, free its stage
+//   look-ahead warps  combine the totals of all earlier tiles, of whichever block: the tile's
+//   prefix scanners          scan the tile behind its prefix, store it, free its stage
 //
-// Iteration i of a block is about the i-th tile that it has drawn. The tile lies in stage i % STAGES.
+// Iteration i of a block is about the i-th tile that it has drawn. The tile lies in stage i %
+// STAGES.
 //
 // ---- Three tiles, over time -------------------------------------------------------------------
 //
@@ -31,10 +32,10 @@
 // ---- Barriers: one of each kind for each stage --------------------------------------------------
 //
 //   barrier    arrivals     who arrives, and with what                 who waits
-//   numbered   1            the loader: the tile's number              look-ahead warps, next loader
-//   full       of a fetch   the loader, the copy engine: the items     reducers, publisher, scanners
-//   reduced    REDUCERS     reducers: the totals of the warp tiles     who joins these totals
-//   prefixed   2            who has joined them: what comes before     scanners
+//   numbered   1            the loader: the tile's number              look-ahead warps, next
+//   loader full       of a fetch   the loader, the copy engine: the items     reducers, publisher,
+//   scanners reduced    REDUCERS     reducers: the totals of the warp tiles     who joins these
+//   totals prefixed   2            who has joined them: what comes before     scanners
 //                           each warp tile in the tile;
 //                           look-ahead warp: what comes before
 //                           the tile
@@ -61,20 +62,21 @@
 //
 // Blocks draw tiles from a counter, in order. So all tiles before a drawn tile are of blocks that
 // run, or have ended. A tile's prefix depends on the totals of earlier tiles alone; a total depends
-// on the tile's own items alone. Now take the earliest tile whose total is missing. All totals before
-// it are there. So the earlier tiles of its block get their prefixes, are scanned, and free their
-// stages. Then the tile is fetched, reduced, and its total published, though its own scanners may
-// have to wait. So no total stays missing. No block waits for a block that has not started: a
+// on the tile's own items alone. Now take the earliest tile whose total is missing. All totals
+// before it are there. So the earlier tiles of its block get their prefixes, are scanned, and free
+// their stages. Then the tile is fetched, reduced, and its total published, though its own scanners
+// may have to wait. So no total stays missing. No block waits for a block that has not started: a
 // cooperative launch is not needed. If a wait lasts all the same, as after a fault elsewhere,
 // base/patience.cuh ends the kernel in an error.
 //
 // ---- What a call-off does -----------------------------------------------------------------------
 //
-// A kernel may be launched ahead of its offset, which the host brings later (linear/offset.cuh). One
-// warp of the grid looks for it. If a time limit passes first, that warp calls the launch off, and
-// tells all blocks and the host. Each look-ahead warp hands the call-off to scanners and to the next
-// look-ahead warp, in place of a prefix. All roles go through all tiles as always, so that every
-// barrier and the tile counter end as they should; scanners store nothing. The host launches again.
+// A kernel may be launched ahead of its offset, which the host brings later (linear/offset.cuh).
+// One warp of the grid looks for it. If a time limit passes first, that warp calls the launch off,
+// and tells all blocks and the host. Each look-ahead warp hands the call-off to scanners and to the
+// next look-ahead warp, in place of a prefix. All roles go through all tiles as always, so that
+// every barrier and the tile counter end as they should; scanners store nothing. The host launches
+// again.
 //
 // ---- Related work -------------------------------------------------------------------------------
 //

@@ -81,15 +81,14 @@ def _production(types: Types, n: int, form: Form) -> LaunchConfig:
     tile = chosen.threads * chosen.rows * chosen.items
     stage = tile * types.x.itemsize + 16
     policy: dict[str, int | str] = chosen._asdict()
-    entry = "scan"
-    if form.segmented or form.outer > 1:
-        entry = "scan_segments" if form.segmented else "scan_rows"
-        policy["first"] = str(form.first is not None).lower()
+    rows = form.outer > 1
+    policy["source"] = "FlaggedItems" if form.segmented else "RowItems" if rows else "Items"
+    policy["first"] = str((form.segmented or rows) and form.first is not None).lower()
     if form.segmented:
         stage += tile + 16 + tile // 8 * packs_flags(types, chosen.items)
     shared = chosen.stages * stage
     threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
-    return LaunchConfig(entry, policy, tile, threads, shared, sm_count())
+    return LaunchConfig("scan", policy, tile, threads, shared, sm_count())
 
 
 def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
@@ -113,18 +112,17 @@ class Scan:
         size = -(-types.acc.itemsize // 8)
         parameters = {
             "x": 1,
-            "heads": 1 * form.segmented,
-            "row": 3 * rows,
             "y": 1,
             "shard": 3,
             "work": 6,
-            "offset": size * (not rows),
-            "has_offset": 1 * (not rows),
-            "first": size * (form.segmented or rows),
-            "mail": 3 * (not form.segmented and not rows),
+            "offset": size,
+            "has_offset": 1,
+            "mail": 3,
         }
+        if config.entry == "scan":
+            parameters |= {"heads": 1, "row": 3, "first": size}
         given = definitions(op, types, form, **config.policy)
-        sizes = [size for size in parameters.values() if size > 0]
+        sizes = list(parameters.values())
         self._kernel = Kernel(config.entry, given, sizes, config.threads, config.shared)
         ends = np.cumsum([*parameters.values()]).tolist()
         self._at = dict(zip(parameters, [0, *ends[:-1]], strict=True))
@@ -137,13 +135,13 @@ class Scan:
         words[work], words[work + 1] = self._totals.data.ptr, stride
         words[work + 3], words[work + 4] = 1, self._tile_counter.data.ptr
         #: Whether it can be launched ahead of its offset.
-        self.waits = config.entry in ("scan", "scan_short")
+        self.waits = config.entry != "textbook" and not (form.segmented or rows)
         # Short shards are latency: a first tile of a few elements would be one more block.
         self._has_peel = config.entry != "scan_short"
         self._acc = types.acc
         # Rows come behind nothing but ``first``.
         self._offset = None if rows else self._value("offset", types.acc)
-        if form.first is not None and parameters["first"]:
+        if form.first is not None and (form.segmented or rows):
             self._value("first", types.acc)[0] = form.first
         if rows and n > 0:
             self._set_row(n // form.outer)
@@ -199,7 +197,8 @@ class Scan:
         words = self._kernel.words
         words[self._at["work"] + 5] = epoch
         if self.waits:
-            words[-3], words[-2], words[-1] = mail
+            at = self._at["mail"]
+            words[at], words[at + 1], words[at + 2] = mail
         self._kernel.launch(self._grid)
 
 
@@ -216,20 +215,19 @@ class Reduce:
         total = flagged(types.acc) if form.segmented else types.acc
         self._totals = cupy.empty(2 * self._blocks * total.itemsize, np.uint8)
         self._arrived = cupy.zeros(1, np.uint32)
+        source = "FlaggedPointer" if form.segmented else "ItemPointer"
         self._kernel = Kernel(
-            "reduce_segments" if form.segmented else "reduce",
-            definitions(op, types, form, **chosen._asdict()),
-            # x, heads, n, peel, cached, totals, arrived, total, launch
-            [1, *[1] * form.segmented, 1, 1, 1, 1, 1, 2, 1],
+            "reduce",
+            definitions(op, types, form, source=source, **chosen._asdict()),
+            [1, 1, 1, 1, 1, 1, 2, 1, 1],  # x, n, peel, cached, totals, arrived, total, epoch, heads
             chosen.threads,
         )
-        self._at = 1 + form.segmented  # of n and what follows
         words = self._kernel.words
-        words[self._at] = n
-        words[self._at + 2] = _CACHED // (types.x.itemsize + form.segmented)
-        words[self._at + 3] = self._totals.data.ptr
-        words[self._at + 4] = self._arrived.data.ptr
-        words[self._at + 6] = 1
+        words[1] = n
+        words[3] = _CACHED // (types.x.itemsize + form.segmented)
+        words[4] = self._totals.data.ptr
+        words[5] = self._arrived.data.ptr
+        words[7] = 1
 
     @property
     def nbytes(self) -> int:
@@ -239,10 +237,10 @@ class Reduce:
     def __call__(self, x: Any, total: int, epoch: int, heads: Any = None) -> None:
         """Launch; ``epoch`` comes with the shard's total at ``total``."""
         peel = peel_of(x, self._n, reverse=self._reverse)
-        words, at = self._kernel.words, self._at
-        words[0], words[at + 1], words[at + 5], words[at + 7] = x.data.ptr, peel, total, epoch
+        words = self._kernel.words
+        words[0], words[2], words[6], words[8] = x.data.ptr, peel, total, epoch
         if heads is not None:
-            words[1] = heads.data.ptr
+            words[9] = heads.data.ptr
         self._kernel.launch(max(1, min(-(-(self._n - peel) // self._step), self._blocks)))
 
 

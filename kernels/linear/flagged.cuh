@@ -239,4 +239,27 @@ struct Segments {
   }
 };
 
+// ---- Sources -----------------------------------------------------------------------------------
+
+// Whether a source of items says which of them are heads.
+template <class Source>
+inline constexpr bool has_heads = Source::HAS_HEADS;
+template <class X>
+inline constexpr bool has_heads<const X*> = false;
+
+// What a scan or a reduction of a source runs in: values, or pairs of a value and a flag.
+template <class Source, class T>
+using ValueOf = typename Choose<has_heads<Source>, Flagged<T>, T>::type;
+template <class Source, class Op>
+using OperatorOf = typename Choose<has_heads<Source>, Segmented<Op>, Op>::type;
+
+// What comes behind what in a source. Segments start behind `first`, if FIRST.
+template <class Source, bool FIRST, class T>
+__device__ auto segments_of(T first) {
+  if constexpr (has_heads<Source>)
+    return Segments<T, FIRST>{first};
+  else
+    return Unsegmented{};
+}
+
 }  // namespace distscan

@@ -12,6 +12,7 @@ namespace distscan {
 // behind the barrier `reduced`. Of narrow elements there are many flags to a vector.
 template <class Shape, class X>
 struct FlaggedItems {
+  static constexpr bool HAS_HEADS = true;
   static constexpr bool PACKS = Shape::ITEMS == items_per_vector<X>() && Shape::ITEMS >= 8;
   static constexpr int FETCHES = 2;  // per tile
   static constexpr int OFFSET = STAGE_BYTES<Shape, X>;
@@ -23,6 +24,9 @@ struct FlaggedItems {
   Items<Shape, X, STRIDE> items;
   Items<Shape, unsigned char, STRIDE, OFFSET> flags;
 
+  __device__ static FlaggedItems of(const X* x, const unsigned char* heads, const RowLength&) {
+    return {{x}, {heads}};
+  }
   __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
     items.fetch(stage, shard, tile, full);
@@ -65,6 +69,10 @@ struct FlaggedItems {
     using Place = Stages<Shape, unsigned char, STRIDE, BITS>;
     return {items.tile(stage, shard, at), flags.tile(stage, shard, at),
             reinterpret_cast<Bits*>(Place::bytes(stage))};
+  }
+  template <class T>
+  __device__ static Offset<Flagged<T>> offset(Prefix<T> offset, const Mail&, T) {
+    return {{{offset.value, 0}, offset.some}, {}};
   }
   template <class T>
   __device__ T item(const Shard& shard, int64 i) const {

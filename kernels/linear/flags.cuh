@@ -33,9 +33,15 @@ __device__ unsigned bits(const Vector<unsigned char, ITEMS>& flags) {
   }
 }
 
+// Elements in global memory.
+template <class X>
+using ItemPointer = const X*;
+
 // Elements in global memory, and beside them a flag for each that is a head.
 template <class X>
 struct FlaggedPointer {
+  static constexpr bool HAS_HEADS = true;
+
   const X* x;
   const unsigned char* heads;
 
@@ -43,6 +49,15 @@ struct FlaggedPointer {
   __device__ FlaggedPointer operator-(int64 i) const { return {x - i, heads - i}; }
   __device__ Headed<X> operator[](int64 i) const { return {x[i], heads[i] != 0}; }
 };
+
+// The elements at x, with their flags where the source has them.
+template <class Source, class X>
+__device__ Source pointer_of(const X* x, const unsigned char* heads) {
+  if constexpr (has_heads<Source>)
+    return {x, heads};
+  else
+    return x;
+}
 
 template <int ITEMS, class X>
 __device__ bool is_aligned(FlaggedPointer<X> p) {

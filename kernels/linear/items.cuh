@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../base/fetch.cuh"
+#include "offset.cuh"
 #include "shard.cuh"
 
 namespace distscan {
@@ -32,6 +33,7 @@ constexpr int STAGE_BYTES = Shape::SIZE * sizeof(X) + 16;
 // The elements of x, as they stand.
 template <class Shape, class X, int STRIDE = STAGE_BYTES<Shape, X>, int OFFSET = 0>
 struct Items {
+  static constexpr bool HAS_HEADS = false;
   static constexpr bool PACKS = false;  // see FlaggedItems
   static constexpr int FETCHES = 1;     // per tile
   using Own = X;
@@ -39,6 +41,7 @@ struct Items {
 
   const X* x;  // [n]
 
+  __device__ static Items of(const X* x, const unsigned char*, const RowLength&) { return {x}; }
   __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
     distscan::fetch(Stages::room(stage, x, shard.at<Shape>(tile)), x, shard.n,
@@ -67,6 +70,11 @@ struct Items {
   };
   __device__ Tile tile(int stage, const Shard& shard, int64 at) const {
     return {Stages::items(stage, x, at)};
+  }
+  // What comes before the shard.
+  template <class T>
+  __device__ static Offset<T> offset(Prefix<T> offset, const Mail& mail, T) {
+    return {offset, mail};
   }
   // Element i in the order of the scan.
   template <class T>

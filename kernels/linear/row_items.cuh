@@ -7,22 +7,10 @@
 
 namespace distscan {
 
-// How the elements of a shard fall into rows.
-struct RowLength {
-  int64 length;
-  unsigned long long reciprocal;  // 2^64 / length, rounded down; 2^64 - 1 of 1
-  unsigned starts;                // bit i is set where i is a multiple of length
-
-  // i % length, of i >= 0; the quotient may come out one too small.
-  __device__ int64 rest(int64 i) const {
-    const int64 rest = i - static_cast<int64>(__umul64hi(i, reciprocal)) * length;
-    return rest < length ? rest : rest - length;
-  }
-};
-
 // Elements of rows, one behind the other, whose starts are the heads.
 template <class Shape, class X>
 struct RowItems {
+  static constexpr bool HAS_HEADS = true;
   static constexpr bool PACKS = false;
   static constexpr int FETCHES = 1;  // per tile
   static constexpr int STRIDE = STAGE_BYTES<Shape, X>;
@@ -31,6 +19,9 @@ struct RowItems {
   Items<Shape, X> items;
   RowLength row;
 
+  __device__ static RowItems of(const X* x, const unsigned char*, const RowLength& row) {
+    return {{x}, row};
+  }
   __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
     items.fetch(stage, shard, tile, full);
@@ -66,6 +57,10 @@ struct RowItems {
     return {items.tile(stage, shard, at), row.starts,
             static_cast<int>(row.length < MOST ? row.length : MOST),
             static_cast<int>(left < MOST ? left : MOST)};
+  }
+  template <class T>
+  __device__ static Offset<Flagged<T>> offset(Prefix<T>, const Mail&, T first) {
+    return {{{first, 0}, true}, {}};
   }
   template <class T>
   __device__ T item(const Shard& shard, int64 i) const {

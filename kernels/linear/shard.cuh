@@ -40,6 +40,19 @@ struct Shard {
   }
 };
 
+// How the elements of a shard fall into rows.
+struct RowLength {
+  int64 length;
+  unsigned long long reciprocal;  // 2^64 / length, rounded down; 2^64 - 1 of 1
+  unsigned starts;                // bit i is set where i is a multiple of length
+
+  // i % length, of i >= 0; the quotient may come out one too small.
+  __device__ int64 rest(int64 i) const {
+    const int64 rest = i - static_cast<int64>(__umul64hi(i, reciprocal)) * length;
+    return rest < length ? rest : rest - length;
+  }
+};
+
 // What a scan works with beside its input and output.
 struct Workspace {
   Totals totals;           // of the tiles
