@@ -22,7 +22,10 @@ using Chain = DISTSCAN_CHAIN<Op, T>;
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_textbook(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
                   Mail /* null: it does not wait */) {
-  textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work, Prefix<T>{offset, has_offset});
+  const Totals prefixes{work.totals.words + WORDS<T> * work.totals.stride, work.totals.stride};
+  textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work.tile_counter,
+                                                TileStatus<T>{work.totals, prefixes, work.epoch},
+                                                work.total, Prefix<T>{offset, has_offset});
 }
 
 }  // namespace distscan

@@ -1,100 +1,40 @@
-// The scan of a shard in one pass, with the parts that textbooks describe: any block scan of
-// block_scans/, any chain of chains/. For reading and comparing: what runs otherwise is
-// linear/scan.cuh.
+// The scan of a shard in one pass, made of parts that textbooks describe: any block scan of
+// block_scans/, any chain of chains/. It is for reading and for comparing. Scans run by
+// linear/scan.cuh otherwise.
 //
 //   level   a part is             its total travels by   who combines
 //   thread  one item              registers              the thread, one after the other
 //   block   one thread's items    shared memory          block_scans/
 //   device  one tile              global memory          chains/, by the block's first warp
 //
-// Blocks draw the numbers of their tiles from a counter as they come to them. So whoever waits, in
-// any of the chains, waits for tiles that running blocks have drawn; by blockIdx it could be for a
-// block that never starts, since those that wait hold its place.
+// With 2 tiles of 2 threads of 2 items, sum:
+//
+//   items             3 1 | 7 0 || 4 1 | 6 3
+//   1. threads        4   | 7   || 5   | 9        each thread's total
+//   2. block scan     4   | 11  || 5   | 14       inclusive; the last is the tile's total
+//   3. chain          .         || 11             what comes before the tile
+//   4. threads        3 4 | 11 11 || 15 16 | 22 25
+//
+// Blocks draw the numbers of their tiles from a counter. So in any of the chains a block waits for
+// tiles that running blocks have drawn. If tiles were numbered by blockIdx, a block could wait for
+// another that never starts, since the waiting blocks take its place on the GPU.
 #pragma once
 
 #include "../linear/shard.cuh"
+#include "tile_status.cuh"
+#include "warp_tile.cuh"
 
 namespace distscan {
 
-// A tile, as one thread of its block sees it: EACH items of its own, one behind the other. Memory
-// is accessed in whole lines, each warp its own warp tile, by way of shared memory.
-template <class Shape, int BYTES>
-struct Stretch {
-  // Odd, so that 8 lanes that access 16 bytes each find them in different banks.
-  static_assert(Shape::ROWS % 2 == 1, "lanes would wait for each other's banks");
-  static constexpr int EACH = Shape::ROWS * Shape::ITEMS;
-  static constexpr int SIZE = LANES * EACH;
-
-  template <class E>
-  __device__ static E* shared() {
-    extern __shared__ __align__(128) unsigned char tile[];  // [THREADS * EACH * BYTES]
-    return reinterpret_cast<E*>(tile + warp_index() * SIZE * BYTES);
-  }
-
-  // Bring this warp's warp tile at x, of which `count` items exist; the last of these
-  // stands in for those that do not.
-  template <class X>
-  __device__ static void fetch(const X* x, int count) {
-    const int begin = warp_index() * SIZE;
-    X* here = shared<X>();
-    if (begin + SIZE <= count && is_aligned<Shape::ITEMS>(x)) {
-      using Moved = Storage<X, Shape::ITEMS>;
-#pragma unroll
-      for (int i = 0; i < Shape::ROWS; ++i)
-        reinterpret_cast<Moved*>(here)[i * LANES + lane_index()] =
-            reinterpret_cast<const Moved*>(x + begin)[i * LANES + lane_index()];
-    } else {
-      for (int i = lane_index(); i < SIZE; i += LANES)
-        here[i] = x[begin + i < count ? begin + i : count - 1];
-    }
-    __syncwarp();
-  }
-
-  // Take a vector of this thread's items from there.
-  template <class X>
-  __device__ static Vector<X, Shape::ITEMS> take(int row) {
-    using Moved = Storage<X, Shape::ITEMS>;
-    Vector<X, Shape::ITEMS> vector;
-    reinterpret_cast<Moved&>(vector) =
-        reinterpret_cast<const Moved*>(shared<X>())[lane_index() * Shape::ROWS + row];
-    return vector;
-  }
-
-  // Put a vector of this thread's results there.
-  template <class Y>
-  __device__ static void put(int row, const Vector<Y, Shape::ITEMS>& vector) {
-    using Moved = Storage<Y, Shape::ITEMS>;
-    reinterpret_cast<Moved*>(shared<Y>())[lane_index() * Shape::ROWS + row] =
-        reinterpret_cast<const Moved&>(vector);
-  }
-
-  // Store what every thread has put there.
-  template <class Y>
-  __device__ static void store(Y* y, int count) {
-    __syncwarp();
-    const int begin = warp_index() * SIZE;
-    const Y* here = shared<Y>();
-    if (begin + SIZE <= count && is_aligned<Shape::ITEMS>(y)) {
-      using Moved = Storage<Y, Shape::ITEMS>;
-#pragma unroll
-      for (int i = 0; i < Shape::ROWS; ++i)
-        reinterpret_cast<Moved*>(y + begin)[i * LANES + lane_index()] =
-            reinterpret_cast<const Moved*>(here)[i * LANES + lane_index()];
-    } else {
-      for (int i = lane_index(); i < SIZE && begin + i < count; i += LANES) y[begin + i] = here[i];
-    }
-    __syncwarp();
-  }
-};
-
 // Launch: any number of blocks, BlockScan's THREADS each; THREADS * EACH items of the wider type
-// in dynamic shared memory. y may be x.
+// in dynamic shared memory. y may be x. The last value goes to `total` unless that is null.
 template <class Op, class Shape, class BlockScan, class Chain, class X, class T, class Y>
 __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
-                         const Workspace& work, Prefix<T> offset) {
-  using Own = Stretch<Shape, larger(sizeof(X), sizeof(Y))>;
+                         unsigned* tile_counter /* [1], zero */, const TileStatus<T>& status,
+                         const Totals& total /* [1] */, Prefix<T> offset) {
+  using Own = WarpTile<Shape, larger(sizeof(X), sizeof(Y))>;
   constexpr int EACH = Own::EACH, ITEMS = Shape::ITEMS;
-  __shared__ int64 drawn;
+  __shared__ int64 next_tile;
   __shared__ T inclusive[Shape::THREADS];  // over the threads' totals
   __shared__ T up_to_tile;
   __shared__ typename BlockScan::Shared scanning;
@@ -102,32 +42,35 @@ __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shar
   Chain chain{offset};
 
   for (;;) {
-    // ---- 1. draw a tile; the counter is zero again when every block has drawn one too many ----
+    // ---- 0. draw a tile; the counter is zero again when every block has drawn one too many ----
     if (thread == 0)
-      drawn = atomicInc(work.tile_counter, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
+      next_tile = atomicInc(tile_counter, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
     __syncthreads();
-    const int64 tile = drawn;
+    const int64 tile = next_tile;
     if (tile >= shard.tiles) return;
     const int64 begin = shard.begin<Shape>(tile);
     const int count = static_cast<int>(shard.end<Shape>(tile) - begin);
     const int mine = count - thread * EACH;  // how many of this thread's items exist
 
-    // ---- 2. each thread's total, scanned over the block ---------------------------------------
+    // ---- 1. each thread's total ---------------------------------------------------------------
     Own::fetch(x + begin, count);
-    Prefix<T> total;
+    Prefix<T> thread_total;
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r) {
       const auto vector = Own::template take<X>(r);
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i)
-        if (r + i == 0 || r * ITEMS + i < mine) total = join<Op>(total, get<T>(vector, i));
+        if (r + i == 0 || r * ITEMS + i < mine)
+          thread_total = join<Op>(thread_total, get<T>(vector, i));
     }
-    inclusive[thread] = BlockScan::inclusive(total.value, scanning);
+
+    // ---- 2. scanned over the block ------------------------------------------------------------
+    inclusive[thread] = BlockScan::inclusive(thread_total.value, scanning);
     __syncthreads();
 
     // ---- 3. what comes before the tile, then before the thread --------------------------------
     if (warp_index() == 0) {
-      const Prefix<T> prefix = chain.before(tile, inclusive[(count - 1) / EACH], work);
+      const Prefix<T> prefix = chain.before(tile, inclusive[(count - 1) / EACH], status);
       if (thread == 0) up_to_tile = prefix.value;
     }
     __syncthreads();
@@ -154,8 +97,8 @@ __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shar
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r) Own::put(r, scanned[r]);
     Own::store(y + begin, count);
-    if (work.total.words && tile == shard.tiles - 1 && thread == (count - 1) / EACH)
-      publish(work.total, 0, last, work.epoch);
+    if (total.words && tile == shard.tiles - 1 && thread == (count - 1) / EACH)
+      publish(total, 0, last, status.epoch);
   }
 }
 

@@ -4,7 +4,7 @@
 // An exclusive scan: totals go up a tree, and what comes before each part goes down it. A pair at
 // distance d gets what comes before both at its right place; the left one takes that, and the right
 // one that and the left one's total. The first pair has nothing before it, so no identity is
-// needed.
+// needed. Of 8 values: 7 steps, 7 barriers, 18 combinations.
 //
 //            3    1    7    0    4    1    6    3
 //   up   1   3    4    7    7    4    5    6    9

@@ -1,7 +1,8 @@
 // Kogge and Stone, "A Parallel Algorithm for the Efficient Solution of a General Class of
 // Recurrence Equations", 1973; Hillis and Steele, "Data Parallel Algorithms", 1986.
 //
-// Fewest steps, most work. In the step of distance d every thread takes in the value d before it:
+// Fewest steps, most work. In the step of distance d every thread takes in the value d before it.
+// Of 8 values: 3 steps, 3 barriers, 17 combinations.
 //
 //          3    1    7    0    4    1    6    3
 //   d = 1  3    4    8    7    4    5    7    9     thread i has the last 2 up to i

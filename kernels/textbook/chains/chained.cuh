@@ -1,32 +1,33 @@
-// Chained: each tile waits for the one before it, adds its total, and tips the next.
+// The chained scan: each tile waits for the prefix of the tile before it, and adds its own total.
 // Yan, Long and Zhang, "StreamScan: Fast Scan Algorithms for GPUs without Global Barrier
-// Synchronization", 2013, who call it chained; they too number tiles as blocks start.
+// Synchronization", 2013. They number tiles in the order in which blocks start, as here.
 //
-//   totals      3    4    2    5
-//   prefixes    3 -> 7 -> 9 -> 14       one trip through L2 per tile
+//   tile        0    1    2    3
+//   total       3    4    2    5
+//   prefix      3 -> 7 -> 9 -> 14       each arrow is one trip through L2
 //
-// The least traffic, and the longest wait: as many trips one after the other as there are tiles.
+// The least traffic, and the longest wait: as many trips, one after the other, as there are tiles.
 #pragma once
 
-#include "peek.cuh"
+#include "../../base/warp_scan.cuh"
+#include "../tile_status.cuh"
 
 namespace distscan {
 
 template <class Op, class T>
 struct Chained {
-  Prefix<T> offset;  // of all earlier ranks
+  Prefix<T> offset;  // what comes before tile 0
 
-  // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
+  // The combination of all before `tile`, whose own total is `total`. By a whole warp, in all
   // lanes.
-  __device__ Prefix<T> before(int64 tile, T total, const Workspace& work) {
-    const Totals up_to = prefixes<T>(work.totals);
+  __device__ Prefix<T> before(int64 tile, T total, const TileStatus<T>& status) {
     Prefix<T> prefix = offset;
     if (tile > 0) {
       Patience patience;
-      while (!peek(up_to, tile - 1, work.epoch, prefix.value)) patience.once_more(0);
+      while (!status.find_prefix(tile - 1, prefix.value)) patience.once_more(0);
       prefix.some = true;
     }
-    if (lane_index() == 0) publish(up_to, tile, join<Op>(prefix, total).value, work.epoch);
+    if (lane_index() == 0) status.publish_prefix(tile, join<Op>(prefix, total).value);
     return prefix;
   }
 };

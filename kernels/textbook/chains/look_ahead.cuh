@@ -1,17 +1,19 @@
-// Look-ahead: every block publishes its tile's total, and reads those of all tiles since its last
-// one, its own among them, all at once. What linear/scan.cuh does too, with warps of their own for
-// it.
+// Look-ahead: a block publishes its tile's total, then reads the totals of all tiles since its last
+// tile, its own total among them, all at once. linear/scan.cuh does this too, by warps of their
+// own.
 //
-//   blocks      A    B    C    A    B    C
-//   totals      3    4    2    5    1    6
-//   B, tile 1:  3 = 3.  B, tile 4: 3 + (4 + 2 + 5) = 14
+//   tile        0    1    2    3    4    5
+//   of block    A    B    C    A    B    C
+//   total       3    4    2    5    1    6
+//   before tile 1:  B reads 3: 3
+//   before tile 4:  B reads 4, 2, 5, and has 3: 14
 //
-// One trip through L2 per tile whatever the others do, and one fixed tree: the same bits on every
-// run. The most traffic: a word from each tile to each block.
+// One trip through L2 for each tile, whatever the other blocks do. One fixed tree: floats get the
+// same bits on every run. The most traffic: a word from each tile to each block.
 #pragma once
 
 #include "../../base/look_ahead.cuh"
-#include "peek.cuh"
+#include "../tile_status.cuh"
 
 namespace distscan {
 
@@ -19,13 +21,14 @@ template <class Op, class T>
 struct LooksAhead {
   LookAhead<Op, T> ahead;
 
+  // `offset` is what comes before tile 0.
   __device__ explicit LooksAhead(Prefix<T> offset) { ahead.before = offset; }
 
-  // The combination of all tiles before `tile`, whose total is `total`; by a whole warp, in all
+  // The combination of all before `tile`, whose own total is `total`. By a whole warp, in all
   // lanes. `tile` grows from call to call.
-  __device__ Prefix<T> before(int64 tile, T total, const Workspace& work) {
-    if (lane_index() == 0) publish(work.totals, tile, total, work.epoch);
-    return ahead.up_to(tile, work.totals, work.epoch, [this] { return ahead.before; });
+  __device__ Prefix<T> before(int64 tile, T total, const TileStatus<T>& status) {
+    if (lane_index() == 0) status.publish_total(tile, total);
+    return ahead.up_to(tile, status.totals, status.epoch, [this] { return ahead.before; });
   }
 };
 
