@@ -1,4 +1,5 @@
-// What the compiler is given, by distscan/cuda/kernel.py: one operator and one set of types.
+// What a kernel is compiled with: one operator and one set of types. distscan/cuda/kernel.py
+// defines these macros and writes these headers.
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
 //   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements
 //   structure.h                            declares the structure that a type may be

@@ -10,15 +10,18 @@ __device__ inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-// compute-sanitizer's racecheck does not follow one lane that arrives for its warp: for it alone,
-// every lane does (CONTRIBUTING.md).
+// compute-sanitizer's racecheck does not follow one lane that arrives for its warp. For that tool
+// alone every lane arrives (CONTRIBUTING.md).
 #ifdef DISTSCAN_EVERY_LANE_ARRIVES
 constexpr int ARRIVALS_PER_WARP = LANES;
 #else
 constexpr int ARRIVALS_PER_WARP = 1;
 #endif
 
-// An mbarrier: `wait(parity)` passes once the phase of that parity has seen all its arrivals.
+// An mbarrier. It counts arrivals; when it has seen as many as it was initialised with, a phase
+// ends and the next begins. `wait(parity)` returns once the phase of that parity has ended. Phases
+// have parities 0, 1, 0, 1, ... init(2), arrive, arrive: wait(0) returns; arrive, arrive: wait(1)
+// returns
 struct Barrier {
   unsigned long long state;
 
@@ -59,7 +62,8 @@ struct Barrier {
   }
 };
 
-// Make barriers that one thread has initialised known to the copy engine; then __syncthreads().
+// Let the copy engine see barriers that this thread has initialised. __syncthreads() must follow,
+// for the other threads.
 __device__ inline void barriers_are_ready() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -5,10 +5,12 @@
 
 namespace distscan {
 
-// Copy `count` elements from shared to global memory, by one warp: by vectors of 16 bytes, where
-// both sides reach a boundary of vectors at the same element.
+// Copy `count` elements from shared to global memory, by one warp. If both sides lie alike to
+// boundaries of 16 bytes, most elements move in vectors, and those before the first boundary and
+// behind the last one by one.
+// float, both 8 bytes behind a boundary, count 8: elements 0 and 1, the vector 2 to 5, then 6 and 7
 template <class E>
-__device__ void copy_out(const E* from, E* to, int count) {
+__device__ void copy_out(const E* from /* [count] */, E* to /* [count] */, int count) {
   constexpr int EACH = larger(16 / sizeof(E), 1);
   using Moved = Storage<E, EACH>;
   const int short_of = (16 - phase(from)) % 16;

@@ -6,7 +6,7 @@
 
 namespace distscan {
 
-// How often one fetch, or one skip, arrives at its barrier.
+// How often one fetch, or one fetch_nothing, arrives at its barrier.
 #if __CUDA_ARCH__ >= 900
 constexpr int FETCH_ARRIVALS = ARRIVALS_PER_WARP;
 #else
@@ -29,24 +29,26 @@ __device__ inline void fetch_nothing(Barrier& full) {
 #endif
 }
 
-// Bring x[from, to) to `stage`, by one warp; `full` then passes. Element `from` comes to lie
-// phase(x + from) bytes behind `stage`, which is aligned to 16. Nothing outside x[0, n) is read:
-// whole vectors go by the engine, what sticks out of them at the ends of x by lanes, in bytes.
+// Bring x[from, to) to `stage`, by one warp; waits for `full` then return. Element `from` comes to
+// lie phase(x + from) bytes behind `stage`, which is aligned to 16. Nothing outside x[0, n) is
+// read: the engine moves vectors of 16 bytes that lie inside x, lanes move single bytes at the ends
+// of x. float, x 4 bytes behind a boundary, from 0, to 8: lanes move elements 0 to 2, the engine 3
+// to 10, of which 8 to 10 were not asked for
 //
-// What lay in the stage has been read: each reader has arrived at a barrier behind its reads, and
-// this warp has waited for it. That puts ordinary reads before the engine's writes. Ordinary writes
-// to bytes that the engine writes later need more, since it goes by another proxy to memory: a
-// proxy fence by the lanes that write, before they arrive.
+// The stage's earlier contents have been read: each reader has arrived at a barrier after its
+// reads, and this warp has waited for it. That orders ordinary reads before the engine's writes.
+// Ordinary writes to bytes that the engine writes later need more, since the engine accesses memory
+// through another proxy: the lanes that write make a proxy fence before they arrive.
 template <class X>
-__device__ void fetch(unsigned char* stage, const X* x /* [n] */, int64 n, int64 from, int64 to,
-                      Barrier& full) {
+__device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, const X* x /* [n] */,
+                      int64 n, int64 from, int64 to, Barrier& full) {
   using Address = unsigned long long;
   const Address low = reinterpret_cast<Address>(x), high = low + n * sizeof(X);
   const Address wanted = low + from * sizeof(X), end = low + to * sizeof(X);
   const Address origin = wanted / 16 * 16;  // goes to stage[0]
   const int lane = lane_index();
 
-  // ---- 1. how far whole vectors reach: beyond what is wanted, where x goes on ----------------
+  // ---- 1. the vectors: the last may go beyond `to`, not beyond x --------------------------------
   const Address begin = origin < low ? origin + 16 : origin;
   Address stop = (end + 15) / 16 * 16;
   if (stop > high) stop -= 16;

@@ -8,19 +8,21 @@
 
 namespace distscan {
 
-// What one warp gathers of the tiles' totals, row by row: a row is 32 tiles, one to a lane, and is
-// combined in a fixed tree; so the same tile always gets the same bits.
+// One warp reads totals row by row: a row is 32 tiles, one to a lane. Each row is combined in a
+// fixed tree, and the rows in order. So a tile's prefix has the same bits on every run. sum, all
+// totals 1, cursor 32, before 32: up_to(70) reads tiles 32 to 69, returns 70, and leaves cursor 64,
+// before 64
 template <class Op, class T, int WANTED = 9>
 struct LookAhead {
-  // Read at once: as many as are wanted and there are registers for.
+  // Rows that are read at once: as many as are wanted, if there are registers for them.
   static constexpr int MOST = WORDS<T> > 4 ? 2 : WORDS<T> > 2 ? 3 : is_light<Op, T> ? 9 : 4;
   static constexpr int ROWS = WANTED < MOST ? WANTED : MOST;
 
   int64 cursor = 0;  // a multiple of 32
   Prefix<T> before;  // all that comes before tile `cursor`
 
-  // The combination of all before `tile`, by a whole warp, in all lanes. `before_cursor` gives all
-  // before tile `cursor`; it is called once, as late as possible: other work hides the wait.
+  // The combination of all before `tile`, by a whole warp, in all lanes. `before_cursor` returns
+  // all before tile `cursor`. It is called once, as late as possible, since it may wait.
   template <class BeforeCursor>
   __device__ Prefix<T> up_to(int64 tile, const Totals& totals, unsigned epoch,
                              const BeforeCursor& before_cursor) {
@@ -47,7 +49,7 @@ struct LookAhead {
         }
       }
 
-      // ---- 2. behind all before the cursor, which whole rows move on --------
+      // ---- 2. the rows behind `before`; complete rows move the cursor on ----------------------
       if (!asked) before = before_cursor();
       Prefix<T> all = before;
       for (int row = 0; row * LANES < count; ++row) {

@@ -9,14 +9,15 @@ __device__ inline unsigned long long nanoseconds() {
   return now;
 }
 
-// Ends a kernel that waits for what will never come.
+// Ends a kernel that waits too long. `pause` is in nanoseconds between two looks.
+// for (Patience patience; !there();) patience.once_more(200);
 struct Patience {
   static constexpr unsigned long long LIMIT = 20'000'000'000;
   unsigned long long begin = 0;
-  unsigned rounds = 0;
+  unsigned looks = 0;
 
   __device__ void once_more(int pause) {
-    if (++rounds % 64 == 0) {
+    if (++looks % 64 == 0) {
       if (begin == 0) begin = nanoseconds();
       if (nanoseconds() - begin > LIMIT) __trap();  // cudaErrorLaunchFailure
     }

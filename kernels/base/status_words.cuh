@@ -1,8 +1,8 @@
 // Totals that travel between blocks, and from a block to the host, while both run.
 //
-// A value goes in words of 8 bytes: 4 bytes of the value and the 4 of the launch's epoch. A word
-// is written and read whole, so who finds the number has the value too: no fence, and nothing to
-// reset between launches.
+// A value travels in status words of 8 bytes: 4 bytes of the value, and 4 of the launch's epoch. A
+// word is written and read whole. So whoever finds the epoch has the value too: no fence is needed,
+// and nothing is reset between launches (pipeline.cuh).
 //
 //   level   a part is   its total travels by   who combines
 //   device  one tile    global memory          a warp of every block, each for itself
@@ -18,7 +18,7 @@ using Word = unsigned long long;
 __device__ inline unsigned epoch_of(Word word) { return static_cast<unsigned>(word >> 32); }
 
 // Totals 0, 1, ...: word w of total i is at words[w * stride + i], so that a warp which reads 32
-// totals reads whole lines.
+// totals reads whole cache lines.
 struct Totals {
   Word* words;  // [WORDS][stride]
   int64 stride;
@@ -50,8 +50,8 @@ __device__ bool arrived(const Word (&word)[COUNT], unsigned epoch) {
   return all;
 }
 
-// Read totals, each as soon as it is there, by a whole warp: `total[i]` is number `at(i)`, if this
-// lane `wants(i)`.
+// Wait for totals and read them, by a whole warp. `total[i]` becomes total number at(i), if this
+// lane wants(i). Totals that have been read are not read again.
 template <class T, int COUNT, class At, class Wants>
 __device__ void read(T (&total)[COUNT], const Totals& totals, unsigned epoch, const At& at,
                      const Wants& wants) {

@@ -1,8 +1,7 @@
 // A tile: the items that one block scans at a time, and how they lie over its threads.
 //
-// Each warp of the block owns a contiguous warp tile, in rows of 32 vectors; lane l
-// holds vector l of every row, so that each row moves in one coalesced access of up to 16 bytes
-// per lane:
+// Each warp of the block owns a contiguous part, its warp tile, in rows of 32 vectors. Lane l holds
+// vector l of every row. So each row moves in one coalesced access of up to 16 bytes per lane:
 //
 //   warp w, row r:  | lane 0: i0 i1 i2 i3 | lane 1: i0 i1 i2 i3 | ... | lane 31: i0 i1 i2 i3 |
 #pragma once

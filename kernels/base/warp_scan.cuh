@@ -5,7 +5,7 @@
 
 namespace distscan {
 
-// Whether combining takes few registers: not that of complex numbers, nor that in a given order.
+// Whether combining takes few registers. It takes many of complex numbers, and where order matters.
 template <class Op, class T>
 inline constexpr bool is_light = Op::COMMUTATIVE && !is_complex<T>;
 

@@ -24,7 +24,7 @@ struct Unsegmented {
   __device__ T close_segment(T total) const {
     return total;
   }
-  // What an item leaves to an exclusive scan.
+  // What an exclusive scan stores in an item's place; `all` comes before the item.
   template <class T>
   __device__ T before(T all, T item) const {
     return all;
@@ -60,8 +60,9 @@ __device__ T reduce_warp_tile(const Rows<X, Shape>& rows) {
 template <class Op, class T, class X, int ITEMS>
 inline constexpr bool in_any_order = Op::COMMUTATIVE && is_exact<T> && is_packed<X, ITEMS>;
 
-// The total of the warp tile of a tile that lies in shared memory at any address: of whole aligned
-// vectors, and of one item per lane from the two that stick out.
+// The total of a warp tile, of a tile that lies in shared memory at any address. Lanes combine the
+// aligned vectors inside the warp tile; the last lanes also have one item each of the two vectors
+// that stick out of it.
 // ITEMS 4: [. . 2 3 | 4 5 6 7 | 8 9 . .] -> lane 0 has [4 5 6 7], the last four have 8, 9, 2, 3
 template <class Op, class T, class Shape, class X>
 __device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
@@ -83,13 +84,13 @@ __device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
   return warp_reduce<Op>(total);
 }
 
-// The scan of the warp tile behind what `prefixed` gives, which is asked for late. Totals of
-// vectors and rows run in Partial. sum, prefix 10, warp tile [1 2 3 ...] -> [11 13 16 ...];
-// EXCLUSIVE: [10 11 13 ...]
+// The scan of the warp tile behind prefixed(), which is called late, since it may wait. Totals of
+// vectors and rows are of type Partial.
+// sum, prefix 10, warp tile [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11 13 ...]
 template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
-          class Shape, class Segments, class Seeded>
+          class Shape, class Segments, class Prefixed>
 __device__ Rows<Y, Shape> scan_warp_tile(const Rows<X, Shape>& rows, const Segments& segments,
-                                         const Seeded& prefixed) {
+                                         const Prefixed& prefixed) {
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
   Partial inclusive[Shape::ROWS];
 #pragma unroll

@@ -1,11 +1,22 @@
-// What the warps of a block share in a scan of columns, beside the tiles themselves.
+// What a scan of columns works with: in global memory, and in the shared memory of a block.
 #pragma once
 
+#include "../base/status_words.cuh"
 #include "../pipeline.cuh"
 #include "tile_order.cuh"
 
 namespace distscan {
 
+// What the scan of columns works with beside its input and output.
+struct ColumnsWork {
+  Totals published;        // [strips][tiles, then groups][COLUMNS]
+  unsigned* tile_counter;  // of TileOrder; so are blocks and side
+  int64 blocks;
+  int64 side;
+  int64 epoch;  // goes with every total: a number that none of an earlier scan had
+};
+
+// What the warps of a block share beside the tiles themselves.
 template <class BeforeCursor, class T, int WARPS, int STAGES_, int ITEMS, int COLUMNS, int BAND>
 struct ColumnsPipeline : ScanBarriers<STAGES_> {
   static constexpr int STAGES = STAGES_;

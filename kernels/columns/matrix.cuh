@@ -2,7 +2,7 @@
 //
 // The matrix holds every row of every scan, one below the other: rows n, 2n, ... begin new scans. A
 // tile is some rows of one strip, `width` vectors wide. Each warp that scans owns a warp tile of
-// its rows, in slices of ROWS; `width` lanes walk down a slice side by side:
+// its rows, in slices of ROWS; `width` lanes go down a slice side by side:
 //
 //   warp w, width 8:  | lanes  0 to  7 |  slice 0: ROWS rows, one after the other
 //                     | lanes  8 to 15 |  slice 1: the next ROWS rows
@@ -14,7 +14,7 @@
 
 namespace distscan {
 
-// Rows are numbered in the order of the scan; `reverse` turns that round in memory.
+// Rows are numbered in the order of the scan. If `reverse`, row 0 is the last in memory.
 struct Matrix {
   int64 rows;     // of all scans together
   int64 n;        // rows of one scan: a row whose number divides by n is a head

@@ -2,7 +2,7 @@
 // written once.
 //
 // pipeline.cuh explains how the warps of a block, and the blocks, work together. Here a tile has
-// rows of one strip of columns, and every total is a row. Loaders draw tiles in turn. One warp
+// rows of one strip of columns, and every total is a row. Loaders take iterations in turn. One warp
 // more, the publisher, joins the totals of the warp tiles that reducers have found, and publishes
 // the tile's row of totals. Look-ahead warps combine the rows of the tiles above, in the same
 // strip.
@@ -13,15 +13,6 @@
 #include "strip_look_ahead.cuh"
 
 namespace distscan {
-
-// What the scan of columns works with beside its input and output.
-struct ColumnsWork {
-  Totals published;        // [strips][tiles, then groups][COLUMNS]
-  unsigned* tile_counter;  // of TileOrder; so are blocks and side
-  int64 blocks;
-  int64 side;
-  int64 epoch;  // goes with every total: a number that none of an earlier scan had
-};
 
 // The scan of one matrix, as one thread of a block sees it.
 template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
@@ -51,9 +42,9 @@ struct ColumnsScan {
     Roles::run(*this);
   }
 
-  // ---- The loaders: each in turn draws a tile and fetches it ------------------------------------
+  // ---- The loaders: each takes every LOADERS-th iteration ---------------------------------------
 
-  // A tile is drawn when there is a stage for it: others wait for its totals from then on.
+  // A tile is drawn when there is a stage for it. Other blocks wait for its totals from then on.
   __device__ void loader(int index) const {
     static_assert(LOOK_AHEAD_WARPS + LOADERS <= STAGES + 1,
                   "no iteration without a tile waits for a stage");
@@ -146,7 +137,7 @@ struct ColumnsScan {
     }
   }
 
-  // ---- The look-ahead warps: take tiles by turns, and pass on what they know --------------------
+  // ---- The look-ahead warps: each takes every LOOK_AHEAD_WARPS-th iteration ---------------------
 
   __device__ void look_ahead(int index) const {
     for (int iteration = index;; iteration += LOOK_AHEAD_WARPS) {
@@ -260,7 +251,7 @@ struct ColumnsScan {
     pipeline.read.arrive_by_warp(iteration);
   }
 
-  // Scan `count` rows from row `row` of a tile on, and store them to `lines`.
+  // Scan `count` rows from row `row` of a tile on, and store them to `row_view`.
   template <bool WHOLE>
   __device__ void scan_to(const RowView<Y>& row_view, const Tile& tile, const Rows<X, Shape>& rows,
                           int row, int count, const Run<T, ITEMS>& before, int64 column) const {
@@ -286,8 +277,8 @@ struct ColumnsScan {
   }
 };
 
-// Launch: work.blocks * work.side blocks, at most as many as fit at once, of the warps of the five
-// kinds; STAGES stages of dynamic shared memory. y may be x. An exclusive scan has a start.
+// Launch: work.blocks * work.side blocks, at most as many as fit at once, of Roles::WARPS warps;
+// STAGES stages of dynamic shared memory. y may be x. An exclusive scan has a start.
 template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
           int COLUMNS, int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
           class T, class Y>

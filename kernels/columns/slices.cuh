@@ -1,4 +1,4 @@
-// The warp and block levels of a scan down the columns of a tile: what each slice hands on.
+// The warp and block levels of a scan down the columns of a tile: what each slice passes on.
 //
 //   level   a part is              its total travels by    who combines
 //   lane    one row of its slice   registers               the lane
@@ -41,9 +41,9 @@ __device__ unsigned long long heads(int64 position, int64 n) {
 }
 
 // The total of each slice of a warp tile with those above it, as far as they are of one scan: this
-// lane's in `own`, what comes before its slice in `before`. Of a tile that is whole. A lane that
-// does not `work` combines nothing.
-// sum, one column, slices of 2 rows: [3 1 | 4 1 | 5 9] -> own [4 | 9 | 23], before [. | 4 | 9]
+// lane's in `own`, what comes before its slice in `before`. The tile must be whole. A lane that
+// does not `work` combines nothing. sum, one column, slices of 2 rows: [3 1 | 4 1 | 5 9] -> own [4
+// | 9 | 23], before [. | 4 | 9]
 template <class Op, class T, class X, class Shape>
 __device__ void reduce_whole(const Rows<X, Shape>& rows, const Spot<Shape>& spot, bool works,
                              Run<T, Shape::ITEMS>& own, Run<T, Shape::ITEMS>& before) {
@@ -93,15 +93,17 @@ __device__ void reduce_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spo
   }
 
   // ---- 2. down the slices (Hillis and Steele, 1986) ------------------------------------------
-  // The rows from the last head to the end of this slice; what is not of them is not joined.
-  const int64 reach = tile.position_of(row + ROWS - 1) + 1;
+  // How many rows there are from the last head to the end of this slice. Rows before are not
+  // joined.
+  const int64 since_head = tile.position_of(row + ROWS - 1) + 1;
   for (int distance = 1; distance < spot.slices; distance *= 2) {
     T earlier[ITEMS];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) earlier[i] = shuffle_up(own.value[i], distance * spot.width);
     const int joined = distance * ROWS;  // rows that `own` has of this slice and those above
     const int offered = 2 * distance - 1 < spot.slice ? 2 * distance - 1 : spot.slice;
-    if (works && spot.slice >= distance && reach > joined && row - offered * ROWS < tile.count) {
+    if (works && spot.slice >= distance && since_head > joined &&
+        row - offered * ROWS < tile.count) {
       own.some = row + ROWS - joined < tile.count;
       put_before<Op>(earlier, own);
     }
@@ -131,7 +133,7 @@ __device__ T join_warps(T (&parts)[WARPS][COLUMNS], const Spot<Shape>& spot, con
   return total;
 }
 
-// What each scan begins behind: `first`, or where a row of offsets is given, that.
+// What each scan begins behind: a row of offsets, or `first` for all columns, or nothing.
 template <class T>
 struct Start {
   const T* offset;  // [inner], or null

@@ -69,13 +69,13 @@ struct Strip {
   __device__ Tile tile(int64 strip, int64 index) const {
     return Tile(matrix, spot.height, spot.columns, strip, index);
   }
-  __device__ unsigned char* slot_of(int stage) const {
+  __device__ unsigned char* memory_of(int stage) const {
     extern __shared__ __align__(128) unsigned char stages[];  // [STAGES][stage_bytes]
     return stages + stage * stage_bytes;
   }
   // The tile in a stage, as it lies in memory.
   __device__ unsigned char* bytes(int stage, const Tile& tile) const {
-    return slot_of(stage) + phase(x + tile.corner);
+    return memory_of(stage) + phase(x + tile.corner);
   }
   // How often one fetch, or one skip, arrives at its barrier.
   __device__ int arrivals() const { return matrix.strips == 1 ? FETCH_ARRIVALS : 2 * LANES; }
@@ -92,7 +92,7 @@ struct Strip {
   // Fetch a tile, by one warp; `full` then passes.
   __device__ void fetch(int stage, const Tile& tile, Barrier& full) const {
     if (matrix.strips == 1) {
-      distscan::fetch(slot_of(stage), x, matrix.rows * matrix.inner, tile.corner,
+      distscan::fetch(memory_of(stage), x, matrix.rows * matrix.inner, tile.corner,
                       tile.corner + tile.count * matrix.inner, full);
     } else {
       fetch_rows(bytes(stage, tile), tile);

@@ -1,4 +1,4 @@
-// The device level of a scan down columns: what the tiles above hand on.
+// The device level of a scan down columns: what the tiles above pass on.
 //
 // Every tile publishes a row of totals, and the last of each GROUP tiles the combination of all of
 // them. One warp of each block reads the groups above and the tiles of its own group, a lane per
@@ -22,7 +22,7 @@ struct StripBeforeCursor {
   T own[LANES];     // of this lane's part of the group that is not
 };
 
-// What one warp gathers of up to 32 columns of a strip that has up to COLUMNS, a power of 2.
+// One warp's look-ahead for up to 32 columns of a strip that has up to COLUMNS, a power of 2.
 template <class Op, class T, int COLUMNS, int GROUP, int READS>
 struct StripLookAhead {
   static constexpr int ACROSS = COLUMNS < LANES ? COLUMNS : LANES;

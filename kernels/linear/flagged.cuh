@@ -1,17 +1,19 @@
-// Segments: a scan that begins anew at every item that is a head.
+// Segments: a scan that begins again at every item that is a head.
 //
 // The running value becomes a pair: a value, and whether a segment begins in what it combines. A
 // head cuts off all that comes before it:
 //
 //   (a, f) then (b, false) -> (a op b, f)          (a, f) then (b, true) -> (b, true)
 //
-// Pairs combine as values do, so all that reduces, shuffles and gathers totals takes them as they
-// are; among the lanes of a warp, flags travel by a vote instead of shuffles. What a part comes
-// behind is no pair but a value: of what precedes it up to the last head, and from a head on what
-// every segment starts behind.
+// Pairs combine as values do. So code that reduces, shuffles or looks ahead takes pairs as they
+// are; among the lanes of a warp, flags travel by a vote instead of shuffles. What comes before a
+// part is a value without a flag: the combination since the last head. If the part begins with a
+// head, it is what every segment starts behind. sum, heads marked |: 3 1 |4 1 -> pairs (3, no) (4,
+// no) (4, yes) (5, yes)
 //
-// Stretches without a head are scanned as all others are. A shorter way for them made warps wait
-// for instructions, where others had heads: rows of 1000 float64 took 736 us, so 648.
+// Warp tiles without a head are scanned as all others. A shorter code path for them made warps wait
+// for instructions, where other warps had heads: rows of 1000 float64 took 736 us with it, 648
+// without.
 #pragma once
 
 #include "../base/warp_tile.cuh"
@@ -118,12 +120,12 @@ __device__ Flagged<T> warp_scan(Flagged<T> x) {
   const unsigned up_to_here = EVERY_LANE >> (LANES - 1 - lane_index());
   const unsigned heads = __ballot_sync(EVERY_LANE, x.head != 0) & up_to_here;
   // Lanes of its own segment; 0 beyond WIDTH, where nothing is to be combined.
-  const int reach =
+  const int own_lanes =
       WIDTH == LANES || lane_index() < WIDTH ? lane_index() - (LANES - 1 - __clz(heads | 1)) : 0;
 #pragma unroll
   for (int distance = 1; distance < WIDTH; distance *= 2) {
     const T earlier = shuffle_up(x.value, distance);
-    if (distance <= reach) x.value = Op::Op::combine(earlier, x.value);
+    if (distance <= own_lanes) x.value = Op::Op::combine(earlier, x.value);
   }
   return {x.value, heads};
 }

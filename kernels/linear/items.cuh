@@ -26,7 +26,7 @@ struct Stages {
   }
 };
 
-// What one tile takes of a stage: whole vectors, of which the first and the last stick out.
+// How many bytes of a stage one tile takes: vectors of 16 bytes, of which two may stick out.
 template <class Shape, class X>
 constexpr int STAGE_BYTES = Shape::SIZE * sizeof(X) + 16;
 

@@ -1,9 +1,14 @@
-// What comes before the shard: given with the launch, or brought by the host while the kernel runs.
+// What comes before the shard: an argument of the launch, or brought by the host while the kernel
+// runs.
 //
-// A kernel that is launched ahead of its offset fetches its tiles meanwhile. One warp of the grid
-// looks into the host's memory and passes on what it finds to all blocks. It waits no longer than
-// LIMIT: then the scan is called off, for all blocks alike, nothing is stored, and the host, which
-// is told, launches again. So ranks that share a GPU never wait for each other inside kernels.
+// A kernel that is launched ahead of its offset fetches its first tiles meanwhile. One warp of the
+// grid looks into the host's memory, and passes on to all blocks what it finds there. It looks no
+// longer than LIMIT. Then it calls the scan off for all blocks: nothing is stored, the host is
+// told, and launches again. So ranks that share a GPU never wait for each other inside kernels.
+//
+//   host   offset 7 in time:   from_host  [SOMETHING, 7]
+//   warp   finds it:           passed_on  [SOMETHING, 7]    answer [SOMETHING]
+//   warp   finds nothing:      passed_on  [CALLED_OFF, .]   answer [CALLED_OFF]
 #pragma once
 
 #include "../base/status_words.cuh"
@@ -29,7 +34,7 @@ struct TilePrefix {
 // Words of 8 bytes with the launch's epoch, as in status_words.cuh: a State, then those of the
 // value.
 struct Mail {
-  const Word* from_host;  // [1 + WORDS], in pinned host memory; null: it was given with the launch
+  const Word* from_host;  // [1 + WORDS], in pinned host memory; null: the offset is an argument
   Word* passed_on;        // [1 + WORDS]
   Word* answer;           // [1], in pinned host memory: the State that was passed on
 };
@@ -39,12 +44,12 @@ struct Offset {
   static constexpr int SIZE = 1 + WORDS<T>;
   static constexpr unsigned long long LIMIT = 1'000'000;  // nanoseconds; cuda/kernel.py's too
 
-  Prefix<T> given;
+  Prefix<T> argument;
   Mail mail;
 
   // What comes before the shard; by a whole warp, in all lanes. One warp of the grid `looks`.
   __device__ TilePrefix<T> wait(bool looks, unsigned epoch) const {
-    if (mail.from_host == nullptr) return TilePrefix<T>::of(given);
+    if (mail.from_host == nullptr) return TilePrefix<T>::of(argument);
     const Word word = looks ? look(epoch) : hear(epoch);
     Words<T> words;
 #pragma unroll
@@ -55,25 +60,25 @@ struct Offset {
   }
 
  private:
-  // Take the host's words, lane l word l, or call off; pass on which. The host was in time, and is
-  // told so, if its words were there before the clock had run out: so only a look that begins after
-  // that may find nothing for good. Another process may have the GPU in between.
+  // Read the host's words, lane l word l, or call the scan off; pass on which. The host was in time
+  // if its words were there before the time was up. So the last look must begin after that: another
+  // process may have had the GPU in between.
   __device__ Word look(unsigned epoch) const {
     const int lane = lane_index();
     const unsigned long long begin = nanoseconds();
     Word word = 0;
-    for (bool late = false;;) {
+    for (bool time_is_up = false;;) {
       if (lane < SIZE)
         asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
                      : "=l"(word)
                      : "l"(mail.from_host + lane)
                      : "memory");
       if (__all_sync(EVERY_LANE, lane >= SIZE || epoch_of(word) == epoch)) break;
-      if (__any_sync(EVERY_LANE, late)) {
+      if (__any_sync(EVERY_LANE, time_is_up)) {
         word = static_cast<Word>(epoch) << 32 | static_cast<unsigned>(State::CALLED_OFF);
         break;
       }
-      late = nanoseconds() - begin > LIMIT;
+      time_is_up = nanoseconds() - begin > LIMIT;
       __nanosleep(200);
     }
     if (lane < SIZE) store_word(mail.passed_on + lane, word);

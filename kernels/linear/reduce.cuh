@@ -2,7 +2,7 @@
 //
 //   level   a part is                        its total travels by   who combines
 //   warp    one lane's vectors               shuffles               the warp
-//   block   one warp tile of the run    shared memory          one warp
+//   block   one warp tile of the run         shared memory          one warp
 //   device  one block's run                  global memory          the block that ends last
 #pragma once
 
@@ -70,7 +70,8 @@ __device__ Prefix<T> reduce_by_warp(Pointer x, int64 count, Prefix<T> prefix, in
   return prefix;
 }
 
-// Combine one prefix per warp, whole in its lane 0, in order; whole in thread 0.
+// Combine the prefixes of a block's warps, in order. Each warp's is in its lane 0, the result in
+// thread 0.
 template <class Op, int WARPS, class T>
 __device__ Prefix<T> combine_warps(Prefix<T> own) {
   __shared__ T value[WARPS];

@@ -1,7 +1,8 @@
 // The scan of a short shard: a tile for each block, in registers, and all blocks run at once.
 //
-// What scan.cuh does for long ones, without its pipeline: nothing is fetched ahead or handed from
-// warp to warp. Time is latency here: one load, one trip of the totals through L2, one store.
+// What scan.cuh does for long ones, without its pipeline: nothing is fetched ahead, and warps
+// have no roles but two. Time is latency here: one load, one trip of the totals through L2, one
+// store.
 //
 //   scanners         each load a warp tile, reduce it, scan it behind its prefix, store it
 //   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles
@@ -41,13 +42,14 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
   __shared__ T warp_total[WARPS];
   __shared__ T up_to_warp[WARPS];  // inclusive
   __shared__ TilePrefix<T> tile_prefix;
-  __shared__ unsigned drawn;
+  __shared__ unsigned tile_number;
   const int warp = warp_index();
   // CUDA promises no order in which blocks start, so they draw: earlier tiles are of blocks that
-  // run. The counter is zero again when every block has drawn; one block alone need not draw.
-  if (threadIdx.x == 0) drawn = gridDim.x > 1 ? atomicInc(work.tile_counter, gridDim.x - 1) : 0;
+  // run. The counter is zero again when every block has tile_number; one block alone need not draw.
+  if (threadIdx.x == 0)
+    tile_number = gridDim.x > 1 ? atomicInc(work.tile_counter, gridDim.x - 1) : 0;
   __syncthreads();
-  const int64 tile = drawn;
+  const int64 tile = tile_number;
 
   // ---- 1. the tile's total --------------------------------------------------------------------
   if (warp == WARPS) {

@@ -5,9 +5,9 @@
 
 namespace distscan {
 
-// Hand the inclusive value of the shard's last element to the host, by the thread that has it: of
-// the tile whose first `count` elements exist, after its store. `item` gives that element; y may be
-// where it lies, so an EXCLUSIVE scan hands in before its store.
+// Write the inclusive value of the shard's last element to the host, by the thread that has it. The
+// tile's first `count` elements exist. item() returns the shard's last element. An EXCLUSIVE scan
+// needs it, and calls this before it stores: y may be x.
 template <class Op, bool EXCLUSIVE, class T, class Y, class Shape, class Item>
 __device__ void store_total(const Rows<Y, Shape>& scanned, int64 count, int warp,
                             const Shard& shard, const Workspace& work, const Item& item) {
