@@ -100,12 +100,12 @@ class Scan(_Launched):
         """Compile, and allocate what lasts: words for every tile and every group of them."""
         matrix = _Matrix(types, n, form)
         policy = matrix.policy
-        bands = -(-matrix.strips // policy.band)
-        tiles = matrix.tiles * min(policy.band, matrix.strips)
-        blocks, side = shares(bands, tiles, sm_count())
+        panels = -(-matrix.strips // policy.panel)
+        tiles = matrix.tiles * min(policy.panel, matrix.strips)
+        blocks, side = shares(panels, tiles, sm_count())
         stride = matrix.strips * (matrix.tiles + matrix.tiles // policy.group) * policy.columns
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
-        self._tile_counter = cupy.zeros(bands, np.uint32)
+        self._tile_counter = cupy.zeros(panels, np.uint32)
         kernel = Kernel(
             "columns",
             # The kernel is the same in both directions.

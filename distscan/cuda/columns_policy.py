@@ -25,7 +25,7 @@ class ColumnsPolicy(NamedTuple):
     reducers: int  # warps; one more publishes what they find
     look_ahead_warps: int  # warps
     loaders: int  # warps
-    band: int  # strips whose tiles are drawn together
+    panel: int  # strips whose tiles are drawn together
     group: int  # tiles that pass on one total, too
     reads: int  # totals that a lane of a look-ahead warp reads at once
     staged: str  # whether results go to memory by way of the stages
@@ -45,7 +45,7 @@ class _Sharing(NamedTuple):
 
     look_ahead_warps: int
     loaders: int
-    band: int
+    panel: int
     group: int
     reads: int
 
@@ -64,9 +64,9 @@ def columns_policy(
     strips = _cut(types, inner, items, sm_count)
     columns = 1 << (strips.width * items - 1).bit_length()
     sharing = _share(types, columns, strips, arch, sm_count)
-    known = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, of each strip of a band
-    while sharing.band > 1 and sharing.band * known > 8 << 10:
-        sharing = sharing._replace(band=sharing.band // 2)
+    known = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, of each strip of a panel
+    while sharing.panel > 1 and sharing.panel * known > 8 << 10:
+        sharing = sharing._replace(panel=sharing.panel // 2)
 
     threads = 256 if acc <= 16 else 128  # structures take more registers
     warps = threads // _LANES
@@ -76,7 +76,7 @@ def columns_policy(
 
     def stages(rows: int) -> int:
         part = _LANES // strips.width * rows * pitch_of(types, inner, items, strips)
-        static, every = (room - sharing.band * known for room in (_STATIC, most))
+        static, every = (room - sharing.panel * known for room in (_STATIC, most))
         return int(min(static // beside, every // (warps * part + 16 + beside), 12))
 
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
@@ -133,13 +133,14 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
 def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int) -> _Sharing:
     """Choose who waits for whom.
 
-    sm_90, 1 GiB float32, microseconds. Strips that share sectors, in bands of 1, 4 and 16: [2^18,
+    sm_90, 1 GiB float32, microseconds. Strips that share sectors, in panels of 1, 4 and 16: [2^18,
     1001] 1269, 972, 905; [2.6e6, 100] 1125, 798, 801. Others: [2^18, 2^10] 682, 670, 635;
     [2^17, 2^11] 633 and, of 16 with 2 loaders, 600; [2^14, 2^14] 650, 625, 694; [2^21, 2^7] 644,
     656, 658. Groups: [2^24, 16] 593, of 8 tiles 605, of 32 625; [2^23, 32] of 8 598, of 16 627,
-    reading 4 totals at once 618; [2^18, 1001] reading 4 851, 8 791. float64: [2^21, 63] in bands of
-    1, 2, 4 719, 713, 805; [2^18, 500] of 1 and 16 774, 690; [2^21, 50], 5 strips, of 1 and 2 601,
-    1001: bands of other sizes do not keep step; [5 * 2^18, 100], nor do such strips, 947, 697.
+    reading 4 totals at once 618; [2^18, 1001] reading 4 851, 8 791. float64: [2^21, 63] in panels
+    of 1, 2, 4 719, 713, 805; [2^18, 500] of 1 and 16 774, 690; [2^21, 50], 5 strips, of 1 and 2
+    601, 1001: panels of other sizes do not keep step; [5 * 2^18, 100], nor do such strips, 947,
+    697.
     """
     acc, each = types.acc.itemsize, strips.number / sm_count  # strips to a block
     reads = 4 if acc <= 8 else 2

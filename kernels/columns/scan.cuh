@@ -16,7 +16,7 @@ namespace distscan {
 
 // The scan of one matrix, as one thread of a block sees it.
 template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
-          int COLUMNS, int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
+          int COLUMNS, int PANEL, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
           class T, class Y>
 struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
@@ -25,7 +25,7 @@ struct ColumnsScan {
   static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
   using LookAhead = StripLookAhead<Op, T, COLUMNS, GROUP, READS>;
   using Pipeline =
-      ColumnsPipeline<typename LookAhead::BeforeCursor, T, SCANNERS, STAGES, ITEMS, COLUMNS, BAND>;
+      ColumnsPipeline<typename LookAhead::BeforeCursor, T, SCANNERS, STAGES, ITEMS, COLUMNS, PANEL>;
   using Part = Vector<T, ITEMS>;
 
   Y* y;  // [rows][inner]
@@ -65,8 +65,8 @@ struct ColumnsScan {
 
   // Draw a tile into its stage; in lane 0.
   __device__ void draw(int iteration, int stage, int before) const {
-    const TileOrder<BAND> order{matrix, work.tile_counter, static_cast<int>(work.blocks),
-                                static_cast<int>(work.side)};
+    const TileOrder<PANEL> order{matrix, work.tile_counter, static_cast<int>(work.blocks),
+                                 static_cast<int>(work.at_once)};
     const Draw earlier = iteration > 0 ? pipeline.draw[before] : order.first();
     const Draw draw = pipeline.draw[stage] = order.next(earlier);
     if (draw.number == Draw::NONE) {
@@ -74,10 +74,10 @@ struct ColumnsScan {
       pipeline.ends[stage] = iteration > 0 ? pipeline.ends[before] + 1 : 1;
       return;
     }
-    if (iteration == 0 || draw.band != earlier.band)
-      for (int k = 0; k < BAND; ++k) pipeline.next_cursor[k] = 0;
+    if (iteration == 0 || draw.panel != earlier.panel)
+      for (int k = 0; k < PANEL; ++k) pipeline.next_cursor[k] = 0;
     const int k = order.strip(draw);
-    const int64 strip = static_cast<int64>(draw.band) * BAND + k;
+    const int64 strip = static_cast<int64>(draw.panel) * PANEL + k;
     pipeline.tile[stage] = source.tile(strip, order.index(draw));
     pipeline.cursor[stage] = pipeline.next_cursor[k];
     pipeline.next_cursor[k] = pipeline.tile[stage].index;
@@ -154,7 +154,7 @@ struct ColumnsScan {
         };
         T prefix = ahead.up_to(pipeline.cursor[stage], tile.earliest(spot.height), tile.index,
                                column, exists(tile, column), ready,
-                               pipeline.before_cursor[tile.strip % BAND][block]);
+                               pipeline.before_cursor[tile.strip % PANEL][block]);
         if (lane_index() >= LookAhead::ACROSS) continue;  // whose prefix is not whole
         if (start.some() && exists(tile, column)) {
           const T first = start.at(tile.strip * spot.columns + column);
@@ -277,15 +277,15 @@ struct ColumnsScan {
   }
 };
 
-// Launch: work.blocks * work.side blocks, at most as many as fit at once, of Roles::WARPS warps;
+// Launch: work.blocks * work.at_once blocks, at most as many as fit at once, of Roles::WARPS warps;
 // STAGES stages of dynamic shared memory. y may be x. An exclusive scan has a start.
 template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
-          int COLUMNS, int BAND, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
+          int COLUMNS, int PANEL, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
           class T, class Y>
 __device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
                         const Matrix& matrix, const ColumnsWork& work, int stage_bytes, int pitch,
                         const Start<T>& start) {
-  using Scan = ColumnsScan<Op, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS, LOADERS, COLUMNS, BAND,
+  using Scan = ColumnsScan<Op, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS, LOADERS, COLUMNS, PANEL,
                            GROUP, READS, STAGED, EXCLUSIVE, X, T, Y>;
   __shared__ typename Scan::Pipeline pipeline;
   const Spot<Shape> spot(matrix);
