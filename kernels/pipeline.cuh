@@ -5,11 +5,10 @@
 //
 //   loader            draws a tile and fetches it into a free stage
 //   reducers          reduce the tile as soon as it is there; its total goes to all blocks
-//   look-ahead warps  combine the totals of all earlier tiles, of whichever block: the tile's
-//   prefix scanners          scan the tile behind its prefix, store it, free its stage
+//   look-ahead warps  combine the totals of all earlier tiles, of any block: the tile's prefix
+//   scanners          scan the tile behind its prefix, store it, free its stage
 //
-// Iteration i of a block is about the i-th tile that it has drawn. The tile lies in stage i %
-// STAGES.
+// In iteration i a block handles the tile that it has drawn as number i, in stage i % STAGES.
 //
 // ---- Three tiles, over time -------------------------------------------------------------------
 //
@@ -31,17 +30,16 @@
 //
 // ---- Barriers: one of each kind for each stage --------------------------------------------------
 //
-//   barrier    arrivals     who arrives, and with what                 who waits
-//   numbered   1            the loader: the tile's number              look-ahead warps, next
-//   loader full       of a fetch   the loader, the copy engine: the items     reducers, publisher,
-//   scanners reduced    REDUCERS     reducers: the totals of the warp tiles     who joins these
-//   totals prefixed   2            who has joined them: what comes before     scanners
-//                           each warp tile in the tile;
-//                           look-ahead warp: what comes before
-//                           the tile
-//   passed_on  1            look-ahead warp: its cursor, and what      next look-ahead warp
-//                           comes before the cursor
-//   read       SCANNERS     scanners: need the stage no longer         loader
+//   barrier    arrivals    who arrives, and with what              who waits
+//   numbered   1           loader: the tile's number               look-ahead warps, next loader
+//   full       of a fetch  loader, copy engine: the items          reducers, publisher, scanners
+//   reduced    REDUCERS    reducers: the warp tiles' totals        the warp that joins them
+//   prefixed   2           the warp that has joined them: what     scanners
+//                          comes before each warp tile;
+//                          look-ahead warp: the tile's prefix
+//   passed_on  1           look-ahead warp: its cursor, and what   next look-ahead warp
+//                          comes before the cursor
+//   read       SCANNERS    scanners: the stage is free             loader
 //
 // One reducer joins the totals of the warp tiles in the scan of a shard; in the scan of columns a
 // warp of its own does, the publisher. A warp's arrival counts once: one lane arrives when all have

@@ -1,7 +1,8 @@
 // The kernel that reduces a shard to its total.
-//   DISTSCAN_SOURCE   what it reads: ItemPointer, the elements of one segment; FlaggedPointer,
-//                     elements with flags of heads. There the total is from the last head on, and
-//                     says whether there is one
+//   DISTSCAN_SOURCE   what it reads, one of
+//       ItemPointer       elements of one segment
+//       FlaggedPointer    elements with flags of heads. The total is that from the last head on,
+//                         with a flag that says whether there is a head
 #include "config.cuh"
 #include "linear/flags.cuh"
 #include "linear/reduce.cuh"

@@ -1,7 +1,8 @@
 // The kernel that scans a shard, behind the offset of all earlier ranks if there is one.
-//   DISTSCAN_SOURCE   what it reads: Items, the elements of one segment; FlaggedItems, elements
-//   with
-//                     flags of heads; RowItems, rows that are scanned each on its own
+//   DISTSCAN_SOURCE   what it reads, one of
+//       Items             elements of one segment
+//       FlaggedItems      elements with flags of heads
+//       RowItems          elements of rows, which are scanned each on its own
 //   DISTSCAN_FIRST    whether segments and rows start behind `first`
 #include "config.cuh"
 #include "linear/flagged_items.cuh"

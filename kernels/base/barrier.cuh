@@ -20,8 +20,8 @@ constexpr int ARRIVALS_PER_WARP = 1;
 
 // An mbarrier. It counts arrivals; when it has seen as many as it was initialised with, a phase
 // ends and the next begins. `wait(parity)` returns once the phase of that parity has ended. Phases
-// have parities 0, 1, 0, 1, ... init(2), arrive, arrive: wait(0) returns; arrive, arrive: wait(1)
-// returns
+// have parities 0, 1, 0, 1, ...
+// init(2), arrive, arrive: wait(0) returns; arrive, arrive: wait(1) returns
 struct Barrier {
   unsigned long long state;
 

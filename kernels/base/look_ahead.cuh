@@ -9,9 +9,9 @@
 namespace distscan {
 
 // One warp reads totals row by row: a row is 32 tiles, one to a lane. Each row is combined in a
-// fixed tree, and the rows in order. So a tile's prefix has the same bits on every run. sum, all
-// totals 1, cursor 32, before 32: up_to(70) reads tiles 32 to 69, returns 70, and leaves cursor 64,
-// before 64
+// fixed tree, and the rows in order. So a tile's prefix has the same bits on every run.
+// sum, all totals 1, cursor 32, before 32: up_to(70) reads tiles 32 to 69, returns 70, and leaves
+// cursor 64, before 64
 template <class Op, class T, int WANTED = 9>
 struct LookAhead {
   // Rows that are read at once: as many as are wanted, if there are registers for them.

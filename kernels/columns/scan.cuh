@@ -4,8 +4,7 @@
 // pipeline.cuh explains how the warps of a block, and the blocks, work together. Here a tile has
 // rows of one strip of columns, and every total is a row. Loaders take iterations in turn. One warp
 // more, the publisher, joins the totals of the warp tiles that reducers have found, and publishes
-// the tile's row of totals. Look-ahead warps combine the rows of the tiles above, in the same
-// strip.
+// the row of totals. Look-ahead warps combine the rows of totals of the tiles above in the strip.
 #pragma once
 
 #include "../base/copy_out.cuh"

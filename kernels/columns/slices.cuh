@@ -3,7 +3,7 @@
 //   level   a part is              its total travels by    who combines
 //   lane    one row of its slice   registers               the lane
 //   warp    one slice              shuffles                the warp
-//   block   one warp tile     shared memory           a lane per column
+//   block   one warp tile         shared memory           a lane per column
 //
 // A total begins at the last head in its part, or at its first row. Where heads are follows from
 // the row's number, for all columns alike; so no flags travel.
@@ -42,8 +42,8 @@ __device__ unsigned long long heads(int64 position, int64 n) {
 
 // The total of each slice of a warp tile with those above it, as far as they are of one scan: this
 // lane's in `own`, what comes before its slice in `before`. The tile must be whole. A lane that
-// does not `work` combines nothing. sum, one column, slices of 2 rows: [3 1 | 4 1 | 5 9] -> own [4
-// | 9 | 23], before [. | 4 | 9]
+// does not `work` combines nothing.
+// sum, one column, slices of 2 rows: [3 1 | 4 1 | 5 9] -> own [4 | 9 | 23], before [. | 4 | 9]
 template <class Op, class T, class X, class Shape>
 __device__ void reduce_whole(const Rows<X, Shape>& rows, const Spot<Shape>& spot, bool works,
                              Run<T, Shape::ITEMS>& own, Run<T, Shape::ITEMS>& before) {
@@ -93,8 +93,7 @@ __device__ void reduce_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spo
   }
 
   // ---- 2. down the slices (Hillis and Steele, 1986) ------------------------------------------
-  // How many rows there are from the last head to the end of this slice. Rows before are not
-  // joined.
+  // Rows from the last head to the end of this slice. Earlier rows are not joined.
   const int64 since_head = tile.position_of(row + ROWS - 1) + 1;
   for (int distance = 1; distance < spot.slices; distance *= 2) {
     T earlier[ITEMS];

@@ -8,8 +8,9 @@
 // Pairs combine as values do. So code that reduces, shuffles or looks ahead takes pairs as they
 // are; among the lanes of a warp, flags travel by a vote instead of shuffles. What comes before a
 // part is a value without a flag: the combination since the last head. If the part begins with a
-// head, it is what every segment starts behind. sum, heads marked |: 3 1 |4 1 -> pairs (3, no) (4,
-// no) (4, yes) (5, yes)
+// head, it is what every segment starts behind.
+//
+//   sum, a head is marked by |:  3 1 |4 1 -> (3, no) (4, no) (4, yes) (5, yes)
 //
 // Warp tiles without a head are scanned as all others. A shorter code path for them made warps wait
 // for instructions, where other warps had heads: rows of 1000 float64 took 736 us with it, 648

@@ -6,10 +6,10 @@
 
 namespace distscan {
 
-// Elements with a flag each.
+// Elements with a flag each; see Items.
 //
-// PACKS: reducers leave the bits of a tile's flags in its stage, and scanners take them from there,
-// behind the barrier `reduced`. Of narrow elements there are many flags to a vector.
+// PACKS: reducers pack the flags of a vector into bits, and leave these in the stage. Scanners wait
+// at the barrier `reduced` and take the bits. Narrow elements have many flags to a vector.
 template <class Shape, class X>
 struct FlaggedItems {
   static constexpr bool HAS_HEADS = true;

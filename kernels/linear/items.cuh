@@ -30,12 +30,22 @@ struct Stages {
 template <class Shape, class X>
 constexpr int STAGE_BYTES = Shape::SIZE * sizeof(X) + 16;
 
-// The elements of x, as they stand.
+// A source of items: the elements of x, as they stand. FlaggedItems and RowItems are sources too.
+// All have these members:
+//
+//   HAS_HEADS            whether items come with flags of heads
+//   of                   makes the source from the kernel's parameters
+//   fetch, stand_in      the loader brings a tile to a stage, and completes the shard's last tile
+//   arrivals             how often a fetch arrives at its barrier
+//   tile                 reducers and scanners find the tile in its stage, and load their items
+//   PACKS                whether reducers leave there what scanners then need not find again
+//   offset               what comes before the shard, as a scan of this source has it
+//   item                 one element, from global memory
 template <class Shape, class X, int STRIDE = STAGE_BYTES<Shape, X>, int OFFSET = 0>
 struct Items {
   static constexpr bool HAS_HEADS = false;
-  static constexpr bool PACKS = false;  // see FlaggedItems
-  static constexpr int FETCHES = 1;     // per tile
+  static constexpr bool PACKS = false;
+  static constexpr int FETCHES = 1;  // per tile
   using Own = X;
   using Stages = distscan::Stages<Shape, X, STRIDE, OFFSET>;
 
@@ -47,8 +57,9 @@ struct Items {
     distscan::fetch(Stages::room(stage, x, shard.at<Shape>(tile)), x, shard.n,
                     shard.from<Shape>(tile), shard.to<Shape>(tile), full);
   }
-  // Let the shard's last element stand in for those that its last tile lacks: operators are called
-  // with them, and what that gives is dropped. By one warp.
+  // Put the shard's last element in the places of those that its last tile lacks, by one warp.
+  // Operators are called with them; the results are dropped.
+  // n = 7, tiles of 4, not REVERSE: the last tile is [x4 x5 x6 x6]
   __device__ void stand_in(int stage, const Shard& shard) const {
     const int64 at = shard.at<Shape>(shard.tiles - 1);
     const int lacking = static_cast<int>(Shape::REVERSE ? -at : at + Shape::SIZE - shard.n);

@@ -1,5 +1,4 @@
-// What comes before the shard: an argument of the launch, or brought by the host while the kernel
-// runs.
+// What comes before the shard: an argument, or brought by the host while the kernel runs.
 //
 // A kernel that is launched ahead of its offset fetches its first tiles meanwhile. One warp of the
 // grid looks into the host's memory, and passes on to all blocks what it finds there. It looks no
@@ -31,8 +30,7 @@ struct TilePrefix {
   __device__ bool called_off() const { return state == State::CALLED_OFF; }
 };
 
-// Words of 8 bytes with the launch's epoch, as in status_words.cuh: a State, then those of the
-// value.
+// Status words (base/status_words.cuh): a State, then the value.
 struct Mail {
   const Word* from_host;  // [1 + WORDS], in pinned host memory; null: the offset is an argument
   Word* passed_on;        // [1 + WORDS]

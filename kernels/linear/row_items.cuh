@@ -1,5 +1,4 @@
-// A source of a scan: elements of rows, one row behind the other. Each row's first element is a
-// head.
+// A source of a scan: elements of rows, one row behind the other. Each row starts with a head.
 #pragma once
 
 #include "flagged.cuh"

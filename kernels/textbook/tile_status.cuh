@@ -5,8 +5,7 @@
 
 namespace distscan {
 
-// A value carries the epoch, the number of the launch: so nobody takes a value of an earlier
-// launch.
+// A value carries the launch's epoch. So nobody takes a value of an earlier launch.
 template <class T>
 struct TileStatus {
   Totals totals;    // [tiles], the combination of each tile's own items

@@ -18,8 +18,7 @@ template <class Op, class T>
 struct Chained {
   Prefix<T> offset;  // what comes before tile 0
 
-  // The combination of all before `tile`, whose own total is `total`. By a whole warp, in all
-  // lanes.
+  // The combination of all before `tile`, which has this total. By a whole warp, in all lanes.
   __device__ Prefix<T> before(int64 tile, T total, const TileStatus<T>& status) {
     Prefix<T> prefix = offset;
     if (tile > 0) {

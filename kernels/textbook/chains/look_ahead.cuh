@@ -1,6 +1,5 @@
 // Look-ahead: a block publishes its tile's total, then reads the totals of all tiles since its last
-// tile, its own total among them, all at once. linear/scan.cuh does this too, by warps of their
-// own.
+// tile, its own total among them, all at once. In linear/scan.cuh warps of their own do this.
 //
 //   tile        0    1    2    3    4    5
 //   of block    A    B    C    A    B    C
@@ -24,8 +23,8 @@ struct LooksAhead {
   // `offset` is what comes before tile 0.
   __device__ explicit LooksAhead(Prefix<T> offset) { ahead.before = offset; }
 
-  // The combination of all before `tile`, whose own total is `total`. By a whole warp, in all
-  // lanes. `tile` grows from call to call.
+  // The combination of all before `tile`, which has this total. By a whole warp, in all lanes.
+  // `tile` grows from call to call.
   __device__ Prefix<T> before(int64 tile, T total, const TileStatus<T>& status) {
     if (lane_index() == 0) status.publish_total(tile, total);
     return ahead.up_to(tile, status.totals, status.epoch, [this] { return ahead.before; });

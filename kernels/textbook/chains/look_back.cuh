@@ -20,8 +20,7 @@ template <class Op, class T>
 struct LookBack {
   Prefix<T> offset;  // what comes before tile 0
 
-  // The combination of all before `tile`, whose own total is `total`. By a whole warp, in all
-  // lanes.
+  // The combination of all before `tile`, which has this total. By a whole warp, in all lanes.
   __device__ Prefix<T> before(int64 tile, T total, const TileStatus<T>& status) {
     // Tile 0 has a prefix alone, so each look back ends there at the latest.
     if (tile > 0 && lane_index() == 0) status.publish_total(tile, total);
