@@ -1,6 +1,6 @@
 // The kernel that combines the offset of all earlier ranks into a scanned shard.
-#include "add.cuh"
 #include "config.cuh"
+#include "linear/add.cuh"
 
 namespace distscan {
 

@@ -3,7 +3,7 @@
 //   DISTSCAN_COLUMNS     a power of 2: at least the columns of a strip
 //   DISTSCAN_STAGED      whether results go to memory by way of the stages
 //   DISTSCAN_EXCLUSIVE   whether a result leaves out its own element
-#include "columns.cuh"
+#include "columns/scan.cuh"
 #include "config.cuh"
 
 namespace distscan {
@@ -16,7 +16,7 @@ distscan_columns(const X* x, Out* y, Matrix matrix, ColumnsWork work, int stage_
                  const T* offset, T first, bool has_first) {
   columns<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_STAGES,
           DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, DISTSCAN_LOADERS, DISTSCAN_COLUMNS,
-          DISTSCAN_BAND, DISTSCAN_GROUP, DISTSCAN_READS, DISTSCAN_STAGED, DISTSCAN_EXCLUSIVE>(
+          DISTSCAN_PANEL, DISTSCAN_GROUP, DISTSCAN_READS, DISTSCAN_STAGED, DISTSCAN_EXCLUSIVE>(
       x, y, matrix, work, stage_bytes, pitch, Start<T>{offset, first, has_first});
 }
 

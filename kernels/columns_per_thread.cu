@@ -1,8 +1,8 @@
 // The kernel that scans down the columns of a matrix, a thread to each vector of columns.
 //   DISTSCAN_ITEMS       elements of a vector; they divide a row
 //   DISTSCAN_EXCLUSIVE   whether a result leaves out its own element
+#include "columns/thread_per_column.cuh"
 #include "config.cuh"
-#include "thread_per_column.cuh"
 
 namespace distscan {
 

@@ -1,7 +1,7 @@
 // The kernel that reduces the columns of a matrix to a row of totals.
 //   DISTSCAN_ITEMS     elements of a vector; they divide a row
 //   DISTSCAN_COLUMNS   a power of 2: at least the columns of a strip
-#include "columns_reduce.cuh"
+#include "columns/reduce.cuh"
 #include "config.cuh"
 
 namespace distscan {

@@ -1,4 +1,5 @@
-// What the compiler is given, by distscan/cuda/kernel.py: one operator and one set of types.
+// What a kernel is compiled with: one operator and one set of types. distscan/cuda/definitions.py
+// defines these macros and writes these headers.
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
 //   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements
 //   structure.h                            declares the structure that a type may be
@@ -6,12 +7,11 @@
 //   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged
 //   DISTSCAN_EXCLUSIVE                     whether a result leaves out the element in its place
 //   DISTSCAN_REVERSE                       whether the scan goes from the last element to the first
-//   DISTSCAN_FIRST                         whether segments and rows start behind a given value
 //   DISTSCAN_THREADS, and more by kernel   the policy (cuda/policy.py)
 #pragma once
 
-#include "operators.cuh"
-#include "tile.cuh"
+#include "base/operators.cuh"
+#include "base/tile.cuh"
 
 namespace distscan {
 

@@ -1,6 +1,6 @@
 // The kernel that scans a short shard, behind the offset of all earlier ranks if there is one.
 #include "config.cuh"
-#include "short.cuh"
+#include "linear/scan_short.cuh"
 
 namespace distscan {
 

@@ -1,16 +1,16 @@
 // The kernel that scans a shard with a block scan and a chain of choice.
 //   DISTSCAN_BLOCK_SCAN   KoggeStone, BrentKung, Blelloch, Coarsened
 //   DISTSCAN_CHAIN        Chained, LookBack, LooksAhead
-#include "block_scans/blelloch.cuh"
-#include "block_scans/brent_kung.cuh"
-#include "block_scans/coarsened.cuh"
-#include "block_scans/kogge_stone.cuh"
-#include "chains/chained.cuh"
-#include "chains/look_ahead.cuh"
-#include "chains/look_back.cuh"
 #include "config.cuh"
-#include "offset.cuh"
-#include "textbook.cuh"
+#include "linear/offset.cuh"
+#include "textbook/block_scans/blelloch.cuh"
+#include "textbook/block_scans/brent_kung.cuh"
+#include "textbook/block_scans/coarsened.cuh"
+#include "textbook/block_scans/kogge_stone.cuh"
+#include "textbook/chains/chained.cuh"
+#include "textbook/chains/look_ahead.cuh"
+#include "textbook/chains/look_back.cuh"
+#include "textbook/textbook.cuh"
 
 namespace distscan {
 
@@ -22,7 +22,10 @@ using Chain = DISTSCAN_CHAIN<Op, T>;
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_textbook(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
                   Mail /* null: it does not wait */) {
-  textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work, Prefix<T>{offset, has_offset});
+  const Totals prefixes{work.totals.words + WORDS<T> * work.totals.stride, work.totals.stride};
+  textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work.tile_counter,
+                                                TileStatus<T>{work.totals, prefixes, work.epoch},
+                                                work.total, Prefix<T>{offset, has_offset});
 }
 
 }  // namespace distscan

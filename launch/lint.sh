@@ -10,4 +10,4 @@ ruff format --check
 ruff check
 mypy
 lint-imports --no-logo
-clang-format --dry-run -Werror kernels/*.cu kernels/*.cuh kernels/*/*.cuh
+git ls-files -z 'kernels/*.cu' 'kernels/*.cuh' | xargs -0 clang-format --dry-run -Werror

@@ -31,7 +31,8 @@ import numpy as np
 package = Path(distscan.__file__).parent
 assert package.is_relative_to(sys.prefix), f"{package} is not the installed package"
 assert distscan.__version__ == version("distscan"), f"the wheel is {version('distscan')}"
-for name in ("py.typed", "kernels/scan.cu", "kernels/tile.cuh", "kernels/chains/look_ahead.cuh"):
+kernels = "scan.cu", "base/tile.cuh", "textbook/chains/look_ahead.cuh"
+for name in ("py.typed", *(f"kernels/{name}" for name in kernels)):
     assert (package / name).is_file(), f"{name} is not in the wheel"
 np.save("x.npy", np.random.default_rng(0).integers(-9, 9, 100_003))
 PYTHON

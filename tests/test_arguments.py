@@ -23,8 +23,8 @@ STRUCTURES = [kind for kind in vars(arguments).values()
               if isinstance(kind, type) and issubclass(kind, ctypes.Structure)
               and kind is not ctypes.Structure]  # fmt: skip
 ACC = np.dtype(np.float32)
-ENTRIES = ["scan", "scan_short", "scan_segments", "scan_rows", "reduce", "reduce_segments", "add",
-           "textbook", "columns", "columns_per_thread", "columns_reduce"]  # fmt: skip
+ENTRIES = ["scan", "scan_short", "reduce", "add", "textbook", "columns", "columns_per_thread",
+           "columns_reduce"]  # fmt: skip
 TYPES = [("sum", "f"), ("prod", "D")]
 
 

@@ -190,7 +190,7 @@ def test_a_thousand_launches(name, chain, strategy, cp, rng, monkeypatch):
         pairs.append((cp.asarray(x), cp.asarray(np.cumsum(x, dtype="i"))))
     strategies = {"single-pass": cuda.SinglePass, "reduce-scan": cuda.ReduceScan}
     steps = strategies.get(strategy, cuda.ScanAdd)(
-        operators.BUILTIN["sum"], types, n, textbook=TextbookPolicy(struct, chain)
+        operators.BUILTIN["sum"], types, of_size(n), textbook=TextbookPolicy(struct, chain)
     )
     totals = [int(want[-1]) for _, want in pairs]
     out, wrong, right = cp.empty(n, "i"), cp.zeros((), "l"), []

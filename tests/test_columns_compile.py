@@ -83,7 +83,7 @@ def test_strips(codes):
         assert policy.columns & (policy.columns - 1) == 0
         assert policy.stages >= policy.look_ahead_warps + policy.loaders - 1
         assert policy.stages >= 3
-        assert policy.band & (policy.band - 1) == 0
+        assert policy.panel & (policy.panel - 1) == 0
         if policy.staged == "true":
             assert strips == 1
             assert types.x.itemsize == types.out.itemsize

@@ -97,7 +97,7 @@ def test_order_in_every_form(strategy, segmented, op, k, codes, order, cp, rng):
             if first is None and "exclusive" in order:
                 continue
             form = Form(segmented=segmented, first=first, **order)
-            steps = getattr(cuda, strategy)(op, types, n, form)
+            steps = getattr(cuda, strategy)(op, types, of_size(n, form))
             for shifts in ((0, 0, 0), (types.x.itemsize, 3 * step % 16, 1), (8, 16 - step, 3)):
                 x = maps(rng, n, k)
                 heads = rng.random(n) < rng.choice([0, 3 / n, 0.01, 0.3, 1]) if segmented else None

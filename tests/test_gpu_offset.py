@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-LATE = 0.005  # seconds; kernels/offset.cuh waits for one millisecond
+LATE = 0.005  # seconds; kernels/linear/offset.cuh waits for one millisecond
 
 
 class Shard:

@@ -15,7 +15,7 @@ import pytest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-LONG, FEW = 2_500_003, (1, 5, 5000, 300_007)  # elements: for scan.cuh, for short.cuh
+LONG, FEW = 2_500_003, (1, 5, 5000, 300_007)  # elements: for scan.cuh, for scan_short.cuh
 WIDTHS = (2, 3, 24, 33, 100, 1000, 1001)
 FORMS = [{"reverse": r, "exclusive": e} for r, e in product((False, True), repeat=2)]
 FILL = r"""

@@ -52,7 +52,7 @@ def launch(kernel, stream):
         total, epoch = given.work.total.words, given.work.epoch
     else:
         return
-    for word in range(1 + ("segments" in kernel.entry)):
+    for word in range(1 + (kernel.definitions.get("DISTSCAN_SOURCE") == "FlaggedPointer")):
         ctypes.c_uint32.from_address(total + 8 * word + 4).value = epoch
 
 

@@ -1,6 +1,6 @@
 """``--block-scans``: the block scans and the chains of the literature, side by side. One GPU.
 
-All of them scan float32 in one pass by ``kernels/textbook.cuh``; what differs is one part.
+All of them scan float32 in one pass by ``kernels/textbook/textbook.cuh``; what differs is one part.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Counts(NamedTuple):
 
 
 def kogge_stone(n: int) -> Counts:
-    """As in ``kernels/block_scans/kogge_stone.cuh``, of ``n`` threads.
+    """As in ``kernels/textbook/block_scans/kogge_stone.cuh``, of ``n`` threads.
 
     >>> kogge_stone(8)
     Counts(steps=3, barriers=3, work=17)
@@ -47,7 +47,7 @@ def kogge_stone(n: int) -> Counts:
 
 
 def brent_kung(n: int) -> Counts:
-    """As in ``kernels/block_scans/brent_kung.cuh``.
+    """As in ``kernels/textbook/block_scans/brent_kung.cuh``.
 
     >>> brent_kung(8)
     Counts(steps=5, barriers=6, work=11)
@@ -57,7 +57,7 @@ def brent_kung(n: int) -> Counts:
 
 
 def blelloch(n: int) -> Counts:
-    """As in ``kernels/block_scans/blelloch.cuh``.
+    """As in ``kernels/textbook/block_scans/blelloch.cuh``.
 
     >>> blelloch(8)
     Counts(steps=7, barriers=7, work=18)
@@ -67,7 +67,7 @@ def blelloch(n: int) -> Counts:
 
 
 def coarsened(n: int) -> Counts:
-    """As in ``kernels/block_scans/coarsened.cuh``.
+    """As in ``kernels/textbook/block_scans/coarsened.cuh``.
 
     >>> coarsened(64)
     Counts(steps=7, barriers=2, work=291)

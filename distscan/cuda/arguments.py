@@ -26,37 +26,37 @@ Bool = ctypes.c_bool
 
 
 class Totals(Structure):
-    """``kernels/totals.cuh``."""
+    """``kernels/base/status_words.cuh``."""
 
     _fields_ = (("words", Pointer), ("stride", Int64))
 
 
 class Shard(Structure):
-    """``kernels/shard.cuh``."""
+    """``kernels/linear/shard.cuh``."""
 
     _fields_ = (("n", Int64), ("peel", Int64), ("tiles", Int64))
 
 
 class Workspace(Structure):
-    """``kernels/shard.cuh``."""
+    """``kernels/linear/shard.cuh``."""
 
     _fields_ = (("totals", Totals), ("total", Totals), ("tile_counter", Pointer), ("epoch", UInt))
 
 
 class Mail(Structure):
-    """``kernels/offset.cuh``."""
+    """``kernels/linear/offset.cuh``."""
 
     _fields_ = (("from_host", Pointer), ("passed_on", Pointer), ("answer", Pointer))
 
 
 class RowLength(Structure):
-    """``kernels/headed.cuh``."""
+    """``kernels/linear/shard.cuh``."""
 
     _fields_ = (("length", Int64), ("reciprocal", UInt64), ("starts", UInt))
 
 
 class Matrix(Structure):
-    """``kernels/strip.cuh``."""
+    """``kernels/columns/matrix.cuh``."""
 
     _fields_ = (
         ("rows", Int64),
@@ -70,19 +70,19 @@ class Matrix(Structure):
 
 
 class ColumnsWork(Structure):
-    """``kernels/columns.cuh``."""
+    """``kernels/columns/columns_pipeline.cuh``."""
 
     _fields_ = (
         ("published", Totals),
         ("tile_counter", Pointer),
         ("blocks", Int64),
-        ("side", Int64),
+        ("at_once", Int64),
         ("epoch", Int64),
     )
 
 
 def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return ``Flagged`` of kernels/flagged.cuh: a value, and whether a segment begins in it."""
+    """Return ``Flagged`` of linear/flagged.cuh: a value, and whether a segment begins in it."""
     return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
 
 
@@ -97,22 +97,16 @@ def declared(entry: str, acc: np.dtype[Any]) -> type[Structure]:
     """
     value = _value(acc)
     arrays: dict[str, Any] = {"x": Pointer, "y": Pointer}
-    work = {"shard": Shard, "work": Workspace}
     offset = {"offset": value, "has_offset": Bool}
-    scan = arrays | work | offset | {"mail": Mail}
-    reduce = {"n": Int64, "peel": Int64, "cached": Int64, "totals": Pointer, "arrived": Pointer,
-              "total": Totals, "epoch": UInt}  # fmt: skip
+    scan = arrays | {"shard": Shard, "work": Workspace} | offset | {"mail": Mail}
     stages = {"stage_bytes": Int, "pitch": Int}
     start = {"offset": Pointer, "first": value, "has_first": Bool}
     parameters: dict[str, dict[str, Any]] = {
-        "scan": scan,
+        "scan": {**scan, "heads": Pointer, "row": RowLength, "first": value},
         "scan_short": scan,
         "textbook": scan,
-        "scan_segments": {"x": Pointer, "heads": Pointer, "y": Pointer, **work, **offset,
-                          "first": value},
-        "scan_rows": {"x": Pointer, "row": RowLength, "y": Pointer, **work, "first": value},
-        "reduce": {"x": Pointer, **reduce},
-        "reduce_segments": {"x": Pointer, "heads": Pointer, **reduce},
+        "reduce": {"x": Pointer, "n": Int64, "peel": Int64, "cached": Int64, "totals": Pointer,
+                   "arrived": Pointer, "total": Totals, "epoch": UInt, "heads": Pointer},
         "add": {"y": Pointer, "out": Pointer, "n": Int64, "peel": Int64, **offset},
         "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start},
         "columns_per_thread": {**arrays, "scans": Int64, "n": Int64, "inner": Int64,

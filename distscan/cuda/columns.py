@@ -25,7 +25,7 @@ _ENDLESS = 1 << 62  # rows of a matrix that is one scan
 
 
 class Tiling:
-    """How a matrix is cut into tiles, as ``kernels/strip.cuh`` has them."""
+    """How a matrix is cut into tiles, as ``kernels/columns/matrix.cuh`` has them."""
 
     def __init__(self, types: Types, n: int, form: Form) -> None:
         self._n, self._form = n, form
@@ -100,18 +100,18 @@ class _Scan(Kernel):
 
 
 class Scan(_Scan):
-    """The kernel of ``kernels/columns.cuh``."""
+    """The kernel of ``kernels/columns/scan.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate what lasts: totals of every tile and every group of them."""
         tiling = Tiling(types, n, form)
         policy = tiling.policy
-        bands = -(-tiling.strips // policy.band)
-        tiles = tiling.tiles * min(policy.band, tiling.strips)
-        blocks, side = shares(bands, tiles, sm_count())
+        panels = -(-tiling.strips // policy.panel)
+        tiles = tiling.tiles * min(policy.panel, tiling.strips)
+        blocks, side = shares(panels, tiles, sm_count())
         stride = tiling.strips * (tiling.tiles + tiling.tiles // policy.group) * policy.columns
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
-        self._tile_counter = cupy.zeros(bands, np.uint32)
+        self._tile_counter = cupy.zeros(panels, np.uint32)
         self.nbytes = int(self._totals.nbytes)
         super().__init__(
             "columns",
@@ -127,7 +127,7 @@ class Scan(_Scan):
         tiling.set(self.arguments)
         self._work.published.words, self._work.published.stride = self._totals.data.ptr, stride
         self._work.tile_counter = self._tile_counter.data.ptr
-        self._work.blocks, self._work.side = blocks, side
+        self._work.blocks, self._work.at_once = blocks, side
 
     def behind(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
         """Set the offset as every scan does, and the epoch of the totals."""
@@ -136,7 +136,7 @@ class Scan(_Scan):
 
 
 class ThreadPerColumn(_Scan):
-    """The kernel of ``kernels/thread_per_column.cuh``."""
+    """The kernel of ``kernels/columns/thread_per_column.cuh``."""
 
     def __init__(
         self, op: Operator, types: Types, n: int, form: Form, policy: ThreadPolicy
@@ -158,7 +158,7 @@ class ThreadPerColumn(_Scan):
 
 
 class Reduce(Kernel):
-    """The kernel of ``kernels/columns_reduce.cuh``: the columns' totals, of one scan."""
+    """The kernel of ``kernels/columns/reduce.cuh``: the columns' totals, of one scan."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate a row of totals for each run of tiles."""

@@ -16,7 +16,7 @@ _STATIC = 47 << 10  # bytes of shared memory that a kernel has without an attrib
 
 
 class ColumnsPolicy(NamedTuple):
-    """How ``kernels/columns.cuh`` and ``columns_reduce.cuh`` are cut: see ``kernels/strip.cuh``."""
+    """How ``kernels/columns/scan.cuh`` and ``reduce.cuh`` are cut: see ``strip.cuh`` there."""
 
     threads: int  # that scan
     rows: int  # of a slice; odd, so that few lanes read the same bank of shared memory
@@ -26,7 +26,7 @@ class ColumnsPolicy(NamedTuple):
     reducers: int  # warps; one more warp publishes their totals
     look_ahead_warps: int  # warps
     loaders: int  # warps
-    band: int  # strips whose tiles one counter gives out, row by row: kernels' tile_order.cuh
+    panel: int  # strips whose tiles one counter gives out, row by row: kernels' tile_order.cuh
     group: int  # tiles that also publish one total of them all
     reads: int  # totals that a lane of a look-ahead warp reads at once
     staged: str  # "true" if results go to memory through the stages
@@ -46,7 +46,7 @@ class _Sharing(NamedTuple):
 
     look_ahead_warps: int
     loaders: int
-    band: int
+    panel: int
     group: int
     reads: int
 
@@ -70,9 +70,9 @@ def columns_policy(
     strips = _cut(types, inner, items, sm_count)
     columns = 1 << (strips.width * items - 1).bit_length()
     sharing = _share(types, columns, strips, arch, sm_count)
-    cursor = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, per strip of a band
-    while sharing.band > 1 and sharing.band * cursor > 8 << 10:
-        sharing = sharing._replace(band=sharing.band // 2)
+    cursor = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, per strip of a panel
+    while sharing.panel > 1 and sharing.panel * cursor > 8 << 10:
+        sharing = sharing._replace(panel=sharing.panel // 2)
 
     threads = 256 if acc <= 16 else 128  # structures use more registers
     warps = threads // _LANES
@@ -82,7 +82,7 @@ def columns_policy(
 
     def stages(rows: int) -> int:
         part = _LANES // strips.width * rows * pitch_of(types, inner, items, strips)
-        static, every = (room - sharing.band * cursor for room in (_STATIC, most))
+        static, every = (room - sharing.panel * cursor for room in (_STATIC, most))
         return int(min(static // beside, every // (warps * part + 16 + beside), 12))
 
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
@@ -144,7 +144,7 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
 def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int) -> _Sharing:
     """Choose how tiles are given out, and how totals are passed on.
 
-    H200, sm_90, 1 GiB, microseconds by the number of strips in a band::
+    H200, sm_90, 1 GiB, microseconds by the number of strips in a panel::
 
         type     shape              1     2     4    16
         float32  [2^18, 1001]    1269         972   905  strips share sectors
@@ -155,10 +155,10 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int)
         float32  [2^21, 2^7]      644         656   658
         float64  [2^21, 63]       719   713   805
         float64  [2^18, 500]      774               690
-        float64  [2^21, 50]       601  1001              5 strips: bands of 2, 2 and 1
+        float64  [2^21, 50]       601  1001              5 strips: panels of 2, 2 and 1
         float64  [5 * 2^18, 100]  947               697  the last strip is narrower
 
-    Bands of different sizes do not keep step, nor do strips of different widths in bands of their
+    Bands of different sizes do not keep step, nor do strips of different widths in panels of their
     own: see the last two rows.
 
     H200, sm_90, 1 GiB float32, microseconds by the number of tiles in a group::
@@ -190,7 +190,7 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int)
 
 
 def pitch_of(types: Types, inner: int, items: int, strips: Strips) -> int:
-    """How many bytes the rows of a tile lie apart in shared memory: see ``kernels/strip.cuh``.
+    """How many bytes the rows of a tile lie apart in shared memory: see ``columns/strip.cuh``.
 
     The pitch is the same as in global memory modulo 16, with room for the vector that the end of a
     row cuts.
@@ -200,7 +200,7 @@ def pitch_of(types: Types, inner: int, items: int, strips: Strips) -> int:
 
 
 class ThreadPolicy(NamedTuple):
-    """How ``kernels/thread_per_column.cuh`` is cut."""
+    """How ``kernels/columns/thread_per_column.cuh`` is cut."""
 
     threads: int
     rows: int  # that a thread loads at once

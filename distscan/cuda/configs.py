@@ -39,7 +39,7 @@ def scan_config(
 
 
 def _production(types: Types, n: int, form: Form) -> LaunchConfig:
-    """``kernels/scan.cuh``, or for few elements ``kernels/short.cuh``."""
+    """``kernels/scan.cu``, or for few elements ``kernels/scan_short.cu``."""
     short = short_policy(types, form, n, sm_count())
     if short is not None:
         tile = short.threads * short.rows * per_vector(types.x, types.out)
@@ -49,19 +49,18 @@ def _production(types: Types, n: int, form: Form) -> LaunchConfig:
     tile = chosen.threads * chosen.rows * chosen.items
     stage = tile * types.x.itemsize + 16
     policy: dict[str, int | str] = chosen._asdict()
-    entry = "scan"
-    if form.segmented or form.extents.outer > 1:
-        entry = "scan_segments" if form.segmented else "scan_rows"
-        policy["first"] = str(form.first is not None).lower()
+    rows = form.extents.outer > 1
+    policy["source"] = "FlaggedItems" if form.segmented else "RowItems" if rows else "Items"
+    policy["first"] = str((form.segmented or rows) and form.first is not None).lower()
     if form.segmented:
         stage += tile + 16 + tile // 8 * packs_flags(types, chosen.items)
     shared = chosen.stages * stage
     threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
-    return LaunchConfig(entry, policy, tile, threads, shared, sm_count())
+    return LaunchConfig("scan", policy, tile, threads, shared, sm_count())
 
 
 def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
-    """``kernels/textbook.cuh``; a tile's total there has a prefix beside it."""
+    """``kernels/textbook.cu``; a tile's total there has a prefix beside it."""
     tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
     shared = tile * max(types.x.itemsize, types.out.itemsize)
     policy = chosen._asdict() | {"blocks": chosen.blocks}

@@ -9,7 +9,7 @@ from ..core.dtypes import Types, is_bfloat16
 from ..core.form import Form
 from ..core.operators import BUILTIN, LOGICAL, Operator
 
-# By dtype.kind and size in bytes; the names are those of kernels/types.cuh.
+# By dtype.kind and size in bytes; the names are those of kernels/base/types.cuh.
 _TYPES = {
     "b1": "bool",
     "i1": "signed char",

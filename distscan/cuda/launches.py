@@ -27,8 +27,8 @@ _CACHED = 40 << 20
 _LANES = 32
 _NOT_READY = 600  # cudaErrorNotReady
 _POLLS = 1 << 14  # between two looks at whether the stream is still at work
-_LIMIT = 1e-3  # seconds that a kernel waits for its offset at least; kernels/offset.cuh's
-_NOTHING, _SOMETHING, _CALLED_OFF = range(3)  # State of kernels/offset.cuh
+_LIMIT = 1e-3  # seconds that a kernel waits for its offset at least; kernels/linear/offset.cuh's
+_NOTHING, _SOMETHING, _CALLED_OFF = range(3)  # State of kernels/linear/offset.cuh
 
 
 def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
@@ -38,7 +38,7 @@ def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
 
 
 class Scan(Kernel):
-    """A kernel that scans a shard in one pass: one of ``kernels/scan*.cu``, or a textbook's."""
+    """A kernel that scans a shard in one pass: ``scan``, ``scan_short`` or a textbook's."""
 
     def __init__(
         self, op: Operator, types: Types, n: int, form: Form, config: LaunchConfig
@@ -70,7 +70,7 @@ class Scan(Kernel):
             arguments.row.reciprocal = min((1 << 64) // length, (1 << 64) - 1)
             arguments.row.starts = sum(1 << i for i in range(0, 32, length))
         #: Whether it can be launched ahead of its offset.
-        self.can_wait = config.entry in ("scan", "scan_short")
+        self.can_wait = config.entry != "textbook" and not (form.segmented or rows)
         self._mail: Any = arguments.mail if self.can_wait else None
         # Short shards are latency: a first tile of a few elements would be one more block.
         self._has_peel = config.entry != "scan_short"
@@ -111,16 +111,16 @@ class Scan(Kernel):
 
 
 class Reduce(Kernel):
-    """The kernel of ``kernels/reduce.cuh``."""
+    """The kernel of ``kernels/linear/reduce.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate a total for each block."""
         types = register_types(op, types)
         chosen = reduce_policy(op, types, form, cupy.cuda.Device().compute_capability)
         form = Form(reverse=form.reverse, segmented=form.segmented)  # its kernel needs no more
-        entry = "reduce_segments" if form.segmented else "reduce"
-        given = definitions(op, types, form, **chosen._asdict())
-        super().__init__(entry, given, types.acc, chosen.threads)
+        source = "FlaggedPointer" if form.segmented else "ItemPointer"
+        given = definitions(op, types, form, source=source, **chosen._asdict())
+        super().__init__("reduce", given, types.acc, chosen.threads)
         self._n, self._reverse = n, form.reverse
         self._step = _LANES * chosen.rows * per_vector(types.x)
         self._most_blocks = chosen.blocks * sm_count()
@@ -146,7 +146,7 @@ class Reduce(Kernel):
 
 
 class Add(Kernel):
-    """The kernel of ``kernels/add.cuh``."""
+    """The kernel of ``kernels/linear/add.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile."""
@@ -186,7 +186,7 @@ def _polled(numbers: Any, place: int, epoch: int, stream: Any) -> None:
 
 
 class HostTotal:
-    """One element that a kernel writes into pinned host memory while it runs; see totals.cuh."""
+    """One element that a kernel writes into pinned host memory while it runs."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         """Allocate the words of one element of ``dtype``."""
@@ -224,7 +224,7 @@ class HostOffset:
         value = np.zeros(size, np.uint32)
         self._value, self._parts = value.view(np.uint8)[: dtype.itemsize].view(dtype), value.data
         self._passed_on = cupy.zeros(size + 1, np.uint64)
-        #: Fields of kernels/offset.cuh's Mail, beside ``from_host``.
+        #: Fields of kernels/linear/offset.cuh's Mail, beside ``from_host``.
         self.passed_on, self.answer = self._passed_on.data.ptr, self._pinned.ptr + 8 * (size + 1)
         self._begin = 0.0
 

@@ -24,7 +24,7 @@ def per_vector(*dtypes: np.dtype[Any]) -> int:
 
 
 class ScanPolicy(NamedTuple):
-    """How ``kernels/scan.cuh`` is cut: tiles of ``threads * rows * items`` elements."""
+    """How ``kernels/linear/scan.cuh`` is cut: tiles of ``threads * rows * items`` elements."""
 
     threads: int  # that scan
     rows: int  # vectors per thread
@@ -35,7 +35,7 @@ class ScanPolicy(NamedTuple):
 
 
 class ShortPolicy(NamedTuple):
-    """How ``kernels/short.cuh`` is cut: a tile of ``threads * rows`` vectors for each block."""
+    """How ``kernels/linear/scan_short.cuh`` is cut: ``threads * rows`` vectors per block."""
 
     threads: int  # that scan; one more warp gathers
     rows: int  # vectors per thread
@@ -43,10 +43,12 @@ class ShortPolicy(NamedTuple):
 
 
 class TextbookPolicy(NamedTuple):
-    """How ``kernels/textbook.cuh`` is put together and cut: tiles of ``threads * rows`` vectors."""
+    """The parts of ``kernels/textbook/textbook.cuh``, and its tiles: ``threads * rows`` vectors."""
 
-    block_scan: str  # a struct of kernels/block_scans
-    chain: str = "LooksAhead"  # of kernels/chains; this one gives floats the same bits on every run
+    block_scan: str  # a struct of kernels/textbook/block_scans
+    chain: str = (
+        "LooksAhead"  # of kernels/textbook/chains; this one gives floats the same bits on every run
+    )
     threads: int = 256
     rows: int = 5  # vectors per thread; odd
 
@@ -57,7 +59,7 @@ class TextbookPolicy(NamedTuple):
 
 
 class ReducePolicy(NamedTuple):
-    """How ``kernels/reduce.cuh`` is cut."""
+    """How ``kernels/linear/reduce.cuh`` is cut."""
 
     threads: int
     rows: int  # vectors per lane in flight
@@ -146,7 +148,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
 
 
 def packs_flags(types: Types, items: int) -> bool:
-    """``PACKS`` of kernels/headed.cuh: whether a stage has room for its flags' bits, too.
+    """``PACKS`` of linear/flagged_items.cuh: whether a stage has room for its flags' bits, too.
 
     The reducers then pack the flags into bits. H200, sm_90, segments of 64, microseconds::
 

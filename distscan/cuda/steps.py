@@ -95,7 +95,8 @@ class Call(NoTotal):
         if segments is not None:
             self.heads, reverse = segments, steps.form.reverse
             if not segmented.needs_no_buffer(segments, reverse=reverse):
-                self.heads = segmented.heads(segments, work.flags(steps.n), reverse=reverse)
+                buffer = work.flags(steps.n) if work.heads is None else work.heads
+                self.heads = segmented.heads(segments, buffer, reverse=reverse)
 
     def resume(self) -> Any:
         """Begin the second part, on the current stream, which may be another by now."""

@@ -25,7 +25,7 @@ def begin(steps, x, out, heads=None, **options):
 
 
 def whole(steps, x, out, offset=None, heads=None):
-    """Scan behind an offset; return the call, whose total may be asked for."""
+    """Scan behind an offset, else behind ``first``; return the call, which may have a total."""
     call = begin(steps, x, out, heads)
-    steps.finish(call, offset)
+    steps.finish(call, steps.form.first if offset is None else offset)
     return call

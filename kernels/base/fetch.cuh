@@ -1,0 +1,95 @@
+// Copies from global to shared memory that go on by themselves. A barrier tells when one is done.
+// From sm_90 on the bulk-copy engine makes them; before, each lane copies 16 bytes at a time.
+#pragma once
+
+#include "barrier.cuh"
+
+namespace distscan {
+
+// How often one fetch, or one fetch_nothing, arrives at its barrier.
+#if __CUDA_ARCH__ >= 900
+constexpr int FETCH_ARRIVALS = ARRIVALS_PER_WARP;
+#else
+constexpr int FETCH_ARRIVALS = 2 * LANES;
+#endif
+
+// How far behind the last 16-byte boundary p is.
+template <class T>
+__device__ int phase(const T* p) {
+  return static_cast<int>(reinterpret_cast<unsigned long long>(p) % 16);
+}
+
+// Arrive as often as a fetch does, by one warp, with nothing fetched.
+__device__ inline void fetch_nothing(Barrier& full) {
+#if __CUDA_ARCH__ >= 900
+  full.arrive_by_warp();
+#else
+  full.arrive();
+  full.arrive();
+#endif
+}
+
+// Bring x[from, to) to `stage`, by one warp; waits for `full` then return. Element `from` comes to
+// lie phase(x + from) bytes behind `stage`, which is aligned to 16. Nothing outside x[0, n) is
+// read: the engine moves vectors of 16 bytes that lie inside x, lanes move single bytes at the ends
+// of x. float, x 4 bytes behind a boundary, from 0, to 8: lanes move elements 0 to 2, the engine 3
+// to 10, of which 8 to 10 were not asked for
+//
+// The stage's earlier contents have been read: each reader has arrived at a barrier after its
+// reads, and this warp has waited for it. That orders ordinary reads before the engine's writes.
+// Ordinary writes to bytes that the engine writes later need more, since the engine accesses memory
+// through another proxy: the lanes that write make a proxy fence before they arrive.
+template <class X>
+__device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, const X* x /* [n] */,
+                      int64 n, int64 from, int64 to, Barrier& full) {
+  using Address = unsigned long long;
+  const Address low = reinterpret_cast<Address>(x), high = low + n * sizeof(X);
+  const Address wanted = low + from * sizeof(X), end = low + to * sizeof(X);
+  const Address origin = wanted / 16 * 16;  // goes to stage[0]
+  const int lane = lane_index();
+
+  // ---- 1. the vectors: the last may go beyond `to`, not beyond x --------------------------------
+  const Address begin = origin < low ? origin + 16 : origin;
+  Address stop = (end + 15) / 16 * 16;
+  if (stop > high) stop -= 16;
+  if (stop < begin) stop = begin;
+
+  // ---- 2. less than 16 bytes before them, and less than 16 behind ----------------------------
+  const Address at = lane < 16 ? wanted + lane : stop + lane - 16;
+  if (at < end && (lane >= 16 || at < begin)) {
+    stage[at - origin] = *reinterpret_cast<const unsigned char*>(at);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  }
+  __syncwarp();
+
+  // ---- 3. the vectors ------------------------------------------------------------------------
+#if __CUDA_ARCH__ >= 900
+  if (lane == 0) {
+    const unsigned bytes = static_cast<unsigned>(stop - begin);
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
+                     full.address()),
+                 "r"(bytes)
+                 : "memory");
+    if (bytes > 0)
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+          "[%3];" ::"r"(shared_address(stage + (begin - origin))),
+          "l"(begin), "r"(bytes), "r"(full.address())
+          : "memory");
+  } else if (lane < ARRIVALS_PER_WARP) {
+    full.arrive();
+  }
+#else
+  for (Address from = begin + lane * 16; from < stop; from += LANES * 16)
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(stage + (from - origin))),
+        "l"(from)
+        : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.address()) : "memory");
+  full.arrive();
+#endif
+}
+
+}  // namespace distscan

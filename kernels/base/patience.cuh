@@ -1,0 +1,28 @@
+// The time limit of every wait inside a kernel: a wait ends in an error, never in a GPU that spins.
+#pragma once
+
+namespace distscan {
+
+__device__ inline unsigned long long nanoseconds() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// Ends a kernel that waits too long. `pause` is in nanoseconds between two looks.
+// for (Patience patience; !there();) patience.once_more(200);
+struct Patience {
+  static constexpr unsigned long long LIMIT = 20'000'000'000;
+  unsigned long long begin = 0;
+  unsigned looks = 0;
+
+  __device__ void once_more(int pause) {
+    if (++looks % 64 == 0) {
+      if (begin == 0) begin = nanoseconds();
+      if (nanoseconds() - begin > LIMIT) __trap();  // cudaErrorLaunchFailure
+    }
+    if (pause > 0) __nanosleep(pause);
+  }
+};
+
+}  // namespace distscan

@@ -1,0 +1,37 @@
+// What a scan of columns works with: in global memory, and in the shared memory of a block.
+#pragma once
+
+#include "../base/status_words.cuh"
+#include "../pipeline.cuh"
+#include "tile_order.cuh"
+
+namespace distscan {
+
+// What the scan of columns works with beside its input and output.
+struct ColumnsWork {
+  Totals published;        // [strips][tiles, then groups][COLUMNS]
+  unsigned* tile_counter;  // of TileOrder; so are blocks and at_once
+  int64 blocks;
+  int64 at_once;
+  int64 epoch;  // goes with every total: a number that none of an earlier scan had
+};
+
+// What the warps of a block share beside the tiles themselves.
+template <class BeforeCursor, class T, int WARPS, int STAGES_, int ITEMS, int COLUMNS, int PANEL>
+struct ColumnsPipeline : ScanBarriers<STAGES_> {
+  static constexpr int STAGES = STAGES_;
+  static constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of 32 columns
+  using Row = T[COLUMNS];
+
+  Draw draw[STAGES];
+  Tile tile[STAGES];
+  int64 next_cursor[PANEL];  // of each strip, once all tiles that are drawn have passed
+  int64 cursor[STAGES];      // of the tile's strip, before that
+  int ends[STAGES];          // how many iterations found no tile left
+  Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its warp tile
+  alignas(128) Row before_warp[STAGES][WARPS];          // of the tile; first each warp's total
+  alignas(128) Row prefix[STAGES];                      // of the tile, behind what scans begin with
+  BeforeCursor before_cursor[PANEL][BLOCKS];
+};
+
+}  // namespace distscan

@@ -1,0 +1,103 @@
+// What comes before the shard: an argument, or brought by the host while the kernel runs.
+//
+// A kernel that is launched ahead of its offset fetches its first tiles meanwhile. One warp of the
+// grid looks into the host's memory, and passes on to all blocks what it finds there. It looks no
+// longer than LIMIT. Then it calls the scan off for all blocks: nothing is stored, the host is
+// told, and launches again. So ranks that share a GPU never wait for each other inside kernels.
+//
+//   host   offset 7 in time:   from_host  [SOMETHING, 7]
+//   warp   finds it:           passed_on  [SOMETHING, 7]    answer [SOMETHING]
+//   warp   finds nothing:      passed_on  [CALLED_OFF, .]   answer [CALLED_OFF]
+#pragma once
+
+#include "../base/status_words.cuh"
+
+namespace distscan {
+
+enum class State : unsigned { NOTHING, SOMETHING, CALLED_OFF };
+
+// What comes before a shard or a tile.
+template <class T>
+struct TilePrefix {
+  T value;
+  State state;
+
+  __device__ static TilePrefix of(Prefix<T> prefix, bool called_off = false) {
+    if (called_off) return {prefix.value, State::CALLED_OFF};
+    return {prefix.value, prefix.some ? State::SOMETHING : State::NOTHING};
+  }
+  __device__ Prefix<T> prefix() const { return {value, state == State::SOMETHING}; }
+  __device__ bool called_off() const { return state == State::CALLED_OFF; }
+};
+
+// Status words (base/status_words.cuh): a State, then the value.
+struct Mail {
+  const Word* from_host;  // [1 + WORDS], in pinned host memory; null: the offset is an argument
+  Word* passed_on;        // [1 + WORDS]
+  Word* answer;           // [1], in pinned host memory: the State that was passed on
+};
+
+template <class T>
+struct Offset {
+  static constexpr int SIZE = 1 + WORDS<T>;
+  static constexpr unsigned long long LIMIT = 1'000'000;  // nanoseconds; cuda/launches.py's too
+
+  Prefix<T> argument;
+  Mail mail;
+
+  // What comes before the shard; by a whole warp, in all lanes. One warp of the grid `looks`.
+  __device__ TilePrefix<T> wait(bool looks, unsigned epoch) const {
+    if (mail.from_host == nullptr) return TilePrefix<T>::of(argument);
+    const Word word = looks ? look(epoch) : hear(epoch);
+    Words<T> words;
+#pragma unroll
+    for (int w = 0; w < WORDS<T>; ++w)
+      words.word[w] = __shfl_sync(EVERY_LANE, static_cast<unsigned>(word), 1 + w);
+    const unsigned state = __shfl_sync(EVERY_LANE, static_cast<unsigned>(word), 0);
+    return {words.value, static_cast<State>(state)};
+  }
+
+ private:
+  // Read the host's words, lane l word l, or call the scan off; pass on which. The host was in time
+  // if its words were there before the time was up. So the last look must begin after that: another
+  // process may have had the GPU in between.
+  __device__ Word look(unsigned epoch) const {
+    const int lane = lane_index();
+    const unsigned long long begin = nanoseconds();
+    Word word = 0;
+    for (bool time_is_up = false;;) {
+      if (lane < SIZE)
+        asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
+                     : "=l"(word)
+                     : "l"(mail.from_host + lane)
+                     : "memory");
+      if (__all_sync(EVERY_LANE, lane >= SIZE || epoch_of(word) == epoch)) break;
+      if (__any_sync(EVERY_LANE, time_is_up)) {
+        word = static_cast<Word>(epoch) << 32 | static_cast<unsigned>(State::CALLED_OFF);
+        break;
+      }
+      time_is_up = nanoseconds() - begin > LIMIT;
+      __nanosleep(200);
+    }
+    if (lane < SIZE) store_word(mail.passed_on + lane, word);
+    if (lane == 0) store_word(mail.answer, word);
+    return word;
+  }
+
+  // Take the words that were passed on.
+  __device__ Word hear(unsigned epoch) const {
+    const int lane = lane_index();
+    Word word = 0;
+    for (Patience patience;;) {
+      if (lane < SIZE)
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+                     : "=l"(word)
+                     : "l"(mail.passed_on + lane)
+                     : "memory");
+      if (__all_sync(EVERY_LANE, lane >= SIZE || epoch_of(word) == epoch)) return word;
+      patience.once_more(200);
+    }
+  }
+};
+
+}  // namespace distscan

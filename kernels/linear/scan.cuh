@@ -1,0 +1,273 @@
+// The scan of a shard in one pass over memory: each element is read once and written once.
+//
+// pipeline.cuh explains how the warps of a block, and the blocks, work together. Here one warp of a
+// block loads. The first reducer joins the totals of the warp tiles.
+#pragma once
+
+#include "../base/look_ahead.cuh"
+#include "../base/warp_tile.cuh"
+#include "../pipeline.cuh"
+#include "items.cuh"
+#include "offset.cuh"
+#include "store_total.cuh"
+
+namespace distscan {
+
+// Reducers read a warp tile by 16 bytes per lane, if that fills whole rows.
+template <class Shape, class X>
+using Reading = typename Choose<
+    Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
+    distscan::Shape<Shape::THREADS, Shape::ROWS * Shape::ITEMS / items_per_vector<X>(),
+                    items_per_vector<X>(), Shape::REVERSE>,
+    Shape>::type;
+
+// What the warps of a block share beside the tiles themselves.
+template <class T, int WARPS, int STAGES_>
+struct ScanPipeline : ScanBarriers<STAGES_> {
+  static constexpr int STAGES = STAGES_;
+  static constexpr int64 END = -1;
+
+  int64 tile[STAGES];           // its number; END: there are no more
+  int64 cursor[STAGES];         // where `before_cursor` of the iteration before stands
+  int64 first;                  // the tile that was drawn first
+  bool has_peel;                // whether the block has the peel to store
+  T warp_total[STAGES][WARPS];  // of each warp tile
+  T up_to_warp[STAGES][WARPS];  // of the warp tiles up to each, in the tile
+  TilePrefix<T> prefix[STAGES];
+  TilePrefix<T> before_cursor[STAGES];  // what comes before the tile's row of totals
+};
+
+// The scan of one shard, as one thread of a block sees it.
+template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
+          int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y, class Segments>
+struct Scan {
+  using Roles = distscan::Roles<Shape::WARPS, REDUCERS, LOOK_AHEAD_WARPS, 0, 1>;
+  using Pipeline = ScanPipeline<T, Shape::WARPS, STAGES>;
+  static constexpr int SCANNERS = Roles::SCANNERS;
+  // If asked; segments were reduced before.
+  static constexpr bool WRITES_TOTAL = same<Segments, Unsegmented>;
+  // Scanners ask for the prefix as late as possible. With 16 items to a vector they hold too many
+  // registers by then: int8 max took a ninth longer.
+  static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
+
+  Source source;  // of n items
+  Y* y;           // [n]
+  Shard shard;
+  Workspace work;
+  const Offset<T>& offset;  // of all earlier ranks
+  Segments segments;
+  Pipeline& pipeline;  // in shared memory
+
+  __device__ void run() const {
+    if (warp_index() == Roles::FIRST_LOADER && lane_index() == 0) pipeline.first = draw();
+    pipeline.template init<Roles>(source);
+    if (threadIdx.x == 0) pipeline.has_peel = false;
+    __syncthreads();
+    Roles::run(*this);
+  }
+
+  // ---- The loader: draws tiles and fetches them ---------------------------------------------
+
+  // Draw a tile, in lane 0. Its number is there when a later instruction needs it. The counter is
+  // zero again when every block has drawn one tile too many. Blocks draw even where there is a tile
+  // for each: CUDA promises no order in which blocks start, but a block that draws runs. That costs
+  // 0.2 us of 7.2, compared to numbers by blockIdx (2^20 float32, H200).
+  __device__ int64 draw() const {
+    if (lane_index() > 0) return 0;
+    return atomicInc(work.tile_counter, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
+  }
+
+  __device__ void loader(int) const {
+    int64 next = pipeline.first, cursor = 0;
+    for (int iteration = 0, ends = 0; ends < LOOK_AHEAD_WARPS; ++iteration) {
+      const int stage = iteration % STAGES;
+      pipeline.read.wait_for_reuse(iteration);
+      int64 tile = broadcast(next, 0);
+      if (tile == 0 && shard.peel > 0) {
+        if (lane_index() == 0) {
+          publish(work.totals, 0, scan_peel<false>({}).value, work.epoch);
+          pipeline.has_peel = true;
+        }
+        next = draw();
+        tile = broadcast(next, 0);
+      }
+      const bool some = tile < shard.tiles;
+      if (lane_index() == 0) {
+        pipeline.tile[stage] = some ? tile : pipeline.END;
+        pipeline.cursor[stage] = cursor;
+      }
+      pipeline.numbered.arrive_by_warp(iteration);
+      cursor = tile / LANES * LANES;
+      if (some) {
+        if (tile == shard.tiles - 1) source.stand_in(stage, shard);
+        source.fetch(stage, shard, tile, pipeline.full[stage]);
+        next = draw();
+      } else {
+        for (int i = 0; i < Source::FETCHES; ++i) fetch_nothing(pipeline.full[stage]);
+        ++ends;
+      }
+    }
+  }
+
+  // Scan the peel, less than 16 bytes, by one thread; return its own total.
+  template <bool STORES>
+  __device__ Prefix<T> scan_peel(Prefix<T> before) const {
+    Prefix<T> own, all = before;
+    for (int64 i = 0; i < shard.peel; ++i) {
+      const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
+      const T item = source.template item<T>(shard, i);
+      if constexpr (STORES && EXCLUSIVE)
+        y[at] = convert<Y>(value_of(segments.before(all.value, item)));
+      own = join<Op>(own, item);
+      if constexpr (STORES) all = segments.template behind<Op>(before, own.value);
+      if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(value_of(all.value));
+    }
+    if (STORES && WRITES_TOTAL && shard.tiles == 1 && work.total.words)
+      publish(work.total, 0, all.value, work.epoch);
+    return own;
+  }
+
+  // ---- The reducers: each a part of every tile ------------------------------------------------
+
+  __device__ void reducer(int index) const {
+    constexpr int EACH = SCANNERS / REDUCERS;
+    using Cut = Reading<Shape, typename Source::Own>;
+    for (int iteration = 0;; ++iteration) {
+      const int stage = iteration % STAGES;
+      const int64 tile = fetched_tile(pipeline, iteration);
+      if (tile == pipeline.END) return;
+      const auto items = source.tile(stage, shard, shard.at<Shape>(tile));
+      const auto total_of = [&](int warp) {
+        if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
+          return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
+        else if constexpr (Source::PACKS) {
+          const auto rows = items.template load<Shape>(warp);
+          items.leave(rows, warp);
+          return reduce_warp_tile<PartialOp, Partial>(rows);
+        } else
+          return reduce_warp_tile<PartialOp, Partial>(items.template load<Cut>(warp));
+      };
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) {
+        const int warp = index * EACH + i;
+        const T total = convert<T>(total_of(warp));
+        if (lane_index() == 0) pipeline.warp_total[stage][warp] = total;
+      }
+      pipeline.reduced.arrive_by_warp(iteration);
+      if (index > 0) continue;
+      pipeline.reduced.wait(iteration);
+      const int lane = lane_index() < SCANNERS ? lane_index() : 0;
+      const T up_to = warp_scan<Op>(pipeline.warp_total[stage][lane]);
+      if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.epoch);
+      if (lane_index() < SCANNERS) pipeline.up_to_warp[stage][lane] = up_to;
+      pipeline.prefixed.arrive_by_warp(iteration);
+    }
+  }
+
+  // ---- The look-ahead warps: each takes every LOOK_AHEAD_WARPS-th iteration ---------------------
+
+  __device__ void look_ahead(int index) const {
+    for (int iteration = index;; iteration += LOOK_AHEAD_WARPS) {
+      const int stage = iteration % STAGES;
+      pipeline.numbered.wait(iteration);
+      const int64 tile = pipeline.tile[stage];
+      if (tile == pipeline.END && iteration > 0) return;
+      bool called_off = false;
+      const auto before_cursor = [&] {
+        const TilePrefix<T> before = iteration > 0 ? passed_on(iteration - 1) : before_shard(tile);
+        called_off = before.called_off();
+        return before.prefix();
+      };
+      LookAhead<Op, T> ahead{pipeline.cursor[stage]};
+      const Prefix<T> prefix = ahead.up_to(tile, work.totals, work.epoch, before_cursor);
+      if (tile == pipeline.END) return;
+      if (lane_index() == 0) {
+        const T value = segments.template close_segment<Op>(prefix.value);
+        pipeline.before_cursor[stage] = TilePrefix<T>::of(ahead.before, called_off);
+        pipeline.prefix[stage] = TilePrefix<T>::of({value, prefix.some}, called_off);
+      }
+      pipeline.prefixed.arrive_by_warp(iteration);
+      pipeline.passed_on.arrive_by_warp(iteration);
+    }
+  }
+
+  // What the look-ahead warp of an earlier iteration passes on.
+  __device__ TilePrefix<T> passed_on(int iteration) const {
+    pipeline.passed_on.wait(iteration);
+    return pipeline.before_cursor[iteration % STAGES];
+  }
+
+  // The offset, at the block's first iteration. The block with the first tile looks for it: that
+  // block runs, whichever others do.
+  __device__ TilePrefix<T> before_shard(int64 tile) const {
+    const TilePrefix<T> before = offset.wait(tile == 0 || pipeline.has_peel, work.epoch);
+    if (pipeline.has_peel && !before.called_off() && lane_index() == 0)
+      scan_peel<true>(before.prefix());
+    return before;
+  }
+
+  // ---- The scanners: each its warp tile of every tile -------------------------------------------
+
+  __device__ void scanner(int warp) const {
+    for (int iteration = 0;; ++iteration) {
+      const int stage = iteration % STAGES;
+      // ---- 1. the items -----------------------------------------------------------------------
+      const int64 tile = fetched_tile(pipeline, iteration), at = shard.at<Shape>(tile);
+      if (tile == pipeline.END) return;
+      if constexpr (Source::PACKS) pipeline.reduced.wait(iteration);
+      const auto rows = [&] {
+        const auto items = source.tile(stage, shard, at);
+        if constexpr (Source::PACKS)
+          return items.load_left(warp);
+        else
+          return items.template load<Shape>(warp);
+      }();
+
+      // ---- 2. behind the prefix of the tile, then of the warp tile ------------------------------
+      bool called_off = false;
+      const auto prefixed = [&] {
+        pipeline.prefixed.wait(iteration);
+        const TilePrefix<T> before = pipeline.prefix[stage];
+        called_off = before.called_off();
+        Prefix<T> prefix = before.prefix();
+        if (warp > 0)
+          prefix = segments.template behind<Op>(prefix, pipeline.up_to_warp[stage][warp - 1]);
+        pipeline.read.arrive_by_warp(iteration);
+        return prefix;
+      };
+      Prefix<T> prefix;
+      if constexpr (!DEFER_PREFIX) prefix = prefixed();
+      const auto scanned = scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(
+          rows, segments, [&] { return DEFER_PREFIX ? prefixed() : prefix; });
+      if (called_off) continue;
+      const int64 count = Shape::REVERSE ? at + Shape::SIZE : shard.n - at;
+      const auto store_last_total = [&] {
+        if constexpr (WRITES_TOTAL)
+          if (work.total.words && tile == shard.tiles - 1)
+            store_total<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work, [&] {
+              return source.template item<T>(shard, shard.n - 1);
+            });
+      };
+      if constexpr (EXCLUSIVE) store_last_total();
+      store(y + at, count, warp, scanned);
+      if constexpr (!EXCLUSIVE) store_last_total();
+    }
+  }
+};
+
+// Launch: no more blocks than tiles or than fit at once, Roles::WARPS warps each; STAGES stages of
+// dynamic shared memory, as Source has them. y may be what the source reads.
+template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
+          int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y,
+          class Segments = Unsegmented>
+__device__ void scan(const Source& source, Y* y /* [n] */, const Shard& shard,
+                     const Workspace& work, const Offset<T>& offset,
+                     const Segments& segments = {}) {
+  using Scan = distscan::Scan<Op, PartialOp, Partial, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS,
+                              EXCLUSIVE, Source, T, Y, Segments>;
+  __shared__ typename Scan::Pipeline pipeline;
+  const Scan scan{source, y, shard, work, offset, segments, pipeline};
+  scan.run();
+}
+
+}  // namespace distscan

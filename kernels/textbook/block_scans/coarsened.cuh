@@ -1,0 +1,47 @@
+// The coarsened form: Sengupta, Harris and Garland, "Efficient Parallel Scan Algorithms for GPUs",
+// 2008; Merrill and Grimshaw, "Parallel Scan for Stream Architectures", 2009.
+//
+// What is nearest is used first: a thread's own items one after the other (before this is called),
+// shuffles in a warp, and shared memory for one value per warp. Of 8 values with warps of 4: 4
+// steps, 2 barriers, 15 combinations.
+//
+//            3    1    7    0    4    1    6    3
+//   warps    3    4   11   11 |  4    5   11   14     Kogge and Stone's, by shuffles
+//   totals                 11                  25     the same, by the first warp
+//   all      3    4   11   11 | 15   16   22   25     each behind the warps before its own
+#pragma once
+
+#include "../../base/warp_scan.cuh"
+#include "steps.cuh"
+
+namespace distscan {
+
+template <class Op, class T, int THREADS>
+struct Coarsened {
+  static constexpr int WARPS = THREADS / LANES;
+  static constexpr int STEPS = log2_of(THREADS) + (WARPS > 1);
+  static constexpr int BARRIERS = 2;
+  static constexpr int WORK = WARPS * (LANES * log2_of(LANES) - (LANES - 1))  // warps
+                              + WARPS * log2_of(WARPS) - (WARPS - 1)          // totals
+                              + (THREADS - LANES);                            // all
+
+  struct Shared {
+    T total[WARPS];
+  };
+
+  static __device__ T inclusive(T mine, Shared& shared) {
+    const int warp = warp_index(), lane = lane_index();
+    mine = warp_scan<Op>(mine);
+    if (lane == LANES - 1) shared.total[warp] = mine;
+    __syncthreads();
+    if (warp == 0) {
+      const T up_to = warp_scan<Op, WARPS>(shared.total[lane < WARPS ? lane : 0]);
+      __syncwarp();  // all have read: shuffles order registers, not memory
+      if (lane < WARPS) shared.total[lane] = up_to;
+    }
+    __syncthreads();
+    return warp > 0 ? Op::combine(shared.total[warp - 1], mine) : mine;
+  }
+};
+
+}  // namespace distscan
