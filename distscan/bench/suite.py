@@ -11,8 +11,8 @@ from typing import Any
 from ..core.errors import CheckError
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from .case import Case, Data, need
-from .contenders import Contender, Task
+from .case import Case, Data, Task, need
+from .contenders import Contender
 from .machine import Host
 from .timing import Call, Samples, Stats, of_all_ranks, sample
 
