@@ -63,8 +63,8 @@ def test_tables_of_block_scans():
 
 def test_json(run, comm, folder):
     keys = [
-        "command", "chip", "backend", "ranks", "nodes", "mpi", "versions", "missing", "op",
-        "repeat", "cache_bytes", "results",
+        "command", "date", "chip", "backend", "ranks", "nodes", "mpi", "versions", "missing", "op",
+        "repeat", "cache_bytes", "peak", "results",
     ]  # fmt: skip
     status, out, err = run(*SMALL, "--types", "int8:int64", "--json", "-")
     assert status == 0, err
@@ -101,8 +101,8 @@ def test_text():
         ]
     rows.append(Row("copy", "f", 1 << 30, "skipped", "takes 9 GiB"))
     done = report.Report(
-        "command", "chip", "cuda", 1, 1, "MPI", {"x": "1"}, {"torch": "not installed"}, "sum", 11,
-        1 << 20, rows,
+        "command", "2026-11-22", "chip", "cuda", 1, 1, "MPI", {"x": "1"},
+        {"torch": "not installed"}, "sum", 11, 1 << 20, 4e12, rows,
     )  # fmt: skip
     lines = report.text(done).splitlines()
     assert "torch: not installed" in lines
@@ -110,6 +110,10 @@ def test_text():
     assert all(f"2^{power}" in report.text(done) for power in (*range(10, 23), 30))
     assert any(line.startswith("scan-add: wrong at 2^10, 2^11") for line in lines)
     assert "all: skipped at 2^30: takes 9 GiB" in lines
+    rows.append(Row("copy", "f", 1 << 28, device_us=Stats(1000, 1, 1, 11), moved=8 << 28))
+    assert "copy at 2^28: 2.15 TB/s, 0.54 of the memory's peak" in report.text(done).splitlines()
+    done.peak = None
+    assert "copy at 2^28: 2.15 TB/s" in report.text(done).splitlines()
 
 
 def test_plot(run, folder):

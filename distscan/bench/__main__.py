@@ -5,6 +5,7 @@ import importlib.util
 import json
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -70,6 +71,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         progress.clear()
     done = Report(
         command=" ".join(["python -m distscan.bench", *argv]),
+        date=time.strftime("%Y-%m-%d"),
         chip=machine.name,
         backend=machine.backend,
         ranks=comm.size,
@@ -80,6 +82,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         op=args.op,
         repeat=args.repeat,
         cache_bytes=machine.cache,
+        peak=machine.peak,
         results=rows,
         block_scans=tables,
     )
@@ -103,11 +106,11 @@ def _write(done: Report, to_json: str | None, to_plot: Path | None) -> None:
 def _list(comm: Comm) -> None:
     """Print every contender: where it runs, and its version here."""
     _, versions, missing = suite.present(comm, CONTENDERS)
-    lines = [f"{'':14}{'backends':10}{'ranks':9}{'operators':19}here"]
+    lines = [f"{'':16}{'backends':10}{'ranks':9}{'operators':19}here"]
     for contender in CONTENDERS:
         here = versions.get(contender.name) or missing[contender.name]
         lines.append(
-            f"{contender.name:14}{','.join(contender.backends):10}{contender.ranks:9}"
+            f"{contender.name:16}{','.join(contender.backends):10}{contender.ranks:9}"
             f"{','.join(contender.ops):19}{here}"
         )
     _print(comm, "\n".join(lines))
@@ -241,7 +244,9 @@ def _versions(machine: Host) -> dict[str, str]:
 
 
 def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
-    return {name: versions[name] for name in ("cub", "torch", "heat") if name in versions}
+    """Of peers whose versions no other line names."""
+    named = ("cub", "by-hand-expert", "torch", "heat")
+    return {name: versions[name] for name in named if name in versions}
 
 
 def _print(comm: Comm, text: str) -> None:

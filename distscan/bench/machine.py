@@ -1,8 +1,10 @@
 """The chip that is measured: NumPy on a CPU, CuPy on the GPU that is current."""
 
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +25,8 @@ class Host:
         """Look at the chip; ``ranks`` share its memory."""
         self.name, self._ranks = name, ranks
         self.cache = min(_sysconf("SC_LEVEL3_CACHE_SIZE") or 32 << 20, _MOST_CPU_CACHE)  # bytes
+        #: Bytes per second that the memory moves at best, by its clock; None where that is unknown.
+        self.peak: float | None = None
 
     def free(self) -> int:
         """Bytes of memory that this rank may still take."""
@@ -69,6 +73,7 @@ class Gpu(Host):
         self.cache = int(
             cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["l2CacheSize"]
         )
+        self.peak = _peak(cupy.cuda.Device().attributes)
 
     def free(self) -> int:
         """Bytes of device memory that this rank may still take."""
@@ -111,7 +116,7 @@ class Gpu(Host):
             "cupy": self.xp.__version__,
             "cuda": _cuda(runtime.runtimeGetVersion()),
             "cuda driver": _cuda(runtime.driverGetVersion()),
-        }
+        } | _driver()
 
 
 def _cuda(number: int) -> str:
@@ -121,6 +126,26 @@ def _cuda(number: int) -> str:
     '13.2'
     """
     return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _peak(attributes: Mapping[str, int]) -> float | None:
+    """Return bytes per second: a bus of so many bits, 2 transfers per cycle of so many kHz.
+
+    >>> _peak({"MemoryClockRate": 3_201_000, "GlobalMemoryBusWidth": 6144}) / 1e12  # an H200
+    4.916736
+    """
+    clock, bits = attributes.get("MemoryClockRate", 0), attributes.get("GlobalMemoryBusWidth", 0)
+    return 2 * clock * 1e3 * bits / 8 if clock > 0 and bits > 0 else None
+
+
+def _driver() -> dict[str, str]:
+    """Return the version of NVIDIA's driver, where Linux tells it."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return {}
+    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return {"driver": found.group()} if found else {}
 
 
 def _sysconf(name: str) -> int:

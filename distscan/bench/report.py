@@ -10,7 +10,8 @@ from .suite import Row, clock
 from .timing import Stats
 
 _WIDTH = 100  # characters
-_COLUMNS = 10  # sizes side by side, which is as wide
+_NAME = 15  # of a contender
+_COLUMNS = 9  # sizes side by side, which is as wide
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Report:
     """All that a run has to say."""
 
     command: str
+    date: str  # such as "2026-11-22"
     chip: str
     backend: str
     ranks: int
@@ -28,6 +30,7 @@ class Report:
     op: str
     repeat: int
     cache_bytes: int
+    peak: float | None  # bytes per second of the chip's memory
     results: list[Row]
     block_scans: Tables | None = None  # of --block-scans, which asks for nothing else
 
@@ -44,7 +47,7 @@ def text(report: Report) -> str:
     lines = _header(report)
     for name in dict.fromkeys(row.type for row in report.results):
         rows = [row for row in report.results if row.type == name]
-        lines += ["", *_tables(rows, report.ranks), *_remarks(rows)]
+        lines += ["", *_tables(rows, report.ranks), *_copy(rows, report), *_remarks(rows)]
     if report.block_scans is not None:
         lines += report.block_scans.lines()
     return "\n".join(lines)
@@ -62,7 +65,7 @@ def _header(report: Report) -> list[str]:
         "chip": f"{report.chip}, last cache {report.cache_bytes / 2**20:.0f} MiB",
         "ranks": f"{report.ranks}{nodes}, {report.mpi}",
         "versions": ", ".join(" ".join(item) for item in report.versions.items()),
-        "command": report.command,
+        "command": f"{report.command}  ({report.date})",
     }
     lines = [f"{name:9}{value}" for name, value in facts.items()]  # not cut: made to be copied
     lines += [f"{name}: {reason}" for name, reason in report.missing.items()]
@@ -96,13 +99,26 @@ def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
             last = title.startswith("share")
             lines.append(f"{rows[0].type}  {title}")
             head = "".join(f"{_size(n):>8}" for n in columns)
-            lines.append(f"{'':13}{head}{'  moved' if last else ''}")
+            lines.append(f"{'':{_NAME}}{head}{'  moved' if last else ''}")
             for name in dict.fromkeys(row.contender for row in rows):
                 own = {row.n: row for row in rows if row.contender == name}
                 cells = "".join(f"{_cell(own.get(n), cell):>8}" for n in columns)
                 moved = _moved(own.values()) if last else ""
-                lines.append(f"{name:13}{cells}{moved:>7}".rstrip())
+                lines.append(f"{name:{_NAME}}{cells}{moved:>7}".rstrip())
     return lines
+
+
+def _copy(rows: Sequence[Row], report: Report) -> list[str]:
+    """Say how fast the largest copy is, as a share of what the memory can."""
+    which = clock(rows, report.ranks)
+    copies = [row for row in rows if row.contender == "copy" and getattr(row, which) and row.moved]
+    if not copies:
+        return []
+    row = max(copies, key=lambda row: row.n)
+    rate = (row.moved or 0) / getattr(row, which).median * 1e6
+    number = f"{rate / 1e12:.2f} TB/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GB/s"
+    share = f", {rate / report.peak:.2f} of the memory's peak" if report.peak else ""
+    return [f"copy at {_size(row.n)}: {number}{share}"]
 
 
 def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
