@@ -98,7 +98,7 @@ def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
         for title, cell in kinds:
             last = title.startswith("share")
             lines.append(f"{rows[0].type}  {title}")
-            head = "".join(f"{_size(n):>8}" for n in columns)
+            head = "".join(f"{size_text(n):>8}" for n in columns)
             lines.append(f"{'':{_NAME}}{head}{'  moved' if last else ''}")
             for name in dict.fromkeys(row.contender for row in rows):
                 own = {row.n: row for row in rows if row.contender == name}
@@ -118,7 +118,7 @@ def _copy(rows: Sequence[Row], report: Report) -> list[str]:
     rate = (row.moved or 0) / getattr(row, which).median * 1e6
     number = f"{rate / 1e12:.2f} TB/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GB/s"
     share = f", {rate / report.peak:.2f} of the memory's peak" if report.peak else ""
-    return [f"copy at {_size(row.n)}: {number}{share}"]
+    return [f"copy at {size_text(row.n)}: {number}{share}"]
 
 
 def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
@@ -143,7 +143,7 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
             found.setdefault((who, row.status, row.message), []).append(row.n)
     lines = []
     for (who, status, message), sizes in found.items():
-        where = ", ".join(dict.fromkeys(_size(n) for n in sizes))
+        where = ", ".join(dict.fromkeys(size_text(n) for n in sizes))
         lines.append(f"{who or 'all'}: {status} at {where}: {message}")
     for title, which in (("device time", "device_us"), ("wall clock", "wall_us")):
         spreads = [(_spread(getattr(row, which)), row) for row in rows if getattr(row, which)]
@@ -152,13 +152,13 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
             middle = sorted(spread for spread, _ in spreads)[len(spreads) // 2]
             lines.append(
                 f"quartiles of the {title} apart: {middle:.0%} of the median as a rule, at most "
-                f"{widest:.0%} ({row.contender}, {_size(row.n)})"
+                f"{widest:.0%} ({row.contender}, {size_text(row.n)})"
             )
     batched = sorted({(row.batch, row.n) for row in rows if row.device_us and row.batch > 1})
     if batched:
         most, last = batched[-1][0], max(n for _, n in batched)
         lines.append(
-            f"device time up to {_size(last)}: of up to {most} calls back to back, "
+            f"device time up to {size_text(last)}: of up to {most} calls back to back, "
             "divided by their number"
         )
     return [line for long in lines for line in wrap(long, _WIDTH, subsequent_indent="  ")]
@@ -174,5 +174,10 @@ def _time(stats: Stats | None) -> str:
     return f"{stats.median:.1f}" if stats.median < 9999.95 else f"{stats.median:.0f}"
 
 
-def _size(n: int) -> str:
+def size_text(n: int) -> str:
+    """Write a power of two.
+
+    >>> size_text(1024)
+    '2^10'
+    """
     return f"2^{n.bit_length() - 1}"
