@@ -12,6 +12,7 @@ import numpy as np
 _MOST_PAIRS = 256
 _BATCH = 32  # calls back to back on a GPU, at most
 _BATCH_BYTES = 256 << 20  # which together touch no more than this
+_BALLAST = 1 << 30  # bytes
 _MOST_CPU_CACHE = 64 << 20  # bytes; clouds report the cache of a whole socket, cores have a share
 
 
@@ -43,6 +44,9 @@ class Host:
     def flush(self) -> None:
         """Fill the cache with other data, where that leaves the program alone."""
 
+    def occupy(self) -> None:
+        """Keep the device busy for a while, where it is not the host itself."""
+
     def synchronize(self) -> None:
         """Wait for all work of this process."""
 
@@ -70,6 +74,7 @@ class Gpu(Host):
 
         self.xp = cupy
         self._scratch: Any = None
+        self._ballast: Any = None
         self.cache = int(
             cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["l2CacheSize"]
         )
@@ -88,6 +93,13 @@ class Gpu(Host):
         if self._scratch is None:
             self._scratch = self.xp.ones(4 * self.cache // 8, self.xp.int64)
         self._scratch.max()
+
+    def occupy(self) -> None:
+        """Queue 2 copies of 1 GiB, a millisecond on an H200; they empty the cache, too."""
+        if self._ballast is None:
+            self._ballast = [self.xp.empty(_BALLAST, np.uint8) for _ in range(2)]
+        for x, out in (self._ballast, self._ballast[::-1]):
+            out.data.copy_from_device_async(x.data, _BALLAST)
 
     def synchronize(self) -> None:
         """Wait for all work on the device, whichever library's stream it is on."""
