@@ -227,7 +227,7 @@ def _print_table(
     if len(data) > 1:
         print(f"\n{title}")
         sums = [values.sums(0, values.n) for values in data]
-        columns = [f"{one.absolute / one.plain:.2g}" for one in sums]
+        columns = [f"{one.absolute / one.plain:.0f}" for one in sums]
     print(f"\n| | ranks | on | {' | '.join(columns)} |\n|---|---|---|{'---|' * len(columns)}")
     for (name, ranks, where), errors in table.items():
         cells = " | ".join(f"{error[which]:.2e}" for error in errors)

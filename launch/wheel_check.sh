@@ -33,6 +33,8 @@ assert package.is_relative_to(sys.prefix), f"{package} is not the installed pack
 assert distscan.__version__ == version("distscan"), f"the wheel is {version('distscan')}"
 for name in ("py.typed", "kernels/scan.cu", "kernels/tile.cuh", "kernels/chains/look_ahead.cuh"):
     assert (package / name).is_file(), f"{name} is not in the wheel"
+assert (package / "bench" / "cub.cu").is_file(), "bench/cub.cu is not in the wheel"
+assert not list(package.rglob("*.svg")), "pictures of figures are in the wheel"
 np.save("x.npy", np.random.default_rng(0).integers(-9, 9, 100_003))
 PYTHON
 "$mpirun" 2 python -m distscan x.npy
