@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from distscan.bench import __main__ as command
-from distscan.bench import block_scans, plot, report
+from distscan.bench import arguments, block_scans, plot, report
 from distscan.bench.contenders import CONTENDERS
 from distscan.bench.suite import Row
 from distscan.bench.timing import Stats
@@ -126,11 +126,13 @@ def test_plot(run, folder):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "given",
     [
         ["--sizes", "3:2"],
         ["--sizes", "1:2:3:4"],
         ["--sizes", "x"],
+        ["--sizes", "3,"],
+        ["--sizes", "3,37"],
         ["--types", "float33"],
         ["--types", "float16"],
         ["--types", "int64:int8"],
@@ -142,12 +144,20 @@ def test_plot(run, folder):
         ["file.npy"],
     ],
 )
-def test_refused_arguments(arguments, run):
-    status, out, err = run(*arguments)
+def test_refused_arguments(given, run):
+    status, out, err = run(*given)
     assert (status, out) == (2, "")
     lines = [line for line in err.splitlines() if "warning" not in line]
     assert len(lines) == 1
     assert lines[0].startswith("distscan.bench: error: ")
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize(
+    ("text", "powers"), [("4", [4]), ("4:6", [4, 5, 6]), ("20:28:4,10", [10, 20, 24, 28])]
+)
+def test_sizes(text, powers):
+    assert arguments.parser().parse_args(["--sizes", text]).sizes == powers
 
 
 def test_help_and_list(run):

@@ -24,7 +24,7 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("--sizes", type=_sizes, default="10:28:2", metavar="A:B[:STEP]",
+    add("--sizes", type=_sizes, default="10:28:2", metavar="A[:B[:STEP]],...",
         help="elements per rank, powers of two (default: 10:28:2)")  # fmt: skip
     add("--types", type=_types, default="float32,float64,int32,int64", metavar="T[:OUT],...",
         help="of input and result, such as int8:int64 (default: %(default)s)")  # fmt: skip
@@ -60,13 +60,31 @@ def check(args: argparse.Namespace) -> None:
 
 
 def _sizes(text: str) -> list[int]:
-    numbers = [int(part) for part in text.split(":")]
-    low, high, step = (*numbers, numbers[-1], 1)[:3] if len(numbers) < 2 else (*numbers, 1)[:3]
-    if len(numbers) > 3 or not 0 <= low <= high <= _LARGEST or step < 1:
-        raise argparse.ArgumentTypeError(
-            f"a range of powers is A:B or A:B:STEP, 0 <= A <= B <= {_LARGEST}, not {text!r}"
-        )
-    return list(range(low, high + 1, step))
+    """Read powers of two and ranges of them.
+
+    >>> _sizes("10,20:24:2")
+    [10, 20, 22, 24]
+    """
+    powers: set[int] = set()
+    for part in text.split(","):
+        low, high, step = _range([int(number) for number in part.split(":")])
+        if not 0 <= low <= high <= _LARGEST or step < 1:
+            raise argparse.ArgumentTypeError(
+                f"sizes are powers A or ranges A:B[:STEP], 0 <= A <= B <= {_LARGEST}, not {text!r}"
+            )
+        powers.update(range(low, high + 1, step))
+    return sorted(powers)
+
+
+def _range(numbers: list[int]) -> tuple[int, int, int]:
+    match numbers:
+        case [low]:
+            return low, low, 1
+        case [low, high]:
+            return low, high, 1
+        case [low, high, step]:
+            return low, high, step
+    return 1, 0, 1  # which no range is
 
 
 def _types(text: str) -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
