@@ -116,6 +116,10 @@ def test_text():
     assert "copy at 2^28: 2.15 TB/s" in report.text(done).splitlines()
 
 
+def test_no_two_contenders_look_the_same():
+    assert len(set(plot._COLOURS)) == len(set(plot._MARKERS)) >= len(CONTENDERS) - 1
+
+
 def test_plot(run, folder):
     pytest.importorskip("matplotlib")
     path = folder / "x.svg"
