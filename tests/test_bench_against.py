@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from distscan.bench.against import Key
 from distscan.bench.report import Report
 from distscan.bench.suite import Row
 
+KEPT = Path(__file__).resolve().parents[1] / "docs" / "measured" / "baselines"
 PLAN = Key("float32", "single-pass", 1 << 20)
 
 
@@ -106,6 +108,19 @@ def test_nothing_compared_is_no_success(baseline):
 def test_another_run_is_refused(known, said, baseline):
     with pytest.raises(ValueError, match=said):
         baseline((PLAN, {"share": 0.5}), **known)
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
+def test_the_baselines_that_are_kept(path):
+    """Each can be read, and its command is the one that the docs name."""
+    found = json.loads(path.read_text())
+    given = against.setting(found["backend"], found["ranks"], found["op"])
+    planned = [Key(row["type"], row["contender"], row["n"]) for row in found["results"]]
+    known = against.read(path, given, planned)
+    assert {key.contender for key in known.shares} & set(against.OURS)
+    docs = " ".join((KEPT.parent.parent / "measured.rst").read_text().split())
+    assert known.command.split(" --json")[0] in docs
 
 
 # ---- the command line ------------------------------------------------------------------------
