@@ -1,7 +1,8 @@
 """The tables of the page "Measured", from the JSON files in docs/measured.
 
 ``python docs/measured.py`` writes docs/generated/measured.rst; the build of the docs calls it. A
-new measurement replaces a file, and no prose: each file says its chip, date, command and spread.
+new measurement replaces a file, and no prose: each file says its chip, date, command and spread,
+and its driver where that is known.
 A cell is a number, text, null, or [number, share].
 """
 
@@ -45,7 +46,8 @@ def rst(table: dict[str, Any]) -> str:
     lines += ["", *table.get("notes", [])]
     if plot := table.get("plot"):
         lines += ["", f".. image:: measured/{plot['file']}", f"   :alt: {plot['alt']}"]
-    lines += ["", f"{table['chip']}, {table['date']}; {table['spread']}.", "", "::", ""]
+    driver = f", driver {table['driver']}" if "driver" in table else ""
+    lines += ["", f"{table['chip']}{driver}, {table['date']}; {table['spread']}.", "", "::", ""]
     lines += [f"    {command}" for command in table["command"].split("; ")]
     return "\n".join([*lines, "", ""])
 

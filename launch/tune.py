@@ -10,18 +10,21 @@ types of each size, then the plain scan by every operator.
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
-from unittest.mock import patch
 
 import cupy as cp
+import gpu_steps
 import numpy as np
+from gpu_steps import poison
+from mpi4py import MPI
 
+import distscan
+from distscan.bench import timing
+from distscan.bench.machine import Gpu
 from distscan.core import dtypes, operators
 from distscan.core.errors import KernelError
-from distscan.core.form import PLAIN, Form
-from distscan.cuda import configs, launches, policy
-from distscan.cuda import steps as cuda
 from distscan.cuda.policy import VECTOR
 
 LARGE = 1 << 30  # bytes
@@ -34,39 +37,12 @@ OPERATORS += ["prod:i:i", "max:i", "min:i", "bitwise_and:i", "bitwise_or:i", "bi
 OPERATORS += ["logical_and:i", "logical_or:i"]
 SEGMENT = 64  # elements of a segment on average
 BESIDE = 4096  # bytes of shared memory that a scan leaves for other things than tiles
-Work = Callable[[int], object]  # on buffers number i
+Work = Callable[[Any, Any], object]  # on x [n] and out [n]
+MACHINE = Gpu("")
 
 
 class WrongError(Exception):
     """A result is wrong."""
-
-
-def median(work: Work, calls: int, before: Work = lambda i: None) -> float:
-    """Time one of ``calls`` in a row, each on buffers of its own; ``before`` them is not timed.
-
-    The copy that is queued first empties the cache, and lets the host run ahead; for that it does
-    not wait for totals either.
-    """
-    ballast = [cp.empty(LARGE, np.uint8) for _ in range(2)]
-    times = []
-    for _ in range(13):
-        for i in range(calls):
-            before(i)
-        begin, end = cp.cuda.Event(), cp.cuda.Event()
-        ballast[1].data.copy_from_device_async(ballast[0].data, LARGE)
-        begin.record()
-        with patch.object(launches.HostTotal, "wait", lambda self, *_: np.zeros((), self.dtype)):
-            for i in range(calls):
-                work(i)
-        end.record()
-        end.synchronize()
-        times.append(cp.cuda.get_elapsed_time(begin, end) * 1e3 / calls)
-    return float(np.median(times[2:]))
-
-
-def whole(steps: Any, x: Any, out: Any, offset: Any = None, marks: Any = None) -> None:
-    """Queue both halves of a call, with nothing between them."""
-    steps.finish(steps.begin(x, out, marks, overlap=isinstance(steps, cuda.SinglePass)), offset)
 
 
 class Case:
@@ -89,8 +65,11 @@ class Case:
         self.offset = np.array(self.op.identity(self.types.acc))  # costs what others do
         bytes_each = wider * self.n
         a, b = (cp.empty((self.calls, bytes_each), np.uint8) for _ in range(2))
-        copy = median(lambda i: b[i].data.copy_from_device_async(a[i].data, bytes_each), self.calls)
-        self.rate = 2 * bytes_each / copy
+        copies = [
+            partial(to.data.copy_from_device_async, of.data, bytes_each)
+            for of, to in zip(a, b, strict=True)
+        ]
+        self.rate = 2 * bytes_each / timing.queued(MACHINE, copies).median
         if op_name in ("sum", "prod"):
             call = cp.cumsum if op_name == "sum" else cp.cumprod
             self.want = call(self.x[0], dtype=self.types.acc).astype(self.types.out)
@@ -107,179 +86,177 @@ class Case:
         if not bool(near.all()):
             raise WrongError
 
-    def scanned(self, x: Any, form: Form = PLAIN, heads: Any = None) -> Any:
+    def plan(self, n: int | None = None, strategy: str = "single-pass", **form: Any) -> Any:
+        """Plan a scan of ``n`` elements on this rank alone."""
+        types = self.types
+        n = self.n if n is None else n
+        return distscan.Plan(MPI.COMM_SELF, n, types.x, self.op.name, out_dtype=types.out,
+                             strategy=strategy, backend="cuda", **form)  # fmt: skip
+
+    def scanned(self, x: Any, *segments: Any, **form: Any) -> Any:
         """Scan ``x`` in some form, into memory that held something else."""
         out = cp.empty(x.shape, self.types.out)
-        out.view(np.uint8)[...] = 0xA5
-        whole(cuda.SinglePass(self.op, self.types, len(x), form), x, out, None, heads)
-        return out
+        poison(out)
+        return self.plan(len(x), **form)(x, out, *segments)
 
-    def time(self, work: Work, *moved: np.dtype[Any], before: Work = lambda i: None) -> str:
-        """Time what moves an element of each type in ``moved``."""
-        time = median(work, self.calls, before)
+    def time(self, work: Work, *moved: np.dtype[Any], before: timing.Call = lambda: None) -> str:
+        """Time what moves an element of each type in ``moved``, call by call on other buffers."""
+        pairs = zip(self.x, self.out, strict=True)
+        return self.time_calls([partial(work, *pair) for pair in pairs], *moved, before=before)
+
+    def time_calls(
+        self,
+        calls: list[timing.Call],
+        *moved: np.dtype[Any],
+        before: timing.Call = lambda: None,
+    ) -> str:
+        """Time calls that move as much each."""
+        time = timing.queued(MACHINE, calls, before).median
         share = sum(dtype.itemsize for dtype in moved) * self.n / time / self.rate
         return f"{time:7.1f} ({share:4.2f})"
 
 
-# ---- what is timed: the steps of one rank, none of which waits for the other ----------------
+# ---- what is timed -------------------------------------------------------------------------
 
 
-def scan(case: Case, form: Form = PLAIN) -> str:
+def scan(case: Case, **form: Any) -> str:
     """Single-pass: 1 copy."""
-    if form is PLAIN:
+    if not form:
         case.check(case.scanned(case.x[0]), case.want)
-    steps = cuda.SinglePass(case.op, case.types, case.n, form)
-    return case.time(lambda i: whole(steps, case.x[i], case.out[i]), case.types.x, case.types.out)
+    return case.time(case.plan(**form), case.types.x, case.types.out)
 
 
 def in_place(case: Case) -> str:
     """Time a scan onto the shard, which is put back before each round, or values would grow."""
     if case.types.x != case.types.out:
         return ""
-    steps = cuda.SinglePass(case.op, case.types, case.n)
+    plan = case.plan()
 
-    def put_back(i: int) -> None:
-        case.out[i] = case.x[i]
+    def put_back() -> None:
+        case.out[...] = case.x
 
-    def work(i: int) -> None:
-        whole(steps, case.out[i], case.out[i])
-
-    put_back(0)
-    work(0)
-    case.check(case.out[0], case.want)
-    return case.time(work, case.types.x, case.types.out, before=put_back)
+    put_back()
+    case.check(plan(case.out[0], case.out[0]), case.want)
+    calls = [partial(plan, row, row) for row in case.out]
+    return case.time_calls(calls, case.types.x, case.types.out, before=put_back)
 
 
 def exclusive(case: Case) -> str:
     """1 copy."""
-    form = Form(exclusive=True, first=case.offset)
-    out = case.scanned(case.x[0], form)
+    form = {"exclusive": True, "initial": case.offset}
+    out = case.scanned(case.x[0], **form)
     case.check(out[0], case.offset.astype(case.types.out))
     case.check(out[1:], case.want[:-1])
-    return scan(case, form)
+    return scan(case, **form)
 
 
 def reverse(case: Case) -> str:
     """1 copy."""
-    form = Form(reverse=True)
-    case.check(case.scanned(case.x[0, ::-1].copy(), form)[::-1], case.want)
-    return scan(case, form)
+    case.check(case.scanned(case.x[0, ::-1].copy(), reverse=True)[::-1], case.want)
+    return scan(case, reverse=True)
 
 
 def segments(case: Case) -> str:
     """1 copy, and a flag an element is read."""
-    form = Form(segmented=True)
     heads = cp.random.randint(0, SEGMENT, case.x.shape, "b") == 0
     heads[0, 0] = True
     x = case.x[0].astype(case.types.acc)
-    out = case.scanned(case.x[0], form, heads[0])
+    out = case.scanned(case.x[0], heads[0], segments=True)
     # Each element of the result from the one before; segments are too short to round.
     case.check(out, cp.where(heads[0], x, case.op.numpy(cp.roll(out, 1), x)))
-    steps = cuda.SinglePass(case.op, case.types, case.n, form)
-    return case.time(
-        lambda i: whole(steps, case.x[i], case.out[i], None, heads[i]),
-        case.types.x,
-        heads.dtype,
-        case.types.out,
-    )
+    plan = case.plan(segments=True)
+    calls = [partial(plan, *row) for row in zip(case.x, case.out, heads, strict=True)]
+    return case.time_calls(calls, case.types.x, heads.dtype, case.types.out)
 
 
 def unaligned(case: Case) -> str:
     """Single-pass, x and the result one and three elements behind where vectors begin."""
     n = case.n - 3
-    steps = cuda.SinglePass(case.op, case.types, n)
+    plan = case.plan(n)
     x, out = [row[1 : n + 1] for row in case.x], [row[3:] for row in case.out]
-    out[0].view(np.uint8)[...] = 0xA5
-    whole(steps, x[0], out[0])
-    case.check(out[0], case.scanned(x[0].copy()))
-    return case.time(lambda i: whole(steps, x[i], out[i]), case.types.x, case.types.out)
+    poison(out[0])
+    case.check(plan(x[0], out[0]), case.scanned(x[0].copy()))
+    calls = [partial(plan, *pair) for pair in zip(x, out, strict=True)]
+    return case.time_calls(calls, case.types.x, case.types.out)
 
 
 def reduce(case: Case) -> str:
     """Half a copy."""
-    steps = cuda.ReduceScan(case.op, case.types, case.n)
-    total = steps.begin(case.x[0], case.out[0]).total()
-    case.check(total.astype(case.types.out), case.want[-1])
-    return case.time(lambda i: steps.begin(case.x[i], case.out[i]), case.types.x)
+    call = gpu_steps.reducer(case.op, case.types, case.n)
+    case.check(call(case.x[0], case.out[0]).total().astype(case.types.out), case.want[-1])
+    return case.time(call, case.types.x)
 
 
 def add(case: Case) -> str:
     """1 copy, of the wider type."""
-    steps = cuda.ScanAdd(case.op, case.types, case.n)
-    whole(steps, case.x[0], case.out[0], case.offset)
+    calls = [
+        gpu_steps.adder(case.op, case.types, x, out, case.offset)
+        for x, out in zip(case.x, case.out, strict=True)
+    ]
+    calls[0]()
     case.check(case.out[0], case.want)
-    calls = [steps.begin(x, out) for x, out in zip(case.x, case.out, strict=True)]
-    return case.time(lambda i: steps.finish(calls[i], case.offset), case.types.acc, case.types.out)
+    return case.time_calls(calls, case.types.acc, case.types.out)
 
 
 def reduce_scan(case: Case) -> str:
-    """1.5 copies."""
-    return _both(case, cuda.ReduceScan, case.types.x, case.types.x, case.types.out)
+    """1.5 copies, and the host's wait for the total in between."""
+    return _both(case, "reduce-scan", case.types.x, case.types.x, case.types.out)
 
 
 def scan_add(case: Case) -> str:
-    """2 copies."""
+    """2 copies, and the host's wait for the total in between."""
     acc = case.types.acc
-    return _both(case, cuda.ScanAdd, case.types.x, acc, acc, case.types.out)
+    return _both(case, "scan-add", case.types.x, acc, acc, case.types.out)
 
 
-def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
-    steps = strategy(case.op, case.types, case.n)
-
-    def work(i: int) -> None:
-        whole(steps, case.x[i], case.out[i], case.offset)
-
-    case.out.view(np.uint8)[...] = 0xA5
-    work(0)
-    case.check(case.out[0], case.want)
-    return case.time(work, *moved)
+def _both(case: Case, strategy: str, *moved: np.dtype[Any]) -> str:
+    plan = case.plan(strategy=strategy)
+    poison(case.out)
+    case.check(plan(case.x[0], case.out[0]), case.want)
+    return case.time(plan, *moved)
 
 
 # ---- the policies ---------------------------------------------------------------------------
 
 
-def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
+def scan_policies(case: Case, *, segmented: bool = False) -> Iterator[Any]:
     """Give the policy in use, then others like it, with as many stages as there is room for."""
-    device = cp.cuda.Device()
-    types = configs.register_types(case.op, case.types)
-    sm_count = device.attributes["MultiProcessorCount"]
-    used = policy.scan_policy(types, form, device.compute_capability, LARGE, sm_count)
+    types, used = gpu_steps.scan_policy(case.op, case.types, LARGE, segmented=segmented)
     yield used
-    room = device.attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
-    wide = [used.items * times // 2 for times in ((2,) if form is PLAIN else (1, 2, 4))]
+    room = cp.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
+    wide = [used.items * times // 2 for times in ((1, 2, 4) if segmented else (2,))]
     for threads, rows, items in product((256, 384, 512), (2, 3, 4, 6, 8), wide):
         if not 0 < items * types.x.itemsize <= VECTOR:
             continue
-        tile = threads * rows * items * (types.x.itemsize + form.segmented)
+        tile = threads * rows * items * (types.x.itemsize + segmented)
         stages = min(room // (tile + 32), 12)
         cut = {"threads": threads, "rows": rows, "items": items, "stages": stages}
         # As many warp tiles for each; a warp tile for each warp.
         reducers = next(r for r in (used.reducers, 6) if threads // 32 % r == 0)
-        other = used._replace(**cut, reducers=reducers)
-        if stages >= 2 and other != used:
-            yield other
+        policy = used._replace(**cut, reducers=reducers)
+        if stages >= 2 and policy != used:
+            yield policy
 
 
 def segment_policies(case: Case) -> Iterator[Any]:
     """Give the same for segments, with other vectors too."""
-    return scan_policies(case, Form(segmented=True))
+    return scan_policies(case, segmented=True)
 
 
 def reduce_policies(case: Case) -> Iterator[Any]:
     """Give the policy in use, then others like it."""
-    arch = cp.cuda.Device().compute_capability
-    used = policy.reduce_policy(case.op, configs.register_types(case.op, case.types), PLAIN, arch)
+    used = gpu_steps.reduce_policy(case.op, case.types)
     yield used
     for threads, rows, blocks in product((256, 512), (4, 8), (2, 4)):
-        other = used._replace(threads=threads, rows=rows, blocks=blocks)
-        if other != used:
-            yield other
+        policy = used._replace(threads=threads, rows=rows, blocks=blocks)
+        if policy != used:
+            yield policy
 
 
 POLICIES = [
-    (scan, configs, "scan_policy", scan_policies),
-    (segments, configs, "scan_policy", segment_policies),
-    (reduce, launches, "reduce_policy", reduce_policies),
+    (scan, "scan_policy", scan_policies),
+    (segments, "scan_policy", segment_policies),
+    (reduce, "reduce_policy", reduce_policies),
 ]
 ROWS = scan, in_place, exclusive, reverse, segments, unaligned, reduce, add, reduce_scan, scan_add
 
@@ -307,10 +284,10 @@ def main() -> None:
         for timed in ROWS if given or text in CASES else (scan,):
             show(f"{text} {timed.__name__}", cases, timed)
         if "--policies" in sys.argv:
-            for timed, user, name, policies in POLICIES:
-                for other in policies(cases[0]):
-                    with patch.object(user, name, lambda *_, chosen=other: chosen):
-                        show(f"{text} {timed.__name__} {tuple(other)}", cases, timed)
+            for timed, name, policies in POLICIES:
+                for policy in policies(cases[0]):
+                    with gpu_steps.chosen(name, policy):
+                        show(f"{text} {timed.__name__} {tuple(policy)}", cases, timed)
         del cases
         cp.get_default_memory_pool().free_all_blocks()
 

@@ -9,22 +9,20 @@ policy in use.
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
+from functools import partial
 from math import prod
-from typing import Any
-from unittest.mock import patch
 
 import cupy as cp
-import numpy as np
-from tune import median, whole
+import gpu_steps
+from mpi4py import MPI
 
-from distscan.core import dtypes, operators
+import distscan
+from distscan.bench import timing
+from distscan.bench.machine import Gpu
 from distscan.core.errors import KernelError
-from distscan.core.form import Form
-from distscan.cuda import columns
-from distscan.cuda import steps as cuda
 
+MACHINE = Gpu("")
 MOST = 1 << 30  # bytes
 # Shape and axis, for 4-byte elements; of wider ones the first axis is shorter.
 CASES: list[tuple[tuple[int, ...], int]] = [
@@ -56,45 +54,46 @@ class Case:
     """One shape, axis and type: buffers, the right result."""
 
     def __init__(self, shape: tuple[int, ...], axis: int, code: str) -> None:
-        self.op = operators.BUILTIN["sum"]
-        self.types = dtypes.resolve(self.op, code, code)  # the result is of the same type
-        size = self.types.x.itemsize
-        while prod(shape) * size > MOST:
+        dtype = cp.dtype(code)
+        while prod(shape) * dtype.itemsize > MOST:
             shape = (shape[0] // 2, *shape[1:])
-        self.shape, self.axis = shape, axis
-        self.n = shape[axis]
-        self.form = Form(outer=prod(shape[:axis]), inner=prod(shape[axis + 1 :]))
-        self.bytes = prod(shape) * size
-        self.x = cp.random.randint(-3, 4, prod(shape), "b").astype(code)
+        self.shape, self.axis, self.n = shape, axis, shape[axis]
+        self.outer, self.inner = prod(shape[:axis]), prod(shape[axis + 1 :])
+        self.x = cp.random.randint(-3, 4, prod(shape), "b").astype(dtype).reshape(shape)
         self.y = cp.empty_like(self.x)
+        self.bytes = self.x.nbytes
+
+    def plan(self) -> distscan.Plan:
+        """Plan the sum along the axis, on this rank alone; the result is of the same type."""
+        dtype, form = self.x.dtype, {"axis": self.axis, "strategy": "single-pass"}
+        return distscan.Plan(
+            MPI.COMM_SELF, self.shape, dtype, out_dtype=dtype, backend="cuda", **form
+        )
 
     def copy(self) -> float:
         """Time a copy of the same bytes."""
-        return median(lambda _: self.y.data.copy_from_device_async(self.x.data, self.bytes), 1)
+        copy = partial(self.y.data.copy_from_device_async, self.x.data, self.bytes)
+        return timing.queued(MACHINE, [copy]).median
 
     def scan(self) -> float | None:
         """Check, then time; None if the result is wrong."""
-        steps = cuda.SinglePass(self.op, self.types, self.n, self.form)
-        self.y.view(np.uint8)[...] = 0xA5
-        whole(steps, self.x, self.y)
-        if not self.right():
-            return None
-        return median(lambda _: whole(steps, self.x, self.y), 1)
+        scan = partial(self.plan(), self.x, self.y)
+        gpu_steps.poison(self.y)
+        scan()
+        return timing.queued(MACHINE, [scan]).median if self.right() else None
 
     def reduce(self) -> float | None:
         """Check, then time the totals of the columns."""
-        kernel = columns.Reduce(self.op, self.types, self.n, self.form)
-        row = cp.empty(self.form.extents.inner, self.types.acc)
-        stream = cp.cuda.get_current_stream()
-        kernel.prepare(self.x, row.data.ptr, 1)
-        cuda.launch(kernel, stream)
-        if not bool((row == self.x.reshape(self.n, -1).sum(axis=0)).all()):
+        plan = self.plan()
+        totals, reduce = gpu_steps.column_reducer(plan.op, plan.types, (self.n, self.inner))
+        reduce(self.x)
+        if not bool((totals == self.x.reshape(self.n, -1).sum(axis=0)).all()):
             return None
-        return median(lambda _: cuda.launch(kernel, stream), 1)
+        return timing.queued(MACHINE, [partial(reduce, self.x)]).median
 
     def right(self) -> bool:
         """Whether y is the scan of x: neighbours differ by x, and the first are those of x."""
-        shape = self.form.extents.outer, self.n, self.form.extents.inner
+        shape = self.outer, self.n, self.inner
         x, y = self.x.reshape(shape), self.y.reshape(shape)
         if not bool((y[:, 0] == x[:, 0]).all()):
             return False
@@ -123,36 +122,9 @@ OTHERS: list[dict[str, int] | None] = [
 ]
 
 
-def others(case: Case) -> Iterator[tuple[str, float | str]]:
-    """Time a case under other policies."""
-    chosen, walks = columns.columns_policy, columns.thread_policy
-    for other in OTHERS:
-        with ExitStack() as stack:
-            if other is None:
-                stack.enter_context(patch.object(columns, "thread_policy", other_kernel(walks)))
-            else:
-
-                def changed(*arguments: Any, other: dict[str, int] = other) -> Any:
-                    policy, strips = chosen(*arguments)
-                    return policy._replace(**other), strips
-
-                stack.enter_context(patch.object(columns, "thread_policy", lambda *_: None))
-                stack.enter_context(patch.object(columns, "columns_policy", changed))
-            text = (
-                "other kernel" if other is None else ", ".join(f"{k} {n}" for k, n in other.items())
-            )
-            yield text, timed(case.scan)
-
-
-def other_kernel(walks: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a policy that walks where `walks` would not, and the other way round."""
-
-    def policy(types: Any, inner: int, columns: int, sm_count: int) -> Any:
-        if walks(types, inner, columns, sm_count) is not None:
-            return None
-        return walks(types, inner, 1 << 40, sm_count)
-
-    return policy
+def named(other: dict[str, int] | None) -> str:
+    """Name a policy by what differs from the one in use."""
+    return "other kernel" if other is None else ", ".join(f"{k} {n}" for k, n in other.items())
 
 
 def timed(work: Callable[[], float | None]) -> float | str:
@@ -167,7 +139,7 @@ def show(case: Case, what: str, time: float | str, copy: float, plain: float) ->
     """Print a time, with its shares of a copy's speed and of the 1-D scan's."""
     if not isinstance(time, str):
         time = f"{time:8.1f} ({copy / time:4.2f} {plain / time:4.2f})"
-    code = case.types.x.char
+    code = case.x.dtype.char
     print(f"{code} {case.shape!s:20} axis {case.axis}  {what:26} {time}", flush=True)
 
 
@@ -185,11 +157,12 @@ def main() -> None:
                 rate = case.bytes / found
             plain = case.bytes / rate if rate else 0.0
             show(case, "scan", found, copy, plain)
-            if case.form.extents.inner > 1 and case.form.extents.outer == 1:
+            if case.inner > 1 and case.outer == 1:
                 show(case, "reduce", timed(case.reduce), copy / 2, plain / 2)
-            if every and case.form.extents.inner > 1:
-                for text, time in others(case):
-                    show(case, text, time, copy, plain)
+            if every and case.inner > 1:
+                for other in OTHERS:
+                    with gpu_steps.column_policy(other):
+                        show(case, named(other), timed(case.scan), copy, plain)
             del case
             cp.get_default_memory_pool().free_all_blocks()
 

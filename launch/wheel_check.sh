@@ -34,6 +34,8 @@ assert distscan.__version__ == version("distscan"), f"the wheel is {version('dis
 kernels = "scan.cu", "base/tile.cuh", "textbook/chains/look_ahead.cuh"
 for name in ("py.typed", *(f"kernels/{name}" for name in kernels)):
     assert (package / name).is_file(), f"{name} is not in the wheel"
+assert (package / "bench" / "cub.cu").is_file(), "bench/cub.cu is not in the wheel"
+assert not list(package.rglob("*.svg")), "pictures of figures are in the wheel"
 np.save("x.npy", np.random.default_rng(0).integers(-9, 9, 100_003))
 PYTHON
 "$mpirun" 2 python -m distscan x.npy

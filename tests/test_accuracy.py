@@ -1,6 +1,7 @@
 """What measures the error of sums, on errors that are known."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,52 +15,85 @@ def accuracy(monkeypatch):
     """The script as a module, with small pieces."""
     spec = importlib.util.spec_from_file_location("accuracy", SCRIPT)
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "accuracy", module)  # where dataclasses look
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "PIECE", 1 << 8)
     return module
 
 
 def joined(pieces):
-    """What ``values`` yields, in one array; each piece begins where the one before it ends."""
+    """What ``pieces`` yields, in one array; each piece begins where the one before it ends."""
     starts, parts = zip(*pieces, strict=True)
     assert list(np.diff(starts)) == [len(part) for part in parts[:-1]]
     return np.concatenate(parts)
 
 
-def test_values_are_the_same_however_they_are_cut(accuracy):
-    whole = joined(accuracy.values(3, 0, 1000))
+@pytest.mark.parametrize("condition", [1, 100])
+def test_values_are_the_same_however_they_are_cut(condition, accuracy):
+    values = accuracy.Values(3, 1000, condition)
+    whole = joined(values.pieces(0, 1000))
     assert whole.dtype == np.float32
     assert len(np.unique(whole)) > 990
-    for low, high in [(0, 1), (255, 257), (256, 512), (100, 1000)]:
-        np.testing.assert_array_equal(joined(accuracy.values(3, low, high)), whole[low:high])
-    assert not list(accuracy.values(3, 7, 7))
-    assert (joined(accuracy.values(4, 0, 1000)) != whole).any()
+    for low, high in [(0, 1), (255, 257), (256, 512), (100, 1000), (499, 501), (700, 800)]:
+        np.testing.assert_array_equal(joined(values.pieces(low, high)), whole[low:high])
+    assert not list(values.pieces(7, 7))
+    assert (joined(accuracy.Values(4, 1000, condition).pieces(0, 1000)) != whole).any()
 
 
-def test_float64_is_exact(accuracy):
-    x = joined(accuracy.values(3, 0, 1000))
+@pytest.mark.parametrize("condition", [1, 10, 1_000_000])
+def test_float64_is_exact(condition, accuracy):
+    values = accuracy.Values(3, 1000, condition)
+    x = joined(values.pieces(0, 1000))
     units = (x.astype(np.float64) * 2**24).astype(np.int64)
     np.testing.assert_array_equal(units / 2**24, x)
-    assert 0 <= units.min() < units.max() < 2**24
-    assert accuracy.total(3, 0, 1000) == units.sum() / 2**24
+    assert np.abs(units).max() < 2**24
+    assert (units.min() < 0) == (condition > 1)
+    plain, absolute = values.sums(0, 1000)
+    assert (plain * 2**24, absolute * 2**24) == (units.sum(), np.abs(units).sum())
+
+
+@pytest.mark.parametrize("condition", [1, 10, 1000, 100_000])
+def test_condition_numbers(condition, accuracy):
+    """The sum of all has it; no prefix has a larger one."""
+    x = joined(accuracy.Values(3, 1 << 14, condition).pieces(0, 1 << 14)).astype(np.float64)
+    conditions = np.cumsum(np.abs(x)) / np.abs(np.cumsum(x))
+    assert conditions[-1] == pytest.approx(condition, rel=0.03)
+    assert conditions.max() <= conditions[-1] * 1.001
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1000), (300, 301), (300, 900)])
-def test_largest_error(accuracy, low, high):
-    exact = np.cumsum(joined(accuracy.values(3, 0, 1000)), dtype=np.float64)
+@pytest.mark.parametrize("condition", [1, 100])
+def test_largest_errors(condition, low, high, accuracy):
+    values = accuracy.Values(3, 1000, condition)
+    x = joined(values.pieces(0, 1000)).astype(np.float64)
+    exact, sizes = np.cumsum(x), np.cumsum(np.abs(x))
     result = exact.copy()
 
     def worst():
-        before = exact[low - 1] if low else 0.0
-        return accuracy.largest_error(3, low, high, before, lambda start, stop: result[start:stop])
+        before = accuracy.Sums(*((exact[low - 1], sizes[low - 1]) if low else (0, 0)))
+        return accuracy.largest_errors(values, low, high, before, lambda a, b: result[a:b])
 
-    assert worst() == 0
-    result[high - 1] *= 1 - 2**-10
-    assert worst() == pytest.approx(2**-10)
+    assert worst() == (0, 0)
+    last = high - 1
+    result[last] += exact[last] * 2**-10
+    share = abs(exact[last]) / sizes[last]
+    assert worst() == pytest.approx((2**-10, 2**-10 * share), rel=1e-6)
     result[low] = 2 * exact[low]
-    assert worst() == pytest.approx(1)
+    assert worst().relative == pytest.approx(1)
     result[low] = np.nan
-    assert np.isnan(worst())
+    assert np.isnan(worst()).all()
+
+
+def tables(out):
+    """Rows of each table: name, ranks, where, errors."""
+    found = []
+    for line in out.splitlines():
+        if line.startswith("| |"):
+            found.append({})
+        elif line.startswith("| "):
+            name, _, _, *errors = (cell.strip() for cell in line.split("|")[1:-1])
+            found[-1][name] = [float(error) for error in errors]
+    return found
 
 
 def test_table(accuracy, comm, capsys):
@@ -68,13 +102,31 @@ def test_table(accuracy, comm, capsys):
     if comm.rank > 0:
         assert out == ""
         return
-    cells = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("|")]
-    worst = {name.strip(): float(error) for name, _, _, error in cells[2:]}
-    assert 0 < worst["distscan.scan"] <= 2**-24 < worst["numpy.cumsum"] < 1e-3
+    (worst,) = tables(out)
+    assert 0 < worst["distscan.scan"][0] <= 2**-24 < worst["numpy.cumsum"][0] < 1e-3
     assert worst["distscan.scan, dtype=np.float64"] == worst["distscan.scan"]
 
 
-@pytest.mark.parametrize("wrong", [["--size", "30"], ["--size", "x"], ["--seed", "-1"]])
+def test_tables_over_condition_numbers(accuracy, comm, capsys):
+    """Sums in float64 are rounded once, whatever cancels; sums in float32 lose what cancels."""
+    assert accuracy.main(["--size", "14", "--backend", "cpu", "--conditions"]) == 0
+    out = capsys.readouterr().out
+    if comm.rank > 0:
+        assert out == ""
+        return
+    relative, scaled = tables(out)
+    assert len(relative["distscan.scan"]) == len(accuracy.CONDITIONS)
+    assert max(relative["distscan.scan"]) <= 2**-24
+    assert relative["numpy.cumsum"][0] < 1e-4
+    assert relative["numpy.cumsum"][-1] > 1e-2
+    assert max(scaled["numpy.cumsum"]) < 1e-4
+    for name in relative:
+        assert (np.array(scaled[name]) <= relative[name]).all()
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--size", "30"], ["--size", "0"], ["--size", "x"], ["--seed", "-1"]]
+)
 def test_wrong_arguments(accuracy, comm, capsys, wrong):
     assert accuracy.main(wrong) == 2
     err = capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -189,7 +190,7 @@ def test_traffic(case):
         name: contender.moved(case("f4")) for name, contender in NAMED.items() if contender.moved
     } == {
         "copy": 8, "single-pass": 8, "reduce-scan": 12, "scan-add": 16, "numpy": 8, "cub": 8,
-        "torch": 8, "heat": 16,
+        "cub-run-to-run": 8, "torch": 8, "by-hand-expert": 12, "heat": 16,
     }  # fmt: skip
     mixed = case("i1", "i8")
     assert mixed.bytes == 9 * mixed.n
@@ -233,6 +234,7 @@ class Pretended(Gpu):
         self.flushed, self.cache, self._scratch = 0, 1 << 10, None
 
     free, synchronize, release = Host.free, Host.synchronize, Host.release
+    occupy = Host.occupy
 
     def flush(self):
         super().flush()
@@ -260,3 +262,39 @@ def test_device_time(comm, case):
     pairs = [((turn - 1) % 32, turn) for turn in range(turns)]  # each behind its like
     assert seen == batch + [i for pair in pairs for i in (*batch, *pair)]
     assert machine.flushed == 2 * turns
+
+
+@pytest.mark.one_rank
+def test_queued_device_time():
+    """What comes before a batch, then the batch: as often as there are samples and warm-ups."""
+    seen, machine = [], Pretended()
+    calls = [partial(seen.append, i) for i in range(4)]
+    machine.occupy = partial(seen.append, "occupy")
+    found = timing.queued(machine, calls, partial(seen.append, "before"), repeat=5)
+    assert found == Stats(250_000, 250_000, 250_000, 5)
+    assert seen == ["before", "occupy", 0, 1, 2, 3] * (5 + timing.WARM_UPS)
+    with pytest.raises(NotImplementedError):
+        timing.queued(Host("a chip"), calls)
+
+
+@pytest.mark.one_rank
+def test_a_gpu_is_occupied_by_copies():
+    """Onto each of two buffers in turn, which are made once."""
+    seen = []
+
+    class Memory:
+        def __init__(self, *_):
+            self.data = self
+
+        def copy_from_device_async(self, source, size):
+            seen.append((self, source, size))
+
+    machine = object.__new__(Gpu)
+    machine._ballast, machine.xp = None, SimpleNamespace(empty=Memory)
+    machine.occupy()
+    machine.occupy()
+    (a, b, size), (c, d, _), *again = seen
+    assert (a, b) == (d, c)
+    assert a is not b
+    assert size == 1 << 30
+    assert again == seen[:2]

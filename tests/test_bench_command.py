@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from distscan.bench import __main__ as command
-from distscan.bench import block_scans, plot, report
+from distscan.bench import arguments, block_scans, plot, report
 from distscan.bench.contenders import CONTENDERS
 from distscan.bench.suite import Row
 from distscan.bench.timing import Stats
@@ -63,8 +63,8 @@ def test_tables_of_block_scans():
 
 def test_json(run, comm, folder):
     keys = [
-        "command", "chip", "backend", "ranks", "nodes", "mpi", "versions", "missing", "op",
-        "repeat", "cache_bytes", "results",
+        "command", "date", "chip", "backend", "ranks", "nodes", "mpi", "versions", "missing", "op",
+        "repeat", "cache_bytes", "peak", "results",
     ]  # fmt: skip
     status, out, err = run(*SMALL, "--types", "int8:int64", "--json", "-")
     assert status == 0, err
@@ -101,8 +101,8 @@ def test_text():
         ]
     rows.append(Row("copy", "f", 1 << 30, "skipped", "takes 9 GiB"))
     done = report.Report(
-        "command", "chip", "cuda", 1, 1, "MPI", {"x": "1"}, {"torch": "not installed"}, "sum", 11,
-        1 << 20, rows,
+        "command", "2026-11-22", "chip", "cuda", 1, 1, "MPI", {"x": "1"},
+        {"torch": "not installed"}, "sum", 11, 1 << 20, 4e12, rows,
     )  # fmt: skip
     lines = report.text(done).splitlines()
     assert "torch: not installed" in lines
@@ -110,6 +110,14 @@ def test_text():
     assert all(f"2^{power}" in report.text(done) for power in (*range(10, 23), 30))
     assert any(line.startswith("scan-add: wrong at 2^10, 2^11") for line in lines)
     assert "all: skipped at 2^30: takes 9 GiB" in lines
+    rows.append(Row("copy", "f", 1 << 28, device_us=Stats(1000, 1, 1, 11), moved=8 << 28))
+    assert "copy at 2^28: 2.15 TB/s, 0.54 of the memory's peak" in report.text(done).splitlines()
+    done.peak = None
+    assert "copy at 2^28: 2.15 TB/s" in report.text(done).splitlines()
+
+
+def test_no_two_contenders_look_the_same():
+    assert len(set(plot._COLOURS)) == len(set(plot._MARKERS)) >= len(CONTENDERS) - 1
 
 
 def test_plot(run, folder):
@@ -122,11 +130,13 @@ def test_plot(run, folder):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "given",
     [
         ["--sizes", "3:2"],
         ["--sizes", "1:2:3:4"],
         ["--sizes", "x"],
+        ["--sizes", "3,"],
+        ["--sizes", "3,37"],
         ["--types", "float33"],
         ["--types", "float16"],
         ["--types", "int64:int8"],
@@ -138,12 +148,20 @@ def test_plot(run, folder):
         ["file.npy"],
     ],
 )
-def test_refused_arguments(arguments, run):
-    status, out, err = run(*arguments)
+def test_refused_arguments(given, run):
+    status, out, err = run(*given)
     assert (status, out) == (2, "")
     lines = [line for line in err.splitlines() if "warning" not in line]
     assert len(lines) == 1
     assert lines[0].startswith("distscan.bench: error: ")
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize(
+    ("text", "powers"), [("4", [4]), ("4:6", [4, 5, 6]), ("20:28:4,10", [10, 20, 24, 28])]
+)
+def test_sizes(text, powers):
+    assert arguments.parser().parse_args(["--sizes", text]).sizes == powers
 
 
 def test_help_and_list(run):

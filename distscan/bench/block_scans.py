@@ -17,8 +17,8 @@ from ..core.operators import BUILTIN
 from ..cuda.policy import TextbookPolicy
 from ..mpi.communicators import Comm
 from . import suite
-from .case import Case
-from .contenders import CONTENDERS, Contender, Task
+from .case import Case, Task
+from .contenders import CONTENDERS, Contender
 from .machine import Host
 from .suite import Row
 from .timing import Call

@@ -1,7 +1,7 @@
 """One type and size: its data, its buffers, and the check of a result."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -117,6 +117,15 @@ class Data:
         x, name = self.pairs[0][0], self.case.op.name
         kind = {"dtype": self.case.out} if name in ("sum", "prod") else {}
         return self.case.out.type(getattr(x, name)(**kind).item())
+
+
+class Task(NamedTuple):
+    """What a contender prepares for."""
+
+    comm: Comm
+    machine: Host
+    case: Case
+    pairs: list[tuple[Any, Any]]  # (x [n], out [n]), NumPy or CuPy
 
 
 def need(machine: Host, case: Case) -> int:

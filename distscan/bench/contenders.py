@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,19 +17,9 @@ import distscan
 
 from .. import __version__
 from ..build import Strategy
-from ..mpi.communicators import Comm
-from .case import Case
-from .machine import Host
+from . import by_hand, cub
+from .case import Case, Task
 from .timing import Call
-
-
-class Task(NamedTuple):
-    """What a contender prepares for."""
-
-    comm: Comm
-    machine: Host
-    case: Case
-    pairs: list[tuple[Any, Any]]  # (x [n], out [n]), NumPy or CuPy
 
 
 @dataclass(frozen=True)
@@ -122,19 +112,22 @@ def _array_library(task: Task) -> list[Call]:
     return [partial(call, x, dtype=out.dtype, out=out) for x, out in task.pairs]
 
 
-def _by_hand(task: Task) -> list[Call]:
-    """Do as people first do: scan the shard, exchange last elements on the host, add in place."""
-    xp, comm = task.machine.xp, task.comm
+def _cupy_cumsum(accelerators: list[str], task: Task) -> list[Call]:
+    """Scan with ``accelerators``, as CUPY_ACCELERATORS names them for a whole process.
 
-    def call(x: Any, out: Any) -> None:
-        xp.cumsum(x, dtype=out.dtype, out=out)
-        last = out[-1:] if xp is np else out[-1:].get()
-        before = np.zeros_like(last)
-        comm.Exscan(last, before)
-        if comm.rank > 0:
-            out += before[0]
+    CuPy's default is "cub". Without one its own kernels scan. cuTENSOR has no scan.
+    """
+    from cupy import _core  # noqa: PLC0415 - a CPU run need not have CuPy
 
-    return [partial(call, *pair) for pair in task.pairs]
+    def call(plain: Call) -> None:
+        before = _core.get_routine_accelerators()
+        _core.set_routine_accelerators(accelerators)
+        try:
+            plain()
+        finally:
+            _core.set_routine_accelerators(before)
+
+    return [partial(call, plain) for plain in _array_library(task)]
 
 
 def _torch(task: Task) -> list[Call]:
@@ -160,29 +153,6 @@ def _heat(task: Task) -> list[Call]:
     return calls
 
 
-def _cub(task: Task) -> list[Call]:
-    """CUB's DeviceScan, compiled for these types when it is made."""
-    from cuda.compute import OpKind, make_inclusive_scan  # noqa: PLC0415
-
-    case = task.case
-    kind = {
-        "sum": OpKind.PLUS,
-        "prod": OpKind.MULTIPLIES,
-        "max": OpKind.MAXIMUM,
-        "min": OpKind.MINIMUM,
-    }[case.op.name]
-    # It accumulates in the type of the initial value, without one in that of the input.
-    initial = None if case.x == case.out else np.full(1, case.op.identity(case.out), case.out)
-    x, out = task.pairs[0]
-    scan = make_inclusive_scan(d_in=x, d_out=out, op=kind, init_value=initial)
-    given = {"op": kind, "init_value": initial, "num_items": case.n}
-    size = scan(temp_storage=None, d_in=x, d_out=out, **given)
-    workspace = task.machine.xp.empty(max(size, 1), np.uint8)
-    given["temp_storage"] = workspace
-    # CuPy's current stream is the null stream here, which is the default there.
-    return [partial(scan, d_in=x, d_out=out, **given) for x, out in task.pairs]
-
-
 def _version(module: str, attribute_of: str = "") -> Callable[[], str]:
     """Import a library and return its version; whatever goes wrong is an ImportError."""
 
@@ -195,13 +165,6 @@ def _version(module: str, attribute_of: str = "") -> Callable[[], str]:
                 raise ImportError("not installed") from error
             raise ImportError(f"cannot be imported: {error}") from error
 
-    return version
-
-
-def _cub_version() -> str:
-    version = _version("cuda.compute", "cuda.cccl")()
-    if not hasattr(import_module("cuda.compute"), "make_inclusive_scan"):
-        raise ImportError("cannot be used: cuda.compute found no CUDA libraries that fit it")
     return version
 
 
@@ -225,6 +188,11 @@ def _own(
     return Contender(strategy, prepare, lambda: __version__, moved, ranks, ops=ALL_OPS)
 
 
+def _cupy(name: str, accelerators: list[str]) -> Contender:
+    prepare = partial(_cupy_cumsum, accelerators)
+    return Contender(name, prepare, _version("cupy"), None, "one", ("cuda",), ("sum", "prod"))
+
+
 CONTENDERS = (
     Contender(
         "copy", _copy, lambda: __version__, _copied, ops=ALL_OPS, scans=False
@@ -234,12 +202,20 @@ CONTENDERS = (
     _own("scan-add", "any", _scan_add_moved),
     Contender("distscan.scan", _scan, lambda: __version__, ops=ALL_OPS),
     Contender("numpy", _array_library, _version("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS),
-    Contender("cupy", _array_library, _version("cupy"), None, "one", ("cuda",), ("sum", "prod")),
-    Contender("cub", _cub, _cub_version, _passes(1, 1), "one", ("cuda",), ALL_OPS),
+    _cupy("cupy-none", []),
+    _cupy("cupy-cub", ["cub"]),
+    Contender("cub", cub.default, cub.version, _passes(1, 1), "one", ("cuda",), ALL_OPS),
+    Contender(
+        "cub-run-to-run", cub.run_to_run, cub.run_to_run_version, _passes(1, 1), "one", ("cuda",)
+    ),
     Contender("torch", _torch, _version("torch"), _passes(1, 1), "one", ops=("sum", "prod")),
     Contender(
-        "by-hand", _by_hand, lambda: __version__, None, "several",
+        "by-hand", by_hand.first_form, lambda: __version__, None, "several",
         rehearse=_call_first(_array_library),
+    ),
+    Contender(
+        "by-hand-expert", by_hand.expert, by_hand.expert_version, _passes(2, 1), "several",
+        ("cuda",), rehearse=by_hand.rehearse_expert,
     ),
     Contender(
         "heat", _heat, _version("heat"), _passes(1, 2, 1), ops=("sum", "prod"),

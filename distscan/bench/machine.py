@@ -1,8 +1,10 @@
 """The chip that is measured: NumPy on a CPU, CuPy on the GPU that is current."""
 
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 _MOST_PAIRS = 256
 _BATCH = 32  # calls back to back on a GPU, at most
 _BATCH_BYTES = 256 << 20  # which together touch no more than this
+_BALLAST = 1 << 30  # bytes
 _MOST_CPU_CACHE = 64 << 20  # bytes; clouds report the cache of a whole socket, cores have a share
 
 
@@ -23,6 +26,8 @@ class Host:
         """Look at the chip; ``ranks`` share its memory."""
         self.name, self._ranks = name, ranks
         self.cache = min(_sysconf("SC_LEVEL3_CACHE_SIZE") or 32 << 20, _MOST_CPU_CACHE)  # bytes
+        #: Bytes per second that the memory moves at best, by its clock; None where that is unknown.
+        self.peak: float | None = None
 
     def free(self) -> int:
         """Bytes of memory that this rank may still take."""
@@ -38,6 +43,9 @@ class Host:
 
     def flush(self) -> None:
         """Fill the cache with other data, where that leaves the program alone."""
+
+    def occupy(self) -> None:
+        """Keep the device busy for a while, where it is not the host itself."""
 
     def synchronize(self) -> None:
         """Wait for all work of this process."""
@@ -66,9 +74,11 @@ class Gpu(Host):
 
         self.xp = cupy
         self._scratch: Any = None
+        self._ballast: Any = None
         self.cache = int(
             cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["l2CacheSize"]
         )
+        self.peak = _peak(cupy.cuda.Device().attributes)
 
     def free(self) -> int:
         """Bytes of device memory that this rank may still take."""
@@ -83,6 +93,13 @@ class Gpu(Host):
         if self._scratch is None:
             self._scratch = self.xp.ones(4 * self.cache // 8, self.xp.int64)
         self._scratch.max()
+
+    def occupy(self) -> None:
+        """Queue 2 copies of 1 GiB, a millisecond on an H200; they empty the cache, too."""
+        if self._ballast is None:
+            self._ballast = [self.xp.empty(_BALLAST, np.uint8) for _ in range(2)]
+        for x, out in (self._ballast, self._ballast[::-1]):
+            out.data.copy_from_device_async(x.data, _BALLAST)
 
     def synchronize(self) -> None:
         """Wait for all work on the device, whichever library's stream it is on."""
@@ -111,7 +128,7 @@ class Gpu(Host):
             "cupy": self.xp.__version__,
             "cuda": _cuda(runtime.runtimeGetVersion()),
             "cuda driver": _cuda(runtime.driverGetVersion()),
-        }
+        } | _driver()
 
 
 def _cuda(number: int) -> str:
@@ -121,6 +138,26 @@ def _cuda(number: int) -> str:
     '13.2'
     """
     return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _peak(attributes: Mapping[str, int]) -> float | None:
+    """Return bytes per second: a bus of so many bits, 2 transfers per cycle of so many kHz.
+
+    >>> _peak({"MemoryClockRate": 3_201_000, "GlobalMemoryBusWidth": 6144}) / 1e12  # an H200
+    4.916736
+    """
+    clock, bits = attributes.get("MemoryClockRate", 0), attributes.get("GlobalMemoryBusWidth", 0)
+    return 2 * clock * 1e3 * bits / 8 if clock > 0 and bits > 0 else None
+
+
+def _driver() -> dict[str, str]:
+    """Return the version of NVIDIA's driver, where Linux tells it."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return {}
+    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return {"driver": found.group()} if found else {}
 
 
 def _sysconf(name: str) -> int:

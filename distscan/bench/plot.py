@@ -7,10 +7,10 @@ from .contenders import CONTENDERS
 from .report import Report, chips
 from .suite import clock
 
-# Okabe and Ito's colours, which the colour-blind tell apart, darkest first; black is the copy.
+# Okabe and Ito's colours and Tol's, which the colour-blind tell apart; black is the copy.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933",
-            "#44AA99", "#332288"]  # fmt: skip
-_MARKERS = "osD^vP*Xh<"
+            "#44AA99", "#332288", "#661100", "#6699CC", "#888888"]  # fmt: skip
+_MARKERS = "osD^vP*Xh<p>d"
 
 
 def write(report: Report, path: Path) -> None:

@@ -10,7 +10,8 @@ from .suite import Row, clock
 from .timing import Stats
 
 _WIDTH = 100  # characters
-_COLUMNS = 10  # sizes side by side, which is as wide
+_NAME = 15  # of a contender
+_COLUMNS = 9  # sizes side by side, which is as wide
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Report:
     """All that a run has to say."""
 
     command: str
+    date: str  # such as "2026-11-22"
     chip: str
     backend: str
     ranks: int
@@ -28,6 +30,7 @@ class Report:
     op: str
     repeat: int
     cache_bytes: int
+    peak: float | None  # bytes per second of the chip's memory
     results: list[Row]
     block_scans: Tables | None = None  # of --block-scans, which asks for nothing else
 
@@ -44,7 +47,7 @@ def text(report: Report) -> str:
     lines = _header(report)
     for name in dict.fromkeys(row.type for row in report.results):
         rows = [row for row in report.results if row.type == name]
-        lines += ["", *_tables(rows, report.ranks), *_remarks(rows)]
+        lines += ["", *_tables(rows, report.ranks), *_copy(rows, report), *_remarks(rows)]
     if report.block_scans is not None:
         lines += report.block_scans.lines()
     return "\n".join(lines)
@@ -62,7 +65,7 @@ def _header(report: Report) -> list[str]:
         "chip": f"{report.chip}, last cache {report.cache_bytes / 2**20:.0f} MiB",
         "ranks": f"{report.ranks}{nodes}, {report.mpi}",
         "versions": ", ".join(" ".join(item) for item in report.versions.items()),
-        "command": report.command,
+        "command": f"{report.command}  ({report.date})",
     }
     lines = [f"{name:9}{value}" for name, value in facts.items()]  # not cut: made to be copied
     lines += [f"{name}: {reason}" for name, reason in report.missing.items()]
@@ -95,14 +98,27 @@ def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
         for title, cell in kinds:
             last = title.startswith("share")
             lines.append(f"{rows[0].type}  {title}")
-            head = "".join(f"{_size(n):>8}" for n in columns)
-            lines.append(f"{'':13}{head}{'  moved' if last else ''}")
+            head = "".join(f"{size_text(n):>8}" for n in columns)
+            lines.append(f"{'':{_NAME}}{head}{'  moved' if last else ''}")
             for name in dict.fromkeys(row.contender for row in rows):
                 own = {row.n: row for row in rows if row.contender == name}
                 cells = "".join(f"{_cell(own.get(n), cell):>8}" for n in columns)
                 moved = _moved(own.values()) if last else ""
-                lines.append(f"{name:13}{cells}{moved:>7}".rstrip())
+                lines.append(f"{name:{_NAME}}{cells}{moved:>7}".rstrip())
     return lines
+
+
+def _copy(rows: Sequence[Row], report: Report) -> list[str]:
+    """Say how fast the largest copy is, as a share of what the memory can."""
+    which = clock(rows, report.ranks)
+    copies = [row for row in rows if row.contender == "copy" and getattr(row, which) and row.moved]
+    if not copies:
+        return []
+    row = max(copies, key=lambda row: row.n)
+    rate = (row.moved or 0) / getattr(row, which).median * 1e6
+    number = f"{rate / 1e12:.2f} TB/s" if rate >= 1e12 else f"{rate / 1e9:.1f} GB/s"
+    share = f", {rate / report.peak:.2f} of the memory's peak" if report.peak else ""
+    return [f"copy at {size_text(row.n)}: {number}{share}"]
 
 
 def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
@@ -127,7 +143,7 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
             found.setdefault((who, row.status, row.message), []).append(row.n)
     lines = []
     for (who, status, message), sizes in found.items():
-        where = ", ".join(dict.fromkeys(_size(n) for n in sizes))
+        where = ", ".join(dict.fromkeys(size_text(n) for n in sizes))
         lines.append(f"{who or 'all'}: {status} at {where}: {message}")
     for title, which in (("device time", "device_us"), ("wall clock", "wall_us")):
         spreads = [(_spread(getattr(row, which)), row) for row in rows if getattr(row, which)]
@@ -136,13 +152,13 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
             middle = sorted(spread for spread, _ in spreads)[len(spreads) // 2]
             lines.append(
                 f"quartiles of the {title} apart: {middle:.0%} of the median as a rule, at most "
-                f"{widest:.0%} ({row.contender}, {_size(row.n)})"
+                f"{widest:.0%} ({row.contender}, {size_text(row.n)})"
             )
     batched = sorted({(row.batch, row.n) for row in rows if row.device_us and row.batch > 1})
     if batched:
         most, last = batched[-1][0], max(n for _, n in batched)
         lines.append(
-            f"device time up to {_size(last)}: of up to {most} calls back to back, "
+            f"device time up to {size_text(last)}: of up to {most} calls back to back, "
             "divided by their number"
         )
     return [line for long in lines for line in wrap(long, _WIDTH, subsequent_indent="  ")]
@@ -158,5 +174,10 @@ def _time(stats: Stats | None) -> str:
     return f"{stats.median:.1f}" if stats.median < 9999.95 else f"{stats.median:.0f}"
 
 
-def _size(n: int) -> str:
+def size_text(n: int) -> str:
+    """Write a power of two.
+
+    >>> size_text(1024)
+    '2^10'
+    """
     return f"2^{n.bit_length() - 1}"

@@ -11,12 +11,11 @@ from typing import Any
 from ..core.errors import CheckError
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from .case import Case, Data, need
-from .contenders import Contender, Task
+from .case import Case, Data, Task, need
+from .contenders import Contender
 from .machine import Host
-from .timing import Call, Samples, Stats, of_all_ranks, sample
+from .timing import WARM_UPS, Call, Samples, Stats, of_all_ranks, sample
 
-_WARM_UPS = 3
 _ROOM = 0.9  # of the free memory
 
 
@@ -84,7 +83,7 @@ def measure(
             live.append((row, calls, Samples([], [])))
             row.moved = contender.moved and contender.moved(case) * case.n
     which = count()  # no two samples in a row find their buffers in the cache
-    for turn in range(-_WARM_UPS, repeat):
+    for turn in range(-WARM_UPS, repeat):
         for entry in tuple(live):
             row, calls, samples = entry
             into = samples if turn >= 0 else Samples([], [])

@@ -6,6 +6,10 @@ device
 wall
     The host's clock around one call and the device's synchronisation, after a barrier.
 
+queued
+    The same as device, behind a copy in whose time the host queues every call: what the device
+    takes where no host is too slow for it. For tuning.
+
 Inputs come from memory: before every sample the GPU's cache is filled with other data; on a CPU
 the calls rotate among buffers. Of several ranks the slowest counts, sample by sample.
 """
@@ -22,6 +26,7 @@ from ..mpi.communicators import Comm
 from .machine import Host
 
 Call = Callable[[], object]
+WARM_UPS = 3  # samples that are not counted
 
 
 class Stats(NamedTuple):
@@ -68,6 +73,34 @@ def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: S
         call()
         machine.synchronize()
         into.wall.append((perf_counter() - begin) * 1e6)
+
+
+def queued(
+    machine: Host,
+    calls: Sequence[Call],
+    before: Call = lambda: None,
+    *,
+    repeat: int = 11,
+) -> Stats:
+    """Time a batch on the device's clock, behind a copy that the device is busy with meanwhile.
+
+    Returns microseconds per call. ``before`` each batch is not timed. On one rank, with a GPU.
+    """
+
+    def batch() -> None:
+        for each in calls:
+            each()
+
+    samples = []
+    for turn in range(-WARM_UPS, repeat):
+        before()
+        machine.occupy()
+        seconds = machine.elapsed(batch)
+        if seconds is None:
+            raise NotImplementedError("a CPU has no clock of its own")
+        if turn >= 0:
+            samples.append(seconds / len(calls) * 1e6)
+    return stats(samples)
 
 
 def of_all_ranks(comm: Comm, samples: Sequence[float]) -> Stats | None:

@@ -1,0 +1,208 @@
+"""CUB called from C++, as CUB's own users call it: nvcc compiles cub.cu, ctypes loads it.
+
+The headers are those of the Python package cuda-cccl where it is installed, else nvcc's own.
+"""
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_int, c_longlong, c_size_t, c_void_p
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from .case import Case, Task
+from .timing import Call
+
+_SOURCE = Path(__file__).with_name("cub.cu")
+_SECONDS = 300  # that nvcc may take
+_RUN_TO_RUN = (3, 5, 0)  # the first CCCL whose scan has a deterministic form
+
+_TYPES = {
+    "float16": "__half", "float32": "float", "float64": "double",
+    "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long",
+    "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned",
+    "uint64": "unsigned long long",
+}  # fmt: skip
+_OPERATORS = {
+    "sum": "cuda::std::plus",
+    "prod": "cuda::std::multiplies",
+    "max": "cuda::maximum",
+    "min": "cuda::minimum",
+}
+
+
+# ---- the contenders ------------------------------------------------------------------------
+
+
+def version() -> str:
+    """Return the version of CUB; ImportError where it cannot be compiled."""
+    return "CCCL " + _text(cccl())
+
+
+def run_to_run_version() -> str:
+    """Return the same; ImportError where CUB's scan has no deterministic form, too."""
+    if cccl() < _RUN_TO_RUN:
+        raise ImportError(f"needs CCCL {_text(_RUN_TO_RUN)}, here is {_text(cccl())}")
+    return version()
+
+
+def default(task: Task) -> list[Call]:
+    """CUB's default scan: a float may differ from run to run. Its memory is allocated once."""
+    entry = library("SCAN", task.case).scan
+    n, stream = c_longlong(task.case.n), stream_of(task)
+    pairs = [(c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]
+    memory = Memory(task, lambda temp, size: entry(temp, size, *pairs[0], n, stream))
+
+    def call(x: c_void_p, out: c_void_p) -> None:
+        entry(memory.pointer, memory.size, x, out, n, stream)
+
+    return [partial(call, *pair) for pair in pairs]
+
+
+def run_to_run(task: Task) -> list[Call]:
+    """CUB's deterministic scan, which takes its memory from CUDA's pool in every call."""
+    found = library("RUN_TO_RUN", task.case)
+    found.keep_pool(task.machine.xp.cuda.Device().id)
+    n, stream = c_longlong(task.case.n), stream_of(task)
+    return [
+        partial(found.scan_run_to_run, c_void_p(x.data.ptr), c_void_p(out.data.ptr), n, stream)
+        for x, out in task.pairs
+    ]
+
+
+# ---- what they are made of -----------------------------------------------------------------
+
+
+class Memory:
+    """Temporary memory that CUB works in."""
+
+    def __init__(self, task: Task, *entries: Callable[[None, Any], object]) -> None:
+        """Allocate as much as the hungriest entry asks for: each sets the size it is handed."""
+        needed = []
+        for entry in entries:
+            size = c_size_t()
+            entry(None, byref(size))
+            needed.append(size.value)
+        most = max(*needed, 1)
+        self._array = task.machine.xp.empty(most, np.uint8)
+        self._size = c_size_t(most)
+        self.pointer, self.size = c_void_p(self._array.data.ptr), byref(self._size)
+
+
+def stream_of(task: Task) -> c_void_p:
+    """Return CuPy's current stream."""
+    return c_void_p(task.machine.xp.cuda.get_current_stream().ptr)
+
+
+class _Entries(ctypes.CDLL):
+    """A compiled part of cub.cu, whose entries raise what they return."""
+
+    def __getattr__(self, name: str) -> Any:
+        entry = super().__getattr__(name)
+        entry.restype, entry.errcheck = c_int, _check
+        return entry
+
+
+def _check(error: Any, entry: Any, _: object) -> Any:
+    if error:
+        raise RuntimeError(f"CUB's {entry.__name__} ended with CUDA error {error}")
+    return error
+
+
+def library(part: str, case: Case) -> _Entries:
+    """Compile a part of cub.cu for the current GPU, the types and the operator of ``case``."""
+    import cupy  # noqa: PLC0415 - a CPU run need not have CuPy
+
+    return compiled(part, case, cupy.cuda.Device().compute_capability)
+
+
+def compiled(part: str, case: Case, arch: str) -> _Entries:
+    """Compile a part of cub.cu for compute capability ``arch``, such as "90"; needs no GPU."""
+    out = _TYPES[case.out.name]
+    identity = case.op.identity(case.out).item()
+    macros = {
+        f"BENCH_{part}": "",
+        "BENCH_X": _TYPES[case.x.name],
+        "BENCH_OUT": out,
+        "BENCH_OP": f"{_OPERATORS[case.op.name]}<{out}>",
+        "BENCH_IDENTITY": _literal(identity),
+    }
+    if case.x == case.out:
+        macros["BENCH_SAME"] = ""
+    return _compiled(tuple(f"-D{name}={value}" for name, value in macros.items()), arch)
+
+
+def _literal(value: float) -> str:
+    """Write a number as C++ does.
+
+    >>> _literal(float("-inf")), _literal(-128), _literal(0.0)
+    ('(-INFINITY)', '(-128)', '(0.0)')
+    """
+    if isinstance(value, float) and np.isinf(value):
+        return "(INFINITY)" if value > 0 else "(-INFINITY)"
+    return f"({-(2**63) + 1} - 1)" if value == -(2**63) else f"({value}{'u' * (value > 2**62)})"
+
+
+@cache
+def _compiled(macros: tuple[str, ...], arch: str) -> _Entries:
+    with TemporaryDirectory(prefix="distscan-cub-") as folder:
+        made = Path(folder) / "cub.so"
+        options = ("-O3", f"-arch=sm_{arch}", "-shared", "-Xcompiler=-fPIC", *macros)
+        _nvcc((*options, str(_SOURCE), "-o", str(made)))
+        return _Entries(str(made))
+
+
+@cache
+def cccl() -> tuple[int, int, int]:
+    """Return the version of the headers that nvcc finds; ImportError where it finds none."""
+    with TemporaryDirectory(prefix="distscan-cub-") as folder:
+        source = Path(folder) / "version.cu"
+        source.write_text("#include <cuda/version>\nCCCL_VERSION\n")
+        try:
+            text = _nvcc(("-E", str(source)))
+            number = int(text.split()[-1])
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ImportError(f"nvcc does not compile CUB: {error}") from error
+    return number // 1_000_000, number // 1_000 % 1_000, number % 1_000
+
+
+def _nvcc(options: Sequence[str]) -> str:
+    """Run nvcc; return its output. RuntimeError with its first error."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
+    nvcc = shutil.which("nvcc", path=path)
+    if nvcc is None:
+        raise ImportError("there is no nvcc on PATH or in /usr/local/cuda/bin")
+    command = [nvcc, "-std=c++17", *(f"-I{folder}" for folder in _headers()), *options]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"nvcc took more than {_SECONDS} s") from error
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        first = next((line for line in lines if "error" in line), done.stderr.strip())
+        raise RuntimeError(f"nvcc: {first or f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+def _headers() -> list[Path]:
+    """Find the headers that cuda-cccl brings."""
+    try:
+        found = importlib.util.find_spec("cuda.cccl")
+    except ModuleNotFoundError:  # there is no package cuda
+        found = None
+    places = found.submodule_search_locations or [] if found else []
+    folders = [Path(place) / "headers" / "include" for place in places]
+    return [folder for folder in folders if (folder / "cub").is_dir()]
+
+
+def _text(number: tuple[int, ...]) -> str:
+    return ".".join(map(str, number))
