@@ -82,8 +82,7 @@ def make(
         exclusive=exclusive,
         reverse=reverse,
         segmented=segments is not None,
-        outer=extents.outer,
-        inner=extents.inner,
+        extents=extents,
         first=None if first is None else dtypes.cast(first, types.acc),
     )
     if segments is not None:
@@ -100,11 +99,11 @@ def make(
     )
     textbook = _textbook(block_scan, gpu)
     backend: Any = cpu
-    options: dict[str, Any] = {"form": form, "ranks": ranks}
+    options: dict[str, Any] = {"ranks": ranks}
     if gpu is not None:
         from .cuda import steps as backend  # noqa: PLC0415 - a CPU job need not have CuPy
 
-        if strategy == "scan-add" and form.inner > 1:
+        if strategy == "scan-add" and form.extents.inner > 1:
             raise ValueError("strategy 'scan-add' takes no axis=0 on a GPU; use 'reduce-scan'")
         options["textbook"] = textbook
     steps = {
@@ -140,7 +139,7 @@ def make(
         form,
         extents,
         across,
-        steps(op, types, extents.n, **options),
+        steps(op, types, form, **options),
         Exscan(op, totals, form, edges=edges, seeds=types.acc, across=across),
         terms,
     )

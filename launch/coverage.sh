@@ -9,6 +9,7 @@ unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
 source launch/setup.sh mpich test coverage
 
+export DISTSCAN_WHOLE=1 # or a part of the tests would not be measured
 (($# > 0)) || set -- -m "not compile"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -29,5 +30,5 @@ echo "== 3 ranks =="
 run launch/mpirun.sh 3 python -m coverage run -m pytest "$@"
 
 python -m coverage combine -q
-python -m coverage report
+python -m coverage report --show-missing
 exit $worst

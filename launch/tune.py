@@ -20,7 +20,7 @@ import numpy as np
 from distscan.core import dtypes, operators
 from distscan.core.errors import KernelError
 from distscan.core.form import PLAIN, Form
-from distscan.cuda import launches
+from distscan.cuda import configs, launches, policy
 from distscan.cuda import steps as cuda
 from distscan.cuda.policy import VECTOR
 
@@ -55,7 +55,7 @@ def median(work: Work, calls: int, before: Work = lambda i: None) -> float:
         begin, end = cp.cuda.Event(), cp.cuda.Event()
         ballast[1].data.copy_from_device_async(ballast[0].data, LARGE)
         begin.record()
-        with patch.object(cuda.HostTotal, "wait", lambda self, *_: np.zeros((), self._dtype)):
+        with patch.object(launches.HostTotal, "wait", lambda self, *_: np.zeros((), self.dtype)):
             for i in range(calls):
                 work(i)
         end.record()
@@ -241,9 +241,9 @@ def _both(case: Case, strategy: Any, *moved: np.dtype[Any]) -> str:
 def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
     """Give the policy in use, then others like it, with as many stages as there is room for."""
     device = cp.cuda.Device()
-    types = launches.register_types(case.op, case.types)
+    types = configs.register_types(case.op, case.types)
     sm_count = device.attributes["MultiProcessorCount"]
-    used = launches.scan_policy(types, form, device.compute_capability, LARGE, sm_count)
+    used = policy.scan_policy(types, form, device.compute_capability, LARGE, sm_count)
     yield used
     room = device.attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
     wide = [used.items * times // 2 for times in ((2,) if form is PLAIN else (1, 2, 4))]
@@ -255,9 +255,9 @@ def scan_policies(case: Case, form: Form = PLAIN) -> Iterator[Any]:
         cut = {"threads": threads, "rows": rows, "items": items, "stages": stages}
         # As many warp tiles for each; a warp tile for each warp.
         reducers = next(r for r in (used.reducers, 6) if threads // 32 % r == 0)
-        policy = used._replace(**cut, reducers=reducers)
-        if stages >= 2 and policy != used:
-            yield policy
+        other = used._replace(**cut, reducers=reducers)
+        if stages >= 2 and other != used:
+            yield other
 
 
 def segment_policies(case: Case) -> Iterator[Any]:
@@ -268,20 +268,18 @@ def segment_policies(case: Case) -> Iterator[Any]:
 def reduce_policies(case: Case) -> Iterator[Any]:
     """Give the policy in use, then others like it."""
     arch = cp.cuda.Device().compute_capability
-    used = launches.reduce_policy(
-        case.op, launches.register_types(case.op, case.types), PLAIN, arch
-    )
+    used = policy.reduce_policy(case.op, configs.register_types(case.op, case.types), PLAIN, arch)
     yield used
     for threads, rows, blocks in product((256, 512), (4, 8), (2, 4)):
-        policy = used._replace(threads=threads, rows=rows, blocks=blocks)
-        if policy != used:
-            yield policy
+        other = used._replace(threads=threads, rows=rows, blocks=blocks)
+        if other != used:
+            yield other
 
 
 POLICIES = [
-    (scan, "scan_policy", scan_policies),
-    (segments, "scan_policy", segment_policies),
-    (reduce, "reduce_policy", reduce_policies),
+    (scan, configs, "scan_policy", scan_policies),
+    (segments, configs, "scan_policy", segment_policies),
+    (reduce, launches, "reduce_policy", reduce_policies),
 ]
 ROWS = scan, in_place, exclusive, reverse, segments, unaligned, reduce, add, reduce_scan, scan_add
 
@@ -309,10 +307,10 @@ def main() -> None:
         for timed in ROWS if given or text in CASES else (scan,):
             show(f"{text} {timed.__name__}", cases, timed)
         if "--policies" in sys.argv:
-            for timed, name, policies in POLICIES:
-                for policy in policies(cases[0]):
-                    with patch.object(launches, name, lambda *_, chosen=policy: chosen):
-                        show(f"{text} {timed.__name__} {tuple(policy)}", cases, timed)
+            for timed, user, name, policies in POLICIES:
+                for other in policies(cases[0]):
+                    with patch.object(user, name, lambda *_, chosen=other: chosen):
+                        show(f"{text} {timed.__name__} {tuple(other)}", cases, timed)
         del cases
         cp.get_default_memory_pool().free_all_blocks()
 

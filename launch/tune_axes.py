@@ -84,15 +84,17 @@ class Case:
     def reduce(self) -> float | None:
         """Check, then time the totals of the columns."""
         kernel = columns.Reduce(self.op, self.types, self.n, self.form)
-        row = cp.empty(self.form.inner, self.types.acc)
-        kernel(self.x, row.data.ptr, 1)
+        row = cp.empty(self.form.extents.inner, self.types.acc)
+        stream = cp.cuda.get_current_stream()
+        kernel.prepare(self.x, row.data.ptr, 1)
+        cuda.launch(kernel, stream)
         if not bool((row == self.x.reshape(self.n, -1).sum(axis=0)).all()):
             return None
-        return median(lambda _: kernel(self.x, row.data.ptr, 1), 1)
+        return median(lambda _: cuda.launch(kernel, stream), 1)
 
     def right(self) -> bool:
         """Whether y is the scan of x: neighbours differ by x, and the first are those of x."""
-        shape = self.form.outer, self.n, self.form.inner
+        shape = self.form.extents.outer, self.n, self.form.extents.inner
         x, y = self.x.reshape(shape), self.y.reshape(shape)
         if not bool((y[:, 0] == x[:, 0]).all()):
             return False
@@ -183,9 +185,9 @@ def main() -> None:
                 rate = case.bytes / found
             plain = case.bytes / rate if rate else 0.0
             show(case, "scan", found, copy, plain)
-            if case.form.inner > 1 and case.form.outer == 1:
+            if case.form.extents.inner > 1 and case.form.extents.outer == 1:
                 show(case, "reduce", timed(case.reduce), copy / 2, plain / 2)
-            if every and case.form.inner > 1:
+            if every and case.form.extents.inner > 1:
                 for text, time in others(case):
                     show(case, text, time, copy, plain)
             del case

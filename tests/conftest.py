@@ -10,6 +10,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,15 +24,18 @@ pytest.register_assert_rewrite("support")
 
 from support.cuts import CUTS, Cut  # noqa: E402
 from support.ids import short  # noqa: E402
+from support.measured import chosen, untraced  # noqa: E402
 from support.parts import part_of  # noqa: E402
 from support.seed import SEED  # noqa: E402
 from support.strategies import STRATEGIES  # noqa: E402
 
+MEASURED = pytest.StashKey[set[str]]()
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 # These know of no ranks, and take long to import.
 collect_ignore = (
     [
+        "test_arguments.py",
         "test_kernels_compile.py",
         "test_columns_compile.py",
         "test_compiler.py",
@@ -39,6 +43,7 @@ collect_ignore = (
         "test_gpu_operands.py",
         "test_launches.py",
         "test_shards.py",
+        "test_steps_on_gpu.py",
         "test_workspace.py",
     ]
     if MPI.COMM_WORLD.size > 1
@@ -105,9 +110,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in kept if not item.get_closest_marker("one_rank")]
     if any(item.get_closest_marker("gpu") for item in kept) and _no_gpu():
         kept = [item for item in kept if not item.get_closest_marker("gpu")]
-    chosen = part_of([item.nodeid for item in kept], os.environ.get("DISTSCAN_PART", "1/1"))
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
-    items[:] = [item for item in items if item.nodeid in chosen]
+    part = part_of([item.nodeid for item in kept], os.environ.get("DISTSCAN_PART", "1/1"))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in part])
+    items[:] = [item for item in items if item.nodeid in part]
+    config.stash[MEASURED] = chosen([item.nodeid for item in items])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    with nullcontext() if item.nodeid in item.config.stash[MEASURED] else untraced():
+        return (yield)
 
 
 @pytest.fixture(scope="session")

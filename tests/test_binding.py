@@ -1,13 +1,13 @@
 """Which backend and which GPU each rank uses; a stand-in plays the GPUs, on any machine."""
 
 import sys
-from types import ModuleType
 
 import pytest
 
 import distscan.cuda
 from distscan import binding
 from distscan.core.errors import BackendError
+from support import stand_in
 
 
 @pytest.fixture
@@ -15,18 +15,12 @@ def gpus(comm, monkeypatch):
     """Stand in for the CUDA backend: a node with so many GPUs, and ranks that cannot use them."""
 
     def install(count, without=()):
-        gpus, memory = (ModuleType(f"distscan.cuda.{name}") for name in ("gpus", "memory"))
-
         def bind(local_rank):
             if comm.rank in without:
                 raise BackendError("no NVIDIA GPU is visible; look at CUDA_VISIBLE_DEVICES")
             return "Some GPU", f"address {local_rank % count}"
 
-        gpus.bind = bind
-        for module in (gpus, memory):
-            monkeypatch.setitem(sys.modules, module.__name__, module)
-            name = module.__name__.rpartition(".")[2]
-            monkeypatch.setattr(distscan.cuda, name, module, raising=False)
+        stand_in.gpus(monkeypatch, bind=bind)
 
     return install
 

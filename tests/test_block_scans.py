@@ -1,6 +1,5 @@
 """The block scans of the literature, each in every strategy, against NumPy."""
 
-import itertools
 from typing import get_args
 
 import numpy as np
@@ -18,7 +17,7 @@ from support.data import exact, expected
 from support.host import host
 from support.maps import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
 from support.placed import Placed, check, check_in_place, sums
-from support.steps import whole
+from support.steps import of_size, whole
 from support.tiles import typed
 
 NAMES = [name for name in get_args(build.BlockScan) if name != "auto"]
@@ -165,7 +164,7 @@ def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
     for n in (300 * threads * ROWS * 4 + 1, 17):
         x = maps(rng, n, 16)
         given = cp.asarray(x)
-        steps = SinglePass(HALVES, typed("III"), given.size, textbook=textbook)
+        steps = SinglePass(HALVES, typed("III"), of_size(given.size), textbook=textbook)
         out = cp.zeros(n, "I")
         whole(steps, given, out)
         np.testing.assert_array_equal(host(out), packed_at_once(x, 16))
@@ -178,10 +177,10 @@ def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
 @named
 def test_a_thousand_launches(name, chain, strategy, cp, rng, monkeypatch):
     """Fresh data and offsets each time, and the calls' epochs wrap: nothing is left over."""
+    from distscan.cuda import epochs
     from distscan.cuda import steps as cuda
-    from distscan.cuda import workspace
 
-    monkeypatch.setattr(workspace, "_numbers", [itertools.count((1 << 30) - 500)])
+    monkeypatch.setattr(epochs, "calls", epochs.numbers((1 << 30) - 500))
     types = typed("iii")
     n = 300 * tile_of(types, strategy) + 3
     struct = block_scans.BLOCK_SCANS[name][0]

@@ -8,20 +8,13 @@ import pytest
 
 import distscan
 from distscan.cpu import steps as cpu
-from distscan.job import files, output
+from distscan.job import files
 from support.data import OPS, exact, expected
+from support.together import left
 
 KEYS = ["elements", "dtype_in", "dtype_out", "op", "ranks", "nodes", "backend", "device",
         "strategy", "total", "output", "seconds"]  # fmt: skip
 PHASES = ["read", "reduce", "exscan", "scan", "write", "all"]
-
-
-def left(comm, folder):
-    """What is in the folder."""
-    comm.Barrier()
-    names = sorted(os.listdir(folder))
-    comm.Barrier()
-    return names
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -203,92 +196,6 @@ def test_a_fault_midway_leaves_no_output(method, run, save, folder, comm, monkey
     assert "no room" in err
     assert err.count("\n") == 1
     assert left(comm, folder) == ["x.npy"]
-
-
-@pytest.mark.parametrize(("op", "code"), [("sum", "i4"), ("sum", "f8"), ("max", "f4"),
-                                          ("prod", "c16"), ("sum", "f2")])  # fmt: skip
-def test_check_finds_the_first_difference(op, code, run, save, folder, comm, monkeypatch):
-    """One element of one rank is spoilt between the scan and the file."""
-    n = 5003
-    save("x.npy", np.full(n, 2 if op == "sum" else 1).astype(code))
-    write = output.write
-
-    def spoilt(file, start, pieces):
-        def spoil():
-            for piece in pieces:
-                copy = piece.copy()
-                if comm.rank == comm.size - 1:
-                    copy[[-2, -1]] = 77  # the first of two is to be named
-                yield copy
-
-        write(file, start, spoil())
-
-    monkeypatch.setattr(output, "write", spoilt)
-    status, out, err = run("x.npy", "--check", "--quiet", "--op", op)
-    assert (status, out) == (1, "")
-    assert f"element {n - 2} of the result is " in err
-    part, _ = left(comm, folder)  # to be looked at
-    assert part.startswith(".x.scan.npy.distscan-")
-
-
-@pytest.mark.parametrize(
-    ("case", "at", "error"),
-    [
-        (lambda rng: rng.normal(size=200_000).astype("f"), 100_000, 100),
-        (lambda rng: np.concatenate([[np.inf], rng.normal(size=5000)]), 3000, -np.inf),
-        (lambda rng: np.full(100, 2e-7, "e"), 50, -1),
-        (lambda rng: np.full(5000, 1.0001, "f"), 4000, 4),
-        (lambda rng: rng.normal(size=5000) + 1j, 4000, 1e-3j),
-    ],
-    ids=["float32", "behind_an_infinity", "tiny_float16", "ramp", "complex"],
-)
-def test_check_sees(case, at, error, run, save, monkeypatch, rng):
-    """Everything from one element on is off by a little, or is finite where it should not be."""
-    x = case(rng)
-    save("x.npy", x)
-    write = output.write
-
-    def spoilt(file, start, pieces):
-        def spoil(low=start):
-            for piece in pieces:
-                copy = piece.copy()
-                late = np.arange(low, low + len(copy)) >= at
-                copy[late] = 5 if error == -np.inf else 0 if error == -1 else copy[late] + error
-                low += len(copy)
-                yield copy
-
-        write(file, start, spoil())
-
-    monkeypatch.setattr(output, "write", spoilt)
-    status, _, err = run("x.npy", "--check", "--quiet")
-    assert status == 1
-    assert f"element {at} of the result is " in err
-
-
-@pytest.mark.parametrize(
-    ("op", "x"),
-    [
-        ("sum", np.array([1 + 2j, complex(np.inf, 0.1), 0.3 + 0.7j] * 9, "F")),
-        ("sum", np.array([3e38, 3e38, -3e38, -3e38, 1] * 9, "f")),
-        ("sum", np.array([np.inf, 1, -np.inf, 2, np.nan])),
-        ("prod", np.array([1e30, 1e30, 1e-30, 1e-30] * 9, "f")),
-        ("prod", np.array([1e300 + 1e300j, 1e300, 1e-300] * 5)),
-        ("max", np.array([1, complex(0, np.nan), 5])),
-        ("sum", np.array([60000, 60000, -60000, 1e-7] * 9, "e")),
-        ("sum", np.array([1e4000, -1e4000, 1], "g")),
-    ],
-)
-def test_check_raises_no_false_alarm(op, x, run, save):
-    save("x.npy", x)
-    for strategy in ("scan-add", "reduce-scan"):
-        status, _, err = run("x.npy", "--check", "--op", op, "--strategy", strategy, "--force")
-        assert status == 0, err
-
-
-def test_check_allows_rounding(run, save, rng):
-    save("x.npy", rng.normal(size=50000).astype("f"))
-    status, _, err = run("x.npy", "--check")
-    assert status == 0, err
 
 
 def test_cuda_without_gpu(run, save, comm):

@@ -152,7 +152,7 @@ def test_ended_by_a_signal(number, run, save, comm, folder, monkeypatch):
 
 def test_any_rank_removes_the_part_file(comm, folder):
     """When it is interrupted: rank 0 may be waiting inside MPI."""
-    made = job._part_file(comm, folder / "y.npy", np.dtype("d"), (3,))
+    made = job.part_file(comm, folder / "y.npy", np.dtype("d"), (3,))
     with suppress(KeyboardInterrupt), made as part:
         comm.Barrier()
         if comm.rank == comm.size - 1:

@@ -3,20 +3,21 @@
 import math
 import re
 from itertools import product
-from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
 
 from distscan.core import dtypes, operators
+from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.recurrence import MAPS
-from support.compiling import Asked, check, parameters, ptx
+from support.compiling import absent_gpu, check, ptx
 from support.maps import COMPOSE
 from support.seed import drawn
+from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import columns, launches  # noqa: E402
+from distscan.cuda import columns  # noqa: E402
 from distscan.cuda.columns_policy import columns_policy, thread_policy  # noqa: E402
 
 pytestmark = pytest.mark.compile
@@ -35,30 +36,12 @@ def resolved(op, *types):
 
 def asked(cases, arch, inners=INNER, exclusives=(False, True)):
     """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
-    kernels: dict[Asked, None] = {}  # in order, each once
-
-    def record(entry, given, sizes, threads, shared=0):
-        kernels[Asked(entry, tuple(given.items()), tuple(sizes), threads, shared)] = None
-        memory = np.zeros(sum(sizes), np.uint64)
-        return MagicMock(memory=memory, words=memory.data)
-
-    with (
-        patch.object(columns, "cupy") as cupy,
-        patch.object(launches, "cupy", cupy),
-        patch.object(columns, "Kernel", record),
-        patch.object(cuda, "cupy"),
-        patch.object(cuda, "Row"),
-        patch.object(cuda, "Workspace"),
-        patch.object(cuda, "is_capturing", lambda stream: False),
-    ):
-        cupy.cuda.Device().compute_capability = arch
-        cupy.cuda.Device().attributes = {"MultiProcessorCount": 100}
-        cupy.zeros().data.ptr = cupy.empty().data.ptr = 0
+    with absent_gpu(arch) as kernels:
         for case, inner, exclusive in product(cases, inners, exclusives):
             op, types = resolved(*case)
-            form = Form(exclusive=exclusive, inner=inner, first=np.zeros((), types.acc))
+            form = Form(Extents(inner=inner), exclusive=exclusive, first=np.zeros((), types.acc))
             for strategy in (cuda.SinglePass, cuda.ReduceScan):
-                strategy(op, types, 1 << 20, form)
+                strategy(op, types, of_size(1 << 20, form))
     return list(kernels)
 
 
@@ -76,10 +59,9 @@ def test_compiles_without_spills(arch):
 
 @pytest.mark.parametrize("kernel", asked([("sum", "f"), ("prod", "D")], "90", [1 << 14]))
 def test_launches_are_what_was_compiled(kernel):
-    """The host's words and the kernel's; copies and stores of 16 bytes."""
+    """Threads of a block; copies and stores of 16 bytes."""
     text = ptx(kernel)
     assert f".maxntid {kernel.threads}\n" in text
-    assert parameters(text) == list(kernel.sizes)
     assert "cp.async.cg.shared.global" in text
     assert kernel.entry == "columns_reduce" or re.search(r"st\.global\.(v4|v2\.[bf]64)", text)
 

@@ -58,7 +58,7 @@ def test_structures_that_a_gpu_does_not_take(dtype, message):
 @pytest.fixture
 def new_process(tmp_path, monkeypatch):
     """Begin with an empty cache; the call that is returned forgets what a process remembers."""
-    remembered = nvrtc._sources, nvrtc._compiler, kernel_cache.folder
+    remembered = nvrtc.sources, nvrtc.compiler, kernel_cache.folder
 
     def forget():
         for function in remembered:
@@ -145,7 +145,7 @@ def test_nothing_is_read_from_the_disk(copied, new_process, tmp_path, monkeypatc
     textbook = asked([("sum", "f")], "90", TextbookPolicy("Blelloch"))
     kernels = {kernel.entry: kernel for kernel in [REDUCE, *textbook]}
     assert "textbook" in kernels
-    nvrtc._sources()
+    nvrtc.sources()
     shutil.rmtree(copied)
     for name in ("config.cuh", "tile.cuh", "steps.cuh", "combine.h"):
         (tmp_path / name).write_text("#error this is not it")
@@ -181,18 +181,18 @@ def test_includes_are_named_from_the_folder_on():
 
 
 def test_every_include_is_known():
-    texts = nvrtc._sources().texts
+    texts = nvrtc.sources().texts
     for name, text in texts.items():
         for _, included in nvrtc._INCLUDE.findall(text):
             assert included in texts or included.endswith(".h"), name
 
 
 def test_builds_of_the_compiler_are_told_apart(compiled, monkeypatch):
-    version, *files = nvrtc._compiler()
+    version, *files = nvrtc.compiler()
     assert version == nvrtc.nvrtc.getVersion()
     assert files  # of the library that is loaded
     REDUCE.build("90")
-    monkeypatch.setattr(nvrtc, "_compiler", lambda: (version, (files[0][0] + 1, files[0][1])))
+    monkeypatch.setattr(nvrtc, "compiler", lambda: (version, (files[0][0] + 1, files[0][1])))
     REDUCE.build("90")
     assert len(compiled) == 2
 

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from distscan.core import operators
+from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.mpi import communicators, exscan
 from distscan.mpi.agree import Agreement, agreed
@@ -77,7 +78,7 @@ def test_node(comm, monkeypatch):
 )
 def test_what_is_allocated_is_counted(op, code):
     """Before it is allocated, too; narrow integers travel as wider ones."""
-    long = exscan.Exscan(operators.BUILTIN[op], np.dtype(code), Form(inner=1 << 20))
+    long = exscan.Exscan(operators.BUILTIN[op], np.dtype(code), Form(Extents(inner=1 << 20)))
     counted = long.nbytes
     tracemalloc.start()
     try:

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core.errors import DisagreementError, RankError
-from distscan.mpi import faults
+from distscan.mpi.agree import agreed
 from support.together import everywhere
 
 
@@ -232,17 +232,30 @@ def test_another_launcher():
     assert "started 8 ranks but MPI sees 1" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("messages", "text"),
-    [
-        (["a", "a"], "every rank: a"),
-        ([None, "a", "a", "a", None, "a"], "ranks 1-3, 5: a"),
-        (["a", "b", None], "rank 0: a; rank 1: b"),
-        (list("abcdef"), "rank 0: a; rank 1: b; rank 2: c; rank 3: d; and 2 more faults"),
-    ],
-)
-def test_faults_by_rank(messages, text):
-    assert faults.by_rank(messages) == text
+def fail(comm, fault):
+    """Agree with the other ranks on this rank's fault, or None."""
+    with agreed(comm):
+        if fault is not None:
+            raise fault
+
+
+def test_messages_name_the_ranks_at_fault(comm):
+    if comm.size == 1:
+        pytest.skip("one rank is every rank")
+    last = comm.size - 1
+    behind = "rank 1: a" if last == 1 else f"ranks 1-{last}: a"
+    many = "; ".join(f"rank {r}: {r}" for r in range(min(comm.size, 4)))
+    if comm.size > 4:
+        many += f"; and {comm.size - 4} more faults"
+    for message, text in (
+        (lambda rank: "a", "every rank: a"),
+        (lambda rank: "a" if rank else None, behind),
+        (lambda rank: "a" if rank else "b", f"rank 0: b; {behind}"),
+        (str, many),
+    ):
+        said = message(comm.rank)
+        with pytest.raises(ValueError, match=f"^{text}$"):
+            fail(comm, None if said is None else ValueError(said))
 
 
 @pytest.mark.parametrize(
@@ -255,5 +268,10 @@ def test_faults_by_rank(messages, text):
         (KeyError("k"), LookupError),
     ],
 )
-def test_exceptions_travel_as_what_every_rank_knows(fault, kind):
-    assert faults.portable(fault) == (kind, str(fault))
+def test_exceptions_travel_as_what_every_rank_knows(fault, kind, comm):
+    if comm.size == 1:
+        pytest.skip("one rank raises what it has")
+    with pytest.raises(kind) as caught:
+        fail(comm, fault if comm.rank == comm.size - 1 else None)
+    assert type(caught.value) is kind
+    assert str(caught.value) == str(kind(f"rank {comm.size - 1}: {fault}"))

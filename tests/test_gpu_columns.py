@@ -9,12 +9,13 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core import dtypes, operators
+from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.core.operators import Operator
 from support.data import CODES, OPS, exact
 from support.maps import COMPOSE, HALVES, NIBBLES, maps
 from support.placed import Placed, parts
-from support.steps import whole
+from support.steps import of_size, whole
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 
@@ -60,9 +61,11 @@ def expected(op, types, x, form, offset=None):
 
 def height_of(types, op, inner):
     """Rows of a tile of a matrix that has many."""
-    from distscan.cuda import columns, launches
+    from distscan.cuda import columns, configs
 
-    return columns._Matrix(launches.register_types(op, types), 1 << 40, Form(inner=inner)).height
+    return columns.Tiling(
+        configs.register_types(op, types), 1 << 40, Form(Extents(inner=inner))
+    ).height
 
 
 def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=False):
@@ -71,7 +74,9 @@ def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=Fals
         first = np.array(op.identity(types.acc), types.acc)
         if op.name in ("sum", "max"):
             first = np.array(3, types.acc)
-    return Form(exclusive=exclusive, reverse=reverse, outer=outer, inner=inner, first=first)
+    return Form(
+        Extents(outer=outer, inner=inner), exclusive=exclusive, reverse=reverse, first=first
+    )
 
 
 def check(cp, op, types, x, form, shift_x=0, shift_out=0, in_place=False):
@@ -81,7 +86,7 @@ def check(cp, op, types, x, form, shift_x=0, shift_out=0, in_place=False):
     want = cp.asarray(expected(op, types, x, form).reshape(-1))
     source = Placed(cp, x.size, types.x, shift_x)
     target = source if in_place else Placed(cp, x.size, types.out, shift_out)
-    steps = cuda.SinglePass(op, types, x.shape[1], form)
+    steps = cuda.SinglePass(op, types, of_size(x.shape[1], form))
     for _ in range(1 if in_place else 2):
         parts(source.array)[...] = parts(cp.asarray(x.reshape(-1)))
         whole(steps, source.array, target.array)
@@ -197,7 +202,7 @@ def test_same_bits(code, inner, cp, rng):
     n = min(1000 * height, MOST // inner)
     host = rng.random((1, n, inner)).astype(code)
     x = cp.asarray(host.reshape(-1))
-    steps = cuda.SinglePass(op, types, n, Form(inner=inner))
+    steps = cuda.SinglePass(op, types, of_size(n, inner=inner))
     results = [steps.empty() for _ in range(5)]
     for y in results:
         whole(steps, x, y)
@@ -228,7 +233,7 @@ def test_totals_and_offsets(case, inner, cp, rng):
             x = draw(rng, op, case[1], 1, 2 * n, inner)
         form = form_of(op, types, 1, inner, **kind)
         want = expected(op, types, x, form)
-        steps = cuda.ReduceScan(op, types, n, form)
+        steps = cuda.ReduceScan(op, types, of_size(n, form))
         halves = [slice(0, n), slice(n, 2 * n)]
         offset = None
         for half in reversed(halves) if form.reverse else halves:
@@ -252,9 +257,9 @@ def test_one_function_with_more_and_less_shared_memory(cp, rng):
     plans = {}
     for inner in (64, 20):  # the longer rows of one and the same kernel come first
         plans[inner] = distscan.Plan(MPI.COMM_SELF, (999, inner), "f", axis=0, backend="cuda")
-    kernels = [plan._scan.steps._work.scan._kernel for plan in plans.values()]
-    assert kernels[0]._function is kernels[1]._function
-    assert kernels[0]._block > kernels[1]._block
+    kernels = [plan._scan.steps.work.scan for plan in plans.values()]
+    assert kernels[0].function == kernels[1].function
+    assert kernels[0].block > kernels[1].block
     for inner, plan in plans.items():
         x = rng.integers(-9, 9, (999, inner)).astype("f")
         np.testing.assert_array_equal(plan(cp.asarray(x)).get(), np.cumsum(x, 0))
@@ -264,7 +269,7 @@ def test_no_rows(cp):
     from distscan.cuda import steps as cuda
 
     op, types = typed("sum", "f")
-    steps = cuda.ReduceScan(op, types, 0, Form(inner=5))
+    steps = cuda.ReduceScan(op, types, of_size(0, inner=5))
     empty = cp.empty(0, "f")
     assert whole(steps, empty, empty, np.ones(5, "f")).empty
 
@@ -278,7 +283,7 @@ def test_more_rows_than_32_bits_count(cp):
         pytest.skip("too little memory")
     x = cp.zeros(2 * n, "b")
     x[2 * at + 1] = 5
-    steps = cuda.SinglePass(op, types, n, Form(inner=2))
+    steps = cuda.SinglePass(op, types, of_size(n, inner=2))
     whole(steps, x, x)
     assert bool((x[0::2] == 0).all())
     assert bool((x[1 : 2 * at : 2] == 0).all())
@@ -293,7 +298,7 @@ def test_strides(cp, rng):
     x = draw(rng, op, "l", 1, 3000, 12)
     spread = cp.zeros(2 * x.size, "l")
     spread[::2] = cp.asarray(x.reshape(-1))
-    steps = cuda.SinglePass(op, types, 3000, Form(inner=12))
+    steps = cuda.SinglePass(op, types, of_size(3000, inner=12))
     out = steps.empty()
     whole(steps, spread[::2], out)
     np.testing.assert_array_equal(out.get().reshape(x.shape), np.cumsum(x, axis=1))

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from distscan.core import dtypes
+from distscan.core.extents import Extents
 from distscan.core.form import Form
 from support.host import host
 from support.maps import COMPOSE, HALVES, NIBBLES, maps
 from support.placed import Placed
-from support.steps import whole
+from support.steps import of_size, whole
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 
@@ -44,7 +45,9 @@ def place(cp, values, shift):
 
 
 def check(cp, steps, op, types, form, x, heads=None, offset=None, shifts=(0, 0, 0), in_place=False):
-    rows = [one_by_one(op, row, types, form, heads, offset) for row in x.reshape(form.outer, -1)]
+    rows = [
+        one_by_one(op, row, types, form, heads, offset) for row in x.reshape(form.extents.outer, -1)
+    ]
     want = np.concatenate([row[0] for row in rows])
     source = place(cp, x, shifts[0])
     target = source if in_place else Placed(cp, x.size, types.out, shifts[1])
@@ -64,10 +67,10 @@ def tile_of(types):
     """Elements of the tiles that many elements are cut into."""
     import cupy
 
-    from distscan.cuda import launches
+    from distscan.cuda import configs, policy
 
     arch, n = cupy.cuda.Device().compute_capability, 1 << 40
-    chosen = launches.scan_policy(types, Form(segmented=True), arch, n, launches.sm_count())
+    chosen = policy.scan_policy(types, Form(segmented=True), arch, n, configs.sm_count())
     return chosen.threads * chosen.rows * chosen.items
 
 
@@ -118,8 +121,8 @@ def test_order_in_rows(op, k, codes, order, cp, rng):
         for first in (None, value(k, 3, 5, types.acc)):
             if first is None and "exclusive" in order:
                 continue
-            form = Form(outer=outer, first=first, **order)
-            steps = cuda.SinglePass(op, types, n, form)
+            form = Form(Extents(outer=outer), first=first, **order)
+            steps = cuda.SinglePass(op, types, of_size(n, form))
             for shifts in ((0, 0, 0), (types.x.itemsize, 3 * step % 16, 0)):
                 check(cp, steps, op, types, form, maps(rng, outer * n, k), shifts=shifts)
 
@@ -137,7 +140,9 @@ def test_rows_of_every_length(name, codes, order, cp, rng):
     along = slice(None, None, -1 if "reverse" in order else 1)
     for n in (*range(1, 40), 63, 64, 65, 127, 1000, 4096):
         outer = 3 * tile_of(types) // n + 1
-        steps = cuda.SinglePass(op, types, n, Form(outer=outer, first=first, **order))
+        steps = cuda.SinglePass(
+            op, types, of_size(n, Form(Extents(outer=outer), first=first, **order))
+        )
         x = rng.integers(0, 100, (outer, n)).astype(types.x)
         want = x[:, along]
         if first is not None:
@@ -160,7 +165,9 @@ def test_segments_over_many_tiles(reverse, cp, rng):
     types = dtypes.Types(*map(np.dtype, "fff"))
     n = 40_000_003
     x, heads = rng.integers(-8, 9, n).astype("f"), rng.random(n) < 1e-4
-    steps = cuda.ReduceScan(BUILTIN["sum"], types, n, Form(segmented=True, reverse=reverse))
+    steps = cuda.ReduceScan(
+        BUILTIN["sum"], types, of_size(n, Form(segmented=True, reverse=reverse))
+    )
     y, flags, array = cp.empty(n, "f"), cp.asarray(heads), cp.asarray(x)
     call = whole(steps, array, y, np.array(100, "f"), flags)
     x, heads = (x[::-1], heads[::-1]) if reverse else (x, heads)

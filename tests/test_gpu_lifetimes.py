@@ -14,6 +14,7 @@ import distscan
 from distscan import kept
 from distscan.core import dtypes, operators
 from support import hold
+from support.steps import of_size
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.one_rank, pytest.mark.timeout(120)]
 STRATEGIES = ["single-pass", "scan-add", "reduce-scan"]
@@ -80,6 +81,7 @@ def test_a_plan_dropped_while_its_kernel_is_queued(cp, numbers):
 def test_mail_of_a_plan_that_is_dropped(cp, numbers):
     """The kernel may look into pinned memory after the host has sent the offset and gone on."""
     from distscan.cuda import steps as cuda
+    from distscan.cuda.launches import HostTotal
 
     attributes = cp.cuda.Device().attributes
     whole = attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerBlockOptin"]
@@ -92,7 +94,7 @@ def test_mail_of_a_plan_that_is_dropped(cp, numbers):
     wrong = tried = 0
     for _ in range(40):
         out = cp.full(n, -1, "i")
-        steps = cuda.ReduceScan(op, types, n)
+        steps = cuda.ReduceScan(op, types, of_size(n))
         cp.cuda.Device().synchronize()
         call = steps.begin(x, out, overlap=True)
         held = hold.Held(other, *whole, 0.2)  # takes each multiprocessor that the reduction leaves
@@ -101,7 +103,7 @@ def test_mail_of_a_plan_that_is_dropped(cp, numbers):
         asked = time.perf_counter() - begin > 0.05  # whether the kernel was in time: not this time
         tried += not asked
         del steps, call
-        again = [cuda.HostTotal(np.dtype("i")) for _ in range(4)]  # what a next plan allocates
+        again = [HostTotal(np.dtype("i")) for _ in range(4)]  # what a next plan allocates
         held.release()
         cp.cuda.Device().synchronize()
         wrong += not bool((out == want).all())
@@ -281,12 +283,12 @@ def test_memory_comes_back(cp, numbers):
         with stream:
             held = hold.Held(stream)
             made.start(x, out)  # scans behind what is held
-            before = len(workspace._releases)
+            before = len(workspace.releases)
             threading.Timer(0.3, held.release).start()
             made.wait()
         if close:
             made.close()
         del made
         stream.synchronize()
-        workspace.sweep()
-        assert len(workspace._releases) <= before
+        workspace.releases.sweep()
+        assert len(workspace.releases) <= before

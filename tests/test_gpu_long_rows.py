@@ -6,12 +6,12 @@ import pytest
 import distscan
 from distscan import kept
 from distscan.core import dtypes, operators, pieces
-from distscan.core.form import Form
 from support.cuts import two_cuts
 from support.data import exact
 from support.forms import FORMS
 from support.host import host
 from support.maps import COMPOSE, maps
+from support.steps import of_size
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -93,7 +93,7 @@ def test_pieces_of_a_megabyte(codes, busy, cp, rng):
     inner = int(3.5 * pieces.PIECE) // types.acc.itemsize
     x = exact(rng, op.name, codes, 6 * inner).reshape(inner, 6).T.copy()
     want = op.numpy.accumulate(x, 0, dtype=types.acc).astype(types.out)
-    steps = cuda.ReduceScan(op, types, 3, Form(inner=inner))
+    steps = cuda.ReduceScan(op, types, of_size(3, inner=inner))
     behind = None
     for half in (slice(0, 3), slice(3, 6)):
         shard, out = cp.asarray(x[half].reshape(-1)), steps.empty()

@@ -7,6 +7,7 @@ import pytest
 
 from distscan.core import operators
 from support.data import exact
+from support.steps import of_size
 from support.tiles import geometry, typed
 
 pytestmark = [
@@ -30,7 +31,7 @@ class Shard:
 
         self.cp, self.rng, self.n = cp, rng, n
         self.types = typed(3 * code)
-        self.steps = cuda.ReduceScan(operators.BUILTIN["sum"], self.types, n)
+        self.steps = cuda.ReduceScan(operators.BUILTIN["sum"], self.types, of_size(n))
         self.data = exact(rng, "sum", code, n)
         self.x, self.out = cp.empty(n + 4, code), cp.empty(n + 4, code)
 
@@ -75,7 +76,7 @@ def test_in_time(size, shard):
         it.begin(turn)
         assert it.call.ahead
         it.finish()
-        assert it.steps._too_late == 0
+        assert it.steps.too_late == 0
 
 
 @pytest.mark.parametrize("size", range(3))

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core import dtypes, operators
+from support.steps import of_size
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(120)]
 
@@ -37,13 +38,15 @@ def test_offsets_in_time(n, hog, cp, rng):
 
     x = cp.asarray(rng.integers(0, 100, n, np.int32))
     want, out = cp.cumsum(x, dtype=np.int32), cp.empty(n, np.int32)
-    steps = cuda.ReduceScan(operators.BUILTIN["sum"], dtypes.Types(*[np.dtype("i")] * 3), n)
+    steps = cuda.ReduceScan(
+        operators.BUILTIN["sum"], dtypes.Types(*[np.dtype("i")] * 3), of_size(n)
+    )
     for pause in (0, 100e-6, 300e-6):
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             out.fill(-1)
             cp.cuda.Device().synchronize()
-            steps._too_late = 0  # or nothing would be launched ahead any more
+            steps.too_late = 0  # or nothing would be launched ahead any more
             call = steps.begin(x, out, overlap=True)
             call.total()
             begin = time.perf_counter()
@@ -68,7 +71,7 @@ def test_ranks_share_one(comm, rng):
         wrong = 0
         for _ in range(500):
             out.fill(-1)
-            plan._scan.steps._too_late = 0  # or nothing would be launched ahead any more
+            plan._scan.steps.too_late = 0  # or nothing would be launched ahead any more
             plan(mine, out)
             wrong += not bool((out == want).all())
     assert comm.allreduce(wrong, MPI.SUM) == 0

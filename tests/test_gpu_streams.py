@@ -1,6 +1,5 @@
 """Plans used again and again, on several streams, beside other kernels. GPU only."""
 
-import itertools
 import time
 from contextlib import contextmanager
 
@@ -48,9 +47,9 @@ def sizes(strategy, code="i"):
 @pytest.mark.parametrize("size", range(3))
 def test_a_thousand_calls(size, first, strategy, cp, inputs, rng, monkeypatch):
     """New data, offsets and addresses each time; the calls' epochs wrap in between."""
-    from distscan.cuda import workspace
+    from distscan.cuda import epochs
 
-    monkeypatch.setattr(workspace, "_numbers", [itertools.count(first)])
+    monkeypatch.setattr(epochs, "calls", epochs.numbers(first))
     n = sizes(strategy)[size]
     steps = build.make(
         Extents(n=n), np.dtype("i"), cp.cuda.Device().id, operators.BUILTIN["sum"],

@@ -7,6 +7,7 @@ from mpi4py import MPI
 import distscan
 from distscan.core import operators
 from distscan.core.errors import DisagreementError, RankError
+from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.mpi import agree, exscan
 from distscan.mpi.notices import Notices
@@ -135,7 +136,7 @@ STATUS = [("sum", "l"), ("sum", "f"), ("sum", "D"), ("sum", "b"), ("prod", "d"),
 def test_a_rank_that_fails_is_heard_of_behind(op, code, inner, comm):
     """Whatever MPI combines with, and however many fail; the next exchange is right."""
     operator, dtype = operators.BUILTIN[op], np.dtype(code)
-    exchange = exscan.Exscan(operator, dtype, Form(inner=inner))
+    exchange = exscan.Exscan(operator, dtype, Form(Extents(inner=inner)))
     total = np.full((inner,) if inner > 1 else (), 1, dtype)
     for failing in ({comm.size // 2}, set(range(0, comm.size, 2)), {0, comm.size - 1}, set()):
         pending = None if comm.rank in failing else Known(total.copy())

@@ -1,6 +1,5 @@
 """What the host does around its kernels, without a GPU: types, shared memory, order of steps."""
 
-import itertools
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -10,9 +9,10 @@ import pytest
 from distscan.core import dtypes, operators
 from distscan.core.errors import BackendError
 from support.maps import NIBBLES
+from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import call, kernel, launches  # noqa: E402
+from distscan.cuda import configs, epochs, gpus, kernel, strategy  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -27,28 +27,31 @@ from distscan.cuda import call, kernel, launches  # noqa: E402
 def test_narrow_integers_run_in_32_bits(op, x, acc, running):
     """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
     operator = operators.resolve(op)
-    types = launches.register_types(operator, dtypes.resolve(operator, x, acc))
+    types = configs.register_types(operator, dtypes.resolve(operator, x, acc))
     assert types.acc.char == running
 
 
 def test_gpus_that_are_too_old():
-    kernel.check_device(SimpleNamespace(id=0, compute_capability="120"))
+    gpus.check_device(SimpleNamespace(id=0, compute_capability="120"))
     with pytest.raises(BackendError, match=r"GPU 1 has compute capability 7.5; 8.0 \(A100\)"):
-        kernel.check_device(SimpleNamespace(id=1, compute_capability="75"))
+        gpus.check_device(SimpleNamespace(id=1, compute_capability="75"))
 
 
 def test_a_function_never_gets_less_shared_memory(monkeypatch):
     """Kernels of one function may need different sizes of it, whichever is made first."""
-    most, function = [], SimpleNamespace(ptr=7)
-    monkeypatch.setattr(kernel, "_MOST_SHARED", {})
-    monkeypatch.setattr(kernel, "_load", lambda *_: function)
-    monkeypatch.setattr(kernel, "check_device", lambda _: None)
-    monkeypatch.setattr(kernel, "cupy", MagicMock())
-    driver = SimpleNamespace(funcSetAttribute=lambda f, attribute, value: most.append(value))
+    most, function = [], -1  # no function of any other test
+    driver = SimpleNamespace(funcSetAttribute=lambda f, attribute, value: most.append((f, value)))
     monkeypatch.setattr(kernel, "driver", driver)
-    for shared in (0, 30000, 200000, 100000, 210000):
-        kernel.Kernel("columns", {}, [1], 512, shared)
-    assert most == [30000, 200000, 200000, 210000]
+    for shared in (30000, 200000, 100000, 210000):
+        kernel.allow(function, shared)
+    assert most == [(function, shared) for shared in (30000, 200000, 200000, 210000)]
+
+
+def fake(name, done, **more):
+    """A kernel whose arguments and launches are noted."""
+    return SimpleNamespace(
+        name=name, nbytes=0, prepare=lambda *_: done.append(f"{name}: arguments"), **more
+    )
 
 
 @pytest.mark.parametrize("read", [False, True], ids=["unread", "read"])
@@ -58,31 +61,41 @@ def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
     total = SimpleNamespace(
         pointer=0, wait=lambda epoch, _: done.append(("wait", epoch)) or np.ones((), "f")
     )
-    scan = SimpleNamespace(
-        waits=True,
-        prepare=lambda *_: done.append("prepare"),
-        launch=lambda epoch, _: done.append(("launch", epoch)),
-        launch_ahead=lambda epoch: done.append(("ahead", epoch)),
+    scan = fake(
+        "scan",
+        done,
+        can_wait=True,
+        behind=lambda _, epoch: done.append(("behind", epoch)),
+        ahead=lambda epoch: done.append(("ahead", epoch)),
         mail=SimpleNamespace(send=lambda epoch, *_: done.append(("send", epoch)) or True),
     )
-    work = MagicMock(scan=scan, total=total, reduce=lambda *_: done.append("reduce"))
+    work = MagicMock(scan=scan, total=total, reduce=fake("reduce", done), round=0)
+    work.last.stream = None
+
+    class Strategy(cuda.ReduceScan):
+        def make(self):
+            return work
+
     monkeypatch.setattr(cuda, "cupy", MagicMock())
-    monkeypatch.setattr(cuda, "is_capturing", lambda _: False)
-    monkeypatch.setattr(call, "cupy", MagicMock())
-    monkeypatch.setattr(cuda, "next_call", itertools.count(4).__next__)  # the steps take one
-    monkeypatch.setattr(cuda.ReduceScan, "_make", lambda _: work)
+    monkeypatch.setattr(strategy, "cupy", MagicMock())
+    monkeypatch.setattr(strategy, "is_capturing", lambda _: False)
+    monkeypatch.setattr(cuda, "runtime", SimpleNamespace(streamIsCapturing=lambda _: 0))
+    monkeypatch.setattr(cuda, "launch", lambda kernel, _: done.append(f"{kernel.name}: launch"))
+    monkeypatch.setattr(epochs, "calls", epochs.numbers(4))  # the steps take one
     types = dtypes.Types(*[np.dtype("f")] * 3)
-    steps = cuda.ReduceScan(operators.BUILTIN["sum"], types, 5)
+    steps = Strategy(operators.BUILTIN["sum"], types, of_size(5))
     x = MagicMock()
     x.data.ptr, x.dtype.alignment = 64, 4
+    reduced = ["reduce: arguments", "reduce: launch", "scan: arguments"]
     for epoch in (21, 25):
         pending = steps.begin(x, x, overlap=True)
         if read:
             assert pending.total() == 1
         steps.finish(pending, None)
-        assert done == ["reduce", "prepare", ("ahead", epoch), ("wait", epoch), ("send", epoch)]
+        ahead = [("ahead", epoch), "scan: launch"]
+        assert done == [*reduced, *ahead, ("wait", epoch), ("send", epoch)]
         done.clear()
     steps.begin(x, x, overlap=True)  # broken off: what comes next waits for its own total alone
     done.clear()
     steps.finish(steps.begin(x, x), None)
-    assert done == ["reduce", "prepare", ("wait", 33), ("launch", 33)]
+    assert done == [*reduced, ("wait", 33), ("behind", 33), "scan: launch"]

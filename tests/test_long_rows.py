@@ -1,5 +1,6 @@
 """Long rows of totals: exchanged in pieces, with the bits of one exchange."""
 
+import ctypes
 import sys
 from functools import partial, reduce
 from importlib import util
@@ -12,6 +13,7 @@ import distscan
 from distscan import kept
 from distscan.core import pieces as cut_in_pieces
 from distscan.core.errors import RankError
+from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.core.operators import BUILTIN
 from distscan.mpi.exscan import Exscan
@@ -74,7 +76,7 @@ def test_the_bits_of_one_exchange(op, comm, cut, rng, monkeypatch):
             total = value
         offsets = []
         for _ in range(2):
-            exchange = Exscan(op, dtype, Form(inner=40))
+            exchange = Exscan(op, dtype, Form(Extents(inner=40)))
             exchange.reserve()
             again = Known(None if total is None else total.copy())
             offsets.append(exchange(comm, again))
@@ -149,7 +151,7 @@ class Arriving(Known):
 def test_pieces_that_arrive(op, lost, comm, rng):
     """Each is asked for in its turn; where one is lost all are exchanged, and nobody waits."""
     rows = maps(rng, 40 * comm.size).reshape(comm.size, 40)
-    exchange = Exscan(op, rows.dtype, Form(inner=40))
+    exchange = Exscan(op, rows.dtype, Form(Extents(inner=40)))
     exchange.reserve()
 
     def started(total):
@@ -216,11 +218,11 @@ def test_copies_that_are_late(pieces, op, held, exchanged, late, comm, rng):
     make, queue = late
     held, exchanged = np.dtype(held), np.dtype(exchanged)
     width = int(pieces * (56 // exchanged.itemsize))
-    exchange = Exscan(op, exchanged, Form(inner=width))
+    exchange = Exscan(op, exchanged, Form(Extents(inner=width)))
     exchange.reserve()
     row = make(held, width, exchanged)
-    memory = row._row
-    on_gpu = np.frombuffer(memory.memory, held)
+    memory = (ctypes.c_char * (width * held.itemsize)).from_address(row.pointer)
+    on_gpu = np.frombuffer(memory, held)
     seen, wants = [], []
     for turn in range(4):
         rows = maps(rng, comm.size * width).reshape(comm.size, width).astype(exchanged)

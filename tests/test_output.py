@@ -214,7 +214,7 @@ with open(f"{sys.argv[1]}{os.getpid()}-0123abcd.part", "xb") as stream:
 
 def maker(path):
     """Another process that holds a part file, and the file's name."""
-    held = path.with_name(output._prefix(path))
+    held = path.with_name(f".{path.name}.distscan-{output.platform.node()}-")
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(held)], text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
     return process, process.stdout.readline().strip()

@@ -7,6 +7,7 @@ import pytest
 
 import distscan
 from distscan.core.errors import BackendError, DisagreementError, RankError
+from support import stand_in
 from support.data import OPS
 from support.maps import COMPOSE, maps, one_by_one
 from support.together import everywhere
@@ -60,16 +61,13 @@ def test_ranks_that_disagree(comm):
 
 def test_a_backend_for_every_rank(comm, monkeypatch):
     """The CPU, or an error, on all ranks where one has no GPU."""
-    from distscan import binding
 
-    class Cuda:
-        @staticmethod
-        def count():
-            if comm.rank == comm.size - 1:
-                raise BackendError("no NVIDIA GPU is visible")
-            return 1
+    def count():
+        if comm.rank == comm.size - 1:
+            raise BackendError("no NVIDIA GPU is visible")
+        return 1
 
-    monkeypatch.setattr(binding, "_cuda", lambda: (Cuda, None))
+    stand_in.gpus(monkeypatch, count=count)
     assert distscan.Plan(comm, 3, "d").backend == "cpu"
     everywhere(comm, BackendError, "no NVIDIA", lambda: distscan.Plan(comm, 3, "d", backend="cuda"))
 

@@ -138,6 +138,6 @@ def test_refused_ufuncs_are_not_associative(rng):
 
 
 def test_ufuncs_without_a_cuda_form():
-    kernel = pytest.importorskip("distscan.cuda.kernel", exc_type=ImportError)
+    definitions = pytest.importorskip("distscan.cuda.definitions", exc_type=ImportError)
     with pytest.raises(TypeError, match="operator 'gcd' has no CUDA form"):
-        kernel.body(operators.resolve(np.gcd))
+        definitions.body(operators.resolve(np.gcd))

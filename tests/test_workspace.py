@@ -75,17 +75,23 @@ def gpu(monkeypatch):
     )
     monkeypatch.setattr(workspace, "cupy", SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(workspace, "runtime", gpu)
-    monkeypatch.setattr(workspace, "_releases", type(workspace._releases)())
+    monkeypatch.setattr(workspace, "releases", workspace.Releases())
     return gpu
+
+
+def enter(work, stream):
+    if stream is not work.last.stream:
+        work.last.order(stream)
 
 
 @pytest.fixture
 def use(gpu):
     def use(work, stream, name):
-        work.enter(stream)
+        enter(work, stream)
         before = set(gpu.queued(stream.ptr))
         gpu.queued(stream.ptr).add(name)
-        work.leave()
+        if work.last.at_once:
+            work.last.record()
         return before
 
     return use
@@ -134,8 +140,8 @@ def test_a_stream_of_others_may_be_gone(gpu, use):
     del work
     gc.collect()
     gpu.done = {1, 2, 3}
-    workspace.sweep()
-    assert len(workspace._releases) == 0
+    workspace.releases.sweep()
+    assert len(workspace.releases) == 0
 
 
 @pytest.mark.parametrize("kind", [Owned, Foreign])
@@ -147,18 +153,18 @@ def test_memory_is_kept_until_the_last_use_is_over(kind, broken, gpu, use):
     work = workspace.Workspace(part=part)
     use(work, stream, 1)
     if broken and kind is Owned:
-        work.enter(stream)
+        enter(work, stream)
         gpu.queued(stream.ptr).add(2)
     del work
     gc.collect()
-    workspace.sweep()
-    assert len(workspace._releases) == 1
+    workspace.releases.sweep()
+    assert len(workspace.releases) == 1
     gpu.done = {1}
-    workspace.sweep()
-    assert len(workspace._releases) == (broken and kind is Owned)
+    workspace.releases.sweep()
+    assert len(workspace.releases) == (broken and kind is Owned)
     gpu.done = {1, 2}
-    workspace.sweep()
-    assert len(workspace._releases) == 0
+    workspace.releases.sweep()
+    assert len(workspace.releases) == 0
 
 
 def test_a_stream_that_is_captured_by_now(gpu, use):
@@ -172,15 +178,15 @@ def test_a_stream_that_is_captured_by_now(gpu, use):
     gpu.capturing.add(5)
     gpu.current = Owned(0)
     with pytest.raises(RuntimeError, match="is being captured"):
-        other.enter(gpu.current)
+        enter(other, gpu.current)
     del other
     gc.collect()
     gpu.done = {1, 2, 3}
-    workspace.sweep()
-    assert len(workspace._releases) == 1
+    workspace.releases.sweep()
+    assert len(workspace.releases) == 1
     gpu.capturing.clear()
-    workspace.sweep()
-    assert len(workspace._releases) == 0
+    workspace.releases.sweep()
+    assert len(workspace.releases) == 0
 
 
 def test_temporary_arrays_are_kept_apart(gpu, use):
@@ -189,11 +195,11 @@ def test_temporary_arrays_are_kept_apart(gpu, use):
     use(work, stream, 1)
     work.keep(object())
     use(work, stream, 2)
-    assert len(workspace._releases) == 1
+    assert len(workspace.releases) == 1
     gpu.done = {1}
-    workspace.sweep()
-    assert len(workspace._releases) == 0
+    workspace.releases.sweep()
+    assert len(workspace.releases) == 0
     del work
     gc.collect()
-    workspace.sweep()
-    assert len(workspace._releases) == 1
+    workspace.releases.sweep()
+    assert len(workspace.releases) == 1

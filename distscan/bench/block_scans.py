@@ -11,6 +11,8 @@ import numpy as np
 
 from .. import __version__
 from ..core.dtypes import Types
+from ..core.extents import Extents
+from ..core.form import Form
 from ..core.operators import BUILTIN
 from ..cuda.policy import TextbookPolicy
 from ..mpi.communicators import Comm
@@ -159,7 +161,7 @@ def _steps(textbook: TextbookPolicy, task: Task) -> list[Call]:
 
     case = task.case
     types, n = Types(case.x, case.out, case.out), task.pairs[0][0].size
-    steps = SinglePass(case.op, types, n, textbook=textbook)
+    steps = SinglePass(case.op, types, Form(Extents(n=n)), textbook=textbook)
 
     def work(x: Any, out: Any) -> None:
         steps.finish(steps.begin(x, out, overlap=True), None)

@@ -117,6 +117,10 @@ class Extents:
         return result.transpose([self.order.index(axis) for axis in range(len(self.order))])
 
 
+#: Of a shard without elements.
+EMPTY = Extents()
+
+
 def axis_number(axis: Any) -> int | None:
     """Return ``axis`` as an integer, or None; raise TypeError for anything else, also for bool.
 

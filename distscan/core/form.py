@@ -6,18 +6,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .extents import EMPTY, Extents
 from .operators import Operator
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """The form of a scan of a shard [outer, n, inner], along n.
-
-    ``outer`` is the number of elements of the axes before the scanned one, ``inner`` of the axes
-    after it. Both are 1 for a flattened or 1-D scan.
+    """How the elements of a shard are combined.
 
     Attributes
     ----------
+    extents
+        How the shard is seen: [outer, n, inner], scanned along n. Rows one behind the other, and
+        columns side by side, are independent scans.
     exclusive
         Whether element i of the result leaves out element i of the input.
     reverse
@@ -25,18 +26,15 @@ class Form:
         order.
     segmented
         Whether each call passes segments.
-    outer, inner
-        The numbers of independent scans: rows one after the other, and columns side by side.
     first
         The value before each row, column and segment, 0-d: the caller's ``initial``, or the
         operator's identity for an exclusive scan without ``initial``. None: there is no value.
     """
 
+    extents: Extents = EMPTY
     exclusive: bool = False
     reverse: bool = False
     segmented: bool = False
-    outer: int = 1
-    inner: int = 1
     first: NDArray[Any] | None = None
 
 

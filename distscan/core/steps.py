@@ -50,22 +50,6 @@ class Pending(Protocol):
         """Store a piece of a long row of offsets, over the same piece of the row of totals."""
 
 
-class Nothing:
-    """A call on a shard without elements."""
-
-    empty, head = True, False
-    edges: Edges | None = None
-    offset: Any = None
-
-    def total(self, piece: slice | None = None) -> NDArray[Any]:
-        """Raise ValueError: an empty shard has no total."""
-        raise ValueError("an empty shard has no total")
-
-    def put(self, piece: slice, offset: NDArray[Any]) -> None:
-        """Raise ValueError: an empty shard has no row of totals."""
-        raise ValueError("an empty shard has no row of totals")
-
-
 class Steps(Protocol):
     """The steps of one rank, made for one length, type and form; for one call at a time."""
 

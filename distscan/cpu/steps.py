@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..core import segments as segmented
 from ..core.dtypes import Types
-from ..core.form import PLAIN, Form
+from ..core.form import Form
 from ..core.operators import Operator
 from ..core.steps import Edges, Pending
 from . import chunked
@@ -44,14 +44,13 @@ class _Call:
 class _Steps:
     """The base of the strategies: views of arrays as [outer, n, inner], in scan order."""
 
-    def __init__(
-        self, op: Operator, types: Types, n: int, form: Form = PLAIN, *, ranks: int = 1
-    ) -> None:
-        """Allocate what shards of ``n`` elements along the scan need beside input and output.
+    def __init__(self, op: Operator, types: Types, form: Form, *, ranks: int = 1) -> None:
+        """Allocate the memory that shards of this form need beside input and output.
 
-        ``ranks`` is how many scan together.
+        ``ranks`` is the number of ranks that scan together.
         """
-        self.op, self.types, self.n, self.form, self._ranks = op, types, n, form, ranks
+        self.op, self.types, self.form, self._ranks = op, types, form, ranks
+        self.n, self.size = form.extents.n, form.extents.size
         self._heads: NDArray[np.bool_] | None = None
 
     @property
@@ -68,29 +67,28 @@ class _Steps:
 
     def empty(self) -> NDArray[Any]:
         """Allocate a result [outer * n * inner]."""
-        return np.empty(self.form.outer * self.n * self.form.inner, self.types.out)
+        return np.empty(self.size, self.types.out)
 
     def _in_scan_order(self, array: NDArray[Any]) -> NDArray[Any]:
         """View an array as [outer, n, inner], with the first element in scan order first."""
-        array = array.reshape(self.form.outer, self.n, self.form.inner)
+        extents = self.form.extents
+        array = array.reshape(extents.outer, extents.n, extents.inner)
         return array[:, ::-1] if self.form.reverse else array
 
     def _total(self, totals: NDArray[Any]) -> NDArray[Any]:
         """View totals [inner] as the exchange takes them."""
-        return totals if self.form.inner > 1 else totals.reshape(())
+        return totals if self.form.extents.inner > 1 else totals.reshape(())
 
 
 class ScanAdd(_Steps):
     """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it."""
 
-    def __init__(
-        self, op: Operator, types: Types, n: int, form: Form = PLAIN, *, ranks: int = 1
-    ) -> None:
-        super().__init__(op, types, n, form, ranks=ranks)
+    def __init__(self, op: Operator, types: Types, form: Form, *, ranks: int = 1) -> None:
+        super().__init__(op, types, form, ranks=ranks)
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None
         if types.acc != types.out:
-            self._wide = np.empty(self.n * self.form.inner, types.acc)
+            self._wide = np.empty(self.size, types.acc)
 
     @property
     def nbytes(self) -> int:

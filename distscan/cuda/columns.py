@@ -1,4 +1,4 @@
-"""Scans along an axis that is not the last: ``kernels/columns.cuh`` and its like, launched.
+"""The kernels that work along an axis that is not the last: what each launch is told.
 
 The shard is [outer, n, inner], the matrix that the kernels see [outer * n, inner]: row i begins a
 scan if n divides i.
@@ -13,38 +13,50 @@ from numpy.typing import NDArray
 from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
+from .arguments import view
 from .columns_policy import ThreadPolicy, columns_policy, pitch_of, thread_policy
-from .kernel import Kernel, definitions
-from .launches import register_types, sm_count
+from .configs import register_types, sm_count
+from .definitions import definitions
+from .kernel import Kernel
 from .row import Row
 
 _LANES = 32
 _ENDLESS = 1 << 62  # rows of a matrix that is one scan
 
 
-class _Matrix:
-    """How a matrix is cut, in words as ``kernels/strip.cuh`` has them."""
+class Tiling:
+    """How a matrix is cut into tiles, as ``kernels/strip.cuh`` has them."""
 
     def __init__(self, types: Types, n: int, form: Form) -> None:
-        rows = form.outer * n
+        self._n, self._form = n, form
         arch = cupy.cuda.Device().compute_capability
-        self.policy, strips = columns_policy(types, form.inner, arch, sm_count())
+        self.policy, strips = columns_policy(types, form.extents.inner, arch, sm_count())
         slices = _LANES // strips.width
         self.height = self.policy.threads // _LANES * slices * self.policy.rows  # rows of a tile
-        self.strips = strips.number
+        self.width, self.strips = strips.width, strips.number
         self.columns = strips.width * self.policy.items
-        self.tiles = max(-(-rows // self.height), 1)  # of a strip
-        self.pitch = pitch_of(types, form.inner, self.policy.items, strips)
+        self.tiles = max(-(-form.extents.outer * n // self.height), 1)  # of a strip
+        self.pitch = pitch_of(types, form.extents.inner, self.policy.items, strips)
         self.stage = -(-self.height * self.pitch // 16) * 16 + 16  # bytes
         self.shared = self.stage * self.policy.stages
-        self.words = [rows, n if form.outer > 1 else _ENDLESS, form.inner,
-                      strips.width, self.strips, self.tiles, form.reverse]  # fmt: skip
+
+    def set(self, arguments: Any) -> None:
+        """Set the arguments that every kernel over tiles has."""
+        matrix, form = arguments.matrix, self._form
+        matrix.rows, matrix.inner, matrix.reverse = (
+            form.extents.outer * self._n,
+            form.extents.inner,
+            form.reverse,
+        )
+        matrix.n = self._n if form.extents.outer > 1 else _ENDLESS
+        matrix.width, matrix.strips, matrix.tiles = self.width, self.strips, self.tiles
+        arguments.stage_bytes, arguments.pitch = self.stage, self.pitch
 
 
 def shares(strips: int, tiles: int, sm_count: int) -> tuple[int, int]:
     """How many blocks share a strip of ``tiles``, and how many strips are scanned at a time.
 
-    That which leaves the fewest blocks idle for the shortest time; of equals, the fewest blocks.
+    The choice leaves the fewest blocks idle for the shortest time; of equals, the fewest blocks.
     """
 
     def time(blocks: int) -> int:
@@ -58,134 +70,121 @@ def shares(strips: int, tiles: int, sm_count: int) -> tuple[int, int]:
 def make_scan(op: Operator, types: Types, n: int, form: Form) -> "Scan | ThreadPerColumn":
     """Make the kernel that scans columns: together, or where there are enough, each for itself."""
     types = register_types(op, types)
-    policy = thread_policy(types, form.inner, form.outer * form.inner, sm_count())
+    policy = thread_policy(
+        types, form.extents.inner, form.extents.outer * form.extents.inner, sm_count()
+    )
     return ThreadPerColumn(op, types, n, form, policy) if policy else Scan(op, types, n, form)
 
 
-class _Launched:
-    """What the kernels that scan share; each call as in ``launches.Scan``."""
+class _Scan(Kernel):
+    """What the kernels that scan share: where a scan begins."""
 
-    waits = False  # it is not launched ahead of its offset
+    can_wait = False  # it is not launched ahead of its offset
 
-    def __init__(self, kernel: Kernel, types: Types, grid: int) -> None:
-        """``kernel`` takes x and y first, and last offset, first, has_first."""
-        self._kernel, self._grid = kernel, grid
-        self._at = len(kernel.memory) - 2 - -(-types.acc.itemsize // 8)  # of offset
-        self._start = kernel.memory[self._at + 1 : -1].view(types.acc)[:1]
+    def __init__(self, entry: str, given: dict[str, object], acc: np.dtype[Any], *size: int):
+        super().__init__(entry, given, acc, *size)
+        self._first = view(self.arguments, "first", acc)
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
-        """Set all but what comes before the matrix."""
-        self._kernel.words[0], self._kernel.words[1] = x.data.ptr, y.data.ptr
+        """Set the arrays."""
+        self.arguments.x, self.arguments.y = x.data.ptr, y.data.ptr
 
-    @property
-    def nbytes(self) -> int:
-        """How much memory it has beside its arguments."""
-        return 0
-
-    def launch(self, epoch: int, behind: NDArray[Any] | Row | None) -> None:
-        """Launch, behind a row [inner] of offsets, one value for all scans, or nothing."""
-        words = self._kernel.words
-        words[self._at] = words[-1] = 0
-        if isinstance(behind, Row):
-            words[self._at] = behind.pointer
-        elif behind is not None:
-            words[-1], self._start[0] = 1, behind
-        self._kernel.launch(self._grid)
+    def behind(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
+        """Set the offset: a row [inner], one value for all scans, or nothing."""
+        arguments = self.arguments
+        arguments.offset, arguments.has_first = 0, False
+        if isinstance(offset, Row):
+            arguments.offset = offset.pointer
+        elif offset is not None:
+            arguments.has_first, self._first[0] = True, offset
 
 
-class Scan(_Launched):
+class Scan(_Scan):
     """The kernel of ``kernels/columns.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
-        """Compile, and allocate what lasts: words for every tile and every group of them."""
-        matrix = _Matrix(types, n, form)
-        policy = matrix.policy
-        bands = -(-matrix.strips // policy.band)
-        tiles = matrix.tiles * min(policy.band, matrix.strips)
+        """Compile, and allocate what lasts: totals of every tile and every group of them."""
+        tiling = Tiling(types, n, form)
+        policy = tiling.policy
+        bands = -(-tiling.strips // policy.band)
+        tiles = tiling.tiles * min(policy.band, tiling.strips)
         blocks, side = shares(bands, tiles, sm_count())
-        stride = matrix.strips * (matrix.tiles + matrix.tiles // policy.group) * policy.columns
+        stride = tiling.strips * (tiling.tiles + tiling.tiles // policy.group) * policy.columns
         self._totals = cupy.zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
         self._tile_counter = cupy.zeros(bands, np.uint32)
-        kernel = Kernel(
+        self.nbytes = int(self._totals.nbytes)
+        super().__init__(
             "columns",
             # The kernel is the same in both directions.
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
-            # x, y, matrix, work, stage_bytes, pitch, offset, first, has_first
-            [1, 1, 7, 6, 1, 1, 1, -(-types.acc.itemsize // 8), 1],
+            types.acc,
             policy.threads
             + (policy.reducers + policy.look_ahead_warps + policy.loaders + 1) * _LANES,
-            matrix.shared,
+            tiling.shared,
         )
-        work = [self._totals.data.ptr, stride, self._tile_counter.data.ptr, blocks, side]
-        for at, word in enumerate([*matrix.words, *work], 2):
-            kernel.words[at] = word
-        kernel.words[15], kernel.words[16] = matrix.stage, matrix.pitch
-        super().__init__(kernel, types, blocks * side)
+        self.blocks = blocks * side
+        self._work = self.arguments.work
+        tiling.set(self.arguments)
+        self._work.published.words, self._work.published.stride = self._totals.data.ptr, stride
+        self._work.tile_counter = self._tile_counter.data.ptr
+        self._work.blocks, self._work.side = blocks, side
 
-    @property
-    def nbytes(self) -> int:
-        """How much memory it has beside its arguments."""
-        return int(self._totals.nbytes)
-
-    def launch(self, epoch: int, behind: NDArray[Any] | Row | None) -> None:
-        """Launch, behind a row [inner] of offsets, one value for all scans, or nothing."""
-        self._kernel.words[14] = epoch
-        super().launch(epoch, behind)
+    def behind(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
+        """Set the offset as every scan does, and the epoch of the totals."""
+        self._work.epoch = epoch
+        super().behind(offset, epoch)
 
 
-class ThreadPerColumn(_Launched):
+class ThreadPerColumn(_Scan):
     """The kernel of ``kernels/thread_per_column.cuh``."""
 
     def __init__(
         self, op: Operator, types: Types, n: int, form: Form, policy: ThreadPolicy
     ) -> None:
         """Compile."""
-        kernel = Kernel(
+        super().__init__(
             "columns_per_thread",
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
-            # x, y, scans, n, inner, reverse, offset, first, has_first
-            [1, 1, 1, 1, 1, 1, 1, -(-types.acc.itemsize // 8), 1],
+            types.acc,
             policy.threads,
         )
-        for at, word in enumerate([form.outer, n, form.inner, form.reverse], 2):
-            kernel.words[at] = word
-        vectors = form.outer * (form.inner // policy.items)
-        super().__init__(kernel, types, -(-vectors // policy.threads))
+        arguments, vectors = (
+            self.arguments,
+            form.extents.outer * (form.extents.inner // policy.items),
+        )
+        arguments.scans, arguments.n, arguments.inner = form.extents.outer, n, form.extents.inner
+        arguments.reverse = form.reverse
+        self.blocks = -(-vectors // policy.threads)
 
 
-class Reduce:
+class Reduce(Kernel):
     """The kernel of ``kernels/columns_reduce.cuh``: the columns' totals, of one scan."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate a row of totals for each run of tiles."""
         types = register_types(op, types)
-        alone = Types(types.x, types.acc, types.x)  # nothing is written
-        matrix = _Matrix(alone, n, form)
-        runs, _ = shares(matrix.strips, matrix.tiles, sm_count())
-        pitch = matrix.strips * matrix.columns
+        types = Types(types.x, types.acc, types.x)  # nothing is written
+        tiling = Tiling(types, n, form)
+        policy = tiling.policy
+        runs, _ = shares(tiling.strips, tiling.tiles, sm_count())
+        pitch = tiling.strips * tiling.columns
         # In bytes: CuPy has no structures.
         self._parts = cupy.empty((runs, pitch, types.acc.itemsize), np.uint8)
-        self._arrived = cupy.zeros(matrix.strips, np.uint32)
-        self._grid = runs * matrix.strips
-        self._kernel = Kernel(
+        self._arrived = cupy.zeros(tiling.strips, np.uint32)
+        self.nbytes = int(self._parts.nbytes)
+        super().__init__(
             "columns_reduce",
-            definitions(op, alone, Form(), **matrix.policy._asdict()),
-            [1, 7, 1, 1, 1, 1, 1, 1],  # x, matrix, stage_bytes, pitch, runs, parts, arrived, total
-            matrix.policy.threads + matrix.policy.loaders * _LANES,
-            matrix.shared,
+            definitions(op, types, Form(), **policy._asdict()),
+            types.acc,
+            policy.threads + policy.loaders * _LANES,
+            tiling.shared,
         )
-        words = [*matrix.words, matrix.stage, matrix.pitch, runs, self._parts.data.ptr,
-                 self._arrived.data.ptr]  # fmt: skip
-        for at, word in enumerate(words, 1):
-            self._kernel.words[at] = word
+        self.blocks = runs * tiling.strips
+        arguments = self.arguments
+        tiling.set(arguments)
+        arguments.runs, arguments.parts = runs, self._parts.data.ptr
+        arguments.arrived = self._arrived.data.ptr
 
-    @property
-    def nbytes(self) -> int:
-        """How much memory it has beside its arguments."""
-        return int(self._parts.nbytes)
-
-    def __call__(self, x: Any, total: int, epoch: int, heads: None = None) -> None:
-        """Launch; the totals go to ``total`` [inner] on the GPU."""
-        words = self._kernel.words
-        words[0], words[13] = x.data.ptr, total
-        self._kernel.launch(self._grid)
+    def prepare(self, x: Any, total: int, epoch: int, heads: None = None) -> None:
+        """Set all; the totals go to ``total`` [inner] on the GPU."""
+        self.arguments.x, self.arguments.total = x.data.ptr, total

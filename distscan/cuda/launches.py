@@ -1,33 +1,34 @@
-"""The kernels of ``kernels/``, each with its workspace: how shards are cut, what is launched."""
+"""The kernels that work along a shard: what each launch is told, what it and the host exchange.
+
+``prepare`` and its like set arguments; ``steps.launch`` queues the kernel with these.
+"""
 
 import functools
-from typing import Any, NamedTuple
+from time import perf_counter
+from typing import Any
 
 import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import operators
 from ..core.dtypes import Types
+from ..core.errors import KernelError
 from ..core.form import Form
 from ..core.operators import Operator
-from .kernel import HostOffset, Kernel, definitions
-from .policy import (
-    ADD_THREADS,
-    VECTOR,
-    TextbookPolicy,
-    packs_flags,
-    per_vector,
-    reduce_policy,
-    scan_policy,
-    short_policy,
-)
+from .arguments import flagged, view
+from .configs import LaunchConfig, register_types, sm_count
+from .definitions import definitions
+from .kernel import Kernel
+from .policy import ADD_THREADS, VECTOR, per_vector, reduce_policy
 
 # Bytes that are still in L2 when the scan comes for them. sm_90, reduce and scan of 1 GiB float32
 # (float64), microseconds: none 779 (780), 24 MiB 778 (777), 32 MiB 780 (776), 40 MiB 777 (774).
 _CACHED = 40 << 20
 _LANES = 32
-_RESIDENT = 2048  # threads that a multiprocessor holds at most
+_NOT_READY = 600  # cudaErrorNotReady
+_POLLS = 1 << 14  # between two looks at whether the stream is still at work
+_LIMIT = 1e-3  # seconds that a kernel waits for its offset at least; kernels/offset.cuh's
+_NOTHING, _SOMETHING, _CALLED_OFF = range(3)  # State of kernels/offset.cuh
 
 
 def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
@@ -36,258 +37,215 @@ def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
     return min(n, short // array.itemsize) if short % array.itemsize == 0 else 0
 
 
-def sm_count() -> int:
-    """How many multiprocessors the current GPU has."""
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
-
-
-def make_scan(
-    op: Operator, types: Types, n: int, form: Form, textbook: TextbookPolicy | None
-) -> "Scan":
-    """Make the kernel that scans shards of ``n`` elements: a textbook's, or the fastest."""
-    types = register_types(op, types)
-    if textbook is None:
-        return Scan(op, types, n, form, _production(types, form.outer * n, form))
-    if form.exclusive or form.reverse or form.segmented or form.outer > 1:
-        raise NotImplementedError("block_scan= is for one inclusive scan from the first element on")
-    return Scan(op, types, n, form, _textbook(types, textbook))
-
-
-def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return ``Flagged`` of kernels/flagged.cuh: a value, and whether a segment begins in it."""
-    return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
-
-
-class LaunchConfig(NamedTuple):
-    """A kernel that scans, and how."""
-
-    entry: str
-    policy: dict[str, int | str]
-    tile: int  # elements
-    threads: int
-    shared: int  # dynamic, in bytes
-    blocks: int  # at most
-    words: int = 1  # published per 4 bytes of a tile's total
-
-
-def _production(types: Types, n: int, form: Form) -> LaunchConfig:
-    """``kernels/scan.cuh``, or for few elements ``kernels/short.cuh``."""
-    short = short_policy(types, form, n, sm_count())
-    if short is not None:
-        tile = short.threads * short.rows * per_vector(types.x, types.out)
-        blocks = short.blocks * sm_count()
-        return LaunchConfig("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
-    chosen = scan_policy(types, form, cupy.cuda.Device().compute_capability, n, sm_count())
-    tile = chosen.threads * chosen.rows * chosen.items
-    stage = tile * types.x.itemsize + 16
-    policy: dict[str, int | str] = chosen._asdict()
-    entry = "scan"
-    if form.segmented or form.outer > 1:
-        entry = "scan_segments" if form.segmented else "scan_rows"
-        policy["first"] = str(form.first is not None).lower()
-    if form.segmented:
-        stage += tile + 16 + tile // 8 * packs_flags(types, chosen.items)
-    shared = chosen.stages * stage
-    threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
-    return LaunchConfig(entry, policy, tile, threads, shared, sm_count())
-
-
-def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
-    """``kernels/textbook.cuh``; a tile's total there has a prefix beside it."""
-    tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
-    shared = tile * max(types.x.itemsize, types.out.itemsize)
-    policy = chosen._asdict() | {"blocks": chosen.blocks}
-    blocks = _RESIDENT // chosen.threads * sm_count()
-    return LaunchConfig("textbook", policy, tile, chosen.threads, shared, blocks, words=2)
-
-
-class Scan:
+class Scan(Kernel):
     """A kernel that scans a shard in one pass: one of ``kernels/scan*.cu``, or a textbook's."""
 
     def __init__(
         self, op: Operator, types: Types, n: int, form: Form, config: LaunchConfig
     ) -> None:
-        rows, n = form.outer > 1, form.outer * n
-        self._n, self._tile, self._blocks = n, config.tile, config.blocks
-        self._reverse = form.reverse
-        size = -(-types.acc.itemsize // 8)
-        parameters = {
-            "x": 1,
-            "heads": 1 * form.segmented,
-            "row": 3 * rows,
-            "y": 1,
-            "shard": 3,
-            "work": 6,
-            "offset": size * (not rows),
-            "has_offset": 1 * (not rows),
-            "first": size * (form.segmented or rows),
-            "mail": 3 * (not form.segmented and not rows),
-        }
+        """Compile, and allocate a total for each tile. The running value is of ``types.acc``."""
         given = definitions(op, types, form, **config.policy)
-        sizes = [size for size in parameters.values() if size > 0]
-        self._kernel = Kernel(config.entry, given, sizes, config.threads, config.shared)
-        ends = np.cumsum([*parameters.values()]).tolist()
-        self._at = dict(zip(parameters, [0, *ends[:-1]], strict=True))
-        words, work = self._kernel.words, self._at["work"]
-        words[self._at["shard"]] = n
+        super().__init__(config.entry, given, types.acc, config.threads, config.shared)
+        arguments, rows, n = self.arguments, form.extents.outer > 1, form.extents.outer * n
+        self._n, self._reverse, self._acc = n, form.reverse, types.acc
+        self._tile, self._most_blocks = config.tile, config.blocks
         total = flagged(types.acc) if form.segmented or rows else types.acc
         stride = n // self._tile + 2
         self._totals = cupy.zeros((config.words * -(-total.itemsize // 4), stride), np.uint64)
         self._tile_counter = cupy.zeros(1, np.uint32)
-        words[work], words[work + 1] = self._totals.data.ptr, stride
-        words[work + 3], words[work + 4] = 1, self._tile_counter.data.ptr
+        self.nbytes = int(self._totals.nbytes)
+        # Structures inside the arguments, in their memory.
+        self._shard, self._work = arguments.shard, arguments.work
+        self._last = self._work.total
+        self._shard.n = n
+        self._work.totals.words, self._work.totals.stride = self._totals.data.ptr, stride
+        self._last.stride, self._work.tile_counter = 1, self._tile_counter.data.ptr
+        # Rows come behind nothing but ``first``.
+        self._offset = None if rows else view(arguments, "offset", types.acc)
+        if form.first is not None and (form.segmented or rows):
+            view(arguments, "first", types.acc)[0] = form.first
+        if rows and n > 0:
+            length = n // form.extents.outer
+            arguments.row.length = length
+            arguments.row.reciprocal = min((1 << 64) // length, (1 << 64) - 1)
+            arguments.row.starts = sum(1 << i for i in range(0, 32, length))
         #: Whether it can be launched ahead of its offset.
-        self.waits = config.entry in ("scan", "scan_short")
+        self.can_wait = config.entry in ("scan", "scan_short")
+        self._mail: Any = arguments.mail if self.can_wait else None
         # Short shards are latency: a first tile of a few elements would be one more block.
         self._has_peel = config.entry != "scan_short"
-        self._acc = types.acc
-        # Rows come behind nothing but ``first``.
-        self._offset = None if rows else self._value("offset", types.acc)
-        if form.first is not None and parameters["first"]:
-            self._value("first", types.acc)[0] = form.first
-        if rows and n > 0:
-            self._set_row(n // form.outer)
-
-    def _value(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """One parameter of type ``dtype``."""
-        at = self._at[name]
-        return self._kernel.memory[at : at - (-dtype.itemsize // 8)].view(dtype)[:1]
-
-    def _set_row(self, length: int) -> None:
-        """Set what ``RowLength`` of kernels/headed.cuh holds."""
-        at, words = self._at["row"], self._kernel.words
-        words[at], words[at + 1] = length, min((1 << 64) // length, (1 << 64) - 1)
-        words[at + 2] = sum(1 << i for i in range(0, 32, length))
 
     def prepare(self, x: Any, y: Any, heads: Any = None, total: int = 0) -> None:
-        """Set all but the offset; the last value goes to ``total`` unless that is null."""
+        """Set all but offset and epoch; the last value goes to ``total`` unless that is null."""
         peel = peel_of(y, self._n, reverse=self._reverse) if self._has_peel else 0
         tiles = (peel > 0) + -(-(self._n - peel) // self._tile)
-        self._grid = min(tiles, self._blocks)
-        words, at = self._kernel.words, self._at
-        shard, work = at["shard"], at["work"]
-        words[0], words[at["y"]] = x.data.ptr, y.data.ptr
+        self.blocks = min(tiles, self._most_blocks)
+        arguments, shard = self.arguments, self._shard
+        arguments.x, arguments.y = x.data.ptr, y.data.ptr
         if heads is not None:
-            words[at["heads"]] = heads.data.ptr
-        words[shard + 1], words[shard + 2] = peel, tiles
-        words[work + 2] = total
+            arguments.heads = heads.data.ptr
+        shard.peel, shard.tiles = peel, tiles
+        self._last.words = total
 
-    def launch(self, epoch: int, offset: NDArray[Any] | None) -> None:
-        """Launch; ``epoch`` comes with the last value."""
+    def behind(self, offset: NDArray[Any] | None, epoch: int) -> None:
+        """Set the offset; ``epoch`` comes with the last value."""
         if self._offset is not None:
-            self._kernel.words[self._at["has_offset"]] = offset is not None
+            self.arguments.has_offset = offset is not None
             if offset is not None:
                 self._offset[0] = offset
-        self._launched(epoch, 0, 0, 0)
+        if self._mail is not None:
+            self._mail.from_host = 0
+        self._work.epoch = epoch
 
-    def launch_ahead(self, epoch: int) -> None:
-        """Launch, the offset to come through ``mail``."""
-        self.mail.expect()
-        self._launched(epoch, *self.mail.mail)
+    def ahead(self, epoch: int) -> None:
+        """Have the kernel wait for an offset that comes through ``mail``."""
+        self._mail.from_host = self.mail.expected()
+        self._work.epoch = epoch
 
     @functools.cached_property
-    def mail(self) -> HostOffset:
+    def mail(self) -> "HostOffset":
         """What a launch ahead of its offset waits for."""
-        return HostOffset(self._acc)
-
-    @property
-    def nbytes(self) -> int:
-        """How much memory it has beside its arguments."""
-        return int(self._totals.nbytes)
-
-    def _launched(self, epoch: int, *mail: int) -> None:
-        words = self._kernel.words
-        words[self._at["work"] + 5] = epoch
-        if self.waits:
-            words[-3], words[-2], words[-1] = mail
-        self._kernel.launch(self._grid)
+        mail = HostOffset(self._acc)
+        self._mail.passed_on, self._mail.answer = mail.passed_on, mail.answer
+        return mail
 
 
-class Reduce:
+class Reduce(Kernel):
     """The kernel of ``kernels/reduce.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
+        """Compile, and allocate a total for each block."""
         types = register_types(op, types)
         chosen = reduce_policy(op, types, form, cupy.cuda.Device().compute_capability)
         form = Form(reverse=form.reverse, segmented=form.segmented)  # its kernel needs no more
-        self._reverse = form.reverse
+        entry = "reduce_segments" if form.segmented else "reduce"
+        given = definitions(op, types, form, **chosen._asdict())
+        super().__init__(entry, given, types.acc, chosen.threads)
+        self._n, self._reverse = n, form.reverse
         self._step = _LANES * chosen.rows * per_vector(types.x)
-        self._n, self._blocks = n, chosen.blocks * sm_count()
+        self._most_blocks = chosen.blocks * sm_count()
         total = flagged(types.acc) if form.segmented else types.acc
-        self._totals = cupy.empty(2 * self._blocks * total.itemsize, np.uint8)
+        self._totals = cupy.empty(2 * self._most_blocks * total.itemsize, np.uint8)
         self._arrived = cupy.zeros(1, np.uint32)
-        self._kernel = Kernel(
-            "reduce_segments" if form.segmented else "reduce",
-            definitions(op, types, form, **chosen._asdict()),
-            # x, heads, n, peel, cached, totals, arrived, total, launch
-            [1, *[1] * form.segmented, 1, 1, 1, 1, 1, 2, 1],
-            chosen.threads,
-        )
-        self._at = 1 + form.segmented  # of n and what follows
-        words = self._kernel.words
-        words[self._at] = n
-        words[self._at + 2] = _CACHED // (types.x.itemsize + form.segmented)
-        words[self._at + 3] = self._totals.data.ptr
-        words[self._at + 4] = self._arrived.data.ptr
-        words[self._at + 6] = 1
+        self.nbytes = int(self._totals.nbytes)
+        arguments = self.arguments
+        arguments.n, arguments.cached = n, _CACHED // (types.x.itemsize + form.segmented)
+        arguments.totals, arguments.arrived = self._totals.data.ptr, self._arrived.data.ptr
+        self._total = arguments.total
+        self._total.stride = 1
 
-    @property
-    def nbytes(self) -> int:
-        """How much memory it has beside its arguments."""
-        return int(self._totals.nbytes)
-
-    def __call__(self, x: Any, total: int, epoch: int, heads: Any = None) -> None:
-        """Launch; ``epoch`` comes with the shard's total at ``total``."""
+    def prepare(self, x: Any, total: int, epoch: int, heads: Any = None) -> None:
+        """Set all; ``epoch`` comes with the shard's total at ``total``."""
         peel = peel_of(x, self._n, reverse=self._reverse)
-        words, at = self._kernel.words, self._at
-        words[0], words[at + 1], words[at + 5], words[at + 7] = x.data.ptr, peel, total, epoch
+        self.blocks = max(1, min(-(-(self._n - peel) // self._step), self._most_blocks))
+        arguments = self.arguments
+        arguments.x, arguments.peel, arguments.epoch = x.data.ptr, peel, epoch
+        self._total.words = total
         if heads is not None:
-            words[1] = heads.data.ptr
-        self._kernel.launch(max(1, min(-(-(self._n - peel) // self._step), self._blocks)))
+            arguments.heads = heads.data.ptr
 
 
-class Add:
+class Add(Kernel):
     """The kernel of ``kernels/add.cuh``."""
 
-    nbytes = 0  # beside its arguments
-
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
-        self._n = n
+        """Compile."""
         # Only of an exclusive scan does it know where that begins.
         form = Form(exclusive=form.exclusive, reverse=form.exclusive and form.reverse)
-        self._each = ADD_THREADS * per_vector(types.acc, types.out)
-        offset = -(-types.acc.itemsize // 8)
-        self._kernel = Kernel(
-            "add",
-            definitions(op, types, form, threads=ADD_THREADS),
-            [1, 1, 1, 1, offset, 1],  # y, out, n, peel, offset, has_offset
-            ADD_THREADS,
-        )
-        self._kernel.words[2] = n
-        self._offset = self._kernel.memory[4 : 4 + offset].view(types.acc)[:1]
+        given = definitions(op, types, form, threads=ADD_THREADS)
+        super().__init__("add", given, types.acc, ADD_THREADS)
+        self._n, self._each = n, ADD_THREADS * per_vector(types.acc, types.out)
+        self.arguments.n = n
+        self._offset = view(self.arguments, "offset", types.acc)
 
-    def __call__(self, y: Any, out: Any, offset: NDArray[Any] | None) -> None:
-        """Combine ``offset`` into each element of ``y``, and write it to ``out``; None: a copy."""
+    def prepare(self, y: Any, out: Any, offset: NDArray[Any] | None) -> None:
+        """Set all: ``offset`` is combined into ``y``, and that goes to ``out``; None: a copy."""
         peel = peel_of(out, self._n)
-        words = self._kernel.words
-        words[0], words[1], words[3] = y.data.ptr, out.data.ptr, peel
-        words[-1] = offset is not None
+        self.blocks = max(1, -(-(self._n - peel) // self._each))
+        arguments = self.arguments
+        arguments.y, arguments.out, arguments.peel = y.data.ptr, out.data.ptr, peel
+        arguments.has_offset = offset is not None
         if offset is not None:
             self._offset[0] = offset
-        self._kernel.launch(max(1, -(-(self._n - peel) // self._each)))
 
 
-def register_types(op: Operator, types: Types) -> Types:
-    """Let built-in operators run narrow integers and bools in 32 bits: the low ones are the same.
+# ---- what a kernel that runs and the host exchange, in pinned host memory ----------------------
 
-    Not where x must first be cut to the narrow type: the maximum of 300 and 50 as int8 is 50. Nor
-    where the result shows more than the low bits: 100 + 100 as int8 is -56 in int64 too.
-    """
-    x, acc, out = types.x, types.acc, types.out
-    low = out.kind in "iu" and out.itemsize <= acc.itemsize
-    narrow = acc.kind in "iu" and acc.itemsize < 4 and np.can_cast(x, acc) and low
-    # Not the sum of bools, of which 2 ** 32 would make a zero.
-    truths = acc == np.bool_ and (op in operators.LOGICAL or (x == acc and op.name != "sum"))
-    if not (narrow or truths) or operators.BUILTIN.get(op.name) is not op:
-        return types
-    return Types(x, np.dtype(np.int32 if acc.kind == "i" else np.uint32), out)
+
+def _polled(numbers: Any, place: int, epoch: int, stream: Any) -> None:
+    """Wait until a kernel on ``stream`` has written its epoch; raise if it ends without."""
+    polls = 0
+    while numbers[place] != epoch:
+        polls += 1
+        if polls % _POLLS == 0:
+            if cupy.cuda.runtime.streamQuery(stream.ptr) == _NOT_READY:
+                continue
+            stream.synchronize()  # raises what went wrong
+            if numbers[place] != epoch:
+                raise KernelError("a kernel ended without its word to the host")
+
+
+class HostTotal:
+    """One element that a kernel writes into pinned host memory while it runs; see totals.cuh."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        """Allocate the words of one element of ``dtype``."""
+        self.dtype = dtype
+        self._words = -(-dtype.itemsize // 4)
+        self.nbytes = 8 * self._words
+        self._pinned = cupy.cuda.alloc_pinned_memory(self.nbytes)
+        self.pointer = self._pinned.ptr
+        # [WORDS][2]: 4 bytes of the value, then the epoch of the launch that wrote them.
+        self._halves: NDArray[np.uint32] = np.frombuffer(
+            self._pinned, np.uint32, 2 * self._words
+        ).reshape(self._words, 2)
+        self._halves[...] = 0
+        self._epochs = self._halves.reshape(-1).data[1::2]
+
+    def wait(self, epoch: int, stream: Any) -> NDArray[Any]:
+        """Return the total of the launch of ``epoch`` on ``stream``, 0-d, once it is written."""
+        for word in range(self._words):
+            _polled(self._epochs, word, epoch, stream)
+        value = self._halves[:, 0].tobytes()[: self.dtype.itemsize]
+        return np.frombuffer(value, self.dtype).reshape(())
+
+
+class HostOffset:
+    """What a kernel that runs already waits for in pinned host memory; see offset.cuh."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        """Allocate the words of a state and one element of ``dtype``, and those of the answer."""
+        size = -(-dtype.itemsize // 4)
+        self._pinned = cupy.cuda.alloc_pinned_memory(8 * (size + 2))
+        words: NDArray[np.uint64] = np.frombuffer(self._pinned, np.uint64, size + 2)
+        words[...] = 0
+        self._words = words.data  # a state, the value, the answer
+        self._halves = words.view(np.uint32).data
+        value = np.zeros(size, np.uint32)
+        self._value, self._parts = value.view(np.uint8)[: dtype.itemsize].view(dtype), value.data
+        self._passed_on = cupy.zeros(size + 1, np.uint64)
+        #: Fields of kernels/offset.cuh's Mail, beside ``from_host``.
+        self.passed_on, self.answer = self._passed_on.data.ptr, self._pinned.ptr + 8 * (size + 1)
+        self._begin = 0.0
+
+    def expected(self) -> int:
+        """Note that a kernel is about to be launched, and return where it finds the offset."""
+        self._begin = perf_counter()
+        return int(self._pinned.ptr)
+
+    def send(self, epoch: int, offset: NDArray[Any] | None, stream: Any) -> bool:
+        """Hand ``offset`` to the launch of ``epoch``; return whether it was still waiting."""
+        number = epoch << 32
+        if offset is not None:
+            self._value[0] = offset
+            for i, part in enumerate(self._parts, 1):
+                self._words[i] = number | part
+        else:
+            for i in range(1, len(self._parts) + 1):
+                self._words[i] = number
+        self._words[0] = number | (_NOTHING if offset is None else _SOMETHING)
+        if perf_counter() - self._begin < _LIMIT / 2:
+            return True  # it cannot have given up
+        answer = len(self._words) - 1
+        _polled(self._halves, 2 * answer + 1, epoch, stream)
+        return bool(self._halves[2 * answer] != _CALLED_OFF)

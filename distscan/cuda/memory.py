@@ -6,7 +6,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from .kernel import type_name
+from .definitions import type_name
 
 
 def empty(n: int, dtype: np.dtype[Any]) -> Any:

@@ -52,10 +52,10 @@ def build(entry: str, given: Mapping[str, object], arch: str) -> Built:
         *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
     )
     headers = {name: str(text) for name, text in given.items() if name.endswith(".h")}
-    sources = _sources()
-    parts = (kernel_cache.FORMAT, _compiler(), entry, options, headers, sources.digest)
+    read = sources()
+    parts = (kernel_cache.FORMAT, compiler(), entry, options, headers, read.digest)
     key = hashlib.sha256(repr(parts).encode()).hexdigest()
-    texts = {**sources.texts, **headers}
+    texts = {**read.texts, **headers}
     return kernel_cache.kept(key, lambda: _compile(entry, options, texts, native))
 
 
@@ -90,7 +90,7 @@ class Sources(NamedTuple):
 
 
 @functools.cache
-def _sources() -> Sources:
+def sources() -> Sources:
     """Read the sources once: a process goes on with them, under their digest, when files change."""
     folder = kernels()
     paths = sorted(folder.rglob("*.cu*"))
@@ -117,7 +117,7 @@ def _with_full_names(name: str, text: str, known: Mapping[str, str]) -> str:
 
 
 @functools.cache
-def _compiler() -> tuple[object, ...]:
+def compiler() -> tuple[object, ...]:
     """Tell builds of NVRTC apart: by its version, and by size and time of the loaded library."""
     version = nvrtc.getVersion()  # loads it
     files = set()

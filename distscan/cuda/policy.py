@@ -160,7 +160,7 @@ def packs_flags(types: Types, items: int) -> bool:
 
 def _flagged(form: Form) -> bool:
     """Return whether each value has a flag: the head of a segment, or the start of a row."""
-    return form.segmented or form.outer > 1
+    return form.segmented or form.extents.outer > 1
 
 
 def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
@@ -209,7 +209,7 @@ def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy
 
     2^20 was timed with 4 rows of totals read at once (7.4 with 9 rows). The kernel reads 5 now.
     """
-    if form.segmented or form.outer > 1:
+    if form.segmented or form.extents.outer > 1:
         return None
     threads, items = 256, per_vector(types.x, types.out)
     row = threads * items * sm_count  # elements, of a tile on each multiprocessor

@@ -1,117 +1,172 @@
-"""The local steps on CuPy arrays: checks, launches. Knows no MPI."""
+"""The local steps on CuPy arrays: calls, from ``begin`` to ``finish``. Knows no MPI.
+
+What a call does each time is here; ``strategy.py`` has what is made once.
+"""
 
 from typing import Any
 
 import cupy
 import numpy as np
+from cupy_backends.cuda.api import driver, runtime
 from numpy.typing import NDArray
 
-from ..core import segments
+from ..core import segments as segmented
 from ..core.dtypes import Types
-from ..core.form import PLAIN, Form
-from ..core.operators import Operator
-from ..core.steps import Nothing, Pending
-from . import columns, launches
-from .call import Call, CallWithTotal
-from .kernel import HostTotal, type_name
-from .policy import TextbookPolicy
+from ..core.steps import Edges, Pending
+from . import columns, epochs
+from .arguments import flagged
+from .configs import register_types
+from .kernel import Kernel, make_context
+from .launches import Add, HostTotal, Reduce
 from .row import Row
-from .workspace import ROUND, Workspace, is_capturing, next_call, sweep
+from .strategy import Strategy
+from .workspace import Workspace, keep_captured
 
 _TOO_LATE = 3  # offsets in a row that came too late for a kernel that waits
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 
-class _Steps:
-    """What the strategies share. ``finish`` is done when its kernel is queued.
+def launch(kernel: Kernel, stream: Any) -> None:
+    """Queue a kernel, with its present arguments, to the current ``stream``."""
+    given = kernel.function, kernel.blocks, 1, 1, *kernel.block, stream.ptr, kernel.addresses, 0
+    try:
+        driver.launchKernel(*given)
+    except driver.CUDADriverError as error:
+        if error.status != _NO_CONTEXT:
+            raise
+        make_context()
+        driver.launchKernel(*given)
 
-    The GPU that is current when the steps are made must be current when they are used. Work is
-    ordered on the current stream, and behind all earlier use of these steps on other streams.
-    """
 
-    captured = "the host waits for the shard's total"  # why no graph takes it; "": one does
+# ---- calls in flight --------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        op: Operator,
-        types: Types,
-        n: int,
-        form: Form = PLAIN,
-        textbook: TextbookPolicy | None = None,
-        *,
-        ranks: int = 1,
-    ) -> None:
-        """Compile, and allocate what shards of ``n`` elements need beside input and output.
 
-        ``textbook`` is the kernel that scans, None for the fastest; ``ranks`` is how many scan
-        together.
-        """
-        next_call()  # which a process that was forked is refused
-        for dtype in (types.x, types.acc, types.out):
-            type_name(dtype)
-        self.types, self.n, self.form, self._ranks = types, n, form, ranks
-        self._op, self._textbook = op, textbook
-        if is_capturing(cupy.cuda.get_current_stream()):
-            raise RuntimeError(
-                "nothing can be made for a new kind of scan while a CUDA graph is captured: "
-                "make the plan, or call scan() once with such arrays, before the capture"
-            )
-        sweep()
-        self._work = self._make() if n * form.outer > 0 else None
+class NoTotal:
+    """A call that gives the exchange no total: of an empty shard, or of a scan on one rank."""
 
-    def _make(self) -> Workspace:
-        """Make the kernels, and allocate what they share."""
-        raise NotImplementedError
+    empty = True
+    head = False
+    offset: Any = None
 
     @property
-    def nbytes(self) -> int:
-        """How much memory is kept between calls."""
-        return 0 if self._work is None else self._work.nbytes
+    def edges(self) -> Edges | None:
+        """None: there is nothing for a segment to begin in."""
+        return None
 
-    def close(self) -> None:
-        """Give the memory back, behind what is queued."""
-        self._work = None
+    def total(self, piece: slice | None = None) -> NDArray[Any]:
+        """Raise: there is none."""
+        raise ValueError("this call has no total")
 
-    def empty(self) -> Any:
-        """Allocate a result [outer * n * inner]."""
-        return cupy.empty(self.form.outer * self.n * self.form.inner, self.types.out)
+    def put(self, piece: slice, offset: NDArray[Any]) -> None:
+        """Raise: there is none whose place an offset could take."""
+        raise ValueError("this call has no total")
 
-    def _entered(self, x: Any, out: Any, *others: Any) -> tuple[Any, ...]:
-        """Check memory; return what a call is made of: ``x`` as kernels read it."""
+
+class Call(NoTotal):
+    """One call in flight: its workspace, epoch, stream and arrays.
+
+    Its work is queued in two parts, by ``begin`` and by ``finish``, each on the stream that is
+    current then. Each part comes behind the workspace's last use; ``queued`` ends it.
+    """
+
+    heads: Any = None  # where segments begin
+    ahead = False  # whether the scan waits for the offset already
+
+    def __init__(self, steps: "_Steps", x: Any, out: Any, segments: Any, at_once: bool) -> None:
+        """Begin the first part; with ``at_once`` the second one follows, on the same stream."""
         if x.data.ptr % x.dtype.alignment or out.data.ptr % out.dtype.alignment:
             name = "x" if x.data.ptr % x.dtype.alignment else "out"
             raise ValueError(f"{name} begins at an address that its type cannot have")
-        work, number, stream = self._work, next_call(), cupy.cuda.get_current_stream()
-        if is_capturing(stream):
-            work = self._for_a_graph()
-        elif work is not None and work.round != number >> ROUND:
-            work = self._work = self._make()
+        number, stream = next(epochs.calls), cupy.cuda.get_current_stream()
+        work = steps.work
+        if runtime.streamIsCapturing(stream.ptr):
+            work = steps.make_for_a_graph()
+        elif work.round != number >> epochs.BITS:
+            work = steps.work = steps.make()
         if not x.flags.c_contiguous:
-            self.refuse_capture("x, which is not contiguous, must be copied")
+            steps.refuse_capture("x, which is not contiguous, must be copied")
             x = cupy.ascontiguousarray(x)
-        return work, number, stream, x, out, *others
+        self._steps, self.work = steps, work
+        self.epoch = number & epochs.LAST
+        self.stream = self.begun_on = stream
+        self.x, self.out, self.segments, self._at_once = x, out, segments, at_once
+        if stream is not work.last.stream:
+            work.last.order(stream)
+        if segments is not None:
+            self.heads, reverse = segments, steps.form.reverse
+            if not segmented.needs_no_buffer(segments, reverse=reverse):
+                self.heads = segmented.heads(segments, work.flags(steps.n), reverse=reverse)
 
-    def refuse_capture(self, reason: str) -> None:
-        """Raise where work goes into a CUDA graph, for which there is a reason not to."""
-        if is_capturing(cupy.cuda.get_current_stream()):
-            raise RuntimeError(f"a CUDA graph cannot capture this scan: {reason}")
+    def resume(self) -> Any:
+        """Begin the second part, on the current stream, which may be another by now."""
+        if not self._at_once:
+            self.stream = cupy.cuda.get_current_stream()
+            if self.stream is not self.work.last.stream:
+                self.work.last.order(self.stream)
+        return self.stream
 
-    def _for_a_graph(self) -> Workspace:
-        """Make a workspace that one graph has alone, and zeroes itself at every replay."""
-        if self.captured:
-            self.refuse_capture(self.captured)
-        # No pool, whose memory work that was queued earlier may still use.
-        with cupy.cuda.using_allocator(None):
-            work = self._make()
-            if self.form.segmented:
-                work.flags(self.n)
-        return work
+    def queued(self) -> None:
+        """End a part of the work."""
+        if self.work.last.at_once:
+            self.work.last.record()
 
-    def _heads(self, call: Any) -> None:
-        """Find where segments begin."""
-        reverse, buffer = self.form.reverse, None
-        if not segments.needs_no_buffer(call.marks, reverse=reverse):
-            buffer = call.work.flags(self.n)
-        call.heads = segments.heads(call.marks, buffer, reverse=reverse)
+    def ended(self) -> None:
+        """End the second part."""
+        self.queued()
+        if self.work.is_of_a_graph:
+            keep_captured(self.work, self.heads)
+        elif self.stream is not self.begun_on:
+            self.work.keep(self.x, self.heads)
+
+
+class CallWithTotal(Call):
+    """A call that finds a total, or a row of totals, for the exchange."""
+
+    empty = False
+    read = False  # whether somebody has waited for the total
+
+    def total(self, piece: slice | None = None) -> NDArray[Any]:
+        """Wait for the total, or for a piece of a long row of totals, and return it."""
+        self.read = True
+        form = self._steps.form
+        if form.extents.inner > 1:
+            totals: NDArray[Any] = self.work.total.take(piece)
+            return totals
+        value = self.work.total.wait(self.epoch, self.begun_on)
+        if form.segmented:
+            self.head, value = bool(value["head"]), value["value"]
+        found: NDArray[Any] = value.astype(self._steps.types.acc, copy=False)
+        return found
+
+    def have_read(self) -> None:
+        """Wait for a total that nobody has read: what earlier calls queued has ended then."""
+        if not self.read and self._steps.form.extents.inner == 1:
+            self.total()
+
+    def put(self, piece: slice, offset: NDArray[Any]) -> None:
+        """Queue a piece of a row of offsets to the GPU, where that of the totals was."""
+        self.resume()
+        self.work.total.put(piece, offset)
+        self.queued()
+        self.offset = self.work.total
+
+    @property
+    def edges(self) -> Edges | None:
+        """What tells whether a segment begins between this shard and others."""
+        if self.segments is None:
+            return None
+        return segmented.edges(self.segments, reverse=self._steps.form.reverse)
+
+
+# ---- strategies -------------------------------------------------------------------------------
+
+
+class _Steps(Strategy):
+    """What the strategies share. ``finish`` is done when its kernel is queued."""
+
+    def empty(self) -> Any:
+        """Allocate a result [outer * n * inner]."""
+        return cupy.empty(self.size, self.types.out)
 
 
 class SinglePass(_Steps):
@@ -119,138 +174,121 @@ class SinglePass(_Steps):
 
     captured = ""
 
-    def _make(self) -> Workspace:
-        return Workspace(scan=_make_scan(self._op, self.types, self.n, self.form, self._textbook))
+    def make(self) -> Workspace:
+        """Make the kernel."""
+        return Workspace(scan=self.make_scan(self.types))
 
-    def begin(self, x: Any, out: Any, marks: Any = None, *, overlap: bool = False) -> Any:
+    def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``: nobody waits for its total."""
-        if self._work is None:
-            return Nothing()
-        call = Call(*self._entered(x, out, marks, overlap))
-        if marks is not None:
-            self._heads(call)
-        call.work.leave()
+        if self.work is None:
+            return NoTotal()
+        call = Call(self, x, out, segments, overlap)
+        call.queued()
         return call
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """Scan, behind ``offset``."""
-        if self._work is None:
+        if self.work is None:
             return
         stream, scan = call.resume(), call.work.scan
         scan.prepare(call.x, call.out, call.heads)
-        scan.launch(call.epoch, offset)
-        call.ended(stream)
+        scan.behind(offset, call.epoch)
+        launch(scan, stream)
+        call.ended()
 
 
 class ScanAdd(_Steps):
     """Strategy ``scan-add``; each call as in ``cpu.ScanAdd``."""
 
-    def _make(self) -> Workspace:
-        op, types, n, form = self._op, self.types, self.n, self.form
-        wide = Types(types.x, types.acc, types.acc)
+    def make(self) -> Workspace:
+        """Make the two kernels, and the words of the total between them."""
+        op, types, n = self.op, self.types, self.n
         return Workspace(
-            scan=launches.make_scan(op, wide, n, form, self._textbook),
-            add=launches.Add(op, types, n, form),
-            total=HostTotal(launches.register_types(op, types).acc),
+            scan=self.make_scan(Types(types.x, types.acc, types.acc)),
+            add=Add(op, types, n, self.form),
+            total=HostTotal(register_types(op, types).acc),
             # A result narrower than the running value is rounded once, behind the offset.
             wide=None if types.acc == types.out else cupy.empty(n, types.acc),
         )
 
-    def begin(self, x: Any, out: Any, marks: None = None, *, overlap: bool = False) -> Pending:
+    def begin(self, x: Any, out: Any, segments: None = None, *, overlap: bool = False) -> Pending:
         """Scan ``x`` [n] on its own, and so find its total."""
-        if self._work is None:
-            return Nothing()
-        given = self._entered(x, out, None, overlap)
-        call = CallWithTotal(self.types.acc, self.form, *given)
-        work = call.work
-        local = out if work.wide is None else work.wide
-        work.scan.prepare(call.x, local, total=work.total.pointer)
-        work.scan.launch(call.epoch, None)
-        work.leave()
+        if self.work is None:
+            return NoTotal()
+        call = CallWithTotal(self, x, out, None, overlap)
+        work, scan = call.work, call.work.scan
+        scan.prepare(call.x, out if work.wide is None else work.wide, total=work.total.pointer)
+        scan.behind(None, call.epoch)
+        launch(scan, call.stream)
+        call.queued()
         return call
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """Combine ``offset`` into ``out`` [n]."""
-        if self._work is None:
+        if self.work is None:
             return
-        if not call.read:
-            call.have_read()
-        stream = call.resume()
-        wide = call.work.wide
-        if offset is not None or wide is not None:
-            call.work.add(call.out if wide is None else wide, call.out, offset)
-        call.ended(stream)
+        call.have_read()
+        stream, work = call.resume(), call.work
+        if offset is not None or work.wide is not None:
+            work.add.prepare(call.out if work.wide is None else work.wide, call.out, offset)
+            launch(work.add, stream)
+        call.ended()
 
 
 class ReduceScan(_Steps):
     """Strategy ``reduce-scan``; each call as in ``cpu.ReduceScan``."""
 
-    _too_late = 0  # offsets in a row that came too late for a kernel that waits
+    #: Offsets in a row that came too late for a kernel that waits.
+    too_late = 0
 
-    def _make(self) -> Workspace:
-        op, types, n, form = self._op, self.types, self.n, self.form
-        acc = launches.register_types(op, types).acc
-        total: Row | HostTotal
-        if form.inner > 1:
-            total = Row(acc, form.inner, types.acc)
-        else:
-            total = HostTotal(launches.flagged(acc) if form.segmented else acc)
-        scan = _make_scan(op, types, n, form, self._textbook)
-        return Workspace(
-            scan=scan,
-            reduce=(columns if form.inner > 1 else launches).Reduce(op, types, n, form),
-            total=total,
-        )
+    def make(self) -> Workspace:
+        """Make the two kernels, and the words or the row of totals between them."""
+        op, types, n, form = self.op, self.types, self.n, self.form
+        acc = register_types(op, types).acc
+        scan = self.make_scan(types)
+        if form.extents.inner > 1:
+            total = Row(acc, form.extents.inner, types.acc)
+            return Workspace(scan=scan, reduce=columns.Reduce(op, types, n, form), total=total)
+        words = HostTotal(flagged(acc) if form.segmented else acc)
+        return Workspace(scan=scan, reduce=Reduce(op, types, n, form), total=words)
 
-    def begin(self, x: Any, out: Any, marks: Any = None, *, overlap: bool = False) -> Pending:
+    def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin to reduce ``x`` [n] to its total.
 
         With ``overlap`` the scan is launched too: it fetches, and waits for the offset, which
         should come at once. Where offsets keep coming too late, as on a GPU that ranks share, the
         scan is not launched ahead any more.
         """
-        if self._work is None:
-            return Nothing()
-        given = self._entered(x, out, marks, overlap)
-        call = CallWithTotal(self.types.acc, self.form, *given)
-        if marks is not None:
-            self._heads(call)
-        work = call.work
-        work.reduce(call.x, work.total.pointer, call.epoch, call.heads)
-        work.scan.prepare(call.x, out, call.heads)  # while the GPU reduces
-        if self.form.inner > 1:
-            work.total.bring()
-        elif overlap and work.scan.waits and self._too_late < _TOO_LATE:
+        if self.work is None:
+            return NoTotal()
+        call = CallWithTotal(self, x, out, segments, overlap)
+        reduce, scan, total = call.work.reduce, call.work.scan, call.work.total
+        reduce.prepare(call.x, total.pointer, call.epoch, call.heads)
+        launch(reduce, call.stream)
+        scan.prepare(call.x, out, call.heads)  # while the GPU reduces
+        if self.form.extents.inner > 1:
+            total.bring()
+        elif overlap and scan.can_wait and self.too_late < _TOO_LATE:
             call.ahead = True
-            work.scan.launch_ahead(call.epoch)
-        work.leave()
+            scan.ahead(call.epoch)
+            launch(scan, call.stream)
+        call.queued()
         return call
 
     def finish(self, call: Any, offset: Any) -> None:
         """Scan ``x`` [n] into ``out`` [n], behind ``offset``: None, an array, or a long row."""
-        if self._work is None:
+        if self.work is None:
             return
-        scan, total = call.work.scan, call.work.total
-        if not call.read:  # when it is, the scan of the call before, which has its mail, has ended
-            call.have_read()
-        stream = call.resume()
+        call.have_read()
+        stream, scan, row = call.resume(), call.work.scan, call.work.total
         if isinstance(offset, np.ndarray) and offset.ndim > 0:
-            total.put(slice(None), offset)
-            offset = total
-        in_time = call.ahead and scan.mail.send(call.epoch, offset, call.stream)
+            row.put(slice(None), offset)
+            offset = row
         if call.ahead:
-            self._too_late = 0 if in_time else self._too_late + 1
-        if not in_time:
-            scan.launch(call.epoch + call.ahead, offset)
-            call.ended(stream)
-
-
-def _make_scan(
-    op: Operator, types: Types, n: int, form: Form, textbook: TextbookPolicy | None
-) -> Any:
-    """Make the kernel that scans: down columns, or along rows."""
-    if form.inner == 1:
-        return launches.make_scan(op, types, n, form, textbook)
-    if textbook is not None:
-        raise NotImplementedError("block_scan= is for scans along the last axis")
-    return columns.make_scan(op, types, n, form)
+            in_time = scan.mail.send(call.epoch, offset, call.begun_on)
+            self.too_late = 0 if in_time else self.too_late + 1
+            if in_time:
+                return
+        scan.behind(offset, call.epoch + call.ahead)
+        launch(scan, stream)
+        call.ended()

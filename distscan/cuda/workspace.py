@@ -1,20 +1,19 @@
-"""Who uses a plan's memory on a GPU, and when: order between streams, numbers of calls, release.
+"""Who uses a plan's memory on a GPU, and when: order between streams, and release.
 
-Every call has an epoch, a number that no other call of the process has: words in memory that carry
-it are of that call. A workspace is used by one call at a time, on any stream, each behind the one
-before; and lives on, when its plan is dropped, until its last use has ended.
+A workspace is used by one call at a time, on any stream, each behind the one before; and lives on,
+when its plan is dropped, until its last use has ended.
 """
 
-import itertools
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import cupy
 import numpy as np
 from cupy_backends.cuda.api import runtime
+
+from . import epochs
 
 _PER_THREAD = 2  # cudaStreamPerThread: one pointer, but a stream of each thread's own
 
@@ -27,59 +26,83 @@ class LastUse:
     is recorded behind each use at once: a stream then waits for that use, and not for work that the
     other stream got after it. For streams that may be gone when the event is needed, it is always
     recorded at once.
+
+    A use begins and ends so, all on the current ``stream``::
+
+        if stream is not last.stream:
+            last.order(stream)
+        ...  # launches
+        if last.at_once:
+            last.record()
     """
 
+    #: The stream whose own order is enough; None where there is none.
+    stream: Any
+    #: Whether each use is recorded when it ends.
+    at_once: bool
+
     def __init__(self) -> None:
-        """Begin the first use, on the stream that is current now."""
+        """Begin the first use, on the stream that is current now, and end it."""
         self._device, self._event = cupy.cuda.Device(), cupy.cuda.Event(disable_timing=True)
-        self._stream, self._recorded = cupy.cuda.get_current_stream(), False
-        self._later = _stays(self._stream)  # whether it is enough to record later
-        self.end()
+        self._recorded = False
+        self._take(cupy.cuda.get_current_stream())
+        # Whether the stream lives while its object does, and is the same one in every thread.
+        self.at_once = type(self._on) is not cupy.cuda.Stream or self.stream is None
+        if self.at_once:
+            self.record()
 
-    def begin(self, stream: Any) -> None:
+    def order(self, stream: Any) -> None:
         """Order the next use, on the current ``stream``, behind this one."""
-        # One stream keeps its own order. That of a thread may be another's under the same pointer;
-        # the pointer of a stream that is gone may come again, but not while its object is held.
-        if stream is not self._stream or stream.ptr == _PER_THREAD:
-            if not self._record():
-                raise RuntimeError(
-                    "the stream of this plan's last call is being captured into a CUDA graph; end "
-                    "that, or call the plan there"
-                )
-            runtime.streamWaitEvent(stream.ptr, self._event.ptr)
-            self._stream, self._later = stream, False
+        if not self._record_once():
+            raise RuntimeError(
+                "the stream of this plan's last call is being captured into a CUDA graph; end "
+                "that, or call the plan there"
+            )
+        runtime.streamWaitEvent(stream.ptr, self._event.ptr)
+        self._take(stream)
+        self.at_once = True
 
-    def end(self) -> None:
+    def record(self) -> None:
         """Note that all launches of the use are queued."""
-        if not self._later:
-            runtime.eventRecord(self._event.ptr, self._stream.ptr)
-            self._recorded = True
+        runtime.eventRecord(self._event.ptr, self._on.ptr)
+        self._recorded = True
 
     def is_over(self) -> bool:
         """Whether the GPU has done all of it; nobody begins another one any more."""
         try:
             with self._device:
-                return self._record() and bool(self._event.done)
+                return self._record_once() and bool(self._event.done)
         except runtime.CUDARuntimeError:  # the GPU has failed: nothing runs any more
             return True
 
-    def _record(self) -> bool:
+    def _take(self, stream: Any) -> None:
+        # The stream of a thread may be another's under the same pointer. The pointer of a stream
+        # that is gone may come again, but not while its object is held.
+        self._on, self.stream = stream, None if stream.ptr == _PER_THREAD else stream
+
+    def _record_once(self) -> bool:
         """Record what is not recorded yet; return False where a capture forbids it now."""
         if self._recorded:
             return True
         try:
-            if is_capturing(self._stream):
+            if is_capturing(self._on):
                 return False
         except runtime.CUDARuntimeError:  # the null stream, while another one is captured
             return False
-        runtime.eventRecord(self._event.ptr, self._stream.ptr)
-        self._recorded = True
+        self.record()
         return True
 
 
-def _stays(stream: Any) -> bool:
-    """Whether a stream lives while its object does, and is the same one in every thread."""
-    return type(stream) is cupy.cuda.Stream and stream.ptr != _PER_THREAD
+class GraphUse:
+    """The use of a workspace that one CUDA graph has alone: the graph orders what it captures."""
+
+    stream, at_once = None, False
+
+    def order(self, stream: Any) -> None:
+        """Leave the order to the graph."""
+
+    def record(self) -> None:
+        """Leave the order to the graph."""
 
 
 class Workspace:
@@ -95,24 +118,20 @@ class Workspace:
     total: Any = None
     wide: Any = None
     heads: Any = None
-    enter: Callable[[Any], None] = staticmethod(lambda stream: None)
-    leave: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
         self._memory = [part for part in parts.values() if part is not None]
         #: Of the calls whose epochs its words may carry; those of another round are used again.
-        self.round = next_call() >> ROUND
+        self.round = next(epochs.calls) >> epochs.BITS
         #: Whether a CUDA graph has it alone.
         self.is_of_a_graph = is_capturing(cupy.cuda.get_current_stream())
-        if self.is_of_a_graph:  # which orders what it captures
-            return
-        last = LastUse()
-        #: Order the current stream, which is given, behind the last use.
-        self.enter = last.begin
-        #: Note that all launches of a use are queued, on the stream that entered.
-        self.leave = last.end
-        weakref.finalize(self, _release, last, self._memory).atexit = False
+        self.last: LastUse | GraphUse
+        if self.is_of_a_graph:
+            self.last = GraphUse()
+        else:
+            self.last = LastUse()
+            weakref.finalize(self, releases.add, self.last, self._memory).atexit = False
 
     @property
     def nbytes(self) -> int:
@@ -128,60 +147,50 @@ class Workspace:
 
     def keep(self, *temporary: Any) -> None:
         """Keep arrays until what is queued now is over: they may be of another stream's pool."""
-        if not self.is_of_a_graph:
-            _release(LastUse(), [*temporary])
+        releases.add(LastUse(), [*temporary])
 
 
-# ---- numbers --------------------------------------------------------------------------------
+class Releases:
+    """Memory that is dropped as soon as its last use is over; in any thread."""
 
-# One, of the process: no two calls, of whichever plans, have one number.
-_numbers: list[Iterator[int]] = [itertools.count(1)]
-ROUND = 30  # bits of a number that make epochs, of which there are four to a call
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[LastUse, list[Any]]] = deque()
 
+    def __len__(self) -> int:
+        return len(self._waiting)
 
-def next_call() -> int:
-    """Give a call its number; refuse one in a process that was forked from one which uses a GPU."""
-    return next(_numbers[0])
+    def add(self, last: LastUse, memory: list[Any]) -> None:
+        """Drop ``memory`` behind ``last``."""
+        self._waiting.append((last, memory))
+        self.sweep()
 
-
-def epoch(number: int) -> int:
-    """Return the first epoch of a call, of 32 bits; it and the two behind it are never 0.
-
-    >>> epoch(1), epoch(2), epoch((1 << 30) + 1)
-    (5, 9, 5)
-    """
-    return (number << 2 & 0xFFFFFFFF) + 1
-
-
-# ---- release ----------------------------------------------------------------------------------
-
-_releases: deque[tuple[LastUse, list[Any]]] = deque()  # and what its launches may touch
-_captured: list[Any] = []
-
-
-def _release(last: LastUse, memory: list[Any]) -> None:
-    """Drop memory as soon as its last use is over; called by finalizers, in any thread."""
-    _releases.append((last, memory))
-    sweep()
-
-
-def sweep() -> None:
-    """Drop what has ended."""
-    try:
-        if is_capturing(cupy.cuda.get_current_stream()):
-            return  # which a look at an event could spoil
-    except runtime.CUDARuntimeError:
-        return
-    for _ in range(len(_releases)):
+    def sweep(self) -> None:
+        """Drop what has ended."""
         try:
-            last, memory = _releases.popleft()
-        except IndexError:  # another thread sweeps, too
+            if is_capturing(cupy.cuda.get_current_stream()):
+                return  # which a look at an event could spoil
+        except runtime.CUDARuntimeError:
             return
-        if not last.is_over():
-            _releases.append((last, memory))
+        for _ in range(len(self)):
+            try:
+                last, memory = self._waiting.popleft()
+            except IndexError:  # another thread sweeps, too
+                return
+            if not last.is_over():
+                self._waiting.append((last, memory))
+
+    def forget(self) -> None:
+        """Drop all at once: in a process that was forked, whose GPU memory is its parent's."""
+        self._waiting.clear()
 
 
-# ---- graphs and processes ---------------------------------------------------------------------
+releases = Releases()
+os.register_at_fork(after_in_child=releases.forget)
+
+
+# ---- graphs -----------------------------------------------------------------------------------
+
+_captured: list[Any] = []
 
 
 def is_capturing(stream: Any) -> bool:
@@ -192,21 +201,3 @@ def is_capturing(stream: Any) -> bool:
 def keep_captured(*used: Any) -> None:
     """Keep what a graph uses of ours until the process ends: nobody says when a graph is gone."""
     _captured.append(used)
-
-
-class _NoCalls(Iterator[int]):
-    """The numbers of calls in a process that was forked: there are none."""
-
-    def __next__(self) -> int:
-        raise RuntimeError(
-            "this process was forked from one that uses a GPU, which CUDA does not allow; "
-            "start processes by multiprocessing's 'spawn' or 'forkserver'"
-        )
-
-
-def _after_fork() -> None:
-    _numbers[:] = [_NoCalls()]
-    _releases.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -128,7 +128,7 @@ class _Reference:
         if self.op.numpy is np.multiply:
             return Products(times * (u + u_wide), real)
         # The longest chain of roundings: inside a chunk, chunk after chunk, rank after rank.
-        chain = longest if self.form.inner > 1 else CHUNK + longest // CHUNK
+        chain = longest if self.form.extents.inner > 1 else CHUNK + longest // CHUNK
         factor = (chain + ranks + 1) * u + longest * ranks * u_wide
         limit = float(real.max) / 4
         return Sums(factor, limit) if self.sums else Logs(4 * factor, limit)
@@ -149,14 +149,16 @@ class _Reference:
 
     def lines(self, piece: NDArray[Any], outer: int) -> NDArray[Any]:
         """See elements as [n, columns], in scan order."""
-        seen = self._split(piece).reshape(outer, -1, self.form.inner, self.parts)
+        seen = self._split(piece).reshape(outer, -1, self.form.extents.inner, self.parts)
         seen = seen[:, ::-1] if self.form.reverse else seen
         return seen.swapaxes(0, 1).reshape(seen.shape[1], -1)
 
     def place(self, row: int, column: int, n: int) -> int:
         """Return the index in memory of an element of ``lines`` [n, columns]."""
-        i, rest = divmod(column // self.parts, self.form.inner)
-        return (i * n + (n - 1 - row if self.form.reverse else row)) * self.form.inner + rest
+        i, rest = divmod(column // self.parts, self.form.extents.inner)
+        return (
+            i * n + (n - 1 - row if self.form.reverse else row)
+        ) * self.form.extents.inner + rest
 
     def skip(self, piece: NDArray[Any], outer: int) -> None:
         """Go on behind a piece whose scan is not asked for."""

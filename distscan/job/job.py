@@ -81,7 +81,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         types = part.scan.types
 
         # ---- file -> shard -> scan -> file -> its name ------------------------------------
-        with _part_file(comm, final, types.out, part.shape) as target:
+        with part_file(comm, final, types.out, part.shape) as target:
             with clock("read"), agreed(comm):
                 part.read(source, show)
             show("scan", 0, 0)
@@ -129,7 +129,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
 
 
 @contextmanager
-def _part_file(
+def part_file(
     comm: Comm, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[File]:
     """Make the file that becomes ``path``; collective. It goes if anything fails but the check."""

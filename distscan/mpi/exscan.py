@@ -64,14 +64,14 @@ class Exscan:
         self._seed = None if seeds is None or seeds == dtype else np.zeros((), seeds)
         self._messages: list[BuiltIn | Packed] = []
         #: Whether totals are rows of several pieces; then ``reserve`` comes before the first use.
-        self.long = across and form.inner > longest_piece(dtype)
+        self.long = across and form.extents.inner > longest_piece(dtype)
         if across and not self.long:
             self.reserve()
 
     def reserve(self) -> None:
         """Allocate what is sent and received, if that has not been done."""
         if not self._messages:
-            row = pieces(self._form.inner, self._dtype) if self.long else [None]
+            row = pieces(self._form.extents.inner, self._dtype) if self.long else [None]
             given = self._op, self._dtype, self._form
             self._messages = [self._kind(*given, piece, self._edges) for piece in row]
 

@@ -32,7 +32,7 @@ class BuiltInBuffers:
     ) -> None:
         self.name, self.piece, self.request = mpi_name(op, dtype, form), piece, MPI.REQUEST_NULL
         width, shape = _extent(form, piece)
-        wire = _wire(dtype, rows=form.inner > 1)
+        wire = _wire(dtype, rows=form.extents.inner > 1)
         sent, received = np.zeros(width + 1, wire), np.zeros(width + 1, wire)
         # MPI is told their type: mpi4py would look for it in each call.
         kind = MPI.Datatype.fromcode(wire.char)
@@ -50,9 +50,9 @@ class BuiltInBuffers:
     @staticmethod
     def nbytes(dtype: np.dtype[Any], form: Form) -> int:
         """Return how many bytes the messages of a whole total have, without their status words."""
-        wire = _wire(dtype, rows=form.inner > 1)
+        wire = _wire(dtype, rows=form.extents.inner > 1)
         each = 2 * wire.itemsize + (0 if wire == dtype else dtype.itemsize)
-        return form.inner * each
+        return form.extents.inner * each
 
 
 class PackedBuffers:
@@ -84,7 +84,7 @@ class PackedBuffers:
     @staticmethod
     def nbytes(dtype: np.dtype[Any], form: Form) -> int:
         """Return how many bytes the messages of a whole total have, without edges and states."""
-        return 2 * form.inner * dtype.itemsize
+        return 2 * form.extents.inner * dtype.itemsize
 
 
 # ---- MPI's operators and types ---------------------------------------------------------------
@@ -122,8 +122,8 @@ def _bits(one: NDArray[Any]) -> memoryview:
 
 def _extent(form: Form, piece: slice | None) -> tuple[int, tuple[int, ...]]:
     """Return how many values a message has, and the shape that they have."""
-    width = form.inner if piece is None else piece.stop - piece.start
-    return width, (width,) if form.inner > 1 else ()
+    width = form.extents.inner if piece is None else piece.stop - piece.start
+    return width, (width,) if form.extents.inner > 1 else ()
 
 
 def _free(element: "MPI.Datatype") -> None:

@@ -2,7 +2,9 @@
 
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import MagicMock, patch
@@ -12,9 +14,12 @@ import pytest
 from distscan.core import dtypes, operators
 from distscan.core.errors import KernelError
 from distscan.core.form import PLAIN, Form
+from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import kernel_cache, launches, nvrtc  # noqa: E402
+from distscan.cuda import columns, configs, cubin, kernel_cache, launches, nvrtc, strategy  # noqa: E402
+from distscan.cuda.kernel import Kernel  # noqa: E402
+from distscan.cuda.kernel import check as check_parameters  # noqa: E402
 from distscan.cuda.policy import TextbookPolicy  # noqa: E402
 
 STRATEGIES = (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)
@@ -30,7 +35,7 @@ class Asked(NamedTuple):
 
     entry: str
     given: tuple[tuple[str, object], ...]
-    sizes: tuple[int, ...]  # of its arguments, in words of 8 bytes
+    places: tuple[tuple[int, int], ...]  # of its parameters: offset and size in bytes
     threads: int
     shared: int  # dynamic, in bytes
 
@@ -48,6 +53,30 @@ class Asked(NamedTuple):
         return nvrtc.build(f"{self.entry}.cu", dict(self.given), arch)
 
 
+@contextmanager
+def absent_gpu(arch: str) -> Iterator[dict[Asked, None]]:
+    """Let strategies be made for a GPU that is not there; give the kernels that they ask for."""
+    kernels: dict[Asked, None] = {}  # in order, each once
+
+    def record(kernel: Kernel) -> int:
+        given, (threads, _, _, shared) = tuple(kernel.definitions.items()), kernel.block
+        kernels[Asked(kernel.entry, given, tuple(kernel.places), threads, shared)] = None
+        return 0
+
+    gpu = MagicMock()
+    gpu.cuda.Device().compute_capability = arch
+    gpu.cuda.Device().attributes = {"MultiProcessorCount": 100}
+    gpu.zeros().data.ptr = gpu.empty().data.ptr = 0
+    with ExitStack() as stack:
+        for module in (columns, configs, launches, strategy, cuda):
+            stack.enter_context(patch.object(module, "cupy", gpu))
+        for name in ("HostTotal", "Row", "Workspace"):
+            stack.enter_context(patch.object(cuda, name))
+        stack.enter_context(patch.object(strategy, "is_capturing", lambda stream: False))
+        stack.enter_context(patch.object(Kernel, "load", record))
+        yield kernels
+
+
 def asked(
     cases: list[tuple[Any, ...]],
     arch: str,
@@ -55,31 +84,15 @@ def asked(
     sizes: tuple[int, ...] = (1 << 40,),
     form: Form = PLAIN,
 ) -> list[Asked]:
-    """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
-    kernels: dict[Asked, None] = {}  # in order, each once
-
-    def record(entry, given, sizes, threads, shared=0):
-        kernels[Asked(entry, tuple(given.items()), tuple(sizes), threads, shared)] = None
-        return MagicMock()
-
-    with (
-        patch.object(cuda, "cupy") as cupy,
-        patch.object(cuda, "HostTotal"),
-        patch.object(cuda, "Workspace"),
-        patch.object(cuda, "is_capturing", lambda stream: False),
-        patch.object(launches, "cupy", cupy),
-        patch.object(launches, "HostOffset"),
-        patch.object(launches, "Kernel", record),
-    ):
-        cupy.cuda.Device().compute_capability = arch
-        cupy.cuda.Device().attributes = {"MultiProcessorCount": 100}
+    """Make every strategy; return the kernels that they ask for."""
+    with absent_gpu(arch) as kernels:
         for op, x, *types in cases:
             operator = operators.resolve(op)
             resolved = dtypes.resolve(operator, x, *types)
-            for n, strategy in product(sizes, STRATEGIES[: 1 if form.outer > 1 else 3]):
-                if form.segmented and strategy is cuda.ScanAdd:
+            for n, make in product(sizes, STRATEGIES[: 1 if form.extents.outer > 1 else 3]):
+                if form.segmented and make is cuda.ScanAdd:
                     continue
-                strategy(operator, resolved, n, form, textbook)
+                make(operator, resolved, of_size(n, form), textbook)
     return list(kernels)
 
 
@@ -88,6 +101,7 @@ def faults(kernel, arch):
     name = f"{kernel} for sm_{arch}"
     try:
         code, report = kernel.build(arch)
+        check_parameters(kernel.entry, code, [*kernel.places])
     except KernelError as error:
         return f"{name}: {error}"
     numbers = {
@@ -96,7 +110,8 @@ def faults(kernel, arch):
     }
     spills, registers = numbers["bytes spill stores"], numbers["registers"]
     shared = numbers["bytes smem"] + kernel.shared
-    if report.count("Compiling entry") != 1 or not registers or not code:
+    known = cubin.parameters(code, f"distscan_{kernel.entry}")
+    if report.count("Compiling entry") != 1 or not registers or not known:
         return f"{name}: no report of one kernel in {report!r}"
     if spills or numbers["bytes spill loads"]:
         return f"{name}: spills {spills} bytes"
@@ -119,10 +134,3 @@ def ptx(kernel):
     with patch.object(kernel_cache, "folder", lambda: None):
         text = kernel.build("999")[0].decode()
     return text[text.index(".visible .entry") :]
-
-
-def parameters(text):
-    """The sizes of a kernel's parameters, in words of 8 bytes."""
-    bits = r"\.param (?:\.align \d+ )?\.[bfsu](\d+) [^\[\n]*?(?:\[(\d+)\])?,?\n"
-    found = re.findall(bits, text[: text.index(".maxntid")])
-    return [-(-(int(size) // 8 * int(n or 1)) // 8) for size, n in found]

@@ -1,4 +1,6 @@
-"""Every rank raises, or none does."""
+"""What all ranks do or see alike."""
+
+import os
 
 import pytest
 
@@ -10,3 +12,11 @@ def everywhere(comm, kind, message, call):
     texts = comm.allgather((type(caught.value).__name__, str(caught.value)))
     assert len(set(texts)) == 1
     return texts[0][1]
+
+
+def left(comm, folder):
+    """What is in a folder that all ranks share."""
+    comm.Barrier()
+    names = sorted(os.listdir(folder))
+    comm.Barrier()
+    return names

@@ -1,0 +1,150 @@
+"""The kernels' parameters: names, order and types, as the C++ in ``kernels/`` declares them.
+
+Arguments are set by name, in place: the driver copies them at each launch.
+
+    arguments = declared("scan", np.dtype(np.float32))()
+    arguments.x = array.data.ptr
+    arguments.shard.n = 100
+"""
+
+import ctypes
+from ctypes import Structure
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pointer = ctypes.c_uint64
+Int64 = ctypes.c_int64
+UInt64 = ctypes.c_uint64
+Int = ctypes.c_int32
+UInt = ctypes.c_uint32
+Bool = ctypes.c_bool
+
+
+# ---- structures -------------------------------------------------------------------------------
+
+
+class Totals(Structure):
+    """``kernels/totals.cuh``."""
+
+    _fields_ = (("words", Pointer), ("stride", Int64))
+
+
+class Shard(Structure):
+    """``kernels/shard.cuh``."""
+
+    _fields_ = (("n", Int64), ("peel", Int64), ("tiles", Int64))
+
+
+class Workspace(Structure):
+    """``kernels/shard.cuh``."""
+
+    _fields_ = (("totals", Totals), ("total", Totals), ("tile_counter", Pointer), ("epoch", UInt))
+
+
+class Mail(Structure):
+    """``kernels/offset.cuh``."""
+
+    _fields_ = (("from_host", Pointer), ("passed_on", Pointer), ("answer", Pointer))
+
+
+class RowLength(Structure):
+    """``kernels/headed.cuh``."""
+
+    _fields_ = (("length", Int64), ("reciprocal", UInt64), ("starts", UInt))
+
+
+class Matrix(Structure):
+    """``kernels/strip.cuh``."""
+
+    _fields_ = (
+        ("rows", Int64),
+        ("n", Int64),
+        ("inner", Int64),
+        ("width", Int64),
+        ("strips", Int64),
+        ("tiles", Int64),
+        ("reverse", Int64),
+    )
+
+
+class ColumnsWork(Structure):
+    """``kernels/columns.cuh``."""
+
+    _fields_ = (
+        ("published", Totals),
+        ("tile_counter", Pointer),
+        ("blocks", Int64),
+        ("side", Int64),
+        ("epoch", Int64),
+    )
+
+
+def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return ``Flagged`` of kernels/flagged.cuh: a value, and whether a segment begins in it."""
+    return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
+
+
+# ---- kernels ----------------------------------------------------------------------------------
+
+
+def declared(entry: str, acc: np.dtype[Any]) -> type[Structure]:
+    """Return the parameters of ``kernels/<entry>.cu`` as a structure; values are of type ``acc``.
+
+    >>> [name for name, _ in declared("add", np.dtype(np.float32))._fields_]
+    ['y', 'out', 'n', 'peel', 'offset', 'has_offset']
+    """
+    value = _value(acc)
+    arrays: dict[str, Any] = {"x": Pointer, "y": Pointer}
+    work = {"shard": Shard, "work": Workspace}
+    offset = {"offset": value, "has_offset": Bool}
+    scan = arrays | work | offset | {"mail": Mail}
+    reduce = {"n": Int64, "peel": Int64, "cached": Int64, "totals": Pointer, "arrived": Pointer,
+              "total": Totals, "epoch": UInt}  # fmt: skip
+    stages = {"stage_bytes": Int, "pitch": Int}
+    start = {"offset": Pointer, "first": value, "has_first": Bool}
+    parameters: dict[str, dict[str, Any]] = {
+        "scan": scan,
+        "scan_short": scan,
+        "textbook": scan,
+        "scan_segments": {"x": Pointer, "heads": Pointer, "y": Pointer, **work, **offset,
+                          "first": value},
+        "scan_rows": {"x": Pointer, "row": RowLength, "y": Pointer, **work, "first": value},
+        "reduce": {"x": Pointer, **reduce},
+        "reduce_segments": {"x": Pointer, "heads": Pointer, **reduce},
+        "add": {"y": Pointer, "out": Pointer, "n": Int64, "peel": Int64, **offset},
+        "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start},
+        "columns_per_thread": {**arrays, "scans": Int64, "n": Int64, "inner": Int64,
+                               "reverse": Bool, **start},
+        "columns_reduce": {"x": Pointer, "matrix": Matrix, **stages, "runs": Int64,
+                           "parts": Pointer, "arrived": Pointer, "total": Pointer},
+    }  # fmt: skip
+    fields = [*parameters[entry].items()]
+    return type(entry, (Structure,), {"_fields_": fields})
+
+
+def _value(dtype: np.dtype[Any]) -> Any:
+    """Return a type of the size and the alignment that ``dtype`` has in C++."""
+    size = _alignment(dtype)
+    unit = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}[size]
+    return unit * (dtype.itemsize // size)
+
+
+def _alignment(dtype: np.dtype[Any]) -> int:
+    if dtype.names:
+        return max(_alignment(dtype[name]) for name in dtype.names)
+    return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+
+
+def places(parameters: type[Structure]) -> list[tuple[int, int]]:
+    """Return offset and size of each parameter, in bytes."""
+    fields = [getattr(parameters, name) for name, *_ in parameters._fields_]
+    return [(field.offset, field.size) for field in fields]
+
+
+def view(arguments: Structure, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return one argument, a value of type ``dtype``, as an array [1] in the arguments' memory."""
+    field = getattr(type(arguments), name)
+    memory: NDArray[np.uint8] = np.frombuffer(memoryview(arguments).cast("B"), np.uint8)
+    return memory[field.offset :][: field.size].view(dtype)

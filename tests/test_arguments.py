@@ -1,0 +1,155 @@
+"""The parameters that the host declares are those of the kernels, by name, type and place."""
+
+import ctypes
+import re
+import struct
+
+import numpy as np
+import pytest
+
+from distscan.core.errors import KernelError
+from distscan.core.extents import Extents
+from distscan.core.form import Form
+
+pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.cuda import arguments, cubin, nvrtc
+from distscan.cuda.kernel import check as check_parameters
+from distscan.cuda.policy import TextbookPolicy
+from support.compiling import absent_gpu, asked, check, cuda, dtypes, operators
+from support.steps import of_size
+from support.words import PRINT
+
+STRUCTURES = [kind for kind in vars(arguments).values()
+              if isinstance(kind, type) and issubclass(kind, ctypes.Structure)
+              and kind is not ctypes.Structure]  # fmt: skip
+ACC = np.dtype(np.float32)
+ENTRIES = ["scan", "scan_short", "scan_segments", "scan_rows", "reduce", "reduce_segments", "add",
+           "textbook", "columns", "columns_per_thread", "columns_reduce"]  # fmt: skip
+TYPES = [("sum", "f"), ("prod", "D")]
+
+
+def every_kernel(arch):
+    """Every entry."""
+    found = asked(TYPES, arch) + asked([("sum", "d")], arch, TextbookPolicy("Blelloch"))
+    found += asked([("sum", "f")], arch, sizes=(1 << 10,))
+    for form in (Form(segmented=True), Form(Extents(outer=2), first=np.array(1))):
+        found += asked([("sum", "d")], arch, form=form)
+    with absent_gpu(arch) as columns:
+        operator = operators.resolve("sum")
+        types = dtypes.resolve(operator, "f")
+        for inner in (1 << 14, 1 << 17):  # together, and each for itself
+            for strategy in (cuda.SinglePass, cuda.ReduceScan):
+                strategy(operator, types, of_size(1 << 20, inner=inner))
+    return dict.fromkeys([*found, *columns])
+
+
+def test_every_entry_is_declared():
+    """By the names and types of its source, in its order."""
+    words = {"int64": arguments.Int64, "int": arguments.Int, "unsigned": arguments.UInt,
+             "bool": arguments.Bool, "T": None}  # fmt: skip
+    words |= {kind.__name__: kind for kind in STRUCTURES}
+    for entry in ENTRIES:
+        declared = dict(arguments.declared(entry, ACC)._fields_)
+        source = re.sub(r"/\*.*?\*/", "", nvrtc.sources().texts[f"{entry}.cu"])
+        (text,) = re.findall(rf"\bdistscan_{entry}\(([^)]*)\)", source)
+        found = [parameter.split() for parameter in text.split(",")]
+        for (_, *name), expected in zip(found, declared, strict=True):
+            # One that the kernel does not use has no name there.
+            assert not name or name[-1] == expected, entry
+        for parameter, (name, type_) in zip(found, declared.items(), strict=True):
+            text = " ".join(parameter)
+            if "*" in text:
+                assert type_ is arguments.Pointer, f"{entry}: {text}"
+            elif words[parameter[0]] is not None:
+                assert type_ is words[parameter[0]], f"{entry}: {text}"
+            else:
+                assert ctypes.sizeof(type_) == ACC.itemsize, f"{entry}: {name}"
+
+
+@pytest.mark.compile
+def test_structures_are_the_kernels():
+    """Their names, and the names and places of their fields, by the compiler."""
+    texts = nvrtc.sources().texts
+    lines = ["using namespace distscan;"]
+    for kind in STRUCTURES:
+        (path,) = (path for path, text in texts.items() if f"struct {kind.__name__} {{" in text)
+        lines.insert(0, f'#include "{path}"')
+        lines.append(f"static_assert(sizeof({kind.__name__}) == {ctypes.sizeof(kind)});")
+        for name, _ in kind._fields_:
+            place, offset = f"{kind.__name__}, {name}", getattr(kind, name).offset
+            lines.append(f'static_assert(__builtin_offsetof({place}) == {offset}, "{place}");')
+    program = nvrtc.nvrtc.createProgram(
+        "\n".join(lines),
+        "structures.cu",
+        [text.encode() for text in texts.values()],
+        [path.encode() for path in texts],
+    )
+    try:
+        nvrtc.nvrtc.compileProgram(program, ("-arch=sm_90", "-std=c++17"))
+    except nvrtc.nvrtc.NVRTCError:
+        pytest.fail(nvrtc.nvrtc.getProgramLog(program))
+    finally:
+        nvrtc.nvrtc.destroyProgram(program)
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+def test_every_kernel_has_what_is_declared():
+    """Number, places and sizes, in machine code; other tests do so for every type."""
+    kernels = every_kernel("90")
+    assert {kernel.entry for kernel in kernels} == {*ENTRIES}
+    check(kernels, "90")
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("arch", ["80", "90", "100", "120"])
+def test_a_wrong_declaration_is_refused(arch):
+    (kernel,) = (kernel for kernel in asked([("sum", "f")], arch) if kernel.entry == "add")
+    code, _ = kernel.build(arch)
+    places = [*kernel.places]
+    check_parameters("add", code, places)
+    for wrong in (
+        arguments.places(arguments.declared("add", np.dtype(np.float64))),
+        arguments.places(arguments.declared("reduce", ACC)),
+        places[:-1],
+        [*places, (48, 8)],
+        [places[0], places[2], places[1], *places[3:]],
+    ):
+        with pytest.raises(KernelError, match="cuda/arguments"):
+            check_parameters("add", code, wrong)
+
+
+@pytest.mark.compile
+def test_code_that_cannot_be_read_is_not_refused():
+    """A newer CUDA may say of parameters in another way: its users scan unchecked."""
+    (kernel,) = (kernel for kernel in asked([("sum", "f")], "90") if kernel.entry == "add")
+    code, _ = kernel.build("90")
+    assert cubin.parameters(code, "distscan_other") is None
+    assert cubin.parameters(b"", "distscan_add") is None
+    assert cubin.parameters(b".version 9.0\n.visible .entry distscan_add", "distscan_add") is None
+    for end in range(0, len(code), 97):
+        cubin.parameters(code[:end], "distscan_add")
+    section = code.index(struct.pack("<BBH", 4, 0x17, 12))
+    other = code[:section] + b"\x04\xee" + code[section + 2 :]  # one parameter less is said
+    assert cubin.parameters(other, "distscan_add") is None
+    check_parameters("add", other, [*kernel.places])
+
+
+def test_values_have_the_alignment_of_c():
+    for dtype, alignment in (("b", 1), ("?", 1), ("e", 2), ("f", 4), ("d", 8), ("F", 4), ("D", 8),
+                             (PRINT, 8), ([("a", "f"), ("b", "f")], 4)):  # fmt: skip
+        acc = np.dtype(dtype)
+        value = arguments.declared("add", acc).offset
+        assert value.size == acc.itemsize
+        assert (
+            ctypes.alignment(dict(arguments.declared("add", acc)._fields_)["offset"]) == alignment
+        )
+
+
+def test_a_value_is_in_the_arguments_memory():
+    for code in "?bhfdFD":
+        given = arguments.declared("add", np.dtype(code))()
+        arguments.view(given, "offset", np.dtype(code))[0] = 1
+        assert bytes(given.offset) == np.ones((), code).tobytes()
+        given.y, given.has_offset = (1 << 64) - 1, True
+        assert given.y == (1 << 64) - 1
