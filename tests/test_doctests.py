@@ -9,13 +9,15 @@ import pytest
 
 import distscan
 
-MODULES = ["distscan", *(f"distscan.{m.name}" for m in pkgutil.iter_modules(distscan.__path__))]
+MODULES = ["distscan", *(m.name for m in pkgutil.walk_packages(distscan.__path__, "distscan."))]
 
 
 @pytest.mark.parametrize("name", [m for m in MODULES if not m.endswith("__main__")])
 def test_examples(name, comm):
     if comm.size > 1:
         pytest.skip("the examples show what one rank sees")
+    if name.startswith("distscan.cuda."):
+        pytest.importorskip("cupy")
     module = importlib.import_module(name)
     with np.printoptions(legacy=False):
         assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0

@@ -1,1 +1,1 @@
-"""What a scan is, whoever runs it: operators, types, order, extents, segments, arrays."""
+"""The definition of a scan, for every backend: operators, types, extents, segments, arrays."""

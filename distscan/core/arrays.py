@@ -1,4 +1,4 @@
-"""Any array library in, the same kind out: NumPy, CuPy, and all that speaks DLPack."""
+"""Conversion of arrays: NumPy, CuPy, and every library that supports DLPack, in and out."""
 
 import functools
 import sys
@@ -15,23 +15,23 @@ _DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
-# What was given, and the array that ``as_native`` made of it; Nones for none.
+# An argument, and the array that ``as_native`` returned for it; both None if there is no argument.
 Pair = tuple[Any, Any]
 
-#: The types of arrays that ``as_native`` returns as they are: CuPy's, too, once one has been seen.
+#: The array types that ``as_native`` returns unchanged. CuPy's is added with the first CuPy array.
 NATIVE: set[type] = {np.ndarray}
 
 
 def is_cuda(array: Any) -> bool:
-    """Whether an array that ``as_native`` returned is a CuPy array."""
+    """Return whether an array from ``as_native`` is a CuPy array."""
     return not isinstance(array, np.ndarray)
 
 
 def as_native(x: Any) -> Any:
-    """Return the NumPy or CuPy array over the memory of ``x``; nothing is copied from an array.
+    """Return a NumPy or CuPy array over the memory of ``x``, without a copy if ``x`` is an array.
 
-    Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``. Raises TypeError for memory
-    that cannot be shared, such as that of tensors which require a gradient.
+    Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``. Raises TypeError if the
+    memory cannot be shared: for example, if ``x`` is a tensor that requires a gradient.
     """
     if type(x) in NATIVE:
         return x
@@ -61,17 +61,17 @@ def as_native(x: Any) -> Any:
 
 
 def _bits_of_bfloat16(x: Any) -> Any:
-    """Return the NumPy array over numbers of a type that NumPy does not take through DLPack."""
+    """Return a NumPy array over bfloat16 numbers, a type that NumPy does not take by DLPack."""
     import ml_dtypes  # noqa: PLC0415 - only bfloat16 needs it
 
     if _is_jax(x):
-        return np.asarray(x)  # which copies nothing; its views do
-    x.__dlpack__()  # raises for what may not be shared, such as tensors that require a gradient
+        return np.asarray(x)  # without a copy; a view of a JAX array would be a copy
+    x.__dlpack__()  # raises if the memory may not be shared: a tensor that requires a gradient
     return np.from_dlpack(x.view(_library(x).int16)).view(ml_dtypes.bfloat16)
 
 
 def check_writable(out: Any, array: Any) -> None:
-    """Refuse to write ``array``, which ``as_native`` made of ``out``, where its owner does not."""
+    """Raise ValueError if ``out`` is read-only; ``array`` is ``as_native(out)``."""
     if array is not out and _is_jax(out):
         raise ValueError(f"out is a {type(out).__name__} of JAX, which is never written")
     if isinstance(array, np.ndarray) and not array.flags.writeable:
@@ -81,17 +81,17 @@ def check_writable(out: Any, array: Any) -> None:
 
 
 def _is_jax(x: Any) -> bool:
-    """Whether an array is JAX's: never written, which DLPack says only since its version 1.0."""
+    """Return whether an array is JAX's: it is read-only, but DLPack before 1.0 cannot say so."""
     return type(x).__module__.partition(".")[0] in {"jax", "jaxlib"}
 
 
 def _is_cupy(x: Any) -> bool:
-    cupy = sys.modules.get("cupy")  # who passes a CuPy array has imported it
+    cupy = sys.modules.get("cupy")  # a caller with a CuPy array has imported it
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
 def namespace(array: Any) -> Any:
-    """Return the module, NumPy or CuPy, of an array that ``as_native`` returned."""
+    """Return the module, NumPy or CuPy, of an array from ``as_native``."""
     if not is_cuda(array):
         return np
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
@@ -100,9 +100,9 @@ def namespace(array: Any) -> Any:
 
 
 class Structures:
-    """The memory of a contiguous CuPy array as structures, which CuPy has no type for.
+    """The memory of a contiguous CuPy array as structures, because CuPy has no such type.
 
-    It has what the kernels' callers ask of an array.
+    It has the attributes of an array that the callers of the kernels use.
     """
 
     def __init__(self, memory: Any, dtype: np.dtype[Any]) -> None:
@@ -111,14 +111,17 @@ class Structures:
 
 
 def structures(array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """View a contiguous array as structures, a NumPy array of ``shape`` or ``Structures``."""
+    """Return a view of a contiguous array: a NumPy array of ``shape``, or ``Structures``."""
     if is_cuda(array):
         return Structures(array, dtype)
     return array.view(dtype).reshape(shape)
 
 
 def overlap(x: Any, target: Any) -> bool:
-    """Whether writing ``target`` may change elements of ``x`` that are still to be read."""
+    """Return whether a scan from ``x`` into ``target`` may overwrite elements before it reads them.
+
+    False if both are the same memory in the same layout: a scan in place is safe.
+    """
     if x is target:
         return False
     if not is_cuda(x):
@@ -141,7 +144,7 @@ def _address(array: Any) -> int:
 
 
 def gpu(array: Any) -> int | None:
-    """Return the number of the GPU that holds an array; None is the host."""
+    """Return the number of the GPU that holds an array; None for the host."""
     return None if isinstance(array, np.ndarray) else int(array.data.device_id)
 
 
@@ -153,12 +156,12 @@ def current_gpu() -> int:
 
 
 def device(array: Any) -> str:
-    """Say where the memory of a NumPy or CuPy array is."""
+    """Return the name of an array's device, for messages: "GPU 0" or "the host"."""
     return f"GPU {array.device.id}" if is_cuda(array) else "the host"
 
 
 def on_device(array: Any) -> AbstractContextManager[Any]:
-    """Make the GPU of an array current for a while; of a host array, nothing."""
+    """Return a context that makes the GPU of an array current; for a host array it does nothing."""
     if not is_cuda(array):
         return _ANYWHERE
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
@@ -167,7 +170,10 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
 
 
 def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[Any]]]:
-    """Return the array type of a GPU, and what makes it current for a while; None is the host."""
+    """Return the array type of a GPU, and a function whose context makes that GPU current.
+
+    ``gpu`` None is the host.
+    """
     if gpu is None:
         return np.ndarray, lambda: _ANYWHERE
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
@@ -176,14 +182,17 @@ def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[A
 
 
 def _current(cuda: Any, gpu: int) -> AbstractContextManager[Any]:
-    """Make a GPU current; it is as a rule, and to see that takes a fifth of the time."""
+    """Return a context in which a GPU is current.
+
+    Usually it is current already. To check that takes a fifth of the time of making it current.
+    """
     return _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
 
 
 def converter(x: Any) -> Callable[[Any], Any] | None:
-    """Return the function that turns a NumPy or CuPy result into the kind of array ``x`` is.
+    """Return the function that converts a NumPy or CuPy result to an array of the library of ``x``.
 
-    None where the result stays as it is.
+    None if no conversion is needed.
     """
     known = _is_cupy(x) or isinstance(x, np.ndarray | np.generic)
     if known or not hasattr(x, "__dlpack__"):
@@ -199,25 +208,25 @@ def converter(x: Any) -> Callable[[Any], Any] | None:
 
 
 def release(*used: Pair) -> None:
-    """Make the streams of other libraries wait until ours has done with their arrays.
+    """Make the streams of other libraries wait until our stream no longer uses their arrays.
 
-    From then on the other library may overwrite the memory, or free it.
+    After that, the other library may overwrite or free the memory.
     """
     for given, array in filter(is_foreign, used):
         _library(given).from_dlpack(array)
 
 
 def is_foreign(pair: Pair) -> bool:
-    """Whether an array on a GPU is of another library than CuPy."""
+    """Return whether an array on a GPU is of a library other than CuPy."""
     given, array = pair
     return array is not None and is_cuda(array) and not _is_cupy(given)
 
 
 def _library(x: Any) -> Any:
-    """Return the module of the library that an array which speaks DLPack is of."""
+    """Return the module of the library of an array that supports DLPack."""
     if hasattr(x, "__array_namespace__"):
         return x.__array_namespace__()
-    for kind in type(x).__mro__:  # of a derived class, the one that the library knows
+    for kind in type(x).__mro__:  # a derived class may be the user's; its base is the library's
         library = sys.modules.get(kind.__module__.partition(".")[0])
         if hasattr(library, "from_dlpack"):
             return library

@@ -1,4 +1,4 @@
-"""Which type goes in, accumulates and comes out."""
+"""The types of a scan: of the input, of the accumulation, of the result."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,16 +26,19 @@ def resolve(
     *,
     wide: bool = False,
 ) -> Types:
-    """Choose the types as ``ufunc.accumulate`` does.
+    """Return the types that ``ufunc.accumulate`` would choose, with these rules.
 
-    ``dtype`` accumulates and results. Without it, the operator's ufunc chooses by the type of
-    ``x``: sum and prod widen bool and narrow integers to the platform's widest, logical operators
-    make bool, logaddexp makes floats. With ``out``, it chooses by both types, and nothing is
-    widened beyond them; a function of one's own accumulates in their promotion. float16 and
-    bfloat16 accumulate in float32 and are rounded on the store; and, if ``wide``, the built-in sum
-    of float32 in float64.
+    - With ``dtype``, that type accumulates, and is the type of the result.
+    - Without it, the operator's ufunc chooses by the type of ``x``: sum and prod widen bool and
+      narrow integers to the platform's widest, logical operators give bool, logaddexp gives floats.
+    - With ``out``, the ufunc chooses by both types, and nothing is widened beyond them. A Python
+      function accumulates in their promotion.
+    - float16 and bfloat16 accumulate in float32, and are rounded on the store.
+    - With ``wide``, the built-in sum of float32 accumulates in float64.
 
-    >>> from distscan.operators import BUILTIN
+    Raises TypeError for types that the operator does not take.
+
+    >>> from distscan.core.operators import BUILTIN
     >>> resolve(BUILTIN["sum"], np.int8).acc, resolve(BUILTIN["max"], np.int8).acc
     (dtype('int64'), dtype('int8'))
     >>> resolve(BUILTIN["sum"], np.float64, out=np.int8).acc
@@ -64,7 +67,7 @@ def resolve(
             raise TypeError(f"operator {op.name!r} does not accumulate in {dtype}, but in {acc}")
     else:
         acc = _loop(op, out, x)
-    # A byte order other than the machine's stops at the file: results are native, as NumPy's.
+    # The input may have another byte order. Results have the machine's own, as NumPy's have.
     acc = acc.newbyteorder("=")
     result = acc if out is None else out.newbyteorder("=")
     if acc == np.float16 or is_bfloat16(acc):
@@ -75,21 +78,21 @@ def resolve(
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:
-    """Whether a type is bool, integer, float or complex."""
-    numpys = dtype.isbuiltin != 2  # 2 is what others have added
+    """Return whether a type is bool, integer, float or complex."""
+    numpys = dtype.isbuiltin != 2  # 2: another library has added the type
     return (numpys and dtype.kind in "biufc") or is_bfloat16(dtype)
 
 
 def _wrong_field(dtype: np.dtype[Any], where: str = "") -> str:
-    """Say which field of a structure holds no numbers, those of fields that have fields too.
+    """Return text about the first field of a structure that does not hold numbers, or "".
 
-    A field may be an array. Empty where there is no such field.
+    A field may be an array, or a structure itself.
 
     >>> _wrong_field(np.dtype([("a", "f8", 2), ("b", [("c", "O")])]))
     ", in which field 'b.c' is object"
     """
     for name in dtype.names or ():
-        field = dtype[name].base  # of an array, its element
+        field = dtype[name].base  # if the field is an array: the type of its elements
         inside = _wrong_field(field, f"{where}{name}.")
         if inside:
             return inside
@@ -99,33 +102,33 @@ def _wrong_field(dtype: np.dtype[Any], where: str = "") -> str:
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
-    """Whether a type is the bfloat16 of ml_dtypes, which who has such an array has imported."""
+    """Return whether a type is the bfloat16 of ml_dtypes; does not import ml_dtypes."""
     return dtype.kind == "V" and dtype.name == "bfloat16"
 
 
 def _loop(op: Operator, earlier: np.dtype[Any] | None, later: np.dtype[Any]) -> np.dtype[Any]:
-    """Ask the operator's ufunc in which type it accumulates ``later``; into ``earlier``, if any."""
-    if not op.is_ufunc:  # promoted structures would be laid out anew
+    """Return the type in which the operator accumulates ``later``, into ``earlier`` if given."""
+    if not op.is_ufunc:  # promotion would change the layout of structures
         return later if earlier is None or later.names else np.result_type(earlier, later)
     ufunc: Any = op.numpy
     try:
-        made: np.dtype[Any] = ufunc.resolve_dtypes(
+        chosen: np.dtype[Any] = ufunc.resolve_dtypes(
             (earlier, later, None), reduction=True, casting="unsafe"
         )[2]
     except TypeError as error:
         into = "" if earlier in (None, later) else f" into {earlier}"
         raise TypeError(f"operator {op.name!r} does not take {later}{into}") from error
-    return made
+    return chosen
 
 
 def cast(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert as C does: what a type cannot hold is rounded, cut or infinite, without a warning."""
+    """Return ``value`` converted as C does: rounded, truncated or infinite, without a warning."""
     with np.errstate(all="ignore"):
         return value.astype(dtype)
 
 
 def parse(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return ``numpy.dtype(dtype)``; whatever NumPy raises is a TypeError here."""
+    """Return ``numpy.dtype(dtype)``; every exception of NumPy becomes a TypeError."""
     try:
         return np.dtype(dtype)
     except Exception as error:  # np.dtype("f4,(") is a SyntaxError

@@ -1,8 +1,8 @@
-"""The exceptions. Each is also the built-in kind that NumPy users catch."""
+"""The exceptions. Each one is also the built-in exception that NumPy users catch."""
 
 
 class DistscanError(Exception):
-    """Base of everything distscan raises on its own account."""
+    """Base class of distscan's exceptions."""
 
 
 class DisagreementError(DistscanError, ValueError):
@@ -18,7 +18,7 @@ class InputError(DistscanError, ValueError):
 
 
 class OutputError(DistscanError, ValueError):
-    """The output may not be written where it was asked for."""
+    """The output file cannot be written under its name."""
 
 
 class BackendError(DistscanError, RuntimeError):
@@ -26,11 +26,11 @@ class BackendError(DistscanError, RuntimeError):
 
 
 class KernelError(DistscanError, RuntimeError):
-    """A CUDA kernel did not compile; the message carries the compiler's own lines."""
+    """A CUDA kernel did not compile; the message has the compiler's own lines."""
 
 
 class LaunchError(DistscanError, RuntimeError):
-    """The launcher and the MPI library do not belong together."""
+    """The launcher is not that of the MPI library in use."""
 
 
 class CheckError(DistscanError, AssertionError):

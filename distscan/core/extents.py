@@ -1,4 +1,4 @@
-"""Extents: an array of any shape and axis is seen as [outer, n, inner], and scanned along n."""
+"""Extents: an array of any shape, scanned along any axis, as [outer, n, inner] scanned along n."""
 
 import math
 from contextlib import suppress
@@ -11,19 +11,19 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Extents:
-    """How a shard is seen: [outer, n, inner], scanned along n.
+    """The view of a shard as [outer, n, inner], scanned along n.
 
     Attributes
     ----------
     outer, n, inner
-        What the axes before the scanned one hold, its own length, what the axes behind it hold:
-        1, n, 1 for a flattened or 1-D scan.
+        The number of elements of the axes before the scanned one, its length, and the number of
+        elements of the axes after it: 1, n, 1 for a flattened or 1-D scan.
     shape
-        The shape of the array, which is flattened without an axis.
+        The shape of the array.
     axis
         The scanned axis, counted from the front. None: the array is flattened, or 1-D.
     order
-        The order in which the axes are read: the outermost in memory first. None: as they are.
+        The order in which the axes are read: the outermost in memory first. None: in their order.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Extents:
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return self.outer * self.n * self.inner
 
     @property
@@ -74,19 +74,19 @@ class Extents:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the scan goes on from rank to rank."""
+        """Whether the scan continues from rank to rank."""
         return self.axis is None or (self.axis == 0 and math.prod(self.shape[1:]) > 0)
 
     @property
     def has_rows(self) -> bool:
-        """Whether what goes on from rank to rank is a row, and not one value."""
+        """Whether a rank's total is a row, not one value."""
         return self.axis == 0 and math.prod(self.shape[1:]) != 1
 
     def view(self, array: Any) -> Any:
-        """View ``array`` as a backend reads and writes it; None where that takes a copy.
+        """Return a view of ``array`` for a backend's steps; None if only a copy would do.
 
-        The view is flat where the array is contiguous in this order of axes. NumPy's arrays of
-        other strides are seen as [outer, n, inner]; CUDA kernels take contiguous memory alone.
+        The view is flat if the array is contiguous in this order of axes. NumPy's arrays with
+        other strides are viewed as [outer, n, inner]; CUDA kernels need contiguous memory.
 
         >>> Extents.of((2, 6), axis=1).view(np.zeros((2, 6))).shape
         (12,)
@@ -105,7 +105,7 @@ class Extents:
         return None
 
     def restored(self, result: Any) -> Any:
-        """View a contiguous result in its shape; its axes lie in memory as those of the input.
+        """Return a contiguous result in its shape, with its axes in memory ordered as the input's.
 
         >>> Extents.of((2, 3), axis=1, order=(1, 0)).restored(np.arange(6))
         array([[0, 2, 4],
@@ -122,7 +122,7 @@ EMPTY = Extents()
 
 
 def axis_number(axis: Any) -> int | None:
-    """Return ``axis`` as a number, or None; raise TypeError for all else, bool too, as NumPy.
+    """Return ``axis`` as an integer, or None; raise TypeError for anything else, also for bool.
 
     >>> axis_number(-1), axis_number(None)
     (-1, None)
@@ -138,9 +138,9 @@ def axis_number(axis: Any) -> int | None:
 def memory_order(x: Any, out: Any, axis: int | None) -> tuple[int, ...] | None:
     """Return the axes of ``x``, the outermost in memory first, if it is contiguous in that order.
 
-    None where the axes are read as they are: where ``x`` is contiguous as it is, or in no order;
-    where ``out`` lies in another order; and where the scan goes on from rank to rank, since the
-    arrays of other ranks may lie in another order.
+    None if the axes are to be read in their own order. There are three cases: ``x`` is
+    C-contiguous, or contiguous in no order; ``out`` has another order than ``x``; the scan
+    continues from rank to rank, and other ranks' arrays may have another order.
 
     >>> import numpy as np
     >>> memory_order(np.zeros((2, 3, 4)).transpose(1, 2, 0), None, axis=1)

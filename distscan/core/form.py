@@ -1,4 +1,4 @@
-"""What form a scan has, decided once: which elements it combines, and in which order."""
+"""The form of a scan: which elements it combines, and in which order."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +22,13 @@ class Form:
     exclusive
         Whether element i of the result leaves out element i of the input.
     reverse
-        Whether the scan goes from the last element to the first; "before" is meant in that order.
+        Whether the scan goes from the last element to the first. "Before" means before in this
+        order.
     segmented
-        Whether each call brings flags of the elements that begin a segment.
+        Whether each call passes segments.
     first
-        What each row, column and segment starts behind, 0-d: the caller's ``initial``, or of an
-        exclusive scan without one the operator's identity. None: its first element.
+        The value before each row, column and segment, 0-d: the caller's ``initial``, or the
+        operator's identity for an exclusive scan without ``initial``. None: there is no value.
     """
 
     extents: Extents = EMPTY
@@ -43,7 +44,7 @@ PLAIN = Form()
 def first_value(
     op: Operator, acc: np.dtype[Any], initial: Any, *, exclusive: bool
 ) -> NDArray[Any] | None:
-    """Return what every scan starts behind, ``first`` of its form, in the accumulating type."""
+    """Return ``first`` of a form, 0-d, in the accumulating type; None if there is none."""
     if initial is not None:
         return starting_value(initial, acc)
     if not exclusive:
@@ -51,16 +52,16 @@ def first_value(
     if op.identity is None:
         raise ValueError(f"operator {op.name!r} has no identity: exclusive=True needs initial=")
     identity = np.array(op.identity(acc), acc)
-    # -0.0 changes no sum, but what is seen begins with 0.0, as in NumPy.
+    # The identity of sums is -0.0, but an exclusive scan begins with 0.0, as in NumPy.
     return np.zeros((), acc) if acc.kind in "fc" and identity == 0 else identity
 
 
-@np.errstate(all="ignore")  # what a narrow type cannot hold is infinite, or 0
+@np.errstate(all="ignore")  # a value out of a narrow type's range becomes infinite, or 0
 def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
     """Return ``initial`` as a 0-d array of the accumulating type.
 
-    Raises OverflowError for an integer out of its range, TypeError for a value of a higher kind,
-    such as a float where integers accumulate.
+    Raises OverflowError for an integer out of the type's range, and TypeError for a value of a
+    higher kind, such as a float if integers accumulate.
 
     >>> starting_value(3, np.dtype(np.float32))
     array(3., dtype=float32)

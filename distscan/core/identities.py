@@ -1,4 +1,4 @@
-"""The identities of the built-in operators: for each type the value that changes no other."""
+"""The identities of the built-in operators, for each type."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import numpy as np
 
 
 def zero(dtype: np.dtype[Any]) -> Any:
-    """Return 0, of floats -0.0."""
-    # -0.0 is the exact identity of float addition: 0.0 would turn -0.0 into 0.0.
+    """Return 0; for floats -0.0."""
+    # -0.0 is the exact identity of float addition: 0.0 would change -0.0 to 0.0.
     if dtype.kind == "c":
         return dtype.type(complex(-0.0, -0.0))
     return dtype.type(-0.0 if dtype.kind == "f" else 0)
@@ -19,12 +19,12 @@ def one(dtype: np.dtype[Any]) -> Any:
 
 
 def ones(dtype: np.dtype[Any]) -> Any:
-    """Every bit set."""
+    """Return the value with every bit set."""
     return ~dtype.type(0)
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """Return the value of a type that every other beats."""
+    """Return the lowest value of a type, the identity of max."""
     if dtype.kind == "c":
         return dtype.type(complex(-np.inf, -np.inf))
     if dtype.kind == "f":
@@ -33,7 +33,7 @@ def lowest(dtype: np.dtype[Any]) -> Any:
 
 
 def highest(dtype: np.dtype[Any]) -> Any:
-    """Return the value of a type that beats every other."""
+    """Return the highest value of a type, the identity of min."""
     if dtype.kind in "fc":
         return -lowest(dtype)
     return dtype.type(1 if dtype.kind == "b" else np.iinfo(dtype).max)

@@ -1,4 +1,4 @@
-"""What a scan combines with: one associative operator in its NumPy, CUDA and MPI forms."""
+"""Associative operators, each in a NumPy, a CUDA and an MPI form."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,54 +15,56 @@ Combine = Callable[..., Any]  # combine(earlier, later) -> array, element by ele
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An associative operator; it need not be commutative, operands are always (earlier, later).
+    """An associative operator. It need not be commutative: operands are always (earlier, later).
 
     Attributes
     ----------
     name
-        What errors and reports call it.
+        The name in errors and reports.
     numpy
-        A ufunc, or any function of two arrays of one shape that combines them element by element,
-        and leaves both alone. A ufunc's ``accumulate`` decides the types; any other function keeps
-        that of the array, which may be a structured one of NumPy's; CuPy has none. What it returns
-        is cast to that type, as "same_kind" of NumPy allows.
+        A ufunc, or any function of two arrays of one shape that combines them element by element
+        and changes neither. A ufunc's ``accumulate`` decides the types. Any other function keeps
+        the type of the array, and its result is cast to that type, as "same_kind" of NumPy allows.
+        NumPy's arrays may be structured; CuPy has no structured arrays.
     cuda
-        CUDA C++ that combines ``a`` (earlier) and ``b`` (later), both of type ``T``: an expression,
-        or, where it contains ``return``, the body of a function. A structure's fields go by their
-        names. None: only CPUs scan with it.
+        CUDA C++ that combines ``a`` (earlier) and ``b`` (later), both of type ``T``. It is an
+        expression, or, if it contains ``return``, the body of a function. The fields of a structure
+        have their names. None: the operator works on CPUs only.
 
-        Operands are elements, what the scan starts with, and combinations of these; never anything
-        else, so ``cuda`` may index a table with them. Some results are thrown away: there ``a`` and
-        ``b`` need not be neighbours. Between them may lie other elements or the start of a segment,
-        and the last element may come again behind itself.
+        Operands are elements, the initial value, and combinations of these, and nothing else: so
+        ``cuda`` may index a table with them. Some results are dropped. For these, ``a`` and ``b``
+        need not be neighbours: other elements or the start of a segment may lie between them, and
+        the last element may be combined with itself.
     identity
-        The value that leaves every other unchanged, or a function of the dtype that gives it; an
-        exclusive scan starts with it. None: there is none, and such a scan needs ``initial``.
+        The value that leaves every other value unchanged, or a function that returns it for a
+        dtype. An exclusive scan starts with it. None: the operator has no identity, and an
+        exclusive scan needs ``initial``.
     mpi, mpi_kinds
-        The name of MPI's own operator of this meaning, and each ``dtype.kind`` on which it gives
-        NumPy's bits; it needs an identity. For other kinds MPI is handed the NumPy form.
+        The name of MPI's own operator of the same meaning, and each ``dtype.kind`` for which it
+        gives NumPy's bits. It needs an identity. For other kinds MPI calls the NumPy form.
     commutative
-        Whether operands may be exchanged; the reduction of a shard is then a little faster.
+        Whether operands may be exchanged. The reduction of a shard is then a little faster.
 
     Raises
     ------
     TypeError
-        If ``numpy`` is no function or ``cuda`` no text. What ``cuda`` does wrong shows when it is
-        compiled: every rank raises ``KernelError``, with the compiler's words and the line in
-        ``cuda``.
+        If ``numpy`` is not a function or ``cuda`` is not text. Faults inside ``cuda`` are found
+        when it is compiled: then every rank raises ``KernelError``, with the compiler's message and
+        the line in ``cuda``.
 
     Notes
     -----
-    With ``segments=``, an operator may be handed any two elements: also two of different segments,
-    or one and itself. What it makes of those is thrown away, but it must not fail on them.
+    With ``segments=``, an operator may be called with any two elements: also with elements of two
+    segments, or with one element twice. Such results are dropped, but the call must not fail.
 
-    Floats are grouped otherwise than in a loop, always in the same way. They round otherwise. Where
-    a part of the data alone leaves the range of the type, as 1e200, 1e200 in a product behind 0.0,
-    what comes behind it is infinite or NaN. NumPy warns of nothing while an operator runs.
+    The elements are associated in another order than in a loop, always the same order. So floats
+    are rounded differently than in a loop. If a part of the data alone overflows, all results after
+    it are infinite or NaN: in a product, 0.0, 1e200, 1e200 may give NaN. NumPy gives no warnings
+    while an operator runs.
 
     Examples
     --------
-    The latest element that is not 0:
+    The last element so far that is not 0:
 
     >>> import distscan, numpy
     >>> latest = distscan.Operator("latest", numpy=lambda a, b: numpy.where(b != 0, b, a),
@@ -70,12 +72,13 @@ class Operator:
     >>> distscan.scan([7, 0, 0, 5, 0], latest)
     array([7, 7, 7, 5, 5])
 
-    Structures, such as the map v -> m v + c; (m1, c1), then (m2, c2), is (m2 m1, m2 c1 + c2):
+    Structures: (m, c) is the map v -> m v + c. First (m1, c1), then (m2, c2) is the map
+    (m2 m1, m2 c1 + c2):
 
     >>> def then(a, b):
-    ...     made = numpy.empty_like(b)
-    ...     made["m"], made["c"] = b["m"] * a["m"], b["m"] * a["c"] + b["c"]
-    ...     return made
+    ...     composed = numpy.empty_like(b)
+    ...     composed["m"], composed["c"] = b["m"] * a["m"], b["m"] * a["c"] + b["c"]
+    ...     return composed
     >>> maps = distscan.Operator("maps", numpy=then, cuda="T{b.m * a.m, b.m * a.c + b.c}",
     ...                          identity=(1, 0))
     >>> distscan.scan(numpy.array([(2, 1), (3, 0), (1, 5)], [("m", "f8"), ("c", "f8")]), maps)
@@ -85,7 +88,7 @@ class Operator:
     name: str
     numpy: Combine
     cuda: str | None = None
-    identity: Any = None  # once it has been made: a function of the dtype, or None
+    identity: Any = None  # after __post_init__: a function of the dtype, or None
     mpi: str = ""
     mpi_kinds: str = ""
     commutative: bool = False
@@ -100,9 +103,9 @@ class Operator:
             object.__setattr__(self, "identity", lambda dtype: np.array(value, dtype)[()])
 
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
-        """Combine two arrays, the earlier broadcast; overflow is silent, as inside a scan.
+        """Return the combination of two arrays; ``earlier`` is broadcast, and overflow is silent.
 
-        The result of a function has the type of ``later``, and memory of its own.
+        If the operator is not a ufunc, the result has the type of ``later`` and its own memory.
         """
         with np.errstate(all="ignore"):
             if self.is_ufunc:
@@ -110,15 +113,15 @@ class Operator:
             later = np.asarray(later)
             if out is None:
                 out = np.empty(later.shape, later.dtype)
-            # The function was promised arrays of one shape; some cannot do with none at all.
+            # The function expects arrays of one shape; some functions fail on empty arrays.
             if later.size > 0:
                 out[...] = self._called(np.broadcast_to(earlier, later.shape), later)
             return out
 
     def _called(self, earlier: NDArray[Any], later: NDArray[Any]) -> Any:
-        """Call the function, with operands that it cannot write; refuse what is no result."""
+        """Call the function with read-only operands; check the type and shape of its result."""
         later = later.view()
-        later.flags.writeable = False  # as what broadcast_to returns
+        later.flags.writeable = False  # the result of broadcast_to is read-only already
         try:
             result = self.numpy(earlier, later)
         except (ValueError, TypeError) as error:
@@ -136,22 +139,22 @@ class Operator:
                 f"operator {self.name!r} returned {result if result is None else kind} for "
                 f"{later.dtype}; its result must be of the type of its operands"
             )
-        # Where an array is cast, a NumPy scalar would raise for what is out of bounds.
+        # The caller casts the result. The cast of a NumPy scalar out of bounds would raise.
         return np.asarray(result) if isinstance(result, np.generic) else result
 
     @cached_property
     def function(self) -> Combine:
-        """The ufunc itself, or ``combine``: where overflow is silent already."""
+        """The ufunc itself, or ``combine``; for callers that have silenced overflow."""
         return self.numpy if self.is_ufunc else self.combine
 
     @cached_property
     def is_ufunc(self) -> bool:
-        """Whether NumPy can reduce and accumulate in numbers; frompyfunc's make objects."""
+        """Whether NumPy can reduce and accumulate numbers; ufuncs of frompyfunc give objects."""
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
 
 
 def _named(name: str, error: TypeError | ValueError) -> Exception | None:
-    """Say what an operator's function does wrong, where NumPy's words show that; else None."""
+    """Return a clearer exception for a known fault of an operator's function; else None."""
     if "read-only" in str(error):
         return ValueError(
             f"operator {name!r} writes into an operand ({error}); "
@@ -167,16 +170,16 @@ def _named(name: str, error: TypeError | ValueError) -> Exception | None:
 
 
 def _kind(result: Any) -> np.dtype[Any]:
-    """Return the type of a result; of Python's objects, one that stands for them.
+    """Return the type of a result; for Python's objects, the type that NumPy gives their values.
 
     >>> _kind(np.zeros(3, "f4")), _kind(np.array([1, 2], object)), _kind([1j])
     (dtype('float32'), dtype('uint8'), dtype('complex128'))
     """
     if isinstance(result, np.ndarray | np.generic) and result.dtype != object:
         return result.dtype
-    made = np.array(np.asarray(result, object).tolist())
-    # Integers go into every integer type, or are out of its bounds, which is an OverflowError.
-    return np.dtype(np.uint8) if made.dtype.kind in "iu" else made.dtype
+    values = np.array(np.asarray(result, object).tolist())
+    # Python's integers fit every integer type; a value out of bounds is an OverflowError later.
+    return np.dtype(np.uint8) if values.dtype.kind in "iu" else values.dtype
 
 
 # ---- the built-in operators ----------------------------------------------------------------
@@ -184,8 +187,8 @@ def _kind(result: Any) -> np.dtype[Any]:
 
 _builtin = partial(Operator, commutative=True)
 
-# MPI_MAX need not propagate NaN, MPI_PROD of complex follows C's rules for infinities, and
-# neither MPI_MAX of complex nor arithmetic on bool exists: there MPI combines by the NumPy form.
+# MPI_MAX need not propagate NaN. MPI_PROD of complex numbers follows C's rules for infinities.
+# MPI has no MPI_MAX of complex numbers, and no arithmetic on bool. MPI calls the NumPy form there.
 BUILTIN = {
     operator.name: operator
     for operator in (
@@ -197,7 +200,7 @@ BUILTIN = {
         _builtin("bitwise_and", np.bitwise_and, "a & b", ones, "BAND", "iu"),
         _builtin("bitwise_or", np.bitwise_or, "a | b", zero, "BOR", "iu"),
         _builtin("bitwise_xor", np.bitwise_xor, "a ^ b", zero, "BXOR", "iu"),
-        # These accumulate bool, of which the bits are the truth.
+        # These accumulate bool, so bitwise CUDA expressions are right.
         _builtin("logical_and", np.logical_and, "a & b", ones, "LAND", "b"),
         _builtin("logical_or", np.logical_or, "a | b", zero, "LOR", "b"),
         _builtin("logical_xor", np.logical_xor, "a ^ b", zero, "LXOR", "b"),
@@ -207,7 +210,7 @@ LOGICAL = [BUILTIN[name] for name in ("logical_and", "logical_or", "logical_xor"
 #: The built-in operators by their names and by their ufuncs.
 NAMED: dict[Any, Operator] = BUILTIN | {built.numpy: built for built in BUILTIN.values()}
 
-# What the scan of a whole in parts cannot combine, though NumPy accumulates it in a loop.
+# NumPy accumulates these in a loop. A scan in parts would give other results.
 _NOT_ASSOCIATIVE = {
     np.subtract,
     np.divide,
@@ -233,9 +236,9 @@ _COMPARISONS = {
 }
 
 
-@lru_cache(maxsize=64)  # one operator for each ufunc, so that plans are found again
+@lru_cache(maxsize=64)  # always the same operator for a ufunc, so that cached plans are found
 def _of_ufunc(ufunc: np.ufunc) -> Operator:
-    """Return the operator of a ufunc that is not built in; raise ValueError for what is none."""
+    """Return the operator of a ufunc that is not built in; raise ValueError if it cannot be one."""
     name = ufunc.__name__
     if ufunc.nin != 2:
         operands = "1 operand" if ufunc.nin == 1 else f"{ufunc.nin} operands"
@@ -254,9 +257,9 @@ def _of_ufunc(ufunc: np.ufunc) -> Operator:
 
 
 def resolve(op: "str | np.ufunc | Operator") -> Operator:
-    """Return the operator that a name, a NumPy ufunc or an ``Operator`` stands for.
+    """Return the operator for a name, a NumPy ufunc or an ``Operator``.
 
-    A ufunc that is not built in is as ``Operator`` makes one of it, without a CUDA form.
+    A ufunc that is not built in becomes ``Operator(name, ufunc)``, without a CUDA form.
 
     >>> resolve("sum") is resolve(np.add)
     True

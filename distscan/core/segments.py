@@ -1,4 +1,4 @@
-"""Where segments begin: from flags or keys to what the steps and the exchange work with."""
+"""Segments: from flags or keys to head flags inside a shard, and edges between shards."""
 
 import hashlib
 from typing import Any
@@ -9,17 +9,17 @@ from .steps import Edges
 
 
 def edge_dtype(segments: np.dtype[Any] | None) -> np.dtype[Any] | None:
-    """Return the type of the edges of flags or keys; text, of any width, travels as a digest."""
+    """Return the type of the edges of flags or keys; the edges of text are digests, as S32."""
     if segments is None or segments.kind not in "SU":
         return segments
     return np.dtype("S32")
 
 
 def heads(segments: Any, buffer: Any, *, reverse: bool) -> Any:
-    """Return where segments begin inside a shard, bool [n], from flags (bool) or keys [n].
+    """Return the head flags inside a shard, bool [n], from flags (bool) or keys [n].
 
-    ``buffer``, bool [n], is overwritten if it is needed. Whether a segment begins at the first
-    element in scan order is known from the edges, or from flags of a forward scan.
+    ``buffer``, bool [n], is overwritten if it is needed. For keys and for reverse scans, the flag
+    of the first element in scan order is False: the edges tell whether a segment begins there.
 
     >>> heads(np.array([7, 7, 8]), np.empty(3, np.bool_), reverse=False)
     array([False, False,  True])
@@ -30,7 +30,7 @@ def heads(segments: Any, buffer: Any, *, reverse: bool) -> Any:
     if flags and not reverse:
         buffer[...] = segments
     elif len(segments) > 0:
-        # In reverse, an element begins a segment where the next in memory begins another.
+        # In reverse, an element is a head if the next element in memory begins another segment.
         inner, buffer[-1 if reverse else 0] = buffer[:-1] if reverse else buffer[1:], False
         if flags:
             inner[...] = segments[1:]
@@ -40,18 +40,18 @@ def heads(segments: Any, buffer: Any, *, reverse: bool) -> Any:
 
 
 def needs_no_buffer(segments: Any, *, reverse: bool) -> bool:
-    """Whether flags are what ``heads`` returns, as they stand."""
+    """Return whether ``heads`` returns ``segments`` itself: forward, contiguous flags."""
     return bool(segments.dtype == np.bool_ and not reverse and segments.flags.c_contiguous)
 
 
 def edges(segments: Any, *, reverse: bool) -> Edges | None:
-    """Return what tells of a segment between two shards: keys that differ, or a flag.
+    """Return the edges of a shard: its first and last key in scan order, or flags in their place.
 
-    None is an empty shard.
+    None for an empty shard.
     """
     if len(segments) == 0:
         return None
-    if segments.dtype == np.bool_:  # a forward scan has it among its own heads
+    if segments.dtype == np.bool_:  # in a forward scan, the shard's own head flags have it
         return Edges(False, reverse and bool(segments[0]))
     ends = segments[:: max(len(segments) - 1, 1)]
     low, high = (ends if isinstance(ends, np.ndarray) else ends.get())[[0, -1]]

@@ -1,4 +1,4 @@
-"""Who owns what: pure integers."""
+"""Shards: which elements each rank owns, as integers."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 def bounds(n: int, size: int, rank: int) -> tuple[int, int]:
     """Return ``(start, stop)`` of the shard that ``rank`` of ``size`` ranks owns of ``n`` elements.
 
-    Shards are contiguous, in rank order, and differ in length by at most one: the longer come
-    first.
+    Shards are contiguous and in rank order. Their lengths differ by at most one; the longer shards
+    come first.
 
     >>> [bounds(10, 4, rank) for rank in range(4)]
     [(0, 3), (3, 6), (6, 8), (8, 10)]
@@ -20,7 +20,7 @@ def bounds(n: int, size: int, rank: int) -> tuple[int, int]:
 
 
 def chunks(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
-    """Yield ``(low, high)`` pieces of ``start..stop``, each of ``step`` elements but the last.
+    """Yield pieces ``(low, high)`` of ``start..stop``; all but the last have ``step`` elements.
 
     >>> list(chunks(3, 10, 4))
     [(3, 7), (7, 10)]

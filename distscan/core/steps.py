@@ -1,8 +1,8 @@
-"""What every backend does with one shard: the protocols between scans, the exchange and backends.
+"""The protocols of a backend's steps on one shard, for scans and for the exchange.
 
 pending = steps.begin(x, out)        finds the total of the shard
 offset = exchange of pending.total() by MPI_Exscan, the same for every backend
-steps.finish(pending, offset)        scans the shard behind the offset
+steps.finish(pending, offset)        scans the shard, seeded with the offset
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 
 class Edges(NamedTuple):
-    """What tells whether a segment begins between a shard and the one before it in scan order.
+    """The first and the last key of a shard in scan order; or flags in their place.
 
-    One does where what leaves the earlier shard differs from what enters the later one.
+    A segment begins between two shards if ``leaves`` of the earlier one differs from ``enters`` of
+    the later one.
     """
 
     enters: Any
@@ -21,7 +22,7 @@ class Edges(NamedTuple):
 
 
 class Pending(Protocol):
-    """One call in flight on one rank: what ``begin`` has started and ``finish`` will end."""
+    """One call in flight on one rank, from ``begin`` to ``finish``."""
 
     @property
     def empty(self) -> bool:
@@ -29,32 +30,32 @@ class Pending(Protocol):
 
     @property
     def head(self) -> bool:
-        """Whether a segment begins in the shard; known when ``total`` has returned."""
+        """Whether a segment begins in the shard; valid when ``total`` has returned."""
 
     @property
     def edges(self) -> Edges | None:
-        """What tells whether a segment begins between this shard and others."""
+        """The edges of the shard's segments; None for an empty shard, and without segments."""
 
     @property
     def offset(self) -> Any:
-        """Where ``put`` has left the offset of a long row, for ``finish``."""
+        """The long row of offsets that ``put`` has stored, for ``finish``."""
 
     def total(self, piece: slice | None = None) -> NDArray[Any]:
         """Wait for the total, 0-d or [inner], or for a piece of a long row, and return it.
 
-        Of segments, it is the total of all elements from the last head on.
+        With segments, it is the total of the elements from the last head on.
         """
 
     def put(self, piece: slice, offset: NDArray[Any]) -> None:
-        """Put a piece of a long row of offsets where that of the totals was."""
+        """Store a piece of a long row of offsets, over the same piece of the row of totals."""
 
 
 class Steps(Protocol):
-    """The steps of one rank, made for one length, type and form; one call at a time uses them."""
+    """The steps of one rank, made for one length, type and form; for one call at a time."""
 
     @property
     def nbytes(self) -> int:
-        """How much memory is kept between calls."""
+        """Bytes of memory that are kept between calls."""
 
     def empty(self) -> Any:
         """Allocate a result [outer * n * inner]."""
@@ -62,15 +63,15 @@ class Steps(Protocol):
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``: find the total of ``x``.
 
-        ``out`` may be ``x``; it is whole only after ``finish``. ``segments`` [n] are flags or keys.
-        ``overlap`` promises that ``finish`` comes as soon as the totals are exchanged.
+        ``out`` may be ``x``; it is complete only after ``finish``. ``segments`` [n] are flags or
+        keys. ``overlap`` promises that ``finish`` follows as soon as the totals are exchanged.
         """
 
     def finish(self, pending: Any, offset: Any) -> None:
-        """Scan behind ``offset``, and so end what ``begin`` began; None: nothing comes before."""
+        """Scan the shard, seeded with ``offset``; None if no element comes before the shard."""
 
     def refuse_capture(self, reason: str) -> None:
-        """Raise where a CUDA graph is captured, for ``reason``."""
+        """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""

@@ -1,6 +1,6 @@
-"""Scan and reduce on NumPy arrays seen as [outer, n, inner], along n, in cache-sized chunks.
+"""Scan and reduce of NumPy arrays [outer, n, inner] along n, in chunks that fit in cache.
 
-So does the segmented scan of arrays [n]: without a call of NumPy for single elements.
+The segmented scan of arrays [n] works in chunks, too; it calls NumPy for many segments at once.
 """
 
 from collections.abc import Iterator
@@ -11,19 +11,22 @@ from numpy.typing import NDArray
 
 from ..core.operators import Operator
 
-# Elements scanned before the running total is combined into them: few enough to be in cache still
-# and to keep chains of roundings short. 2^25 float32 on a core: 8192 343 ms, 4096 456, 16384 327.
+# Elements of a chunk. A chunk is scanned, then the running total is combined into it: it is small,
+# so that it is still in cache, and chains of roundings are short. 2^25 float32 on one CPU core:
+#
+#     elements      4096  8192  16384
+#     milliseconds   456   343    327
 CHUNK = 8192
 _WIDTH = 1024  # columns of a chunk: whole cache lines, and enough for one NumPy call
-_HALVES = 4096  # elements from which on sums of two halves at a time are faster
-_FEW_SEGMENTS = 32  # in a chunk, up to which a call for each is faster than tables
-_FEW = 16  # steps along n, or columns, up to which a call for each is faster than one for all
+_HALVES = 4096  # sums of at least so many elements are faster as two halves at a time
+_FEW_SEGMENTS = 32  # up to so many segments in a chunk, a call for each is faster than tables
+_FEW = 16  # up to so many steps along n, or columns, a call for each is faster than one for all
 
 Part = tuple[slice, slice, slice]
 
 
 def parts(shape: tuple[int, int, int]) -> Iterator[Iterator[Part]]:
-    """Cut [outer, n, inner] into strips along n, and each strip into chunks, first to last."""
+    """Yield the strips of [outer, n, inner] along n; each strip yields its chunks in order."""
     outer, n, inner = shape
     width = min(inner, _WIDTH)
     length = max(1, min(n, CHUNK // max(width, 1)))
@@ -35,11 +38,11 @@ def parts(shape: tuple[int, int, int]) -> Iterator[Iterator[Part]]:
 
 
 def before(carry: NDArray[Any] | None, part: Part) -> NDArray[Any] | None:
-    """Return what comes before a strip, of a carry that is 0-d or [inner]; it broadcasts."""
+    """Return the part of a carry, 0-d or [inner], that belongs to a strip; it broadcasts."""
     return carry if carry is None or carry.ndim == 0 else carry[part[2]]
 
 
-@np.errstate(all="ignore")  # once: to enter it for every chunk takes a tenth of the time
+@np.errstate(all="ignore")  # once per scan: once per chunk would take a tenth of the time
 def scan(
     op: Operator,
     x: NDArray[Any],
@@ -49,10 +52,10 @@ def scan(
     *,
     exclusive: bool,
 ) -> NDArray[Any]:
-    """Scan ``x`` into ``out``, which may be ``x``, behind ``carry``; return the totals [inner].
+    """Scan ``x`` into ``out``, which may be ``x``, seeded with ``carry``; return totals [inner].
 
-    Elements are combined in type ``acc``. Of an exclusive scan without a carry, the first element
-    of ``out`` is left as it was.
+    Elements are combined in type ``acc``. An exclusive scan without a carry does not write the
+    first element of ``out``.
     """
     totals, combine = np.empty(x.shape[2], acc), op.function
     direct = acc == out.dtype and not exclusive
@@ -86,9 +89,9 @@ def scan(
 def add(
     op: Operator, local: NDArray[Any], offset: NDArray[Any] | None, out: NDArray[Any] | None
 ) -> None:
-    """Combine ``offset``, 0-d or [inner], into each element of ``local``; store it in ``out``, too.
+    """Combine ``offset``, 0-d or [inner], into each element of ``local``, in place.
 
-    Of None for ``out`` the elements stay where they are.
+    If ``out`` is not None, the results are also stored there, in its type.
     """
     for strip in parts(local.shape):
         for part in strip:
@@ -100,14 +103,14 @@ def add(
 
 
 def store(piece: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copy running values to where results go, rounded or cut to their type."""
+    """Copy running values to ``out``, rounded or truncated to its type."""
     with np.errstate(all="ignore"):
         out[...] = piece
 
 
 @np.errstate(all="ignore")
 def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
-    """Combine ``x`` [1, n, inner] along n, in type ``acc``: [inner]."""
+    """Return the totals [inner] of ``x`` [1, n, inner] along n, in type ``acc``."""
     totals, combine = np.empty(x.shape[2], acc), op.function
     for strip in parts(x.shape):
         total: Any = None
@@ -120,14 +123,14 @@ def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
-    """Combine one chunk [n, inner]: x[0] op ... op x[-1], in type ``acc``."""
+    """Return the totals [inner] of one chunk [n, inner]: x[0] op ... op x[-1], in type ``acc``."""
     if op.is_ufunc:
         ufunc: Any = op.numpy
-        # Behind the first element, not behind 0.0, which would make a sum of -0.0 into 0.0.
+        # initial=None starts with the first element. To start with 0.0 would change a sum of -0.0.
         if x.shape[1] > _FEW:
             return ufunc.reduce(x, 0, acc, initial=None)
         return np.array([ufunc.reduce(column, 0, acc, initial=None) for column in x.T], acc)
-    # Any vectorised function: neighbours in pairs, an odd last one waits.
+    # Any vectorised function: combine neighbours in pairs; an odd last element waits.
     x = x.astype(acc)
     while len(x) > 1:
         paired = op.function(x[0 : len(x) // 2 * 2 : 2], x[1::2])
@@ -136,7 +139,10 @@ def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
 
 
 def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
-    """Scan one chunk [outer, n, inner] along n, in the type of ``out``; overflow is not silent."""
+    """Scan one chunk [outer, n, inner] along n, in the type of ``out``.
+
+    The caller silences overflow.
+    """
     n, combine = out.shape[1], op.function
     wide = n <= _FEW or out.shape[2] >= _WIDTH // 4
     if op.is_ufunc and not wide:
@@ -155,7 +161,7 @@ def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 def _pairs(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any] | None:
-    """Allocate what ``_sums`` needs for chunks of ``x``, None where it is not for them."""
+    """Return the buffer that ``_sums`` needs for chunks of ``x``; None if it cannot sum them."""
     real = x.dtype.kind != "c" and acc == np.float64
     if op.numpy is not np.add or not real or x.shape != (1, x.size, 1):
         return None
@@ -163,13 +169,13 @@ def _pairs(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any] | 
 
 
 def _sums(x: NDArray[Any], out: NDArray[Any], pairs: NDArray[Any]) -> None:
-    """Sum one chunk [n] of real numbers in float64: two halves at a time, as complex numbers.
+    """Scan one chunk [n] of real numbers by float64 sums: two halves at once, as complex numbers.
 
-    Each addition of a running sum waits for the one before it, whether it is of one or two numbers.
+    Each addition waits for the previous one. Additions of two numbers take no longer than of one.
     """
     half = -(-x.size // 2)
     pairs = pairs[:half]
-    pairs.imag[-1] = 0  # where n is odd
+    pairs.imag[-1] = 0  # if n is odd, the second half is shorter
     pairs.real, pairs.imag[: x.size - half] = x[:half], x[half:]
     np.add.accumulate(pairs, out=pairs)
     out[:half] = pairs.real
@@ -191,9 +197,10 @@ def scan_segments(
     acc: np.dtype[Any],
     exclusive: bool,
 ) -> None:
-    """Scan ``x`` into ``out``, which may be ``x``: behind ``first`` from each head on.
+    """Scan the segments of ``x`` [n] into ``out``, which may be ``x``; each begins with ``first``.
 
-    What comes before the first head goes on from ``carry``. Elements are combined in type ``acc``.
+    The elements before the first head continue from ``carry``. Elements are combined in type
+    ``acc``.
     """
     combine = op.function
     for low in range(0, x.size, CHUNK):
@@ -218,7 +225,7 @@ def scan_segments(
 
 
 def _accumulate_segments(op: Operator, piece: NDArray[Any], starts: NDArray[np.intp]) -> None:
-    """Scan one chunk [n] in place; each of ``starts`` begins again with its own element."""
+    """Scan one chunk [n] in place; a new scan begins at each index in ``starts``."""
     begins = starts if starts.size and starts[0] == 0 else np.concatenate([[0], starts])
     lengths = np.diff(begins, append=piece.size)
     if begins.size <= _FEW_SEGMENTS:
@@ -226,12 +233,13 @@ def _accumulate_segments(op: Operator, piece: NDArray[Any], starts: NDArray[np.i
             part = piece[None, begin : begin + length, None]
             accumulate(op, part, part)
         return
-    # Segments of 2, 3 to 4, 5 to 8, ... elements each fill the rows of one table.
+    # Segments of similar length are the rows of a table, which one call scans: there is a table for
+    # lengths of 2, one for 3 to 4, one for 5 to 8, ...
     width = np.exp2(np.ceil(np.log2(lengths))).astype(np.intp)
     for columns in np.unique(width[width > 1]):
         alike = width == columns
-        place = begins[alike, None] + np.arange(columns)
-        table = piece[np.minimum(place, piece.size - 1), None]
+        indices = begins[alike, None] + np.arange(columns)
+        table = piece[np.minimum(indices, piece.size - 1), None]
         accumulate(op, table, table)
         inside = np.arange(columns) < lengths[alike, None]
-        piece[place[inside]] = table[inside, 0]
+        piece[indices[inside]] = table[inside, 0]

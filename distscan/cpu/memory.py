@@ -1,4 +1,4 @@
-"""Memory on the host: arrays, and pieces of a file on their way to them and back."""
+"""Memory of the CPU backend: arrays, and copies of a file's pieces to and from them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def empty(n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def staging(size: int) -> NDArray[np.uint8]:
-    """Allocate ``size`` bytes of the host memory that ``upload`` and ``download`` like best."""
+    """Allocate ``size`` bytes of host memory for ``upload`` and ``download``."""
     return np.empty(size, np.uint8)
 
 
@@ -22,7 +22,7 @@ def upload(piece: NDArray[Any], array: NDArray[Any]) -> None:
 
 
 def download(array: NDArray[Any], buffer: NDArray[np.uint8]) -> NDArray[Any]:
-    """Return ``array`` in host memory, in ``buffer`` if it is not there already."""
+    """Return ``array`` in host memory; ``buffer`` is not needed, because it is there already."""
     return array
 
 

@@ -1,4 +1,4 @@
-"""The local steps on NumPy arrays; the reference for every test."""
+"""The local steps on NumPy arrays; tests compare the other backends with them."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from . import chunked
 
 
 class _Call:
-    """What ``finish`` needs of ``begin``, and the total of the shard, which is known at once."""
+    """One call in flight: its arrays, and the total of the shard, which ``begin`` finds."""
 
     offset: Any = None
 
@@ -26,7 +26,7 @@ class _Call:
         self._total: NDArray[Any] | None = None  # 0-d or [inner]
 
     def found(self, total: NDArray[Any]) -> None:
-        """Note the total."""
+        """Store the total of the shard."""
         self.empty, self._total = False, total
 
     def total(self, piece: slice | None = None) -> NDArray[Any]:
@@ -35,19 +35,19 @@ class _Call:
         return self._total if piece is None else self._total[piece]
 
     def put(self, piece: slice, offset: NDArray[Any]) -> None:
-        """Put a piece of a long row of offsets where that of the totals was."""
+        """Store a piece of a long row of offsets, over the same piece of the row of totals."""
         assert self._total is not None
         self._total[piece] = offset
         self.offset = self._total
 
 
 class _Steps:
-    """What the strategies share: arrays are seen as ``form`` says, and in scan order."""
+    """The base of the strategies: views of arrays as [outer, n, inner], in scan order."""
 
     def __init__(self, op: Operator, types: Types, form: Form, *, ranks: int = 1) -> None:
-        """Allocate what shards of such a form need beside input and output.
+        """Allocate the memory that shards of this form need beside input and output.
 
-        ``ranks`` is how many scan together.
+        ``ranks`` is the number of ranks that scan together.
         """
         self.op, self.types, self.form, self._ranks = op, types, form, ranks
         self.n, self.size = form.extents.n, form.extents.size
@@ -63,14 +63,14 @@ class _Steps:
         self._heads = None
 
     def refuse_capture(self, reason: str) -> None:
-        """Do nothing: CUDA graphs are a GPU's."""
+        """Do nothing: only GPUs have CUDA graphs."""
 
     def empty(self) -> NDArray[Any]:
         """Allocate a result [outer * n * inner]."""
         return np.empty(self.size, self.types.out)
 
     def _in_scan_order(self, array: NDArray[Any]) -> NDArray[Any]:
-        """View an array as [outer, n, inner], the element that is scanned first in front."""
+        """View an array as [outer, n, inner], with the first element in scan order first."""
         extents = self.form.extents
         array = array.reshape(extents.outer, extents.n, extents.inner)
         return array[:, ::-1] if self.form.reverse else array
@@ -98,7 +98,7 @@ class ScanAdd(_Steps):
     def begin(
         self, x: NDArray[Any], out: NDArray[Any], segments: None = None, *, overlap: bool = False
     ) -> Pending:
-        """Scan ``x`` on its own into ``out``, and so find its total."""
+        """Scan ``x`` into ``out`` without an offset; the last result is the shard's total."""
         call = _Call(x, out)
         if self.n > 0:
             local = self._in_scan_order(out if self._wide is None else self._wide)
@@ -120,7 +120,7 @@ class ScanAdd(_Steps):
 
 
 class ReduceScan(_Steps):
-    """Strategy ``reduce-scan`` on one shard: reduce it, then scan it behind the rank's offset."""
+    """Strategy ``reduce-scan`` on one shard: reduce it, then scan it seeded with the offset."""
 
     def begin(
         self,
@@ -130,7 +130,7 @@ class ReduceScan(_Steps):
         *,
         overlap: bool = False,
     ) -> Pending:
-        """Reduce ``x`` to its total; ``out`` is left alone."""
+        """Reduce ``x`` to its total; ``out`` is not written."""
         call = _Call(x, out)
         if segments is not None:
             call.heads = self._find_heads(segments)
@@ -141,7 +141,7 @@ class ReduceScan(_Steps):
         return call
 
     def _find_heads(self, segments: NDArray[Any]) -> NDArray[Any]:
-        """Return where segments begin, in scan order."""
+        """Return the head flags, bool [n], in scan order."""
         reverse = self.form.reverse
         if self._heads is None and not segmented.needs_no_buffer(segments, reverse=reverse):
             self._heads = np.empty(self.n, np.bool_)
@@ -149,14 +149,14 @@ class ReduceScan(_Steps):
         return self._in_scan_order(heads)[0, :, 0]
 
     def _reduce(self, call: _Call) -> None:
-        """Find the total, of segments from the last head on."""
+        """Find the total; with segments, the total of the elements from the last head on."""
         x = self._in_scan_order(call.x)
         if call.heads is not None and (starts := np.flatnonzero(call.heads)).size:
             x, call.head = x[:, starts[-1] :], True
         call.found(self._total(chunked.reduce(self.op, x, self.types.acc)))
 
     def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
-        """Scan ``x`` into ``out``, which may be ``x``, behind ``offset``."""
+        """Scan ``x`` into ``out``, which may be ``x``, seeded with ``offset``."""
         if self.n == 0:
             return
         x, out = self._in_scan_order(pending.x), self._in_scan_order(pending.out)
@@ -177,7 +177,7 @@ class ReduceScan(_Steps):
 
 
 class SinglePass(ReduceScan):
-    """Strategy ``single-pass`` on the only shard: it has no total to give and nothing before it."""
+    """Strategy ``single-pass`` on the only shard: there is no exchange, and no total is needed."""
 
     def _reduce(self, call: _Call) -> None:
-        """Find no total: nobody asks for it."""
+        """Do nothing: no total is needed."""

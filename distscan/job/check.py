@@ -1,4 +1,4 @@
-"""``--check``: recompute a scan with NumPy, in chunks, and find the first difference."""
+"""``--check``: recompute a scan with NumPy, in pieces, and find the first difference."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 
 def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File) -> None:
-    """Compare a file's scan with NumPy's, each rank its own part; collective.
+    """Compare a file's scan with NumPy's; each rank compares its own part; collective.
 
-    ``start`` is this rank's first element in the file. What does not round must be equal. Sums,
-    products and logaddexp of floats are recomputed in the next wider type and may differ by the
-    bounds of ``rounding.py``.
+    ``start`` is the index of this rank's first element in the file. Sums, products and logaddexp of
+    floats are recomputed in the next wider type, and may differ by the bounds of ``rounding.py``.
+    All other results must be equal.
 
     Raises ``CheckError`` on every rank, with the first element in scan order that differs.
     """
@@ -35,7 +35,7 @@ def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File
     before: list[_State] = []
     with agreed(comm):
         reference = _Reference(plan, longest, comm.size)
-        # The same number of elements to a piece on both sides, and no part of a row.
+        # Pieces of both files have the same number of elements, and whole rows.
         step = max(PIECE // max(source.dtype.itemsize, result.dtype.itemsize), inner)
         pieces = list(_pieces(plan, step))
         ins, outs = (np.empty(step * f.dtype.itemsize, np.uint8) for f in (source, result))
@@ -56,9 +56,9 @@ def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File
                 _read(source, start + low, start + high, ins), outer
             )
             scanned = _read(result, start + low, start + high, outs)
-            at = _first_difference(reference.lines(scanned, outer), expected, bound)
+            at = _first_difference(reference.in_scan_order(scanned, outer), expected, bound)
             if at is not None:
-                i = reference.place(*at, n=len(expected))
+                i = reference.index_in_memory(*at, n=len(expected))
                 wanted = expected[at[0]].reshape(-1, reference.parts)[at[1] // reference.parts]
                 found = (start + low + i, f"{scanned[i]!s}, NumPy gives {wanted.squeeze()!s}")
                 break
@@ -71,9 +71,10 @@ def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File
 
 
 def _pieces(plan: CompiledScan, step: int) -> Iterator[tuple[int, int, int, bool]]:
-    """Cut a shard into pieces of about ``step`` elements, in scan order.
+    """Yield the pieces of a shard, of about ``step`` elements, in scan order.
 
-    Yields (low, high, how many of ``outer`` it holds, whether scans begin with it).
+    A piece is (low, high, outer, fresh): its elements in memory, its number of outer rows, and
+    whether scans begin with it.
     """
     outer, n, inner = plan.extents.outer, plan.extents.n, plan.extents.inner
     length = max(1, min(n, step // inner))
@@ -91,17 +92,17 @@ def _read(file: File, start: int, stop: int, buffer: NDArray[np.uint8]) -> NDArr
 
 
 class _State(NamedTuple):
-    """Where the reference stands in each column."""
+    """The state of the reference in each column, after the elements so far."""
 
-    value: Any  # [columns]; None: nothing came yet
-    rounding: NDArray[Any]  # what the bound is made of
+    value: Any  # [columns], the running value; None before the first element
+    rounding: NDArray[Any]  # [fields, columns], the state of the bound
 
 
 class _Reference:
-    """NumPy's scan of one shard, piece by piece, in a type wider than the one under test.
+    """NumPy's scan of one shard, piece by piece, in a wider type than that of the scan.
 
-    Pieces are [n, columns], in scan order. A sum of complex numbers is two sums of real ones:
-    ``parts`` is 2 there, else 1, and each element has as many columns.
+    Pieces are [n, columns], in scan order. Each element has ``parts`` columns: 2 for sums of
+    complex numbers, which are two sums of real numbers; else 1.
     """
 
     def __init__(self, plan: CompiledScan, longest: int, ranks: int) -> None:
@@ -120,14 +121,14 @@ class _Reference:
             self.bounds = self._bounds(longest, ranks)
 
     def _bounds(self, longest: int, ranks: int) -> Sums | Products:
-        """Choose how the roundings of the scan and of the reference itself are bounded."""
+        """Return the bounds of the roundings, those of the scan and of the reference together."""
         real = np.finfo(self.acc)
         u, u_wide = float(real.eps) / 2, float(np.finfo(self.wide).eps) / 2
-        # A complex product rounds four times where a real one rounds once, and so does logaddexp.
+        # A real product rounds once; a complex product and logaddexp round four times.
         times = 1 if self.sums or self.wide.kind != "c" else 4
         if self.op.numpy is np.multiply:
             return Products(times * (u + u_wide), real)
-        # The longest chain of roundings: inside a chunk, chunk after chunk, rank after rank.
+        # The longest chain of roundings: in a chunk, from chunk to chunk, and from rank to rank.
         chain = longest if self.form.extents.inner > 1 else CHUNK + longest // CHUNK
         factor = (chain + ranks + 1) * u + longest * ranks * u_wide
         limit = float(real.max) / 4
@@ -136,7 +137,7 @@ class _Reference:
     def rewind(
         self, columns: int, first: NDArray[Any] | None = None, before: Sequence[_State] = ()
     ) -> None:
-        """Start again in so many columns of elements, behind ``first`` and what comes before."""
+        """Start scans of ``columns`` columns with ``first``, then the states ``before``."""
         width = columns * self.parts
         self.state = _State(None, self.bounds.start(width))
         if first is not None:
@@ -147,22 +148,22 @@ class _Reference:
             rounding = self.bounds.join(self.state.rounding, state.rounding)
             self.state = _State(self._then(state.value), rounding)
 
-    def lines(self, piece: NDArray[Any], outer: int) -> NDArray[Any]:
-        """See elements as [n, columns], in scan order."""
-        seen = self._split(piece).reshape(outer, -1, self.form.extents.inner, self.parts)
-        seen = seen[:, ::-1] if self.form.reverse else seen
-        return seen.swapaxes(0, 1).reshape(seen.shape[1], -1)
+    def in_scan_order(self, piece: NDArray[Any], outer: int) -> NDArray[Any]:
+        """View a piece as [n, columns], in scan order."""
+        view = self._split(piece).reshape(outer, -1, self.form.extents.inner, self.parts)
+        view = view[:, ::-1] if self.form.reverse else view
+        return view.swapaxes(0, 1).reshape(view.shape[1], -1)
 
-    def place(self, row: int, column: int, n: int) -> int:
-        """Return the index in memory of an element of ``lines`` [n, columns]."""
+    def index_in_memory(self, row: int, column: int, n: int) -> int:
+        """Return the index in memory of an element of ``in_scan_order`` [n, columns]."""
         i, rest = divmod(column // self.parts, self.form.extents.inner)
         return (
             i * n + (n - 1 - row if self.form.reverse else row)
         ) * self.form.extents.inner + rest
 
     def skip(self, piece: NDArray[Any], outer: int) -> None:
-        """Go on behind a piece whose scan is not asked for."""
-        x = self.lines(piece.astype(self.acc), outer)
+        """Advance over a piece without returning its scan."""
+        x = self.in_scan_order(piece.astype(self.acc), outer)
         with np.errstate(all="ignore"):
             if self.sums:
                 value = self._then(np.add.reduce(x, axis=0, dtype=self.wide))
@@ -172,14 +173,15 @@ class _Reference:
                 self._scan(x.astype(self.wide))
 
     def advance(self, piece: NDArray[Any], outer: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Scan the next piece: the expected values, and how far from them is right.
+        """Scan the next piece; return the expected values and their bounds, both [n, columns].
 
-        A bound of infinity says that nothing is known.
+        A result may differ from the expected value by the bound. If the bound is infinite, any
+        result is accepted.
         """
         before = self.state
         with np.errstate(all="ignore"):
             value, rounding = self._scan(
-                self.lines(piece.astype(self.acc), outer).astype(self.wide)
+                self.in_scan_order(piece.astype(self.acc), outer).astype(self.wide)
             )
             if self.form.exclusive and before.value is not None:
                 value = np.concatenate([before.value[None], value[:-1]])
@@ -192,7 +194,7 @@ class _Reference:
             return value, bound + stored
 
     def _scan(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Go on behind the elements ``x``: their scan, and what its bounds are made of."""
+        """Scan the elements ``x`` after those so far; return values and states of the bounds."""
         value = self._then(self.op.numpy.accumulate(x, 0, self.wide))  # type: ignore[attr-defined]
         rounding = self._round(x, value)
         self.state = _State(value[-1], rounding[:, -1])
@@ -202,7 +204,7 @@ class _Reference:
         return self.bounds.advance(self.state.rounding, x, value)
 
     def _then(self, later: Any) -> Any:
-        """Combine what the reference has with what comes behind it."""
+        """Return the running value combined with ``later``."""
         return later if self.state.value is None else self.op.combine(self.state.value, later)
 
     def _split(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -215,7 +217,10 @@ class _Reference:
 def _first_difference(
     scanned: NDArray[Any], expected: NDArray[Any], bound: NDArray[Any]
 ) -> tuple[int, int] | None:
-    """Find the first result that is neither within its bound nor the same NaN or infinity."""
+    """Return (row, column) of the first wrong result; None if all are right.
+
+    A result is right within its bound, or if it is the same NaN or infinity.
+    """
     with np.errstate(all="ignore"):
         if scanned.dtype.kind in "biu" and expected.dtype.kind in "biu":
             right = scanned == expected
@@ -225,7 +230,7 @@ def _first_difference(
             return None
         right |= (scanned == expected) | (np.isnan(scanned) & np.isnan(expected)) | np.isinf(bound)
         if scanned.dtype.kind == "f":
-            # Rounded past the largest finite number.
+            # A result may be rounded to infinity near the largest finite number.
             edge = np.abs(expected) + bound >= np.finfo(scanned.dtype).max
             right |= np.isinf(scanned) & (np.sign(scanned) == np.sign(expected)) & edge
     wrong = np.flatnonzero(~right)

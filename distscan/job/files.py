@@ -18,29 +18,29 @@ from ..core.errors import InputError
 from ..core.shards import chunks
 
 PIECE = 1 << 24  # bytes moved between two reports of progress
-_ENDS = 1 << 16  # bytes at a file's head and at its tail that stand for its content
+_ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks
 
 
 class Stamp(NamedTuple):
-    """What tells one file from another under the same path; the most telling first."""
+    """Properties by which different files of the same path differ, the clearest one first."""
 
     size: int
-    content: str  # a digest of the file's head and tail
-    mtime_ns: int  # when it was changed last
+    content: str  # a digest of the file's beginning and end
+    mtime_ns: int  # the time of the last change
 
 
 class File(NamedTuple):
-    """A ``.npy`` file and where its elements are."""
+    """A ``.npy`` file: its type, its shape, and the position of its elements."""
 
     path: Path
-    dtype: np.dtype[Any]  # as in the file, in its byte order
+    dtype: np.dtype[Any]  # in the file's byte order
     shape: tuple[int, ...]
-    start: int  # of element 0, in bytes
-    stamp: Stamp | None = None  # of an input
+    start: int  # the position of element 0, in bytes
+    stamp: Stamp | None = None  # inputs have one
 
     @property
     def n(self) -> int:
-        """Count the elements."""
+        """The number of elements."""
         n = 1
         for length in self.shape:
             n *= length
@@ -48,22 +48,22 @@ class File(NamedTuple):
 
 
 def inspect(path: Path) -> File:
-    """Read the header of a ``.npy`` file, version 1 to 3, and check that its data is all there.
+    """Read the header of a ``.npy`` file, version 1 to 3, and check that its data is complete.
 
-    Raises ``InputError`` for a file that is missing, foreign, pickled or truncated.
+    Raises ``InputError`` if the file is missing, pickled, truncated, or not a ``.npy`` file.
     """
     with _reading(path) as stream:
         stamp = _stamp(stream)
         try:
             version = npy.read_magic(stream)
-            # Version 3 differs from 2 in the encoding of field names, which no scan input has.
+            # Version 3 differs from 2 only in the encoding of field names; inputs have no fields.
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+                warnings.simplefilter("ignore")  # NumPy warns of headers that Python 2 wrote
                 shape, fortran, dtype = read(stream)
         except OSError:
             raise
-        except Exception as error:  # whatever NumPy's parser makes of a header that is none
+        except Exception as error:  # NumPy's parser raises many types for a wrong header
             reason = str(error).split("\n")[0].rstrip(".")
             raise InputError(f"{path} is not a .npy file: {reason}") from error
         file = File(path, dtype, shape, stream.tell(), stamp)
@@ -91,8 +91,8 @@ def read(
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield elements ``start..stop`` of a file in pieces: (index in the shard, elements).
 
-    The pieces are in the machine's byte order and live in ``buffer``, each until the next. Raises
-    ``InputError`` for a file that has changed since it was inspected.
+    The pieces are in the machine's byte order. They lie in ``buffer``; the next piece overwrites
+    the one before. Raises ``InputError`` if the file has changed since it was inspected.
     """
     native = file.dtype.newbyteorder("=")
     step = len(buffer) // native.itemsize
@@ -115,7 +115,7 @@ def read(
 
 
 def _stamp(stream: BufferedReader) -> Stamp:
-    """Take the stamp of a file that is open at its start, and leave it there."""
+    """Return the stamp of a file that is open at its beginning, and go back to the beginning."""
     status = os.fstat(stream.fileno())
     digest = blake2b(stream.read(_ENDS), digest_size=8)
     stream.seek(max(status.st_size - _ENDS, 0))
@@ -126,9 +126,9 @@ def _stamp(stream: BufferedReader) -> Stamp:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file; whatever goes wrong with it is the input's fault."""
+    """Open a regular file; every OSError becomes an ``InputError``."""
     try:
-        # Opening a pipe would wait for a writer, for ever.
+        # To open a pipe would wait for a writer, perhaps for ever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path} is not a regular file")
         with path.open("rb") as stream:

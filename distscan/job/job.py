@@ -1,4 +1,4 @@
-"""The file job: a ``.npy`` in, its scan out, each rank on its own part."""
+"""The file job: each rank reads, scans and writes its own part of a ``.npy`` file."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -24,12 +24,12 @@ from . import check, files, output
 from .files import File
 
 PHASES = ("read", "reduce", "exscan", "scan", "write", "all")
-Show = Callable[[str, int, int], None]  # phase, elements done, elements in all
+Show = Callable[[str, int, int], None]  # phase, elements done, all elements
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the command line asks for."""
+    """The options of a job, as on the command line."""
 
     input: Path
     output: Path
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Report:
-    """What was done; seconds are those of the slowest rank, a phase that did not run is 0."""
+    """The result of a job. Seconds are the slowest rank's, 0 for a phase that did not run."""
 
     elements: int
     dtype_in: str
@@ -64,13 +64,13 @@ class Report:
 
 
 def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Report:
-    """Scan a file into a file; collective. Whatever is wrong is raised on every rank alike."""
+    """Scan a file into a file, and return the report; collective. Every rank raises, or none."""
     clock = _Clock()
     with clock("all"):
-        # ---- what can be refused is refused before any work -------------------------------
+        # ---- check everything before any work ---------------------------------------------
         with agreed(comm) as same:
             source = files.inspect(job.input)
-            # Under one path, nodes may hold different files on disks of their own.
+            # Nodes may have different files under the same path, on their own disks.
             shared = f"{job.input}, which must be on a file system that all ranks share"
             for what, value in source.stamp._asdict().items() if source.stamp else ():
                 same[f"the {what} of {shared}"] = value
@@ -86,7 +86,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
                 part.read(source, show)
             show("scan", 0, 0)
             with clock("scan"):
-                # Waiting for a slower shard is no part of the exchange's time: agreeing takes it.
+                # The agreement waits for slower ranks, so this is not part of the exchange's time.
                 ready = Agreement(comm)
                 ready.some = part.scan.some
                 call = Call(part.scan, comm)
@@ -132,7 +132,10 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
 def part_file(
     comm: Comm, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[File]:
-    """Make the file that becomes ``path``; collective. It goes if anything fails but the check."""
+    """Create the part file that will become ``path``; collective.
+
+    The part file is removed if anything fails, except the check.
+    """
     target: File | None = None
     with ExitStack() as held:
         try:
@@ -146,7 +149,7 @@ def part_file(
         except CheckError:
             raise
         except BaseException:
-            # Any rank, whichever is interrupted: rank 0 may be waiting inside MPI.
+            # Any rank removes it: if another rank is interrupted, rank 0 may be waiting inside MPI.
             if target is not None:
                 output.remove(target.path)
             raise
@@ -157,13 +160,13 @@ class _Part:
 
     def __init__(self, comm: Comm, job: Job, source: File, bound: Binding) -> None:
         self.memory = bound.memory
-        # Whole rows along an axis; elements of a flattened input.
+        # With an axis, a rank has whole rows. A flattened input is divided by elements.
         rows = len(source.shape) > 1 and job.axis is not None
         shape = source.shape if rows else (source.n,)
         width = math.prod(shape[1:])
         low, high = bounds(shape[0], comm.size, comm.rank)
         self.start, self.stop = low * width, high * width
-        self.shape = shape  # of the whole result
+        self.shape = shape  # of the whole output file
         self.shard = self.memory.empty(self.stop - self.start, source.dtype.newbyteorder("="))
         op, dtype = (
             operators.resolve(job.op),
@@ -171,7 +174,7 @@ class _Part:
         )
         initial = None if job.initial is None else _number(job.initial)
         mine = (high - low, *shape[1:])
-        if source.n == 0:  # nothing to scan, however many rows or columns
+        if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
             mine = tuple(min(length, 1) for length in mine)
         self.scan = build.make(
             Extents.of(mine, axis_number(job.axis)),
@@ -188,13 +191,13 @@ class _Part:
         in_place = self.scan.types.x == self.scan.types.out
         self.result = self.shard if in_place else self.scan.steps.empty()
         self.buffer: NDArray[np.uint8] = self.memory.staging(files.PIECE)
-        self._last: dict[str, Any] = {}  # in scan order: of the input, of the result
+        self._last: dict[str, Any] = {}  # the last elements in scan order: "x" and "out"
 
     def read(self, source: File, show: Show) -> None:
         for at, piece in files.read(source, self.start, self.stop, self.buffer):
             stop = at + len(piece)
             self.memory.upload(piece, self.shard[at:stop])
-            self._see("x", piece)
+            self._note_last("x", piece)
             show("read", stop, self.shard.size)
 
     def write(self, target: File, show: Show) -> None:
@@ -204,19 +207,19 @@ class _Part:
         size = self.result.size
         for low, high in chunks(0, size, files.PIECE // self.result.itemsize):
             piece = self.memory.download(self.result[low:high], self.buffer)
-            self._see("out", piece)
+            self._note_last("out", piece)
             yield piece
             show("write", high, size)
 
-    def _see(self, role: str, piece: NDArray[Any]) -> None:
-        """Remember the last element in scan order."""
+    def _note_last(self, role: str, piece: NDArray[Any]) -> None:
+        """Store the last element so far in scan order."""
         if not self.scan.form.reverse:
             self._last[role] = piece[-1]
         elif role not in self._last:
             self._last[role] = piece[0]
 
     def total(self) -> Any:
-        """Return what all elements up to this rank's last come to; None if there is none."""
+        """Return the total of all elements up to this rank's last one; None without elements."""
         if not self._last or len(self.shape) > 1:
             return None
         total, acc = self._last["out"], self.scan.types.acc
@@ -225,7 +228,7 @@ class _Part:
         return dtypes.cast(total, self.scan.types.out).item()
 
     def nothing(self) -> Any:
-        """Return what no elements come to; NumPy has 0 for sum, 1 for prod, none for max."""
+        """Return the total of an empty file: as in NumPy, 0 for sum, 1 for prod, None for max."""
         if len(self.shape) > 1:
             return None
         first = self.scan.form.first
@@ -233,7 +236,7 @@ class _Part:
 
 
 def _number(text: str) -> Any:
-    """Return the integer, float or complex number that a text stands for."""
+    """Return a text as an integer, float or complex number."""
     for kind in (int, float, complex):
         with suppress(ValueError):
             return kind(text)
@@ -241,7 +244,7 @@ def _number(text: str) -> Any:
 
 
 class _Clock:
-    """Seconds of wall time by phase."""
+    """A clock that measures the seconds of each phase."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)

@@ -1,7 +1,8 @@
-"""Shard -> file: ranks write a part file, which becomes the output when it is whole. No MPI.
+"""Shard -> file: ranks write a part file, which becomes the output when it is complete. No MPI.
 
-The part file lies beside the output, hidden, and its name says who makes it. Whoever makes it holds
-a lock on it: one without a lock, of a process that is gone, is what a killed job has left.
+The part file is a hidden file beside the output. Its name has the host and the process that writes
+it, and that process holds a lock on it. If there is no lock and no such process, the file was left
+by a job that was killed.
 """
 
 import errno
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 from ..core.errors import OutputError
 from .files import File
 
-# What is wrong with the place that was asked for, not with the machine.
-_PLACE = {
+# Errors of the output's path, which the user can correct. All others are errors of the machine.
+_PATH_ERRORS = {
     errno.EACCES,
     errno.EISDIR,
     errno.ELOOP,
@@ -37,9 +38,9 @@ _PLACE = {
 
 
 def check(path: Path, *, force: bool) -> Path:
-    """Refuse, before any work, an output that could not be put in place after it.
+    """Check, before any work, that the output can be published; return its path.
 
-    Returns where it really is: a symbolic link is followed, not replaced.
+    A symbolic link is followed, not replaced. Raises ``OutputError``.
     """
     with _writing(path):
         try:
@@ -60,28 +61,29 @@ def check(path: Path, *, force: bool) -> Path:
 
 @contextmanager
 def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[File]:
-    """Make the file that becomes ``path`` when it is whole: header there, data to be written.
+    """Create the part file that becomes ``path`` when it is complete; write its header only.
 
-    It is locked inside the context, and stays behind it. What killed jobs have left is removed.
+    The file is locked inside the ``with`` block, and not removed at its end. Part files that killed
+    jobs have left are removed first.
     """
     if dtype.kind not in "biufc":
         raise OutputError(f"a .npy file cannot hold {dtype}")
     _remove_dead(path)
     part = path.with_name(f"{_prefix(path)}{os.getpid()}-{uuid4().hex[:8]}.part")
     with _writing(path):
-        # Nobody is to read it who may not read the file that it replaces.
+        # Users that may not read the old file must not read the part file either.
         mode = 0o666 if _mode(path) is None else 0o600
         opened = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
     try:
         try:
-            with suppress(OSError):  # a file system without locks
+            with suppress(OSError):  # some file systems have no locks
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with _writing(path), part.open("r+b") as stream:
                 text = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
                 npy.write_array_header_1_0(stream, text)
                 file = File(part, dtype, shape, stream.tell())
                 stream.truncate(_size(file))
-                os.fsync(stream.fileno())  # other hosts write into its first page
+                os.fsync(stream.fileno())  # other hosts will write into the file's first page
         except BaseException:
             remove(part)
             raise
@@ -91,7 +93,7 @@ def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator
 
 
 def check_shared(file: File) -> None:
-    """Refuse a folder that is not the one in which another rank has made the file."""
+    """Check that this rank sees the part file of rank 0, in the same folder."""
     try:
         with file.path.open("r+b") as stream:
             size, reason = os.fstat(stream.fileno()).st_size, "another file"
@@ -105,7 +107,7 @@ def check_shared(file: File) -> None:
 
 
 def write(file: File, start: int, pieces: Iterable[NDArray[Any]]) -> None:
-    """Write a shard that begins at element ``start``, straight at its place in the file."""
+    """Write the pieces of a shard into the part file, from element ``start`` on."""
     with _writing(file.path), file.path.open("r+b") as stream:
         stream.seek(file.start + start * file.dtype.itemsize)
         for piece in pieces:
@@ -115,9 +117,9 @@ def write(file: File, start: int, pieces: Iterable[NDArray[Any]]) -> None:
 
 
 def publish(part: Path, path: Path, *, force: bool) -> None:
-    """Give the whole file its name; without ``force``, never over a file that came meanwhile.
+    """Rename the complete part file to ``path``; without ``force``, never replace a file.
 
-    A file that is replaced hands on its mode, and its owner and group where that is allowed.
+    A file that is replaced passes on its mode, and its owner and group if that is permitted.
     """
     with _writing(path):
         if force:
@@ -131,7 +133,7 @@ def publish(part: Path, path: Path, *, force: bool) -> None:
                 raise OutputError(
                     f"{path} came into being meanwhile; --force replaces it"
                 ) from None
-            except OSError:  # a file system without hard links
+            except OSError:  # some file systems have no hard links
                 check(path, force=False)
                 part.replace(path)
             else:
@@ -140,23 +142,23 @@ def publish(part: Path, path: Path, *, force: bool) -> None:
 
 
 def remove(part: Path) -> None:
-    """Remove a part file, if it is there; what is wrong then hides no other fault."""
+    """Remove a part file if it exists; errors are ignored, so that they hide no other fault."""
     with suppress(OSError):
         part.unlink()
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Name the file with whatever goes wrong; a bad place is an ``OutputError``."""
+    """Add the file's name to every OSError; an error of the path becomes an ``OutputError``."""
     try:
         yield
     except OSError as error:
-        kind = OutputError if error.errno in _PLACE else OSError
+        kind = OutputError if error.errno in _PATH_ERRORS else OSError
         raise kind(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _mode(path: Path) -> int | None:
-    """Return the mode of what is there under this name, None for nothing."""
+    """Return the mode of the file of this name; None if there is none."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:
@@ -168,19 +170,19 @@ def _size(file: File) -> int:
 
 
 def _hand_on(old: os.stat_result, part: Path) -> None:
-    """Give a file the owner, the group and the mode of another."""
+    """Give the part file the owner, the group and the mode of the old file."""
     mode = old.st_mode & 0o777
     with suppress(PermissionError):
         os.chown(part, old.st_uid, -1)
     try:
         os.chown(part, -1, old.st_gid)
-    except PermissionError:  # another group gets no more than everybody
+    except PermissionError:  # the part file's group gets the rights of all other users only
         mode &= 0o707 | (mode & 0o007) << 3
     part.chmod(mode)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Write a folder's names to the disk, where it may be opened and the file system can."""
+    """Write a folder's entries to the disk, if permitted, and if the file system can."""
     try:
         opened = os.open(folder, os.O_RDONLY)
     except PermissionError:
@@ -194,28 +196,28 @@ def _sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-# ---- what killed jobs have left ------------------------------------------------------------
+# ---- part files of killed jobs -------------------------------------------------------------
 
 
 def _prefix(path: Path) -> str:
-    """Return how the names of this host's part files for ``path`` begin; they end -PID-ID.part."""
+    """Return the prefix of the names of this host's part files for ``path``: PREFIXPID-ID.part."""
     return f".{path.name[:32]}.distscan-{platform.node().replace('/', '-')}-"  # 255 bytes at most
 
 
 def _remove_dead(path: Path) -> None:
     prefix = _prefix(path)
-    with suppress(OSError):  # a folder that may not be listed
+    with suppress(OSError):  # some folders may not be listed
         for name in os.listdir(path.parent):
             if name.startswith(prefix):
-                made = re.fullmatch(r"(\d{1,9})-[0-9a-f]{8}\.part", name[len(prefix) :])
-                if made and _is_dead(path.with_name(name), int(made[1])):
+                match = re.fullmatch(r"(\d{1,9})-[0-9a-f]{8}\.part", name[len(prefix) :])
+                if match and _is_dead(path.with_name(name), int(match[1])):
                     remove(path.with_name(name))
 
 
 def _is_dead(part: Path, pid: int) -> bool:
-    """Whether no process makes a part file of this host any more."""
+    """Return whether no process of this host writes a part file any more."""
     with suppress(ProcessLookupError, PermissionError):
-        if pid != os.getpid():  # one with our number is gone, or in another container
+        if pid != os.getpid():  # a file with our number is of a dead process or another container
             os.kill(pid, 0)
             return False
     try:

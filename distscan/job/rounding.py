@@ -1,11 +1,11 @@
-"""How far a correct scan of floats may be from the exact one, whatever the order of association.
+"""Bounds on the rounding errors of a correct scan of floats, for every order of association.
 
-Each class bounds one kind of operator. It follows a scan in states [fields, columns]; those of
-many elements are [fields, n, columns]. ``u`` is the unit roundoff. Higham, Accuracy and Stability
-of Numerical Algorithms, 2002, is where the bounds come from.
+Each class bounds one kind of operator. Its state after each element is [fields, columns]; the
+states of many elements are [fields, n, columns]. ``u`` is the unit roundoff. The bounds are those
+of Higham, Accuracy and Stability of Numerical Algorithms, 2002.
 
-Where any part of what has been combined could have left the type's range, the order decides what
-comes behind it: the bound is infinite from there on.
+If a part of the elements so far could have left the type's range, the later results depend on the
+order of association. The bound is infinite from there on.
 """
 
 from typing import Any
@@ -15,26 +15,26 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-_FAR = 1e5  # stands for the logarithm of infinity, and less it for that of 0: beyond all ranges
+_FAR = 1e5  # stands for log(infinity), and -_FAR for log(0): larger than all finite logarithms
 
 
 class Exact:
-    """What does not round."""
+    """Operators that do not round."""
 
     def start(self, columns: int) -> Array:
         """Return the state before the first element."""
         return np.zeros((0, columns))
 
     def advance(self, state: Array, x: Array, values: Array) -> Array:
-        """Return the states behind each of the elements ``x`` [n, columns] and their scan."""
+        """Return the states after each element of ``x`` [n, columns]; ``values`` is its scan."""
         return np.zeros((0, *values.shape))
 
     def join(self, earlier: Array, later: Array) -> Array:
-        """Return the state behind the elements of two states."""
+        """Return the state after the elements of both states."""
         return earlier
 
     def bound(self, states: Array, values: Array) -> Array:
-        """Return how far from ``values`` a correct scan may be."""
+        """Return the largest error of a correct scan, of the shape of ``values``."""
         return np.zeros(values.shape)
 
 
@@ -45,7 +45,7 @@ class Sums:
         self.factor, self.limit = factor, limit
 
     def start(self, columns: int) -> Array:
-        """Return sums of magnitudes, of no element yet."""
+        """Return the state before the first element: sums of magnitudes, 0."""
         return np.zeros((1, columns))
 
     def advance(self, state: Array, x: Array, values: Array) -> Array:
@@ -58,12 +58,12 @@ class Sums:
         return np.asarray(earlier + later)
 
     def bound(self, states: Array, values: Array) -> Array:
-        """Return how far from ``values`` a correct scan may be; infinity beyond the limit."""
+        """Return the largest error of a correct scan; infinity if a sum exceeds the limit."""
         return np.where(states[0] <= self.limit, self.factor * states[0], np.inf)
 
 
 class Logs(Sums):
-    """logaddexp: errors do not add up beyond the largest; 1 stands for the logarithm itself."""
+    """logaddexp: the error depends on the largest magnitude, plus 1 for the logarithm itself."""
 
     def advance(self, state: Array, x: Array, values: Array) -> Array:
         """Return the largest magnitudes up to each of the elements ``x`` [n, columns]."""
@@ -76,18 +76,20 @@ class Logs(Sums):
 
 
 class Products:
-    """Products: each of k factors rounds, k u / (1 - k u) of the result (3.1); and underflows.
+    """Products: the error of k factors is k u / (1 - k u) of the result (3.1), plus underflow.
 
-    What underflows is off by less than the smallest subnormal (2.2), times all other factors: those
-    before it, and those behind it. The logarithm of the running product is a walk. How high it has
-    been bounds the factors before; its rise from its lowest point, those behind; its greatest rise
-    and fall say whether any part can have left the range, above or below.
+    A factor that underflows has an error below the smallest subnormal (2.2), times all factors
+    before it and after it. The logarithm of the running product is a walk:
+
+    - its highest point bounds the product of the factors before;
+    - its rise from its lowest point bounds the product of the factors after;
+    - its greatest rise and fall tell whether any part can have left the range, above or below.
     """
 
     def __init__(self, u: float, real: "np.finfo[Any]") -> None:
         self.u, self.subnormal = u, real.smallest_subnormal
         self.real = np.result_type(real.dtype, np.float64)  # holds every factor
-        # A product of complex numbers is made of sums of products, each of which may overflow.
+        # A product of complex numbers is a sum of products; each of them may overflow.
         self.high = float(np.log(real.max / 4))
         self.deep = float(np.log(real.eps) - np.log(real.tiny))
 
@@ -96,8 +98,8 @@ class Products:
         return np.zeros((7, columns))
 
     def advance(self, state: Array, x: Array, values: Array) -> Array:
-        """Return the states of the walk behind each of the elements ``x`` [n, columns]."""
-        count, place, low, high, rise, fall, zero = state
+        """Return the states of the walk after each element of ``x`` [n, columns]."""
+        count, position, low, high, rise, fall, zero = state
         logs = np.log(np.abs(x).astype(self.real)).astype(np.float64)
         walk = np.add.accumulate(np.nan_to_num(logs, nan=_FAR, posinf=_FAR, neginf=-_FAR), axis=0)
         lows = np.minimum(np.minimum.accumulate(walk, axis=0), low)
@@ -105,8 +107,8 @@ class Products:
         return np.stack(
             [
                 np.broadcast_to(count + np.arange(1.0, len(x) + 1)[:, None], walk.shape),
-                place + walk,
-                lows - walk,  # the lowest and the highest place so far, seen from here
+                position + walk,
+                lows - walk,  # the lowest and the highest point so far, relative to this point
                 highs - walk,
                 np.maximum(np.maximum.accumulate(walk - lows, axis=0), rise),
                 np.maximum(np.maximum.accumulate(highs - walk, axis=0), fall),
@@ -115,13 +117,13 @@ class Products:
         )
 
     def join(self, earlier: Array, later: Array) -> Array:
-        """Return the state behind two walks, the later one from where the earlier one ends."""
-        count, place, low, high, rise, fall, zero = earlier
+        """Return the state after two walks; the later one starts where the earlier one ends."""
+        count, position, low, high, rise, fall, zero = earlier
         _, walk, lows, highs, rises, falls, _ = later
         return np.stack(
             [
                 count + later[0],
-                place + walk,
+                position + walk,
                 np.minimum(lows, low - walk),
                 np.maximum(highs, high - walk),
                 np.maximum(np.maximum(rise, rises), highs + walk - low),
@@ -131,18 +133,18 @@ class Products:
         )
 
     def bound(self, states: Array, values: Array) -> Array:
-        """Return how far from ``values`` a correct scan may be; infinity if a part may overflow."""
-        count, place, low, high, rise, fall, zero = states
+        """Return the largest error of a correct scan; infinity if a part may overflow."""
+        count, position, low, high, rise, fall, zero = states
         ku = count * self.u
         bound = np.where(ku < 1, ku / (1 - ku) * np.abs(values), np.inf)
         underflows = fall > self.deep
         if underflows.any():
-            others = np.exp((place + high - low).astype(bound.dtype))
+            others = np.exp((position + high - low).astype(bound.dtype))
             bound += np.where(underflows, count * self.subnormal * others, 0)
-        # Behind a factor 0 all is 0.
+        # After a factor 0, all products are 0.
         return np.where(rise > self.high, np.inf, np.where(zero > 0, 0, bound))
 
 
 def finite_size(x: Array) -> Array:
-    """Return the magnitudes of finite elements, 0 for others."""
+    """Return the magnitudes of the finite elements, and 0 for all others."""
     return np.abs(np.where(np.isfinite(x), x, 0))

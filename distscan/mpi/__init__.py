@@ -1,1 +1,1 @@
-"""All that speaks to MPI: communicators, agreement, the exchange of totals. Knows no CuPy."""
+"""All code that uses MPI: communicators, agreement, the exchange of totals. It uses no CuPy."""

@@ -1,6 +1,6 @@
-"""Agreement: what one rank finds wrong, every rank raises, or none does.
+"""Agreement: if one rank finds a fault, every rank raises it; otherwise none raises.
 
-Nor does a signal take one rank out of a call that the others are in.
+Signals are deferred, too: a signal must not take one rank out of a collective call.
 """
 
 import functools
@@ -23,30 +23,32 @@ R = TypeVar("R")
 
 
 class Terms(dict[str, object]):
-    """What must be the same on every rank, by name; complete once its key has been asked for."""
+    """Values that must be the same on every rank, by name. Do not add any once ``key`` is read."""
 
     def texts(self) -> dict[str, str]:
-        """Return the terms as text, which other ranks can compare."""
+        """Return the terms as text, which ranks can compare."""
         return {name: str(value) for name, value in self.items()}
 
     @functools.cached_property
     def key(self) -> int:
-        """63 bits of a digest; 0 where there are no terms."""
+        """A digest of 63 bits; 0 if there are no terms."""
         digest = hashlib.blake2b(repr(self.texts()).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1 if self else 0
 
 
 class Agreement:
-    """A local step of every rank, after which every rank goes on, or every rank raises.
+    """A local step of every rank, after which every rank continues, or every rank raises.
 
-    All ranks raise the same exception, whose message names the ranks and the fault. What the step
-    sets ``same`` to must be the same on every rank. It costs one ``MPI_Allreduce``, in
-    ``settle``; what is done between the step's end and that must not be seen outside, and must not
-    raise. A rank at fault has nothing to do in between: there, the step's end settles.
+    The ``with`` block is the local step; ``settle`` compares the ranks by one ``MPI_Allreduce``. If
+    a rank has failed, or the ranks differ in ``same``, all ranks raise the same exception. Its
+    message names the ranks and the fault.
 
-    Agreements are numbered on each communicator, and the number is agreed on too: a rank that has
-    raised alone, and then goes on, is out of step with the others, and all of them raise, in every
-    later call.
+    A rank may do other work between the block and ``settle``. This work must not raise, and must
+    have no effect outside. A rank at fault does not get there: it settles at the end of the block.
+
+    Agreements are numbered on each communicator, and ranks compare the numbers, too. A rank that
+    has raised alone, and then continues, is out of step with the others. All ranks then raise, in
+    this and in every later call.
 
     ``comm`` is as in ``communicators.communicator``, which checks it.
 
@@ -66,14 +68,14 @@ class Agreement:
             votes = _votes_of(comm)
         self.comm = votes.comm
         self.same: Terms | None = None
-        #: Whether this rank has elements; from ``settle`` on, whether any rank has.
+        #: Whether this rank has elements; after ``settle``, whether any rank has.
         self.some = True
-        #: Of this agreement, the same on every rank.
+        #: The number of this agreement, the same on every rank.
         self.number = 0
-        #: None where this rank is alone.
+        #: None if this rank is the only one.
         self._votes: Votes | None = None
         if votes.comm.size > 1:
-            if tuple(map(signals.getsignal, signals.SIGNALS)) != signals.seen[0]:
+            if tuple(map(signals.getsignal, signals.SIGNALS)) != signals.latest_handlers[0]:
                 signals.defer()
             self._votes, self.number = votes, next(votes.numbers)
 
@@ -81,12 +83,12 @@ class Agreement:
         return self
 
     def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
-        # Of any kind, Ctrl-C too: the other ranks must not wait for this one.
+        # A fault may be any exception, also Ctrl-C: the other ranks must not wait for this one.
         if fault is not None and self._votes is not None:
             self._settle(self._votes, fault)
 
     def settle(self) -> None:
-        """Learn whether the step worked on every rank; raise on each, or on none."""
+        """Compare the ranks: raise on every rank, or on none; collective."""
         if self._votes is not None:
             self._settle(self._votes, None)
 
@@ -106,9 +108,10 @@ class Agreement:
 
 @contextmanager
 def agreed(comm: Comm, function: str = "") -> Iterator[Terms]:
-    """Run a local step and settle it: an ``Agreement`` with nothing to do meanwhile.
+    """Run a local step and settle it at the end of the ``with`` block.
 
-    ``function`` is the public one that the step begins: ranks that call another one are told so.
+    ``function`` is the name of the public function that begins with this step. If ranks have called
+    different functions, the message names them.
 
     Example::
 
@@ -123,11 +126,11 @@ def agreed(comm: Comm, function: str = "") -> Iterator[Terms]:
 
 
 def collective(function: Callable[P, R]) -> Callable[P, R]:
-    """Make signals wait from the first line of ``function`` to its end, at several ranks.
+    """Defer signals from the first line of ``function`` to its end, if there are several ranks.
 
-    Python runs handlers between two lines of the main thread, whichever thread the system gave the
-    signal to. One that raises there would take this rank out of a call that the others are in. To
-    block signals around each call would leave the call's own first and last lines open. So handlers
+    Python runs signal handlers between two lines of the main thread, whichever thread received the
+    signal. A handler that raises would take this rank out of a call that the other ranks are in.
+    To block signals inside the call would not protect its first and last lines. So the handlers
     stay in place, and look for the frame of this function.
     """
 
@@ -137,8 +140,8 @@ def collective(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **options)
         finally:
-            ended = not ended  # from here on signals do not wait
-            if signals.later:
+            ended = not ended  # from here on signals are not deferred
+            if signals.deferred:
                 signals.deliver(sys._getframe())
 
     signals.calls.add(cast(FunctionType, call).__code__)
@@ -149,9 +152,9 @@ def collective(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class Votes:
-    """Six small numbers of each rank of a communicator, and their minima over the ranks.
+    """The vote of a communicator's ranks: six numbers of each rank, and their minima over ranks.
 
-    The numbers lie in a buffer whose type MPI knows: to find it out would take longer than to send.
+    MPI gets a buffer of a known type, because to find the type would take longer than to send it.
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -164,25 +167,26 @@ class Votes:
     def minimum(self, *values: int) -> tuple[int, ...]:
         """Return the minimum of each of six ``values``, of 8 bytes, over all ranks."""
         _SIX.pack_into(self._memory, 0, *values)
-        # Blocking: of so few values no library's MPI_Iallreduce is as fast.
+        # It is blocking: for so few values, MPI_Iallreduce is slower in every library.
         self.comm.Allreduce(MPI.IN_PLACE, self._message, MPI.MIN)
         return _SIX.unpack_from(self._memory)
 
 
 _SIX = struct.Struct("6q")
 
-# By the handles of communicators that have been checked, whichever objects stand for them; None is
-# the default.
+# The votes of communicators that have been checked, by their handles: several Python objects may
+# stand for one communicator. None is the default communicator.
 _votes: dict[int | None, Votes] = {}
 os.register_at_fork(after_in_child=_votes.clear)
 
 
 def _votes_of(given: Comm | None) -> Votes:
-    """Check a communicator; return what it keeps to vote, until it is freed."""
+    """Check a communicator and return its ``Votes``, which are kept until it is freed."""
     comm = communicator(given)
     votes = _votes.get(comm.handle)
     if votes is None:
-        # The handle of a communicator that is freed may come again: this attribute goes with it.
+        # MPI may use the handle again after the communicator is freed. MPI deletes this attribute
+        # then, and the votes with it.
         comm.Set_attr(_voting(), comm.handle)
         votes = _votes[comm.handle] = Votes(comm)
     if given is None:

@@ -16,11 +16,11 @@ Comm = MPI.Intracomm
 
 
 def communicator(comm: Comm | None) -> Comm:
-    """Return ``comm``, or ``MPI.COMM_WORLD`` for None; where it has several ranks, defer signals.
+    """Return ``comm``, or ``MPI.COMM_WORLD`` for None; defer signals if it has several ranks.
 
-    Raises ``LaunchError`` where the launcher started several ranks and MPI sees only one: each
-    would scan its shard as if it were the whole. Raises RuntimeError in a process that a rank has
-    forked: it would speak in that rank's name.
+    Raises ``LaunchError`` if the launcher started several ranks but MPI sees only one: each rank
+    would scan its shard alone. Raises RuntimeError in a process that was forked by a rank: it
+    cannot use that rank's connections.
     """
     if comm is None:
         comm = MPI.COMM_WORLD
@@ -48,14 +48,14 @@ os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 class Node(NamedTuple):
-    """Where a rank stands among the ranks of its node."""
+    """The number of a rank on its node, and the number of nodes."""
 
     local_rank: int
-    nodes: int  # in the whole communicator
+    nodes: int  # of the communicator
 
 
 def node(comm: Comm) -> Node:
-    """Find this rank's place on its node; collective. The launcher's own word counts first."""
+    """Return this rank's ``Node``; collective. The local rank is the launcher's, if it has one."""
     shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
     try:
         nodes = comm.allreduce(int(shared.rank == 0))
@@ -66,16 +66,16 @@ def node(comm: Comm) -> Node:
 
 
 def mpi_version() -> str:
-    """Name the MPI library and its version, such as "MPICH 4.3.0"."""
+    """Return the name of the MPI library and its version, such as "MPICH 4.3.0"."""
     first = MPI.Get_library_version().strip("\0 \n").partition("\n")[0].partition(",")[0]
     return " ".join(first.replace("Version:", "").split())
 
 
-# ---- what a communicator keeps for distscan, until it is freed -----------------------------
+# ---- communicators derived from one, kept as its attributes until it is freed --------------
 
 
 def backwards(comm: Comm) -> Comm:
-    """Return the same ranks in the opposite order; collective when first asked for."""
+    """Return a communicator of the same ranks in reverse order; the first call is collective."""
     kept: Any = comm.Get_attr(backwards_key())
     if kept is None:
         kept = comm.Split(0, -comm.rank)
@@ -84,7 +84,7 @@ def backwards(comm: Comm) -> Comm:
 
 
 def aside(comm: Comm) -> Comm:
-    """Return the same ranks for messages of distscan's own; collective when first asked for."""
+    """Return a duplicate for distscan's own messages; the first call is collective."""
     kept: Any = comm.Get_attr(_aside())
     if kept is None:
         kept = comm.Dup()
@@ -94,7 +94,7 @@ def aside(comm: Comm) -> Comm:
 
 @functools.cache
 def backwards_key() -> int:
-    """Return the key under which a communicator keeps what ``backwards`` returns."""
+    """Return the key of the attribute that holds the communicator of ``backwards``."""
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
 
 
@@ -107,7 +107,7 @@ def _aside() -> int:
 
 
 def op_name(op: Any) -> Any:
-    """Return the name of an MPI op that has a built-in of its meaning; anything else unchanged."""
+    """Return the name of the built-in operator for an MPI op; return anything else unchanged."""
     if isinstance(op, MPI.Op):
         for name in ("SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR"):
             if op == getattr(MPI, name):

@@ -1,4 +1,4 @@
-"""The exchange of totals, ``MPI_Exscan``: what comes before this rank's shard."""
+"""The exchange of totals by ``MPI_Exscan``: it gives each rank its offset."""
 
 import secrets
 import weakref
@@ -16,28 +16,28 @@ from .communicators import Comm, backwards, backwards_key
 from .library import MPI
 from .messages import FAILED, BuiltInBuffers, PackedBuffers, mpi_name, mpi_op
 
-# Begun and not yet ended: MPI writes into their buffers, whoever else has forgotten them.
+# Exchanges that have begun and not ended. MPI writes into their buffers, so they must stay alive.
 _IN_FLIGHT: "set[Exscan]" = set()
 
 
 class Exscan:
-    """The exchange of totals, prepared once: gives each rank what comes before its shard.
+    """The exchange of totals, prepared once: it gives each rank its offset.
 
-    A total has a value of ``dtype``, 0-d or [inner]. The offset that comes back has the same
-    shape; ``form.first`` is combined into it. None says that the shard begins behind nothing, and
-    ``form.first`` that it begins with that: no element comes before it, or its first one is a head.
-    The next exchange overwrites the offset.
+    A total is a value of ``dtype``, 0-d or [inner]. The offset has the same shape: it is the
+    combination of ``form.first`` and the totals of all earlier ranks. If no element comes before
+    the shard, or its first element is a head, the offset is ``form.first``, which may be None. The
+    next exchange overwrites the offset.
 
-    A rank that has failed takes part too, without a call (None for ``pending``): later ranks, whose
-    offsets lack its total, then raise ``RankError``.
+    A rank that has failed takes part, too, with None for ``pending``. Later ranks, whose offsets
+    lack its total, then raise ``RankError``.
 
-    A long row is exchanged piece by piece, so that one piece crosses ranks while others go from a
-    GPU to the host and back. Each piece of the offset is put where the total was, and ``finish``
-    gets it from there.
+    A long row is exchanged in pieces: one piece is exchanged while other pieces are copied from a
+    GPU to the host and back. Each piece of the offset is stored over the total's piece, where
+    ``finish`` reads it.
 
-    ``seeds`` is the type of 0-d offsets, where the running value is narrower than ``dtype``.
-    ``edges`` is the type of the segments' edges, for a segmented form. Without ``across`` nothing
-    crosses ranks: each is on its own.
+    ``seeds`` is the type of 0-d offsets, if the running value is narrower than ``dtype``. ``edges``
+    is the type of the segments' edges, for a segmented form. Without ``across``, nothing is
+    exchanged.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Exscan:
         self._offset: Any = None
         self._seed = None if seeds is None or seeds == dtype else np.zeros((), seeds)
         self._messages: list[BuiltIn | Packed] = []
-        #: Whether totals are rows of several pieces; then ``reserve`` comes before the first use.
+        #: Whether totals are rows of several pieces. If so, call ``reserve`` before the first use.
         self.long = across and form.extents.inner > longest_piece(dtype)
         if across and not self.long:
             self.reserve()
 
     def reserve(self) -> None:
-        """Allocate what is sent and received, if that has not been done."""
+        """Allocate the messages, once."""
         if not self._messages:
             row = pieces(self._form.extents.inner, self._dtype) if self.long else [None]
             given = self._op, self._dtype, self._form
@@ -77,11 +77,11 @@ class Exscan:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes ``reserve`` allocates."""
+        """The number of bytes that ``reserve`` allocates."""
         return self._kind.nbytes(self._dtype, self._form) if self._across else 0
 
     def __call__(self, comm: Comm, pending: Pending | None) -> Any:
-        """Combine the totals of all ranks before this one in scan order (``MPI_Exscan``)."""
+        """Return the offset: exchange totals by ``MPI_Exscan``, in scan order; collective."""
         if comm.size == 1 or not self._across:
             return self._form.first
         comm = self._begin(comm, pending)
@@ -92,7 +92,7 @@ class Exscan:
         return self._end()
 
     def start(self, comm: Comm, pending: Pending | None) -> None:
-        """Begin the same and do not wait for it (``MPI_Iexscan``)."""
+        """Begin the exchange by ``MPI_Iexscan``; do not wait for other ranks."""
         if comm.size > 1 and self._across:
             comm = self._begin(comm, pending)
             for message in self._messages:
@@ -101,7 +101,7 @@ class Exscan:
             _IN_FLIGHT.add(self)
 
     def wait(self, comm: Comm) -> Any:
-        """End what ``start`` began; return the offset."""
+        """Wait for the exchange that ``start`` began; return the offset."""
         if comm.size == 1 or not self._across:
             return self._form.first
         comm = self._ordered(comm)
@@ -112,12 +112,12 @@ class Exscan:
         return self._end()
 
     def prepare(self, comm: Comm) -> None:
-        """Make what exchanges over ``comm`` need; collective. The first exchange does it, too."""
+        """Create the reverse communicator, if needed; collective. Else the first exchange does."""
         if comm.size > 1 and self._across:
             self._ordered(comm)
 
     def _ordered(self, comm: Comm) -> Comm:
-        """Return the ranks in scan order."""
+        """Return the communicator whose ranks are in scan order."""
         if not self._form.reverse:
             return comm
         kept: Any = comm.Get_attr(self._backwards)
@@ -136,10 +136,10 @@ class Exscan:
             raise fault
         return offset
 
-    # What goes wrong with a message is raised at the end: the other ranks count on every one.
+    # A fault of a message is raised at the end: the other ranks wait for every message.
 
     def _pack(self, message: "BuiltIn | Packed") -> None:
-        """Put what this rank has into a message; after a fault, that there was one."""
+        """Put this rank's total into a message; after a fault, put the failure there."""
         try:
             message.put(self._pending if self._fault is None else None)
         except BaseException as error:
@@ -147,7 +147,7 @@ class Exscan:
             message.put(None)
 
     def _unpack(self, message: "BuiltIn | Packed", comm: Comm) -> None:
-        """Take from a message what comes before this rank's shard."""
+        """Take this rank's offset from a message."""
         # MPI leaves the first rank's receive buffer undefined.
         if comm.rank == 0 or self._fault is not None:
             return
@@ -164,45 +164,45 @@ class Exscan:
                 return
             self._offset = message.offset
             if self._seed is not None:
-                # As C rounds: at once, and infinite without a warning.
+                # This rounds as C does, without a warning for infinity, and is fast.
                 self._seed.reshape(1).data[0] = message.offset.item()
                 self._offset = self._seed
         except BaseException as error:
             self._fault = error
 
 
-# ---- what goes into a message and comes out of it ----------------------------------------------
+# ---- the messages of an exchange ---------------------------------------------------------------
 
 
 class BuiltIn(BuiltInBuffers):
-    """What MPI sends and receives where it combines itself: a total, and whether it is sound."""
+    """A message that MPI's own operator combines: a total, and the status of its rank."""
 
     fault = None
 
     def put(self, pending: Pending | None) -> None:
-        """Set what is sent: a total, of an empty shard the identity; None says that all failed."""
+        """Set the total to be sent, the identity for an empty shard; None: the rank has failed."""
         if pending is None:
-            # Of exclusive ors two equal words would be none: these are equal once in 2^30 or 2^62.
+            # With exclusive or, two equal words cancel. Random ones are equal once in 2^30 or 2^62.
             word = FAILED.get(self.name, 1 + secrets.randbits(8 * self.status.itemsize - 2))
             self.status[:] = np.array([word])
             return
-        self.says[0] = self.sound
+        self.sent_bits[0] = self.sound
         self.total[...] = self.identity if pending.empty else pending.total(self.piece)
 
     def has_offset(self) -> bool:
-        """Take what was received; raise where an earlier rank failed."""
-        if self.hears[0] != self.sound:
+        """Store the offset and return True; raise RankError if an earlier rank failed."""
+        if self.received_bits[0] != self.sound:
             raise _failed()
         if self.offset is not self.received:
             self.offset[...] = self.received
         return True
 
 
-_ABSENT, _PRESENT, _HEAD, _BROKEN = range(4)  # the state of a total; the higher of two outlasts
+_ABSENT, _PRESENT, _HEAD, _BROKEN = range(4)  # the state of a total; of two, the higher one wins
 
 
 class Packed(PackedBuffers):
-    """What MPI sends and receives where Python combines; an empty shard needs no identity."""
+    """A message that Python combines; an empty shard needs no identity."""
 
     fault: BaseException | None = None  # of the operator, inside MPI
 
@@ -211,7 +211,7 @@ class Packed(PackedBuffers):
         _BY_TYPE[self.element.handle] = self
 
     def put(self, pending: Pending | None) -> None:
-        """Set what is sent: a total, that there is none, or, for None, that the rank has failed."""
+        """Set the total to be sent, or the state of an empty shard; None: the rank has failed."""
         sent = self.sent
         if pending is None or pending.empty:
             sent["state"] = _BROKEN if pending is None else _ABSENT
@@ -223,19 +223,19 @@ class Packed(PackedBuffers):
             sent["enters"], sent["leaves"] = edges
 
     def has_offset(self) -> bool:
-        """Whether something comes before this shard; raise where an earlier rank failed."""
+        """Return whether a total comes before this shard; raise if an earlier rank failed."""
         state = self.received["state"]
         if state == _BROKEN:
             raise _failed()
-        return bool(state != _ABSENT and not self._parted(self.received, self.sent))
+        return bool(state != _ABSENT and not self._segment_begins_between(self.received, self.sent))
 
-    def _parted(self, earlier: NDArray[Any], later: NDArray[Any]) -> bool:
-        """Whether a segment begins between two shards that follow each other."""
+    def _segment_begins_between(self, earlier: NDArray[Any], later: NDArray[Any]) -> bool:
+        """Return whether a segment begins between two neighbouring shards."""
         return self.segmented and bool((earlier["leaves"] != later["enters"])[0])
 
     def combine(self, earlier: Any, later: Any) -> None:
         """Combine the bytes of two totals: later = earlier op later."""
-        state = self.item.itemsize - 1  # its place
+        state = self.item.itemsize - 1  # the index of the state, the last byte
         try:
             if _BROKEN in (earlier[state], later[state]):
                 later[state] = _BROKEN
@@ -243,7 +243,7 @@ class Packed(PackedBuffers):
                 later[:] = earlier[:]
             elif earlier[state] != _ABSENT:
                 a, b = (np.frombuffer(packed, self.item, 1) for packed in (earlier, later))
-                begins = later[state] == _HEAD or self._parted(a, b)
+                begins = later[state] == _HEAD or self._segment_begins_between(a, b)
                 b["enters"] = a["enters"]
                 if begins:
                     later[state] = _HEAD
@@ -251,7 +251,7 @@ class Packed(PackedBuffers):
                     with np.errstate(all="ignore"):
                         b["value"][0] = self.function(a["value"][0], b["value"][0])
                     later[state] = earlier[state]
-        except BaseException as error:  # cannot cross MPI, which would abort: raised at the end
+        except BaseException as error:  # MPI would abort: the exception is raised at the end
             self.fault = error
             later[state] = _BROKEN
 
@@ -260,7 +260,7 @@ def _failed() -> Exception:
     return RankError("an earlier rank failed in this call: its shard is missing from the scan")
 
 
-# Which message ``_combine`` is called for: MPI says no more than its datatype.
+# The message for which MPI calls ``_combine``, by the handle of its datatype: MPI passes no more.
 _BY_TYPE: "weakref.WeakValueDictionary[int, Packed]" = weakref.WeakValueDictionary()
 
 

@@ -1,17 +1,17 @@
-"""Faults that every rank raises: what ranks found wrong, said once, with the ranks that say it."""
+"""The exceptions that every rank raises: their messages name the faults and the ranks."""
 
 from ..core.errors import DisagreementError, RankError
 from .communicators import Comm
 
 
 def raise_all(comm: Comm, fault: BaseException | None) -> None:
-    """Raise on every rank what some ranks have found wrong, if any; collective."""
+    """Raise the faults of all ranks, if any, as one exception on every rank; collective."""
     faults = comm.allgather(None if fault is None else portable(fault))
     if fault is not None and not isinstance(fault, Exception):
         raise fault
     if not any(faults):
         return
-    # What ranks have only heard of is not said where the ranks at fault say it themselves.
+    # A RankError repeats another rank's fault: it is left out if any rank has a fault of its own.
     own = [found and found[0] is not RankError for found in faults]
     said = [
         found if first or not any(own) else None for found, first in zip(faults, own, strict=True)
@@ -21,7 +21,7 @@ def raise_all(comm: Comm, fault: BaseException | None) -> None:
 
 
 def raise_disagreement(comm: Comm, terms: dict[str, str]) -> None:
-    """Raise on every rank which of their ``terms`` differ; collective."""
+    """Raise DisagreementError on every rank for the first term that differs; collective."""
     everyone = comm.allgather(terms)
     for name in dict.fromkeys(name for each in everyone for name in each):
         values = [each.get(name, "not asked for") for each in everyone]
@@ -33,7 +33,7 @@ def raise_disagreement(comm: Comm, terms: dict[str, str]) -> None:
 
 
 def raise_out_of_step(comm: Comm, number: int) -> None:
-    """Raise on every rank that they are at different agreements; collective."""
+    """Raise DisagreementError on every rank: the numbers of their agreements differ; collective."""
     at = by_rank([f"step {number}" for number in comm.allgather(number)])
     raise mark_collective(
         DisagreementError(
@@ -45,18 +45,18 @@ def raise_out_of_step(comm: Comm, number: int) -> None:
 
 
 def mark_collective(fault: Exception) -> Exception:
-    """Mark an exception that every rank is about to raise."""
+    """Return the exception, marked as one that every rank raises."""
     fault.__dict__["on_every_rank"] = True
     return fault
 
 
 def is_agreed(fault: Exception) -> bool:
-    """Whether every rank raises this exception too."""
+    """Return whether every rank raises this exception."""
     return "on_every_rank" in fault.__dict__
 
 
 def portable(fault: BaseException) -> tuple[type[Exception], str]:
-    """Reduce an exception to a type that every rank can import and build from a message."""
+    """Return a type for an exception, which every rank can import, and its message."""
     try:
         message = str(fault) or type(fault).__name__
     except Exception:  # an exception that cannot even be printed
@@ -73,7 +73,7 @@ def portable(fault: BaseException) -> tuple[type[Exception], str]:
 
 
 def by_rank(messages: list[str | None]) -> str:
-    """Join the messages of all ranks, each said once behind the ranks that say it.
+    """Return the messages of all ranks as one text; each message is there once, after its ranks.
 
     >>> by_rank(["no", None, "no", "no"])
     'ranks 0, 2-3: no'
@@ -93,7 +93,7 @@ def by_rank(messages: list[str | None]) -> str:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Write sorted numbers shortly.
+    """Return sorted numbers as a short text.
 
     >>> _ranges([0, 1, 2, 5])
     '0-2, 5'

@@ -1,4 +1,4 @@
-"""What the launcher says of this process, in environment variables."""
+"""The launcher's environment variables: this process's rank, local rank, and number of ranks."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ _LAUNCHED_RANK = (
     "PALS_RANKID",
     "SLURM_PROCID",
 )
-# An MPI's own variables first: inside mpirun, Slurm's describe the daemon that mpirun started.
+# An MPI's own variables come first: under mpirun, Slurm's describe the daemon of mpirun.
 _LOCAL_RANK = (
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MPI_LOCALRANKID",
@@ -29,17 +29,17 @@ _LOCAL_RANK = (
 
 @functools.cache
 def launched_ranks() -> int:
-    """Return how many processes the launcher says it started; 1 if it does not say."""
+    """Return how many processes the launcher started; 1 if it has no such variable."""
     return _variable(_LAUNCHED_RANKS) or 1
 
 
 def launched_rank() -> int:
-    """Return the launcher's number for this process: known even where MPI itself is not."""
+    """Return the launcher's rank of this process, or 0; MPI need not be loaded."""
     return _variable(_LAUNCHED_RANK) or 0
 
 
 def local_rank() -> int | None:
-    """Return this process's number on its node; None if the launcher does not say."""
+    """Return this process's rank on its node; None if the launcher has no such variable."""
     return _variable(_LOCAL_RANK)
 
 

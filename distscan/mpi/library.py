@@ -1,6 +1,6 @@
-"""MPI, as mpi4py has it: no other module imports mpi4py.
+"""The only import of mpi4py.
 
-Where it cannot be loaded, distscan can: what needs no MPI works, and the first use of MPI raises.
+distscan can be imported without an MPI library. The first use of MPI then raises ImportError.
 """
 
 from typing import Any, NoReturn
@@ -9,15 +9,15 @@ __all__ = ["MPI"]
 
 
 class _Missing:
-    """Stands for ``mpi4py.MPI`` where that cannot be loaded."""
+    """A stand-in for ``mpi4py.MPI`` if that cannot be loaded."""
 
-    Intracomm = Any  # which annotations name
+    Intracomm = Any  # for annotations
 
     def __init__(self, reason: Exception) -> None:
         self._reason = reason
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # as doctest, inspect and others look for in every object
+        if name.startswith("__"):  # doctest, inspect and others read such names of every object
             raise AttributeError(name)
         raise ImportError(
             f"mpi4py cannot load an MPI library ({self._reason}); install one, "

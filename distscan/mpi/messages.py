@@ -1,6 +1,6 @@
-"""The memory of what ``MPI_Exscan`` sends and receives, and its types.
+"""The buffers and types of the messages that ``MPI_Exscan`` sends and receives.
 
-A message is of a whole total, or of one piece of a long row of totals.
+A message has a whole total, or one piece of a long row of totals.
 """
 
 import functools
@@ -15,16 +15,16 @@ from ..core.form import Form
 from ..core.operators import Operator
 from .library import MPI
 
-# What a rank sends beside its total through an operator of MPI's: that it is sound, or that it has
-# failed, which no other rank's word undoes. Of exclusive ors, that is a number at random.
+# The status that a rank sends beside its total, by MPI's operator: sound, or failed. The operator
+# keeps a failure, whatever the other ranks send. For exclusive or, a failure is a random number.
 _SOUND = {"SUM": 0, "PROD": 1, "MAX": 0, "MIN": 1, "BAND": -1, "BOR": 0, "BXOR": 0}
 FAILED = {"SUM": 1, "PROD": 0, "MAX": 1, "MIN": 0, "BAND": 0, "BOR": 1}
 
 
 class BuiltInBuffers:
-    """Buffers where MPI combines itself: a total, and whether its rank is sound.
+    """Buffers that MPI's own operator combines: a total, and the status of its rank.
 
-    Sent and received are [k + 1]: a total [k] or, for k = 1, 0-d, and a status.
+    The buffers to send and to receive are [k + 1]: a total [k], or 0-d for k = 1, and a status.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class BuiltInBuffers:
         width, shape = _extent(form, piece)
         wire = _wire(dtype, rows=form.extents.inner > 1)
         sent, received = np.zeros(width + 1, wire), np.zeros(width + 1, wire)
-        # MPI is told their type: mpi4py would look for it in each call.
+        # The type is given, because mpi4py would look for it in each call.
         kind = MPI.Datatype.fromcode(wire.char)
         self.send = [MPI.buffer(sent), width + 1, kind]
         self.receive = [MPI.buffer(received), width + 1, kind]
@@ -42,21 +42,21 @@ class BuiltInBuffers:
         self.offset = self.received if wire == dtype else np.zeros(shape, dtype)
         self.identity: Any = op.identity(dtype)
         self.status = sent[-1:]
-        # The same in integers, which Python reads and writes in a tenth of the time.
-        self.says, self.hears = _bits(sent[-1:]), _bits(received[-1:])
+        # The statuses as integers: Python reads and writes them in a tenth of the time.
+        self.sent_bits, self.received_bits = _bits(sent[-1:]), _bits(received[-1:])
         self.status[:] = np.array([_SOUND[self.name]])  # arrays are cast, numbers checked
-        self.sound = self.says[0]
+        self.sound = self.sent_bits[0]
 
     @staticmethod
     def nbytes(dtype: np.dtype[Any], form: Form) -> int:
-        """Return how many bytes the messages of a whole total have, without their status words."""
+        """Return the bytes of the messages of a whole total, without their statuses."""
         wire = _wire(dtype, rows=form.extents.inner > 1)
         each = 2 * wire.itemsize + (0 if wire == dtype else dtype.itemsize)
         return form.extents.inner * each
 
 
 class PackedBuffers:
-    """Buffers where Python combines: one item (value, edges, state)."""
+    """Buffers that Python combines: one item (value, edges, state)."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class PackedBuffers:
         self.sent, self.received = np.zeros(1, self.item), np.zeros(1, self.item)
         self.total = self.sent["value"].reshape(shape)
         self.offset = self.received["value"].reshape(shape)
-        # One element, so that MPI never hands a part of it to the operator.
+        # The datatype has one element, so that MPI never passes a part of it to the operator.
         self.element = MPI.BYTE.Create_contiguous(self.item.itemsize).Commit()
         weakref.finalize(self, _free, self.element)
         self.send = [MPI.buffer(self.sent.view(np.uint8)), 1, self.element]
@@ -83,7 +83,7 @@ class PackedBuffers:
 
     @staticmethod
     def nbytes(dtype: np.dtype[Any], form: Form) -> int:
-        """Return how many bytes the messages of a whole total have, without edges and states."""
+        """Return the bytes of the messages of a whole total, without edges and states."""
         return 2 * form.extents.inner * dtype.itemsize
 
 
@@ -91,7 +91,7 @@ class PackedBuffers:
 
 
 def mpi_name(op: Operator, dtype: np.dtype[Any], form: Form) -> str:
-    """Name MPI's operator with NumPy's bits for totals of a type; empty where there is none."""
+    """Return the name of MPI's operator that gives NumPy's bits for totals of a type, or ""."""
     if dtype.kind not in op.mpi_kinds or form.segmented:
         return ""
     return op.mpi.replace("L", "B", 1) if op.mpi.startswith("L") else op.mpi  # bools are bits
@@ -99,19 +99,19 @@ def mpi_name(op: Operator, dtype: np.dtype[Any], form: Form) -> str:
 
 @functools.cache
 def mpi_op(function: Callable[..., None]) -> "MPI.Op":
-    """Make ``function`` an operator of MPI's: an MPI process has room for 32 in Python."""
+    """Return an MPI operator that calls ``function``; mpi4py has room for 32 of them."""
     return MPI.Op.Create(function, commute=False)
 
 
 def _wire(dtype: np.dtype[Any], *, rows: bool) -> np.dtype[Any]:
-    """Return the type in which totals travel: integers wide enough to count ranks that failed."""
+    """Return the type of totals in a message: integers wide enough to count ranks that failed."""
     if dtype.kind not in "biu" or (rows and dtype.itemsize >= np.dtype(np.int32).itemsize):
         return dtype
     return np.dtype(f"{'i' if dtype.kind == 'i' else 'u'}{4 if rows else 8}")
 
 
 def _bits(one: NDArray[Any]) -> memoryview:
-    """See the first bytes of one number, 8 at most, as an integer.
+    """View the first bytes of one number, at most 8, as an integer.
 
     >>> _bits(np.array([1 + 2j])).tolist() == _bits(np.array([1.0])).tolist()
     True
@@ -121,7 +121,7 @@ def _bits(one: NDArray[Any]) -> memoryview:
 
 
 def _extent(form: Form, piece: slice | None) -> tuple[int, tuple[int, ...]]:
-    """Return how many values a message has, and the shape that they have."""
+    """Return the number of values in a message, and their shape."""
     width = form.extents.inner if piece is None else piece.stop - piece.start
     return width, (width,) if form.extents.inner > 1 else ()
 

@@ -1,4 +1,4 @@
-"""What a rank that fails alone in a plan's call tells those that do not hear of it in that call."""
+"""Notices of faults: a rank that fails alone in a plan's call sends them to the earlier ranks."""
 
 from typing import NoReturn
 
@@ -9,44 +9,45 @@ from .library import MPI
 
 _TAGS = 1 << 14  # MPI promises tags up to 32767
 
-# Messages on their way. A small one leaves at once; who never looks for it leaves it to MPI.
+# The requests of notices that were sent. MPI sends small ones at once; nobody need receive them.
 _sent: "list[MPI.Request]" = []
 
 
 class Notices:
     """The notices of one plan, which has the same ``number`` on every rank of ``comm``.
 
-    They go to the ranks before the one at fault in scan order: those behind it hear by its total.
+    They go to the ranks before the one at fault in scan order. The exchange of totals tells the
+    ranks after it.
     """
 
     def __init__(self, comm: Comm, number: int, *, reverse: bool) -> None:
-        """Prepare; collective."""
+        """Create a communicator for notices; collective."""
         self._aside, self._reverse = aside(comm), reverse
         self._number, self._tag = number, number % _TAGS
         ranks = range(comm.size)
         earlier, later = ranks[: comm.rank], ranks[comm.rank + 1 :]
         self._before, self._behind = (later, earlier) if reverse else (earlier, later)
         self._sent = self._received = 0
-        self._heard: list[str] = []  # and not raised yet
+        self._heard: list[str] = []  # received, and not raised yet
 
     def send(self, fault: BaseException) -> None:
-        """Tell the ranks before this one of its fault."""
+        """Send a notice of this rank's fault to the ranks before it."""
         _sent[:] = [request for request in _sent if not request.Test()]
         self._sent += 1
         notice = self._number, self._aside.rank, f"{type(fault).__name__}: {fault}"
         _sent.extend(self._aside.isend(notice, other, self._tag) for other in self._before)
 
     def receive(self) -> bool:
-        """Take what has arrived, without waiting; return whether ``tell`` has what to raise."""
+        """Receive the notices that have arrived, without waiting; return whether there are any."""
         while self._behind and self._aside.Iprobe(MPI.ANY_SOURCE, self._tag):
             number, source, text = self._aside.recv(tag=self._tag)
-            if number == self._number:  # else of a plan that is gone
+            if number == self._number:  # otherwise the notice is of a plan that no longer exists
                 self._heard.append(f"rank {source}: {text}")
                 self._received += 1
         return bool(self._heard)
 
     def tell(self) -> NoReturn:
-        """Raise RankError for what has been received."""
+        """Raise RankError for the notices that have been received."""
         said, self._heard = "; ".join(self._heard), []
         raise RankError(
             f"earlier calls of this plan failed on other ranks ({said}): results behind "
@@ -54,7 +55,7 @@ class Notices:
         )
 
     def close(self) -> None:
-        """Raise RankError on every rank, if one has not received or not raised all; collective."""
+        """Raise RankError on every rank if a rank has not received or raised one; collective."""
         self.receive()
         everyone = self._aside.allgather((self._sent, self._received, self._heard))
         sent = [count for count, _, _ in everyone]

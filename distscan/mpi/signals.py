@@ -1,4 +1,4 @@
-"""Signals that raise wait until a collective call has ended: no rank leaves one half way."""
+"""Signals are deferred to the end of a collective call, so that no rank leaves it half way."""
 
 import signal
 import threading
@@ -6,14 +6,14 @@ from collections import deque
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["SIGNALS", "calls", "defer", "deliver", "getsignal", "later", "seen"]
+__all__ = ["SIGNALS", "calls", "defer", "deferred", "deliver", "getsignal", "latest_handlers"]
 
-try:  # signal.getsignal makes enumerations of its results, which takes ten times as long
+try:  # signal.getsignal converts its results to enumerations, which takes ten times as long
     from _signal import getsignal  # type: ignore[import-not-found]
-except ImportError:  # another Python than CPython
+except ImportError:  # not CPython
     from signal import getsignal
 
-# What people, batch systems and timers send, as far as Python can handle it.
+# The signals that people, batch systems and timers send, and Python can handle.
 SIGNALS = tuple(
     int(getattr(signal, name))
     for name in (
@@ -22,40 +22,40 @@ SIGNALS = tuple(
     )
     if hasattr(signal, name)
 )
-#: Signals that came inside a collective call.
-later: deque[int] = deque()
+#: The signals that arrived inside a collective call.
+deferred: deque[int] = deque()
 
 
 class _Handler:
-    """A handler in front of another, which it calls at once outside collective calls."""
+    """A handler that wraps another: it defers the signal inside collective calls."""
 
     def __init__(self, behind: Any) -> None:
         self.__wrapped__ = behind
 
     def __call__(self, number: int, frame: FrameType | None) -> Any:
         if _in_a_call(frame):
-            return later.append(number)
+            return deferred.append(number)
         return self.__wrapped__(number, frame)
 
 
-#: The code of functions inside of which signals wait, while their local ``ended`` is not True.
+#: The code of functions that defer signals, as long as their local variable ``ended`` is not True.
 calls: set[CodeType] = set()
 
 
 def defer() -> None:
-    """Put a handler in front of each handler in Python that has none yet; in the main thread."""
+    """Wrap each signal handler that is a Python function; works in the main thread only."""
     handlers = tuple(map(getsignal, SIGNALS))
-    # No handler runs in another thread, so none disturbs a call there.
-    if handlers == seen[0] or threading.get_ident() != threading.main_thread().ident:
+    # Handlers run in the main thread only, so they do not disturb calls in other threads.
+    if handlers == latest_handlers[0] or threading.get_ident() != threading.main_thread().ident:
         return
     for number, handler in zip(SIGNALS, handlers, strict=True):
         if callable(handler) and type(handler) is not _Handler:
             signal.signal(number, _Handler(handler))
-    seen[0] = tuple(map(getsignal, SIGNALS))
+    latest_handlers[0] = tuple(map(getsignal, SIGNALS))
 
 
-#: The handlers when ``defer`` looked last.
-seen: list[tuple[Any, ...]] = [()]
+#: The handlers after the last ``defer``.
+latest_handlers: list[tuple[Any, ...]] = [()]
 
 
 def _in_a_call(frame: FrameType | None) -> bool:
@@ -67,7 +67,7 @@ def _in_a_call(frame: FrameType | None) -> bool:
 
 
 def deliver(frame: FrameType) -> None:
-    """Send what has waited, at the end of the outermost call of the main thread."""
+    """Raise the deferred signals, at the end of the outermost call of the main thread."""
     if threading.get_ident() == threading.main_thread().ident and not _in_a_call(frame.f_back):
-        while later:
-            signal.raise_signal(later.popleft())
+        while deferred:
+            signal.raise_signal(deferred.popleft())
