@@ -1,20 +1,21 @@
-"""A stress test: random scans in random circumstances, every result compared.
+"""A stress test: random scans in random conditions; every result is compared.
 
     python launch/stress.py --minutes 5                        # one GPU
     launch/mpirun.sh 2 python launch/stress.py --minutes 5     # several ranks
     python launch/stress.py --backend cpu                      # no GPU
 
-What may go wrong only now and then: scans on streams of every sort and in several threads at once,
-plans dropped behind their call, made on one stream and used on another, started here and waited for
-there, CUDA graphs replayed beside all that, while another process keeps the GPU busy. Forms, types
-and sizes, from 0 elements to some 2^24, are random. NumPy alone makes the results that are
-expected, before the scans. Memory is poisoned, scanned into, and compared on the stream that the
-result is ordered on; then once more when all is done. Ranks make the same collective calls in the
-same order, among scans of their own.
+It looks for faults that happen only sometimes: scans on streams of every kind and in several
+threads at once; plans that are dropped after their call, made on one stream and used on another, or
+started on one stream and waited for on another; CUDA graphs that are replayed meanwhile. Another
+process keeps the GPU busy. Forms, types and sizes, from 0 elements to about 2^24, are random.
 
-Each step draws its calls from the seed and its number alone: what was wrong is printed with the
-arguments that repeat the step. The exit status is 1 if a result was wrong or a call raised. A step
-that takes more than a minute ends the process, with the stacks of its threads.
+NumPy alone computes the expected results, before the scans. Each output is filled with poison, then
+scanned into, then compared on the stream of the scan, and once more at the end of the step. Ranks
+make the same collective calls in the same order, between scans of their own.
+
+The calls of a step depend only on the seed and the number of the step. A wrong result is printed
+with the arguments that repeat its step. The exit status is 1 if a result was wrong or a call
+raised. If a step takes more than a minute, the process prints the stacks of its threads, and ends.
 """
 
 import argparse
@@ -36,11 +37,11 @@ from stress_cases import Case, Data, draw_form
 from stress_uses import GRAPHS, KINDS, Scans, Use
 
 HANG = 60  # seconds
-WINDOW = 24  # cases that are in use at a time; each step brings a new one
-FORMS = 12  # forms that are in use at a time: each is compiled, which takes a second or more
-COLLECTIVE, ALONE, IN_A_THREAD = 24, 24, 6  # calls of a step; the last, of each thread
-ROOM = 256 << 20  # bytes of the results of a step, twice; graphs take more
-SHOWN = 10  # wrong results that a rank prints before all give up
+WINDOW = 24  # cases that are in use at the same time; each step adds a new one
+FORMS = 12  # forms in use at the same time: to compile one takes a second or more
+COLLECTIVE, ALONE, IN_A_THREAD = 24, 24, 6  # calls of a step; IN_A_THREAD is for each thread
+ROOM = 256 << 20  # bytes of a step's results, for collective and for other calls; graphs use more
+SHOWN = 10  # the run ends after so many wrong results
 
 
 class Stress:
@@ -55,7 +56,7 @@ class Stress:
         self.faults: list[BaseException] = []
         self.seen = 0.0
 
-    # ---- what a step does ------------------------------------------------------------------
+    # ---- a step ----------------------------------------------------------------------------
 
     def step(self, number: int) -> None:
         """Draw a step's calls, make them, compare their results."""
@@ -81,9 +82,9 @@ class Stress:
                 wave.append(list(own))
         for use in itertools.chain(main, *waves[0], *waves[1]):
             self.scans.prepare(use)
-        self.device.settle()  # or a stream could see what another has not made yet
+        self.device.settle()  # otherwise a stream could read data that another has not written yet
 
-        # A thread of the second wave may look like one of the first, whose work is still queued.
+        # A thread of the second wave may get the identity of an ended thread whose work is queued.
         half = len(main) // 2
         for wave, uses in zip(waves, (main[:half], main[half:]), strict=True):
             threads = [threading.Thread(target=self.work, args=(uses,)) for uses in wave]
@@ -99,7 +100,7 @@ class Stress:
         self.judge(number)
 
     def work(self, uses: list[Use]) -> None:
-        """Be one of the threads; it ends while its work is queued."""
+        """Run a thread's uses; the thread may end while its work is still queued."""
         try:
             with self.device.here():
                 for use in uses:
@@ -108,7 +109,7 @@ class Stress:
             self.faults.append(fault)
 
     def perform(self, use: Use) -> None:
-        """Do what a use says; a fault is printed with it."""
+        """Perform a use; if it raises, print the use."""
         self.alive()
         try:
             self.scans.perform(use)
@@ -117,15 +118,15 @@ class Stress:
             raise
 
     def alive(self) -> None:
-        """Put off the end of a process that hangs."""
+        """Restart the timer that ends a process that hangs."""
         if time.monotonic() > self.seen + 1:
             self.seen = time.monotonic()
             faulthandler.dump_traceback_later(HANG, exit=True, file=sys.__stderr__)
 
-    # ---- what is drawn ---------------------------------------------------------------------
+    # ---- random choices --------------------------------------------------------------------
 
     def case(self, index: int, together: bool) -> tuple[Case, list[Data]]:
-        """Return a case and its data on the device; the ranks' own differ from rank to rank."""
+        """Return a case and its data on the device; without ``together`` each rank has its own."""
         key = index, together
         if key not in self.cases:
             self.alive()
@@ -149,12 +150,12 @@ class Stress:
         comm: MPI.Intracomm,
         thread: bool = False,
     ) -> Use:
-        """Draw by ``rng`` what is done, and by ``mine`` in which of this rank's circumstances."""
+        """Draw a use: ``rng`` is the same on all ranks of ``comm``, ``mine`` is this rank's own."""
         together = comm is self.world
         index = int(rng.choice(self.window))
         case, data = self.case(index, together)
         if self.room[together] < case.nbytes:
-            case, data = self.case(index - index % 2 + 1, together)  # no large one is odd
+            case, data = self.case(index - index % 2 + 1, together)  # odd cases are never large
         self.room[together] -= case.nbytes
         kinds = KINDS | (GRAPHS if self.device.captures and not together and not thread else {})
         kind = str(rng.choice([name for name, chances in kinds.items() for _ in range(chances)]))
@@ -166,32 +167,32 @@ class Stress:
             kind = "plan dropped"  # a plan belongs to one thread
         streams = self.device.captures if kind in GRAPHS else self.device.streams
         if kind in ("scan, new result", "recurrence"):
-            # CuPy gives the memory of a thread that has ended to the next one.
+            # CuPy gives the memory of an ended thread's stream to the next thread.
             streams = [name for name in streams if name != "ptds"]
         first, second = map(str, mine.choice(streams, 2))
         collect = bool(mine.random() < 0.02)
         return Use(kind, case, data, comm, (first, second), int(rng.integers(1, 4)), collect)
 
-    # ---- what came of it -------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------
 
     def judge(self, number: int) -> None:
-        """Count the step's results, and print what was wrong."""
-        for slot, _, got, want, last in self.scans.found:
+        """Count the step's results, and print the wrong ones."""
+        for result, _, got, want, last in self.scans.found:
             if last:
-                self.device.compare(got, want, slot, late=1)
+                self.device.compare(got, want, result, late=1)
         self.device.settle()
         at_once, late = self.device.wrong()
         self.uses.update(
             Counter(use.kind for use in {id(f[1]): f[1] for f in self.scans.found}.values())
         )
         self.results.update(use.kind for _, use, *_ in self.scans.found)
-        for slot, use, got, want, last in self.scans.found:
-            if at_once[slot] or late[slot]:
+        for result, use, got, want, last in self.scans.found:
+            if at_once[result] or late[result]:
                 self.wrong[use.kind] += 1
-                where = f"{at_once[slot]} bytes at once"
+                where = f"{at_once[result]} bytes at once"
                 if last:
                     differ = np.flatnonzero(self.device.host(got) != self.device.host(want))
-                    where += f", {late[slot]} at the end; elements {differ[:5]} of {want.size}"
+                    where += f", {late[result]} at the end; elements {differ[:5]} of {want.size}"
                 print(
                     f"rank {self.world.rank}: WRONG, {where}, in {use}\n    repeat it by "
                     f"launch/mpirun.sh {self.world.size} python launch/stress.py --backend "
@@ -253,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"rank {world.rank}: step {number} of seed {options.seed}", file=sys.stderr, flush=True
         )
         if world.size > 1:
-            world.Abort(1)  # the others wait for this one
+            world.Abort(1)  # the other ranks wait for this one
         return 1
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -266,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def table(counters: Sequence[Counter[str]]) -> str:
-    """Return a line for each kind: uses, results, those wrong, graphs that were refused."""
+    """Return a table with a line for each kind: uses, results, wrong results, refused graphs."""
     lines = [f"{'':24}{'uses':>10}{'results':>10}{'wrong':>8}{'refused':>8}"]
     for kind in [*KINDS, "recurrence", *GRAPHS]:
         uses, results, wrong, refused = (counter[kind] for counter in counters)

@@ -1,4 +1,4 @@
-"""The cases of launch/stress.py: forms of scans, random data, the right results by NumPy alone."""
+"""The cases of launch/stress.py: forms of scans, random data, and NumPy's results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ import numpy as np
 
 import distscan
 
-LARGE = 1 << 17  # elements; cases of more take long to make, so they are few
+LARGE = 1 << 17  # elements; larger cases are rare, because their results take long to compute
 ROWS = (1, 2, 3, 4, 5, 16, 31, 33, 64, 100, 257, 1000)  # elements of a row
 
 
 def _compose(earlier: Any, later: Any) -> Any:
-    """First the map v -> m v + c, then another, mod 2^32; m is in the upper half of an element."""
+    """Compose two maps v -> m v + c, mod 2^32; m is the upper half of an element, c the lower."""
     low = 0xFFFFFFFF
     m = (earlier >> 32) * (later >> 32) & low
     return m << 32 | ((later >> 32) * (earlier & low) + (later & low) & low)
 
 
-# Neither commutes, so that any exchange of operands shows.
+# These operators are not commutative, so that exchanged operands give wrong results.
 COMPOSE = distscan.Operator(
     "compose",
     numpy=_compose,
@@ -37,7 +37,7 @@ COMBINE: dict[str, Callable[..., Any]] = {
     "compose": COMPOSE.numpy, "latest": LATEST.numpy,
 }  # fmt: skip
 OWN = {"compose": COMPOSE, "latest": LATEST}
-# The operator, the type of x, that of the result.
+# The operator, the type of x, the type of the result.
 TYPES = [line.split() for line in (
     "sum ? l", "sum b l", "sum i l", "sum i i", "sum l l", "sum f f", "sum f d", "sum d d",
     "sum e e", "prod i l", "prod i i", "prod l l", "prod b l", "max i i", "max b b", "max l l",
@@ -48,7 +48,7 @@ TYPES = [line.split() for line in (
 
 @dataclass(frozen=True)
 class Form:
-    """What is scanned how: all but the size and the data."""
+    """The arguments of a scan, without the size and the data."""
 
     op: str
     x: str
@@ -63,17 +63,17 @@ class Form:
 
     @property
     def operator(self) -> Any:
-        """The operator, as ``scan`` takes it."""
+        """The argument ``op`` of ``scan``."""
         return OWN.get(self.op, self.op)
 
     @property
-    def marks(self) -> str | None:
+    def segments_dtype(self) -> str | None:
         """The type of the segments."""
         return {"flags": "?", "keys": "i", None: None}[self.segments]
 
 
 def draw_form(rng: np.random.Generator, ranks: int) -> Form:
-    """Draw what is scanned, and how."""
+    """Draw the arguments of a scan."""
     op, x, out = TYPES[rng.integers(len(TYPES))]
     axis, segments, strategies = None, None, ["auto", "reduce-scan"]
     layout = rng.random()
@@ -102,13 +102,14 @@ def draw_form(rng: np.random.Generator, ranks: int) -> Form:
     )  # fmt: skip
 
 
-# ---- the right results ---------------------------------------------------------------------
+# ---- NumPy's results -----------------------------------------------------------------------
 
 
 def scanned(combine: Callable[..., Any], x: Any, heads: Any) -> Any:
     """Scan x [n, ...] along its first axis, in segments that begin at ``heads`` [n].
 
-    The elements lie in sqrt(n) rows: all rows are scanned at once, then each goes on from the last.
+    The elements are arranged in sqrt(n) rows. All rows are scanned at once; then each row continues
+    from the end of the row before.
     """
     n = len(x)
     width = isqrt(max(n - 1, 0)) + 1
@@ -127,7 +128,7 @@ def scanned(combine: Callable[..., Any], x: Any, heads: Any) -> Any:
 
 
 def identity(op: str, dtype: np.dtype[Any]) -> Any:
-    """Return what an exclusive scan begins with."""
+    """Return the identity of an operator, with which an exclusive scan begins."""
     if op in ("max", "min"):
         if dtype.kind == "f":
             return -np.inf if op == "max" else np.inf
@@ -136,26 +137,26 @@ def identity(op: str, dtype: np.dtype[Any]) -> Any:
     return {"prod": 1, "compose": 1 << 32}.get(op, 0)
 
 
-def expected(form: Form, x: Any, marks: Any = None) -> Any:
-    """Return the scan of the whole; NumPy alone has made it."""
+def expected(form: Form, x: Any, segments: Any = None) -> Any:
+    """Return the scan of the global array, computed by NumPy alone."""
     out = np.dtype(form.out)
     acc = np.dtype("f") if out == np.float16 else out
-    lines = x.reshape(-1) if form.axis is None else np.moveaxis(x, form.axis, 0)
-    lines = lines.astype(acc)
-    heads = np.zeros(len(lines), bool)
+    x = x.reshape(-1) if form.axis is None else np.moveaxis(x, form.axis, 0)
+    x = x.astype(acc)
+    heads = np.zeros(len(x), bool)
     if form.segments == "flags":
-        heads |= marks
+        heads |= segments
     elif form.segments == "keys":
-        heads[1:] = marks[1:] != marks[:-1]
+        heads[1:] = segments[1:] != segments[:-1]
     heads[:1] = True
     if form.reverse:
-        lines, heads = lines[::-1], np.append(heads[1:], True)[: len(heads)][::-1]
+        x, heads = x[::-1], np.append(heads[1:], True)[: len(heads)][::-1]
     combine = COMBINE[form.op]
     with np.errstate(all="ignore"):
         if isinstance(combine, np.ufunc) and form.segments is None:
-            y = combine.accumulate(lines, axis=0, dtype=acc)
+            y = combine.accumulate(x, axis=0, dtype=acc)
         else:
-            y = scanned(combine, lines, heads)
+            y = scanned(combine, x, heads)
         first = identity(form.op, acc) if form.initial is None else form.initial
         if form.initial is not None or form.exclusive:
             begin = np.full(y.shape, first, acc)
@@ -168,12 +169,12 @@ def expected(form: Form, x: Any, marks: Any = None) -> Any:
 
 
 def recurred(form: Form, a: Any, b: Any) -> Any:
-    """Return the linear recurrence of the whole."""
+    """Return the linear recurrence of the global arrays."""
 
     def then(earlier: Any, later: Any) -> Any:
         factor = later[..., 0]
-        made = [earlier[..., 0] * factor, factor * earlier[..., 1] + later[..., 1]]
-        return np.stack(made, axis=-1)
+        composed = [earlier[..., 0] * factor, factor * earlier[..., 1] + later[..., 1]]
+        return np.stack(composed, axis=-1)
 
     maps = np.stack([a, b], axis=-1)
     maps = maps[::-1] if form.reverse else maps
@@ -186,7 +187,7 @@ def recurred(form: Form, a: Any, b: Any) -> Any:
 
 
 def values(rng: np.random.Generator, form: Form, shape: tuple[int, ...]) -> Any:
-    """Draw elements of which no scan rounds, and every one matters to many behind it."""
+    """Draw elements whose scan does not round, and that change many of the later results."""
     dtype, n = np.dtype(form.x), prod(shape)
     if form.op in ("max", "min"):
         if dtype.kind == "b":
@@ -207,7 +208,7 @@ def values(rng: np.random.Generator, form: Form, shape: tuple[int, ...]) -> Any:
 
 
 def draw_size(rng: np.random.Generator, low: int, high: int) -> int:
-    """Draw a number of elements, from 2^low to 2^high: an edge, or any; at times hardly one."""
+    """Draw a number of elements from 2^low to 2^high: any, or near a power of 2, or very few."""
     if low == 0 and rng.random() < 0.15:
         return int(rng.integers(6))
     power = 1 << int(rng.integers(low, high + 1))
@@ -215,15 +216,18 @@ def draw_size(rng: np.random.Generator, low: int, high: int) -> int:
 
 
 class Data(NamedTuple):
-    """One rank's part of one input; of a recurrence ``marks`` are the factors."""
+    """One rank's part of an input, and the expected result.
+
+    In a recurrence, ``segments`` holds the factors.
+    """
 
     x: Any
-    marks: Any
+    segments: Any
     want: Any
 
 
 class Case:
-    """A form with a size, and random data of it."""
+    """A form, a size, and random data."""
 
     def __init__(
         self, form: Form, seed: list[int], largest: int, *, large: bool, ranks: int, rank: int
@@ -245,28 +249,30 @@ class Case:
         self.data = [self._draw(rng, low, high) for _ in range(2 if prod(shape) <= LARGE else 1)]
 
     def _draw(self, rng: np.random.Generator, low: int, high: int) -> Data:
-        """Draw the whole, and return the part of the rows low..high."""
+        """Draw the global array, and return the rows low..high of it."""
         form, n = self.form, self.whole[0]
-        x, marks = values(rng, form, self.whole), None
+        x, segments = values(rng, form, self.whole), None
         if form.segments is not None:
-            marks = rng.random(n) < rng.choice([0.5, 1 / 64, 1 / 5000])
+            segments = rng.random(n) < rng.choice([0.5, 1 / 64, 1 / 5000])
             if form.segments == "keys":
-                marks = np.cumsum(marks).astype("i")
+                segments = np.cumsum(segments).astype("i")
         elif form.recurrence:
-            marks = rng.choice(np.array([-1, 0, 1, 1, 1], form.x), self.whole)
-        want = recurred(form, marks, x) if form.recurrence else expected(form, x, marks)
+            segments = rng.choice(np.array([-1, 0, 1, 1, 1], form.x), self.whole)
+        want = recurred(form, segments, x) if form.recurrence else expected(form, x, segments)
         inner = prod(self.whole[1:]) if want.ndim == 1 else 1
         part = want[low * inner : high * inner]
-        return Data(x[low:high].copy(), None if marks is None else marks[low:high].copy(), part)
+        if segments is not None:
+            segments = segments[low:high].copy()
+        return Data(x[low:high].copy(), segments, part)
 
     @property
     def nbytes(self) -> int:
-        """How large the result of the whole is."""
+        """The bytes of the global result."""
         return prod(self.whole) * np.dtype(self.form.out).itemsize
 
     @property
     def in_place(self) -> bool:
-        """Whether the result fits where the input is."""
+        """Whether the result fits into the memory of the input."""
         return self.form.x == self.form.out and self.data[0].want.shape == self.shape
 
     def __repr__(self) -> str:

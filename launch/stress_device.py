@@ -1,4 +1,4 @@
-"""Where launch/stress.py scans: on a GPU through CuPy, or in host memory, by the same calls."""
+"""The devices of launch/stress.py: a GPU by CuPy, or the host, with the same methods."""
 
 import os
 import random
@@ -13,9 +13,9 @@ import numpy as np
 
 POISON = 0xA5
 MOST = 6 << 30  # bytes of GPU memory
-SLOTS = 1 << 12  # results that are compared in one step, at most
+RESULTS = 1 << 12  # results that are compared in one step, at most
 
-# The first kernel counts how many bytes of a result are wrong; the other is the neighbour's.
+# The first kernel counts the wrong bytes of a result. The second keeps the GPU busy.
 KERNELS = r"""
 extern "C" __global__ void differ(const unsigned char* got, const unsigned char* want,
                                   long long n, unsigned int* wrong) {
@@ -38,17 +38,17 @@ extern "C" __global__ void spin(long long nanoseconds) {
 
 
 class Cpu:
-    """Host memory: no streams, and a result is there when the call returns."""
+    """Host memory: there are no streams, and results are complete when a call returns."""
 
     name = "cpu"
     streams = ("host",)
     captures = ()  # streams that can be captured
 
     def __init__(self) -> None:
-        self._wrong = np.zeros((2, SLOTS), np.uint32)
+        self._wrong = np.zeros((2, RESULTS), np.uint32)
 
     def here(self) -> AbstractContextManager[Any]:
-        """Return what a thread enters before it works."""
+        """Return the context that a thread enters before it works."""
         return nullcontext()
 
     def on(self, stream: str) -> AbstractContextManager[Any]:
@@ -56,7 +56,7 @@ class Cpu:
         return nullcontext()
 
     def put(self, array: Any) -> Any:
-        """Copy an array here; None to None."""
+        """Return a copy of an array on this device; None for None."""
         return None if array is None else array.copy()
 
     def empty(self, like: Any) -> Any:
@@ -68,20 +68,20 @@ class Cpu:
         array.reshape(-1).view(np.uint8)[...] = POISON
 
     def copy(self, source: Any, target: Any) -> None:
-        """Copy; None to None is nothing."""
+        """Copy ``source`` to ``target``; do nothing for None."""
         if source is not None:
             target[...] = source
 
-    def compare(self, got: Any, want: Any, slot: int, late: int = 0) -> None:
-        """Compare on the current stream; ``wrong`` counts what differs."""
+    def compare(self, got: Any, want: Any, result: int, late: int = 0) -> None:
+        """Compare two arrays; ``wrong`` returns how many bytes of result ``result`` differ."""
         pair = (array.reshape(-1).view(np.uint8) for array in (got, want))
-        self._wrong[late, slot] += np.count_nonzero(np.not_equal(*pair))
+        self._wrong[late, result] += np.count_nonzero(np.not_equal(*pair))
 
     def settle(self) -> None:
         """Wait for all work."""
 
     def wrong(self) -> Any:
-        """Return how many bytes were wrong [at once or late, slot]; begin again at 0."""
+        """Return the numbers of wrong bytes [at once or late, result]; reset them to 0."""
         found = self._wrong.copy()
         self._wrong[...] = 0
         return found
@@ -91,11 +91,11 @@ class Cpu:
         return array
 
     def close(self) -> None:
-        """Do nothing: there is no neighbour."""
+        """Do nothing: there is no other process."""
 
 
 class Gpu:
-    """CuPy arrays, on streams of every sort."""
+    """CuPy arrays, on streams of every kind."""
 
     name = "cuda"
     streams = ("null", "ptds", "first", "second", "urgent", "blocking", "passing")
@@ -119,9 +119,9 @@ class Gpu:
         }
         self._neighbour = None
         self._differ = cupy.RawKernel(KERNELS, "differ")
-        self._wrong = cupy.zeros((2, SLOTS), np.uint32)
-        self._slots = [[row[i : i + 1] for i in range(SLOTS)] for row in self._wrong]
-        self.compare(self._wrong, self._wrong, 0)  # compiles
+        self._wrong = cupy.zeros((2, RESULTS), np.uint32)
+        self._counts = [[row[i : i + 1] for i in range(RESULTS)] for row in self._wrong]
+        self.compare(self._wrong, self._wrong, 0)  # compiles the kernel
         self.settle()
         if neighbour:
             self._neighbour = _start_neighbour(self.gpu)
@@ -135,7 +135,7 @@ class Gpu:
         return self._streams[stream]
 
     def put(self, array: Any) -> Any:
-        """Copy an array here; None to None."""
+        """Return a copy of an array on the GPU; None for None."""
         return None if array is None else self._cupy.array(array)
 
     def empty(self, like: Any) -> Any:
@@ -148,30 +148,30 @@ class Gpu:
             array.data.memset_async(POISON, array.nbytes)
 
     def copy(self, source: Any, target: Any) -> None:
-        """Copy on the current stream; None to None is nothing."""
+        """Copy ``source`` to ``target`` on the current stream; do nothing for None."""
         if source is not None and source.nbytes > 0:
             target.data.copy_from_device_async(source.data, source.nbytes)
 
-    def compare(self, got: Any, want: Any, slot: int, late: int = 0) -> None:
-        """Compare on the current stream; ``wrong`` counts what differs."""
+    def compare(self, got: Any, want: Any, result: int, late: int = 0) -> None:
+        """Compare two arrays on the current stream; ``wrong`` returns how many bytes differ."""
         if got.nbytes > 0:
             blocks = min(-(-got.nbytes // 256), 1024)
-            arguments = got, want, np.int64(got.nbytes), self._slots[late][slot]
+            arguments = got, want, np.int64(got.nbytes), self._counts[late][result]
             self._differ((blocks,), (256,), arguments)
 
     def settle(self) -> None:
-        """Wait for all work; check on the neighbour; let memory and a stream go."""
+        """Wait for all work; check that the other process runs; free memory; make a new stream."""
         self.here().synchronize()
         if self._neighbour is not None and self._neighbour.poll() is not None:
             raise RuntimeError(f"the neighbour ended with status {self._neighbour.returncode}")
-        # What streams that are gone have left in the pool is of no other stream's use.
+        # Other streams cannot use the pool's memory of streams that no longer exist.
         pool = self._cupy.get_default_memory_pool()
         if pool.total_bytes() > MOST // 2:
             pool.free_all_blocks()
         self._streams["passing"] = self._cupy.cuda.Stream(non_blocking=True)
 
     def wrong(self) -> Any:
-        """Return how many bytes were wrong [at once or late, slot]; begin again at 0."""
+        """Return the numbers of wrong bytes [at once or late, result]; reset them to 0."""
         found = self._wrong.get()
         self._wrong.fill(0)
         return found
@@ -181,8 +181,8 @@ class Gpu:
         return array.get()
 
     def capture(self, call: Any) -> Any:
-        """Return the CUDA graph of a call, or None where the call refuses."""
-        on, fault = self._cupy.cuda.Stream(non_blocking=True), None  # of no other thread
+        """Return the CUDA graph of a call, or None if the call refuses to be captured."""
+        on, fault = self._cupy.cuda.Stream(non_blocking=True), None  # no other thread uses it
         with on:
             on.begin_capture()
             try:
@@ -200,15 +200,15 @@ class Gpu:
         return None
 
     def close(self) -> None:
-        """End the neighbour."""
+        """End the other process."""
         if self._neighbour is not None:
             self._neighbour.stdin.close()
             self._neighbour.wait()
 
 
 def choose(backend: str, *, neighbour: bool) -> Cpu | Gpu:
-    """Return the backend of this rank; "auto" is a GPU where every rank has one. Collective."""
-    from mpi4py import MPI  # noqa: PLC0415 - the neighbour must not start MPI
+    """Return the device of this rank; "auto" is a GPU if every rank has one; collective."""
+    from mpi4py import MPI  # noqa: PLC0415 - the other process must not start MPI
 
     found = backend == "cuda" or (backend == "auto" and _has_gpu())
     if not all(MPI.COMM_WORLD.allgather(found)):
@@ -228,16 +228,16 @@ def _has_gpu() -> bool:
         return False
 
 
-# ---- the neighbour -------------------------------------------------------------------------
+# ---- the neighbour, another process that keeps the GPU busy ----------------------------------
 
 
 def _start_neighbour(gpu: int) -> Any:
-    """Start a process that keeps the GPU busy until this one closes its input, or ends."""
+    """Start the neighbour; it runs until this process closes its input, or ends."""
     return subprocess.Popen([sys.executable, __file__, str(gpu)], stdin=subprocess.PIPE)
 
 
 def _neighbour(gpu: int) -> None:
-    """Run kernels of random length, with pauses; it knows nothing of MPI."""
+    """Run kernels of random length, with pauses; without MPI."""
     import cupy  # noqa: PLC0415 - it may be absent
 
     device = cupy.cuda.Device(gpu)
@@ -255,4 +255,4 @@ def _neighbour(gpu: int) -> None:
 
 if __name__ == "__main__":
     _neighbour(int(sys.argv[1]))
-    os._exit(0)  # nothing is worth cleaning up
+    os._exit(0)  # there is nothing to clean up

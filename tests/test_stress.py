@@ -118,12 +118,12 @@ def test_what_it_expects_is_right(rng):
     for number in range(150):
         form = cases.draw_form(rng, 1)
         case = cases.Case(form, [number], 7, large=False, ranks=1, rank=0)
-        x, marks, want = case.data[0]
+        x, segments, want = case.data[0]
         if form.recurrence:
             h, wanted = np.full(x.shape[1:], form.initial or 0, x.dtype), want
             order = range(len(x))[::-1] if form.reverse else range(len(x))
             for i in order:
-                h = marks[i] * h + x[i]
+                h = segments[i] * h + x[i]
                 np.testing.assert_array_equal(wanted[i], h, repr(case))
             continue
         acc = np.dtype("f" if form.out == "e" else form.out)
@@ -136,7 +136,7 @@ def test_what_it_expects_is_right(rng):
             initial=form.initial,
             identity=cases.identity(form.op, acc),
             reverse=form.reverse,
-            heads=None if marks is None else reference.heads_of(marks),
+            heads=None if segments is None else reference.heads_of(segments),
         )
         np.testing.assert_array_equal(want, y.astype(form.out), repr(case))
 
@@ -154,8 +154,8 @@ def test_shards_are_the_whole(rng):
             np.concatenate([getattr(p.data[0], name) for p in parts]) for name in ("x", "want")
         )
         assert x.shape == whole
-        marks = None
-        if parts[0].data[0].marks is not None:
-            marks = np.concatenate([part.data[0].marks for part in parts])
+        segments = None
+        if parts[0].data[0].segments is not None:
+            segments = np.concatenate([part.data[0].segments for part in parts])
         if not form.recurrence:
-            np.testing.assert_array_equal(want, cases.expected(form, x, marks))
+            np.testing.assert_array_equal(want, cases.expected(form, x, segments))
