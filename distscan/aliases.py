@@ -287,11 +287,11 @@ def _cumulative(
                 check_out(out, whole, array)
                 if whole.shape != tuple(shape):
                     raise ValueError(f"out has shape {whole.shape}; the result has {tuple(shape)}")
-            moved = whole.swapaxes(0, along)  # a view
+            first_axis = whole.swapaxes(0, along)  # a view whose first axis is scanned
     if whole is None:
         return scan(x, op, axis=axis, dtype=dtype, out=out, comm=comm)
-    scan(x, op, axis=along, dtype=dtype, out=moved[1:].swapaxes(0, along), comm=comm)
+    scan(x, op, axis=along, dtype=dtype, out=first_axis[1:].swapaxes(0, along), comm=comm)
     with arrays.on_device(whole):
-        moved[:1] = first  # after the scan, because out may share the memory of x
+        first_axis[:1] = first  # after the scan, because out may share the memory of x
         result = whole if convert is None else convert(whole)
     return result if out is None else out

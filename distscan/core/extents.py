@@ -30,7 +30,7 @@ class Extents:
     >>> extents = Extents.of((2, 3, 4), axis=1)
     >>> extents.outer, extents.n, extents.inner
     (2, 3, 4)
-    >>> extents = Extents.of((2, 3, 4), axis=1, order=(2, 0, 1))  # seen as [4, 2, 3]
+    >>> extents = Extents.of((2, 3, 4), axis=1, order=(2, 0, 1))  # read as [4, 2, 3]
     >>> extents.outer, extents.n, extents.inner
     (8, 3, 1)
     """
@@ -100,8 +100,8 @@ class Extents:
         if not isinstance(array, np.ndarray):
             return None
         with suppress(ValueError):
-            seen = (self.outer, self.n, self.inner)
-            return array if array.ndim == 1 else array.reshape(seen, copy=False)
+            shape = (self.outer, self.n, self.inner)
+            return array if array.ndim == 1 else array.reshape(shape, copy=False)
         return None
 
     def restored(self, result: Any) -> Any:

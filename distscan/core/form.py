@@ -17,8 +17,8 @@ class Form:
     Attributes
     ----------
     extents
-        How the shard is seen: [outer, n, inner], scanned along n. Rows one behind the other, and
-        columns side by side, are independent scans.
+        The view of the shard as [outer, n, inner], scanned along n. Rows (outer) and columns
+        (inner) are independent scans.
     exclusive
         Whether element i of the result leaves out element i of the input.
     reverse

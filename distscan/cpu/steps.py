@@ -55,11 +55,11 @@ class _Steps:
 
     @property
     def nbytes(self) -> int:
-        """How much memory is kept between calls."""
+        """Bytes of memory that are kept between calls."""
         return 0 if self._heads is None else self._heads.nbytes
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._heads = None
 
     def refuse_capture(self, reason: str) -> None:
@@ -92,7 +92,7 @@ class ScanAdd(_Steps):
 
     @property
     def nbytes(self) -> int:
-        """How much memory is kept between calls."""
+        """Bytes of memory that are kept between calls."""
         return 0 if self._wide is None else self._wide.nbytes
 
     def begin(

@@ -131,9 +131,9 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
         return Strips(vectors, 1)
 
     def used(width: int) -> tuple[float, int]:
-        """Return the used share of lanes, of strips and of moved bytes, at worst; multiplied."""
-        lanes, places = _LANES // width * width, -(-vectors // width) * width
-        return lanes * vectors / places / (1 + _SECTOR / (width * vector)), width
+        """Return the product of the used fractions of lanes, of strips, of moved bytes at worst."""
+        lanes, room = _LANES // width * width, -(-vectors // width) * width
+        return lanes * vectors / room / (1 + _SECTOR / (width * vector)), width
 
     width = max(range(max(most // 2, 1), most + 1), key=used)
     split = row % _SECTOR > 0 or width * vector % _SECTOR > 0
@@ -158,8 +158,8 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int)
         float64  [2^21, 50]       601  1001              5 strips: panels of 2, 2 and 1
         float64  [5 * 2^18, 100]  947               697  the last strip is narrower
 
-    Bands of different sizes do not keep step, nor do strips of different widths in panels of their
-    own: see the last two rows.
+    The last two rows show that panels of different sizes do not keep step, and that strips of
+    different widths do so only in one panel.
 
     H200, sm_90, 1 GiB float32, microseconds by the number of tiles in a group::
 

@@ -30,14 +30,14 @@ class ScanPolicy(NamedTuple):
     rows: int  # vectors per thread
     items: int  # elements per vector
     stages: int  # tiles in shared memory
-    reducers: int  # warps; one more fetches
+    reducers: int  # warps; one more warp is the loader
     look_ahead_warps: int  # warps
 
 
 class ShortPolicy(NamedTuple):
     """How ``kernels/linear/scan_short.cuh`` is cut: ``threads * rows`` vectors per block."""
 
-    threads: int  # that scan; one more warp gathers
+    threads: int  # that scan; one more warp looks ahead
     rows: int  # vectors per thread
     blocks: int  # per multiprocessor
 
@@ -46,9 +46,8 @@ class TextbookPolicy(NamedTuple):
     """The parts of ``kernels/textbook/textbook.cuh``, and its tiles: ``threads * rows`` vectors."""
 
     block_scan: str  # a struct of kernels/textbook/block_scans
-    chain: str = (
-        "LooksAhead"  # of kernels/textbook/chains; this one gives floats the same bits on every run
-    )
+    # A struct of kernels/textbook/chains. This one gives floats the same bits on every run.
+    chain: str = "LooksAhead"
     threads: int = 256
     rows: int = 5  # vectors per thread; odd
 

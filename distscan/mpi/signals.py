@@ -29,8 +29,8 @@ deferred: deque[int] = deque()
 class _Handler:
     """A handler that wraps another: it defers the signal inside collective calls."""
 
-    def __init__(self, behind: Any) -> None:
-        self.__wrapped__ = behind
+    def __init__(self, wrapped: Any) -> None:
+        self.__wrapped__ = wrapped
 
     def __call__(self, number: int, frame: FrameType | None) -> Any:
         if _in_a_call(frame):
