@@ -14,8 +14,8 @@ from .mpi.agree import Agreement, Terms, agreed, collective
 from .mpi.communicators import Comm, communicator, op_name
 from .mpi.notices import Notices
 from .plan_check import Expected, segments_type, shape_of
+from .plan_lock import PlanLock
 from .scan import Call
-from .turns import Turns
 
 
 class Plan:
@@ -152,7 +152,7 @@ class Plan:
             reverse = self._scan.form.reverse
             self._notices = Notices(self.comm, arguments.number, reverse=reverse)
         self._calls_are_local = not self._exchanges and not (self._agree and self.comm.size > 1)
-        self._turns = Turns()
+        self._lock = PlanLock()
         self._started: tuple[Call, Any] | None = None  # the call, and the result of wait()
 
     @collective
@@ -183,7 +183,7 @@ class Plan:
         RuntimeError
             Between ``start`` and ``wait``, and after ``close``.
         """
-        with self._turns, self._device():
+        with self._lock, self._device():
             self._check_not_started("its next use")
             if self._calls_are_local:
                 shard, target, flags, out = self._expected.check(x, out, segments)
@@ -200,7 +200,7 @@ class Plan:
         arrays are raised by ``wait``. Every rank must use ``start``: MPI would not match it with
         another rank's call of the plan.
         """
-        with self._turns, self._device():
+        with self._lock, self._device():
             self._check_not_started("the next start()")
             call, out = self._begin(x, out, segments, overlap=False)
             if self._exchanges:
@@ -210,7 +210,7 @@ class Plan:
     @collective
     def wait(self) -> Any:
         """Wait for the exchange that ``start`` began, scan, and return ``out``; collective."""
-        with self._turns, self._device():
+        with self._lock, self._device():
             if self._started is None:
                 raise RuntimeError("this plan was not started: start() comes before wait()")
             started, self._started = self._started, None
@@ -227,12 +227,12 @@ class Plan:
         RuntimeError
             On every rank, if one rank has called ``start`` and not ``wait``.
         """
-        if self._turns.closed:
+        if self._lock.closed:
             return
-        with self._turns:
+        with self._lock:
             with agreed(self.comm, "Plan.close"):
                 self._check_not_started("close()")
-            self._turns.closed = True
+            self._lock.closed = True
             self._scan.steps.close()
             if self._notices is not None:
                 self._notices.close()

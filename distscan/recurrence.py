@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from . import kept
+from . import plan_cache
 from .build import CompiledScan, make
 from .core import arrays, dtypes
 from .core.extents import Extents
@@ -81,7 +81,7 @@ def linear_recurrence(
         with device:
             given = MAPS, terms.shape, pair, bool(reverse), arguments.comm.size
             key = gpu, stream(), *given
-            kind = kept.kinds.get(key)
+            kind = plan_cache.kinds.get(key)
             try:
                 maps_scan: CompiledScan = kind.pop()  # type: ignore[union-attr]
             except (AttributeError, IndexError):
@@ -102,7 +102,7 @@ def linear_recurrence(
         call = Call(maps_scan, arguments.comm)
         call.begin(shard, shard)
         run(call, arguments)
-        kept.keep(key, maps_scan)
+        plan_cache.keep(key, maps_scan)
         h = maps[..., 1].copy()
         if before is not None:
             h += maps[..., 0] * xp.asarray(before)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import kept
+from . import plan_cache
 from .build import CompiledScan, Op, Strategy
 from .core import arrays, dtypes, operators
 from .core.extents import axis_number
@@ -217,7 +217,7 @@ def scan(
         with device:
             kinds = map(_kind, given, native)
             key = gpu, stream(), op, *options.values(), _exact(initial), *kinds
-            kind = kept.kinds.get(key)
+            kind = plan_cache.kinds.get(key)
             try:
                 decided: Decided = kind.pop()  # type: ignore[union-attr]
             except (AttributeError, IndexError):  # no such call yet, or all are in use
@@ -228,10 +228,10 @@ def scan(
         call = Call(decided.compiled, arguments.comm)
         call.begin(shard, result, flags)
         run(call, arguments)
-        if kind is None or kind.forgotten or decided.nbytes > kept.LARGE:
-            kept.keep(key, decided)
+        if kind is None or kind.forgotten or decided.nbytes > plan_cache.LARGE:
+            plan_cache.keep(key, decided)
         else:
-            kind.last = next(kept.turns)
+            kind.last = next(plan_cache.clock)
             kind.append(decided)
         if decided.restored is not None:
             result = decided.restored(result)

@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import kept
+from distscan import plan_cache
 from distscan.core import dtypes, operators
 from support import hold
 from support.steps import of_size
@@ -24,7 +24,7 @@ STRATEGIES = ["single-pass", "scan-add", "reduce-scan"]
 def ready(cp):
     """The kernel that holds others up is loaded, and nothing runs."""
     hold.warm(cp)
-    kept.clear()
+    plan_cache.clear()
     yield
     cp.cuda.Device().synchronize()
 

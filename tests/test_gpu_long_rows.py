@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import kept
+from distscan import plan_cache
 from distscan.core import dtypes, operators, pieces
 from support.cuts import two_cuts
 from support.data import exact
@@ -22,9 +22,9 @@ WIDTHS = [2, 1023, 1024, 1025, 5000]
 def small(monkeypatch):
     """Pieces of 8 KiB, and no plans of whole rows."""
     monkeypatch.setattr(pieces, "PIECE", 8192)
-    kept.clear()
+    plan_cache.clear()
     yield
-    kept.clear()
+    plan_cache.clear()
 
 
 @pytest.fixture

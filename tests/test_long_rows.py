@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import kept
+from distscan import plan_cache
 from distscan.core import pieces as cut_in_pieces
 from distscan.core.errors import RankError
 from distscan.core.extents import Extents
@@ -32,9 +32,9 @@ WIDTHS = [1, 2, 6, 7, 8, 9, 13, 14, 15, 40]  # elements of a row, of which 7 are
 def small(monkeypatch):
     """Pieces of 7 numbers of 8 bytes, and no plans of whole rows."""
     monkeypatch.setattr(cut_in_pieces, "PIECE", 56)
-    kept.clear()
+    plan_cache.clear()
     yield
-    kept.clear()
+    plan_cache.clear()
 
 
 def test_as_many_on_every_rank(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import build, decide, kept
+from distscan import build, decide, plan_cache
 from distscan.core.errors import DisagreementError
 from support.cuts import length
 from support.data import OPS, exact
@@ -20,7 +20,7 @@ from support.together import everywhere
 @pytest.fixture
 def made(monkeypatch):
     """What ``make`` was asked for since the test began."""
-    kept.clear()
+    plan_cache.clear()
     calls, make = [], build.make
 
     def spy(*given, **options):
@@ -73,12 +73,12 @@ def test_few_plans_are_kept(made):
     for n in [*range(40), *range(40)]:
         distscan.scan(np.zeros(n))
     assert len(made) == 80
-    assert len(kept.everything()) == 16
+    assert len(plan_cache.everything()) == 16
 
 
 def test_one_large_plan_is_kept(made, xp, comm, monkeypatch):
     """With the buffer of scan-add, where the running value is wider than the result."""
-    monkeypatch.setattr(kept, "LARGE", 200 if xp is np else 2000)
+    monkeypatch.setattr(plan_cache, "LARGE", 200 if xp is np else 2000)
     halves, floats = xp.ones(64 if xp is np else 640, "e"), xp.ones(64, "d")
     for x, count, calls in (
         (floats, 1, 1),
@@ -89,19 +89,19 @@ def test_one_large_plan_is_kept(made, xp, comm, monkeypatch):
         (halves[: len(halves) // 2], 3, 5),
     ):
         distscan.scan(x, strategy="scan-add")
-        assert len(kept.everything()) == count
+        assert len(plan_cache.everything()) == count
         assert len(made) == calls
 
 
 @pytest.mark.parametrize("op", ["sum", "logaddexp"])  # by MPI's operator, and by NumPy's
 def test_one_long_row_is_kept(op, made, comm, monkeypatch):
     """Its pieces are exchanged through buffers as long as the row, on each rank."""
-    monkeypatch.setattr(kept, "LARGE", 7000)
+    monkeypatch.setattr(plan_cache, "LARGE", 7000)
     for width in (1000, 1001, 1002, 10):
         distscan.scan(np.ones((2, width)), op, axis=0)
-    large = [plan for plan in kept.everything() if plan.nbytes > 7000]
+    large = [plan for plan in plan_cache.everything() if plan.nbytes > 7000]
     assert len(large) == (comm.size > 1)
-    assert len(kept.everything()) == (2 if comm.size > 1 else 4)
+    assert len(plan_cache.everything()) == (2 if comm.size > 1 else 4)
 
 
 def test_faults_are_not_remembered(made, comm):
@@ -118,18 +118,18 @@ class Used:
 
 
 def take(key, make):
-    """Take what is kept under a key, or make it, as ``kept`` says; and return what puts it back."""
-    kind = kept.kinds.get((key,))
+    """Take the entry of a key out of the cache, or make it; return it and what puts it back."""
+    kind = plan_cache.kinds.get((key,))
     try:
         taken = kind.pop()
     except (AttributeError, IndexError):
         taken, kind = make(), None
 
     def put_back():
-        if kind is None or kind.forgotten or taken.nbytes > kept.LARGE:
-            kept.keep((key,), taken)
+        if kind is None or kind.forgotten or taken.nbytes > plan_cache.LARGE:
+            plan_cache.keep((key,), taken)
         else:
-            kind.last = next(kept.turns)
+            kind.last = next(plan_cache.clock)
             kind.append(taken)
 
     return taken, put_back
@@ -143,9 +143,9 @@ def use(key, nbytes=0):
 
 @pytest.fixture
 def none_kept():
-    kept.clear()
+    plan_cache.clear()
     yield
-    kept.clear()
+    plan_cache.clear()
 
 
 def test_a_kept_plan_belongs_to_one_call(none_kept):
@@ -159,20 +159,20 @@ def test_a_kept_plan_belongs_to_one_call(none_kept):
 
 
 def test_the_plan_that_was_not_used_for_longest_goes(none_kept):
-    plans = [use(key) for key in range(kept.MOST)]
+    plans = [use(key) for key in range(plan_cache.MOST)]
     assert use(0) is plans[0]
     another = use("another")
-    assert kept.everything() == [*plans[2:], plans[0], another]
+    assert plan_cache.everything() == [*plans[2:], plans[0], another]
 
 
 def test_a_large_plan_that_is_put_back_takes_the_place_of_another(none_kept):
-    large = use("a", kept.LARGE + 1)
+    large = use("a", plan_cache.LARGE + 1)
     first, put_back = take("a", Used)
     assert first is large
-    small, other = use("b"), use("c", kept.LARGE + 1)
-    assert kept.everything() == [small, other]
+    small, other = use("b"), use("c", plan_cache.LARGE + 1)
+    assert plan_cache.everything() == [small, other]
     put_back()
-    assert kept.everything() == [small, large]
+    assert plan_cache.everything() == [small, large]
 
 
 def test_threads_share_a_plan_one_after_the_other(made):
@@ -212,14 +212,14 @@ def test_a_plan_in_use_is_kept_though_others_come():
     class Unit:
         nbytes = 1
 
-    kept.clear()
+    plan_cache.clear()
     take("a", Unit)[1]()
     plan, put_back = take("a", Unit)
     take("b", Unit)[1]()
     put_back()
-    assert plan in kept.everything()
+    assert plan in plan_cache.everything()
     assert take("a", Unit)[0] is plan
-    kept.clear()
+    plan_cache.clear()
 
 
 @pytest.mark.gpu
@@ -239,7 +239,7 @@ def test_some_ranks_remember_and_others_do_not(made, comm, rng):
     for who in (0, comm.size - 1):
         distscan.scan(x[mine])
         if comm.rank == who:
-            kept.clear()
+            plan_cache.clear()
         np.testing.assert_array_equal(distscan.scan(x[mine]), np.cumsum(x)[mine])
     assert len(made) == 1 + (comm.rank == 0) + (comm.rank == comm.size - 1)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import kept
+from distscan import plan_cache
 from distscan.core import operators
 from support import reference
 from support.data import HOST_CODES
@@ -90,9 +90,9 @@ def test_types_of_ufuncs(ufunc, code, comm):
 
 def test_ufuncs_find_their_plan_again(comm):
     distscan.scan(np.arange(5), np.gcd)
-    plan = kept.everything()[-1]
+    plan = plan_cache.everything()[-1]
     distscan.scan(np.arange(5), np.gcd)
-    assert kept.everything()[-1] is plan
+    assert plan_cache.everything()[-1] is plan
 
 
 def test_ufuncs_made_of_functions(cut, rng):

@@ -2,13 +2,13 @@
 
 A call takes an entry out of the cache, and puts it back when it is done::
 
-    kind = kept.kinds.get(key)
+    kind = plan_cache.kinds.get(key)
     decided = kind.pop()            # AttributeError, IndexError: there is no entry
     ...
-    if kind.forgotten or decided.nbytes > kept.LARGE:
-        kept.keep(key, decided)     # so does a call that has made a new entry
+    if kind.forgotten or decided.nbytes > plan_cache.LARGE:
+        plan_cache.keep(key, decided)     # so does a call that has made a new entry
     else:
-        kind.last = next(kept.turns)
+        kind.last = next(plan_cache.clock)
         kind.append(decided)
 
 Meanwhile the entry belongs to this call alone, in whichever thread it runs. A call that fails does
@@ -39,7 +39,7 @@ class Kind(list[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: When an entry was last put back, as a number of ``turns``.
+        #: When an entry was last put back, as a number of ``clock``.
         self.last = 0
         #: Whether it was removed from ``kinds``, because a call had taken its only entry.
         self.forgotten = False
@@ -47,7 +47,7 @@ class Kind(list[Any]):
 
 kinds: dict[tuple[Any, ...], Kind] = {}
 #: A clock: it counts 1, 2, 3, ... with each entry that is put back.
-turns = itertools.count(1)
+clock = itertools.count(1)
 _lock = threading.RLock()  # protects all that takes more than one atomic step of Python
 
 
@@ -58,7 +58,7 @@ def keep(key: tuple[Any, ...], decided: Keepable) -> None:
             for kind in kinds.values():
                 kind[:] = [other for other in kind if other.nbytes <= LARGE]
         kind = kinds.setdefault(key, Kind())
-        kind.last = next(turns)
+        kind.last = next(clock)
         kind.append(decided)
         while len(everything()) > MOST:
             oldest = min((kind.last, key) for key, kind in kinds.items() if kind)[1]

@@ -3,7 +3,7 @@
 import threading
 
 
-class Turns:
+class PlanLock:
     """A lock that threads hold in a ``with`` block while they use a plan.
 
     RuntimeError is raised if the plan is ``closed``, and if the thread itself is already using the
