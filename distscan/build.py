@@ -185,5 +185,5 @@ def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:
     if block_scan == "auto":
         return None
     if gpu is None:
-        raise ValueError(f"block_scan={block_scan!r}: block scans are a GPU's")
+        raise ValueError(f"block_scan={block_scan!r}: only GPUs have block scans")
     return TextbookPolicy(block_scan.title().replace("-", ""))

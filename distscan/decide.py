@@ -126,5 +126,5 @@ def _check_memory(name: str, array: Any, x: Any) -> None:
     if arrays.gpu(array) != arrays.gpu(x):
         raise TypeError(
             f"{name} is in the memory of {arrays.device(array)}, x of {arrays.device(x)}; "
-            "both must be in one"
+            "both must be in the same memory"
         )

@@ -47,7 +47,7 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     with agreed(comm, "offsets"):
         own = index(count)
         if own < 0:
-            raise ValueError(f"count is {count}")
+            raise ValueError(f"count is {count}; it must not be negative")
     end: int = comm.scan(own)  # Python's integers: they do not overflow
     return end - own, comm.bcast(end, comm.size - 1)
 
@@ -139,12 +139,12 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
     with agreed(comm, "partition") as same:
         same["parts"] = parts = index(parts)
         if parts < 1:
-            raise ValueError(f"parts is {parts}")
+            raise ValueError(f"parts is {parts}; it must be at least 1")
         own = arrays.as_native(weights)
         if own.ndim != 1:
-            raise ValueError(f"weights has shape {own.shape}; one weight to an element is needed")
+            raise ValueError(f"weights has shape {own.shape}; one weight per element is needed")
         if not dtypes.is_number(own.dtype) or own.dtype.kind == "c":
-            raise TypeError(f"weights is {own.dtype}; bool, integers and floats are weights")
+            raise TypeError(f"weights is {own.dtype}; it must be bool, integers or floats")
         with arrays.on_device(own):
             if not bool(((own >= 0) & (own < np.inf)).all()):
                 raise ValueError("a weight is negative, infinite or NaN")
@@ -210,7 +210,7 @@ def segment_flags(row_offsets: Any) -> Any:
     with arrays.on_device(offsets):
         low, high = offsets[[0, -1]].tolist()
         if low < 0:
-            raise ValueError(f"row_offsets begins with {low}")
+            raise ValueError(f"row_offsets begins with {low}; it must not be negative")
         if bool((offsets[1:] < offsets[:-1]).any()):
             raise ValueError("row_offsets decreases")
         flags = arrays.namespace(offsets).zeros(high - low, np.bool_)

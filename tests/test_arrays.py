@@ -99,7 +99,7 @@ def test_library_found_by_its_module(monkeypatch, cut, rng):
         assert isinstance(y, Foreign)
         np.testing.assert_array_equal(y.array, np.cumsum(x)[cut(100)])
     monkeypatch.delattr(Library, "from_dlpack")
-    with pytest.raises(TypeError, match="Image has no library with a from_dlpack"):
+    with pytest.raises(TypeError, match="Image has no from_dlpack"):
         distscan.scan(derived(x[cut(99)]))  # no such call before
 
 

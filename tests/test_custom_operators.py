@@ -125,7 +125,7 @@ def test_structures_that_are_refused(dtype, op, message, comm):
 def test_one_structure_throughout(comm):
     x, other = np.zeros(3, PRINT), np.dtype([("a", "f8"), ("b", "f8")])
     for options in ({"dtype": other}, {"out": np.zeros(3, other)}, {"dtype": "f8"}):
-        everywhere(comm, TypeError, "one structure",
+        everywhere(comm, TypeError, "same structured type",
                    lambda given=options: distscan.scan(x, FINGERPRINTS, **given))  # fmt: skip
 
 

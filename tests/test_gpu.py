@@ -125,7 +125,7 @@ def test_another_current_device(cp, comm, rng):
         assert y.device == array.device
         np.testing.assert_array_equal(host(y), np.cumsum(x)[part])
     assert cp.cuda.Device().id == here
-    with pytest.raises(TypeError, match="both must be in one"):
+    with pytest.raises(TypeError, match="both must be in the same memory"):
         distscan.scan(array, out=cp.zeros(array.size, "l"))
 
 

@@ -223,7 +223,7 @@ OTHER_SHAPES = {
 def test_results_of_another_shape_are_refused(case, strategy, comm):
     """Also what NumPy could broadcast."""
     op = Operator("f", OTHER_SHAPES[case])
-    everywhere(comm, ValueError, r"operator 'f' made shape \(.*\) of two of \(",
+    everywhere(comm, ValueError, r"operator 'f' returned shape \(.*\) for operands of shape \(",
                lambda: distscan.scan(np.ones(5), op, strategy=strategy))  # fmt: skip
 
 

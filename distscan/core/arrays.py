@@ -230,4 +230,4 @@ def _library(x: Any) -> Any:
         library = sys.modules.get(kind.__module__.partition(".")[0])
         if hasattr(library, "from_dlpack"):
             return library
-    raise TypeError(f"{type(x).__name__} has no library with a from_dlpack to return a result by")
+    raise TypeError(f"the library of {type(x).__name__} has no from_dlpack to convert results with")

@@ -60,7 +60,9 @@ def resolve(
                 )
             others = [other for other in (dtype, out) if other is not None]
             if any(other.newbyteorder("=") != x.newbyteorder("=") for other in others):
-                raise TypeError(f"{role} is {chosen}: x, dtype and out must be of one structure")
+                raise TypeError(
+                    f"{role} is {chosen}: x, dtype and out must have the same structured type"
+                )
     if dtype is not None:
         acc = _loop(op, dtype, dtype)
         if acc.newbyteorder("=") != dtype.newbyteorder("="):

@@ -131,7 +131,8 @@ class Operator:
             raise named from error
         if np.shape(result) != later.shape:
             raise ValueError(
-                f"operator {self.name!r} made shape {np.shape(result)} of two of {later.shape}"
+                f"operator {self.name!r} returned shape {np.shape(result)} for operands of shape "
+                f"{later.shape}"
             )
         kind = _kind(result)
         if result is None or not (kind.hasobject or np.can_cast(kind, later.dtype, "same_kind")):

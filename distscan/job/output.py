@@ -130,9 +130,7 @@ def publish(part: Path, path: Path, *, force: bool) -> None:
             try:
                 path.hardlink_to(part)
             except FileExistsError:
-                raise OutputError(
-                    f"{path} came into being meanwhile; --force replaces it"
-                ) from None
+                raise OutputError(f"{path} was created meanwhile; --force replaces it") from None
             except OSError:  # some file systems have no hard links
                 check(path, force=False)
                 part.replace(path)

@@ -38,7 +38,7 @@ def raise_out_of_step(comm: Comm, number: int) -> None:
     raise mark_collective(
         DisagreementError(
             f"the ranks are out of step on this communicator: {at}; a rank has raised alone, or "
-            "has left out a call: start the ranks again, or go on with a new communicator "
+            "has left out a call: start the ranks again, or continue with a new communicator "
             "(comm.Dup())"
         )
     )

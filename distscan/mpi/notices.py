@@ -50,8 +50,8 @@ class Notices:
         """Raise RankError for the notices that have been received."""
         said, self._heard = "; ".join(self._heard), []
         raise RankError(
-            f"earlier calls of this plan failed on other ranks ({said}): results behind "
-            "those lack their shards; this rank's own, of this call too, do not"
+            f"earlier calls of this plan failed on other ranks ({said}): later ranks' results "
+            "lack their shards; this rank's results are right, also in this call"
         )
 
     def close(self) -> None:
