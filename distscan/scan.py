@@ -134,27 +134,27 @@ def scan(
     reverse
         Whether to scan from the last element to the first.
     dtype
-        The type that accumulates, and the type of the result. None chooses as the ufunc's
-        ``accumulate`` does. float16 and bfloat16 accumulate in float32. On CPUs, sums of float32
-        accumulate in float64. Each result is rounded once.
+        The type that accumulates, and of the result. None chooses as the ufunc's ``accumulate``
+        does. float16 and bfloat16 accumulate in float32; on CPUs, sums of float32 accumulate in
+        float64. Each result is rounded once.
     out
-        The array for the result, of the result's shape and on the device of ``x``; it may be
-        ``x``. Without ``dtype``, the types of ``x`` and ``out`` together choose the type that
-        accumulates, as in the ufunc's ``accumulate``. Each result is then converted to the type of
-        ``out``. After an exception the elements of ``out`` are undefined.
+        The array for the result, of its shape and on the device of ``x``; it may be ``x``. Without
+        ``dtype``, the types of ``x`` and ``out`` together choose the type that accumulates, as in
+        the ufunc's ``accumulate``; each result is then converted to the type of ``out``. After an
+        exception the elements of ``out`` are undefined.
     segments
         Where independent scans begin. An array of the length of the flattened ``x``, on its device.
         A bool array holds head flags: True at the first element of each segment. An array of any
-        other type holds keys: a segment begins where two neighbours differ, also where they are on
-        two ranks. ``initial`` is combined before each segment. With ``reverse``, the segments have
-        the same elements. The operator may be called with elements of two segments, but the result
-        of such a call is dropped: no segment changes another.
+        other type holds keys: a segment begins where neighbours differ, also on two ranks.
+        ``initial`` is combined before each segment. With ``reverse``, the segments have the same
+        elements. The operator may be called with elements of two segments, but such a result is
+        dropped: no segment changes another.
     strategy
         "scan-add": scan, exchange, add the offset. "reduce-scan": reduce, exchange, seeded scan;
         it moves a quarter less memory. "single-pass": one scan, for one rank; axes that need no
-        exchange always use it. "auto" is "single-pass" on one rank. On several ranks it is
-        "reduce-scan" on GPUs, for segments, and if the type of the result is not the type that
-        accumulates; otherwise it is "scan-add".
+        exchange always use it. "auto" is "single-pass" on one rank. On several it is "scan-add" on
+        CPUs, unless there are segments or the result is not of the type that accumulates;
+        otherwise "reduce-scan".
 
     Returns
     -------
@@ -169,11 +169,11 @@ def scan(
 
     Notes
     -----
-    Contiguous arrays are read and written in place. Other arrays are copied: ``x`` before the scan,
-    ``out`` after it. There are two exceptions, which are not copied. The first, along an axis that
-    needs no exchange: arrays whose axes lie in memory in another order, such as Fortran's, if ``x``
-    and ``out`` have the same order; a new result then has the order of ``x``. The second, on CPUs:
-    arrays whose strides allow a view [before, axis, behind].
+    Contiguous arrays are read and written in place. Along an axis that needs no exchange, so are
+    arrays whose axes lie in memory in another order, such as Fortran's, if ``x`` and ``out`` have
+    the same order; a new result then has the order of ``x``. On CPUs, so are arrays whose strides
+    allow a view [before, axis, behind]. Other arrays are copied: ``x`` before the scan, ``out``
+    after it.
 
     Ranks on CPUs and ranks on GPUs may scan together. Sums of float32 along axis 0 of N-d arrays
     are an exception: their rows of totals have different types.
@@ -186,8 +186,7 @@ def scan(
     The plans of the last 16 kinds of calls are cached. At most one cached plan holds more than
     16 MiB beside its arrays. A repeated call compiles nothing, and allocates only its result.
 
-    The algorithm is Blelloch's (1990): reduce, exclusive scan of the totals, seeded scan. It is
-    applied once more above the GPU: over ranks.
+    The algorithm is Blelloch's (1990), once more over ranks.
 
     Examples
     --------
@@ -215,8 +214,7 @@ def scan(
         options = form | {"dtype": dtype, "strategy": strategy, "ranks": arguments.comm.size}
         gpu, device, stream = where(array)
         with device:
-            kinds = map(_kind, given, native)
-            key = gpu, stream(), op, *options.values(), _exact(initial), *kinds
+            key = gpu, stream(), op, *options.values(), _exact(initial), *map(_kind, given, native)
             kind = plan_cache.kinds.get(key)
             try:
                 decided: Decided = kind.pop()  # type: ignore[union-attr]
@@ -246,9 +244,7 @@ def scan(
         return result if decided.convert is None else decided.convert(result)
 
 
-def _as_scanned(
-    decided: Decided, array: Any, target: Any, flags: Any
-) -> tuple[Any, Any, Any, bool]:
+def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[Any, ...]:
     """Return x, out and segments as the steps take them, and whether out is a copy's target.
 
     If it is, the steps write a new array, and the caller copies it to ``out``.
@@ -297,10 +293,8 @@ def _kind(given: Any, array: Any) -> Hashable:
 
 
 def _exact(initial: Any) -> Hashable:
-    """Return a key that is equal for equal bits of ``initial``: 0.0 and -0.0 differ."""
-    if initial is None:
-        return None
+    """Return what tells values of ``initial`` apart, bit by bit: 0.0 is not -0.0."""
     try:
-        return pickle.dumps(initial)
-    except Exception:  # ``decide`` raises the right exception for it
+        return None if initial is None else pickle.dumps(initial)
+    except Exception:  # ``decide`` judges it
         return object()

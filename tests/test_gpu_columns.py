@@ -20,11 +20,9 @@ from support.steps import of_size, whole
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 
 MOST = 1 << 22  # elements
-FORMS = [
-    dict(zip(("exclusive", "reverse", "begins"), form, strict=True))
-    for form in product((False, True), repeat=3)
-    if form[2] or not form[0]  # an exclusive scan begins behind something
-]
+NAMES = "exclusive", "reverse", "begins"  # an exclusive scan begins behind something
+EVERY = [dict(zip(NAMES, each, strict=True)) for each in product((False, True), repeat=3)]
+FORMS = [form for form in EVERY if form["begins"] or not form["exclusive"]]
 
 
 def draw(rng, op, code, outer, n, inner):
@@ -63,9 +61,8 @@ def height_of(types, op, inner):
     """Rows of a tile of a matrix that has many."""
     from distscan.cuda import columns, configs
 
-    return columns.Tiling(
-        configs.register_types(op, types), 1 << 40, Form(Extents(inner=inner))
-    ).height
+    held = configs.register_types(op, types)
+    return columns.Tiling(held, 1 << 40, Form(Extents(inner=inner))).height
 
 
 def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=False):
