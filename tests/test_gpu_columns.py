@@ -66,14 +66,10 @@ def height_of(types, op, inner):
 
 
 def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=False):
-    first = None
-    if begins:
-        first = np.array(op.identity(types.acc), types.acc)
-        if op.name in ("sum", "max"):
-            first = np.array(3, types.acc)
-    return Form(
-        Extents(outer=outer, inner=inner), exclusive=exclusive, reverse=reverse, first=first
-    )
+    value = 3 if op.name in ("sum", "max") else op.identity(types.acc)
+    first = np.array(value, types.acc) if begins else None
+    extents = Extents(outer=outer, inner=inner)
+    return Form(extents, exclusive=exclusive, reverse=reverse, first=first)
 
 
 def check(cp, op, types, x, form, shift_x=0, shift_out=0, in_place=False):
