@@ -2,8 +2,8 @@
 # Usage: launch/test.sh [PYTEST ARGUMENT...]
 # Runs the tests at 1, 2, 4 and 8 ranks under MPICH and at 3 under Open MPI. Those at 1 rank run side
 # by side on all cores; -n 0 runs them one after the other.
-# Without arguments, a run takes half of the tests at 4 ranks, and a quarter at 8 ranks and under
-# Open MPI; and it compiles a quarter of the kernels. Each run draws another part.
+# Without arguments, a run takes a quarter of the tests at 4 ranks, at 8, and under Open MPI; and it
+# compiles a quarter of the kernels. Each run draws another part.
 # It also prints the coverage of distscan/, combined over 1, 2 and 4 ranks. tests/support/measured.py
 # says which tests are traced for it.
 #   DISTSCAN_WHOLE    1 runs all of them
@@ -41,7 +41,7 @@ some timeout --foreground -k 10 "$DISTSCAN_TIMEOUT" \
 echo "== 2 ranks, MPICH =="
 some launch/mpirun.sh 2 "${python[@]}" -m pytest "$@"
 echo "== 4 ranks, MPICH =="
-one_of 2 launch/mpirun.sh 4 "${python[@]}" -m pytest "$@"
+one_of 4 launch/mpirun.sh 4 "${python[@]}" -m pytest "$@"
 if (($# == 0)); then
   echo "== coverage: files below 95 %, and the total =="
   python -m coverage combine -q
