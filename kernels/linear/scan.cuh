@@ -83,7 +83,7 @@ struct Scan {
       const int stage = iteration % STAGES;
       pipeline.read.wait_for_reuse(iteration);
       int64 tile = broadcast(next, 0);
-      if (tile == 0 && shard.peel > 0) {
+      if (tile == 0 && shard.peel > 0) {  // the peel takes no stage
         if (lane_index() == 0) {
           publish(work.totals, 0, scan_peel<false>({}).value, work.epoch);
           pipeline.has_peel = true;
@@ -138,6 +138,8 @@ struct Scan {
       const int64 tile = fetched_tile(pipeline, iteration);
       if (tile == pipeline.END) return;
       const auto items = source.tile(stage, shard, shard.at<Shape>(tile));
+      // The total of a warp tile. The order of exact sums does not matter. A source that PACKS
+      // leaves what it has computed in the stage, for the scanners.
       const auto total_of = [&](int warp) {
         if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
           return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
