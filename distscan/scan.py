@@ -1,4 +1,4 @@
-"""The scan of data spread over ranks: the whole algorithm on one screen.
+"""The scan of data spread over ranks. ``Call`` and ``run`` are the algorithm, on one screen.
 
 call.begin(x, out)     1. each rank finds the total of its shard
 call.exchange()        2. MPI_Exscan: each rank gets its offset, the total of all earlier ranks
@@ -24,13 +24,13 @@ from .decide import Decided, decide
 from .mpi.agree import Agreement, agreed, collective
 from .mpi.communicators import Comm, op_name
 
-_ANYWHERE = nullcontext()  # the host needs no GPU to be current
+_ANYWHERE = nullcontext()  # for host arrays: no GPU need be current
 
 
 class Call:
     """One call in flight on one rank, from its first step to its last.
 
-    A fault of a step is kept, and ``finish`` raises it: the rank must still take part in the
+    A step keeps its fault, and ``finish`` raises it. Until then the rank takes part in the
     exchange, because the other ranks wait for it.
     """
 
@@ -42,14 +42,14 @@ class Call:
         self.fault: BaseException | None = None
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = True) -> None:
-        """Begin to find the total of ``x``; ``overlap`` says that the next steps follow at once."""
+        """Begin to find the total of ``x``; with ``overlap``, the other steps follow at once."""
         try:
             self._pending = self.scan.steps.begin(x, out, segments, overlap=overlap)
         except BaseException as fault:
             self.fault = fault
 
     def start(self) -> None:
-        """Begin the exchange; wait for no other rank."""
+        """Begin the exchange, without waiting for other ranks."""
         self.scan.exscan.start(self._comm, self._pending)
         self._started = True
 
@@ -69,10 +69,10 @@ class Call:
 
 
 def run(call: Call, arguments: Agreement) -> None:
-    """Exchange and finish, on every rank or on none; collective.
+    """Exchange the totals and scan; collective. If one rank has a fault, every rank raises it.
 
-    The ranks agree on ``arguments`` first, because they have not compared anything before. A GPU
-    finds the total meanwhile.
+    First the ranks compare their ``arguments``, and whether any of them has elements. Meanwhile a
+    GPU finds the total.
     """
     settle(call, arguments)
     with Agreement(arguments.comm) as work:
@@ -83,7 +83,7 @@ def run(call: Call, arguments: Agreement) -> None:
 
 
 def settle(call: Call, arguments: Agreement) -> None:
-    """Settle the arguments, and allocate memory for the exchange of long rows; collective."""
+    """Compare the arguments, and allocate buffers for the exchange of long rows; collective."""
     arguments.settle()
     if call.scan.exscan.long:
         with agreed(arguments.comm):
@@ -186,7 +186,7 @@ def scan(
     The plans of the last 16 kinds of calls are cached. At most one cached plan holds more than
     16 MiB beside its arrays. A repeated call compiles nothing, and allocates only its result.
 
-    The algorithm is Blelloch's (1990), once more over ranks.
+    The algorithm is Blelloch's (1990), applied to ranks.
 
     Examples
     --------
@@ -236,7 +236,7 @@ def scan(
         if apart:
             target[...] = result
         if decided.foreign:
-            # If the result is new, its conversion makes the stream of x's library wait, too.
+            # The conversion of a new result makes the stream of x's library wait, too.
             used = list(zip(given, native, strict=True))
             arrays.release(*(used[2:] if target is None else used))
         if target is not None:
@@ -245,9 +245,9 @@ def scan(
 
 
 def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[Any, ...]:
-    """Return x, out and segments as the steps take them, and whether out is a copy's target.
+    """Return x, out and segments as the steps take them, and whether out is an array apart.
 
-    If it is, the steps write a new array, and the caller copies it to ``out``.
+    The steps write to an array apart, and the caller copies that to ``out``.
     """
     steps = decided.compiled.steps
     shard = array if decided.view is None else decided.view(array)
@@ -278,7 +278,7 @@ def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], Callable
     if isinstance(array, np.ndarray):
         return None, _ANYWHERE, lambda: None
     gpu, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
-    # Usually it is current already. To check that takes a fifth of the time of making it current.
+    # The GPU is usually current. A check takes a fifth of the time that ``cuda.Device`` takes.
     device = _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
     return gpu, device, lambda: cuda.get_current_stream().ptr
 
@@ -293,8 +293,8 @@ def _kind(given: Any, array: Any) -> Hashable:
 
 
 def _exact(initial: Any) -> Hashable:
-    """Return what tells values of ``initial`` apart, bit by bit: 0.0 is not -0.0."""
+    """Return a key of the bits of ``initial``: 0.0 and -0.0 have different keys."""
     try:
         return None if initial is None else pickle.dumps(initial)
-    except Exception:  # ``decide`` judges it
+    except Exception:  # no call shares this key; ``decide`` raises the exception
         return object()

@@ -3,10 +3,10 @@
 // Blocks are persistent: each draws tiles from one counter until there are none. In a block every
 // warp has one role, and hands tiles on to the next role through stages in shared memory:
 //
-//   loader            draws a tile and fetches it into a free stage
-//   reducers          reduce the tile as soon as it is there; its total goes to all blocks
-//   look-ahead warps  combine the totals of all earlier tiles, of any block: the tile's prefix
-//   scanners          scan the tile behind its prefix, store it, free its stage
+//   loader            draws a tile, and fetches it into a free stage
+//   reducers          reduce the tile as soon as it is there, and publish its total to all blocks
+//   look-ahead warps  combine the totals of all earlier tiles, of any block, to the tile's prefix
+//   scanners          scan the tile, seeded with its prefix; store it; free its stage
 //
 // In iteration i a block handles the tile that it has drawn as number i, in stage i % STAGES.
 //
@@ -25,8 +25,10 @@
 //   stage 1                [ tile 9                      ]
 //   stage 2                          [ tile 14                     ]
 //
-// Each look-ahead warp takes every second tile. It reads the totals since the block's last tile:
-// the warp of the iteration before passes on what comes before these.
+// Each look-ahead warp takes every second tile of the block. It does not read all totals again. The
+// look-ahead warp of the previous iteration passes on its cursor, which is the number of a tile,
+// and the combination of all totals before that tile. So this warp reads only the totals from the
+// cursor on.
 //
 // ---- Barriers: one of each kind for each stage --------------------------------------------------
 //
@@ -45,36 +47,36 @@
 // warp of its own does, the publisher. A warp's arrival counts once: one lane arrives when all have
 // done their part.
 //
-// When there are no more tiles, a loader says so in the stage and arrives all the same. It goes on
-// until every look-ahead warp has met the end.
+// When there are no more tiles, the loader writes the end into the stage in place of a tile, and
+// arrives as for a tile. It goes on until it has written one end for each look-ahead warp.
 //
 // ---- Why relaxed status words suffice -----------------------------------------------------------
 //
 // Totals travel between blocks in words of 8 bytes: 4 bytes of the value and the epoch, the number
-// of the launch. A word is written by one store and read by one load, so it is whole. Whoever finds
-// the present epoch in a word has the value beside it. Nothing depends on the order in which two
-// words appear: so loads and stores are relaxed, and there is no fence. Nothing is reset between
-// launches: no earlier launch on this memory had the epoch.
+// of the launch. A word is written by one store and read by one load, so it is whole. A reader that
+// finds the launch's epoch in a word has the value beside it. Nothing depends on the order in which
+// two words appear. So loads and stores are relaxed, and there is no fence. Nothing is reset
+// between launches, because no earlier launch on this memory had the same epoch.
 //
 // ---- Why nothing deadlocks ----------------------------------------------------------------------
 //
-// Blocks draw tiles from a counter, in order. So all tiles before a drawn tile are of blocks that
-// run, or have ended. A tile's prefix depends on the totals of earlier tiles alone; a total depends
-// on the tile's own items alone. Now take the earliest tile whose total is missing. All totals
+// Blocks draw tiles from a counter, in order. So all tiles before a drawn tile belong to blocks
+// that run or have ended. A tile's prefix depends only on the totals of earlier tiles, and a total
+// only on the tile's own items. Now take the earliest tile whose total is missing. All totals
 // before it are there. So the earlier tiles of its block get their prefixes, are scanned, and free
 // their stages. Then the tile is fetched, reduced, and its total published, though its own scanners
 // may have to wait. So no total stays missing. No block waits for a block that has not started: a
-// cooperative launch is not needed. If a wait lasts all the same, as after a fault elsewhere,
-// base/patience.cuh ends the kernel in an error.
+// cooperative launch is not needed. If a wait does not end, as after a fault elsewhere,
+// base/patience.cuh ends the kernel with an error.
 //
 // ---- What a call-off does -----------------------------------------------------------------------
 //
-// A kernel may be launched ahead of its offset, which the host brings later (linear/offset.cuh).
-// One warp of the grid looks for it. If a time limit passes first, that warp calls the launch off,
-// and tells all blocks and the host. Each look-ahead warp hands the call-off to scanners and to the
-// next look-ahead warp, in place of a prefix. All roles go through all tiles as always, so that
-// every barrier and the tile counter end as they should; scanners store nothing. The host launches
-// again.
+// A kernel may be launched ahead of its offset. The host brings the offset later
+// (linear/offset.cuh), and one warp of the grid looks for it. If a time limit passes first, that
+// warp calls the launch off, and tells all blocks and the host. Each look-ahead warp passes the
+// call-off to the scanners and to the next look-ahead warp, in place of a prefix. All roles go
+// through all tiles as always, so that every barrier and the tile counter end as they should. Only
+// the scanners store nothing. The host launches again.
 //
 // ---- Related work -------------------------------------------------------------------------------
 //
@@ -86,17 +88,16 @@
 // CUB's look-ahead scan (CCCL 3, kernel_scan_lookahead.cuh) gives warps roles as here: to load,
 // reduce, look ahead, scan and store.
 //
-// What differs here from the first two: nobody waits for a neighbour's prefix, and none is
-// published. Every block reads every tile's total and combines them in one fixed tree. So a tile
-// waits for one trip through L2, and floats come out the same on every run.
+// The scan here differs from the first two: no prefix is published, and no tile waits for one.
+// Every block reads every tile's total, and combines the totals in one fixed tree. So a tile waits
+// for one trip through L2, and floats have the same bits on every run.
 #pragma once
 
 #include "base/barrier.cuh"
 
 namespace distscan {
 
-// Barriers of one kind, one for each stage. They are addressed by the iteration: iteration 0 is the
-// first of stage 0, iteration STAGES its second.
+// Barriers of one kind, one for each stage. Iteration i uses the barrier of stage i % STAGES.
 template <int STAGES>
 struct StageBarriers {
   Barrier of_stage[STAGES];
@@ -113,12 +114,12 @@ struct StageBarriers {
   __device__ void wait(int stage, Int iteration) const {
     of_stage[stage].wait(parity(iteration));
   }
-  // Wait for the arrivals of the iteration before in the same stage, if there is one.
+  // Wait for the arrivals of iteration - STAGES, which used the same stage, if there was one.
   template <class Int>
   __device__ void wait_for_reuse(Int iteration) const {
     if (iteration >= STAGES) of_stage[iteration % STAGES].wait(parity(iteration - STAGES));
   }
-  // Arrive once for the whole warp, after all its lanes' accesses.
+  // Arrive once for the whole warp, after the accesses of all its lanes.
   template <class Int>
   __device__ void arrive_by_warp(Int iteration) {
     of_stage[iteration % STAGES].arrive_by_warp();
@@ -135,12 +136,12 @@ struct StageBarriers {
   }
 };
 
-// What a scan's warps wait by: see the table.
+// The barriers of a scan: see the table.
 template <int STAGES>
 struct ScanBarriers {
   StageBarriers<STAGES> numbered, full, reduced, prefixed, passed_on, read;
 
-  // By the whole block; __syncthreads() must follow.
+  // Called by the whole block; __syncthreads() must follow.
   template <class Roles, class Source>
   __device__ void init(const Source& source) {
     if (threadIdx.x < STAGES) {
@@ -156,12 +157,12 @@ struct ScanBarriers {
   }
 };
 
-// What a reduction's warps wait by. The first reducer alone reads what is reduced.
+// The barriers of a reduction. Only the first reducer reads the totals of the warp tiles.
 template <int STAGES>
 struct ReduceBarriers {
   StageBarriers<STAGES> full, reduced, read;
 
-  // By the whole block; __syncthreads() must follow.
+  // Called by the whole block; __syncthreads() must follow.
   template <class Source>
   __device__ void init(const Source& source, int reducers) {
     if (threadIdx.x < STAGES) {
@@ -210,7 +211,7 @@ struct Roles {
   }
 };
 
-// The tile of an iteration, once it is there, or the end.
+// Wait for the tile of an iteration, and return it; or the end, if there are no more tiles.
 template <class Pipeline>
 __device__ const auto& fetched_tile(const Pipeline& pipeline, int iteration) {
   pipeline.full.wait(iteration);

@@ -2,16 +2,17 @@
 
 Imports run down this list only:
 
-    __main__.py      the run, its exit status
-    arguments.py     what the command line takes
-    plot.py          the SVG
+    __main__.py      the run, and its exit status
+    arguments.py     the arguments of the command line
+    plot.py          the report as a picture
     against.py       the comparison with an earlier run
-    report.py        header, tables, JSON
-    suite.py         every type and size: who is there, is it right, how fast
-    contenders.py    who runs
-    by_hand.py       the scan over ranks as people write it
+    report.py        the header, the tables and the JSON
+    block_scans.py   the block scans and the chains of the literature
+    suite.py         the checks and the times of all contenders, for every type and size
+    contenders.py    the list of contenders
+    by_hand.py       the scan over ranks as people write it by hand
     cub.py  cub.cu   CUB, called from C++
-    timing.py        how a call is timed
+    timing.py        the clocks and the samples of a call
     case.py          one type and size: its data, its buffers, the check of a result
     machine.py       the chip: NumPy or CuPy, its cache, its memory, its clock
 """

@@ -25,7 +25,7 @@ from .report import Report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run on every rank; return the exit status, the same on each."""
+    """Run on every rank; return the exit status, which is the same on all ranks."""
     return command.run("distscan.bench", _main, argv)
 
 
@@ -94,7 +94,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
 def _baseline(
     comm: Comm, args: argparse.Namespace, backend: str, able: list[Contender], cases: list[Case]
 ) -> against.Baseline | None:
-    """Read the file of --against on rank 0, before anything is measured; collective."""
+    """Read the file of ``--against`` on rank 0, before any measurement; collective."""
     if args.against is None:
         return None
     baseline = None
@@ -122,7 +122,7 @@ def _write(done: Report, to_json: str | None, to_plot: Path | None) -> None:
 
 
 def _list(comm: Comm) -> None:
-    """Print every contender: where it runs, and its version here."""
+    """Print a table of all contenders: their backends, ranks, operators, and versions here."""
     _, versions, missing = suite.present(comm, CONTENDERS)
     lines = [f"{'':16}{'backends':10}{'ranks':9}{'operators':19}here"]
     for contender in CONTENDERS:
@@ -135,7 +135,7 @@ def _list(comm: Comm) -> None:
 
 
 def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contender]:
-    """Return the contenders asked for, and the copy, which all are compared with."""
+    """Return the contenders of ``--contenders``, and the copy, the measure for all of them."""
     suited = [c for c in CONTENDERS if c.suits(backend, ranks, args.op)]
     if args.contenders is None:
         return suited
@@ -148,11 +148,11 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
     return [c for c in suited if c.name in (*args.contenders, "copy")]
 
 
-# ---- what the report says of this run ------------------------------------------------------
+# ---- the facts of this run, for the report -------------------------------------------------
 
 
 def _sharing(comm: Comm, bound: binding.Binding) -> int:
-    """How many ranks take memory from one device."""
+    """Return the number of ranks that share the memory of one device."""
     on_a_node = -(-comm.size // bound.nodes)
     if bound.name == "cpu":
         return on_a_node
@@ -163,7 +163,7 @@ def _sharing(comm: Comm, bound: binding.Binding) -> int:
 
 
 def _processor(fallback: str) -> str:
-    """Return the processor's name as Linux knows it."""
+    """Return the name of the processor from ``/proc/cpuinfo``; ``fallback`` if it has none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -182,7 +182,7 @@ def _versions(machine: Host) -> dict[str, str]:
 
 
 def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
-    """Of peers whose versions no other line names."""
+    """Return the versions of the peers that ``_versions`` does not have."""
     named = ("cub", "by-hand-expert", "torch", "heat")
     return {name: versions[name] for name in named if name in versions}
 

@@ -1,6 +1,7 @@
-"""``--against FILE``: this run beside an earlier one, by shares of the speed of each run's copy.
+"""``--against FILE``: the comparison of this run with an earlier one.
 
-A machine that is slower in everything has the same shares, so it does not fail.
+Both runs have shares of the speed of their own copy. A machine that is slower in everything has the
+same shares, so it does not fail.
 """
 
 import json
@@ -11,11 +12,11 @@ from typing import NamedTuple
 from .report import Report, size_text
 
 OURS = ("single-pass", "reduce-scan", "scan-add", "distscan.scan")  # only these can fail
-LIMITS = {"cuda": 5.0, "cpu": 20.0}  # per cent that a share may fall, by backend
+LIMITS = {"cuda": 5.0, "cpu": 20.0}  # the most per cent that a share may fall, for each backend
 
 
 class Key(NamedTuple):
-    """What is compared with its like."""
+    """The key of a share: shares with the same key are compared."""
 
     type: str  # as on the command line
     contender: str
@@ -29,19 +30,20 @@ class Baseline(NamedTuple):
     date: str
     chip: str
     command: str
-    setting: dict[str, object]  # what must be the same, or shares mean something else
-    shares: dict[Key, float]  # of what was timed
+    setting: dict[str, object]  # must be the same in both runs: else shares cannot be compared
+    shares: dict[Key, float]  # of all contenders that were timed
 
 
 def setting(backend: str, ranks: int, op: str) -> dict[str, object]:
-    """Return what two runs must have in common."""
+    """Return the facts that must be the same in two runs that are compared."""
     return {"backend": backend, "ranks": ranks, "op": op}
 
 
 def read(path: Path, given: dict[str, object], planned: Iterable[Key]) -> Baseline:
-    """Read a report; ValueError where it is none, or cannot be compared with the run ``given``.
+    """Read a report of an earlier run.
 
-    ``planned`` is what the run is going to measure.
+    ``given`` is the setting of this run, and ``planned`` are the keys that it will measure. Raises
+    ValueError if the file is not a report, or cannot be compared with this run.
     """
     try:
         found = json.loads(path.read_text())
@@ -76,7 +78,11 @@ def read(path: Path, given: dict[str, object], planned: Iterable[Key]) -> Baseli
 
 
 def compare(baseline: Baseline, report: Report, limit: float) -> tuple[list[str], bool]:
-    """Write the table old, new, change; say whether one of ``OURS`` fell by over ``limit`` %."""
+    """Return the lines of the table, and whether the comparison fails.
+
+    The comparison fails if a share of ``OURS`` fell by more than ``limit`` per cent, and if no
+    share of ``OURS`` could be compared.
+    """
     rows = {Key(row.type, row.contender, row.n): row for row in report.results}
     rows = {key: row for key, row in rows.items() if key.contender != "copy"}
     lines = [
@@ -105,7 +111,7 @@ def compare(baseline: Baseline, report: Report, limit: float) -> tuple[list[str]
 
 
 def _named(title: str, keys: Sequence[Key]) -> list[str]:
-    """Name what only one side has: a line for each contender and type."""
+    """List the keys that only one of the runs has: a line for each contender and type."""
     found: dict[tuple[str, str], list[str]] = {}
     for key in keys:
         found.setdefault((key.contender, key.type), []).append(size_text(key.n))

@@ -16,7 +16,7 @@ _LARGEST = 36  # 2^36 elements
 
 
 def parser() -> Parser:
-    """Return the parser."""
+    """Return the parser of the command line."""
     made = Parser(
         prog="python -m distscan.bench",
         description="distscan, a plain copy and the peers that are installed, side by side.",
@@ -48,7 +48,7 @@ def parser() -> Parser:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse what goes together with nothing, and a plot that cannot be drawn."""
+    """Refuse arguments that contradict each other, and a plot without matplotlib."""
     if args.against and args.block_scans:
         raise ValueError("--against compares what --block-scans leaves out")
     if args.limit is not None and args.against is None:
@@ -84,7 +84,7 @@ def _range(numbers: list[int]) -> tuple[int, int, int]:
             return low, high, 1
         case [low, high, step]:
             return low, high, step
-    return 1, 0, 1  # which no range is
+    return 1, 0, 1  # not a range: ``_sizes`` refuses it
 
 
 def _types(text: str) -> list[tuple[np.dtype[Any], np.dtype[Any]]]:

@@ -1,6 +1,6 @@
-"""``--block-scans``: the block scans and the chains of the literature, side by side. One GPU.
+"""``--block-scans``: the block scans and the chains of the literature, side by side on one GPU.
 
-All of them scan float32 in one pass by ``kernels/textbook/textbook.cuh``; what differs is one part.
+All of them scan float32 in one pass by ``kernels/textbook/textbook.cuh``. They differ in one part.
 """
 
 from collections.abc import Callable
@@ -29,15 +29,15 @@ CHAINS = {"chained": "Chained", "look-back": "LookBack", "look-ahead": "LooksAhe
 
 
 class Counts(NamedTuple):
-    """What a block scan of one value per thread takes."""
+    """The counts of a block scan of one value per thread."""
 
-    steps: int  # combines that must wait for each other
+    steps: int  # combinations one after the other
     barriers: int
-    work: int  # combines of all threads together
+    work: int  # combinations of all threads together
 
 
 def kogge_stone(n: int) -> Counts:
-    """As in ``kernels/textbook/block_scans/kogge_stone.cuh``, of ``n`` threads.
+    """Return the counts of ``kernels/textbook/block_scans/kogge_stone.cuh`` for ``n`` threads.
 
     >>> kogge_stone(8)
     Counts(steps=3, barriers=3, work=17)
@@ -47,7 +47,7 @@ def kogge_stone(n: int) -> Counts:
 
 
 def brent_kung(n: int) -> Counts:
-    """As in ``kernels/textbook/block_scans/brent_kung.cuh``.
+    """Return the counts of ``kernels/textbook/block_scans/brent_kung.cuh`` for ``n`` threads.
 
     >>> brent_kung(8)
     Counts(steps=5, barriers=6, work=11)
@@ -57,7 +57,7 @@ def brent_kung(n: int) -> Counts:
 
 
 def blelloch(n: int) -> Counts:
-    """As in ``kernels/textbook/block_scans/blelloch.cuh``.
+    """Return the counts of ``kernels/textbook/block_scans/blelloch.cuh`` for ``n`` threads.
 
     >>> blelloch(8)
     Counts(steps=7, barriers=7, work=18)
@@ -67,7 +67,7 @@ def blelloch(n: int) -> Counts:
 
 
 def coarsened(n: int) -> Counts:
-    """As in ``kernels/textbook/block_scans/coarsened.cuh``.
+    """Return the counts of ``kernels/textbook/block_scans/coarsened.cuh`` for ``n`` threads.
 
     >>> coarsened(64)
     Counts(steps=7, barriers=2, work=291)
@@ -86,13 +86,13 @@ BLOCK_SCANS: dict[str, tuple[str, Callable[[int], Counts]]] = {
 
 
 class Tables(NamedTuple):
-    """What was measured."""
+    """The results of the block scans and of the chains."""
 
-    block_scans: list[Row]  # named "kogge-stone 256": by the number of threads
+    block_scans: list[Row]  # names such as "kogge-stone 256", with the number of threads
     chains: list[Row]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the results as values for JSON."""
         counts = {
             name: {str(n): of(n)._asdict() for n in THREADS}
             for name, (_, of) in BLOCK_SCANS.items()
@@ -104,7 +104,7 @@ class Tables(NamedTuple):
         }
 
     def lines(self) -> list[str]:
-        """Write both self."""
+        """Return both tables as lines of text."""
         found = {row.contender: row for row in self.block_scans}
         lines = [
             "",
@@ -131,7 +131,7 @@ class Tables(NamedTuple):
 def run(
     comm: Comm, machine: Host, *, repeat: int, progress: Callable[[str, int, int], None]
 ) -> Tables:
-    """Check and time all of them, on one rank with a GPU."""
+    """Check and time all block scans and chains, on one rank with a GPU."""
     beside = [c for c in CONTENDERS if c.name in ("copy", "single-pass")]
     blocks = [
         _contender(f"{name} {threads}", TextbookPolicy(struct, threads=threads))

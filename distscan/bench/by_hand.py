@@ -1,4 +1,4 @@
-"""The scan over ranks as people write it by hand: a first form, and the form of experts on GPUs."""
+"""The scan over ranks as people write it by hand: a first form, and an expert's form for GPUs."""
 
 import warnings
 from ctypes import c_int, c_longlong, c_void_p
@@ -15,7 +15,10 @@ from .timing import Call
 
 
 def first_form(task: Task) -> list[Call]:
-    """Scan the shard, exchange last elements on the host, add in place: 4 passes over memory."""
+    """Scan the shard, exchange the last elements on the host, and add in place.
+
+    This takes 4 passes over memory.
+    """
     xp, comm = task.machine.xp, task.comm
 
     def call(x: Any, out: Any) -> None:
@@ -29,18 +32,18 @@ def first_form(task: Task) -> list[Call]:
     return [partial(call, *pair) for pair in task.pairs]
 
 
-# ---- as experts write it -------------------------------------------------------------------
+# ---- the expert's form ---------------------------------------------------------------------
 
 
 def expert_version() -> str:
-    """Return the versions of CUB and NCCL; ImportError where one is missing."""
+    """Return the versions of CUB and NCCL; raise ImportError if one of them is missing."""
     return f"{cub.version()}, NCCL {_nccl().get_version()}"
 
 
 def expert(task: Task) -> list[Call]:
-    """CUB's reduce, NCCL's all-gather of the totals, CUB's scan behind a start on the device.
+    """Reduce by CUB, gather all totals by NCCL, and scan by CUB from a start value on the device.
 
-    The host waits for nothing. 3 passes over memory.
+    The host waits for nothing. This takes 3 passes over memory.
     """
     steps, between = _Steps(task), _communicator(task.comm)
     total, totals, size = steps.total.data.ptr, steps.totals.data.ptr, steps.total.nbytes
@@ -55,14 +58,14 @@ def expert(task: Task) -> list[Call]:
 
 
 def rehearse_expert(task: Task) -> None:
-    """Do the local steps: what fails on one rank alone does so before others wait for it."""
+    """Do the local steps. So a rank that fails alone does so before other ranks wait for it."""
     steps = _Steps(task)
     steps.reduce(steps.pairs[0][0])
     steps.scan_behind(*steps.pairs[0], 0)
 
 
 class _Steps:
-    """The local steps, and the memory that they share."""
+    """The local steps of the expert's form, and the memory that they share."""
 
     def __init__(self, task: Task) -> None:
         xp, case = task.machine.xp, task.case
@@ -86,7 +89,7 @@ class _Steps:
         self._reduce(self._memory.pointer, self._memory.size, x)
 
     def scan_behind(self, x: c_void_p, out: c_void_p, rank: int) -> None:
-        """Combine the totals of the ranks before ``rank``, and scan behind what they make."""
+        """Combine the totals of the ranks before ``rank`` to the offset, and scan from it on."""
         self._scan_behind(self._memory.pointer, self._memory.size, x, out, rank)
 
     def _reduce(self, temp: Any, size: Any, x: c_void_p) -> None:
@@ -101,18 +104,18 @@ class _Steps:
 
 def _nccl() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy warns where it finds none
+        warnings.simplefilter("ignore")  # CuPy warns if it finds no NCCL
         from cupy.cuda import nccl  # noqa: PLC0415 - a CPU run need not have CuPy
     if not nccl.available:
         raise ImportError("CuPy finds no NCCL")
     return nccl
 
 
-_communicators: dict[int, Any] = {}  # of NCCL, by the handles of MPI's
+_communicators: dict[int, Any] = {}  # NCCL's communicators, by the handles of MPI's
 
 
 def _communicator(comm: Comm) -> Any:
-    """Return NCCL's communicator of the ranks of ``comm``, made once; collective."""
+    """Return NCCL's communicator of the ranks of ``comm``. It is made once; collective."""
     nccl, handle = _nccl(), comm.py2f()
     if handle not in _communicators:
         with agreed(comm):

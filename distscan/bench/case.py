@@ -9,14 +9,14 @@ from ..core.operators import Operator
 from ..mpi.communicators import Comm
 from .machine import Host
 
-HOST_CHECK = 1 << 22  # elements: up to here NumPy recomputes all of the result
+HOST_CHECK = 1 << 22  # the most elements for which NumPy recomputes the whole result
 _PIECE = 1 << 24  # elements that are made or checked at once
-_POISON = 0xA5  # in every byte: no sum of small integers looks like that
+_POISON = 0xA5  # the value of every byte: no sum of small integers looks like that
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is scanned: ``n`` elements on each of ``ranks`` ranks, from type ``x`` to ``out``."""
+    """A scan of ``n`` elements on each of ``ranks`` ranks, from type ``x`` to type ``out``."""
 
     op: Operator
     x: np.dtype[Any]
@@ -26,24 +26,24 @@ class Case:
 
     @property
     def type(self) -> str:
-        """As on the command line."""
+        """The types as they are written on the command line."""
         return self.x.name if self.x == self.out else f"{self.x.name}:{self.out.name}"
 
     @property
     def bytes(self) -> int:
-        """What a perfect scan moves on one rank: every element read once and written once."""
+        """Bytes that a perfect scan moves on one rank: each element is read and written once."""
         return self.n * (self.x.itemsize + self.out.itemsize)
 
 
 class Data:
-    """The buffers of a case on one rank: pairs (x [n], out [n]) that calls rotate among.
+    """The buffers of a case on one rank: pairs (x [n], out [n]). The calls rotate among the pairs.
 
-    All x hold the same numbers: random ones, whose sums are integers small enough for floats to
-    be exact, so that any order of additions has the same result and equality can be asked for.
+    All x hold the same random integers. They are so small that floats hold their sums exactly. So
+    every order of additions has the same result, and results can be compared by equality.
     """
 
     def __init__(self, machine: Host, case: Case, rank: int) -> None:
-        """Allocate and draw this rank's shard."""
+        """Allocate the buffers, and draw this rank's shard."""
         self.machine, self.case, self._rank, xp = machine, case, rank, machine.xp
         self.pairs = [
             (xp.empty(case.n, case.x), xp.empty(case.n, case.out))
@@ -51,10 +51,10 @@ class Data:
         ]
         self.draw()
         self._total = self._reduce()
-        self.offset: Any = None  # what the shards of earlier ranks make
+        self.offset: Any = None  # the total of all earlier ranks
 
     def draw(self) -> None:
-        """Fill every x; each time with the same numbers."""
+        """Fill every x with the numbers of this rank, the same in each call."""
         xp, first = self.machine.xp, self._rank * self.case.n
         random = xp.random.RandomState(20260101 + self._rank)
         x = self.pairs[0][0]
@@ -64,18 +64,18 @@ class Data:
             other[...] = x
 
     def exchange(self, comm: Comm) -> None:
-        """Find the offset; collective, and not by any code that is measured."""
+        """Find the offset, by other code than the measured one; collective."""
         totals = comm.allgather(self._total)
         for total in totals[: comm.rank]:
             self.offset = total if self.offset is None else self.case.op.combine(self.offset, total)
 
     def poison(self) -> None:
-        """Overwrite every result, so that none can be left from an earlier contender."""
+        """Overwrite every result, so that no result of an earlier contender is left."""
         for _, out in self.pairs:
             out.view(np.uint8)[...] = _POISON
 
     def fault(self, *, scans: bool) -> str:
-        """Say what is wrong with the first pair's result; nothing if it is right.
+        """Return the fault of the first pair's result as text; empty if the result is right.
 
         ``scans`` is False for the copy, whose result is its input.
         """
@@ -113,14 +113,14 @@ class Data:
         return wrong
 
     def _reduce(self) -> Any:
-        """Return the total of this rank's shard, a NumPy scalar of the type of the result."""
+        """Return the total of this rank's shard: a NumPy scalar of the result's type."""
         x, name = self.pairs[0][0], self.case.op.name
         kind = {"dtype": self.case.out} if name in ("sum", "prod") else {}
         return self.case.out.type(getattr(x, name)(**kind).item())
 
 
 class Task(NamedTuple):
-    """What a contender prepares for."""
+    """The task of a contender: the ranks, the chip, the case and its buffers."""
 
     comm: Comm
     machine: Host
@@ -129,15 +129,15 @@ class Task(NamedTuple):
 
 
 def need(machine: Host, case: Case) -> int:
-    """Bytes of memory that a case takes on one rank, with what contenders keep for themselves."""
+    """Return the bytes of memory of a case on one rank, with those that contenders may keep."""
     return machine.pairs(case.bytes) * case.bytes + case.n * case.out.itemsize + 4 * machine.cache
 
 
 def _draw(xp: Any, random: Any, case: Case, first: int, size: int) -> Any:
-    """Draw elements ``first`` and on of the global array [n * ranks], before the cast to x's type.
+    """Draw ``size`` elements of the global array [n * ranks] from ``first`` on.
 
-    Results must change all along the array: sums walk at random, products change sign (or wrap),
-    and maxima and minima follow a slope.
+    The caller casts them to the type of x. Results must change all along the array: sums walk at
+    random, products change sign (or wrap), and maxima and minima follow a slope.
     """
     signed = case.x.kind != "u"
     if case.op.name == "sum":

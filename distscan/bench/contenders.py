@@ -1,8 +1,8 @@
-"""Who runs: this project's strategies, a copy, and the peers, each in the form its users write.
+"""The contenders: this project's strategies, a copy, and the peers, as their users write them.
 
-``prepare`` does once what a user does once; the calls it returns, one per pair of buffers, are
-what is timed. What waits for other ranks and is not distscan's own is rehearsed first: without
-the exchange, so that what fails on one rank alone leaves no other waiting.
+``prepare`` does the work that a user does once. It returns one call for each pair of buffers. These
+calls are timed. Peers that scan over several ranks are rehearsed first: ``rehearse`` does their
+local steps, without the exchange. So a rank that fails alone leaves no other rank waiting.
 """
 
 from collections.abc import Callable
@@ -28,16 +28,16 @@ class Contender:
 
     name: str
     prepare: Callable[[Task], list[Call]]
-    version: Callable[[], str]  # raises ImportError where it cannot be used
-    moved: Callable[[Case], int] | None = None  # bytes per element, where they are known
+    version: Callable[[], str]  # raises ImportError if the contender cannot be used
+    moved: Callable[[Case], int] | None = None  # bytes per element, if they are known
     ranks: Literal["one", "several", "any"] = "any"
     backends: tuple[str, ...] = ("cpu", "cuda")
     ops: tuple[str, ...] = ("sum",)
     scans: bool = True  # False for the copy
-    rehearse: Callable[[Task], object] | None = None  # the local part alone
+    rehearse: Callable[[Task], object] | None = None  # the local steps alone
 
     def suits(self, backend: str, ranks: int, op: str) -> bool:
-        """Whether it computes the scan that is asked for, on these devices."""
+        """Return whether the contender scans with ``op`` on so many ranks of this backend."""
         return (
             backend in self.backends
             and op in self.ops
@@ -71,7 +71,10 @@ def _scan(task: Task) -> list[Call]:
 
 
 def _scan_add_moved(case: Case) -> int:
-    """Count the accumulating type twice, as GPUs have it: the scan writes it, the add reads it."""
+    """Return the bytes per element: the scan writes the type that accumulates, the add reads it.
+
+    The type is that of GPUs.
+    """
     acc = 4 if case.out == np.float16 else case.out.itemsize
     return case.x.itemsize + 2 * acc + case.out.itemsize
 
@@ -102,7 +105,7 @@ _ACCUMULATE = {"sum": "cumsum", "prod": "cumprod"}
 
 
 def _array_library(task: Task) -> list[Call]:
-    """numpy.cumsum and cupy.cumsum, or the accumulate of NumPy's ufunc."""
+    """Scan by ``numpy.cumsum`` or ``cupy.cumsum``, or by ``accumulate`` of NumPy's ufunc."""
     name = task.case.op.name
     if name in _ACCUMULATE:
         call = getattr(task.machine.xp, _ACCUMULATE[name])
@@ -113,9 +116,9 @@ def _array_library(task: Task) -> list[Call]:
 
 
 def _cupy_cumsum(accelerators: list[str], task: Task) -> list[Call]:
-    """Scan with ``accelerators``, as CUPY_ACCELERATORS names them for a whole process.
+    """Scan by CuPy with ``accelerators``, which CUPY_ACCELERATORS sets for a whole process.
 
-    CuPy's default is "cub". Without one its own kernels scan. cuTENSOR has no scan.
+    CuPy's default is "cub". Without accelerators, CuPy's own kernels scan. cuTENSOR has no scan.
     """
     from cupy import _core  # noqa: PLC0415 - a CPU run need not have CuPy
 
@@ -154,7 +157,10 @@ def _heat(task: Task) -> list[Call]:
 
 
 def _version(module: str, attribute_of: str = "") -> Callable[[], str]:
-    """Import a library and return its version; whatever goes wrong is an ImportError."""
+    """Return a function that imports a library and returns its version.
+
+    The function raises ImportError for any fault.
+    """
 
     def version() -> str:
         try:
@@ -172,12 +178,12 @@ def _version(module: str, attribute_of: str = "") -> Callable[[], str]:
 
 
 def _call_first(prepare: Callable[[Task], list[Call]]) -> Callable[[Task], object]:
-    """Rehearse with the one-rank contender that does the same on a shard."""
+    """Return a rehearsal: the first call of the contender that ``prepare`` makes for one rank."""
     return lambda task: prepare(task)[0]()
 
 
 def _passes(reads: int, writes: int, rereads: int = 0) -> Callable[[Case], int]:
-    """Bytes per element: the input is read, the result written, and itself read again."""
+    """Return the bytes per element: the input is read, the result is written, and read again."""
     return lambda case: reads * case.x.itemsize + (writes + rereads) * case.out.itemsize
 
 

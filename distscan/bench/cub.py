@@ -1,6 +1,6 @@
-"""CUB called from C++, as CUB's own users call it: nvcc compiles cub.cu, ctypes loads it.
+"""CUB, called from C++ as its own users call it: nvcc compiles cub.cu, and ctypes loads it.
 
-The headers are those of the Python package cuda-cccl where it is installed, else nvcc's own.
+The headers are those of the Python package cuda-cccl if it is installed, else nvcc's own.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from .case import Case, Task
 from .timing import Call
 
 _SOURCE = Path(__file__).with_name("cub.cu")
-_SECONDS = 300  # that nvcc may take
+_SECONDS = 300  # the time limit of nvcc
 _RUN_TO_RUN = (3, 5, 0)  # the first CCCL whose scan has a deterministic form
 
 _TYPES = {
@@ -42,19 +42,19 @@ _OPERATORS = {
 
 
 def version() -> str:
-    """Return the version of CUB; ImportError where it cannot be compiled."""
+    """Return the version of CUB; raise ImportError if it cannot be compiled."""
     return "CCCL " + _text(cccl())
 
 
 def run_to_run_version() -> str:
-    """Return the same; ImportError where CUB's scan has no deterministic form, too."""
+    """Return the version of CUB; raise ImportError if its scan has no deterministic form."""
     if cccl() < _RUN_TO_RUN:
         raise ImportError(f"needs CCCL {_text(_RUN_TO_RUN)}, here is {_text(cccl())}")
     return version()
 
 
 def default(task: Task) -> list[Call]:
-    """CUB's default scan: a float may differ from run to run. Its memory is allocated once."""
+    """Scan by CUB's default: floats may differ from run to run. Its memory is allocated once."""
     entry = library("SCAN", task.case).scan
     n, stream = c_longlong(task.case.n), stream_of(task)
     pairs = [(c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]
@@ -67,7 +67,7 @@ def default(task: Task) -> list[Call]:
 
 
 def run_to_run(task: Task) -> list[Call]:
-    """CUB's deterministic scan, which takes its memory from CUDA's pool in every call."""
+    """Scan by CUB's deterministic form, which takes its memory from CUDA's pool in every call."""
     found = library("RUN_TO_RUN", task.case)
     found.keep_pool(task.machine.xp.cuda.Device().id)
     n, stream = c_longlong(task.case.n), stream_of(task)
@@ -77,14 +77,14 @@ def run_to_run(task: Task) -> list[Call]:
     ]
 
 
-# ---- what they are made of -----------------------------------------------------------------
+# ---- compilation and memory ----------------------------------------------------------------
 
 
 class Memory:
-    """Temporary memory that CUB works in."""
+    """The temporary memory of CUB."""
 
     def __init__(self, task: Task, *entries: Callable[[None, Any], object]) -> None:
-        """Allocate as much as the hungriest entry asks for: each sets the size it is handed."""
+        """Allocate the most bytes that an entry asks for: without memory, it sets the size."""
         needed = []
         for entry in entries:
             size = c_size_t()
@@ -102,7 +102,7 @@ def stream_of(task: Task) -> c_void_p:
 
 
 class _Entries(ctypes.CDLL):
-    """A compiled part of cub.cu, whose entries raise what they return."""
+    """A compiled part of cub.cu. Its entries raise the CUDA errors that they return."""
 
     def __getattr__(self, name: str) -> Any:
         entry = super().__getattr__(name)
@@ -124,7 +124,7 @@ def library(part: str, case: Case) -> _Entries:
 
 
 def compiled(part: str, case: Case, arch: str) -> _Entries:
-    """Compile a part of cub.cu for compute capability ``arch``, such as "90"; needs no GPU."""
+    """Compile a part of cub.cu for compute capability ``arch``, such as "90"; no GPU is needed."""
     out = _TYPES[case.out.name]
     identity = case.op.identity(case.out).item()
     macros = {
@@ -140,7 +140,7 @@ def compiled(part: str, case: Case, arch: str) -> _Entries:
 
 
 def _literal(value: float) -> str:
-    """Write a number as C++ does.
+    """Write a number as a literal of C++.
 
     >>> _literal(float("-inf")), _literal(-128), _literal(0.0)
     ('(-INFINITY)', '(-128)', '(0.0)')
@@ -161,7 +161,7 @@ def _compiled(macros: tuple[str, ...], arch: str) -> _Entries:
 
 @cache
 def cccl() -> tuple[int, int, int]:
-    """Return the version of the headers that nvcc finds; ImportError where it finds none."""
+    """Return the version of the headers that nvcc finds; raise ImportError if it finds none."""
     with TemporaryDirectory(prefix="distscan-cub-") as folder:
         source = Path(folder) / "version.cu"
         source.write_text("#include <cuda/version>\nCCCL_VERSION\n")
@@ -174,7 +174,7 @@ def cccl() -> tuple[int, int, int]:
 
 
 def _nvcc(options: Sequence[str]) -> str:
-    """Run nvcc; return its output. RuntimeError with its first error."""
+    """Run nvcc and return its output. A RuntimeError has the first error of nvcc."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
     nvcc = shutil.which("nvcc", path=path)
     if nvcc is None:
@@ -194,10 +194,10 @@ def _nvcc(options: Sequence[str]) -> str:
 
 
 def _headers() -> list[Path]:
-    """Find the headers that cuda-cccl brings."""
+    """Return the folders of the headers of cuda-cccl."""
     try:
         found = importlib.util.find_spec("cuda.cccl")
-    except ModuleNotFoundError:  # there is no package cuda
+    except ModuleNotFoundError:  # there is no package named cuda
         found = None
     places = found.submodule_search_locations or [] if found else []
     folders = [Path(place) / "headers" / "include" for place in places]

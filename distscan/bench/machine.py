@@ -1,4 +1,4 @@
-"""The chip that is measured: NumPy on a CPU, CuPy on the GPU that is current."""
+"""The chip that is measured: a CPU with NumPy, or the current GPU with CuPy."""
 
 import os
 import re
@@ -10,23 +10,23 @@ from typing import Any, Literal
 import numpy as np
 
 _MOST_PAIRS = 256
-_BATCH = 32  # calls back to back on a GPU, at most
-_BATCH_BYTES = 256 << 20  # which together touch no more than this
+_BATCH = 32  # the most calls back to back on a GPU
+_BATCH_BYTES = 256 << 20  # the most bytes that the calls of a batch touch together
 _BALLAST = 1 << 30  # bytes
-_MOST_CPU_CACHE = 64 << 20  # bytes; clouds report the cache of a whole socket, cores have a share
+_MOST_CPU_CACHE = 64 << 20  # bytes; clouds report the cache of a socket, a core has a share of it
 
 
 class Host:
-    """A CPU. ``Gpu`` has the same calls."""
+    """A CPU. ``Gpu`` has the same methods."""
 
     backend: Literal["cpu", "cuda"] = "cpu"
     xp: Any = np
 
     def __init__(self, name: str, ranks: int = 1) -> None:
-        """Look at the chip; ``ranks`` share its memory."""
+        """Find the properties of the chip, whose memory ``ranks`` ranks share."""
         self.name, self._ranks = name, ranks
         self.cache = min(_sysconf("SC_LEVEL3_CACHE_SIZE") or 32 << 20, _MOST_CPU_CACHE)  # bytes
-        #: Bytes per second that the memory moves at best, by its clock; None where that is unknown.
+        #: The peak of the memory in bytes per second, by its clock; None if it is not known.
         self.peak: float | None = None
 
     def free(self) -> int:
@@ -34,31 +34,32 @@ class Host:
         return _sysconf("SC_AVPHYS_PAGES") * _sysconf("SC_PAGE_SIZE") // self._ranks
 
     def pairs(self, size: int) -> int:
-        """How many pairs of buffers calls rotate among, where a pair has ``size`` bytes.
+        """Return the number of pairs of buffers, of ``size`` bytes each, that calls rotate among.
 
-        Enough for 4 caches, so that data comes from memory: here from 512 KiB a pair on. Emptying
-        the cache instead would empty it of the program too.
+        The pairs fill 4 caches, so that data comes from memory. There are at most 256 pairs. So
+        with a cache of 32 MiB, pairs below 512 KiB fill less. A flush of the cache instead would
+        also remove the program from it.
         """
         return max(1, min(-(-4 * self.cache // size), _MOST_PAIRS))
 
     def flush(self) -> None:
-        """Fill the cache with other data, where that leaves the program alone."""
+        """Fill the cache with other data; do nothing on a CPU, whose cache holds the program."""
 
     def occupy(self) -> None:
-        """Keep the device busy for a while, where it is not the host itself."""
+        """Keep a GPU busy for a while; do nothing on a CPU."""
 
     def synchronize(self) -> None:
         """Wait for all work of this process."""
 
     def elapsed(self, work: Callable[[], None]) -> float | None:
-        """Seconds on the device's own clock; a CPU has none besides the host's."""
+        """Seconds of ``work`` on the device's own clock; None on a CPU, which has no such clock."""
         return None
 
     def release(self) -> None:
-        """Give memory that is no longer used back to the system."""
+        """Give unused memory back to the system."""
 
     def versions(self) -> dict[str, str]:
-        """Return what the figures depend on beside NumPy and MPI."""
+        """Return the versions of the software that the times depend on, beside NumPy and MPI."""
         return {}
 
 
@@ -68,7 +69,7 @@ class Gpu(Host):
     backend = "cuda"
 
     def __init__(self, name: str, ranks: int = 1) -> None:
-        """Look at the chip; ``ranks`` share its memory."""
+        """Find the properties of the chip, whose memory ``ranks`` ranks share."""
         super().__init__(name, ranks)
         import cupy  # noqa: PLC0415 - a CPU run need not have CuPy
 
@@ -85,28 +86,28 @@ class Gpu(Host):
         return int(self.xp.cuda.runtime.memGetInfo()[0]) // self._ranks
 
     def pairs(self, size: int) -> int:
-        """One pair for each call of a batch; ``flush`` empties the cache before it."""
+        """Return the number of calls of a batch: one pair each. ``flush`` comes before a batch."""
         return max(1, min(_BATCH, _BATCH_BYTES // size))
 
     def flush(self) -> None:
-        """Read 4 caches of other data; a write would leave the cache lines to be written back."""
+        """Read 4 caches of other data. Written cache lines would be written back later."""
         if self._scratch is None:
             self._scratch = self.xp.ones(4 * self.cache // 8, self.xp.int64)
         self._scratch.max()
 
     def occupy(self) -> None:
-        """Queue 2 copies of 1 GiB, a millisecond on an H200; they empty the cache, too."""
+        """Queue 2 copies of 1 GiB, which take a millisecond on an H200, and fill the cache."""
         if self._ballast is None:
             self._ballast = [self.xp.empty(_BALLAST, np.uint8) for _ in range(2)]
         for x, out in (self._ballast, self._ballast[::-1]):
             out.data.copy_from_device_async(x.data, _BALLAST)
 
     def synchronize(self) -> None:
-        """Wait for all work on the device, whichever library's stream it is on."""
+        """Wait for all work on the device, on the streams of all libraries."""
         self.xp.cuda.runtime.deviceSynchronize()
 
     def elapsed(self, work: Callable[[], None]) -> float | None:
-        """Seconds between two events on the current stream, around ``work``."""
+        """Seconds of ``work``, between two events on the current stream."""
         begin, end = self.xp.cuda.Event(), self.xp.cuda.Event()
         begin.record()
         work()
@@ -122,7 +123,7 @@ class Gpu(Host):
             torch.cuda.empty_cache()
 
     def versions(self) -> dict[str, str]:
-        """CuPy's, the driver's and the CUDA runtime's."""
+        """Return the versions of CuPy, of the CUDA runtime and of the driver."""
         runtime = self.xp.cuda.runtime
         return {
             "cupy": self.xp.__version__,
@@ -141,7 +142,7 @@ def _cuda(number: int) -> str:
 
 
 def _peak(attributes: Mapping[str, int]) -> float | None:
-    """Return bytes per second: a bus of so many bits, 2 transfers per cycle of so many kHz.
+    """Return the memory's peak in bytes per second: 2 transfers per cycle, over the whole bus.
 
     >>> _peak({"MemoryClockRate": 3_201_000, "GlobalMemoryBusWidth": 6144}) / 1e12  # an H200
     4.916736
@@ -151,7 +152,7 @@ def _peak(attributes: Mapping[str, int]) -> float | None:
 
 
 def _driver() -> dict[str, str]:
-    """Return the version of NVIDIA's driver, where Linux tells it."""
+    """Return the version of NVIDIA's driver, if Linux knows it."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:

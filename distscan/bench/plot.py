@@ -7,15 +7,15 @@ from .contenders import CONTENDERS
 from .report import Report, chips
 from .suite import clock
 
-# Okabe and Ito's colours and Tol's, which the colour-blind tell apart; black is the copy.
+# Colours by Okabe and Ito, and by Tol, that the colour-blind can tell apart. The copy is black.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933",
             "#44AA99", "#332288", "#661100", "#6699CC", "#888888"]  # fmt: skip
 _MARKERS = "osD^vP*Xh<p>d"
 
 
 def write(report: Report, path: Path) -> None:
-    """Write ``path``; white behind everything, so that it reads on dark pages too."""
-    import matplotlib  # noqa: PLC0415 - only who plots needs it
+    """Write the picture to ``path``. Its background is white, also for dark pages."""
+    import matplotlib  # noqa: PLC0415 - only plots need it
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
@@ -62,7 +62,7 @@ def write(report: Report, path: Path) -> None:
 
 
 def _panel(ax: Any, report: Report, name: str, style: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """Draw one type; return a line for each contender, for the legend."""
+    """Draw the panel of one type. Return the line of each contender, for the legend."""
     lines = {"copy": ax.axhline(1, color="black", linewidth=1, linestyle="--")}
     rows = [row for row in report.results if row.type == name and row.share is not None]
     for contender, look in style.items():

@@ -1,4 +1,4 @@
-"""What rank 0 prints: a header, small tables for each type, and JSON of everything."""
+"""The report that rank 0 prints: a header and tables for each type as text, or all as JSON."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -10,13 +10,13 @@ from .suite import Row, clock
 from .timing import Stats
 
 _WIDTH = 100  # characters
-_NAME = 15  # of a contender
-_COLUMNS = 9  # sizes side by side, which is as wide
+_NAME = 15  # characters of a contender's name
+_COLUMNS = 9  # sizes side by side: as many as fit the width
 
 
 @dataclass
 class Report:
-    """All that a run has to say."""
+    """All facts and results of a run."""
 
     command: str
     date: str  # such as "2026-11-22"
@@ -32,10 +32,10 @@ class Report:
     cache_bytes: int
     peak: float | None  # bytes per second of the chip's memory
     results: list[Row]
-    block_scans: Tables | None = None  # of --block-scans, which asks for nothing else
+    block_scans: Tables | None = None  # with --block-scans; there are no other results then
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the report as values for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["results"] = [row.plain() for row in self.results]
         tables = values.pop("block_scans")
@@ -43,7 +43,7 @@ class Report:
 
 
 def text(report: Report) -> str:
-    """Write the report for people."""
+    """Return the report as text for people."""
     lines = _header(report)
     for name in dict.fromkeys(row.type for row in report.results):
         rows = [row for row in report.results if row.type == name]
@@ -54,7 +54,7 @@ def text(report: Report) -> str:
 
 
 def chips(report: Report) -> str:
-    """Name the hardware in a few words."""
+    """Return the chip's name and the number of ranks."""
     ranks = "" if report.ranks == 1 else f", {report.ranks} ranks"
     return report.chip + ranks
 
@@ -67,14 +67,18 @@ def _header(report: Report) -> list[str]:
         "versions": ", ".join(" ".join(item) for item in report.versions.items()),
         "command": f"{report.command}  ({report.date})",
     }
-    lines = [f"{name:9}{value}" for name, value in facts.items()]  # not cut: made to be copied
+    # Not wrapped, so that the command can be copied.
+    lines = [f"{name:9}{value}" for name, value in facts.items()]
     lines += [f"{name}: {reason}" for name, reason in report.missing.items()]
     lines += [f"{report.op}: medians of {report.repeat}, by elements per rank"]
     return lines
 
 
 def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
-    """Contenders down, sizes across: device time, wall clock, share of the copy's speed."""
+    """Return tables of device time, wall clock and share of the copy's speed.
+
+    A table has a line for each contender and a column for each size.
+    """
 
     def time(which: str) -> Callable[[Row], str]:
         return lambda row: _time(getattr(row, which))
@@ -109,7 +113,7 @@ def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
 
 
 def _copy(rows: Sequence[Row], report: Report) -> list[str]:
-    """Say how fast the largest copy is, as a share of what the memory can."""
+    """Return the speed of the largest copy, and its share of the memory's peak."""
     which = clock(rows, report.ranks)
     copies = [row for row in rows if row.contender == "copy" and getattr(row, which) and row.moved]
     if not copies:
@@ -130,12 +134,12 @@ def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
 
 
 def _moved(rows: Any) -> str:
-    """Bytes per element that a contender moves; nothing where that is not known."""
+    """Return the bytes per element that a contender moves; empty if they are not known."""
     return next((f"{row.moved // row.n}" for row in rows if row.moved), "")
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
-    """Say what was wrong, once for each contender and reason, and how far the samples spread."""
+    """Return remarks: the faults, once for each contender and reason, and the spread of samples."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for row in rows:
         if row.status != "timed":
@@ -175,7 +179,7 @@ def _time(stats: Stats | None) -> str:
 
 
 def size_text(n: int) -> str:
-    """Write a power of two.
+    """Return a power of two as text.
 
     >>> size_text(1024)
     '2^10'

@@ -1,6 +1,6 @@
-"""The run: for every type and size, who is there, whose result is right, and how fast each is.
+"""The run over all types and sizes: the check of each contender's result, then its times.
 
-Collective throughout: every rank takes the same decisions.
+All functions with ``comm`` are collective: every rank takes the same decisions.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from .contenders import Contender
 from .machine import Host
 from .timing import WARM_UPS, Call, Samples, Stats, of_all_ranks, sample
 
-_ROOM = 0.9  # of the free memory
+_ROOM = 0.9  # the share of the free memory that a case may take
 
 
 @dataclass
@@ -31,11 +31,11 @@ class Row:
     batch: int = 1  # calls between two events
     device_us: Stats | None = None
     wall_us: Stats | None = None
-    moved: int | None = None  # bytes per rank, where they are known
+    moved: int | None = None  # bytes per rank, if they are known
     share: float | None = None  # of the copy's speed, for the bytes that a perfect scan moves
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the row as values for JSON."""
         spread = {
             name: None if value is None else value._asdict()
             for name, value in (("device_us", self.device_us), ("wall_us", self.wall_us))
@@ -46,7 +46,7 @@ class Row:
 def present(
     comm: Comm, contenders: Sequence[Contender]
 ) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
-    """Sort out whose library every rank can use: those, their versions, and why not the others."""
+    """Return the contenders that every rank can use, their versions, and the others' faults."""
     able, versions, missing = [], {}, {}
     for contender in contenders:
         version, fault = "", None
@@ -66,7 +66,7 @@ def present(
 def measure(
     comm: Comm, machine: Host, contenders: Sequence[Contender], case: Case, repeat: int
 ) -> list[Row]:
-    """Check, then time every contender on one case, taking turns sample by sample."""
+    """Check every contender on one case, then time them. They take turns, sample by sample."""
     batch = machine.pairs(case.bytes) if machine.backend == "cuda" else 1
     rows = [Row(c.name, case.type, case.n, batch=batch) for c in contenders]
     wanted, room = need(machine, case), min(comm.allgather(machine.free()))
@@ -82,7 +82,7 @@ def measure(
         if calls:
             live.append((row, calls, Samples([], [])))
             row.moved = contender.moved and contender.moved(case) * case.n
-    which = count()  # no two samples in a row find their buffers in the cache
+    which = count()  # each sample has other buffers, so that no buffer is still in the cache
     for turn in range(-WARM_UPS, repeat):
         for entry in tuple(live):
             row, calls, samples = entry
@@ -100,7 +100,7 @@ def measure(
 
 
 def _checked(comm: Comm, machine: Host, contender: Contender, data: Data, row: Row) -> list[Call]:
-    """Return the calls of a contender whose result is right, else nothing; ``row`` says why."""
+    """Return the calls of a contender; none if it fails or its result is wrong: see ``row``."""
     try:
         if contender.rehearse is not None:
             with agreed(comm):
@@ -109,7 +109,7 @@ def _checked(comm: Comm, machine: Host, contender: Contender, data: Data, row: R
             calls = contender.prepare(Task(comm, machine, data.case, data.pairs))
             data.poison()
         with agreed(comm):
-            for call in calls:  # each buffer's call: some do more the first time
+            for call in calls:  # all of them, because a first call may do more
                 call()
             machine.synchronize()
         with agreed(comm):
@@ -120,12 +120,12 @@ def _checked(comm: Comm, machine: Host, contender: Contender, data: Data, row: R
     except Exception as error:
         _failed(row, "wrong" if isinstance(error, CheckError) else "error", _line(error))
     with agreed(comm):
-        data.draw()  # it may have written its input
+        data.draw()  # the contender may have changed its input
     return []
 
 
 def compare(rows: Sequence[Row], case: Case) -> None:
-    """Fill in the shares of the copy's speed, by the clock that ``clock`` names."""
+    """Set the share of the copy's speed in every row, by the time that ``clock`` chooses."""
     which = clock(rows, case.ranks)
     times = {row.contender: getattr(row, which) for row in rows}
     copied = next((row.moved for row in rows if row.contender == "copy"), None)
@@ -139,7 +139,7 @@ def compare(rows: Sequence[Row], case: Case) -> None:
 
 
 def clock(rows: Sequence[Row], ranks: int) -> str:
-    """Which time counts: the device's where one rank has it, else the caller's wall clock."""
+    """Return the time that counts: one rank's device time if there is one, else the wall clock."""
     return "device_us" if ranks == 1 and any(row.device_us for row in rows) else "wall_us"
 
 
@@ -162,13 +162,13 @@ def run(
     repeat: int,
     progress: Callable[[str, int, int], None],
 ) -> list[Row]:
-    """Measure every case; memory is given back in between."""
+    """Measure every case. Unused memory is given back after each case."""
     rows = []
     for i, case in enumerate(cases):
         progress(f"{case.type} 2^{case.n.bit_length() - 1}", i, len(cases))
         try:
             rows += measure(comm, machine, contenders, case, repeat)
-        except MemoryError as error:  # agreed on: another program took the memory
+        except MemoryError as error:  # on all ranks: another program has taken the memory
             rows += [
                 _failed(Row(c.name, case.type, case.n), "skipped", _line(error)) for c in contenders
             ]

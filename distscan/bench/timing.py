@@ -1,17 +1,16 @@
-"""How a call is timed, on the device's clock and on the host's.
+"""The times of a call, on the device's clock and on the host's.
 
 device
-    CUDA events around a batch of calls back to back, divided by their number, which is 1 from
-    256 MiB per call on. Each call of a batch has buffers of its own.
+    The time between CUDA events around a batch of calls back to back, divided by their number. Each
+    call of a batch has its own buffers. From 256 MiB per call on, a batch is one call.
 wall
-    The host's clock around one call and the device's synchronisation, after a barrier.
-
+    The time on the host's clock of one call and a synchronisation of the device, after a barrier.
 queued
-    The same as device, behind a copy in whose time the host queues every call: what the device
-    takes where no host is too slow for it. For tuning.
+    The same as device, behind a copy. While the device copies, the host queues all calls. So the
+    time has no gaps between calls for which the host was too slow. For tuning.
 
-Inputs come from memory: before every sample the GPU's cache is filled with other data; on a CPU
-the calls rotate among buffers. Of several ranks the slowest counts, sample by sample.
+Inputs come from memory. Before every sample, the GPU's cache is filled with other data. On a CPU,
+the calls rotate among buffers. With several ranks, each sample is that of the slowest rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ WARM_UPS = 3  # samples that are not counted
 
 
 class Stats(NamedTuple):
-    """The spread of a number of samples: quartiles, in the samples' unit."""
+    """The quartiles of samples, in their unit; and the number of samples."""
 
     median: float
     q1: float
@@ -39,17 +38,18 @@ class Stats(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What one rank measured of one contender, in microseconds per call."""
+    """The samples of one contender on one rank, in microseconds per call."""
 
     device: list[float]
     wall: list[float]
 
 
 def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: Samples) -> None:
-    """Take one sample of each kind; collective. Every rank raises where the call failed on one.
+    """Take one sample of each kind; collective. If the call fails on one rank, every rank raises.
 
-    The device's clock is around all ``calls``, the host's around number ``which``, modulo theirs,
-    which follows the one before it: between contenders, caches hold the others' code.
+    The device's clock measures all ``calls``. The host's clock measures one of them: number
+    ``which``, modulo their number. The call before it runs first, without a clock, because after
+    another contender the caches hold that contender's code.
     """
     call = calls[which % len(calls)]
 
@@ -82,9 +82,9 @@ def queued(
     *,
     repeat: int = 11,
 ) -> Stats:
-    """Time a batch on the device's clock, behind a copy that the device is busy with meanwhile.
+    """Time batches on the device's clock, each behind a copy; for one rank with a GPU.
 
-    Returns microseconds per call. ``before`` each batch is not timed. On one rank, with a GPU.
+    Returns microseconds per call. ``before`` is called before each batch, and is not timed.
     """
 
     def batch() -> None:
@@ -104,16 +104,16 @@ def queued(
 
 
 def of_all_ranks(comm: Comm, samples: Sequence[float]) -> Stats | None:
-    """Take the slowest rank of each sample, then the quartiles; collective. None without samples.
+    """Return the quartiles of the slowest rank of each sample; None without samples; collective.
 
-    The ranks must have taken equally many.
+    All ranks must have the same number of samples.
     """
     everyone = np.array(comm.allgather(list(samples)))
     return stats(everyone.max(axis=0)) if everyone.size else None
 
 
 def stats(samples: Sequence[float] | NDArray[np.float64]) -> Stats:
-    """Return median and quartiles.
+    """Return the median, the quartiles and the number of samples.
 
     >>> stats([4.0, 1.0, 3.0, 2.0, 5.0])
     Stats(median=3.0, q1=2.0, q3=4.0, samples=5)

@@ -1,1 +1,1 @@
-"""The local steps of a scan on CuPy arrays: kernels, launches, memory. Knows no MPI."""
+"""The local steps of a scan on CuPy arrays: kernels, launches, memory. Nothing here uses MPI."""

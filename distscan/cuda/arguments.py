@@ -1,6 +1,6 @@
 """The kernels' parameters: names, order and types, as the C++ in ``kernels/`` declares them.
 
-Arguments are set by name, in place: the driver copies them at each launch.
+Arguments are set in place, by name. The driver copies them at each launch.
 
     arguments = declared("scan", np.dtype(np.float32))()
     arguments.x = array.data.ptr
@@ -26,37 +26,37 @@ Bool = ctypes.c_bool
 
 
 class Totals(Structure):
-    """``kernels/base/status_words.cuh``."""
+    """``Totals`` of ``kernels/base/status_words.cuh``."""
 
     _fields_ = (("words", Pointer), ("stride", Int64))
 
 
 class Shard(Structure):
-    """``kernels/linear/shard.cuh``."""
+    """``Shard`` of ``kernels/linear/shard.cuh``."""
 
     _fields_ = (("n", Int64), ("peel", Int64), ("tiles", Int64))
 
 
 class Workspace(Structure):
-    """``kernels/linear/shard.cuh``."""
+    """``Workspace`` of ``kernels/linear/shard.cuh``."""
 
     _fields_ = (("totals", Totals), ("total", Totals), ("tile_counter", Pointer), ("epoch", UInt))
 
 
 class Mail(Structure):
-    """``kernels/linear/offset.cuh``."""
+    """``Mail`` of ``kernels/linear/offset.cuh``."""
 
     _fields_ = (("from_host", Pointer), ("passed_on", Pointer), ("answer", Pointer))
 
 
 class RowLength(Structure):
-    """``kernels/linear/shard.cuh``."""
+    """``RowLength`` of ``kernels/linear/shard.cuh``."""
 
     _fields_ = (("length", Int64), ("reciprocal", UInt64), ("starts", UInt))
 
 
 class Matrix(Structure):
-    """``kernels/columns/matrix.cuh``."""
+    """``Matrix`` of ``kernels/columns/matrix.cuh``."""
 
     _fields_ = (
         ("rows", Int64),
@@ -70,7 +70,7 @@ class Matrix(Structure):
 
 
 class ColumnsWork(Structure):
-    """``kernels/columns/columns_pipeline.cuh``."""
+    """``ColumnsWork`` of ``kernels/columns/columns_pipeline.cuh``."""
 
     _fields_ = (
         ("published", Totals),
@@ -82,7 +82,7 @@ class ColumnsWork(Structure):
 
 
 def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return ``Flagged`` of linear/flagged.cuh: a value, and whether a segment begins in it."""
+    """Return the type ``Flagged`` of ``kernels/linear/flagged.cuh``: a value with a head flag."""
     return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
 
 
@@ -90,7 +90,7 @@ def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def declared(entry: str, acc: np.dtype[Any]) -> type[Structure]:
-    """Return the parameters of ``kernels/<entry>.cu`` as a structure; values are of type ``acc``.
+    """Return the parameters of ``kernels/<entry>.cu`` as a structure. Values have type ``acc``.
 
     >>> [name for name, _ in declared("add", np.dtype(np.float32))._fields_]
     ['y', 'out', 'n', 'peel', 'offset', 'has_offset']
@@ -119,7 +119,7 @@ def declared(entry: str, acc: np.dtype[Any]) -> type[Structure]:
 
 
 def _value(dtype: np.dtype[Any]) -> Any:
-    """Return a type of the size and the alignment that ``dtype`` has in C++."""
+    """Return a ctypes type with the size and the alignment of ``dtype`` in C++."""
     size = _alignment(dtype)
     unit = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}[size]
     return unit * (dtype.itemsize // size)
@@ -132,13 +132,13 @@ def _alignment(dtype: np.dtype[Any]) -> int:
 
 
 def places(parameters: type[Structure]) -> list[tuple[int, int]]:
-    """Return offset and size of each parameter, in bytes."""
+    """Return the offset and the size of each parameter, in bytes."""
     fields = [getattr(parameters, name) for name, *_ in parameters._fields_]
     return [(field.offset, field.size) for field in fields]
 
 
 def view(arguments: Structure, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return one argument, a value of type ``dtype``, as an array [1] in the arguments' memory."""
+    """Return the argument ``name`` as an array [1] of ``dtype``, in the memory of the arguments."""
     field = getattr(type(arguments), name)
     memory: NDArray[np.uint8] = np.frombuffer(memoryview(arguments).cast("B"), np.uint8)
     return memory[field.offset :][: field.size].view(dtype)

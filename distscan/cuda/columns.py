@@ -1,7 +1,7 @@
-"""The kernels that work along an axis that is not the last: what each launch is told.
+"""The arguments of the kernels that work along an axis other than the last.
 
-The shard is [outer, n, inner], the matrix that the kernels see [outer * n, inner]: row i begins a
-scan if n divides i.
+The shard is [outer, n, inner]. The kernels see it as a matrix [outer * n, inner]. A scan begins in
+each row i that is a multiple of n.
 """
 
 from typing import Any
@@ -21,27 +21,27 @@ from .kernel import Kernel
 from .row import Row
 
 _LANES = 32
-_ENDLESS = 1 << 62  # rows of a matrix that is one scan
+_ENDLESS = 1 << 62  # stands for n where the matrix is one scan: more than any number of rows
 
 
 class Tiling:
-    """How a matrix is cut into tiles, as ``kernels/columns/matrix.cuh`` has them."""
+    """The tiles of a matrix: their shape and number, as ``kernels/columns/matrix.cuh`` has them."""
 
     def __init__(self, types: Types, n: int, form: Form) -> None:
         self._n, self._form = n, form
         arch = cupy.cuda.Device().compute_capability
         self.policy, strips = columns_policy(types, form.extents.inner, arch, sm_count())
         slices = _LANES // strips.width
-        self.height = self.policy.threads // _LANES * slices * self.policy.rows  # rows of a tile
+        self.height = self.policy.threads // _LANES * slices * self.policy.rows  # rows per tile
         self.width, self.strips = strips.width, strips.number
         self.columns = strips.width * self.policy.items
-        self.tiles = max(-(-form.extents.outer * n // self.height), 1)  # of a strip
+        self.tiles = max(-(-form.extents.outer * n // self.height), 1)  # per strip
         self.pitch = pitch_of(types, form.extents.inner, self.policy.items, strips)
         self.stage = -(-self.height * self.pitch // 16) * 16 + 16  # bytes
         self.shared = self.stage * self.policy.stages
 
     def set(self, arguments: Any) -> None:
-        """Set the arguments that every kernel over tiles has."""
+        """Set the arguments that all kernels over tiles have."""
         matrix, form = arguments.matrix, self._form
         matrix.rows, matrix.inner, matrix.reverse = (
             form.extents.outer * self._n,
@@ -54,9 +54,9 @@ class Tiling:
 
 
 def shares(strips: int, tiles: int, sm_count: int) -> tuple[int, int]:
-    """How many blocks share a strip of ``tiles``, and how many strips are scanned at a time.
+    """Return the number of blocks per strip of ``tiles``, and of strips that are scanned at once.
 
-    The choice leaves the fewest blocks idle for the shortest time; of equals, the fewest blocks.
+    The numbers are those of the shortest time, and among these those with the fewest blocks.
     """
 
     def time(blocks: int) -> int:
@@ -68,7 +68,7 @@ def shares(strips: int, tiles: int, sm_count: int) -> tuple[int, int]:
 
 
 def make_scan(op: Operator, types: Types, n: int, form: Form) -> "Scan | ThreadPerColumn":
-    """Make the kernel that scans columns: together, or where there are enough, each for itself."""
+    """Make the kernel that scans columns: tile by tile, or if there are many, one per thread."""
     types = register_types(op, types)
     policy = thread_policy(
         types, form.extents.inner, form.extents.outer * form.extents.inner, sm_count()
@@ -77,20 +77,20 @@ def make_scan(op: Operator, types: Types, n: int, form: Form) -> "Scan | ThreadP
 
 
 class _Scan(Kernel):
-    """What the kernels that scan share: where a scan begins."""
+    """The common part of the kernels that scan: their arrays and their offset."""
 
-    can_wait = False  # it is not launched ahead of its offset
+    can_wait = False  # these kernels are never launched ahead of their offset
 
     def __init__(self, entry: str, given: dict[str, object], acc: np.dtype[Any], *size: int):
         super().__init__(entry, given, acc, *size)
         self._first = view(self.arguments, "first", acc)
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
-        """Set the arrays."""
+        """Set the input and the output."""
         self.arguments.x, self.arguments.y = x.data.ptr, y.data.ptr
 
     def behind(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
-        """Set the offset: a row [inner], one value for all scans, or nothing."""
+        """Set the offset: a row [inner], one value for all columns, or none."""
         arguments = self.arguments
         arguments.offset, arguments.has_first = 0, False
         if isinstance(offset, Row):
@@ -103,7 +103,7 @@ class Scan(_Scan):
     """The kernel of ``kernels/columns/scan.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
-        """Compile, and allocate what lasts: totals of every tile and every group of them."""
+        """Compile, and allocate the totals of all tiles and of all groups of tiles."""
         tiling = Tiling(types, n, form)
         policy = tiling.policy
         panels = -(-tiling.strips // policy.panel)
@@ -130,7 +130,7 @@ class Scan(_Scan):
         self._work.blocks, self._work.at_once = blocks, side
 
     def behind(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
-        """Set the offset as every scan does, and the epoch of the totals."""
+        """Set the offset, and the epoch of the totals."""
         self._work.epoch = epoch
         super().behind(offset, epoch)
 
@@ -141,7 +141,7 @@ class ThreadPerColumn(_Scan):
     def __init__(
         self, op: Operator, types: Types, n: int, form: Form, policy: ThreadPolicy
     ) -> None:
-        """Compile."""
+        """Compile the kernel."""
         super().__init__(
             "columns_per_thread",
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
@@ -158,7 +158,7 @@ class ThreadPerColumn(_Scan):
 
 
 class Reduce(Kernel):
-    """The kernel of ``kernels/columns/reduce.cuh``: the columns' totals, of one scan."""
+    """The kernel of ``kernels/columns/reduce.cuh``: the total of each column of one scan."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate a row of totals for each run of tiles."""
@@ -168,7 +168,7 @@ class Reduce(Kernel):
         policy = tiling.policy
         runs, _ = shares(tiling.strips, tiling.tiles, sm_count())
         pitch = tiling.strips * tiling.columns
-        # In bytes: CuPy has no structures.
+        # Bytes, because CuPy has no structures.
         self._parts = cupy.empty((runs, pitch, types.acc.itemsize), np.uint8)
         self._arrived = cupy.zeros(tiling.strips, np.uint32)
         self.nbytes = int(self._parts.nbytes)
@@ -186,5 +186,5 @@ class Reduce(Kernel):
         arguments.arrived = self._arrived.data.ptr
 
     def prepare(self, x: Any, total: int, epoch: int, heads: None = None) -> None:
-        """Set all; the totals go to ``total`` [inner] on the GPU."""
+        """Set all arguments. ``total`` is the address of the totals [inner] on the GPU."""
         self.arguments.x, self.arguments.total = x.data.ptr, total

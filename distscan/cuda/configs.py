@@ -1,4 +1,4 @@
-"""Which kernel scans a shard, in which types, and how it is cut."""
+"""The choice of the kernel that scans a shard, of its types, and of its tiles."""
 
 from typing import NamedTuple
 
@@ -12,25 +12,25 @@ from ..core.operators import Operator
 from .policy import TextbookPolicy, packs_flags, per_vector, scan_policy, short_policy
 
 _LANES = 32
-_RESIDENT = 2048  # threads that a multiprocessor holds at most
+_RESIDENT = 2048  # the most threads that a multiprocessor holds
 
 
 class LaunchConfig(NamedTuple):
-    """A kernel that scans, and how."""
+    """A kernel that scans, with its tuning numbers and the numbers of its launch."""
 
     entry: str
     policy: dict[str, int | str]
-    tile: int  # elements
-    threads: int
-    shared: int  # dynamic, in bytes
-    blocks: int  # at most
-    words: int = 1  # published per 4 bytes of a tile's total
+    tile: int  # elements per tile
+    threads: int  # per block
+    shared: int  # bytes of dynamic shared memory
+    blocks: int  # the most blocks of a launch
+    words: int = 1  # status words per 4 bytes of a tile's total
 
 
 def scan_config(
     types: Types, n: int, form: Form, textbook: TextbookPolicy | None = None
 ) -> LaunchConfig:
-    """Choose for shards of ``n`` elements: a textbook's kernel, or the fastest."""
+    """Choose the kernel for shards of ``n`` elements: the ``textbook`` one, or the fastest."""
     if textbook is None:
         return _production(types, form.extents.outer * n, form)
     if form.exclusive or form.reverse or form.segmented or form.extents.outer > 1:
@@ -39,7 +39,7 @@ def scan_config(
 
 
 def _production(types: Types, n: int, form: Form) -> LaunchConfig:
-    """``kernels/scan.cu``, or for few elements ``kernels/scan_short.cu``."""
+    """Configure ``kernels/scan.cu``, or for few elements ``kernels/scan_short.cu``."""
     short = short_policy(types, form, n, sm_count())
     if short is not None:
         tile = short.threads * short.rows * per_vector(types.x, types.out)
@@ -60,7 +60,7 @@ def _production(types: Types, n: int, form: Form) -> LaunchConfig:
 
 
 def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
-    """``kernels/textbook.cu``; a tile's total there has a prefix beside it."""
+    """Configure ``kernels/textbook.cu``. Its tiles publish a prefix beside the total."""
     tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
     shared = tile * max(types.x.itemsize, types.out.itemsize)
     policy = chosen._asdict() | {"blocks": chosen.blocks}
@@ -69,20 +69,21 @@ def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
 
 
 def sm_count() -> int:
-    """How many multiprocessors the current GPU has."""
+    """Return the number of multiprocessors of the current GPU."""
     return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
 
 def register_types(op: Operator, types: Types) -> Types:
-    """Let built-in operators run narrow integers and bools in 32 bits: the low ones are the same.
+    """Return the types in registers: built-in operators scan narrow integers and bools in 32 bits.
 
-    Not where x must first be cut to the narrow type: the maximum of 300 and 50 as int8 is 50. Nor
-    where the result shows more than the low bits: 100 + 100 as int8 is -56 in int64 too.
+    The low bits of the results are the same. There are two exceptions. If x must first be cut to
+    the narrow type: the maximum of 300 and 50 as int8 is 50. If the result shows more than the low
+    bits: 100 + 100 as int8 is -56, also in an int64.
     """
     x, acc, out = types.x, types.acc, types.out
     low = out.kind in "iu" and out.itemsize <= acc.itemsize
     narrow = acc.kind in "iu" and acc.itemsize < 4 and np.can_cast(x, acc) and low
-    # Not the sum of bools, of which 2 ** 32 would make a zero.
+    # The sum of bools is an exception: 2 ** 32 times True would make 0.
     truths = acc == np.bool_ and (op in operators.LOGICAL or (x == acc and op.name != "sum"))
     if not (narrow or truths) or operators.BUILTIN.get(op.name) is not op:
         return types

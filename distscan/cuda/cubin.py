@@ -1,4 +1,4 @@
-"""What the machine code of a kernel says of its parameters."""
+"""The parameters of a kernel, as its machine code describes them."""
 
 import struct
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ _PARAMETER = struct.Struct("<IHHI")  # index, number, offset; size from bit 18 o
 
 
 def parameters(code: bytes, function: str) -> list[tuple[int, int]] | None:
-    """Return offset and size of each parameter of ``function``, in bytes; None if not known.
+    """Return the offset and the size of each parameter of ``function``, in bytes.
 
-    ``code`` is what NVRTC makes. A cubin is an ELF file; its section ``.nv.info.<function>`` is a
-    list of attributes: one for each parameter, and one for the size of all. They are not known of
-    PTX, nor of a format that is newer than this reader.
+    ``code`` is the output of NVRTC. A cubin is an ELF file. Its section ``.nv.info.<function>`` is
+    a list of attributes: one for each parameter, and one for the size of all. The result is None
+    for PTX, and for a format that is newer than this reader.
     """
     try:
         attributes = [*_attributes(_section(code, f".nv.info.{function}".encode()))]
@@ -29,7 +29,7 @@ def parameters(code: bytes, function: str) -> list[tuple[int, int]] | None:
         return None
     numbers = [number for number, *_ in described]
     found = [(offset, bits >> 18) for _, offset, bits in described]
-    # Each is described, and none in another way.
+    # The description is complete if the numbers have no gap, and the last parameter ends at `size`.
     whole = found and numbers == [*range(len(found))] and sum(found[-1]) == size
     return found if whole else None
 
@@ -49,7 +49,7 @@ def _section(code: bytes, name: bytes) -> bytes:
 
 
 def _attributes(section: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield kind, value and bytes of each attribute."""
+    """Yield the kind, the value and the bytes of each attribute."""
     at = 0
     while at < len(section):
         form, kind, value = _ATTRIBUTE.unpack_from(section, at)

@@ -1,4 +1,4 @@
-"""What a kernel is compiled for: the macros and headers that ``kernels/config.cuh`` asks for."""
+"""The macros and headers that ``kernels/config.cuh`` asks for: types, operator, form, policy."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from ..core.dtypes import Types, is_bfloat16
 from ..core.form import Form
 from ..core.operators import BUILTIN, LOGICAL, Operator
 
-# By dtype.kind and size in bytes; the names are those of kernels/base/types.cuh.
+# Keys are dtype.kind and the size in bytes. Values are the names in kernels/base/types.cuh.
 _TYPES = {
     "b1": "bool",
     "i1": "signed char",
@@ -26,11 +26,11 @@ _TYPES = {
     "c8": "complex<float>",
     "c16": "complex<double>",
 }
-_STRUCTURES = (4, 8, 16, 32)  # bytes: vectors are aligned to their size
+_STRUCTURES = (4, 8, 16, 32)  # the sizes in bytes: vectors are aligned to their size
 
 
 def type_name(dtype: np.dtype[Any]) -> str:
-    """Return what kernels call a type; raise TypeError for one that no GPU has."""
+    """Return the name of a type in the kernels; raise TypeError if no GPU has the type."""
     if dtype.names:
         return "Structure"
     name = "bfloat16" if is_bfloat16(dtype) else _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
@@ -40,7 +40,7 @@ def type_name(dtype: np.dtype[Any]) -> str:
 
 
 def structure(dtype: np.dtype[Any]) -> str:
-    """Declare a structured type in C++; raise TypeError if that would lie in memory in another way.
+    """Declare a structured type in C++; raise TypeError if C++ would lay it out differently.
 
     >>> structure(np.dtype([("a", "f8"), ("b", "f8")]))
     'struct Structure { double a; double b; };'
@@ -62,7 +62,7 @@ def structure(dtype: np.dtype[Any]) -> str:
 
 
 def body(op: Operator) -> str:
-    """Return the body of the operator's function in C++; errors name the operator and its line."""
+    """Return the body of the operator's C++ function; errors in it name the operator and line."""
     if op.cuda is None:
         raise TypeError(f"operator {op.name!r} has no CUDA form: without cuda= only CPUs scan")
     name = re.sub(r"[^\w .-]", "_", op.name)
@@ -71,7 +71,7 @@ def body(op: Operator) -> str:
 
 
 def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> dict[str, object]:
-    """Return what ``kernels/config.cuh`` asks for: macros, and headers by their file names."""
+    """Return the macros by their names, and the headers by their file names."""
     return {
         "DISTSCAN_X": type_name(types.x),
         "DISTSCAN_T": _running_name(op, types),
@@ -87,12 +87,12 @@ def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> 
 
 
 def _running_name(op: Operator, types: Types) -> str:
-    """Name the type of the running value; logical operators have one for bools in 32 bits."""
+    """Name the type of the running value. For logical operators, "truth" is a bool in 32 bits."""
     return "truth" if op in LOGICAL and types.acc != np.bool_ else type_name(types.acc)
 
 
 def _partial(op: Operator, types: Types) -> str:
-    """Name a type that holds any total of one warp's elements: 32 bits are half the shuffles."""
+    """Name a type that holds every total of a warp's elements. 32 bits take half the shuffles."""
     narrow = types.x.kind in "biu" and types.x.itemsize <= 2 and types.acc.kind in "iu"
     if op is BUILTIN["sum"] and narrow and types.acc.itemsize == 8:
         return "int" if types.x.kind == "i" else "unsigned int"

@@ -1,20 +1,20 @@
-"""Numbers of calls: words in memory that carry a call's epoch are of that call.
+"""The numbers of calls. A status word that carries a call's epoch belongs to that call.
 
-No two calls of a process, of whichever plans, have one number. Its low 32 bits are the call's first
-epoch; a call has four, of which the first three are never 0. The higher bits are its round: epochs
-come again after 2^30 calls, in the next round.
+All calls of a process have different numbers, also those of different plans. The low 32 bits of a
+number are the call's first epoch. A call has four epochs, and the first three are never 0. The
+higher bits are the round of the call. After 2^30 calls the next round begins, and epochs repeat.
 """
 
 import itertools
 import os
 from collections.abc import Iterator
 
-BITS = 32  # of an epoch
+BITS = 32  # per epoch
 LAST = (1 << BITS) - 1
 
 
 def numbers(call: int) -> Iterator[int]:
-    """Return the numbers of calls from the ``call``-th on.
+    """Return the numbers of all calls from number ``call`` on, counted from 1.
 
     >>> next(numbers(1)), next(numbers(2)), next(numbers((1 << 30) + 1)) & LAST
     (5, 9, 5)
@@ -22,12 +22,12 @@ def numbers(call: int) -> Iterator[int]:
     return itertools.count(4 * call + 1, 4)
 
 
-#: The process's: each call takes the next.
+#: The numbers of this process. Each call takes the next one.
 calls = numbers(1)
 
 
 class _NoCalls(Iterator[int]):
-    """The numbers of calls in a process that was forked from one that uses a GPU."""
+    """The numbers of a process that was forked from one that uses a GPU: there are none."""
 
     def __next__(self) -> int:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Which GPU a process uses, and whether it is new enough."""
+"""The GPU of a process: its choice, and the check that it is new enough."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import cupy
 
 from ..core.errors import BackendError
 
-_OLDEST = 80  # compute capability: asynchronous copies and their barriers
+_OLDEST = 80  # compute capability 8.0 brought asynchronous copies and their barriers
 
 
 def count() -> int:
-    """Return how many GPUs this process sees; raise ``BackendError`` if there is none."""
+    """Return the number of GPUs that this process sees; raise ``BackendError`` if there is none."""
     try:
         devices = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -21,7 +21,7 @@ def count() -> int:
 
 
 def bind(local_rank: int) -> tuple[str, str]:
-    """Make GPU ``local_rank`` modulo their number current; return its name and its PCI address."""
+    """Make GPU ``local_rank`` modulo ``count()`` current; return its name and its PCI address."""
     device = cupy.cuda.Device(local_rank % count())
     try:
         device.use()

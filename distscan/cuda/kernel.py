@@ -1,4 +1,4 @@
-"""A kernel: compiled for one operator, checked, loaded onto the current GPU."""
+"""A kernel: compiled for one operator, checked, and loaded onto the current GPU."""
 
 import ctypes
 import functools
@@ -24,22 +24,24 @@ class Kernel:
     Attributes
     ----------
     entry
-        It is ``distscan_<entry>`` of ``kernels/<entry>.cu``.
+        The kernel is ``distscan_<entry>`` of ``kernels/<entry>.cu``.
     definitions
-        What it is compiled for.
+        The macros and headers of its compilation, by name.
     arguments
-        By name; they are set in place, and copied at each launch.
+        The arguments, by name. They are set in place, and the driver copies them at each launch.
+    places
+        The offset and the size of each argument, in bytes.
     blocks
-        How many thread blocks the next launch has.
+        The number of thread blocks of the next launch.
     block
-        What each block has, as the driver takes it: threads along three axes, dynamic shared
-        memory in bytes.
+        The shape of a block, as the driver takes it: threads along three axes, and bytes of dynamic
+        shared memory.
     function
-        The driver's handle.
+        The driver's handle of the kernel.
     addresses
-        Where the driver finds the addresses of the arguments.
+        The address of an array with the addresses of the arguments.
     nbytes
-        How much memory of the GPU it has beside its arguments.
+        The bytes of GPU memory that the kernel keeps beside its arguments.
     """
 
     blocks = 1
@@ -53,7 +55,7 @@ class Kernel:
         threads: int,
         shared: int = 0,
     ) -> None:
-        """Compile and load; ``acc`` is the type of the running value, ``threads`` a block's."""
+        """Compile and load. ``acc`` is the type of the running value; ``threads`` are per block."""
         self.entry, self.definitions = entry, definitions
         parameters = declared(entry, acc)
         self.arguments: Any = parameters()
@@ -67,7 +69,7 @@ class Kernel:
         self.function = self.load()
 
     def load(self) -> int:
-        """Compile, unless that has been done, and return the handle on the current GPU."""
+        """Compile if no earlier kernel has, load, and return the handle on the current GPU."""
         device = cupy.cuda.Device()
         check_device(device)
         make_context()
@@ -92,7 +94,7 @@ def _loaded(
     arch: str,
     device: int,
 ) -> Any:
-    """Compile for ``arch``, check, and load onto the current GPU, number ``device``."""
+    """Compile for ``arch``, check, and load onto the current GPU, whose number is ``device``."""
     code, _ = nvrtc.build(f"{entry}.cu", dict(given), arch)
     check(entry, code, [*expected])
     module = cupy.cuda.function.Module()
@@ -101,9 +103,9 @@ def _loaded(
 
 
 def check(entry: str, code: bytes, expected: list[tuple[int, int]]) -> None:
-    """Raise ``KernelError`` where compiled code has parameters in other places than declared.
+    """Raise ``KernelError`` if the parameters of compiled code are not where they are declared.
 
-    What cannot be read of them is not checked: a newer CUDA may say it in another way.
+    Code that cannot be read is not checked: a newer CUDA may describe parameters in another way.
     """
     found = cubin.parameters(code, f"distscan_{entry}")
     if found is not None and found != expected:
@@ -114,17 +116,20 @@ def check(entry: str, code: bytes, expected: list[tuple[int, int]]) -> None:
 
 
 def make_context() -> None:
-    """Make the GPU's context current in this thread, which the driver's own calls do not do."""
+    """Make the GPU's context current in this thread. Direct driver calls do not do this."""
     cupy.cuda.runtime.memGetInfo()
 
 
-# The dynamic shared memory that kernels of each function take at most, in bytes.
+# The most dynamic shared memory that the kernels of each function take, in bytes.
 _most_shared: dict[int, int] = {}
 _most_shared_lock = threading.Lock()
 
 
 def allow(function: int, shared: int) -> None:
-    """Let a function have ``shared`` bytes; kernels that share it may take more and less."""
+    """Allow a function ``shared`` bytes of dynamic shared memory.
+
+    Kernels that share the function may take more or less. So the limit only grows.
+    """
     with _most_shared_lock:
         most = _most_shared[function] = max(shared, _most_shared.get(function, 0))
         driver.funcSetAttribute(function, _MAX_DYNAMIC_SHARED, most)

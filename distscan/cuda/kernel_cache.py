@@ -1,4 +1,4 @@
-"""A folder of compiled kernels that processes share: an entry is whole, or is made again."""
+"""A folder of compiled kernels that processes share. An entry that is not whole is made again."""
 
 import fcntl
 import functools
@@ -15,7 +15,7 @@ from uuid import uuid4
 
 Built = tuple[bytes, str]  # machine code, and the assembler's report
 
-FORMAT = "distscan 1"  # of an entry; part of its key
+FORMAT = "distscan 1"  # the format of an entry; part of its key
 _LOCK_SECONDS = 300.0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _LENGTHS = struct.Struct("<QQ")
@@ -23,11 +23,11 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def kept(key: str, make: Callable[[], Built]) -> Built:
-    """Return what is kept under ``key``, else what ``make`` makes, and keep that.
+    """Return the entry of ``key``. If there is none, ``make`` makes it, and it is kept.
 
-    One process makes it, the others of the node wait for the result. An entry is made again if it
-    is not whole, or if another user may have written it. Where nothing can be kept, each process
-    makes its own.
+    One process makes an entry, and the others of the node wait for it. An entry is made again if it
+    is not whole, or if another user may have written it. If there is no folder, each process makes
+    its own.
     """
     where = folder()
     if where is None:
@@ -40,14 +40,14 @@ def kept(key: str, make: Callable[[], Built]) -> Built:
         entry = _read(path)  # another process may have made it meanwhile
         if entry is None:
             entry = make()
-            with suppress(OSError):  # a full disk costs the next process a compilation, no more
+            with suppress(OSError):  # if the disk is full, the next process compiles again
                 _write(path, entry)
     return entry
 
 
 @functools.cache
 def folder() -> Path | None:
-    """Return the folder of the entries; None where there is none, or another user may write it."""
+    """Return the folder of the entries; None if there is none, or if others may write to it."""
     given, caches = os.environ.get("DISTSCAN_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
     try:
         where = Path(given or Path(caches or Path.home() / ".cache") / "distscan")
@@ -57,10 +57,10 @@ def folder() -> Path | None:
                 where.mkdir(mode=0o700)
         status = where.stat()
         if not given and status.st_uid == os.geteuid() and status.st_mode & _OTHERS_WRITE:
-            with suppress(OSError):  # made by an earlier version, under a umask such as 002
+            with suppress(OSError):  # an earlier version made it, under a umask such as 002
                 where.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
             status = where.stat()
-    except (OSError, RuntimeError):  # no home at all is a RuntimeError
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         return None
     if not stat.S_ISDIR(status.st_mode):
         return None
@@ -77,12 +77,12 @@ def folder() -> Path | None:
 
 
 def _trusted(status: os.stat_result) -> bool:
-    """Whether only this user and root may have written a file or folder."""
+    """Return whether only this user and root may have written a file or folder."""
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & _OTHERS_WRITE
 
 
 def _read(path: Path) -> Built | None:
-    """Return an entry if it is whole and can be trusted."""
+    """Return the entry in a file; None if it is not whole, or cannot be trusted."""
     with suppress(OSError), path.open("rb") as file:
         if _trusted(os.fstat(file.fileno())):
             return _unpacked(path.stem, file.read())
@@ -92,7 +92,7 @@ def _read(path: Path) -> Built | None:
 def _packed(key: str, entry: Built) -> bytes:
     """Lay out an entry as a file: digest, length of the code, length of the report, code, report.
 
-    The digest is of the key and of all that follows, so a file under another's name is noticed.
+    The digest covers the key and all that follows. So a file under the wrong name is noticed.
     """
     report = entry[1].encode(errors="replace")
     content = _LENGTHS.pack(len(entry[0]), len(report)) + entry[0] + report
@@ -100,7 +100,7 @@ def _packed(key: str, entry: Built) -> bytes:
 
 
 def _unpacked(key: str, file: bytes) -> Built | None:
-    """Take an entry from what ``_packed`` made for ``key``; return None for anything else."""
+    """Return the entry that ``_packed`` laid out for ``key``; None for any other content."""
     content = file[_DIGEST:]
     if len(content) < _LENGTHS.size or _digest(key, content) != file[:_DIGEST]:
         return None
@@ -117,9 +117,10 @@ def _digest(key: str, content: bytes) -> bytes:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a file lock, which the system takes back from a process that dies.
+    """Hold a file lock. If the process dies, the system releases it.
 
-    After a time limit, or where files cannot be locked, the work is done twice rather than never.
+    After a time limit, and where files cannot be locked, the block runs without the lock: two
+    processes may then do the same work.
     """
     with ExitStack() as stack:
         with suppress(OSError):
@@ -135,7 +136,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, entry: Built) -> None:
-    """Put an entry in place: on the disk before it has its name, so that a name is of a whole."""
+    """Write an entry to a temporary file, and rename it. So each file name is of a whole entry."""
     part = path.with_suffix(f".{uuid4().hex[:8]}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:

@@ -1,6 +1,6 @@
-"""The kernels that work along a shard: what each launch is told, what it and the host exchange.
+"""The kernels that work along a shard: their arguments, and their messages to and from the host.
 
-``prepare`` and its like set arguments; ``steps.launch`` queues the kernel with these.
+``prepare``, ``behind`` and ``ahead`` set arguments. ``steps.launch`` queues the kernel with them.
 """
 
 import functools
@@ -21,29 +21,29 @@ from .definitions import definitions
 from .kernel import Kernel
 from .policy import ADD_THREADS, VECTOR, per_vector, reduce_policy
 
-# Bytes that are still in L2 when the scan comes for them. sm_90, reduce and scan of 1 GiB float32
-# (float64), microseconds: none 779 (780), 24 MiB 778 (777), 32 MiB 780 (776), 40 MiB 777 (774).
+# Bytes that the reduction leaves in L2 for the scan. Microseconds of both on sm_90, for 1 GiB of
+# float32 (float64): none 779 (780), 24 MiB 778 (777), 32 MiB 780 (776), 40 MiB 777 (774).
 _CACHED = 40 << 20
 _LANES = 32
 _NOT_READY = 600  # cudaErrorNotReady
-_POLLS = 1 << 14  # between two looks at whether the stream is still at work
-_LIMIT = 1e-3  # seconds that a kernel waits for its offset at least; kernels/linear/offset.cuh's
+_POLLS = 1 << 14  # polls of a word between two checks that the stream is still busy
+_LIMIT = 1e-3  # the least seconds that a kernel waits for its offset; see linear/offset.cuh
 _NOTHING, _SOMETHING, _CALLED_OFF = range(3)  # State of kernels/linear/offset.cuh
 
 
 def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
-    """How many of the ``n`` elements a scan meets before the first boundary of vectors."""
+    """Return the length of the peel: the elements before the first boundary of vectors."""
     short = (array.data.ptr + n * array.itemsize if reverse else -array.data.ptr) % VECTOR
     return min(n, short // array.itemsize) if short % array.itemsize == 0 else 0
 
 
 class Scan(Kernel):
-    """A kernel that scans a shard in one pass: ``scan``, ``scan_short`` or a textbook's."""
+    """A kernel that scans a shard in one pass: ``scan``, ``scan_short`` or ``textbook``."""
 
     def __init__(
         self, op: Operator, types: Types, n: int, form: Form, config: LaunchConfig
     ) -> None:
-        """Compile, and allocate a total for each tile. The running value is of ``types.acc``."""
+        """Compile, and allocate a total for each tile. The running value has type ``types.acc``."""
         given = definitions(op, types, form, **config.policy)
         super().__init__(config.entry, given, types.acc, config.threads, config.shared)
         arguments, rows, n = self.arguments, form.extents.outer > 1, form.extents.outer * n
@@ -54,13 +54,13 @@ class Scan(Kernel):
         self._totals = cupy.zeros((config.words * -(-total.itemsize // 4), stride), np.uint64)
         self._tile_counter = cupy.zeros(1, np.uint32)
         self.nbytes = int(self._totals.nbytes)
-        # Structures inside the arguments, in their memory.
+        # Structures inside the arguments: to set them sets the arguments.
         self._shard, self._work = arguments.shard, arguments.work
         self._last = self._work.total
         self._shard.n = n
         self._work.totals.words, self._work.totals.stride = self._totals.data.ptr, stride
         self._last.stride, self._work.tile_counter = 1, self._tile_counter.data.ptr
-        # Rows come behind nothing but ``first``.
+        # Rows have no offset, only ``first``.
         self._offset = None if rows else view(arguments, "offset", types.acc)
         if form.first is not None and (form.segmented or rows):
             view(arguments, "first", types.acc)[0] = form.first
@@ -69,14 +69,17 @@ class Scan(Kernel):
             arguments.row.length = length
             arguments.row.reciprocal = min((1 << 64) // length, (1 << 64) - 1)
             arguments.row.starts = sum(1 << i for i in range(0, 32, length))
-        #: Whether it can be launched ahead of its offset.
+        #: Whether the kernel can be launched ahead of its offset.
         self.can_wait = config.entry != "textbook" and not (form.segmented or rows)
         self._mail: Any = arguments.mail if self.can_wait else None
-        # Short shards are latency: a first tile of a few elements would be one more block.
+        # For short shards latency counts, and the peel would be one more tile, of one more block.
         self._has_peel = config.entry != "scan_short"
 
     def prepare(self, x: Any, y: Any, heads: Any = None, total: int = 0) -> None:
-        """Set all but offset and epoch; the last value goes to ``total`` unless that is null."""
+        """Set all arguments but the offset and the epoch.
+
+        ``total`` is the address for the shard's last value; 0 for none.
+        """
         peel = peel_of(y, self._n, reverse=self._reverse) if self._has_peel else 0
         tiles = (peel > 0) + -(-(self._n - peel) // self._tile)
         self.blocks = min(tiles, self._most_blocks)
@@ -88,7 +91,7 @@ class Scan(Kernel):
         self._last.words = total
 
     def behind(self, offset: NDArray[Any] | None, epoch: int) -> None:
-        """Set the offset; ``epoch`` comes with the last value."""
+        """Set the offset, and the epoch of the totals and of the last value."""
         if self._offset is not None:
             self.arguments.has_offset = offset is not None
             if offset is not None:
@@ -98,13 +101,13 @@ class Scan(Kernel):
         self._work.epoch = epoch
 
     def ahead(self, epoch: int) -> None:
-        """Have the kernel wait for an offset that comes through ``mail``."""
+        """Set the arguments so that the kernel waits for its offset, which ``mail`` sends."""
         self._mail.from_host = self.mail.expected()
         self._work.epoch = epoch
 
     @functools.cached_property
     def mail(self) -> "HostOffset":
-        """What a launch ahead of its offset waits for."""
+        """The memory through which a launch ahead of its offset gets the offset."""
         mail = HostOffset(self._acc)
         self._mail.passed_on, self._mail.answer = mail.passed_on, mail.answer
         return mail
@@ -117,7 +120,7 @@ class Reduce(Kernel):
         """Compile, and allocate a total for each block."""
         types = register_types(op, types)
         chosen = reduce_policy(op, types, form, cupy.cuda.Device().compute_capability)
-        form = Form(reverse=form.reverse, segmented=form.segmented)  # its kernel needs no more
+        form = Form(reverse=form.reverse, segmented=form.segmented)  # the kernel needs no more
         source = "FlaggedPointer" if form.segmented else "ItemPointer"
         given = definitions(op, types, form, source=source, **chosen._asdict())
         super().__init__("reduce", given, types.acc, chosen.threads)
@@ -135,7 +138,7 @@ class Reduce(Kernel):
         self._total.stride = 1
 
     def prepare(self, x: Any, total: int, epoch: int, heads: Any = None) -> None:
-        """Set all; ``epoch`` comes with the shard's total at ``total``."""
+        """Set all arguments. The shard's total goes to the address ``total``, with ``epoch``."""
         peel = peel_of(x, self._n, reverse=self._reverse)
         self.blocks = max(1, min(-(-(self._n - peel) // self._step), self._most_blocks))
         arguments = self.arguments
@@ -149,8 +152,8 @@ class Add(Kernel):
     """The kernel of ``kernels/linear/add.cuh``."""
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
-        """Compile."""
-        # Only of an exclusive scan does it know where that begins.
+        """Compile the kernel."""
+        # The kernel needs the direction only for exclusive scans, to find their first element.
         form = Form(exclusive=form.exclusive, reverse=form.exclusive and form.reverse)
         given = definitions(op, types, form, threads=ADD_THREADS)
         super().__init__("add", given, types.acc, ADD_THREADS)
@@ -159,7 +162,7 @@ class Add(Kernel):
         self._offset = view(self.arguments, "offset", types.acc)
 
     def prepare(self, y: Any, out: Any, offset: NDArray[Any] | None) -> None:
-        """Set all: ``offset`` is combined into ``y``, and that goes to ``out``; None: a copy."""
+        """Set all arguments. ``offset`` is combined into ``y``; None copies ``y`` to ``out``."""
         peel = peel_of(out, self._n)
         self.blocks = max(1, -(-(self._n - peel) // self._each))
         arguments = self.arguments
@@ -169,24 +172,27 @@ class Add(Kernel):
             self._offset[0] = offset
 
 
-# ---- what a kernel that runs and the host exchange, in pinned host memory ----------------------
+# ---- messages between a running kernel and the host, in pinned host memory ---------------------
 
 
 def _polled(numbers: Any, place: int, epoch: int, stream: Any) -> None:
-    """Wait until a kernel on ``stream`` has written its epoch; raise if it ends without."""
+    """Wait until a kernel on ``stream`` has written ``epoch`` at ``place``.
+
+    Raises ``KernelError`` if the kernel ends without.
+    """
     polls = 0
     while numbers[place] != epoch:
         polls += 1
         if polls % _POLLS == 0:
             if cupy.cuda.runtime.streamQuery(stream.ptr) == _NOT_READY:
                 continue
-            stream.synchronize()  # raises what went wrong
+            stream.synchronize()  # raises the error of the stream, if it has one
             if numbers[place] != epoch:
                 raise KernelError("a kernel ended without its word to the host")
 
 
 class HostTotal:
-    """One element that a kernel writes into pinned host memory while it runs."""
+    """The total of a shard, which a running kernel writes into pinned host memory."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         """Allocate the words of one element of ``dtype``."""
@@ -203,7 +209,7 @@ class HostTotal:
         self._epochs = self._halves.reshape(-1).data[1::2]
 
     def wait(self, epoch: int, stream: Any) -> NDArray[Any]:
-        """Return the total of the launch of ``epoch`` on ``stream``, 0-d, once it is written."""
+        """Wait for the total of the launch of ``epoch`` on ``stream``, and return it, 0-d."""
         for word in range(self._words):
             _polled(self._epochs, word, epoch, stream)
         value = self._halves[:, 0].tobytes()[: self.dtype.itemsize]
@@ -211,10 +217,10 @@ class HostTotal:
 
 
 class HostOffset:
-    """What a kernel that runs already waits for in pinned host memory; see offset.cuh."""
+    """The offset of a running kernel, which waits for it in pinned host memory: see offset.cuh."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
-        """Allocate the words of a state and one element of ``dtype``, and those of the answer."""
+        """Allocate words for a state, for one element of ``dtype``, and for the kernel's answer."""
         size = -(-dtype.itemsize // 4)
         self._pinned = cupy.cuda.alloc_pinned_memory(8 * (size + 2))
         words: NDArray[np.uint64] = np.frombuffer(self._pinned, np.uint64, size + 2)
@@ -224,17 +230,17 @@ class HostOffset:
         value = np.zeros(size, np.uint32)
         self._value, self._parts = value.view(np.uint8)[: dtype.itemsize].view(dtype), value.data
         self._passed_on = cupy.zeros(size + 1, np.uint64)
-        #: Fields of kernels/linear/offset.cuh's Mail, beside ``from_host``.
+        #: Fields of ``Mail`` of kernels/linear/offset.cuh; ``expected`` returns ``from_host``.
         self.passed_on, self.answer = self._passed_on.data.ptr, self._pinned.ptr + 8 * (size + 1)
         self._begin = 0.0
 
     def expected(self) -> int:
-        """Note that a kernel is about to be launched, and return where it finds the offset."""
+        """Note the time of a launch. Return the address at which the kernel finds the offset."""
         self._begin = perf_counter()
         return int(self._pinned.ptr)
 
     def send(self, epoch: int, offset: NDArray[Any] | None, stream: Any) -> bool:
-        """Hand ``offset`` to the launch of ``epoch``; return whether it was still waiting."""
+        """Send ``offset`` to the launch of ``epoch``. Return whether the kernel still waited."""
         number = epoch << 32
         if offset is not None:
             self._value[0] = offset
@@ -245,7 +251,7 @@ class HostOffset:
                 self._words[i] = number
         self._words[0] = number | (_NOTHING if offset is None else _SOMETHING)
         if perf_counter() - self._begin < _LIMIT / 2:
-            return True  # it cannot have given up
+            return True  # the kernel cannot have given up yet
         answer = len(self._words) - 1
         _polled(self._halves, 2 * answer + 1, epoch, stream)
         return bool(self._halves[2 * answer] != _CALLED_OFF)

@@ -1,4 +1,4 @@
-"""Memory on a GPU: arrays, and pieces of a file on their way to them and back."""
+"""Memory on a GPU: allocation of arrays, and copies of a file's pieces to and from them."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ def staging(size: int) -> NDArray[np.uint8]:
 
 
 def upload(piece: NDArray[Any], array: Any) -> None:
-    """Copy a piece in host memory into ``array``; the piece may then be overwritten."""
+    """Copy a piece in host memory into ``array``. Afterwards the piece may be overwritten."""
     array.set(piece)
     synchronize()  # from pinned memory, CuPy only queues the copy
 
 
 def download(array: Any, buffer: NDArray[np.uint8]) -> NDArray[Any]:
-    """Copy ``array`` into the host memory ``buffer`` and return it there."""
+    """Copy ``array`` to the start of ``buffer``, in host memory; return that part as an array."""
     host: NDArray[Any] = buffer[: array.nbytes].view(array.dtype)
     array.get(out=host)
     return host

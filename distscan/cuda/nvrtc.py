@@ -1,4 +1,4 @@
-"""CUDA C++ in, machine code out: NVRTC, which reads nothing but what it is handed."""
+"""NVRTC: from CUDA C++ to machine code. All sources and headers are passed to it as text."""
 
 import functools
 import hashlib
@@ -21,7 +21,7 @@ _INCLUDE = re.compile(r'^([ \t]*#[ \t]*include[ \t]*)"([^"\n]+)"', re.MULTILINE)
 
 @functools.cache
 def kernels() -> Path:
-    """Find the folder of the kernels' sources: inside an installed wheel, or in a checkout."""
+    """Return the folder of the kernels' sources: inside an installed wheel, or in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "kernels", package.parent / "kernels"):
         if (folder / "scan.cu").is_file():
@@ -33,9 +33,9 @@ def build(entry: str, given: Mapping[str, object], arch: str) -> Built:
     """Compile ``kernels/<entry>`` for compute capability ``arch``, such as "90".
 
     ``given`` has macros by their names, and the text of headers by names that end in ".h".
-    Returns the machine code (PTX where this NVRTC is older than the GPU) and the assembler's
-    report of registers and spills. Needs no GPU. One process compiles, the others of the node
-    wait for its result in the cache: ``$DISTSCAN_CACHE_DIR``, else ``~/.cache/distscan``.
+    Returns the machine code, and the assembler's report of registers and spills. If this NVRTC is
+    older than the GPU, the machine code is PTX. No GPU is needed. One process compiles. The others
+    of the node wait for its result in the cache, ``$DISTSCAN_CACHE_DIR`` or ``~/.cache/distscan``.
 
     Raises ``KernelError`` with the compiler's own lines.
     """
@@ -75,7 +75,7 @@ def _compile(entry: str, options: tuple[str, ...], texts: dict[str, str], native
 
 
 def _log(program: int) -> str:
-    """Return the compiler's words, also where they are cut inside a character."""
+    """Return the compiler's log. It may be cut inside a character, which does not matter."""
     try:
         return str(nvrtc.getProgramLog(program))
     except UnicodeDecodeError as error:
@@ -83,7 +83,7 @@ def _log(program: int) -> str:
 
 
 class Sources(NamedTuple):
-    """The kernels' sources, by their paths in the folder, and what tells them from others."""
+    """The texts of the kernels' sources, by their paths in the folder; and their digest."""
 
     texts: dict[str, str]
     digest: str
@@ -91,7 +91,7 @@ class Sources(NamedTuple):
 
 @functools.cache
 def sources() -> Sources:
-    """Read the sources once: a process goes on with them, under their digest, when files change."""
+    """Read the sources, once per process. If files change later, the process uses the old texts."""
     folder = kernels()
     paths = sorted(folder.rglob("*.cu*"))
     texts = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
@@ -100,7 +100,7 @@ def sources() -> Sources:
 
 
 def _with_full_names(name: str, text: str, known: Mapping[str, str]) -> str:
-    """Write each include as a path in the folder: NVRTC compares names, and knows no folders.
+    """Write each include as a path in the folder, because NVRTC compares names as they stand.
 
     >>> _with_full_names("a/b.cuh", '#include "../c.cuh"', {"c.cuh": ""})
     '#include "c.cuh"'
@@ -118,8 +118,8 @@ def _with_full_names(name: str, text: str, known: Mapping[str, str]) -> str:
 
 @functools.cache
 def compiler() -> tuple[object, ...]:
-    """Tell builds of NVRTC apart: by its version, and by size and time of the loaded library."""
-    version = nvrtc.getVersion()  # loads it
+    """Return what identifies this build of NVRTC: its version, and its library's size and time."""
+    version = nvrtc.getVersion()  # this loads the library
     files = set()
     with suppress(OSError):
         for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():

@@ -1,4 +1,4 @@
-"""A row of totals or of offsets, on its way from the GPU to the host and back."""
+"""A row of totals or of offsets, and its copies from the GPU to the host and back."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from ..core.pieces import pieces
 
 
 class Row:
-    """A row of running values on the GPU, and its place in pinned host memory.
+    """A row of running values on the GPU, and a row in pinned host memory.
 
-    ``bring`` queues the totals to the host, ``take`` waits for them, and ``put`` queues offsets
-    back. A long row goes in the pieces that it is exchanged in, each while later ones are still on
-    their way.
+    ``bring`` queues copies of the totals to the host. ``take`` waits for them. ``put`` queues
+    copies of offsets back. A long row is copied in the pieces in which it is exchanged. So an early
+    piece can be exchanged while later ones are still copied.
     """
 
     def __init__(self, dtype: np.dtype[Any], inner: int, exchanged: np.dtype[Any]) -> None:
-        """Allocate a row [inner] of ``dtype``, whose pieces are those of type ``exchanged``."""
+        """Allocate a row [inner] of ``dtype``. Its pieces are those of a row of ``exchanged``."""
         self._row = cupy.empty(inner * dtype.itemsize, np.uint8)
         self._pinned = cupy.cuda.alloc_pinned_memory(self._row.nbytes)
         self._host: NDArray[Any] = np.frombuffer(self._pinned, dtype, inner)
@@ -30,31 +30,31 @@ class Row:
 
     @property
     def nbytes(self) -> int:
-        """How much memory it has on the GPU and on the host."""
+        """Bytes of memory on the GPU and on the host."""
         return 2 * int(self._row.nbytes)
 
     def bring(self) -> None:
-        """Queue the row, as the work that is queued leaves it, to the host."""
+        """Queue copies of the row to the host, behind the work that is queued already."""
         for piece in self._pieces:
             on_gpu, on_host, size = self._places(piece)
             on_gpu.copy_to_host_async(on_host, size)
             self._arrived[piece.start].record()
 
     def take(self, piece: slice | None = None) -> NDArray[Any]:
-        """Wait for a piece, or for all of them, and return it in host memory."""
+        """Wait for a piece, or for all pieces. Return it, or the row, in host memory."""
         for one in self._pieces if piece is None else (piece,):
             self._arrived[one.start].synchronize()
         return self._host if piece is None else self._host[piece]
 
     def put(self, piece: slice, offset: NDArray[Any]) -> None:
-        """Queue ``offset`` to the GPU, in place of totals that have been taken."""
-        # An earlier offset has left this host memory: the total came there behind it.
+        """Queue a copy of ``offset`` to the GPU, over totals that have been taken."""
+        # The copy of an earlier offset has ended: this total was queued behind it, and has come.
         self._host[piece] = offset
         on_gpu, on_host, size = self._places(piece)
         on_gpu.copy_from_host_async(on_host, size)
 
     def _places(self, piece: slice) -> tuple[Any, int, int]:
-        """Return where a piece is on the GPU and on the host, and its bytes."""
+        """Return a piece's places on the GPU and on the host, and its size in bytes."""
         low, high, _ = piece.indices(self._host.size)
         begin, size = low * self._host.itemsize, (high - low) * self._host.itemsize
         return self._row.data + begin, self._pinned.ptr + begin, size

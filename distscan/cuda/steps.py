@@ -1,6 +1,6 @@
-"""The local steps on CuPy arrays: calls, from ``begin`` to ``finish``. Knows no MPI.
+"""The local steps on CuPy arrays: calls, from ``begin`` to ``finish``. Nothing here uses MPI.
 
-What a call does each time is here; ``strategy.py`` has what is made once.
+This file has the work of each call. ``strategy.py`` makes the kernels and the memory, once.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ from .row import Row
 from .strategy import Strategy
 from .workspace import Workspace, keep_captured
 
-_TOO_LATE = 3  # offsets in a row that came too late for a kernel that waits
+_TOO_LATE = 3  # after so many late offsets in a row, no scan is launched ahead of its offset
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 
 def launch(kernel: Kernel, stream: Any) -> None:
-    """Queue a kernel, with its present arguments, to the current ``stream``."""
+    """Queue a kernel, with the arguments that are set now, on the current ``stream``."""
     given = kernel.function, kernel.blocks, 1, 1, *kernel.block, stream.ptr, kernel.addresses, 0
     try:
         driver.launchKernel(*given)
@@ -42,7 +42,7 @@ def launch(kernel: Kernel, stream: Any) -> None:
 
 
 class NoTotal:
-    """A call that gives the exchange no total: of an empty shard, or of a scan on one rank."""
+    """A call without a total for the exchange: of an empty shard, or of a scan on one rank."""
 
     empty = True
     head = False
@@ -50,30 +50,30 @@ class NoTotal:
 
     @property
     def edges(self) -> Edges | None:
-        """None: there is nothing for a segment to begin in."""
+        """None, because there are no elements."""
         return None
 
     def total(self, piece: slice | None = None) -> NDArray[Any]:
-        """Raise: there is none."""
+        """Raise ValueError."""
         raise ValueError("this call has no total")
 
     def put(self, piece: slice, offset: NDArray[Any]) -> None:
-        """Raise: there is none whose place an offset could take."""
+        """Raise ValueError."""
         raise ValueError("this call has no total")
 
 
 class Call(NoTotal):
     """One call in flight: its workspace, epoch, stream and arrays.
 
-    Its work is queued in two parts, by ``begin`` and by ``finish``, each on the stream that is
-    current then. Each part comes behind the workspace's last use; ``queued`` ends it.
+    The work is queued in two parts, by ``begin`` and by ``finish``. Each part is queued on the
+    stream that is current then, behind the last use of the workspace. ``queued`` ends a part.
     """
 
-    heads: Any = None  # where segments begin
-    ahead = False  # whether the scan waits for the offset already
+    heads: Any = None  # the head flags of the segments
+    ahead = False  # whether the scan has been launched ahead of its offset
 
     def __init__(self, steps: "_Steps", x: Any, out: Any, segments: Any, at_once: bool) -> None:
-        """Begin the first part; with ``at_once`` the second one follows, on the same stream."""
+        """Begin the first part. With ``at_once``, the second part follows on the same stream."""
         if x.data.ptr % x.dtype.alignment or out.data.ptr % out.dtype.alignment:
             name = "x" if x.data.ptr % x.dtype.alignment else "out"
             raise ValueError(f"{name} begins at an address that its type cannot have")
@@ -99,7 +99,7 @@ class Call(NoTotal):
                 self.heads = segmented.heads(segments, buffer, reverse=reverse)
 
     def resume(self) -> Any:
-        """Begin the second part, on the current stream, which may be another by now."""
+        """Begin the second part on the current stream, and return the stream."""
         if not self._at_once:
             self.stream = cupy.cuda.get_current_stream()
             if self.stream is not self.work.last.stream:
@@ -107,12 +107,12 @@ class Call(NoTotal):
         return self.stream
 
     def queued(self) -> None:
-        """End a part of the work."""
+        """End a part: all its work is queued."""
         if self.work.last.at_once:
             self.work.last.record()
 
     def ended(self) -> None:
-        """End the second part."""
+        """End the second part: all work of the call is queued."""
         self.queued()
         if self.work.is_of_a_graph:
             keep_captured(self.work, self.heads)
@@ -124,10 +124,10 @@ class CallWithTotal(Call):
     """A call that finds a total, or a row of totals, for the exchange."""
 
     empty = False
-    read = False  # whether somebody has waited for the total
+    read = False  # whether ``total`` has waited for the total
 
     def total(self, piece: slice | None = None) -> NDArray[Any]:
-        """Wait for the total, or for a piece of a long row of totals, and return it."""
+        """Wait for the total, or for a piece of a long row of totals; return it."""
         self.read = True
         form = self._steps.form
         if form.extents.inner > 1:
@@ -140,12 +140,12 @@ class CallWithTotal(Call):
         return found
 
     def have_read(self) -> None:
-        """Wait for a total that nobody has read: what earlier calls queued has ended then."""
+        """Wait for the total, unless it has been read. Then all work of earlier calls has ended."""
         if not self.read and self._steps.form.extents.inner == 1:
             self.total()
 
     def put(self, piece: slice, offset: NDArray[Any]) -> None:
-        """Queue a piece of a row of offsets to the GPU, where that of the totals was."""
+        """Queue a copy of a piece of the row of offsets to the GPU, over the row of totals."""
         self.resume()
         self.work.total.put(piece, offset)
         self.queued()
@@ -153,7 +153,7 @@ class CallWithTotal(Call):
 
     @property
     def edges(self) -> Edges | None:
-        """What tells whether a segment begins between this shard and others."""
+        """The first and the last key or flag of the shard; None without segments."""
         if self.segments is None:
             return None
         return segmented.edges(self.segments, reverse=self._steps.form.reverse)
@@ -163,7 +163,7 @@ class CallWithTotal(Call):
 
 
 class _Steps(Strategy):
-    """What the strategies share. ``finish`` is done when its kernel is queued."""
+    """The common part of the strategies. ``finish`` returns when its kernel is queued."""
 
     def empty(self) -> Any:
         """Allocate a result [outer * n * inner]."""
@@ -171,7 +171,7 @@ class _Steps(Strategy):
 
 
 class SinglePass(_Steps):
-    """Strategy ``single-pass``: scan and store, each element moved once; for one rank."""
+    """Strategy ``single-pass``, for one rank: each element is read once and written once."""
 
     captured = ""
 
@@ -180,7 +180,7 @@ class SinglePass(_Steps):
         return Workspace(scan=self.make_scan(self.types))
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
-        """Begin the scan of ``x`` into ``out``: nobody waits for its total."""
+        """Begin the scan of ``x`` into ``out``. No kernel is launched before ``finish``."""
         if self.work is None:
             return NoTotal()
         call = Call(self, x, out, segments, overlap)
@@ -188,7 +188,7 @@ class SinglePass(_Steps):
         return call
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
-        """Scan, behind ``offset``."""
+        """Scan, seeded with ``offset``."""
         if self.work is None:
             return
         stream, scan = call.resume(), call.work.scan
@@ -199,7 +199,7 @@ class SinglePass(_Steps):
 
 
 class ScanAdd(_Steps):
-    """Strategy ``scan-add``; each call as in ``cpu.ScanAdd``."""
+    """Strategy ``scan-add``. Each call does the steps of ``cpu.ScanAdd``."""
 
     def make(self) -> Workspace:
         """Make the two kernels, and the words of the total between them."""
@@ -208,12 +208,12 @@ class ScanAdd(_Steps):
             scan=self.make_scan(Types(types.x, types.acc, types.acc)),
             add=Add(op, types, n, self.form),
             total=HostTotal(register_types(op, types).acc),
-            # A result narrower than the running value is rounded once, behind the offset.
+            # A result narrower than the running value is rounded once, after the offset is added.
             wide=None if types.acc == types.out else cupy.empty(n, types.acc),
         )
 
     def begin(self, x: Any, out: Any, segments: None = None, *, overlap: bool = False) -> Pending:
-        """Scan ``x`` [n] on its own, and so find its total."""
+        """Scan ``x`` [n] without an offset. The last result is the shard's total."""
         if self.work is None:
             return NoTotal()
         call = CallWithTotal(self, x, out, None, overlap)
@@ -237,9 +237,9 @@ class ScanAdd(_Steps):
 
 
 class ReduceScan(_Steps):
-    """Strategy ``reduce-scan``; each call as in ``cpu.ReduceScan``."""
+    """Strategy ``reduce-scan``. Each call does the steps of ``cpu.ReduceScan``."""
 
-    #: Offsets in a row that came too late for a kernel that waits.
+    #: The number of offsets, in a row, that came too late for a scan that waited for them.
     too_late = 0
 
     def make(self) -> Workspace:
@@ -256,9 +256,9 @@ class ReduceScan(_Steps):
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin to reduce ``x`` [n] to its total.
 
-        With ``overlap`` the scan is launched too: it fetches, and waits for the offset, which
-        should come at once. Where offsets keep coming too late, as on a GPU that ranks share, the
-        scan is not launched ahead any more.
+        With ``overlap`` the scan is launched ahead of its offset. It fetches its first tiles, and
+        waits for the offset, which should come at once. If offsets come too late several times in
+        a row, as on a GPU that ranks share, later scans are not launched ahead.
         """
         if self.work is None:
             return NoTotal()
@@ -277,7 +277,7 @@ class ReduceScan(_Steps):
         return call
 
     def finish(self, call: Any, offset: Any) -> None:
-        """Scan ``x`` [n] into ``out`` [n], behind ``offset``: None, an array, or a long row."""
+        """Scan ``x`` [n] into ``out`` [n], seeded with ``offset``: None, an array or a long row."""
         if self.work is None:
             return
         call.have_read()

@@ -1,4 +1,4 @@
-"""What a strategy makes once, for all its calls: kernels and memory."""
+"""The kernels and the memory of a strategy, made once for all its calls."""
 
 from typing import Any
 
@@ -17,17 +17,19 @@ from .workspace import Workspace, is_capturing, releases
 class Strategy:
     """The kernels and the memory of one strategy on one GPU.
 
-    The GPU that is current when it is made must be current when it is used. Work is ordered on the
-    current stream, and behind all earlier use on other streams.
+    The GPU that is current when a strategy is made must be current when it is used. Work is queued
+    on the current stream, behind all earlier use on other streams.
 
     Attributes
     ----------
-    types, form, n, size
-        What is scanned: ``size`` elements, ``n`` of them along the axis.
+    types, form
+        The types and the form of the scan.
+    n, size
+        The number of elements along the axis, and in the shard.
     work
-        None for shards without elements.
+        The kernels and the memory; None for shards without elements.
     captured
-        Why no CUDA graph captures it; empty: one does.
+        The reason why a CUDA graph cannot capture a call; empty if it can.
     """
 
     captured = "the host waits for the shard's total"
@@ -41,12 +43,12 @@ class Strategy:
         *,
         ranks: int = 1,
     ) -> None:
-        """Compile, and allocate what shards of such a form need beside input and output.
+        """Compile the kernels, and allocate the memory that calls need beside their arrays.
 
-        ``textbook`` is the kernel that scans, None for the fastest; ``ranks`` is how many scan
-        together.
+        ``textbook`` chooses a textbook's kernel; None is the fastest one. ``ranks`` is the number
+        of ranks that scan together.
         """
-        next(epochs.calls)  # which a process that was forked is refused
+        next(epochs.calls)  # raises in a process that was forked
         for dtype in (types.x, types.acc, types.out):
             type_name(dtype)
         self.op, self.types, self.form = op, types, form
@@ -61,11 +63,11 @@ class Strategy:
         self.work: Any = self.make() if self.size > 0 else None
 
     def make(self) -> Workspace:
-        """Make the kernels, and allocate what they share."""
+        """Make the kernels, and allocate the memory that they share."""
         raise NotImplementedError
 
     def make_scan(self, types: Types) -> "launches.Scan | columns.Scan | columns.ThreadPerColumn":
-        """Make the kernel that scans: down columns, or along rows."""
+        """Make the kernel that scans, down columns or along rows."""
         op, n, form, textbook = self.op, self.n, self.form, self._textbook
         if form.extents.inner == 1:
             types = register_types(op, types)
@@ -76,23 +78,23 @@ class Strategy:
 
     @property
     def nbytes(self) -> int:
-        """How much memory is kept between calls."""
+        """Bytes of memory that are kept between calls."""
         return 0 if self.work is None else int(self.work.nbytes)
 
     def close(self) -> None:
-        """Give the memory back, behind what is queued."""
+        """Free the memory once all queued work has ended."""
         self.work = None
 
     def refuse_capture(self, reason: str) -> None:
-        """Raise where work goes into a CUDA graph, for which there is a reason not to."""
+        """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
         if is_capturing(cupy.cuda.get_current_stream()):
             raise RuntimeError(f"a CUDA graph cannot capture this scan: {reason}")
 
     def make_for_a_graph(self) -> Workspace:
-        """Make a workspace that one graph has alone, and zeroes itself at every replay."""
+        """Make a workspace for one graph alone. Every replay first sets its memory to zero."""
         if self.captured:
             self.refuse_capture(self.captured)
-        # No pool, whose memory work that was queued earlier may still use.
+        # Not from a pool: earlier work that is still queued may use the pool's memory.
         with cupy.cuda.using_allocator(None):
             work = self.make()
             if self.form.segmented:

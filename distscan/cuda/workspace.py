@@ -1,7 +1,7 @@
-"""Who uses a plan's memory on a GPU, and when: order between streams, and release.
+"""The use of a plan's memory on a GPU: order between streams, and release.
 
-A workspace is used by one call at a time, on any stream, each behind the one before; and lives on,
-when its plan is dropped, until its last use has ended.
+One call at a time uses a workspace, on any stream. Each use waits for the one before it. If the
+plan is dropped, the workspace lives until its last use has ended.
 """
 
 import os
@@ -15,19 +15,19 @@ from cupy_backends.cuda.api import runtime
 
 from . import epochs
 
-_PER_THREAD = 2  # cudaStreamPerThread: one pointer, but a stream of each thread's own
+_PER_THREAD = 2  # cudaStreamPerThread: the same pointer in all threads, another stream in each
 
 
 class LastUse:
-    """A workspace's last use, on a stream, and an event behind it.
+    """The last use of a workspace: its stream, and an event behind it.
 
-    Uses on one stream need no event: the stream keeps their order. The event is recorded when
-    another stream comes, or when the workspace is dropped. Once another stream has come, the event
-    is recorded behind each use at once: a stream then waits for that use, and not for work that the
-    other stream got after it. For streams that may be gone when the event is needed, it is always
-    recorded at once.
+    Uses on one stream need no event, because the stream keeps their order. The event is recorded
+    when another stream uses the workspace, or when the workspace is dropped. Once a second stream
+    has used the workspace, the event is recorded at the end of each use. So the next stream waits
+    for this use only, and not for later work of the same stream. A stream may be gone by the time
+    that its event is needed. For such streams, the event is always recorded at the end of the use.
 
-    A use begins and ends so, all on the current ``stream``::
+    A use begins and ends like this, all on the current ``stream``::
 
         if stream is not last.stream:
             last.order(stream)
@@ -36,9 +36,9 @@ class LastUse:
             last.record()
     """
 
-    #: The stream whose own order is enough; None where there is none.
+    #: The stream on which the next use needs no event; None if there is no such stream.
     stream: Any
-    #: Whether each use is recorded when it ends.
+    #: Whether the event is recorded at the end of each use.
     at_once: bool
 
     def __init__(self) -> None:
@@ -46,7 +46,8 @@ class LastUse:
         self._device, self._event = cupy.cuda.Device(), cupy.cuda.Event(disable_timing=True)
         self._recorded = False
         self._take(cupy.cuda.get_current_stream())
-        # Whether the stream lives while its object does, and is the same one in every thread.
+        # A stream of CuPy lives as long as its object. Other streams may be gone, or differ in
+        # each thread.
         self.at_once = type(self._on) is not cupy.cuda.Stream or self.stream is None
         if self.at_once:
             self.record()
@@ -63,12 +64,12 @@ class LastUse:
         self.at_once = True
 
     def record(self) -> None:
-        """Note that all launches of the use are queued."""
+        """Record the event behind this use, when all its launches are queued."""
         runtime.eventRecord(self._event.ptr, self._on.ptr)
         self._recorded = True
 
     def is_over(self) -> bool:
-        """Whether the GPU has done all of it; nobody begins another one any more."""
+        """Whether the GPU has done all work of this use. No other use may begin afterwards."""
         try:
             with self._device:
                 return self._record_once() and bool(self._event.done)
@@ -76,40 +77,39 @@ class LastUse:
             return True
 
     def _take(self, stream: Any) -> None:
-        # The stream of a thread may be another's under the same pointer. The pointer of a stream
-        # that is gone may come again, but not while its object is held.
+        # The per-thread stream is another one in each thread, under the same pointer. The pointer
+        # of a stream that is gone may be used again, but not while its object is held.
         self._on, self.stream = stream, None if stream.ptr == _PER_THREAD else stream
 
     def _record_once(self) -> bool:
-        """Record what is not recorded yet; return False where a capture forbids it now."""
+        """Record the event if it is not recorded yet; return False if a capture forbids that."""
         if self._recorded:
             return True
         try:
             if is_capturing(self._on):
                 return False
-        except runtime.CUDARuntimeError:  # the null stream, while another one is captured
+        except runtime.CUDARuntimeError:  # this is the null stream, and another one is captured
             return False
         self.record()
         return True
 
 
 class GraphUse:
-    """The use of a workspace that one CUDA graph has alone: the graph orders what it captures."""
+    """The use of a workspace by one CUDA graph alone. The graph itself keeps the order."""
 
     stream, at_once = None, False
 
     def order(self, stream: Any) -> None:
-        """Leave the order to the graph."""
+        """Do nothing."""
 
     def record(self) -> None:
-        """Leave the order to the graph."""
+        """Do nothing."""
 
 
 class Workspace:
     """The kernels of a plan, with their arguments, and all the memory that they share.
 
-    ``parts`` become its attributes. They have been allocated, and zeroed, on the stream that is
-    current now.
+    ``parts`` become the attributes. They were allocated, and set to zero, on the current stream.
     """
 
     scan: Any
@@ -122,9 +122,9 @@ class Workspace:
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
         self._memory = [part for part in parts.values() if part is not None]
-        #: Of the calls whose epochs its words may carry; those of another round are used again.
+        #: The round of calls that may use this memory. Its words may have the epochs of this round.
         self.round = next(epochs.calls) >> epochs.BITS
-        #: Whether a CUDA graph has it alone.
+        #: Whether one CUDA graph has this workspace alone.
         self.is_of_a_graph = is_capturing(cupy.cuda.get_current_stream())
         self.last: LastUse | GraphUse
         if self.is_of_a_graph:
@@ -135,23 +135,26 @@ class Workspace:
 
     @property
     def nbytes(self) -> int:
-        """How much memory of the GPU and of the pinned kind there is."""
+        """Bytes of memory on the GPU, and of pinned memory on the host."""
         return sum(int(part.nbytes) for part in self._memory)
 
     def flags(self, n: int) -> Any:
-        """Return bools [n], for where segments begin; the same for every call."""
+        """Return the buffer for head flags, bools [n]; the same array for every call."""
         if self.heads is None:
             self.heads = cupy.empty(n, np.bool_)
             self._memory.append(self.heads)
         return self.heads
 
     def keep(self, *temporary: Any) -> None:
-        """Keep arrays until what is queued now is over: they may be of another stream's pool."""
+        """Keep arrays until the work that is queued now has ended.
+
+        They may be from another stream's pool, which could use their memory again before that.
+        """
         releases.add(LastUse(), [*temporary])
 
 
 class Releases:
-    """Memory that is dropped as soon as its last use is over; in any thread."""
+    """Memory that is dropped when its last use has ended, by whichever thread looks next."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[LastUse, list[Any]]] = deque()
@@ -160,27 +163,27 @@ class Releases:
         return len(self._waiting)
 
     def add(self, last: LastUse, memory: list[Any]) -> None:
-        """Drop ``memory`` behind ``last``."""
+        """Drop ``memory`` after its last use, ``last``."""
         self._waiting.append((last, memory))
         self.sweep()
 
     def sweep(self) -> None:
-        """Drop what has ended."""
+        """Drop all memory whose last use has ended."""
         try:
             if is_capturing(cupy.cuda.get_current_stream()):
-                return  # which a look at an event could spoil
+                return  # a query of an event could invalidate the capture
         except runtime.CUDARuntimeError:
             return
         for _ in range(len(self)):
             try:
                 last, memory = self._waiting.popleft()
-            except IndexError:  # another thread sweeps, too
+            except IndexError:  # another thread has taken the rest
                 return
             if not last.is_over():
                 self._waiting.append((last, memory))
 
     def forget(self) -> None:
-        """Drop all at once: in a process that was forked, whose GPU memory is its parent's."""
+        """Forget all memory, in a process that was forked: the memory is the parent's."""
         self._waiting.clear()
 
 
@@ -194,10 +197,10 @@ _captured: list[Any] = []
 
 
 def is_capturing(stream: Any) -> bool:
-    """Whether work on a stream goes into a CUDA graph instead of to the GPU."""
+    """Return whether a stream is captured: its work goes into a CUDA graph, not to the GPU."""
     return bool(runtime.streamIsCapturing(stream.ptr))
 
 
 def keep_captured(*used: Any) -> None:
-    """Keep what a graph uses of ours until the process ends: nobody says when a graph is gone."""
+    """Keep a graph's memory until the process ends: CUDA does not tell when a graph is gone."""
     _captured.append(used)

@@ -16,7 +16,7 @@ __device__ inline int lane_index() { return threadIdx.x % LANES; }
 __device__ inline int warp_index() { return threadIdx.x / LANES; }
 
 // The shape of a tile: WARPS x ROWS x LANES x ITEMS. A REVERSE tile lies mirrored in memory, from
-// its end to its start; whoever has loaded it sees the order of the scan.
+// its end to its start; `load` returns its items in the order of the scan.
 template <int THREADS_, int ROWS_, int ITEMS_, bool REVERSE_ = false>
 struct Shape {
   static constexpr int THREADS = THREADS_;         // that scan
@@ -36,14 +36,14 @@ struct Rows {
   Vector<T, Shape::ITEMS> row[Shape::ROWS];
 };
 
-// How many items of the tile come before this lane's vector of row `row` in the warp tile of warp
+// The number of items of the tile before this lane's vector in row `row` of the warp tile of warp
 // `warp`. Shape<64, 2, 4>: lane 1 has warp 1's row 0 at 260 and its row 1 at 388.
 template <class Shape>
 __device__ int position(int warp, int row) {
   return ((warp * Shape::ROWS + row) * LANES + lane_index()) * Shape::ITEMS;
 }
 
-// Where in memory that vector begins, counted from the tile.
+// The place of that vector in memory, counted from the begin of the tile.
 template <class Shape>
 __device__ int place(int warp, int row) {
   const int before = position<Shape>(warp, row);

@@ -14,7 +14,7 @@ namespace distscan {
 template <class T>
 inline constexpr bool is_exact = is_integer<T>;
 
-// What comes behind what, where a shard is one segment; linear/flagged.cuh has another.
+// The rules of segments for a shard that is one segment; linear/flagged.cuh has other rules.
 struct Unsegmented {
   template <class Op, class T>
   __device__ Prefix<T> behind(Prefix<T> prefix, T later) const {
@@ -24,7 +24,7 @@ struct Unsegmented {
   __device__ T close_segment(T total) const {
     return total;
   }
-  // What an exclusive scan stores in an item's place; `all` comes before the item.
+  // The result of an exclusive scan in an item's place; `all` comes before the item.
   template <class T>
   __device__ T before(T all, T item) const {
     return all;
@@ -37,8 +37,8 @@ __device__ T value_of(T x) {
   return x;
 }
 
-// The total of the warp tile, whole in lane 0. T may be a type that holds any total of so few
-// elements.
+// The total of the warp tile, complete in lane 0 only. T may be a narrow type, if it holds every
+// total of so few elements.
 template <class Op, class T, class X, class Shape>
 __device__ T reduce_rows(const Rows<X, Shape>& rows) {
   T total = reduce<Op, T>(rows.row[0]);
@@ -55,8 +55,8 @@ __device__ T reduce_warp_tile(const Rows<X, Shape>& rows) {
   return reduce_rows<Op, T>(rows);
 }
 
-// Whether the items of a warp tile give the same bits in any order; of narrow items, which take
-// about as long to align as to combine.
+// Whether the items of a warp tile are combined in any order. This gives the same bits for exact
+// types. It pays for narrow items, which take about as long to align as to combine.
 template <class Op, class T, class X, int ITEMS>
 inline constexpr bool in_any_order = Op::COMMUTATIVE && is_exact<T> && is_packed<X, ITEMS>;
 

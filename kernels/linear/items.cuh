@@ -1,4 +1,4 @@
-// What a scan reads: the items of a shard, fetched tile by tile to the stages of a pipeline.
+// The source of a scan: the items of a shard, fetched tile by tile to the stages of a pipeline.
 #pragma once
 
 #include "../base/fetch.cuh"
@@ -7,26 +7,28 @@
 
 namespace distscan {
 
-// The stages of a pipeline of tiles, in dynamic shared memory: STRIDE bytes apart, these from
-// OFFSET on.
+// The stages of a pipeline of tiles, in dynamic shared memory. A stage has STRIDE bytes. The items
+// begin at byte OFFSET of it.
 template <class Shape, class X, int STRIDE, int OFFSET>
 struct Stages {
   __device__ static unsigned char* bytes(int stage) {
     extern __shared__ __align__(128) unsigned char stages[];  // [STAGES][STRIDE]
     return stages + stage * STRIDE + OFFSET;
   }
-  // Where the tile at x + at lies in a stage that it was fetched into.
+  // The address of the tile at x + at, in the stage to which it was fetched.
   __device__ static const X* items(int stage, const X* x, int64 at) {
     return reinterpret_cast<const X*>(bytes(stage) + phase(x + at));
   }
-  // Where to fetch what exists of it; before x, that is where it sticks out, nothing does.
+  // The address to which the existing elements of that tile are fetched. The last tile of a reverse
+  // scan may begin before x, where no elements exist.
   __device__ static unsigned char* room(int stage, const X* x, int64 at) {
     if (!Shape::REVERSE || at >= 0) return bytes(stage);
     return bytes(stage) + -at * sizeof(X) + phase(x + at) - phase(x);
   }
 };
 
-// How many bytes of a stage one tile takes: vectors of 16 bytes, of which two may stick out.
+// The bytes of a stage that one tile takes: vectors of 16 bytes, of which the first and the last
+// may belong to the tile only in part.
 template <class Shape, class X>
 constexpr int STAGE_BYTES = Shape::SIZE * sizeof(X) + 16;
 
@@ -38,8 +40,8 @@ constexpr int STAGE_BYTES = Shape::SIZE * sizeof(X) + 16;
 //   fetch, stand_in      the loader brings a tile to a stage, and completes the shard's last tile
 //   arrivals             how often a fetch arrives at its barrier
 //   tile                 reducers and scanners find the tile in its stage, and load their items
-//   PACKS                whether reducers leave there what scanners then need not find again
-//   offset               what comes before the shard, as a scan of this source has it
+//   PACKS                whether reducers leave results in the stage that scanners need, too
+//   offset               the offset of the shard, in the type of this source
 //   item                 one element, from global memory
 template <class Shape, class X, int STRIDE = STAGE_BYTES<Shape, X>, int OFFSET = 0>
 struct Items {
@@ -57,8 +59,8 @@ struct Items {
     distscan::fetch(Stages::room(stage, x, shard.at<Shape>(tile)), x, shard.n,
                     shard.from<Shape>(tile), shard.to<Shape>(tile), full);
   }
-  // Put the shard's last element in the places of those that its last tile lacks, by one warp.
-  // Operators are called with them; the results are dropped.
+  // Fill the places behind the shard's end, in its last tile, with the shard's last element; by one
+  // warp. Operators are called with these copies, and the results are dropped.
   // n = 7, tiles of 4, not REVERSE: the last tile is [x4 x5 x6 x6]
   __device__ void stand_in(int stage, const Shard& shard) const {
     const int64 at = shard.at<Shape>(shard.tiles - 1);
@@ -82,7 +84,7 @@ struct Items {
   __device__ Tile tile(int stage, const Shard& shard, int64 at) const {
     return {Stages::items(stage, x, at)};
   }
-  // What comes before the shard.
+  // The offset of the shard.
   template <class T>
   __device__ static Offset<T> offset(Prefix<T> offset, const Mail& mail, T) {
     return {offset, mail};

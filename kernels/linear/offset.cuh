@@ -1,9 +1,9 @@
-// What comes before the shard: an argument, or brought by the host while the kernel runs.
+// The offset of the shard: an argument of the kernel, or brought by the host while the kernel runs.
 //
 // A kernel that is launched ahead of its offset fetches its first tiles meanwhile. One warp of the
-// grid looks into the host's memory, and passes on to all blocks what it finds there. It looks no
-// longer than LIMIT. Then it calls the scan off for all blocks: nothing is stored, the host is
-// told, and launches again. So ranks that share a GPU never wait for each other inside kernels.
+// grid polls the host's memory for the offset, and passes it on to all blocks. If none has come
+// after LIMIT, the warp calls the scan off, for all blocks and for the host: nothing is stored, and
+// the host launches again. So ranks that share a GPU never wait for each other inside kernels.
 //
 //   host   offset 7 in time:   from_host  [SOMETHING, 7]
 //   warp   finds it:           passed_on  [SOMETHING, 7]    answer [SOMETHING]
@@ -16,7 +16,7 @@ namespace distscan {
 
 enum class State : unsigned { NOTHING, SOMETHING, CALLED_OFF };
 
-// What comes before a shard or a tile.
+// The prefix of a shard or a tile, or the call-off in its place.
 template <class T>
 struct TilePrefix {
   T value;
@@ -45,7 +45,8 @@ struct Offset {
   Prefix<T> argument;
   Mail mail;
 
-  // What comes before the shard; by a whole warp, in all lanes. One warp of the grid `looks`.
+  // Wait for the offset, by a whole warp; return it in all lanes. One warp of the grid `looks` for
+  // it in the host's memory. The others wait until that warp passes it on.
   __device__ TilePrefix<T> wait(bool looks, unsigned epoch) const {
     if (mail.from_host == nullptr) return TilePrefix<T>::of(argument);
     const Word word = looks ? look(epoch) : hear(epoch);
@@ -58,9 +59,9 @@ struct Offset {
   }
 
  private:
-  // Read the host's words, lane l word l, or call the scan off; pass on which. The host was in time
-  // if its words were there before the time was up. So the last look must begin after that: another
-  // process may have had the GPU in between.
+  // Poll the host's words, word l by lane l. Pass on the offset, or the call-off if the time is up.
+  // The host was in time if its words were there before the time was up. So the last poll must
+  // begin after that: another process may have had the GPU in between.
   __device__ Word look(unsigned epoch) const {
     const int lane = lane_index();
     const unsigned long long begin = nanoseconds();

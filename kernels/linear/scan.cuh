@@ -1,7 +1,7 @@
 // The scan of a shard in one pass over memory: each element is read once and written once.
 //
-// pipeline.cuh explains how the warps of a block, and the blocks, work together. Here one warp of a
-// block loads. The first reducer joins the totals of the warp tiles.
+// pipeline.cuh explains how the warps of a block, and the blocks, work together. A block has one
+// loader here. The first reducer joins the totals of the warp tiles to the tile's total.
 #pragma once
 
 #include "../base/look_ahead.cuh"
@@ -13,7 +13,7 @@
 
 namespace distscan {
 
-// Reducers read a warp tile by 16 bytes per lane, if that fills whole rows.
+// The shape in which reducers read a warp tile: 16 bytes per lane, if these fill whole rows.
 template <class Shape, class X>
 using Reading = typename Choose<
     Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
@@ -21,20 +21,20 @@ using Reading = typename Choose<
                     items_per_vector<X>(), Shape::REVERSE>,
     Shape>::type;
 
-// What the warps of a block share beside the tiles themselves.
+// The shared memory of a block, beside the tiles. Every array has one element for each stage.
 template <class T, int WARPS, int STAGES_>
 struct ScanPipeline : ScanBarriers<STAGES_> {
   static constexpr int STAGES = STAGES_;
   static constexpr int64 END = -1;
 
-  int64 tile[STAGES];           // its number; END: there are no more
-  int64 cursor[STAGES];         // where `before_cursor` of the iteration before stands
-  int64 first;                  // the tile that was drawn first
-  bool has_peel;                // whether the block has the peel to store
-  T warp_total[STAGES][WARPS];  // of each warp tile
-  T up_to_warp[STAGES][WARPS];  // of the warp tiles up to each, in the tile
+  int64 tile[STAGES];           // the tile's number; END: there are no more tiles
+  int64 cursor[STAGES];         // the first tile whose total this iteration has to read
+  int64 first;                  // the tile that the block drew first
+  bool has_peel;                // whether this block has drawn the peel, and must store it
+  T warp_total[STAGES][WARPS];  // the total of each warp tile
+  T up_to_warp[STAGES][WARPS];  // the total of the tile's first warp tiles, up to this one
   TilePrefix<T> prefix[STAGES];
-  TilePrefix<T> before_cursor[STAGES];  // what comes before the tile's row of totals
+  TilePrefix<T> before_cursor[STAGES];  // the combination before the next iteration's cursor
 };
 
 // The scan of one shard, as one thread of a block sees it.
@@ -44,10 +44,10 @@ struct Scan {
   using Roles = distscan::Roles<Shape::WARPS, REDUCERS, LOOK_AHEAD_WARPS, 0, 1>;
   using Pipeline = ScanPipeline<T, Shape::WARPS, STAGES>;
   static constexpr int SCANNERS = Roles::SCANNERS;
-  // If asked; segments were reduced before.
+  // Whether the scan can write the shard's total. With segments, a reduction has found it before.
   static constexpr bool WRITES_TOTAL = same<Segments, Unsegmented>;
-  // Scanners ask for the prefix as late as possible. With 16 items to a vector they hold too many
-  // registers by then: int8 max took a ninth longer.
+  // Scanners wait for the prefix as late as possible. But with 16 items per vector they would hold
+  // too many registers by then: int8 max took a ninth longer.
   static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
 
   Source source;  // of n items
@@ -68,10 +68,10 @@ struct Scan {
 
   // ---- The loader: draws tiles and fetches them ---------------------------------------------
 
-  // Draw a tile, in lane 0. Its number is there when a later instruction needs it. The counter is
-  // zero again when every block has drawn one tile too many. Blocks draw even where there is a tile
-  // for each: CUDA promises no order in which blocks start, but a block that draws runs. That costs
-  // 0.2 us of 7.2, compared to numbers by blockIdx (2^20 float32, H200).
+  // Draw a tile, in lane 0. The atomic's latency passes while the warp does other work. Every block
+  // draws one tile too many; the last of these draws sets the counter to zero again. Blocks draw
+  // even if there is one tile for each: CUDA promises no order in which blocks start, but a block
+  // that draws runs. Draws cost 0.2 us of 7.2, compared to blockIdx (2^20 float32, H200).
   __device__ int64 draw() const {
     if (lane_index() > 0) return 0;
     return atomicInc(work.tile_counter, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
@@ -83,7 +83,7 @@ struct Scan {
       const int stage = iteration % STAGES;
       pipeline.read.wait_for_reuse(iteration);
       int64 tile = broadcast(next, 0);
-      if (tile == 0 && shard.peel > 0) {
+      if (tile == 0 && shard.peel > 0) {  // the peel takes no stage
         if (lane_index() == 0) {
           publish(work.totals, 0, scan_peel<false>({}).value, work.epoch);
           pipeline.has_peel = true;
@@ -109,7 +109,8 @@ struct Scan {
     }
   }
 
-  // Scan the peel, less than 16 bytes, by one thread; return its own total.
+  // Scan the peel, less than 16 bytes, by one thread; return its own total. The loader needs the
+  // total at once, and a look-ahead warp stores the results when the offset is known.
   template <bool STORES>
   __device__ Prefix<T> scan_peel(Prefix<T> before) const {
     Prefix<T> own, all = before;
@@ -137,6 +138,8 @@ struct Scan {
       const int64 tile = fetched_tile(pipeline, iteration);
       if (tile == pipeline.END) return;
       const auto items = source.tile(stage, shard, shard.at<Shape>(tile));
+      // The total of a warp tile. The order of exact sums does not matter. A source that PACKS
+      // leaves what it has computed in the stage, for the scanners.
       const auto total_of = [&](int warp) {
         if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
           return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
@@ -191,14 +194,14 @@ struct Scan {
     }
   }
 
-  // What the look-ahead warp of an earlier iteration passes on.
+  // Wait for the combination that the look-ahead warp of an earlier iteration passes on.
   __device__ TilePrefix<T> passed_on(int iteration) const {
     pipeline.passed_on.wait(iteration);
     return pipeline.before_cursor[iteration % STAGES];
   }
 
-  // The offset, at the block's first iteration. The block with the first tile looks for it: that
-  // block runs, whichever others do.
+  // Wait for the offset, in the block's first iteration; then store the peel, if this block has it.
+  // The block with the first tile looks for the offset on behalf of all: it certainly runs.
   __device__ TilePrefix<T> before_shard(int64 tile) const {
     const TilePrefix<T> before = offset.wait(tile == 0 || pipeline.has_peel, work.epoch);
     if (pipeline.has_peel && !before.called_off() && lane_index() == 0)
@@ -223,7 +226,7 @@ struct Scan {
           return items.template load<Shape>(warp);
       }();
 
-      // ---- 2. behind the prefix of the tile, then of the warp tile ------------------------------
+      // ---- 2. the scan, seeded with the prefix of the tile and of the warp tile -----------------
       bool called_off = false;
       const auto prefixed = [&] {
         pipeline.prefixed.wait(iteration);
@@ -255,8 +258,9 @@ struct Scan {
   }
 };
 
-// Launch: no more blocks than tiles or than fit at once, Roles::WARPS warps each; STAGES stages of
-// dynamic shared memory, as Source has them. y may be what the source reads.
+// Launch: at most one block per tile, and no more blocks than fit on the GPU at once. A block has
+// Roles::WARPS warps, and dynamic shared memory for STAGES stages of the Source. y may be the array
+// that the source reads.
 template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
           int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y,
           class Segments = Unsegmented>

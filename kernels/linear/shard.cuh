@@ -1,12 +1,13 @@
-// The device level: how a shard is cut into tiles, and what its kernels work with.
+// The device level: the tiles of a shard, and the workspace of its kernels.
 #pragma once
 
 #include "../base/status_words.cuh"
 
 namespace distscan {
 
-// How a shard of n elements is cut, in the order of the scan: tile 0 is the `peel`, the elements
-// before the first boundary of vectors, if there are any; then tiles of SIZE elements.
+// The tiles of a shard of n elements, in the order of the scan. The `peel` is the elements before
+// the first boundary of vectors. If there are any, they are tile 0. Then come tiles of SIZE
+// elements.
 // n = 100, peel 3, SIZE 32: [0, 3) [3, 35) [35, 67) [67, 99) [99, 100)
 struct Shard {
   int64 n;
@@ -23,7 +24,7 @@ struct Shard {
     const int64 next = begin<Shape>(tile + 1);
     return next < n ? next : n;
   }
-  // What exists of a tile, in memory.
+  // The elements of a tile that exist: x[from, to) in memory.
   template <class Shape>
   __device__ int64 from(int64 tile) const {
     return Shape::REVERSE ? n - end<Shape>(tile) : begin<Shape>(tile);
@@ -32,7 +33,7 @@ struct Shard {
   __device__ int64 to(int64 tile) const {
     return Shape::REVERSE ? n - begin<Shape>(tile) : end<Shape>(tile);
   }
-  // Where in memory a tile behind the peel lies; the last one of a reverse scan sticks out before
+  // The place in memory of a tile behind the peel. The last tile of a reverse scan may begin before
   // element 0. The example in reverse: the tiles at 65, 33, 1, -31
   template <class Shape>
   __device__ int64 at(int64 tile) const {
@@ -40,7 +41,7 @@ struct Shard {
   }
 };
 
-// How the elements of a shard fall into rows.
+// The length of the rows in a shard, with numbers derived from it.
 struct RowLength {
   int64 length;
   unsigned long long reciprocal;  // 2^64 / length, rounded down; 2^64 - 1 of 1
@@ -53,12 +54,12 @@ struct RowLength {
   }
 };
 
-// What a scan works with beside its input and output.
+// The memory of a scan beside its input and output.
 struct Workspace {
   Totals totals;           // of the tiles
   Totals total;            // [1], the last value, in pinned host memory; or words is null
   unsigned* tile_counter;  // [1], zero; zero again after the launch
-  unsigned epoch;          // goes with every total: a number that none of an earlier scan had
+  unsigned epoch;          // the number of this launch, beside every total that is published
 };
 
 }  // namespace distscan

@@ -1,14 +1,14 @@
 // The coarsened form: Sengupta, Harris and Garland, "Efficient Parallel Scan Algorithms for GPUs",
 // 2008; Merrill and Grimshaw, "Parallel Scan for Stream Architectures", 2009.
 //
-// What is nearest is used first: a thread's own items one after the other (before this is called),
-// shuffles in a warp, and shared memory for one value per warp. Of 8 values with warps of 4: 4
-// steps, 2 barriers, 15 combinations.
+// A thread first scans its own items one after the other, before this is called. Then a warp scans
+// by shuffles. Shared memory holds only one value per warp. 8 values with warps of 4 take 4 steps,
+// 2 barriers and 15 combinations.
 //
 //            3    1    7    0    4    1    6    3
 //   warps    3    4   11   11 |  4    5   11   14     Kogge and Stone's, by shuffles
 //   totals                 11                  25     the same, by the first warp
-//   all      3    4   11   11 | 15   16   22   25     each behind the warps before its own
+//   all      3    4   11   11 | 15   16   22   25     plus the total of all earlier warps
 #pragma once
 
 #include "../../base/warp_scan.cuh"
@@ -36,7 +36,7 @@ struct Coarsened {
     __syncthreads();
     if (warp == 0) {
       const T up_to = warp_scan<Op, WARPS>(shared.total[lane < WARPS ? lane : 0]);
-      __syncwarp();  // all have read: shuffles order registers, not memory
+      __syncwarp();  // all lanes have read `total`: shuffles do not order memory
       if (lane < WARPS) shared.total[lane] = up_to;
     }
     __syncthreads();

@@ -1,5 +1,5 @@
-// Look-ahead: a block publishes its tile's total, then reads the totals of all tiles since its last
-// tile, its own total among them, all at once. In linear/scan.cuh warps of their own do this.
+// Look-ahead: a block publishes its tile's total. Then it reads the totals of all tiles from its
+// previous tile on, all at once. In linear/scan.cuh special warps do this.
 //
 //   tile        0    1    2    3    4    5
 //   of block    A    B    C    A    B    C
@@ -7,8 +7,9 @@
 //   before tile 1:  B reads 3: 3
 //   before tile 4:  B reads 4, 2, 5, and has 3: 14
 //
-// One trip through L2 for each tile, whatever the other blocks do. One fixed tree: floats get the
-// same bits on every run. The most traffic: a word from each tile to each block.
+// Each tile waits for one trip through L2, whatever the other blocks do. The tree is fixed, so
+// floats have the same bits on every run. The price is traffic: a word from each tile to each
+// block.
 #pragma once
 
 #include "../../base/look_ahead.cuh"
@@ -23,8 +24,8 @@ struct LooksAhead {
   // `offset` is what comes before tile 0.
   __device__ explicit LooksAhead(Prefix<T> offset) { ahead.before = offset; }
 
-  // The combination of all before `tile`, which has this total. By a whole warp, in all lanes.
-  // `tile` grows from call to call.
+  // Publish this `total` of `tile`, and return the combination of all earlier tiles; by a whole
+  // warp, in all lanes. `tile` grows from call to call.
   __device__ Prefix<T> before(int64 tile, T total, const TileStatus<T>& status) {
     if (lane_index() == 0) status.publish_total(tile, total);
     return ahead.up_to(tile, status.totals, status.epoch, [this] { return ahead.before; });
