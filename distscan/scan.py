@@ -25,6 +25,7 @@ from .mpi.agree import Agreement, agreed, collective
 from .mpi.communicators import Comm, op_name
 
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
+_NUMBERS = {bool, int, float, complex}
 
 
 class Call:
@@ -297,10 +298,20 @@ def _kind(given: Any, array: Any) -> Hashable:
 
 
 def _exact(initial: Any) -> Hashable:
-    """Return a key that is equal for equal bits of ``initial``: 0.0 and -0.0 differ."""
+    """Return a key that is equal for equal bits of ``initial``: 0.0 and -0.0 differ.
+
+    The key has the value, not the object: an array of another library may change its value.
+    """
     if initial is None:
         return None
-    try:
+    if type(initial) in _NUMBERS:
         return pickle.dumps(initial)
+    if isinstance(initial, tuple | list):  # the fields of a structure
+        return type(initial), *map(_exact, initial)
+    try:
+        value = np.asarray(initial)
     except Exception:  # ``decide`` raises the right exception for it
         return object()
+    # Objects have no bits to compare. Only integers of more than 64 bits can be scanned.
+    bits = object() if value.dtype.hasobject else value.tobytes()
+    return type(initial), value.dtype, value.shape, bits
