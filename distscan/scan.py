@@ -199,6 +199,8 @@ def scan(
     array([1, 3, 6])
     """
     with Agreement(comm) as arguments:
+        if x is None:
+            raise TypeError("x is None; a scan takes an array or a sequence")
         given = x, out, segments
         native = array, target, _ = [
             each if each is None or type(each) in arrays.NATIVE else arrays.as_native(each)
