@@ -25,6 +25,7 @@ from .mpi.agree import Agreement, agreed, collective
 from .mpi.communicators import Comm, op_name
 
 _ANYWHERE = nullcontext()  # for host arrays: no GPU need be current
+_NUMBERS = {type(None), bool, int, float, complex}
 
 
 class Call:
@@ -197,7 +198,10 @@ def scan(
     array([1, 3, 6])
     """
     with Agreement(comm) as arguments:
+        if x is None:
+            raise TypeError("x is None; a scan takes an array or a sequence")
         given = x, out, segments
+        # The NumPy or CuPy arrays over the same memory.
         native = array, target, _ = [
             each if each is None or type(each) in arrays.NATIVE else arrays.as_native(each)
             for each in given
@@ -212,25 +216,27 @@ def scan(
             dtype = dtypes.parse(dtype)
         form: Any = {"axis": axis, "exclusive": bool(exclusive), "reverse": bool(reverse)}
         options = form | {"dtype": dtype, "strategy": strategy, "ranks": arguments.comm.size}
+        numbers = type(initial) in _NUMBERS
+        bits = pickle.dumps(initial) if numbers else plan_cache.bits_of(initial)
         gpu, device, stream = where(array)
         with device:
-            key = gpu, stream(), op, *options.values(), _exact(initial), *map(_kind, given, native)
-            kind = plan_cache.kinds.get(key)
+            key = gpu, stream(), op, *options.values(), bits, *map(_kind, given, native)
+            free = plan_cache.kinds.get(key)  # what was decided for such calls, and is not in use
             try:
-                decided: Decided = kind.pop()  # type: ignore[union-attr]
-            except (AttributeError, IndexError):  # no such call yet, or all are in use
-                decided, kind = decide(given, native, gpu, op, initial, **options), None
+                decided: Decided = free.pop()  # type: ignore[union-attr]
+            except (AttributeError, IndexError):
+                decided, free = decide(given, native, gpu, op, initial, **options), None
             shard, result, flags, apart = _as_scanned(decided, *native)
         arguments.same, arguments.some = decided.terms, decided.compiled.some
     with device:
         call = Call(decided.compiled, arguments.comm)
         call.begin(shard, result, flags)
         run(call, arguments)
-        if kind is None or kind.forgotten or decided.nbytes > plan_cache.LARGE:
+        if free is None or free.forgotten or decided.nbytes > plan_cache.LARGE:
             plan_cache.keep(key, decided)
         else:
-            kind.last = next(plan_cache.clock)
-            kind.append(decided)
+            free.last = next(plan_cache.clock)
+            free.append(decided)
         if decided.restored is not None:
             result = decided.restored(result)
         if apart:
@@ -290,11 +296,3 @@ def _kind(given: Any, array: Any) -> Hashable:
     host = isinstance(array, np.ndarray)
     memory = array.flags.writeable if host else array.data.device_id
     return type(given), array.dtype, array.shape, array.strides, host, memory
-
-
-def _exact(initial: Any) -> Hashable:
-    """Return a key of the bits of ``initial``: 0.0 and -0.0 have different keys."""
-    try:
-        return None if initial is None else pickle.dumps(initial)
-    except Exception:  # no call shares this key; ``decide`` raises the exception
-        return object()

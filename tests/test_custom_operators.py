@@ -94,6 +94,13 @@ def test_identity_is_a_value_a_function_or_absent(comm):
                lambda: distscan.scan(x, op, exclusive=True))  # fmt: skip
 
 
+@pytest.mark.parametrize("identity", [None, lambda dtype: 1 // 0])
+def test_an_identity_that_no_shard_needs(identity, comm):
+    """Only an empty shard, and an exclusive scan without ``initial``, need it."""
+    op = distscan.Operator("mine", np.add, identity=identity, mpi="SUM", mpi_kinds="i")
+    np.testing.assert_array_equal(distscan.scan([1, 1], op), 2 * comm.rank + np.arange(1, 3))
+
+
 def test_ufuncs_of_ones_own(comm):
     """The ufunc's accumulate decides the types, of whosever operator."""
     x = np.arange(3, 7, dtype="b") + comm.rank

@@ -25,6 +25,7 @@ def still_together(comm):
 
 
 BAD = {
+    "None": (TypeError, "x is None", lambda: {"x": None}),
     "objects": (TypeError, "x is object", lambda: {"x": np.array([{}, []], object)}),
     "strings": (TypeError, "x is <U1", lambda: {"x": np.array(["a"])}),
     "dates": (TypeError, "x is datetime64", lambda: {"x": np.zeros(3, "M8[s]")}),
@@ -210,9 +211,11 @@ def test_operators_that_break(kind, identity, combine, comm):
             distscan.scan(x, op, strategy=strategy)
 
 
-def test_communicators_that_cannot_be():
-    with pytest.raises(TypeError, match="intracommunicator, not int"):
-        distscan.scan(np.zeros(3), comm=5)
+def test_communicators_that_cannot_be(comm):
+    distscan.scan(np.zeros(3))  # so that the communicator is known
+    for wrong, kind in ((5, "int"), (comm.handle, "int"), ([comm], "list")):
+        with pytest.raises(TypeError, match=f"intracommunicator, not {kind}"):
+            distscan.scan(np.zeros(3), comm=wrong)
     with pytest.raises(ValueError, match="COMM_NULL"):
         distscan.scan(np.zeros(3), comm=MPI.COMM_NULL)
 

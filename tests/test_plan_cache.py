@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import typing
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -67,6 +68,41 @@ def test_names_of_one_operator_share_a_plan(made, comm):
     for op in ("sum", np.add, MPI.SUM):
         distscan.scan(np.arange(3), op)
     assert len(made) == 1
+
+
+class Stored:
+    """A number in a file, as Zarr's: its pickle has its place, not its value."""
+
+    file: typing.ClassVar = {}
+
+    def __init__(self, value):
+        self.file["place"] = value
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.file["place"], dtype)
+
+
+def test_initial_is_compared_by_its_value(made, comm):
+    x, before = np.ones(3, np.int64), 3 * comm.rank
+    for count, value in enumerate((10, 100, 100), 1):
+        result = distscan.scan(x, initial=Stored(value))
+        np.testing.assert_array_equal(result, before + value + np.arange(1, 4))
+        assert len(made) == min(count, 2)
+
+
+def test_every_bit_of_initial_counts(made):
+    """Of plain numbers, NumPy's, and structures, whose fields have no type in common."""
+    earliest = distscan.Operator("earliest", lambda a, b: a)
+    x = np.zeros(3)
+    for initial in (0.0, -0.0, np.float64(-0.0), np.array(-0.0), np.nan, 0, 1, True, 1.0):
+        found = distscan.scan(x, earliest, initial=initial)
+        assert found[0].tobytes() == np.float64(initial).tobytes()
+    x = np.zeros(3, [("a", "i8"), ("b", "f8")])
+    for initial in ((2**53 + 1, 0.5), (2**53, 0.5), (np.int64(2**53 + 1), 0.5)):
+        assert distscan.scan(x, earliest, initial=initial)[0].item() == initial
+    number = len(made)
+    distscan.scan(x, earliest, initial=(2**53 + 1, 0.5))
+    assert len(made) == number
 
 
 def test_few_plans_are_kept(made):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 from . import faults, signals
 from .communicators import Comm, communicator
@@ -62,9 +62,9 @@ class Agreement:
     """
 
     def __init__(self, comm: Comm | None) -> None:
-        handle: Any = None if comm is None else getattr(comm, "handle", comm)
-        votes = _votes.get(handle)
-        if votes is None:
+        try:
+            votes = _votes[None if comm is None else comm.handle]
+        except (KeyError, AttributeError):  # an unknown communicator, or none
             votes = _votes_of(comm)
         self.comm = votes.comm
         self.same: Terms | None = None

@@ -187,7 +187,10 @@ class BuiltIn(BuiltInBuffers):
             self.status[:] = np.array([word])
             return
         self.sent_bits[0] = self.sound
-        self.total[...] = self.identity if pending.empty else pending.total(self.piece)
+        if pending.empty:
+            self.total[...] = self.identity(self.offset.dtype)
+        else:
+            self.total[...] = pending.total(self.piece)
 
     def has_offset(self) -> bool:
         """Store the offset and return True; raise RankError if an earlier rank failed."""
