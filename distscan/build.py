@@ -125,7 +125,7 @@ def make(
             "the shape beyond axis 0": extents.shape[1:],
             "axis": extents.axis,
             "exclusive": exclusive,
-            "initial": first,
+            "initial": None if first is None else first.item(),  # a structure in full
             "reverse": reverse,
             "the dtype of segments": f"text, {segments.kind}"
             if segments is not None and edges != segments

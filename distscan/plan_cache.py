@@ -19,6 +19,7 @@ so calls on two streams do not wait for each other's workspace.
 import itertools
 import threading
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,7 +52,9 @@ class Kind(list[Any]):
 kinds: dict[tuple[Any, ...], Kind] = {}
 #: A clock: it counts 1, 2, 3, ... with each entry that is put back.
 clock = itertools.count(1)
-_lock = threading.RLock()  # protects all that takes more than one atomic step of Python
+# It protects ``kinds``, not the lists in it: a call takes an entry, and puts it back, without the
+# lock, in one atomic step of Python. So the code below changes a list in one atomic step, too.
+_lock = threading.RLock()
 
 
 def keep(key: tuple[Any, ...], decided: Keepable) -> None:
@@ -59,13 +62,15 @@ def keep(key: tuple[Any, ...], decided: Keepable) -> None:
     with _lock:
         if decided.nbytes > LARGE:
             for kind in kinds.values():
-                kind[:] = [other for other in kind if other.nbytes <= LARGE]
+                for other in [other for other in kind if other.nbytes > LARGE]:
+                    with suppress(ValueError):  # another thread has taken it
+                        kind.remove(other)
         kind = kinds.setdefault(key, Kind())
         kind.last = next(clock)
         kind.append(decided)
         while len(everything()) > MOST:
-            oldest = min((kind.last, key) for key, kind in kinds.items() if kind)[1]
-            kinds[oldest].pop(0)
+            oldest = min(filter(None, kinds.values()), key=lambda kind: kind.last, default=Kind())
+            del oldest[:1]  # nothing, if another thread has taken it
         for unused in [key for key, kind in kinds.items() if not kind]:
             kinds.pop(unused).forgotten = True
 

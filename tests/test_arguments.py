@@ -153,3 +153,10 @@ def test_a_value_is_in_the_arguments_memory():
         assert bytes(given.offset) == np.ones((), code).tobytes()
         given.y, given.has_offset = (1 << 64) - 1, True
         assert given.y == (1 << 64) - 1
+
+
+def test_an_argument_that_is_not_declared_is_refused():
+    given = arguments.declared("scan_short", ACC)()
+    for wrong in (given, given.shard, given.work, given.mail):
+        with pytest.raises(AttributeError):
+            wrong.heads = 1

@@ -258,6 +258,50 @@ def test_a_plan_in_use_is_kept_though_others_come():
     plan_cache.clear()
 
 
+def test_a_plan_that_a_call_takes_meanwhile_is_not_put_back(none_kept):
+    """As another thread takes it, while a large one sweeps the cache."""
+    taken = []
+
+    class Sought:
+        @property
+        def nbytes(self):
+            kind = plan_cache.kinds.get(("a",))
+            if kind and sweeping:
+                taken.append(kind.pop())
+            return 0
+
+    sweeping = False
+    take("a", Sought)[1]()
+    sweeping = True
+    plan_cache.keep(("b",), Used(plan_cache.LARGE + 1))
+    assert len(taken) == 1
+    assert taken[0] not in plan_cache.everything()
+
+
+def test_the_oldest_plan_may_be_taken_before_it_is_dropped(none_kept):
+    class Taken(plan_cache.Kind):
+        """Another thread takes its entry when ``keep`` has seen that it is the oldest."""
+
+        looks = 0
+
+        @property
+        def last(self):
+            self.looks += len(plan_cache.kinds) > 16  # too many: one has to go
+            if self.looks == 2:  # the first look counts the entries
+                self.clear()
+            return 0
+
+        @last.setter
+        def last(self, _):
+            pass
+
+    plan_cache.kinds["oldest",] = Taken()
+    plan_cache.kinds["oldest",].append(Used())
+    for key in range(16):
+        use(key)
+    assert len(plan_cache.everything()) == 16
+
+
 @pytest.mark.gpu
 def test_streams_share_no_workspace(made, comm):
     import cupy

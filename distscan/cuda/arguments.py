@@ -28,36 +28,42 @@ Bool = ctypes.c_bool
 class Totals(Structure):
     """``Totals`` of ``kernels/base/status_words.cuh``."""
 
+    __slots__ = ()
     _fields_ = (("words", Pointer), ("stride", Int64))
 
 
 class Shard(Structure):
     """``Shard`` of ``kernels/linear/shard.cuh``."""
 
+    __slots__ = ()
     _fields_ = (("n", Int64), ("peel", Int64), ("tiles", Int64))
 
 
 class Workspace(Structure):
     """``Workspace`` of ``kernels/linear/shard.cuh``."""
 
+    __slots__ = ()
     _fields_ = (("totals", Totals), ("total", Totals), ("tile_counter", Pointer), ("epoch", UInt))
 
 
 class Mail(Structure):
     """``Mail`` of ``kernels/linear/offset.cuh``."""
 
+    __slots__ = ()
     _fields_ = (("from_host", Pointer), ("passed_on", Pointer), ("answer", Pointer))
 
 
 class RowLength(Structure):
     """``RowLength`` of ``kernels/linear/shard.cuh``."""
 
+    __slots__ = ()
     _fields_ = (("length", Int64), ("reciprocal", UInt64), ("starts", UInt))
 
 
 class Matrix(Structure):
     """``Matrix`` of ``kernels/columns/matrix.cuh``."""
 
+    __slots__ = ()
     _fields_ = (
         ("rows", Int64),
         ("n", Int64),
@@ -72,6 +78,7 @@ class Matrix(Structure):
 class ColumnsWork(Structure):
     """``ColumnsWork`` of ``kernels/columns/columns_pipeline.cuh``."""
 
+    __slots__ = ()
     _fields_ = (
         ("published", Totals),
         ("tile_counter", Pointer),
@@ -115,7 +122,8 @@ def declared(entry: str, acc: np.dtype[Any]) -> type[Structure]:
                            "parts": Pointer, "arrived": Pointer, "total": Pointer},
     }  # fmt: skip
     fields = [*parameters[entry].items()]
-    return type(entry, (Structure,), {"_fields_": fields})
+    # Without __slots__ it would take any name, and lose what is set under a wrong one.
+    return type(entry, (Structure,), {"__slots__": (), "_fields_": fields})
 
 
 def _value(dtype: np.dtype[Any]) -> Any:
