@@ -1,4 +1,4 @@
-// What a kernel is compiled with: one operator and one set of types. distscan/cuda/definitions.py
+// The macros of a kernel: one operator and one set of types. distscan/cuda/definitions.py
 // defines these macros and writes these headers.
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
 //   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements

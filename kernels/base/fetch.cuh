@@ -6,14 +6,14 @@
 
 namespace distscan {
 
-// How often one fetch, or one fetch_nothing, arrives at its barrier.
+// The arrivals of one fetch, or of one fetch_nothing, at its barrier.
 #if __CUDA_ARCH__ >= 900
 constexpr int FETCH_ARRIVALS = ARRIVALS_PER_WARP;
 #else
 constexpr int FETCH_ARRIVALS = 2 * LANES;
 #endif
 
-// How far behind the last 16-byte boundary p is.
+// The bytes from the last 16-byte boundary to p.
 template <class T>
 __device__ int phase(const T* p) {
   return static_cast<int>(reinterpret_cast<unsigned long long>(p) % 16);

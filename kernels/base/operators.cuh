@@ -1,4 +1,4 @@
-// What the expressions of the operators call: combine(earlier, later).
+// The functions that the operators' expressions call: combine(earlier, later).
 #pragma once
 
 #include "types.cuh"

@@ -54,7 +54,7 @@ __device__ inline truth operator^(truth a, truth b) {
   return static_cast<truth>(static_cast<unsigned>(a) ^ static_cast<unsigned>(b));
 }
 
-// How many elements of the widest of some types fill a 16-byte vector.
+// The elements of the widest of some types that fill a 16-byte vector.
 // items_per_vector<signed char, int>() == 4; no type has less than one.
 template <class... Types>
 __device__ constexpr int items_per_vector() {

@@ -24,7 +24,7 @@ struct alignas(sizeof(T) * ITEMS) Packed {
   unsigned word[sizeof(T) * ITEMS / 4];
 };
 
-// What a vector is loaded and stored as.
+// The type that a vector is loaded and stored as.
 template <class T, int ITEMS>
 using Storage = typename Choose<is_packed<T, ITEMS>, Packed<T, ITEMS>, Vector<T, ITEMS>>::type;
 

@@ -1,4 +1,4 @@
-// What a scan of columns works with: in global memory, and in the shared memory of a block.
+// The memory of a scan of columns: global memory, and the shared memory of a block.
 #pragma once
 
 #include "../base/status_words.cuh"
@@ -7,7 +7,7 @@
 
 namespace distscan {
 
-// What the scan of columns works with beside its input and output.
+// The global memory of a scan of columns, beside its input and output.
 struct ColumnsWork {
   Totals published;        // [strips][tiles, then groups][COLUMNS]
   unsigned* tile_counter;  // of TileOrder; so are blocks and at_once
@@ -16,7 +16,7 @@ struct ColumnsWork {
   int64 epoch;  // goes with every total: a number that none of an earlier scan had
 };
 
-// What the warps of a block share beside the tiles themselves.
+// The shared memory of a block's warps, beside the tiles.
 template <class BeforeCursor, class T, int WARPS, int STAGES_, int ITEMS, int COLUMNS, int PANEL>
 struct ColumnsPipeline : ScanBarriers<STAGES_> {
   static constexpr int STAGES = STAGES_;

@@ -24,7 +24,7 @@ struct Matrix {
   int64 tiles;    // of a strip
   int64 reverse;  // whether row 0 is the last in memory
 
-  // Where row `row` begins in memory.
+  // The first element of row `row` in memory.
   __device__ int64 place(int64 row) const { return (reverse ? rows - 1 - row : row) * inner; }
   // From one row to the next.
   __device__ int64 pitch() const { return reverse ? -inner : inner; }
@@ -92,7 +92,7 @@ struct Tile {
   __device__ int64 earliest(int height) const {
     return position == 0 ? index : (begin - position) / height;
   }
-  // How many rows there are of a slice that begins at row `row`.
+  // The rows of a slice that begins at row `row`.
   __device__ int rows_of(int row, int most) const {
     const int left = count - row;
     return left <= 0 ? 0 : left < most ? left : most;

@@ -23,7 +23,7 @@ __device__ inline bool ends_last(unsigned* arrived, unsigned blocks) {
   return last;
 }
 
-// What the warps of a block share beside the tiles themselves.
+// The shared memory of a block's warps, beside the tiles.
 template <class T, int WARPS, int STAGES, int COLUMNS>
 struct ReducePipeline : ReduceBarriers<STAGES> {
   T warp_total[STAGES][WARPS][COLUMNS];

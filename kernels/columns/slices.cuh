@@ -21,7 +21,7 @@ struct Run {
   bool some = false;
 };
 
-// What comes before, joined with what follows it.
+// An earlier value, joined with the next one.
 template <class Op, class T, int ITEMS>
 __device__ void put_before(const T (&earlier)[ITEMS], Run<T, ITEMS>& run) {
 #pragma unroll
@@ -132,7 +132,7 @@ __device__ T join_warps(T (&parts)[WARPS][COLUMNS], const Spot<Shape>& spot, con
   return total;
 }
 
-// What each scan begins behind: a row of offsets, or `first` for all columns, or nothing.
+// The values that scans begin behind: a row of offsets, or `first` for all columns, or nothing.
 template <class T>
 struct Start {
   const T* offset;  // [inner], or null

@@ -1,4 +1,4 @@
-// How a tile of a matrix moves: fetched to a stage in shared memory, loaded and stored by lanes.
+// The way of a matrix's tile: fetched to a stage in shared memory, loaded and stored by lanes.
 #pragma once
 
 #include "../base/fetch.cuh"
@@ -77,7 +77,7 @@ struct Strip {
   __device__ unsigned char* bytes(int stage, const Tile& tile) const {
     return memory_of(stage) + phase(x + tile.corner);
   }
-  // How often one fetch, or one skip, arrives at its barrier.
+  // The arrivals of one fetch, or of one skip, at its barrier.
   __device__ int arrivals() const { return matrix.strips == 1 ? FETCH_ARRIVALS : 2 * LANES; }
 
   // Arrive as often with nothing fetched, by one warp.
@@ -108,7 +108,7 @@ struct Strip {
     return {reinterpret_cast<X*>(bytes(stage, tile) + at * pitch) + spot.column,
             matrix.reverse ? -pitch : pitch};
   }
-  // How many columns a strip has; the last may have fewer than others.
+  // The columns of a strip; the last strip may have fewer than others.
   __device__ int columns(int64 strip) const {
     const int64 left = matrix.inner - strip * spot.columns;
     return left < spot.columns ? static_cast<int>(left) : spot.columns;
@@ -117,7 +117,7 @@ struct Strip {
   __device__ bool works(const Tile& tile) const {
     return spot.slice < spot.slices && spot.column < columns(tile.strip);
   }
-  // How many rows there are of this lane's slice, which begins at row `row`.
+  // The rows of this lane's slice, which begins at row `row`.
   __device__ int mine(const Tile& tile, int row) const {
     return works(tile) ? tile.rows_of(row, Shape::ROWS) : 0;
   }

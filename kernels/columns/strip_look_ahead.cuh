@@ -15,7 +15,7 @@
 
 namespace distscan {
 
-// What a warp knows of one block of columns of a strip, up to some tile.
+// The totals that a warp has combined of one block of columns of a strip, up to some tile.
 template <class T, int ACROSS>
 struct StripBeforeCursor {
   T whole[ACROSS];  // of all groups that are whole
@@ -107,7 +107,7 @@ struct StripLookAhead {
     }
   }
 
-  // How many tiles of a part come before its tile number `tile`.
+  // The tiles of a part that come before its tile number `tile`.
   __device__ static int of_part(int64 tile) {
     return tile < 0 ? 0 : tile < EACH ? static_cast<int>(tile) : EACH;
   }

@@ -31,7 +31,7 @@ struct TileOrder {
   int blocks;              // of a panel
   int at_once;             // panels at a time
 
-  // What comes before the first draw of this block.
+  // The state before the first draw of this block.
   __device__ Draw first() const { return {static_cast<int>(blockIdx.x) % at_once, Draw::NONE}; }
 
   // Draw the tile behind `draw`, which this block has drawn before; by one thread. A panel's
@@ -47,12 +47,12 @@ struct TileOrder {
     return draw;
   }
 
-  // Which strip of its panel a tile is of, and which tile of that strip.
+  // The strip of a tile in its panel, and the number of the tile in that strip.
   __device__ int strip(const Draw& draw) const { return draw.number % width(draw.panel); }
   __device__ int index(const Draw& draw) const { return draw.number / width(draw.panel); }
 
  private:
-  // How many strips a panel has; the last may have fewer than PANEL, and those behind it none.
+  // The strips of a panel; the last panel may have fewer than PANEL, and those behind it none.
   __device__ int width(int panel) const {
     const int64 left = matrix.strips - panel * static_cast<int64>(PANEL);
     return left < PANEL ? static_cast<int>(left) : PANEL;

@@ -230,13 +230,13 @@ struct Segments {
                                          : Op::Op::combine(prefix.value.value, later.value);
     return {{value, 0}, true};
   }
-  // What a part comes behind, by the total of all before it.
+  // The value that a part comes behind, from the total of all before it.
   template <class Op>
   __device__ Pair close_segment(Pair total) const {
     if (FIRST && total.head != 0) total.value = Op::Op::combine(first, total.value);
     return {total.value, 0};
   }
-  // What an item leaves to an exclusive scan.
+  // The value that an item leaves to an exclusive scan.
   __device__ Pair before(Pair all, Pair item) const {
     return {FIRST && item.head ? first : all.value, 0};
   }
@@ -250,13 +250,13 @@ inline constexpr bool has_heads = Source::HAS_HEADS;
 template <class X>
 inline constexpr bool has_heads<const X*> = false;
 
-// What a scan or a reduction of a source runs in: values, or pairs of a value and a flag.
+// The type that a scan or a reduction of a source runs in: a value, or a value and a flag.
 template <class Source, class T>
 using ValueOf = typename Choose<has_heads<Source>, Flagged<T>, T>::type;
 template <class Source, class Op>
 using OperatorOf = typename Choose<has_heads<Source>, Segmented<Op>, Op>::type;
 
-// What comes behind what in a source. Segments start behind `first`, if FIRST.
+// The segments of a source. They start behind `first`, if FIRST.
 template <class Source, bool FIRST, class T>
 __device__ auto segments_of(T first) {
   if constexpr (has_heads<Source>)

@@ -1,6 +1,6 @@
 // The scan of a short shard: a tile for each block, in registers, and all blocks run at once.
 //
-// What scan.cuh does for long ones, without its pipeline: nothing is fetched ahead, and warps
+// The same as scan.cuh for long ones, without its pipeline: nothing is fetched ahead, and warps
 // have no roles but two. Time is latency here: one load, one trip of the totals through L2, one
 // store.
 //

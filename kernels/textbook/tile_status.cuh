@@ -1,4 +1,4 @@
-// What the tiles of a scan tell each other by way of global memory: each its total, and its prefix.
+// The words that the tiles of a scan publish in global memory: each its total, and its prefix.
 #pragma once
 
 #include "../base/status_words.cuh"

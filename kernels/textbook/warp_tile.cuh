@@ -1,4 +1,4 @@
-// How a warp's items go between global memory and its lanes, for the textbook's scans.
+// The way of a warp's items between global memory and its lanes, for the textbook's scans.
 #pragma once
 
 #include "../base/tile.cuh"

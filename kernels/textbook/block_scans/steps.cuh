@@ -1,4 +1,4 @@
-// What the block scans share: what they are measured by, and the half that two of them begin with.
+// Common parts of the block scans: their measures, and the half that two of them begin with.
 //
 //   STEPS      combines that must wait for each other
 //   BARRIERS   __syncthreads

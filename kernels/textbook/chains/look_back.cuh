@@ -8,7 +8,7 @@
 //   total       .    4    2    5    1
 //   prefix      3    7                         before tile 5: 7 of tile 1, then 2, 5, 1: 15
 //
-// How far it looks depends on which tiles are ahead: floats may round differently from run to run.
+// The distance depends on which tiles are ahead: floats may round differently from run to run.
 #pragma once
 
 #include "../../base/warp_scan.cuh"
