@@ -89,8 +89,8 @@ def pretend(comm, monkeypatch):
     nccl = SimpleNamespace(NCCL_INT8=0, get_unique_id=lambda: identity,
                            NcclCommunicator=Communicator)  # fmt: skip
     monkeypatch.setattr(cub, "library", lambda part, case: entries)
-    monkeypatch.setattr(by_hand, "_nccl", lambda: nccl)
-    monkeypatch.setattr(by_hand, "_communicators", {})
+    monkeypatch.setattr(by_hand, "nccl_module", lambda: nccl)
+    monkeypatch.setattr(by_hand, "communicators", {})
     return entries
 
 
@@ -117,7 +117,7 @@ def test_no_identity_leaves_no_other_waiting(comm, pretend, monkeypatch):
     def fail():
         raise RuntimeError("no network")
 
-    monkeypatch.setattr(by_hand._nccl(), "get_unique_id", fail)
+    monkeypatch.setattr(by_hand.nccl_module(), "get_unique_id", fail)
     row = measured(comm)
     assert row.status == "error"
     assert "no network" in row.message

@@ -166,7 +166,7 @@ def test_includes_are_named_from_the_folder_on():
 // #include "tile.cuh"
 """
     assert (
-        nvrtc._with_full_names("base/scan.cuh", text, known)
+        nvrtc.with_full_names("base/scan.cuh", text, known)
         == """\
 #include "base/types.cuh"
 #  include "base/warp.cuh"  // and why
@@ -177,7 +177,7 @@ def test_includes_are_named_from_the_folder_on():
 // #include "tile.cuh"
 """
     )
-    assert nvrtc._with_full_names("a.cu", '#include "types.cuh"', known) == '#include "types.cuh"'
+    assert nvrtc.with_full_names("a.cu", '#include "types.cuh"', known) == '#include "types.cuh"'
 
 
 def test_every_include_is_known():

@@ -110,8 +110,8 @@ def test_lengths_that_do_not_fit(cache):
     """A right digest of wrong lengths: no entry."""
     for lengths in ((5, 5), (2**64 - 1, 1), (0, 2**63)):
         content = kernel_cache._LENGTHS.pack(*lengths) + b"123456789"
-        file = kernel_cache._digest(KEY, content) + content
-        assert kernel_cache._unpacked(KEY, file) is None
+        file = kernel_cache.digest(KEY, content) + content
+        assert kernel_cache.unpacked(KEY, file) is None
 
 
 def test_the_entry_of_another_kernel(cache):
@@ -127,7 +127,7 @@ def test_a_report_that_is_no_text(cache):
     maker = Maker((b"code", "one \ufffd two"))
     maker.kept()
     content = kernel_cache._LENGTHS.pack(4, 9) + b"code" + b"one \xff two"
-    entry_of(cache).write_bytes(kernel_cache._digest(KEY, content) + content)
+    entry_of(cache).write_bytes(kernel_cache.digest(KEY, content) + content)
     assert maker.kept()
     assert kernel_cache.kept("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
 

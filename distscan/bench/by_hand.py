@@ -37,7 +37,7 @@ def first_form(task: Task) -> list[Call]:
 
 def expert_version() -> str:
     """Return the versions of CUB and NCCL; raise ImportError if one of them is missing."""
-    return f"{cub.version()}, NCCL {_nccl().get_version()}"
+    return f"{cub.version()}, NCCL {nccl_module().get_version()}"
 
 
 def expert(task: Task) -> list[Call]:
@@ -45,9 +45,9 @@ def expert(task: Task) -> list[Call]:
 
     The host waits for nothing. This takes 3 passes over memory.
     """
-    steps, between = _Steps(task), _communicator(task.comm)
+    steps, between = _Steps(task), nccl_communicator(task.comm)
     total, totals, size = steps.total.data.ptr, steps.totals.data.ptr, steps.total.nbytes
-    stream, in_bytes = task.machine.xp.cuda.get_current_stream().ptr, _nccl().NCCL_INT8
+    stream, in_bytes = task.machine.xp.cuda.get_current_stream().ptr, nccl_module().NCCL_INT8
 
     def call(x: c_void_p, out: c_void_p) -> None:
         steps.reduce(x)
@@ -102,7 +102,8 @@ class _Steps:
         )  # fmt: skip
 
 
-def _nccl() -> Any:
+def nccl_module() -> Any:
+    """Return CuPy's module of NCCL; raise ImportError where there is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy warns if it finds no NCCL
         from cupy.cuda import nccl  # noqa: PLC0415 - a CPU run need not have CuPy
@@ -111,15 +112,15 @@ def _nccl() -> Any:
     return nccl
 
 
-_communicators: dict[int, Any] = {}  # NCCL's communicators, by the handles of MPI's
+communicators: dict[int, Any] = {}  # NCCL's communicators, by the handles of MPI's
 
 
-def _communicator(comm: Comm) -> Any:
+def nccl_communicator(comm: Comm) -> Any:
     """Return NCCL's communicator of the ranks of ``comm``. It is made once; collective."""
-    nccl, handle = _nccl(), comm.py2f()
-    if handle not in _communicators:
+    nccl, handle = nccl_module(), comm.py2f()
+    if handle not in communicators:
         with agreed(comm):
             identity = nccl.get_unique_id() if comm.rank == 0 else None
         identity = comm.bcast(identity)
-        _communicators[handle] = nccl.NcclCommunicator(comm.size, identity, comm.rank)
-    return _communicators[handle]
+        communicators[handle] = nccl.NcclCommunicator(comm.size, identity, comm.rank)
+    return communicators[handle]

@@ -85,7 +85,7 @@ def _read(path: Path) -> Built | None:
     """Return the entry in a file; None if it is not whole, or cannot be trusted."""
     with suppress(OSError), path.open("rb") as file:
         if _trusted(os.fstat(file.fileno())):
-            return _unpacked(path.stem, file.read())
+            return unpacked(path.stem, file.read())
     return None
 
 
@@ -96,13 +96,13 @@ def _packed(key: str, entry: Built) -> bytes:
     """
     report = entry[1].encode(errors="replace")
     content = _LENGTHS.pack(len(entry[0]), len(report)) + entry[0] + report
-    return _digest(key, content) + content
+    return digest(key, content) + content
 
 
-def _unpacked(key: str, file: bytes) -> Built | None:
+def unpacked(key: str, file: bytes) -> Built | None:
     """Return the entry that ``_packed`` laid out for ``key``; None for any other content."""
     content = file[_DIGEST:]
-    if len(content) < _LENGTHS.size or _digest(key, content) != file[:_DIGEST]:
+    if len(content) < _LENGTHS.size or digest(key, content) != file[:_DIGEST]:
         return None
     code, report = _LENGTHS.unpack_from(content)
     end = _LENGTHS.size + code
@@ -111,7 +111,8 @@ def _unpacked(key: str, file: bytes) -> Built | None:
     return content[_LENGTHS.size : end], content[end:].decode(errors="replace")
 
 
-def _digest(key: str, content: bytes) -> bytes:
+def digest(key: str, content: bytes) -> bytes:
+    """Return the bytes in front of ``content``: they tell whether an entry is whole."""
     return hashlib.sha256(key.encode() + b"\0" + content).digest()
 
 

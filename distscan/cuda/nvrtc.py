@@ -95,14 +95,14 @@ def sources() -> Sources:
     folder = kernels()
     paths = sorted(folder.rglob("*.cu*"))
     texts = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
-    texts = {name: _with_full_names(name, text, texts) for name, text in texts.items()}
+    texts = {name: with_full_names(name, text, texts) for name, text in texts.items()}
     return Sources(texts, hashlib.sha256(repr(texts).encode()).hexdigest())
 
 
-def _with_full_names(name: str, text: str, known: Mapping[str, str]) -> str:
+def with_full_names(name: str, text: str, known: Mapping[str, str]) -> str:
     """Write each include as a path in the folder, because NVRTC compares names as they stand.
 
-    >>> _with_full_names("a/b.cuh", '#include "../c.cuh"', {"c.cuh": ""})
+    >>> with_full_names("a/b.cuh", '#include "../c.cuh"', {"c.cuh": ""})
     '#include "c.cuh"'
     """
 
