@@ -159,7 +159,7 @@ def test_missing_on_one_rank_is_missing(comm):
     assert versions == {"right": "1"}
     assert missing == {"x": "not installed"}
     with pytest.raises(ImportError, match="not installed"):
-        contenders.version_of("no_such_library")()
+        contenders.version("no_such_library")()
 
 
 def test_what_does_not_fit_is_skipped(comm, machine, case):

@@ -156,13 +156,13 @@ def _heat(task: Task) -> list[Call]:
     return calls
 
 
-def version_of(module: str, attribute_of: str = "") -> Callable[[], str]:
+def version(module: str, attribute_of: str = "") -> Callable[[], str]:
     """Return a function that imports a library and returns its version.
 
     The function raises ImportError for any fault.
     """
 
-    def version() -> str:
+    def found() -> str:
         try:
             import_module(module)
             return str(import_module(attribute_of or module).__version__)
@@ -171,7 +171,7 @@ def version_of(module: str, attribute_of: str = "") -> Callable[[], str]:
                 raise ImportError("not installed") from error
             raise ImportError(f"cannot be imported: {error}") from error
 
-    return version
+    return found
 
 
 # ---- the list ------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def _own(
 
 def _cupy(name: str, accelerators: list[str]) -> Contender:
     prepare = partial(_cupy_cumsum, accelerators)
-    return Contender(name, prepare, version_of("cupy"), None, "one", ("cuda",), ("sum", "prod"))
+    return Contender(name, prepare, version("cupy"), None, "one", ("cuda",), ("sum", "prod"))
 
 
 CONTENDERS = (
@@ -207,14 +207,14 @@ CONTENDERS = (
     _own("reduce-scan", "any", _passes(2, 1)),
     _own("scan-add", "any", _scan_add_moved),
     Contender("distscan.scan", _scan, lambda: __version__, ops=ALL_OPS),
-    Contender("numpy", _array_library, version_of("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS),
+    Contender("numpy", _array_library, version("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS),
     _cupy("cupy-none", []),
     _cupy("cupy-cub", ["cub"]),
     Contender("cub", cub.default, cub.version, _passes(1, 1), "one", ("cuda",), ALL_OPS),
     Contender(
         "cub-run-to-run", cub.run_to_run, cub.run_to_run_version, _passes(1, 1), "one", ("cuda",)
     ),
-    Contender("torch", _torch, version_of("torch"), _passes(1, 1), "one", ops=("sum", "prod")),
+    Contender("torch", _torch, version("torch"), _passes(1, 1), "one", ops=("sum", "prod")),
     Contender(
         "by-hand", by_hand.first_form, lambda: __version__, None, "several",
         rehearse=_call_first(_array_library),
@@ -224,7 +224,7 @@ CONTENDERS = (
         ("cuda",), rehearse=by_hand.rehearse_expert,
     ),
     Contender(
-        "heat", _heat, version_of("heat"), _passes(1, 2, 1), ops=("sum", "prod"),
+        "heat", _heat, version("heat"), _passes(1, 2, 1), ops=("sum", "prod"),
         rehearse=_call_first(_torch),
     ),
 )  # fmt: skip
