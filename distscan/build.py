@@ -11,7 +11,7 @@ from .core.dtypes import Types
 from .core.extents import Extents
 from .core.form import Form, first_value
 from .core.operators import Operator
-from .core.segments import edge_dtype
+from .core.segments import check_type, edge_dtype
 from .core.steps import Steps
 from .cpu import steps as cpu
 from .cuda.policy import TextbookPolicy
@@ -86,7 +86,7 @@ def make(
         first=None if first is None else dtypes.cast(first, types.acc),
     )
     if segments is not None:
-        _check_segments(segments, extents)
+        check_type(segments, extents)
     strategy = _strategy(
         strategy,
         ranks=ranks if extents.goes_on else 1,
@@ -167,13 +167,6 @@ def _strategy(
     if strategy == "auto":
         return "scan-add" if add and not segmented else "reduce-scan"
     return strategy
-
-
-def _check_segments(segments: np.dtype[Any], extents: Extents) -> None:
-    if extents.axis is not None:
-        raise ValueError(f"segments= goes with axis=None, not axis={extents.axis}")
-    if segments.hasobject or segments.names is not None:
-        raise TypeError(f"segments is {segments}; flags are bool, keys numbers, dates or text")
 
 
 def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:

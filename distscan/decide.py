@@ -15,6 +15,7 @@ from . import untyped
 from .build import CompiledScan, Op, Strategy, make
 from .core import arrays, operators
 from .core.extents import Extents, memory_order
+from .core.segments import check_shape
 from .mpi.agree import Terms
 
 # For contiguous arrays, views are made by C functions: they are faster than Python's.
@@ -69,8 +70,7 @@ def decide(
         check_out(out, target, array)
     if flags is not None:
         _check_memory("segments", flags, array)
-        if flags.shape not in (array.shape, (array.size,)):
-            raise ValueError(f"segments has shape {flags.shape}; x has {array.shape}")
+        check_shape(flags, array)
     order = None if flags is not None else memory_order(array, target, axis)
     extents = Extents.of(array.shape, axis, order)
     compiled = make(

@@ -5,7 +5,22 @@ from typing import Any
 
 import numpy as np
 
+from .extents import Extents
 from .steps import Edges
+
+
+def check_type(segments: np.dtype[Any], extents: Extents) -> None:
+    """Check that arrays of a type can be flags or keys of a shard; raise TypeError, ValueError."""
+    if extents.axis is not None:
+        raise ValueError(f"segments= goes with axis=None, not axis={extents.axis}")
+    if segments.hasobject or segments.names is not None:
+        raise TypeError(f"segments is {segments}; flags are bool, keys numbers, dates or text")
+
+
+def check_shape(segments: Any, x: Any) -> None:
+    """Check that there is a flag or a key for each element of ``x``; raise ValueError."""
+    if segments.shape not in (x.shape, (x.size,)):
+        raise ValueError(f"segments has shape {segments.shape}; x has {x.shape}")
 
 
 def edge_dtype(segments: np.dtype[Any] | None) -> np.dtype[Any] | None:
