@@ -38,7 +38,7 @@ class CompiledScan:
     terms: Terms  # on which the ranks must agree before they exchange totals
 
     @functools.cached_property
-    def some(self) -> bool:
+    def has_elements(self) -> bool:
         """Whether the shard has elements."""
         return self.extents.size > 0
 

@@ -138,11 +138,11 @@ class Plan:
             self._agree = bool(agree)
             plans = {"the function": "Plan", "the strategy": self.strategy, "agree": self._agree}
             arguments.same = Terms({**self._scan.terms, **plans})
-            arguments.some = self._scan.some
+            arguments.has_elements = self._scan.has_elements
             array, self._device = arrays.on_gpu(gpu)
             self._expected = Expected(self._scan, self.shape, self.size, array, gpu, flags)
         arguments.settle()
-        self._exchanges = self._scan.across and arguments.some
+        self._exchanges = self._scan.across and arguments.has_elements
         if self._exchanges:
             with agreed(self.comm):
                 self._scan.exscan.reserve()

@@ -97,7 +97,7 @@ def linear_recurrence(
         row = before if before is None or before.ndim == 0 else _digest(before)
         asked = {"the function": "linear_recurrence", "initial": row}
         arguments.same = Terms({**maps_scan.terms, **asked})
-        arguments.some = maps_scan.some
+        arguments.has_elements = maps_scan.has_elements
     with device, np.errstate(all="ignore"):
         call = Call(maps_scan, arguments.comm)
         call.begin(shard, shard)

@@ -77,7 +77,7 @@ def run(call: Call, arguments: Agreement) -> None:
     """
     settle(call, arguments)
     with Agreement(arguments.comm) as work:
-        if arguments.some and call.scan.across:
+        if arguments.has_elements and call.scan.across:
             call.exchange()
         call.finish()
     work.settle()
@@ -88,7 +88,7 @@ def settle(call: Call, arguments: Agreement) -> None:
     arguments.settle()
     if call.scan.exscan.long:
         with agreed(arguments.comm):
-            if arguments.some:
+            if arguments.has_elements:
                 call.scan.exscan.reserve()
 
 
@@ -201,11 +201,11 @@ def scan(
         if x is None:
             raise TypeError("x is None; a scan takes an array or a sequence")
         given = x, out, segments
-        # The NumPy or CuPy arrays over the same memory.
-        native = array, target, _ = [
+        native = [  # the NumPy or CuPy arrays over the same memory
             each if each is None or type(each) in arrays.NATIVE else arrays.as_native(each)
             for each in given
         ]
+        array, target, _ = native
         if axis is not None and type(axis) is not int:
             axis = axis_number(axis)
         if isinstance(op, str | np.ufunc):
@@ -226,8 +226,8 @@ def scan(
                 decided: Decided = free.pop()  # type: ignore[union-attr]
             except (AttributeError, IndexError):
                 decided, free = decide(given, native, gpu, op, initial, **options), None
-            shard, result, flags, apart = _as_scanned(decided, *native)
-        arguments.same, arguments.some = decided.terms, decided.compiled.some
+            shard, result, flags, copy_back = _as_scanned(decided, *native)
+        arguments.same, arguments.has_elements = decided.terms, decided.compiled.has_elements
     with device:
         call = Call(decided.compiled, arguments.comm)
         call.begin(shard, result, flags)
@@ -239,7 +239,7 @@ def scan(
             free.append(decided)
         if decided.restored is not None:
             result = decided.restored(result)
-        if apart:
+        if copy_back:
             target[...] = result
         if decided.foreign:
             # The conversion of a new result makes the stream of x's library wait, too.
@@ -251,15 +251,15 @@ def scan(
 
 
 def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[Any, ...]:
-    """Return x, out and segments as the steps take them, and whether out is an array apart.
+    """Return x, out and segments as the steps take them, and whether out is an array copy_back.
 
-    The steps write to an array apart, and the caller copies that to ``out``.
+    The steps write to an array copy_back, and the caller copies that to ``out``.
     """
     steps = decided.compiled.steps
     shard = array if decided.view is None else decided.view(array)
     result = target if decided.view_out is None else decided.view_out(target)
-    apart = target is not None and result is None
-    copied = shard is None or apart
+    copy_back = target is not None and result is None
+    copied = shard is None or copy_back
     if shard is None:
         shard = array.reshape(-1)
     if result is None:
@@ -273,7 +273,7 @@ def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[
             flags, copied = flags.copy(), True
     if copied:
         steps.refuse_capture("x, out or segments must be copied")
-    return shard, result, flags, apart
+    return shard, result, flags, copy_back
 
 
 def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], Callable[[], Any]]:

@@ -88,14 +88,14 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
             with clock("scan"):
                 # The agreement waits for slower ranks, so this is not part of the exchange's time.
                 ready = Agreement(comm)
-                ready.some = part.scan.some
+                ready.has_elements = part.scan.has_elements
                 call = Call(part.scan, comm)
                 with clock("reduce"):
                     call.begin(part.shard, part.result, overlap=False)
                     settle(call, ready)
                 with agreed(comm):
                     with clock("exscan"):
-                        if ready.some and part.scan.across:
+                        if ready.has_elements and part.scan.across:
                             call.exchange()
                     call.finish()
                     bound.memory.synchronize()

@@ -69,7 +69,7 @@ class Agreement:
         self.comm = votes.comm
         self.same: Terms | None = None
         #: Whether this rank has elements; after ``settle``, whether any rank has.
-        self.some = True
+        self.has_elements = True
         #: The number of this agreement, the same on every rank.
         self.number = 0
         #: None if this rank is the only one.
@@ -95,9 +95,9 @@ class Agreement:
     def _settle(self, voting: "Votes", fault: BaseException | None) -> None:
         key, number = self.same.key if self.same else 0, self.number
         worked, low, high, first, last, none = voting.minimum(
-            fault is None, key, -key, number, -number, not self.some
+            fault is None, key, -key, number, -number, not self.has_elements
         )
-        self.some = not none
+        self.has_elements = not none
         if worked and low == -high and first == -last:
             return
         if first != -last:
