@@ -88,7 +88,7 @@ def pretend(comm, monkeypatch):
 
     nccl = SimpleNamespace(NCCL_INT8=0, get_unique_id=lambda: identity,
                            NcclCommunicator=Communicator)  # fmt: skip
-    monkeypatch.setattr(cub, "library", lambda part, case: entries)
+    monkeypatch.setattr(cub, "entries", lambda part, case: entries)
     monkeypatch.setattr(by_hand, "nccl_module", lambda: nccl)
     monkeypatch.setattr(by_hand, "communicators", {})
     return entries

@@ -69,7 +69,7 @@ class _Steps:
 
     def __init__(self, task: Task) -> None:
         xp, case = task.machine.xp, task.case
-        self._entries = cub.library("BY_HAND", case)
+        self._entries = cub.entries("BY_HAND", case)
         self.total, self._start = xp.empty(1, case.out), xp.empty(1, case.out)
         self.totals = xp.empty(task.comm.size, case.out)
         self.pairs = [(c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]

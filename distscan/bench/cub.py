@@ -55,7 +55,7 @@ def run_to_run_version() -> str:
 
 def default(task: Task) -> list[Call]:
     """Scan by CUB's default: floats may differ from run to run. Its memory is allocated once."""
-    entry = library("SCAN", task.case).scan
+    entry = entries("SCAN", task.case).scan
     n, stream = c_longlong(task.case.n), stream_of(task)
     pairs = [(c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]
     memory = Memory(task, lambda temp, size: entry(temp, size, *pairs[0], n, stream))
@@ -68,7 +68,7 @@ def default(task: Task) -> list[Call]:
 
 def run_to_run(task: Task) -> list[Call]:
     """Scan by CUB's deterministic form, which takes its memory from CUDA's pool in every call."""
-    found = library("RUN_TO_RUN", task.case)
+    found = entries("RUN_TO_RUN", task.case)
     found.keep_pool(task.machine.xp.cuda.Device().id)
     n, stream = c_longlong(task.case.n), stream_of(task)
     return [
@@ -116,7 +116,7 @@ def _check(error: Any, entry: Any, _: object) -> Any:
     return error
 
 
-def library(part: str, case: Case) -> _Entries:
+def entries(part: str, case: Case) -> _Entries:
     """Compile a part of cub.cu for the current GPU, the types and the operator of ``case``."""
     import cupy  # noqa: PLC0415 - a CPU run need not have CuPy
 

@@ -15,8 +15,8 @@ from types import FunctionType
 from typing import ParamSpec, TypeVar, cast
 
 from . import faults, signals
+from .api import MPI
 from .communicators import Comm, communicator
-from .library import MPI
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, cast
 
 from ..core.errors import LaunchError
 from . import signals
+from .api import MPI
 from .launcher import launched_ranks, local_rank
-from .library import MPI
 
 Comm = MPI.Intracomm
 

@@ -12,8 +12,8 @@ from ..core.form import PLAIN, Form
 from ..core.operators import Operator
 from ..core.pieces import longest_piece, pieces
 from ..core.steps import Pending
+from .api import MPI
 from .communicators import Comm, backwards, backwards_key
-from .library import MPI
 from .messages import FAILED, BuiltInBuffers, PackedBuffers, mpi_name, mpi_op
 
 # Exchanges that have begun and not ended. MPI writes into their buffers, so they must stay alive.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.form import Form
 from ..core.operators import Operator
-from .library import MPI
+from .api import MPI
 
 # The status that a rank sends beside its total, by MPI's operator: sound, or failed. The operator
 # keeps a failure, whatever the other ranks send. For exclusive or, a failure is a random number.

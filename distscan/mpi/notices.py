@@ -3,9 +3,9 @@
 from typing import NoReturn
 
 from ..core.errors import RankError
+from .api import MPI
 from .communicators import Comm, aside
 from .faults import mark_collective
-from .library import MPI
 
 _TAGS = 1 << 14  # MPI promises tags up to 32767
 
