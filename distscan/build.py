@@ -31,7 +31,6 @@ class CompiledScan:
     types: Types
     strategy: str
     form: Form
-    extents: Extents
     across: bool  # whether ranks exchange totals
     steps: Steps
     exscan: Exscan
@@ -40,7 +39,7 @@ class CompiledScan:
     @functools.cached_property
     def has_elements(self) -> bool:
         """Whether the shard has elements."""
-        return self.extents.size > 0
+        return self.form.extents.size > 0
 
     @functools.cached_property
     def nbytes(self) -> int:
@@ -99,11 +98,11 @@ def make(
     )
     textbook = _textbook(block_scan, gpu)
     backend: Any = cpu
-    options: dict[str, Any] = {"ranks": ranks}
+    options: dict[str, Any] = {}
     if gpu is not None:
         from .cuda import steps as backend  # noqa: PLC0415 - a CPU job need not have CuPy
 
-        if strategy == "scan-add" and form.extents.inner > 1:
+        if strategy == "scan-add" and extents.inner > 1:
             raise ValueError("strategy 'scan-add' takes no axis=0 on a GPU; use 'reduce-scan'")
         options["textbook"] = textbook
     steps = {
@@ -137,7 +136,6 @@ def make(
         types,
         strategy,
         form,
-        extents,
         across,
         steps(op, types, form, **options),
         Exscan(op, totals, form, edges=edges, seeds=types.acc, across=across),

@@ -134,7 +134,7 @@ class Plan:
                 ranks=self.comm.size,
             )
             self.op, self.types, self.strategy = operator, self._scan.types, self._scan.strategy
-            self.out_shape, self.size = self._scan.extents.result_shape, math.prod(self.shape)
+            self.out_shape, self.size = self._scan.form.extents.result_shape, math.prod(self.shape)
             self._agree = bool(agree)
             plans = {"the function": "Plan", "the strategy": self.strategy, "agree": self._agree}
             arguments.same = Terms({**self._scan.terms, **plans})

@@ -25,7 +25,7 @@ class Expected:
     @property
     def out_shape(self) -> tuple[int, ...]:
         """The shape of the result."""
-        return self.plan.extents.result_shape
+        return self.plan.form.extents.result_shape
 
     def check(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
         """Return flat views of ``x``, ``out`` and ``segments``, and the array that a call returns.

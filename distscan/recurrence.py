@@ -90,7 +90,7 @@ def linear_recurrence(
                     reverse=bool(reverse),
                     ranks=arguments.comm.size,
                 )
-            xp, extents = arrays.namespace(terms), maps_scan.extents
+            xp, extents = arrays.namespace(terms), maps_scan.form.extents
             maps = xp.empty((*terms.shape, 2), pair["a"])
             maps[..., 0], maps[..., 1] = factors, terms
             shard = arrays.structures(maps, pair, (extents.outer, extents.n, extents.inner))

@@ -157,9 +157,9 @@ def narrow(comm, monkeypatch):
     """This rank's GPU, or None: every second rank has one, whose steps NumPy does."""
 
     def steps(kind):
-        def make(op, types, form, textbook, ranks):
+        def make(op, types, form, textbook):
             assert types.acc == types.out
-            return kind(op, types, form, ranks=ranks)
+            return kind(op, types, form)
 
         return make
 

@@ -18,12 +18,26 @@ class _Call:
 
     offset: Any = None
 
-    def __init__(self, x: NDArray[Any], out: NDArray[Any]) -> None:
+    def __init__(
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        segments: NDArray[Any] | None = None,
+        *,
+        reverse: bool = False,
+    ) -> None:
         self.x, self.out = x, out
         self.heads: NDArray[Any] | None = None
         self.empty, self.head = True, False
-        self.edges: Edges | None = None
+        self._segments, self._reverse = segments, reverse
         self._total: NDArray[Any] | None = None  # 0-d or [inner]
+
+    @property
+    def edges(self) -> Edges | None:
+        """The edges of the shard's segments, which only an exchange asks for."""
+        if self._segments is None:
+            return None
+        return segmented.edges(self._segments, reverse=self._reverse)
 
     def found(self, total: NDArray[Any]) -> None:
         """Store the total of the shard."""
@@ -44,12 +58,9 @@ class _Call:
 class _Steps:
     """The base of the strategies: views of arrays as [outer, n, inner], in scan order."""
 
-    def __init__(self, op: Operator, types: Types, form: Form, *, ranks: int = 1) -> None:
-        """Allocate the memory that shards of this form need beside input and output.
-
-        ``ranks`` is the number of ranks that scan together.
-        """
-        self.op, self.types, self.form, self._ranks = op, types, form, ranks
+    def __init__(self, op: Operator, types: Types, form: Form) -> None:
+        """Allocate the memory that shards of this form need beside input and output."""
+        self.op, self.types, self.form = op, types, form
         self.n, self.size = form.extents.n, form.extents.size
         self._heads: NDArray[np.bool_] | None = None
 
@@ -83,8 +94,8 @@ class _Steps:
 class ScanAdd(_Steps):
     """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it."""
 
-    def __init__(self, op: Operator, types: Types, form: Form, *, ranks: int = 1) -> None:
-        super().__init__(op, types, form, ranks=ranks)
+    def __init__(self, op: Operator, types: Types, form: Form) -> None:
+        super().__init__(op, types, form)
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None
         if types.acc != types.out:
@@ -131,11 +142,9 @@ class ReduceScan(_Steps):
         overlap: bool = False,
     ) -> Pending:
         """Reduce ``x`` to its total; ``out`` is not written."""
-        call = _Call(x, out)
+        call = _Call(x, out, segments, reverse=self.form.reverse)
         if segments is not None:
             call.heads = self._find_heads(segments)
-            if self._ranks > 1:
-                call.edges = segmented.edges(segments, reverse=self.form.reverse)
         if self.n > 0:
             self._reduce(call)
         return call

@@ -40,13 +40,10 @@ class Strategy:
         types: Types,
         form: Form,
         textbook: TextbookPolicy | None = None,
-        *,
-        ranks: int = 1,
     ) -> None:
         """Compile the kernels, and allocate the memory that calls need beside their arrays.
 
-        ``textbook`` chooses a textbook's kernel; None is the fastest one. ``ranks`` is the number
-        of ranks that scan together.
+        ``textbook`` chooses a textbook's kernel; None is the fastest one.
         """
         next(epochs.calls)  # raises in a process that was forked
         for dtype in (types.x, types.acc, types.out):

@@ -30,7 +30,7 @@ def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File
 
     Raises ``CheckError`` on every rank, with the first element in scan order that differs.
     """
-    n, inner = plan.extents.n, plan.extents.inner
+    n, inner = plan.form.extents.n, plan.form.extents.inner
     longest = max(comm.allgather(n))
     before: list[_State] = []
     with agreed(comm):
@@ -76,7 +76,8 @@ def _pieces(plan: CompiledScan, step: int) -> Iterator[tuple[int, int, int, bool
     A piece is (low, high, outer, fresh): its elements in memory, its number of outer rows, and
     whether scans begin with it.
     """
-    outer, n, inner = plan.extents.outer, plan.extents.n, plan.extents.inner
+    extents = plan.form.extents
+    outer, n, inner = extents.outer, extents.n, extents.inner
     length = max(1, min(n, step // inner))
     height = max(1, step // (n * inner)) if length == n else 1
     for top, bottom in chunks(0, outer, height):
