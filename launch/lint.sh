@@ -10,4 +10,4 @@ ruff format --check
 ruff check
 mypy
 lint-imports --no-logo
-git ls-files -z '*.cu' '*.cuh' | xargs -0 clang-format --dry-run -Werror
+git ls-files -z '*.cu' '*.cuh' '*.cpp' '*.hpp' | xargs -0 clang-format --dry-run -Werror

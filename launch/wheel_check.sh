@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
-# Usage: launch/wheel_check.sh [DIRECTORY]
-# Builds the source archive and from it the wheel, installs the wheel into an empty environment, and
-# runs it outside the repository. Both stay if a DIRECTORY for them is given.
+# Usage: launch/wheel_check.sh [WHEEL]
+# Installs a wheel into an empty environment, and runs it outside the repository. Without WHEEL, builds
+# it, by way of the source archive; and checks that it can also be built without a C++ compiler.
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
-keep=
-[[ $# == 0 ]] || keep=$(mkdir -p -- "$1" && cd -- "$1" && pwd)
+wheel=${1:+$(realpath -- "$1")}
 cd "$(dirname "$0")/.."
-source launch/setup.sh mpich lint
+source launch/setup.sh mpich wheels
 mpirun=$PWD/launch/mpirun.sh
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-python -m build --outdir "$dir/dist" >"$dir/log" || { cat "$dir/log" && exit 1; }
-wheel=$(echo "$dir"/dist/*.whl)
+if [[ -z $wheel ]]; then
+  build() { python -m build "$@" &>"$dir/log" || { cat "$dir/log" && exit 1; }; }
+  CXX=false build --wheel --outdir "$dir/pure"
+  grep -q "no compiled kernels" "$dir/log"
+  ls "$dir"/pure/*-py3-none-any.whl >"$dir/log"
+  DISTSCAN_CPU_LEVELS=native build --outdir "$dir/dist"
+  wheel=$(echo "$dir"/dist/*.whl)
+fi
 python -m venv "$dir/venv"
 PATH=$dir/venv/bin:$PATH
 unset PYTHONPATH
@@ -27,6 +32,7 @@ from pathlib import Path
 
 import distscan
 import numpy as np
+from distscan.cpu.library import library
 
 package = Path(distscan.__file__).parent
 assert package.is_relative_to(sys.prefix), f"{package} is not the installed package"
@@ -36,10 +42,13 @@ for name in ("py.typed", *(f"kernels/{name}" for name in kernels)):
     assert (package / name).is_file(), f"{name} is not in the wheel"
 assert (package / "bench" / "cub.cu").is_file(), "bench/cub.cu is not in the wheel"
 assert not list(package.rglob("*.svg")), "pictures of figures are in the wheel"
+found = library()
+assert found is not None, "the wheel has no kernels for this CPU"
+assert Path(found.handle._name).is_relative_to(package), f"{found} is not the installed library"
+print(f"wheel_check: the kernels are for {found.name}")
 np.save("x.npy", np.random.default_rng(0).integers(-9, 9, 100_003))
 PYTHON
 "$mpirun" 2 python -m distscan x.npy
 python -c 'import numpy as np
 np.testing.assert_array_equal(np.load("x.scan.npy"), np.load("x.npy").cumsum())'
 echo "wheel_check: ${wheel##*/} installs and scans"
-[[ -z $keep ]] || cp "$dir"/dist/* "$keep"
