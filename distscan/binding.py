@@ -32,7 +32,7 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     "cuda" raises ``BackendError``. ``warn`` is called if ranks share a GPU.
     """
     node = communicators.node(comm)
-    processor = platform.processor() or platform.machine()
+    processor = platform.machine()
     if wanted == "cpu":
         return Binding(cpu, "cpu", processor, node.nodes)
     missing: BackendError | None = None
