@@ -3,8 +3,7 @@
 import platform
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from .core.errors import BackendError
 from .cpu import memory as cpu
@@ -15,8 +14,7 @@ from .mpi.communicators import Comm
 Name = Literal["auto", "cpu", "cuda"]
 
 
-@dataclass(frozen=True)
-class Binding:
+class Binding(NamedTuple):
     """The backend of all ranks: its memory, and its description for a report."""
 
     memory: Any  # the backend's module ``memory``
