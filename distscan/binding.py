@@ -3,8 +3,7 @@
 import platform
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from .core.errors import BackendError
 from .cpu import memory as cpu
@@ -15,8 +14,7 @@ from .mpi.communicators import Comm
 Name = Literal["auto", "cpu", "cuda"]
 
 
-@dataclass(frozen=True)
-class Binding:
+class Binding(NamedTuple):
     """The backend of all ranks: its memory, and its description for a report."""
 
     memory: Any  # the backend's module ``memory``
@@ -32,7 +30,7 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
     "cuda" raises ``BackendError``. ``warn`` is called if ranks share a GPU.
     """
     node = communicators.node(comm)
-    processor = platform.processor() or platform.machine()
+    processor = platform.machine()
     if wanted == "cpu":
         return Binding(cpu, "cpu", processor, node.nodes)
     missing: BackendError | None = None

@@ -1,7 +1,7 @@
 """One rank's part of a scan, decided once: types, strategy, workspaces, kernels."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,7 +14,6 @@ from .core.operators import Operator
 from .core.segments import check_type, edge_dtype
 from .core.steps import Steps
 from .cpu import steps as cpu
-from .cuda.policy import TextbookPolicy
 from .mpi.agree import Terms
 from .mpi.exscan import Exscan
 
@@ -72,7 +71,7 @@ def make(
     """
     narrow = dtypes.resolve(op, x, dtype, out)
     wide = dtypes.resolve(op, x, dtype, out, wide=True).acc
-    types = narrow if gpu is not None else replace(narrow, acc=wide)
+    types = narrow if gpu is not None else narrow._replace(acc=wide)
     first = first_value(op, wide, initial, exclusive=exclusive)
     # Ranks on CPUs and ranks on GPUs exchange single totals in one type. Rows of totals are not
     # widened, so ranks whose types differ refuse to scan together.
@@ -96,15 +95,18 @@ def make(
         segmented=form.segmented,
         local=not extents.goes_on,
     )
-    textbook = _textbook(block_scan, gpu)
+    _check_block_scan(block_scan, gpu)
     backend: Any = cpu
     options: dict[str, Any] = {}
     if gpu is not None:
-        from .cuda import steps as backend  # noqa: PLC0415 - a CPU job need not have CuPy
+        # A CPU job need not have CuPy.
+        from .cuda import steps as backend  # noqa: PLC0415
+        from .cuda.policy import TextbookPolicy  # noqa: PLC0415
 
         if strategy == "scan-add" and extents.inner > 1:
             raise ValueError("strategy 'scan-add' takes no axis=0 on a GPU; use 'reduce-scan'")
-        options["textbook"] = textbook
+        struct = block_scan.title().replace("-", "")
+        options["textbook"] = None if block_scan == "auto" else TextbookPolicy(struct)
     steps = {
         "scan-add": backend.ScanAdd,
         "reduce-scan": backend.ReduceScan,
@@ -167,14 +169,11 @@ def _strategy(
     return strategy
 
 
-def _textbook(block_scan: BlockScan, gpu: int | None) -> TextbookPolicy | None:
-    """Return the policy of a textbook kernel; None for "auto", the fastest kernel."""
+def _check_block_scan(block_scan: BlockScan, gpu: int | None) -> None:
+    """Check that a block scan exists on this backend; "auto", the fastest, always does."""
     if block_scan not in get_args(BlockScan):
         raise ValueError(
             f"unknown block_scan {block_scan!r}; choose from {', '.join(get_args(BlockScan))}"
         )
-    if block_scan == "auto":
-        return None
-    if gpu is None:
+    if block_scan != "auto" and gpu is None:
         raise ValueError(f"block_scan={block_scan!r}: only GPUs have block scans")
-    return TextbookPolicy(block_scan.title().replace("-", ""))

@@ -1,10 +1,8 @@
 """The command line: arguments, progress, report. Rank 0 alone prints."""
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,7 +33,9 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         progress.clear()
     with agreed(comm):
         if comm.rank == 0 and args.json:
-            print(json.dumps(asdict(report) | {"total": _plain(report.total)}), flush=True)
+            import json  # noqa: PLC0415 - only --json needs it
+
+            print(json.dumps(report._asdict() | {"total": _plain(report.total)}), flush=True)
         elif comm.rank == 0 and not args.quiet:
             text = _text(report, checked=args.check)
             try:

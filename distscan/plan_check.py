@@ -1,8 +1,7 @@
 """The checks of the arguments of a plan and of its calls."""
 
-from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -11,8 +10,7 @@ from .build import CompiledScan
 from .core import arrays, dtypes
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(NamedTuple):
     """The arrays that the calls of a plan expect."""
 
     plan: CompiledScan

@@ -1,9 +1,5 @@
 """Every rank raises, or none does; nothing hangs, and the ranks can go on together afterwards."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -12,6 +8,7 @@ import distscan
 from distscan.core.errors import DisagreementError, RankError
 from distscan.mpi.agree import agreed
 from distscan.recurrence import MAPS
+from support import fresh
 from support.together import everywhere
 
 
@@ -234,16 +231,7 @@ def test_communicators_that_cannot_be(comm):
 def test_another_launcher():
     """Started as 8 by a launcher this MPI does not know: not 8 scans of one rank."""
     program = "import distscan; distscan.scan([1.0])"
-    launchers = "PMI", "OMPI", "PRTE", "HYDRA", "MPI"
-    alone = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        check=False,
-        env=alone | {"PALS_NRANKS": "8"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = fresh.python(program, PALS_NRANKS="8")
     assert "started 8 ranks but MPI sees 1" in done.stderr
 
 

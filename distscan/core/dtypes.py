@@ -1,7 +1,6 @@
 """The types of a scan: of the input, of the accumulation, of the result."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -9,8 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 from .operators import BUILTIN, Operator
 
 
-@dataclass(frozen=True)
-class Types:
+class Types(NamedTuple):
     """The three types of one scan: of the shard, of the running value, of the result."""
 
     x: np.dtype[Any]

@@ -2,15 +2,13 @@
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Extents:
+class Extents(NamedTuple):
     """The view of a shard as [outer, n, inner], scanned along n.
 
     Attributes

@@ -1,7 +1,6 @@
 """The form of a scan: which elements it combines, and in which order."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +9,7 @@ from .extents import EMPTY, Extents
 from .operators import Operator
 
 
-@dataclass(frozen=True, eq=False)
-class Form:
+class Form(NamedTuple):
     """How the elements of a shard are combined.
 
     Attributes

@@ -1,6 +1,5 @@
 """Segments: from flags or keys to head flags inside a shard, and edges between shards."""
 
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -76,5 +75,7 @@ def edges(segments: Any, *, reverse: bool) -> Edges | None:
 
 
 def _digest(text: Any) -> bytes:
+    import hashlib  # noqa: PLC0415 - only keys of text need it, and it loads OpenSSL
+
     data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=16).hexdigest().encode()

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +26,7 @@ PHASES = ("read", "reduce", "exscan", "scan", "write", "all")
 Show = Callable[[str, int, int], None]  # phase, elements done, all elements
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """The options of a job, as on the command line."""
 
     input: Path
@@ -45,8 +43,7 @@ class Job:
     check: bool = False
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """The result of a job. Seconds are the slowest rank's, 0 for a phase that did not run."""
 
     elements: int
@@ -60,7 +57,7 @@ class Report:
     strategy: str
     total: Any
     output: str
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float]
 
 
 def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Report:

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from numpy.lib import format as npy
@@ -69,7 +68,7 @@ def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator
     if dtype.kind not in "biufc":
         raise OutputError(f"a .npy file cannot hold {dtype}")
     _remove_dead(path)
-    part = path.with_name(f"{_prefix(path)}{os.getpid()}-{uuid4().hex[:8]}.part")
+    part = path.with_name(f"{_prefix(path)}{os.getpid()}-{os.urandom(4).hex()}.part")
     with _writing(path):
         # Users that may not read the old file must not read the part file either.
         mode = 0o666 if _mode(path) is None else 0o600

@@ -4,7 +4,6 @@ Signals are deferred, too: a signal must not take one rank out of a collective c
 """
 
 import functools
-import hashlib
 import itertools
 import os
 import struct
@@ -32,6 +31,8 @@ class Terms(dict[str, object]):
     @functools.cached_property
     def key(self) -> int:
         """A digest of 63 bits; 0 if there are no terms."""
+        import hashlib  # noqa: PLC0415 - one rank alone needs none, and it loads OpenSSL
+
         digest = hashlib.blake2b(repr(self.texts()).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1 if self else 0
 

@@ -1,6 +1,5 @@
 """Both halves of a call on one shard, with nothing of other ranks between them."""
 
-from dataclasses import replace
 from unittest.mock import patch
 
 from distscan.core import segments
@@ -11,8 +10,8 @@ from distscan.core.form import PLAIN
 def of_size(n, form=PLAIN, **extents):
     """The form of shards of ``n`` elements along the scan."""
     if extents:
-        return replace(form, extents=Extents(n=n, **extents))
-    return replace(form, extents=replace(form.extents, n=n))
+        return form._replace(extents=Extents(n=n, **extents))
+    return form._replace(extents=form.extents._replace(n=n))
 
 
 def begin(steps, x, out, heads=None, **options):
