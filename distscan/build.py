@@ -22,7 +22,7 @@ BlockScan = Literal["auto", "kogge-stone", "brent-kung", "blelloch", "coarsened"
 Op = str | np.ufunc | Operator
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class CompiledScan:
     """One rank's part of a scan, ready to run on arrays of one length, type and device."""
 

@@ -23,7 +23,7 @@ _FLAT = methodcaller("reshape", -1)
 Through = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Decided:
     """How all calls with arguments of the same kind are scanned.
 
