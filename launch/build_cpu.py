@@ -187,7 +187,7 @@ def main() -> int:
     )
     parser.add_argument(
         "--levels",
-        default=os.environ.get("DISTSCAN_CPU_LEVELS", "native"),
+        default=os.environ.get("DISTSCAN_CPU_LEVELS") or "native",
         help="native, all, or such as x86-64,x86-64-v3 (default: DISTSCAN_CPU_LEVELS, else native)",
     )
     parser.add_argument("--output", type=Path, default=library.FOLDER, metavar="DIR")
