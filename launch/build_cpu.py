@@ -36,8 +36,7 @@ FLAGS = [
     *("-Wno-psabi", "-Wno-ignored-attributes"),
 ]
 # Of libstdc++, kernels use headers alone: what needs more does not link.
-LINK = ["-shared", "-Wl,-z,defs"]
-LIBRARIES = ["-nodefaultlibs", "-Wl,--as-needed", "-lm", "-lgcc", "-lc"]
+LIBRARIES = ["-nodefaultlibs", "-Wl,-z,defs", "-Wl,--as-needed", "-lm", "-lgcc", "-lc"]
 
 
 def _import_library():
@@ -82,7 +81,7 @@ def build(asked: str, output: Path = library.FOLDER, sanitize: str = "") -> Buil
         flags = [*FLAGS, "-g", "-fno-omit-frame-pointer", f"-fsanitize={sanitize}"]
         libraries = [f"-fsanitize={sanitize}"]
 
-    options = [*compiler.command, compiler.version, *flags, *LINK, *libraries]
+    options = [*compiler.command, compiler.version, *flags, *libraries]
     digest = hashlib.sha256("\0".join(options).encode()).hexdigest()
     stamp = f"{library.sources_digest(KERNELS)} {digest}\n"
 
@@ -166,7 +165,7 @@ def _build(
             pool.shutdown(cancel_futures=True)
         for level, path in paths.items():
             part = path.with_suffix(f".{os.getpid()}")  # a process may have loaded the old library
-            _run([*command, *LINK, *objects[level], *libraries, "-o", str(part)])
+            _run([*command, "-shared", *objects[level], *libraries, "-o", str(part)])
             part.replace(path)
 
 
@@ -177,7 +176,7 @@ def _run(command: list[str]) -> str:
     except OSError as error:
         raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
     if run.returncode != 0:
-        raise BuildError(f"{shlex.join(command)}\n{run.stderr.strip()}")
+        raise BuildError(f"{shlex.join(command)} failed\n{run.stderr}".strip())
     return run.stdout
 
 
@@ -188,7 +187,7 @@ def main() -> int:
     )
     parser.add_argument(
         "--levels",
-        default=os.environ.get("DISTSCAN_CPU_LEVELS", "native"),
+        default=os.environ.get("DISTSCAN_CPU_LEVELS") or "native",
         help="native, all, or such as x86-64,x86-64-v3 (default: DISTSCAN_CPU_LEVELS, else native)",
     )
     parser.add_argument("--output", type=Path, default=library.FOLDER, metavar="DIR")

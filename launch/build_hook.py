@@ -24,7 +24,7 @@ class BuildHook(BuildHookInterface):
                 raise
             self.app.display_warning(f"distscan: no compiled kernels for CPUs: {error}")
             return
-        names = [path.relative_to(self.root).as_posix() for path in paths]
+        names = [path.relative_to(build_cpu.ROOT) for path in paths]
         build_data["artifacts"] += [f"/{name}" for name in names]
         build_data["tag"] = f"py3-none-linux_{machine}"
         build_data["pure_python"] = False

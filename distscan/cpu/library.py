@@ -155,7 +155,6 @@ def _warn(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-@functools.cache
 def sources_digest(kernels: Path) -> str:
     """Return the SHA-256 of ``cpu/*.cpp`` and of all headers that they include."""
     texts: dict[str, bytes] = {}  # by their paths in the folder
