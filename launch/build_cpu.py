@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "kernels"
 
 FLAGS = [
-    *("-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+    *("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
     *("-fno-math-errno", "-fwrapv", "-ffp-contract=off"),  # as NumPy computes
     *("-Wno-psabi", "-Wno-ignored-attributes"),
 ]
@@ -70,7 +70,7 @@ class Built(NamedTuple):
     paths: list[Path]
 
 
-def build(asked: str, output: Path = library.FOLDER, sanitize: str = "") -> Built:
+def build(asked: str, output: str = library.FOLDER, sanitize: str = "") -> Built:
     """Build the libraries that are not there yet, or no longer up to date.
 
     Raises ``BuildError`` if there is no compiler, or if it fails.
@@ -83,17 +83,17 @@ def build(asked: str, output: Path = library.FOLDER, sanitize: str = "") -> Buil
 
     options = [*compiler.command, compiler.version, *flags, *libraries]
     digest = hashlib.sha256("\0".join(options).encode()).hexdigest()
-    stamp = f"{library.sources_digest(KERNELS)} {digest}\n"
+    stamp = f"{library.sources_digest(str(KERNELS))} {digest}\n"
 
     levels = choose_levels(asked, compiler.machine)
-    paths = {level: library.path_of(level, output) for level in levels}
+    paths = {level: Path(library.path_of(level, output)) for level in levels}
     outdated = {level: path for level, path in paths.items() if not _has_stamp(path, stamp)}
     if outdated:
         begin = time.monotonic()
-        output.mkdir(parents=True, exist_ok=True)
+        os.makedirs(output, exist_ok=True)
         _build(compiler.command, flags, libraries, outdated)
         for path in outdated.values():
-            library.stamp_of(path).write_text(stamp)
+            _stamp_of(path).write_text(stamp)
         seconds = time.monotonic() - begin
         print(f"build_cpu.py: {', '.join(outdated)}: {seconds:.1f} s", file=sys.stderr)
     return Built(compiler.machine, list(paths.values()))
@@ -136,8 +136,12 @@ def choose_levels(asked: str, machine: str) -> list[str]:
 
 
 def _has_stamp(path: Path, stamp: str) -> bool:
-    there = path.is_file() and library.stamp_of(path).is_file()
-    return there and library.stamp_of(path).read_text() == stamp
+    there = path.is_file() and _stamp_of(path).is_file()
+    return there and _stamp_of(path).read_text() == stamp
+
+
+def _stamp_of(path: Path) -> Path:
+    return Path(library.stamp_of(str(path)))
 
 
 def _build(
@@ -190,7 +194,7 @@ def main() -> int:
         default=os.environ.get("DISTSCAN_CPU_LEVELS") or "native",
         help="native, all, or such as x86-64,x86-64-v3 (default: DISTSCAN_CPU_LEVELS, else native)",
     )
-    parser.add_argument("--output", type=Path, default=library.FOLDER, metavar="DIR")
+    parser.add_argument("--output", default=library.FOLDER, metavar="DIR")
     parser.add_argument("--sanitize", default="", metavar="SANITIZERS", help="as of -fsanitize=")
     arguments = parser.parse_args()
     try:

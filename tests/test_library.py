@@ -50,8 +50,8 @@ def checkout(tmp_path, build_cpu, monkeypatch):
     (kernels / "cpu" / "seven.hpp").write_text('#include "../seven.cuh"\n')
     (kernels / "seven.cuh").write_text("#define SEVEN 7\n")
     monkeypatch.setattr(build_cpu, "KERNELS", kernels)
-    monkeypatch.setattr(library, "KERNELS", kernels)
-    monkeypatch.setattr(library, "FOLDER", tmp_path / "lib")
+    monkeypatch.setattr(library, "KERNELS", str(kernels))
+    monkeypatch.setattr(library, "FOLDER", str(tmp_path / "lib"))
     monkeypatch.delenv("DISTSCAN_CPU", raising=False)
     forget()
     yield SimpleNamespace(kernels=kernels, lib=tmp_path / "lib")
@@ -128,7 +128,7 @@ def test_the_best_library_of_those_that_are_there(flags, x86, checkout, monkeypa
     assert library.library() is None
     checkout.lib.mkdir()
     for level in ("x86-64", "x86-64-v4"):
-        library.path_of(level, checkout.lib).touch()
+        Path(library.path_of(level, checkout.lib)).touch()
     forget()
     with monkeypatch.context() as patch:
         patch.setattr(library, "_load", lambda level: level)
@@ -147,7 +147,7 @@ def test_the_best_library_of_those_that_are_there(flags, x86, checkout, monkeypa
 def test_a_choice_that_cannot_be(choice, message, x86, checkout, monkeypatch):
     x86(V3)
     checkout.lib.mkdir()
-    library.path_of("x86-64", checkout.lib).write_text("no library")
+    Path(library.path_of("x86-64", checkout.lib)).write_text("no library")
     monkeypatch.setenv("DISTSCAN_CPU", choice)
     for _ in range(2):
         with pytest.raises(ValueError, match=f"^DISTSCAN_CPU={choice}: .*{message}"):
@@ -157,7 +157,7 @@ def test_a_choice_that_cannot_be(choice, message, x86, checkout, monkeypatch):
 def test_a_library_that_cannot_be_loaded(x86, checkout):
     x86(V3)
     checkout.lib.mkdir()
-    library.path_of("x86-64", checkout.lib).write_text("no library")
+    Path(library.path_of("x86-64", checkout.lib)).write_text("no library")
     with pytest.warns(RuntimeWarning, match="NumPy is used"):
         assert library.library() is None
     assert library.library() is None
@@ -186,7 +186,7 @@ def test_what_is_built_again(compiler, build_cpu, checkout, monkeypatch, capfd):
     assert is_built()
     monkeypatch.setenv("CXX", shlex.join([*compiler.command, "-DCHANGED"]))
     assert is_built()
-    library.path_of(BASELINE, checkout.lib).unlink()
+    Path(library.path_of(BASELINE, checkout.lib)).unlink()
     assert is_built()
     assert not is_built()
     assert sorted(path.name for path in checkout.lib.iterdir()) == [
@@ -215,11 +215,11 @@ def test_a_library_that_is_older_than_its_sources(compiler, build_cpu, checkout,
 )
 def test_a_fault_in_the_sources(source, fault, compiler, build_cpu, checkout):
     build_cpu.build(BASELINE, checkout.lib)
-    old = library.path_of(BASELINE, checkout.lib).read_bytes()
+    old = Path(library.path_of(BASELINE, checkout.lib)).read_bytes()
     (checkout.kernels / "cpu" / "seven.cpp").write_text(source)
     with pytest.raises(build_cpu.BuildError, match=fault):
         build_cpu.build("all", checkout.lib)
-    assert library.path_of(BASELINE, checkout.lib).read_bytes() == old
+    assert Path(library.path_of(BASELINE, checkout.lib)).read_bytes() == old
     assert len(list(checkout.lib.iterdir())) == 2
 
 

@@ -6,13 +6,12 @@ this file by its path, so this file imports only the standard library.
 
 import ctypes
 import functools
-import hashlib
 import os
 import re
 import sys
 import threading
 import warnings
-from pathlib import Path
+import zlib
 from typing import NamedTuple
 
 
@@ -46,9 +45,9 @@ LEVELS = {
     "aarch64": {"armv8-a": Level("NEON", frozenset())},
 }
 
-PACKAGE = Path(__file__).resolve().parents[1]
-FOLDER = PACKAGE / "cpu" / "lib"
-KERNELS = PACKAGE.parent / "kernels"  # in a checkout
+_HERE = os.path.dirname(os.path.realpath(__file__))  # strings: pathlib takes 3 ms to import
+FOLDER = os.path.join(_HERE, "lib")
+KERNELS = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "kernels")  # in a checkout
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _lock = threading.Lock()
@@ -123,23 +122,27 @@ def cpu_flags(cpuinfo: str = "/proc/cpuinfo") -> frozenset[str]:
     return frozenset()
 
 
-def path_of(level: str, folder: Path) -> Path:
+def path_of(level: str, folder: str) -> str:
     """Return the path of the library of a level in a folder."""
-    return folder / f"{level}.so"
+    return os.path.join(folder, f"{level}.so")
 
 
-def stamp_of(library: Path) -> Path:
+def stamp_of(library: str) -> str:
     """Return the path of a library's stamp: what it was built from. No wheel has stamps."""
-    return library.with_suffix(".stamp")
+    return os.path.splitext(library)[0] + ".stamp"
 
 
 def _is_built(level: str) -> bool:
     """Return whether the library of a level is there, built from the sources as they are now."""
     path = path_of(level, FOLDER)
-    if not path.is_file():
+    if not os.path.isfile(path):
         return False
-    stamp = stamp_of(path)
-    if stamp.is_file() and not stamp.read_text().startswith(sources_digest(KERNELS)):
+    try:
+        with open(stamp_of(path)) as file:
+            stamp = file.read()
+    except FileNotFoundError:
+        return True
+    if not stamp.startswith(sources_digest(KERNELS)):
         _warn(f"{path} is older than kernels/cpu: run python launch/build_cpu.py")
         return False
     return True
@@ -147,7 +150,7 @@ def _is_built(level: str) -> bool:
 
 @functools.cache
 def _load(level: str) -> Library:
-    handle = ctypes.CDLL(str(path_of(level, FOLDER)))
+    handle = ctypes.CDLL(path_of(level, FOLDER))
     return Library(handle, level, machine_levels()[level].name)
 
 
@@ -155,17 +158,20 @@ def _warn(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-def sources_digest(kernels: Path) -> str:
-    """Return the SHA-256 of ``cpu/*.cpp`` and of all headers that they include."""
+def sources_digest(kernels: str) -> str:
+    """Return a checksum of ``cpu/*.cpp`` and of all headers that they include."""
     texts: dict[str, bytes] = {}  # by their paths in the folder
-    found = [str(path.relative_to(kernels)) for path in (kernels / "cpu").glob("*.cpp")]
+    cpu = os.path.join(kernels, "cpu")
+    names = os.listdir(cpu) if os.path.isdir(cpu) else []
+    found = [os.path.join("cpu", name) for name in names if name.endswith(".cpp")]
     while found:
         name = os.path.normpath(found.pop())
-        if name not in texts and (path := kernels / name).is_file():
-            texts[name] = path.read_bytes()
+        if name not in texts and os.path.isfile(path := os.path.join(kernels, name)):
+            with open(path, "rb") as file:
+                texts[name] = file.read()
             folder = os.path.dirname(name)
             found += [os.path.join(folder, to.decode()) for to in _INCLUDE.findall(texts[name])]
-    digest = hashlib.sha256()
+    checksum = 0
     for name, text in sorted(texts.items()):
-        digest.update(b"%s\0%d\0%s" % (name.encode(), len(text), text))
-    return digest.hexdigest()
+        checksum = zlib.crc32(b"%s\0%d\0%s" % (name.encode(), len(text), text), checksum)
+    return f"{checksum:08x}"

@@ -10,7 +10,7 @@ from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
 from ..core.steps import Edges, Pending
-from . import chunked
+from . import chunked, sweeps, threads
 
 
 class _Call:
@@ -43,6 +43,11 @@ class _Call:
         """Store the total of the shard."""
         self.empty, self._total = False, total
 
+    @property
+    def reduced(self) -> bool:
+        """Whether the total is known."""
+        return self._total is not None
+
     def total(self, piece: slice | None = None) -> NDArray[Any]:
         """Return the total, or a piece of it."""
         assert self._total is not None
@@ -56,18 +61,26 @@ class _Call:
 
 
 class _Steps:
-    """The base of the strategies: views of arrays as [outer, n, inner], in scan order."""
+    """The base of the strategies."""
+
+    finds_totals = True
 
     def __init__(self, op: Operator, types: Types, form: Form) -> None:
         """Allocate the memory that shards of this form need beside input and output."""
         self.op, self.types, self.form = op, types, form
         self.n, self.size = form.extents.n, form.extents.size
+        types, usable = self._swept(types), threads.usable()
+        self.sweeps = sweeps.make(op, types, form, totals=self.finds_totals, threads=usable)
         self._heads: NDArray[np.bool_] | None = None
+
+    def _swept(self, types: Types) -> Types:
+        """Return the types of the sweeps."""
+        return types
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that are kept between calls."""
-        return 0 if self._heads is None else self._heads.nbytes
+        return self.sweeps.nbytes + (0 if self._heads is None else self._heads.nbytes)
 
     def close(self) -> None:
         """Free the memory."""
@@ -79,12 +92,6 @@ class _Steps:
     def empty(self) -> NDArray[Any]:
         """Allocate a result [outer * n * inner]."""
         return np.empty(self.size, self.types.out)
-
-    def _in_scan_order(self, array: NDArray[Any]) -> NDArray[Any]:
-        """View an array as [outer, n, inner], with the first element in scan order first."""
-        extents = self.form.extents
-        array = array.reshape(extents.outer, extents.n, extents.inner)
-        return array[:, ::-1] if self.form.reverse else array
 
     def _total(self, totals: NDArray[Any]) -> NDArray[Any]:
         """View totals [inner] as the exchange takes them."""
@@ -101,10 +108,14 @@ class ScanAdd(_Steps):
         if types.acc != types.out:
             self._wide = np.empty(self.size, types.acc)
 
+    def _swept(self, types: Types) -> Types:
+        """Return the types of the sweeps."""
+        return types._replace(out=types.acc)
+
     @property
     def nbytes(self) -> int:
         """Bytes of memory that are kept between calls."""
-        return 0 if self._wide is None else self._wide.nbytes
+        return super().nbytes + (0 if self._wide is None else self._wide.nbytes)
 
     def begin(
         self, x: NDArray[Any], out: NDArray[Any], segments: None = None, *, overlap: bool = False
@@ -112,9 +123,8 @@ class ScanAdd(_Steps):
         """Scan ``x`` into ``out`` without an offset; the last result is the shard's total."""
         call = _Call(x, out)
         if self.n > 0:
-            local = self._in_scan_order(out if self._wide is None else self._wide)
-            x, exclusive, acc = self._in_scan_order(x), self.form.exclusive, self.types.acc
-            totals = chunked.scan(self.op, x, local, None, acc, exclusive=exclusive)
+            totals = self.sweeps.scan(x, out if self._wide is None else self._wide, None, None)
+            assert totals is not None
             call.found(self._total(totals))
         return call
 
@@ -122,8 +132,8 @@ class ScanAdd(_Steps):
         """Combine ``offset`` into each element."""
         if self.n == 0 or (offset is None and self._wide is None):
             return
-        target = self._in_scan_order(pending.out)
-        local = target if self._wide is None else self._in_scan_order(self._wide)
+        target = self.form.in_scan_order(pending.out)
+        local = target if self._wide is None else self.form.in_scan_order(self._wide)
         if self.form.exclusive and offset is not None:
             chunked.store(offset, target[:, :1])
             local, target = local[:, 1:], target[:, 1:]
@@ -150,43 +160,28 @@ class ReduceScan(_Steps):
         return call
 
     def _find_heads(self, segments: NDArray[Any]) -> NDArray[Any]:
-        """Return the head flags, bool [n], in scan order."""
+        """Return the head flags, bool [n], in the order of memory."""
         reverse = self.form.reverse
         if self._heads is None and not segmented.needs_no_buffer(segments, reverse=reverse):
             self._heads = np.empty(self.n, np.bool_)
-        heads = segmented.heads(segments, self._heads, reverse=reverse)
-        return self._in_scan_order(heads)[0, :, 0]
+        return segmented.heads(segments, self._heads, reverse=reverse)  # type: ignore[no-any-return]
 
     def _reduce(self, call: _Call) -> None:
         """Find the total; with segments, the total of the elements from the last head on."""
-        x = self._in_scan_order(call.x)
-        if call.heads is not None and (starts := np.flatnonzero(call.heads)).size:
-            x, call.head = x[:, starts[-1] :], True
-        call.found(self._total(chunked.reduce(self.op, x, self.types.acc)))
+        totals, call.head = self.sweeps.reduce(call.x, call.heads)
+        call.found(self._total(totals))
 
     def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` into ``out``, which may be ``x``, seeded with ``offset``."""
-        if self.n == 0:
-            return
-        x, out = self._in_scan_order(pending.x), self._in_scan_order(pending.out)
-        form, acc = self.form, self.types.acc
-        if pending.heads is None:
-            chunked.scan(self.op, x, out, offset, acc, exclusive=form.exclusive)
-            return
-        chunked.scan_segments(
-            self.op,
-            x[0, :, 0],
-            out[0, :, 0],
-            pending.heads,
-            offset,
-            first=form.first,
-            acc=acc,
-            exclusive=form.exclusive,
-        )
+        if self.n > 0:
+            reduced = pending.reduced
+            self.sweeps.scan(pending.x, pending.out, pending.heads, offset, reduced=reduced)
 
 
 class SinglePass(ReduceScan):
     """Strategy ``single-pass`` on the only shard: there is no exchange, and no total is needed."""
+
+    finds_totals = False
 
     def _reduce(self, call: _Call) -> None:
         """Do nothing: no total is needed."""

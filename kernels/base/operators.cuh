@@ -1,4 +1,5 @@
-// The functions that the operators' expressions call: combine(earlier, later).
+// The functions that the operators' expressions call: combine(earlier, later). CPUs call them, too,
+// with registers of many lanes: there a comparison is a mask of as many lanes.
 #pragma once
 
 #include "types.cuh"
@@ -25,7 +26,7 @@ __device__ T times(T a, T b) {
 }
 
 template <class T>
-__device__ bool is_nan(T x) {
+__device__ auto is_nan(T x) {
   return x != x;
 }
 template <class Real>
@@ -34,7 +35,7 @@ __device__ bool is_nan(complex<Real> x) {
 }
 
 template <class T>
-__device__ bool less(T a, T b) {
+__device__ auto less(T a, T b) {
   return a < b;
 }
 // NumPy's order of complex numbers: by real part, then by imaginary part; a NaN in either part
@@ -54,6 +55,7 @@ __device__ T minimum(T a, T b) {
   return is_nan(a) || less(a, b) ? a : b;
 }
 
+#ifdef __CUDACC__
 // log(1 + exp(-x)) for x >= 0. In float by the chip's own exponential and 2 artanh(s), a polynomial
 // for s up to 1/3: within 2e-7, where log1pf(expf(-x)) is within 1.1e-7 in twice as many steps.
 __device__ inline float log_of_one_plus(float x) {
@@ -71,5 +73,6 @@ __device__ Real log_add_exp(Real a, Real b) {
   const Real over = a - b;
   return (over > 0 ? a : b) + log_of_one_plus(fabs(over));
 }
+#endif
 
 }  // namespace distscan

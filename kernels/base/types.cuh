@@ -92,6 +92,7 @@ __device__ complex<Real> operator*(complex<Real> a, complex<Real> b) {
   return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
 
+#ifdef __CUDACC__
 // ---- Conversion ----------------------------------------------------------------------------
 
 // A word that is 0 where x is: of floats, what is left without the sign.
@@ -154,5 +155,6 @@ __device__ To convert(From from) {
     return static_cast<To>(from);
   }
 }
+#endif  // CPUs convert registers: cpu/convert.hpp
 
 }  // namespace distscan

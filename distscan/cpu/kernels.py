@@ -1,0 +1,90 @@
+"""The compiled kernels, as the library's tables list them, and the jobs that they take."""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_void_p
+from typing import Any, ClassVar
+
+from ..core.dtypes import Types
+from ..core.operators import BUILTIN, Operator
+from . import library
+
+
+class Job(Structure):
+    """``Job`` of kernels/cpu/job.hpp: one call, on which all threads work together."""
+
+    _fields_: ClassVar = [
+        ("x", c_void_p),
+        ("y", c_void_p),
+        ("heads", c_void_p),
+        ("before", c_void_p),
+        ("first", c_void_p),
+        ("slots", c_void_p),
+        ("states", c_void_p),
+        ("outer", c_int64),
+        ("n", c_int64),
+        ("inner", c_int64),
+        ("block", c_int64),
+        ("strip", c_int64),
+        ("ticket", c_int64),
+        ("exclusive", c_int),
+        ("reverse", c_int),
+        ("before_row", c_int),
+        ("stream", c_int),
+    ]
+
+
+Function = Callable[[Any], None]  # of a pointer to a job
+_Function = ctypes.CFUNCTYPE(None, POINTER(Job))  # the interpreter's lock is free while it runs
+
+
+class Kernel(Structure):
+    """``Kernel`` of kernels/cpu/table.hpp: the functions for one operator and three types."""
+
+    _fields_: ClassVar = [
+        ("op", c_char_p),
+        ("x", c_char_p),
+        ("acc", c_char_p),
+        ("out", c_char_p),
+        ("scan", _Function),
+        ("reduce", _Function),
+        ("scan_columns", _Function),
+        ("reduce_columns", _Function),
+        ("total", _Function),
+        ("seed", _Function),
+    ]
+    scan: Function
+    reduce: Function
+    scan_columns: Function
+    reduce_columns: Function
+    total: Function
+    seed: Function
+
+
+_TABLES = ("sum", "prod", "max", "min", "bitwise")
+
+
+@functools.cache
+def _tables(handle: ctypes.CDLL) -> dict[tuple[str, str, str, str], Kernel]:
+    """Return the kernels of a library by operator, type of x, of the running value, of results."""
+    kernels = {}
+    for name in _TABLES:
+        address = ctypes.addressof(c_char_p.in_dll(handle, f"distscan_{name}"))
+        while (kernel := Kernel.from_address(address)).op:
+            key = (kernel.op, kernel.x, kernel.acc, kernel.out)
+            kernels[tuple(text.decode() for text in key)] = kernel
+            address += ctypes.sizeof(Kernel)
+    return kernels
+
+
+def find(op: Operator, types: Types) -> Kernel | None:
+    """Return the kernel for an operator and three types; None if none is compiled."""
+    if BUILTIN.get(op.name) is not op or (found := library.library()) is None:
+        return None
+    names: Any = (op.name, *(_name(dtype) for dtype in (types.x, types.acc, types.out)))
+    return _tables(found.handle).get(names)
+
+
+def _name(dtype: Any) -> str:
+    return dtype.name if dtype.isnative else ""

@@ -1,0 +1,98 @@
+"""The sweeps over a shard that the strategies are made of: by compiled kernels, or by NumPy."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.dtypes import Types
+from ..core.form import Form
+from ..core.operators import Operator
+from . import chunked, kernels
+from .compiled import Compiled
+
+
+class Sweeps(Protocol):
+    """The sweeps of one form and type. Heads are bool [n] in the order of memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that are kept between calls."""
+
+    def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
+        """Return the totals [inner] of ``x``, and whether a segment begins in it.
+
+        With segments, the total is that of the elements from the last head on.
+        """
+
+    def scan(
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        heads: NDArray[Any] | None,
+        before: NDArray[Any] | None,
+        *,
+        reduced: bool = False,
+    ) -> NDArray[Any] | None:
+        """Scan ``x`` into ``out``, which may be ``x``; return the totals [inner] of a single scan.
+
+        ``before``, 0-d or [inner], comes before the first element, and counts in the totals.
+        ``reduced`` says that ``reduce`` has run on the same ``x``.
+        """
+
+
+class Chunked:
+    """The sweeps by NumPy, for every operator and type; the reference for the compiled ones."""
+
+    nbytes = 0
+
+    def __init__(self, op: Operator, types: Types, form: Form) -> None:
+        self._op, self._types, self._form = op, types, form
+
+    def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
+        """Return the totals [inner] of ``x``, and whether a segment begins in it."""
+        x, head = self._form.in_scan_order(x), False
+        if heads is not None and (starts := np.flatnonzero(self._heads(heads))).size:
+            x, head = x[:, starts[-1] :], True
+        return chunked.reduce(self._op, x, self._types.acc), head
+
+    def scan(
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        heads: NDArray[Any] | None,
+        before: NDArray[Any] | None,
+        *,
+        reduced: bool = False,
+    ) -> NDArray[Any] | None:
+        """Scan ``x`` into ``out``, which may be ``x``; return the totals [inner]."""
+        x, out = self._form.in_scan_order(x), self._form.in_scan_order(out)
+        form, acc = self._form, self._types.acc
+        if heads is None:
+            return chunked.scan(self._op, x, out, before, acc, exclusive=form.exclusive)
+        chunked.scan_segments(
+            self._op,
+            x[0, :, 0],
+            out[0, :, 0],
+            self._heads(heads),
+            before,
+            first=form.first,
+            acc=acc,
+            exclusive=form.exclusive,
+        )
+        return None
+
+    def _heads(self, heads: NDArray[Any]) -> NDArray[Any]:
+        return heads[::-1] if self._form.reverse else heads
+
+
+def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) -> Sweeps:
+    """Return the compiled sweeps of an operator, or, if it is not compiled, NumPy's.
+
+    ``totals`` says whether the totals of shards are asked for.
+    """
+    kernel = kernels.find(op, Types(types.acc, types.acc, types.acc))
+    if kernel is None or form.extents.size == 0:
+        return Chunked(op, types, form)
+    direct = kernels.find(op, types)
+    return Compiled(types, form, kernel, direct, totals=totals, most=threads)

@@ -1,0 +1,42 @@
+// Bitwise and logical operators; of bool, what NumPy makes of the others.
+#include "table.hpp"
+
+using namespace distscan;
+
+DISTSCAN_TABLE(bitwise) = {
+    kernel<And<uint8>>("bitwise_and", "int8"),
+    kernel<And<uint8>>("bitwise_and", "uint8"),
+    kernel<And<uint16>>("bitwise_and", "int16"),
+    kernel<And<uint16>>("bitwise_and", "uint16"),
+    kernel<And<unsigned>>("bitwise_and", "int32"),
+    kernel<And<unsigned>>("bitwise_and", "uint32"),
+    kernel<And<uint64>>("bitwise_and", "int64"),
+    kernel<And<uint64>>("bitwise_and", "uint64"),
+    kernel<And<uint8>, boolean, uint8>("bitwise_and", "bool", "bool", "bool"),
+    kernel<And<uint8>, boolean, uint8>("logical_and", "bool", "bool", "bool"),
+    kernel<And<uint8>, boolean, uint8>("min", "bool", "bool", "bool"),
+    kernel<And<uint8>, boolean, uint8>("prod", "bool", "bool", "bool"),
+    kernel<Or<uint8>>("bitwise_or", "int8"),
+    kernel<Or<uint8>>("bitwise_or", "uint8"),
+    kernel<Or<uint16>>("bitwise_or", "int16"),
+    kernel<Or<uint16>>("bitwise_or", "uint16"),
+    kernel<Or<unsigned>>("bitwise_or", "int32"),
+    kernel<Or<unsigned>>("bitwise_or", "uint32"),
+    kernel<Or<uint64>>("bitwise_or", "int64"),
+    kernel<Or<uint64>>("bitwise_or", "uint64"),
+    kernel<Or<uint8>, boolean, uint8>("bitwise_or", "bool", "bool", "bool"),
+    kernel<Or<uint8>, boolean, uint8>("logical_or", "bool", "bool", "bool"),
+    kernel<Or<uint8>, boolean, uint8>("max", "bool", "bool", "bool"),
+    kernel<Or<uint8>, boolean, uint8>("sum", "bool", "bool", "bool"),
+    kernel<Xor<uint8>>("bitwise_xor", "int8"),
+    kernel<Xor<uint8>>("bitwise_xor", "uint8"),
+    kernel<Xor<uint16>>("bitwise_xor", "int16"),
+    kernel<Xor<uint16>>("bitwise_xor", "uint16"),
+    kernel<Xor<unsigned>>("bitwise_xor", "int32"),
+    kernel<Xor<unsigned>>("bitwise_xor", "uint32"),
+    kernel<Xor<uint64>>("bitwise_xor", "int64"),
+    kernel<Xor<uint64>>("bitwise_xor", "uint64"),
+    kernel<Xor<uint8>, boolean, uint8>("bitwise_xor", "bool", "bool", "bool"),
+    kernel<Xor<uint8>, boolean, uint8>("logical_xor", "bool", "bool", "bool"),
+    {},
+};

@@ -1,0 +1,54 @@
+// A job: one call on one rank, as Python describes it. All threads of the rank work on it together.
+#pragma once
+
+#include "vector_scan.hpp"
+
+namespace distscan {
+
+// The arrays are contiguous: x and y [outer, n, inner], scanned along n. y may be x. E is the type
+// that accumulates. Columns have blocks of rows, everything else has blocks of elements.
+struct Job {
+  const void* x;
+  void* y;
+  const unsigned char* heads;  // [n] or null: not 0 where a segment begins
+  const void* before;          // E [1], or [inner] if before_row; null: nothing comes before
+  const void* first;           // E [1]: comes before each segment; null: nothing
+  void* slots;                 // E [outer * (blocks + 1), inner]; null: rows of one block need none
+  int* states;                 // [outer * (blocks + 1), strips], of the slots; at first 0
+  int64 outer, n, inner;
+  int64 block;   // elements of a block along n; a multiple of a vector, unless inner > 1
+  int64 strip;   // columns that a thread takes at a time
+  int64 ticket;  // the next piece of work, at first 0
+  int exclusive, reverse, before_row;
+  int stream;  // whether results go past the caches
+};
+
+// Slot b holds what comes before block b: the prefix of the blocks before it, if READY. The
+// reduction writes the total of block b - 1 there instead; `seed` makes it a prefix.
+constexpr int READY = 1;
+constexpr int HEAD = 2;  // a segment begins in the block whose total it is
+
+// ---- Shared by threads -----------------------------------------------------------------------
+
+INLINE int64 draw(Job& job) { return __atomic_fetch_add(&job.ticket, 1, __ATOMIC_RELAXED); }
+
+INLINE bool is_ready(const int* state) { return __atomic_load_n(state, __ATOMIC_ACQUIRE) & READY; }
+
+INLINE void publish(int* state, int value) { __atomic_store_n(state, value, __ATOMIC_RELEASE); }
+
+extern "C" int sched_yield();
+
+// Waits for a slot that another thread has in work; tickets are drawn in order, so it always ends.
+INLINE void wait(const int* state) {
+  for (int looks = 0; !is_ready(state); ++looks) {
+#if defined __SSE2__
+    _mm_pause();
+#endif
+    if (looks > 1000) sched_yield();
+  }
+}
+
+INLINE int64 ceil_div(int64 a, int64 b) { return (a + b - 1) / b; }
+INLINE int64 min_of(int64 a, int64 b) { return a < b ? a : b; }
+
+}  // namespace distscan

@@ -1,0 +1,161 @@
+// The operators on registers: combine(earlier, later), by the functions that GPUs use.
+#pragma once
+
+#include "vector.hpp"
+
+namespace distscan {
+
+// What every operator has:
+//   E         the type of an element
+//   IDENTITY  the value of a lane that leaves others unchanged, if EXACT
+//   FREE      whether elements may be combined in any order, with the same bits
+//   Plain     the operator for vectors without NaN
+template <class Element, bool IS_FREE = is_integer<Element>>
+struct Operator {
+  using E = Element;
+  using R = Register<Lane<E>>;
+  static constexpr bool FREE = IS_FREE, EXACT = true;
+};
+
+template <class E>
+struct Sum : Operator<E> {
+  using typename Operator<E>::R;
+  using Plain = Sum;
+  static constexpr Lane<E> IDENTITY = Lane<E>(-0.0);  // 0.0 would change -0.0
+  static INLINE R combine(R a, R b) { return plus(a, b); }
+};
+
+template <class E>
+struct Prod : Operator<E> {
+  using typename Operator<E>::R;
+  using Plain = Prod;
+  static constexpr Lane<E> IDENTITY = 1;
+  static INLINE R combine(R a, R b) { return times(a, b); }
+};
+
+// The lanes of real parts, or of imaginary parts, in both lanes of each element.
+template <int PART, class T>
+INLINE Register<T> both(Register<T> r) {
+  constexpr auto from = [](int i) { return i / 2 * 2 + PART; };
+  return shuffle<from, T>(r, r);
+}
+
+// (1 + 2i) * (3 + 4i) = -5 + 10i, by the textbook rule, as NumPy does.
+template <class Real>
+struct Prod<complex<Real>> : Operator<complex<Real>, false> {
+  using R = Register<Real>;
+  using Plain = Prod;
+  static constexpr Real IDENTITY = 1;
+  static constexpr bool EXACT = false;  // (1 + 0i) * (inf + 0i) has a NaN
+  static INLINE R combine(R a, R b) {
+    constexpr auto swap = [](int i) { return i ^ 1; };
+    constexpr auto sign = [](int i) { return i % 2 ? Real(0) : Real(-0.0); };
+    using Bits = Register<int64>;
+    const R crossed = both<1, Real>(a) * shuffle<swap, Real>(b, b);
+    return both<0, Real>(a) * b + (R)((Bits)crossed ^ (Bits)constant<Real, sign>());
+  }
+};
+
+template <class E>
+constexpr E LOWEST = E(-1) > E(0) ? E(0) : E(E(1) << (8 * sizeof(E) - 1));
+template <>
+inline constexpr float LOWEST<float> = -__builtin_inff();
+template <>
+inline constexpr double LOWEST<double> = -__builtin_inf();
+template <class E>
+constexpr E HIGHEST = is_integer<E> ? E(~LOWEST<E>) : E(0);
+template <>
+inline constexpr float HIGHEST<float> = __builtin_inff();
+template <>
+inline constexpr double HIGHEST<double> = __builtin_inf();
+
+template <class E>
+struct PlainMax : Operator<E> {
+  using typename Operator<E>::R;
+  static constexpr Lane<E> IDENTITY = LOWEST<Lane<E>>;
+  static INLINE R combine(R a, R b) { return less(b, a) ? a : b; }
+};
+template <class E>
+struct PlainMin : Operator<E> {
+  using typename Operator<E>::R;
+  static constexpr Lane<E> IDENTITY = HIGHEST<Lane<E>>;
+  static INLINE R combine(R a, R b) { return less(a, b) ? a : b; }
+};
+
+template <class E>
+struct Max : Operator<E> {
+  using typename Operator<E>::R;
+  using Plain = PlainMax<E>;
+  static constexpr Lane<E> IDENTITY = LOWEST<Lane<E>>;
+  static INLINE R combine(R a, R b) {
+    if constexpr (is_integer<E>) return Plain::combine(a, b);
+    return maximum(a, b);
+  }
+};
+template <class E>
+struct Min : Operator<E> {
+  using typename Operator<E>::R;
+  using Plain = PlainMin<E>;
+  static constexpr Lane<E> IDENTITY = HIGHEST<Lane<E>>;
+  static INLINE R combine(R a, R b) {
+    if constexpr (is_integer<E>) return Plain::combine(a, b);
+    return minimum(a, b);
+  }
+};
+
+// NumPy's order of complex numbers, as `less` of the GPU's operators has it.
+template <class Real>
+INLINE Register<Word<Real>> complex_less(Register<Real> a, Register<Real> b) {
+  using W = Word<Real>;
+  const auto lower = (Register<W>)less(a, b), same = (Register<W>)(a == b);
+  const auto nan = (Register<W>)(is_nan(a) | is_nan(b));
+  return (both<0, W>(lower) & ~both<1, W>(nan)) | (both<0, W>(same) & both<1, W>(lower));
+}
+template <class Real>
+INLINE Register<Word<Real>> complex_nan(Register<Real> a) {
+  const auto nan = (Register<Word<Real>>)is_nan(a);
+  return both<0, Word<Real>>(nan) | both<1, Word<Real>>(nan);
+}
+
+template <class Real>
+struct Max<complex<Real>> : Operator<complex<Real>, false> {
+  using R = Register<Real>;
+  using Plain = Max;
+  static constexpr Real IDENTITY = LOWEST<Real>;
+  static INLINE R combine(R a, R b) {
+    return (complex_nan<Real>(a) | complex_less<Real>(b, a)) != 0 ? a : b;
+  }
+};
+template <class Real>
+struct Min<complex<Real>> : Operator<complex<Real>, false> {
+  using R = Register<Real>;
+  using Plain = Min;
+  static constexpr Real IDENTITY = HIGHEST<Real>;
+  static INLINE R combine(R a, R b) {
+    return (complex_nan<Real>(a) | complex_less<Real>(a, b)) != 0 ? a : b;
+  }
+};
+
+template <class E>
+struct And : Operator<E> {
+  using typename Operator<E>::R;
+  using Plain = And;
+  static constexpr E IDENTITY = E(~E(0));
+  static INLINE R combine(R a, R b) { return a & b; }
+};
+template <class E>
+struct Or : Operator<E> {
+  using typename Operator<E>::R;
+  using Plain = Or;
+  static constexpr E IDENTITY = 0;
+  static INLINE R combine(R a, R b) { return a | b; }
+};
+template <class E>
+struct Xor : Operator<E> {
+  using typename Operator<E>::R;
+  using Plain = Xor;
+  static constexpr E IDENTITY = 0;
+  static INLINE R combine(R a, R b) { return a ^ b; }
+};
+
+}  // namespace distscan

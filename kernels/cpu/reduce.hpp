@@ -1,0 +1,40 @@
+// The reduction of a run of elements, to the same bits as the total of its scan.
+#pragma once
+
+#include "job.hpp"
+#include "segments.hpp"
+#include "state.hpp"
+
+namespace distscan {
+
+// The total of elements [low, high) of a row x [n]; with segments, from the last head on.
+template <class Op, class X>
+NOINLINE State<typename Op::E> reduce_run(const X* x, int64 n, int64 low, int64 high,
+                                          const Job& job) {
+  using E = typename Op::E;
+  constexpr int N = ELEMENTS<E>;
+  State<E> state = {};
+  if (job.heads) low = reduce_to_last_head<Op>(x, n, low, high, job, state);
+  Vector<E> lanes;  // of elements that may be combined in any order
+  bool any_lanes = false;
+  for (int64 i = low; i < high; i += N) {
+    const int count = int(min_of(N, high - i));
+    Vector<E> v = load_elements<E>(x, n, i, count, job.reverse);
+    if (Op::FREE && count == N) {
+      for (int k = 0; k < PARTS; ++k)
+        lanes.part[k] = any_lanes ? Op::combine(lanes.part[k], v.part[k]) : v.part[k];
+      any_lanes = true;
+      continue;
+    }
+    if (job.reverse) v = mirrored<E>(v);
+    vector_scan<Op>(v);
+    state.total = join<Op>(state.total, {last_of<E>(v, count), true});
+  }
+  if (any_lanes) {
+    vector_scan<Op>(lanes);
+    state.total = join<Op>(state.total, {last_of<E>(lanes, N), true});
+  }
+  return state;
+}
+
+}  // namespace distscan

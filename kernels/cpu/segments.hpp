@@ -1,0 +1,134 @@
+// Segments: a scan that begins anew at each head. A vector without heads takes the usual way.
+#pragma once
+
+#include "job.hpp"
+#include "state.hpp"
+#include "stream.hpp"
+
+namespace distscan {
+
+// For each lane of a vector, -1 or 0.
+template <class E>
+struct Mask {
+  Register<Word<E>> part[PARTS];
+};
+
+// The operator that spreads masks: each element of a step gets what `before` gives it, or 0.
+template <class Element>
+struct Spread {
+  using E = Element;
+  static constexpr Word<E> IDENTITY = 0;
+};
+
+// One step on values and their heads: a value stays where a segment begins at or before it.
+template <class Op, int STEP = 1>
+INLINE void register_scan(Register<Lane<typename Op::E>>& r, Register<Word<typename Op::E>>& head) {
+  using E = typename Op::E;
+  if constexpr (STEP * sizeof(E) < REGISTER) {
+    r = head != 0 ? r : step<Op, STEP>(r);
+    head |= before<Spread<E>, STEP, E, Word<E>>(head);
+    register_scan<Op, 2 * STEP>(r, head);
+  }
+}
+
+// Scan a vector; `heads` then says whether a segment begins at or before an element.
+template <class Op>
+INLINE void vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads) {
+  using E = typename Op::E;
+  for (int i = 0; i < PARTS; ++i) register_scan<Op>(v.part[i], heads.part[i]);
+  for (int half = 1; half < PARTS; half *= 2)
+    for (int i = half; i < PARTS; i += 2 * half) {
+      const auto earlier = splat_last<E>(v.part[i - 1]);
+      const auto head = splat_last<E, Word<E>>(heads.part[i - 1]);
+      for (int k = i; k < i + half; ++k) {
+        v.part[k] = heads.part[k] != 0 ? v.part[k] : Op::combine(earlier, v.part[k]);
+        heads.part[k] |= head;
+      }
+    }
+}
+
+// The flags of a vector's elements in the order of the scan, 0 or 1; return whether there is any.
+template <int N>
+INLINE bool load_heads(unsigned char (&flags)[N], const unsigned char* heads, int64 n, int64 i,
+                       int count, bool reverse) {
+  if (count == N && !reverse) {
+    memcpy(flags, heads + i, N);
+  } else {
+    memset(flags, 0, N);
+    for (int k = 0; k < count; ++k) flags[k] = heads[reverse ? n - 1 - i - k : i + k];
+  }
+  bool any = false;
+  for (int k = 0; k < N; ++k) any |= flags[k] != 0;
+  return any;
+}
+
+template <class E>
+INLINE Mask<E> mask_of(const unsigned char (&flags)[ELEMENTS<E>]) {
+  constexpr int lanes = sizeof(E) / sizeof(Lane<E>);
+  Word<E> words[ELEMENTS<E> * lanes];
+  for (int k = 0; k < ELEMENTS<E> * lanes; ++k) words[k] = flags[k / lanes] ? -1 : 0;
+  return load<Mask<E>>(words);
+}
+
+// Scan elements [low, high) of x [n], at most a tile, into the stream.
+template <class Op, class X, class Out>
+INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const Job& job,
+                               State<typename Op::E>& state, Stream<Out>& stream) {
+  using E = typename Op::E;
+  constexpr int N = ELEMENTS<E>;
+  const bool reverse = job.reverse;
+  const Value<E> first = value_at(static_cast<const E*>(job.first));
+  for (int64 i = low; i < high; i += N) {
+    const int count = int(min_of(N, high - i));
+    unsigned char flags[N];
+    const bool any = load_heads(flags, job.heads, n, i, count, reverse);
+    Vector<E> v = load_elements<E>(x, n, i, count, reverse);
+    if (reverse) v = mirrored<E>(v);
+    const Value<E> carry = join<Op>(state.before, state.total);
+    if (!any) {
+      vector_scan<Op>(v);
+      state.total = join<Op>(state.total, {last_of<E>(v, count), true});
+      if (carry.any)
+        for (auto& part : v.part) part = Op::combine(carry.value, part);
+    } else {
+      Mask<E> heads = mask_of<E>(flags);
+      vector_scan<Op>(v, heads);
+      state = State<E>{first, {last_of<E>(v, count), true}, true};
+      for (int k = 0; k < PARTS; ++k) {
+        const auto r = v.part[k];
+        v.part[k] = heads.part[k] != 0 ? (first.any ? Op::combine(first.value, r) : r)
+                                       : (carry.any ? Op::combine(carry.value, r) : r);
+      }
+    }
+    Out* const y = stream.next(N);
+    store_as(y, reverse ? mirrored<E>(v) : v);
+    stream.put(count);
+    if (job.exclusive && any)  // the result of element k is one place before
+      for (int k = 0; k < count; ++k)
+        if (flags[k]) store(reverse ? y + N - k : y + k - 1, value_as<Out, E>(first.value));
+  }
+}
+
+// The total of the vector with the last head in elements [low, high) of x [n]; return the element
+// behind that vector. Without a head, return `low`.
+template <class Op, class X>
+INLINE int64 reduce_to_last_head(const X* x, int64 n, int64 low, int64 high, const Job& job,
+                                 State<typename Op::E>& state) {
+  using E = typename Op::E;
+  constexpr int N = ELEMENTS<E>;
+  const bool reverse = job.reverse;
+  for (int64 i = low + (high - low - 1) / N * N; i >= low; i -= N) {
+    const int count = int(min_of(N, high - i));
+    unsigned char flags[N];
+    if (!load_heads(flags, job.heads, n, i, count, reverse)) continue;
+    Vector<E> v = load_elements<E>(x, n, i, count, reverse);
+    if (reverse) v = mirrored<E>(v);
+    Mask<E> heads = mask_of<E>(flags);
+    vector_scan<Op>(v, heads);
+    state = State<E>{{}, {last_of<E>(v, count), true}, true};
+    return i + count;
+  }
+  return low;
+}
+
+}  // namespace distscan

@@ -1,0 +1,49 @@
+// What is compiled: each file has a table of its kernels, which Python reads.
+#pragma once
+
+#include "columns.hpp"
+#include "rows.hpp"
+
+namespace distscan {
+
+// Kernels for one operator and three types, by NumPy's names of these.
+struct Kernel {
+  const char *op, *x, *acc, *out;
+  void (*scan)(Job&);
+  void (*reduce)(Job&);
+  void (*scan_columns)(Job&);
+  void (*reduce_columns)(Job&);
+  void (*total)(Job&);
+  void (*seed)(Job&);
+};
+
+template <class Op, class X, class Out>
+constexpr Kernel kernel(const char* op, const char* x, const char* acc, const char* out) {
+  return {op,
+          x,
+          acc,
+          out,
+          Rows<Op, X, Out>::scan,
+          Rows<Op, X, Out>::reduce,
+          Columns<Op, X, Out>::scan,
+          Columns<Op, X, Out>::reduce,
+          Chain<Op>::total,
+          Chain<Op>::seed};
+}
+
+// A kernel whose input and result have the type that accumulates.
+template <class Op>
+constexpr Kernel kernel(const char* op, const char* type) {
+  return kernel<Op, typename Op::E, typename Op::E>(op, type, type, type);
+}
+
+using int8 = signed char;
+using uint8 = unsigned char;
+using uint16 = unsigned short;
+using uint64 = unsigned long long;
+
+}  // namespace distscan
+
+// A table ends with an empty line.
+#define DISTSCAN_TABLE(name) \
+  extern "C" __attribute__((visibility("default"))) const distscan::Kernel distscan_##name[]
