@@ -7,6 +7,14 @@
 
 namespace distscan {
 
+// total = total op the elements of a vector, which is in the order of memory.
+template <class Op, class E = typename Op::E>
+NOINLINE void add_vector(Value<E>& total, Vector<E> v, int count, bool reverse) {
+  if (reverse) v = mirrored<E>(v);
+  vector_scan<Op>(v);
+  total = join<Op>(total, {last_of<E>(v, count), true});
+}
+
 // The total of elements [low, high) of a row x [n]; with segments, from the last head on.
 template <class Op, class X>
 NOINLINE State<typename Op::E> reduce_run(const X* x, int64 n, int64 low, int64 high,
@@ -20,20 +28,21 @@ NOINLINE State<typename Op::E> reduce_run(const X* x, int64 n, int64 low, int64 
   for (int64 i = low; i < high; i += N) {
     const int count = int(min_of(N, high - i));
     Vector<E> v = load_elements<E>(x, n, i, count, job.reverse);
-    if (Op::FREE && count == N) {
+    if constexpr (Op::FREE) {
+      if (count < N) {
+        add_vector<Op>(state.total, v, count, job.reverse);
+        break;
+      }
       for (int k = 0; k < PARTS; ++k)
         lanes.part[k] = any_lanes ? Op::combine(lanes.part[k], v.part[k]) : v.part[k];
       any_lanes = true;
-      continue;
+    } else {
+      if (job.reverse) v = mirrored<E>(v);
+      vector_scan<Op>(v);
+      state.total = join<Op>(state.total, {last_of<E>(v, count), true});
     }
-    if (job.reverse) v = mirrored<E>(v);
-    vector_scan<Op>(v);
-    state.total = join<Op>(state.total, {last_of<E>(v, count), true});
   }
-  if (any_lanes) {
-    vector_scan<Op>(lanes);
-    state.total = join<Op>(state.total, {last_of<E>(lanes, N), true});
-  }
+  if (any_lanes) add_vector<Op>(state.total, lanes, N, false);
   return state;
 }
 

@@ -33,7 +33,7 @@ INLINE void register_scan(Register<Lane<typename Op::E>>& r, Register<Word<typen
 
 // Scan a vector; `heads` then says whether a segment begins at or before an element.
 template <class Op>
-INLINE void vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads) {
+NOINLINE void vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads) {
   using E = typename Op::E;
   for (int i = 0; i < PARTS; ++i) register_scan<Op>(v.part[i], heads.part[i]);
   for (int half = 1; half < PARTS; half *= 2)
