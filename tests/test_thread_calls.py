@@ -1,4 +1,4 @@
-"""The threads of a rank share a call and return, whatever comes: threads, forks, signals, faults."""
+"""The threads of a rank share a call and return: with forks, signals, faults, other threads."""
 
 import os
 import signal

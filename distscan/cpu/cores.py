@@ -19,11 +19,11 @@ def of_node(groups: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> i
     """
     cores = os.cpu_count() or 1
     group = _read(own).rpartition("0::")[2].strip()  # such as /system.slice/job.scope
-    if cpus := _read(f"{groups}{group}/cpuset.cpus.effective"):
-        cores = min(cores, _length(cpus))
+    with suppress(ValueError):  # no file: all cores
+        cores = min(cores, _length(_read(f"{groups}{group}/cpuset.cpus.effective")))
     while True:
         quota, _, period = _read(f"{groups}{group}/cpu.max").partition(" ")
-        with suppress(ValueError):  # "max 100000": no quota
+        with suppress(ValueError):  # no file, or "max 100000": no quota
             cores = min(cores, -(-int(quota) // int(period)))
         if not group.strip("/"):
             return max(1, cores)
