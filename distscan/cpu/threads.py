@@ -50,12 +50,12 @@ def run(function: Callable[[], None], threads: int) -> None:
         _workers.invite(call, threads - 1)
         function()
     finally:
-        while not call.ended:
+        while call.invited:
             try:
                 call.end()
+                _workers.dismiss(call)
             except BaseException as interrupt:
                 fault = interrupt
-        _workers.dismiss(threads - 1)
     if fault := fault or call.fault:
         raise fault
 
@@ -69,6 +69,7 @@ class _Call:
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.fault: BaseException | None = None
+        self.invited = 0  # how many other threads may join
         self._function, self._lock = function, threading.Lock()
         self._open, self._inside = True, 0  # whether threads may come; those that are there
         self._leaves: SimpleQueue[None] = SimpleQueue()  # wakes the caller
@@ -87,13 +88,8 @@ class _Call:
             self._inside -= 1
         self._leaves.put(None)
 
-    @property
-    def ended(self) -> bool:
-        """Whether no other thread takes part, or will."""
-        return not self._open and not self._inside
-
     def end(self) -> None:
-        """Wait for the other threads; for the caller."""
+        """Let no further thread join, and wait for those that have; for the caller."""
         with self._lock:
             self._open = False
         while self._inside:
@@ -110,13 +106,14 @@ class _Workers:
         """Begin without threads: no thread survives a fork."""
         self._calls: SimpleQueue[_Call] = SimpleQueue()
         self._lock = threading.Lock()
-        self._number, self._invited = 0, 0
+        self._number, self._invited = 0, 0  # threads; those that calls in flight have invited
 
     def invite(self, call: _Call, number: int) -> None:
         """Let so many threads join a call, as soon as they are free; start them if need be."""
         with self._lock:
             self._invited += number
-            # Callers in several Python threads share a machine's worth of workers.
+            call.invited = number
+            # Callers in several Python threads share as many workers as the machine has cores.
             wanted = min(self._invited, max(number, os.cpu_count() or 1))
             with suppress(RuntimeError):  # the system has no more threads: those there are must do
                 while self._number < wanted:
@@ -125,10 +122,11 @@ class _Workers:
         for _ in range(number):
             self._calls.put(call)
 
-    def dismiss(self, number: int) -> None:
-        """Count so many threads as free."""
+    def dismiss(self, call: _Call) -> None:
+        """Count the threads that were invited to a call as free."""
         with self._lock:
-            self._invited -= number
+            self._invited -= call.invited
+            call.invited = 0
 
     def _work(self) -> None:
         calls = self._calls
