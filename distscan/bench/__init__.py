@@ -8,6 +8,7 @@ Imports run down this list only:
     against.py       the comparison with an earlier run
     report.py        the header, the tables and the JSON
     block_scans.py   the block scans and the chains of the literature
+    forms.py         every form of a scan on CPUs, at one size
     suite.py         the checks and the times of all contenders, for every type and size
     contenders.py    the list of contenders
     by_hand.py       the scan over ranks as people write it by hand
