@@ -13,6 +13,7 @@ Imports run down this list only:
     contenders.py    the list of contenders
     by_hand.py       the scan over ranks as people write it by hand
     cub.py  cub.cu   CUB, called from C++
+    tbb.py  tbb.cpp  oneTBB, called from C++
     timing.py        the clocks and the samples of a call
     case.py          one type and size: its data, its buffers, the check of a result
     machine.py       the chip: NumPy or CuPy, its cache, its memory, its clock

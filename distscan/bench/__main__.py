@@ -211,7 +211,7 @@ def _versions(machine: Host) -> dict[str, str]:
 
 def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
     """Return the versions of the peers that ``_versions`` does not have."""
-    named = ("cub", "by-hand-expert", "torch", "heat")
+    named = ("cub", "by-hand-expert", "torch", "tbb", "heat")
     return {name: versions[name] for name in named if name in versions}
 
 

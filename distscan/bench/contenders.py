@@ -20,7 +20,7 @@ import distscan
 from .. import __version__
 from ..build import Strategy
 from ..cpu import library, threads
-from . import by_hand, cub
+from . import by_hand, cub, tbb
 from .case import Case, Task
 from .timing import Call
 
@@ -250,6 +250,7 @@ CONTENDERS = (
         "torch", _torch, version("torch"), _passes(1, 1), "one", ops=ALL_OPS,
         takes=lambda case: case.plain or "axis" in case.options,
     ),
+    Contender("tbb", tbb.scan, tbb.version, None, "one", ("cpu",), takes=tbb.takes),
     Contender(
         "by-hand", by_hand.first_form, lambda: __version__, None, "several",
         rehearse=_call_first(_array_library),

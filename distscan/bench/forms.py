@@ -96,7 +96,7 @@ def lines(rows: Sequence[Row], idioms: Mapping[str, str]) -> list[str]:
     names.sort(key=lambda name: name != base)  # stable: the base comes first
     made = [
         "",
-        f"share of the copy's speed, and times {base}; copy: GB/s, both ways",
+        f"share of the copy's speed, and times {base}; copy: GB/s of a rank, both ways",
         f"{'':30}{'copy':>6}" + "".join(f"{name:>{_width(name, base)}}" for name in names),
     ]
     for title in idioms:
@@ -108,7 +108,9 @@ def lines(rows: Sequence[Row], idioms: Mapping[str, str]) -> list[str]:
     made += _spreads(rows)
     made += [f"{row.contender}, {row.type}: {row.status}: {row.message}"
              for row in rows if row.status != "timed"]  # fmt: skip
-    made += ["", f"{base}:"]
+    if base != "numpy":
+        return made
+    made += ["", "numpy:"]
     for idiom in dict.fromkeys(idioms.values()):
         titles = "; ".join(title for title, other in idioms.items() if other == idiom)
         made += wrap(f"{titles}: {idiom}", _WIDTH, subsequent_indent="    ")
