@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -95,6 +96,44 @@ def test_on_several_ranks_both_strategies_scan(comm, machine):
     rows = suite.measure(comm, machine, [NAMED[name] for name in names], cases[0], 11)
     assert [(row.contender, row.status) for row in rows] == [(name, "timed") for name in names]
     assert (rows[1].times is None) == (comm.size == 1)
+
+
+class Torch:
+    """NumPy behind torch's calls."""
+
+    int64, from_dlpack, empty_like = np.int64, staticmethod(np.asarray), staticmethod(np.empty_like)
+
+    def __init__(self):
+        self.threads = []
+
+    def set_num_threads(self, threads):
+        self.threads.append(threads)
+
+    def cumsum(self, x, axis, *, dtype, out):
+        return np.cumsum(x, axis, dtype, out)
+
+    def cummax(self, x, axis, *, out):
+        assert out[1].dtype == np.int64
+        return np.maximum.accumulate(x, axis, out=out[0])
+
+    def cummin(self, x, axis, *, out):
+        return np.minimum.accumulate(x, axis, out=out[0])
+
+
+@pytest.mark.one_rank
+def test_torch(comm, machine, monkeypatch):
+    """It scans the forms that it has, by as many threads as the case says."""
+    torch = Torch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    taken = []
+    for case in CASES:
+        for row in suite.measure(comm, machine, [NAMED["torch"]], case, 11):
+            assert row.status == "timed", row
+            taken.append(case)
+    assert torch.threads == [case.threads for case in taken]
+    assert {"max int8", "rows of 1000 float64"} <= {case.type for case in taken}
+    refused = ("exclusive", "reverse", "initial", "in place", "new", "segments")
+    assert not any(case.type.startswith(refused) for case in taken)
 
 
 def test_lines():
