@@ -7,10 +7,13 @@ import numpy as np
 import distscan
 from distscan import plan_cache
 from distscan.cpu import compiled
-from support import forms
 from support.cpu_data import UFUNCS, dtype_of
 
-FORMS = [form for form in forms.FORMS if form["initial"] is None]
+FORMS = [
+    {"exclusive": exclusive, "reverse": reverse}
+    for exclusive in (False, True)
+    for reverse in (False, True)
+]
 GUARD = 192  # bytes before and behind the results
 POISON = 0xA5
 
