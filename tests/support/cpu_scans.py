@@ -1,12 +1,13 @@
 """Scans on CPUs with everything around them watched, and NumPy's answers to the same scans."""
 
 import contextlib
+import os
 
 import numpy as np
 
 import distscan
 from distscan import plan_cache
-from distscan.cpu import compiled
+from distscan.cpu import compiled, library
 from support.cpu_data import UFUNCS, dtype_of
 
 FORMS = [
@@ -128,7 +129,8 @@ def scanned(x, op, *, dtype=None, shift=0, **options):
 
 
 def is_nan(a):
-    return a != a  # noqa: PLR0124 - np.isnan does not take bfloat16
+    with np.errstate(invalid="ignore"):  # of bfloat16
+        return a != a  # noqa: PLR0124 - np.isnan does not take bfloat16
 
 
 def bits(a):
@@ -148,7 +150,7 @@ def assert_same(got, want, what=""):
 
 
 @contextlib.contextmanager
-def anew(monkeypatch, *, streamed=None, threads=None, library=None):
+def anew(monkeypatch, *, streamed=None, threads=None, level=None):
     """Decide again how scans are done: results past the caches, threads, level of instructions."""
     with monkeypatch.context() as patch:
         if streamed is not None:
@@ -156,8 +158,19 @@ def anew(monkeypatch, *, streamed=None, threads=None, library=None):
         if threads is not None:
             patch.setenv("DISTSCAN_THREADS", str(threads))
             patch.setattr(compiled, "_THREAD", 1)  # small arrays have several threads, too
-        if library is not None:
-            patch.setenv("DISTSCAN_CPU", library)
+        if level is not None:
+            patch.setenv("DISTSCAN_CPU", level)
         plan_cache.clear()
         yield
     plan_cache.clear()
+
+
+def levels():
+    """The levels of instructions that this CPU has and that are built, the baseline first."""
+    flags = library.cpu_flags()
+    every = library.machine_levels()
+    return [
+        level
+        for level in reversed(every)
+        if every[level].flags <= flags and os.path.isfile(library.path_of(level, library.FOLDER))
+    ]
