@@ -20,7 +20,7 @@ from .kernels import Job, Kernel
 BLOCK = 1 << 17  # bytes of running values in a block: they stay in the L2 cache
 _COLUMNS_BLOCK = 1 << 18  # the same for columns, whose prefixes are rows
 _FEWEST_ROWS = 64  # in a block of columns: there is a prefix for 64 elements
-_STRIP = 1 << 12  # bytes of running values in a row of a strip: they stay in the L1 cache
+_STRIP = 1 << 14  # bytes of running values in a row of a strip: they stay in the caches
 # Results of so many bytes go past the caches, which saves a third of the traffic. Smaller results
 # stay in the caches for their readers.
 _STREAMED = 8 << 20

@@ -7,12 +7,13 @@
 
 namespace distscan {
 
-// Columns [i, i + count) of what comes before a block: a row, or one element for all columns.
-template <class E>
-INLINE Vector<E> columns_before(const E* before, bool row, int64 width, int64 i, int count,
-                                bool reverse) {
-  if (row) return load_elements<E>(before, width, i, count, reverse);
+// A vector of columns, from column i on, of what comes before a block: a row, or one element for
+// all columns.
+template <class Op, class E = typename Op::E>
+INLINE Vector<E> columns_before(const E* before, bool row, int64 width, int64 i, bool reverse) {
+  if (row) return load_vector<Op>(before, width, i, width, reverse);
   Vector<E> v;
+  UNROLL
   for (auto& part : v.part) part = all(*before);
   return v;
 }
@@ -23,8 +24,9 @@ inline void join_rows(const E* before, bool row, const E* later, E* to, int64 wi
   constexpr int N = ELEMENTS<E>;
   for (int64 i = 0; i < width; i += N) {
     const int count = int(min_of(N, width - i));
-    const Vector<E> a = columns_before(before, row, width, i, count, false);
-    Vector<E> v = load_elements<E>(later, width, i, count, false);
+    const Vector<E> a = columns_before<Op>(before, row, width, i, false);
+    Vector<E> v = load_vector<Op>(later, width, i, width, false);
+    UNROLL
     for (int k = 0; k < PARTS; ++k) v.part[k] = Op::combine(a.part[k], v.part[k]);
     memcpy(to + i, &v, count * sizeof(E));
   }

@@ -22,6 +22,7 @@ class Columns {
  private:
   static constexpr int N = ELEMENTS<E>;
   static constexpr int WIDEST = 16384 / VECTOR;  // vectors of a strip
+  static constexpr int TILE = Stream<Out>::TILE / sizeof(Out);
 
   // A strip of a block: `height` rows of `width` columns.
   struct Piece {
@@ -79,28 +80,28 @@ class Columns {
       const X* const x = static_cast<const X*>(job.x) + place(i);
       if (WRITES && !whole && i > 0)
         stream = Stream<Out>(y + place(i) + (reverse ? piece.width : 0), reverse, job.stream);
-      for (int64 c = 0; c < piece.width; c += N) {
-        const int count = int(min_of(N, piece.width - c));
-        const Vector<E> v = load_elements<E>(x, piece.width, c, count, reverse);
-        Vector<E>& sum = total[c / N];
-        Vector<E> result = sum;
-        if (!(WRITES && job.exclusive) || i == 0) result = v;
-        for (int k = 0; k < PARTS; ++k) {
-          const auto next = i > 0 ? Op::combine(sum.part[k], v.part[k]) : v.part[k];
-          if (!job.exclusive) result.part[k] = next;
-          sum.part[k] = next;
-        }
-        if constexpr (WRITES) {
+      for (int64 left = 0; left < piece.width; left += TILE) {
+        const int64 right = min_of(piece.width, left + TILE);
+        Out* results = stream.next(N);
+        for (int64 c = left; c < right; c += N, results += reverse ? -N : N) {
+          Vector<E>& sum = total[c / N];
+          const Vector<E> earlier = sum;
+          sum = load_vector<Op>(x, piece.width, c, piece.width, reverse);
+          if (i > 0) put_before<Op>(earlier, sum);
+          if (!WRITES) continue;
+          Vector<E> result = job.exclusive ? earlier : sum;
           if (before) {
-            const Vector<E> a = columns_before(before, row, piece.width, c, count, reverse);
-            for (int k = 0; k < PARTS; ++k)
-              result.part[k] =
-                  job.exclusive && i == 0 ? a.part[k] : Op::combine(a.part[k], result.part[k]);
+            const Vector<E> first = columns_before<Op>(before, row, piece.width, c, reverse);
+            if (job.exclusive && i == 0)
+              result = first;
+            else
+              put_before<Op>(first, result);
           }
-          store_as(stream.next(N), result);
-          stream.put(count);
-          if (stream.is_full()) stream.flush();
+          store_as(results, result);
         }
+        if (!WRITES) continue;
+        stream.put(int(right - left));
+        if (stream.is_full()) stream.flush();
       }
       if (WRITES && !whole) stream.close();
     }

@@ -9,31 +9,30 @@ namespace distscan {
 template <class T, class X>
 INLINE Register<T> widened(const X* x) {
   using Narrow = typename Simd<X, LANES<T>* int(sizeof(X))>::type;
+  // GCC 12 takes one instruction for other types, and several for these.
+  constexpr bool far = sizeof(T) == 8 && sizeof(X) < 4;
 #if defined __AVX512BW__
-  // GCC 12 takes several instructions for these.
-  constexpr bool twice = sizeof(T) == 2 * sizeof(X);  // GCC 12 does these well, but floats
   if constexpr (same<T, double>)
     return (Register<T>)_mm512_cvtps_pd(load<__m256>(x));
-  else if constexpr (same<X, signed char> && !twice)
+  else if constexpr (far && same<X, signed char>)
     return (Register<T>)_mm512_cvtepi8_epi64(_mm_loadu_si64(x));
-  else if constexpr (same<X, unsigned char> && !twice)
+  else if constexpr (far && same<X, unsigned char>)
     return (Register<T>)_mm512_cvtepu8_epi64(_mm_loadu_si64(x));
-  else if constexpr (same<X, short> && !twice)
+  else if constexpr (far && same<X, short>)
     return (Register<T>)_mm512_cvtepi16_epi64(load<__m128i>(x));
-  else if constexpr (same<X, unsigned short> && !twice)
+  else if constexpr (far && same<X, unsigned short>)
     return (Register<T>)_mm512_cvtepu16_epi64(load<__m128i>(x));
   else
 #elif defined __AVX2__
-  constexpr bool twice = sizeof(T) == 2 * sizeof(X);  // GCC 12 does these well, but floats
   if constexpr (same<T, double>)
     return (Register<T>)_mm256_cvtps_pd(load<__m128>(x));
-  else if constexpr (same<X, signed char> && !twice)
+  else if constexpr (far && same<X, signed char>)
     return (Register<T>)_mm256_cvtepi8_epi64(_mm_loadu_si32(x));
-  else if constexpr (same<X, unsigned char> && !twice)
+  else if constexpr (far && same<X, unsigned char>)
     return (Register<T>)_mm256_cvtepu8_epi64(_mm_loadu_si32(x));
-  else if constexpr (same<X, short> && !twice)
+  else if constexpr (far && same<X, short>)
     return (Register<T>)_mm256_cvtepi16_epi64(_mm_loadu_si64(x));
-  else if constexpr (same<X, unsigned short> && !twice)
+  else if constexpr (far && same<X, unsigned short>)
     return (Register<T>)_mm256_cvtepu16_epi64(_mm_loadu_si64(x));
   else
 #endif
@@ -96,6 +95,7 @@ INLINE void to_bfloat16(bfloat16* y, Register<float> r) {
 template <class E, class X>
 INLINE Vector<E> load_as(const X* x) {
   Vector<E> v;
+  UNROLL
   for (int i = 0; i < PARTS; ++i, x += REGISTER / sizeof(E)) {
     if constexpr (same<X, boolean>) {
       // NumPy takes each byte but 0 for true.
@@ -121,6 +121,7 @@ INLINE Vector<E> load_as(const X* x) {
 // Stores the elements of a vector as results of type Out.
 template <class E, class Out>
 INLINE void store_as(Out* y, const Vector<E>& v) {
+  UNROLL
   for (int i = 0; i < PARTS; ++i, y += REGISTER / sizeof(E)) {
     if constexpr (same<Out, half>)
       to_half(y, v.part[i]);
@@ -138,20 +139,32 @@ INLINE void store_as(Out* y, const Vector<E>& v) {
 // 4096 .96; CPUs of AMD do not mind.
 constexpr int AHEAD = 4096;
 
-// Elements [i, i + count) of x [n], counted from the end of x if `reverse`, in the order of memory.
-// A count below N leaves lanes of 0 behind them, or, if `reverse`, before them.
+// `count` elements, less than a vector. The other lanes are `fill`: those behind them, or, if
+// `reverse`, those before them.
 template <class E, class X>
-INLINE Vector<E> load_elements(const X* x, int64 n, int64 i, int count, bool reverse) {
+NOINLINE Vector<E> load_part(const X* x, int count, bool reverse, Lane<E> fill) {
+  constexpr int N = ELEMENTS<E>, lanes = sizeof(E) / sizeof(Lane<E>);
+  X elements[N] = {};
+  memcpy(elements, x, count * sizeof(X));
+  const Vector<E> v = load_as<E>(elements);
+  Lane<E> part[N * lanes];
+  for (auto& lane : part) lane = fill;
+  memcpy(part + (reverse ? (N - count) * lanes : 0), &v, count * sizeof(E));
+  return load<Vector<E>>(part);
+}
+
+// The vector whose first element in the order of the scan is element i of x [n], counted from the
+// end of x if `reverse`; in the order of memory. It is a part if it begins less than N elements
+// before `high`.
+template <class Op, class X, class E = typename Op::E>
+INLINE Vector<E> load_vector(const X* x, int64 n, int64 i, int64 high, bool reverse) {
   constexpr int N = ELEMENTS<E>;
-  const X* from = reverse ? x + (n - i - N) : x + i;
-  __builtin_prefetch(reinterpret_cast<const char*>(from) + (reverse ? -AHEAD : AHEAD));
-  X part[N];
-  if (count < N) {
-    memset(part, 0, sizeof part);
-    memcpy(reverse ? part + N - count : part, reverse ? x + (n - i - count) : from,
-           count * sizeof(X));
-    from = part;
+  if (high - i < N) {
+    const X* const from = x + (reverse ? n - high : i);
+    return load_part<E>(from, int(high - i), reverse, Op::IDENTITY);
   }
+  const X* const from = x + (reverse ? n - i - N : i);
+  __builtin_prefetch(reinterpret_cast<const char*>(from) + (reverse ? -AHEAD : AHEAD));
   return load_as<E>(from);
 }
 

@@ -7,14 +7,6 @@
 
 namespace distscan {
 
-// total = total op the elements of a vector, which is in the order of memory.
-template <class Op, class E = typename Op::E>
-NOINLINE void add_vector(Value<E>& total, Vector<E> v, int count, bool reverse) {
-  if (reverse) v = mirrored<E>(v);
-  vector_scan<Op>(v);
-  total = join<Op>(total, {last_of<E>(v, count), true});
-}
-
 // The total of elements [low, high) of a row x [n]; with segments, from the last head on.
 template <class Op, class X>
 NOINLINE State<typename Op::E> reduce_run(const X* x, int64 n, int64 low, int64 high,
@@ -25,24 +17,30 @@ NOINLINE State<typename Op::E> reduce_run(const X* x, int64 n, int64 low, int64 
   if (job.heads) low = reduce_to_last_head<Op>(x, n, low, high, job, state);
   Vector<E> lanes;  // of elements that may be combined in any order
   bool any_lanes = false;
+  auto total = state.total.value;
+  bool any_total = state.total.any;
   for (int64 i = low; i < high; i += N) {
-    const int count = int(min_of(N, high - i));
-    Vector<E> v = load_elements<E>(x, n, i, count, job.reverse);
-    if constexpr (Op::FREE) {
-      if (count < N) {
-        add_vector<Op>(state.total, v, count, job.reverse);
-        break;
-      }
+    Vector<E> v = load_vector<Op>(x, n, i, high, job.reverse);
+    if constexpr (Op::FREE) {  // a part is filled with identities
+      UNROLL
       for (int k = 0; k < PARTS; ++k)
         lanes.part[k] = any_lanes ? Op::combine(lanes.part[k], v.part[k]) : v.part[k];
       any_lanes = true;
     } else {
       if (job.reverse) v = mirrored<E>(v);
       vector_scan<Op>(v);
-      state.total = join<Op>(state.total, {last_of<E>(v, count), true});
+      const auto last = last_of<Op>(v, high - i);
+      total = any_total ? Op::combine(total, last) : last;
+      any_total = true;
     }
   }
-  if (any_lanes) add_vector<Op>(state.total, lanes, N, false);
+  if (any_lanes) {
+    vector_scan<Op>(lanes);
+    const auto last = last_of<Op>(lanes, N);
+    total = any_total ? Op::combine(total, last) : last;
+    any_total = true;
+  }
+  state.total = {total, any_total};
   return state;
 }
 

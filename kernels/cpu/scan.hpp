@@ -14,21 +14,30 @@ INLINE void scan_tile(const X* x, int64 n, int64 low, int64 high, bool reverse,
                       State<typename Op::E>& state, Stream<Out>& stream) {
   using E = typename Op::E;
   constexpr int N = ELEMENTS<E>;
-  const Value<E> before = state.before;
-  Value<E> total = state.total;
-  for (int64 i = low; i < high; i += N) {
-    const int count = int(min_of(N, high - i));
-    Vector<E> v = load_elements<E>(x, n, i, count, reverse);
+  using R = Register<Lane<E>>;
+  const R before = state.before.value;
+  const bool any_before = state.before.any;
+  R total = state.total.value;
+  bool any_total = state.total.any;
+  Out* y = stream.next(N);
+  for (int64 i = low; i < high; i += N, y += reverse ? -N : N) {
+    Vector<E> v = load_vector<Op>(x, n, i, high, reverse);
     if (reverse) v = mirrored<E>(v);
     vector_scan<Op>(v);
-    const Value<E> carry = join<Op>(before, total);
-    total = join<Op>(total, {last_of<E>(v, count), true});
-    if (carry.any)
-      for (auto& part : v.part) part = Op::combine(carry.value, part);
-    store_as(stream.next(N), reverse ? mirrored<E>(v) : v);
-    stream.put(count);
+    const R last = last_of<Op>(v, high - i);
+    if (any_total) {
+      put_before<Op>(any_before ? Op::combine(before, total) : total, v);
+      total = Op::combine(total, last);
+    } else {
+      if (any_before) put_before<Op>(before, v);
+      total = last;
+      any_total = true;
+    }
+    if (reverse) v = mirrored<E>(v);
+    store_as(y, v);
   }
-  state.total = total;
+  stream.put(int(high - low));
+  state.total = {total, any_total};
 }
 
 // Whether tiles without NaN have an operator of their own, which is faster.

@@ -35,16 +35,19 @@ INLINE void register_scan(Register<Lane<typename Op::E>>& r, Register<Word<typen
 template <class Op>
 NOINLINE void vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads) {
   using E = typename Op::E;
+  UNROLL
   for (int i = 0; i < PARTS; ++i) register_scan<Op>(v.part[i], heads.part[i]);
-  for (int half = 1; half < PARTS; half *= 2)
-    for (int i = half; i < PARTS; i += 2 * half) {
-      const auto earlier = splat_last<E>(v.part[i - 1]);
-      const auto head = splat_last<E, Word<E>>(heads.part[i - 1]);
-      for (int k = i; k < i + half; ++k) {
-        v.part[k] = heads.part[k] != 0 ? v.part[k] : Op::combine(earlier, v.part[k]);
-        heads.part[k] |= head;
-      }
+  UNROLL
+  for (int half = 1; half < PARTS; half *= 2) UNROLL
+  for (int i = half; i < PARTS; i += 2 * half) {
+    const auto earlier = splat_last<E>(v.part[i - 1]);
+    const auto head = splat_last<E, Word<E>>(heads.part[i - 1]);
+    UNROLL
+    for (int k = i; k < i + half; ++k) {
+      v.part[k] = heads.part[k] != 0 ? v.part[k] : Op::combine(earlier, v.part[k]);
+      heads.part[k] |= head;
     }
+  }
 }
 
 // The flags of a vector's elements in the order of the scan, 0 or 1; return whether there is any.
@@ -57,17 +60,24 @@ INLINE bool load_heads(unsigned char (&flags)[N], const unsigned char* heads, in
     memset(flags, 0, N);
     for (int k = 0; k < count; ++k) flags[k] = heads[reverse ? n - 1 - i - k : i + k];
   }
-  bool any = false;
-  for (int k = 0; k < N; ++k) any |= flags[k] != 0;
-  return any;
+  using Bits = typename Choose<N % 8 == 0, uint64_t, uint32_t>::type;
+  Bits any = 0;
+  for (int k = 0; k < N; k += sizeof(Bits)) any |= load<Bits>(flags + k);
+  return any != 0;
 }
 
 template <class E>
 INLINE Mask<E> mask_of(const unsigned char (&flags)[ELEMENTS<E>]) {
   constexpr int lanes = sizeof(E) / sizeof(Lane<E>);
-  Word<E> words[ELEMENTS<E> * lanes];
-  for (int k = 0; k < ELEMENTS<E> * lanes; ++k) words[k] = flags[k / lanes] ? -1 : 0;
-  return load<Mask<E>>(words);
+  unsigned char bytes[ELEMENTS<E> * lanes];  // one for each lane
+  for (int k = 0; k < ELEMENTS<E> * lanes; ++k) bytes[k] = flags[k / lanes];
+  Mask<E> mask;
+  UNROLL
+  for (int i = 0; i < PARTS; ++i) {
+    const auto words = widened<Word<E>>(bytes + i * LANES<Word<E>>);
+    mask.part[i] = (Register<Word<E>>)(words != 0);
+  }
+  return mask;
 }
 
 // Scan elements [low, high) of x [n], at most a tile, into the stream.
@@ -76,37 +86,49 @@ INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const
                                State<typename Op::E>& state, Stream<Out>& stream) {
   using E = typename Op::E;
   constexpr int N = ELEMENTS<E>;
+  using R = Register<Lane<E>>;
   const bool reverse = job.reverse;
   const Value<E> first = value_at(static_cast<const E*>(job.first));
-  for (int64 i = low; i < high; i += N) {
+  R before = state.before.value, total = state.total.value;
+  bool any_before = state.before.any, any_total = state.total.any;
+  Out* y = stream.next(N);
+  for (int64 i = low; i < high; i += N, y += reverse ? -N : N) {
     const int count = int(min_of(N, high - i));
     unsigned char flags[N];
-    const bool any = load_heads(flags, job.heads, n, i, count, reverse);
-    Vector<E> v = load_elements<E>(x, n, i, count, reverse);
+    const bool head = load_heads(flags, job.heads, n, i, count, reverse);
+    Vector<E> v = load_vector<Op>(x, n, i, high, reverse);
     if (reverse) v = mirrored<E>(v);
-    const Value<E> carry = join<Op>(state.before, state.total);
-    if (!any) {
+    R carry = any_total ? total : before;
+    if (any_total && any_before) carry = Op::combine(before, total);
+    if (!head) {
       vector_scan<Op>(v);
-      state.total = join<Op>(state.total, {last_of<E>(v, count), true});
-      if (carry.any)
-        for (auto& part : v.part) part = Op::combine(carry.value, part);
+      const R last = last_of<Op>(v, count);
+      total = any_total ? Op::combine(total, last) : last;
+      if (any_total || any_before) put_before<Op>(carry, v);
     } else {
       Mask<E> heads = mask_of<E>(flags);
       vector_scan<Op>(v, heads);
-      state = State<E>{first, {last_of<E>(v, count), true}, true};
+      total = last_of<Op>(v, count);
+      UNROLL
       for (int k = 0; k < PARTS; ++k) {
-        const auto r = v.part[k];
-        v.part[k] = heads.part[k] != 0 ? (first.any ? Op::combine(first.value, r) : r)
-                                       : (carry.any ? Op::combine(carry.value, r) : r);
+        const R r = v.part[k];
+        const R open = any_total || any_before ? Op::combine(carry, r) : r;
+        v.part[k] = heads.part[k] != 0 ? (first.any ? Op::combine(first.value, r) : r) : open;
       }
+      before = first.value;
+      any_before = first.any;
+      state.head = true;
     }
-    Out* const y = stream.next(N);
-    store_as(y, reverse ? mirrored<E>(v) : v);
-    stream.put(count);
-    if (job.exclusive && any)  // the result of element k is one place before
+    any_total = true;
+    if (reverse) v = mirrored<E>(v);
+    store_as(y, v);
+    if (job.exclusive && head)  // the result of element k is one place before
       for (int k = 0; k < count; ++k)
         if (flags[k]) store(reverse ? y + N - k : y + k - 1, value_as<Out, E>(first.value));
   }
+  stream.put(int(high - low));
+  state.before = {before, any_before};
+  state.total = {total, any_total};
 }
 
 // The total of the vector with the last head in elements [low, high) of x [n]; return the element
@@ -121,11 +143,11 @@ INLINE int64 reduce_to_last_head(const X* x, int64 n, int64 low, int64 high, con
     const int count = int(min_of(N, high - i));
     unsigned char flags[N];
     if (!load_heads(flags, job.heads, n, i, count, reverse)) continue;
-    Vector<E> v = load_elements<E>(x, n, i, count, reverse);
+    Vector<E> v = load_vector<Op>(x, n, i, high, reverse);
     if (reverse) v = mirrored<E>(v);
     Mask<E> heads = mask_of<E>(flags);
     vector_scan<Op>(v, heads);
-    state = State<E>{{}, {last_of<E>(v, count), true}, true};
+    state = State<E>{{}, {last_of<Op>(v, count), true}, true};
     return i + count;
   }
   return low;

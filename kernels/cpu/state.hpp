@@ -5,7 +5,8 @@
 
 namespace distscan {
 
-// A value in every lane, or none.
+// A value in every lane, or none. Structures with registers live in memory: loops over vectors keep
+// `value` and `any` in variables of their own.
 template <class E>
 struct Value {
   Register<Lane<E>> value;
@@ -25,6 +26,20 @@ INLINE Value<E> join(const Value<E>& earlier, const Value<E>& later) {
   return {Op::combine(earlier.value, later.value), true};
 }
 
+// A vector's elements, each with the same value before it.
+template <class Op, class E = typename Op::E>
+INLINE void put_before(Register<Lane<E>> value, Vector<E>& v) {
+  UNROLL
+  for (auto& part : v.part) part = Op::combine(value, part);
+}
+
+// The same with a value for each element.
+template <class Op, class E = typename Op::E>
+INLINE void put_before(const Vector<E>& values, Vector<E>& v) {
+  UNROLL
+  for (int i = 0; i < PARTS; ++i) v.part[i] = Op::combine(values.part[i], v.part[i]);
+}
+
 // The total does not contain `before`. So the total of a block is the same whether or not its
 // prefix is known yet, and a result has the same bits however many threads there are.
 template <class E>
@@ -34,13 +49,18 @@ struct State {
   bool head;        // whether a segment has begun in the block
 };
 
-// Element `count - 1` of a vector, in all lanes.
 template <class E>
-INLINE Register<Lane<E>> last_of(const Vector<E>& v, int count) {
-  if (count == ELEMENTS<E>) return splat_last<E>(v.part[PARTS - 1]);
+NOINLINE Register<Lane<E>> element_of(Vector<E> v, int i) {
   E elements[ELEMENTS<E>];
   memcpy(elements, &v, sizeof v);
-  return all(elements[count - 1]);
+  return all(elements[i]);
+}
+
+// The last of `count` elements of a vector, in all lanes. Behind them are identities.
+template <class Op, class E = typename Op::E>
+INLINE Register<Lane<E>> last_of(const Vector<E>& v, int64 count) {
+  if (!Op::EXACT && count < ELEMENTS<E>) return element_of<E>(v, int(count) - 1);
+  return splat_last<E>(v.part[PARTS - 1]);
 }
 
 }  // namespace distscan

@@ -53,7 +53,7 @@ class Stream {
            (down_ ? count : 0);
   }
   INLINE void put(int count) { filled_ += count * int(sizeof(Out)); }
-  INLINE bool is_full() const { return filled_ > TILE; }
+  INLINE bool is_full() const { return filled_ >= TILE; }
 
   // Write whole lines, but not the last `keep` results.
   NOINLINE void flush(int keep = 0) {
@@ -83,7 +83,7 @@ class Stream {
   }
 
  private:
-  static constexpr int ROOM = TILE + 4 * LINE;
+  static constexpr int ROOM = 2 * TILE + 4 * LINE;
 
   INLINE char* to(int i) const { return down_ ? line_ - i - LINE : line_ + i; }
   template <int BYTES>
@@ -110,6 +110,7 @@ class Stream {
 template <class Out, class E>
 INLINE Out value_as(Register<Lane<E>> value) {
   Vector<E> v;
+  UNROLL
   for (auto& part : v.part) part = value;
   Out results[ELEMENTS<E>];
   store_as(results, v);

@@ -26,6 +26,7 @@
 
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
+#define UNROLL _Pragma("GCC unroll 4")  // the registers of a vector
 
 namespace distscan {
 
@@ -188,7 +189,12 @@ INLINE Register<T> splat_last(Register<T> r) {
 template <class Op, int STEP, class E = typename Op::E, class T = Lane<E>>
 INLINE Register<T> before(Register<T> r) {
   constexpr int BYTES = STEP * sizeof(E);
-  if constexpr (BYTES < QUARTER) {
+  if constexpr (BYTES == 8) {  // one instruction on all levels
+    constexpr auto from = [](int i) { return i % 2 ? LANES<int64> + i - 1 : i; };
+    constexpr auto fill = [](int) { return Op::IDENTITY; };
+    using Words = Register<int64>;
+    return (Register<T>)shuffle<from, int64>((Words)constant<T, fill>(), (Words)r);
+  } else if constexpr (BYTES < QUARTER) {
     using Bits = Register<int64>;
     constexpr auto fill = [](int i) {
       return i * int(sizeof(T)) % QUARTER < BYTES ? Op::IDENTITY : T(0);
@@ -230,8 +236,18 @@ INLINE Vector<E> mirrored(Vector<E> v) {
     return LANES<T> - (i / element + 1) * element + i % element;
   };
   Vector<E> result;
+  UNROLL
   for (int i = 0; i < PARTS; ++i) {
     const Register<T> r = v.part[PARTS - 1 - i];
+#if defined __SSE2__ && !defined __SSSE3__
+    if constexpr (sizeof(T) == 1) {  // there is no shuffle of bytes
+      constexpr auto word = [](int k) { return LANES<uint16_t> - 1 - k; };
+      const auto words = (Register<uint16_t>)r;
+      const auto turned = words << 8 | words >> 8;
+      result.part[i] = (Register<T>)shuffle<word, uint16_t>(turned, turned);
+      continue;
+    }
+#endif
     result.part[i] = shuffle<from, T>(r, r);
   }
   return result;

@@ -33,12 +33,15 @@ INLINE Register<Lane<typename Op::E>> register_scan(Register<Lane<typename Op::E
 // Inclusive scan of a vector; the steps across registers are Sklansky's, too.
 template <class Op>
 INLINE void vector_scan(Vector<typename Op::E>& v) {
+  UNROLL
   for (int i = 0; i < PARTS; ++i) v.part[i] = register_scan<Op>(v.part[i]);
-  for (int half = 1; half < PARTS; half *= 2)
-    for (int i = half; i < PARTS; i += 2 * half) {
-      const auto earlier = splat_last<typename Op::E>(v.part[i - 1]);
-      for (int k = i; k < i + half; ++k) v.part[k] = Op::combine(earlier, v.part[k]);
-    }
+  UNROLL
+  for (int half = 1; half < PARTS; half *= 2) UNROLL
+  for (int i = half; i < PARTS; i += 2 * half) {
+    const auto earlier = splat_last<typename Op::E>(v.part[i - 1]);
+    UNROLL
+    for (int k = i; k < i + half; ++k) v.part[k] = Op::combine(earlier, v.part[k]);
+  }
 }
 
 }  // namespace distscan
