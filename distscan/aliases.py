@@ -9,7 +9,7 @@ All of them share these arguments and results:
 - ``dtype`` is the type that accumulates, and the type of the result. The result is stored in
   ``out``, if given.
 - ``options`` are those of ``scan``: ``comm``, ``exclusive``, ``initial``, ``reverse``,
-  ``segments``, ``strategy``.
+  ``segments``, ``strategy``, ``threads``.
 - The result is this rank's part of the scan, of the same array library and on the same device as
   ``x``. Its shape is [x.size] for ``axis=None``, else the shape of ``x``.
 - An error on one rank is raised on every rank: TypeError for types that the operator does not
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         reverse: bool
         segments: Any
         strategy: Strategy
+        threads: int | None
 
 
 def cumsum(

@@ -1,4 +1,4 @@
-"""The binding of ranks to a backend, and of each rank to a GPU."""
+"""The binding of ranks to a backend, and of each rank to a GPU or to its threads."""
 
 import platform
 from collections import Counter
@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 from .core.errors import BackendError
+from .cpu import library
 from .cpu import memory as cpu
-from .mpi import communicators
+from .cpu.threads import checked, usable
+from .mpi import communicators, launcher
 from .mpi.agree import agreed
 from .mpi.communicators import Comm
 
@@ -23,16 +25,18 @@ class Binding(NamedTuple):
     nodes: int
 
 
-def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
+def bind(
+    comm: Comm, wanted: Name, warn: Callable[[str], None], threads: int | None = None
+) -> Binding:
     """Bind rank i of each node to GPU i modulo its number of GPUs; collective.
 
     If one rank has no GPU, "auto" falls back to the CPU on every rank, and ``device`` says why;
-    "cuda" raises ``BackendError``. ``warn`` is called if ranks share a GPU.
+    "cuda" raises ``BackendError``. ``warn`` is called if ranks share a GPU. ``threads`` are those
+    of this rank on a CPU, as in ``scan``.
     """
     node = communicators.node(comm)
-    processor = platform.machine()
     if wanted == "cpu":
-        return Binding(cpu, "cpu", processor, node.nodes)
+        return _bind_to_cores(comm, node.nodes, threads)
     missing: BackendError | None = None
     name, address = "", ""
     try:
@@ -46,7 +50,7 @@ def bind(comm: Comm, wanted: Name, warn: Callable[[str], None]) -> Binding:
                 raise missing
     reasons = [reason for reason in comm.allgather(missing and str(missing)) if reason]
     if reasons:
-        return Binding(cpu, "cpu", f"{processor}: {reasons[0].split(';')[0]}", node.nodes)
+        return _bind_to_cores(comm, node.nodes, threads, f": {reasons[0].split(';')[0]}")
     gpus = comm.allgather((platform.node(), address))
     most = max(Counter(gpus).values())
     if most > 1:
@@ -85,3 +89,19 @@ def _cuda() -> tuple[Any, Any]:
             "pip install '.[cuda13]', or '.[cuda12]' for a driver of CUDA 12"
         ) from error
     return gpus, memory
+
+
+def threads(wanted: int | None) -> int:
+    """Return the most threads of this rank on a CPU; None is one for each core of its own."""
+    return usable(launcher.local_ranks()) if wanted is None else checked(wanted)
+
+
+def _bind_to_cores(comm: Comm, nodes: int, wanted: int | None, reason: str = "") -> Binding:
+    """Return the binding to CPUs, such as "x86_64, AVX-512, 2 threads"; collective.
+
+    Without compiled kernels it is "x86_64, NumPy", which has one thread.
+    """
+    with agreed(comm):
+        number, found = threads(wanted), library.library()
+    used = "NumPy" if found is None else f"{found.name}, {number} thread{'s' * (number > 1)}"
+    return Binding(cpu, "cpu", f"{platform.machine()}, {used}{reason}", nodes)

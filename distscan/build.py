@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from . import binding
 from .core import dtypes
 from .core.dtypes import Types
 from .core.extents import Extents
@@ -60,14 +61,15 @@ def make(
     out: np.dtype[Any] | None = None,
     strategy: Strategy = "auto",
     block_scan: BlockScan = "auto",
+    threads: int | None = None,
     ranks: int,
 ) -> CompiledScan:
     """Decide everything about the scan of a shard of type ``x``; local, no exchange.
 
     ``gpu`` is the number of the current GPU, None for the CPU. ``dtype`` and ``out`` are as in
-    ``dtypes.resolve``. ``segments`` is the type of the flags or keys that each call passes. Raises
-    TypeError, ValueError and OverflowError for arguments that cannot be scanned, and MemoryError if
-    the workspace does not fit.
+    ``dtypes.resolve``. ``segments`` is the type of the flags or keys that each call passes.
+    ``threads`` is for CPUs. Raises TypeError, ValueError and OverflowError for arguments that
+    cannot be scanned, and MemoryError if the workspace does not fit.
     """
     narrow = dtypes.resolve(op, x, dtype, out)
     wide = dtypes.resolve(op, x, dtype, out, wide=True).acc
@@ -97,7 +99,7 @@ def make(
     )
     _check_block_scan(block_scan, gpu)
     backend: Any = cpu
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"threads": binding.threads(threads)}
     if gpu is not None:
         # A CPU job need not have CuPy.
         from .cuda import steps as backend  # noqa: PLC0415
@@ -106,7 +108,7 @@ def make(
         if strategy == "scan-add" and extents.inner > 1:
             raise ValueError("strategy 'scan-add' takes no axis=0 on a GPU; use 'reduce-scan'")
         struct = block_scan.title().replace("-", "")
-        options["textbook"] = None if block_scan == "auto" else TextbookPolicy(struct)
+        options = {"textbook": None if block_scan == "auto" else TextbookPolicy(struct)}
     steps = {
         "scan-add": backend.ScanAdd,
         "reduce-scan": backend.ReduceScan,

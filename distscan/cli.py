@@ -82,6 +82,7 @@ def _parser() -> Parser:
         default="auto",
         help="how the ranks scan (default: auto)",
     )
+    add("--threads", metavar="N", type=int, help="threads of a rank, on CPUs (default: its cores)")
     add("--force", action="store_true", help="replace an existing OUTPUT")
     add("--check", action="store_true", help="recompute with NumPy and compare")
     add("--json", action="store_true", help="print the report as one JSON object")

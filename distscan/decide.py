@@ -57,6 +57,7 @@ def decide(
     reverse: bool,
     dtype: np.dtype[Any] | None,
     strategy: Strategy,
+    threads: int | None,
     ranks: int,
 ) -> Decided:
     """Check the arguments of ``scan`` and decide how to scan; local.
@@ -85,6 +86,7 @@ def decide(
         dtype=dtype,
         out=None if target is None else target.dtype,
         strategy=strategy,
+        threads=threads,
         ranks=ranks,
     )
     shape = extents.result_shape

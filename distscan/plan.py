@@ -34,7 +34,7 @@ class Plan:
         The length or the shape of this rank's shard. Shards may differ in length and may be empty.
     dtype
         The type of the shard.
-    op, axis, exclusive, initial, reverse, strategy
+    op, axis, exclusive, initial, reverse, strategy, threads
         As in ``scan``.
     out_dtype
         The type that accumulates, and the type of the result; None chooses as ``numpy.cumsum``
@@ -109,6 +109,7 @@ class Plan:
         block_scan: BlockScan = "auto",
         backend: binding.Name = "auto",
         agree: bool = False,
+        threads: int | None = None,
     ) -> None:
         self.comm = communicator(comm)
         self.backend = binding.choose(self.comm, backend, "Plan")
@@ -130,6 +131,7 @@ class Plan:
                 segments=flags,
                 strategy=strategy,
                 block_scan=block_scan,
+                threads=threads,
                 dtype=None if out_dtype is None else dtypes.parse(out_dtype),
                 ranks=self.comm.size,
             )

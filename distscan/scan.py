@@ -6,9 +6,6 @@ call.finish()          3. each rank scans its shard, seeded with its offset
 """
 
 import pickle
-import sys
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,11 +17,11 @@ from .core import arrays, dtypes, operators
 from .core.extents import axis_number
 from .core.operators import Operator
 from .core.steps import Pending
+from .cpu.threads import checked
 from .decide import Decided, decide
 from .mpi.agree import Agreement, agreed, collective
 from .mpi.communicators import Comm, op_name
 
-_ANYWHERE = nullcontext()  # for host arrays: no GPU need be current
 _NUMBERS = {type(None), bool, int, float, complex}
 
 
@@ -106,6 +103,7 @@ def scan(
     out: Any = None,
     segments: Any = None,
     strategy: Strategy = "auto",
+    threads: int | None = None,
 ) -> Any:
     """Scan the global array whose shards lie on the ranks; collective over ``comm``.
 
@@ -156,6 +154,10 @@ def scan(
         exchange always use it. "auto" is "single-pass" on one rank. On several it is "scan-add" on
         CPUs, unless there are segments or the result is not of the type that accumulates;
         otherwise "reduce-scan".
+    threads
+        The most threads that scan this rank's shard, on CPUs. None is the number of cores that the
+        rank may use for itself: those that the launcher binds it to, or its share of the node's.
+        ``DISTSCAN_THREADS`` sets another default. The number changes no bit of the result.
 
     Returns
     -------
@@ -214,13 +216,22 @@ def scan(
             op = operators.resolve(op_name(op))
         if dtype is not None and not isinstance(dtype, np.dtype):
             dtype = dtypes.parse(dtype)
+        threads = None if threads is None else checked(threads)
         form: Any = {"axis": axis, "exclusive": bool(exclusive), "reverse": bool(reverse)}
-        options = form | {"dtype": dtype, "strategy": strategy, "ranks": arguments.comm.size}
+        options = form | {"dtype": dtype, "strategy": strategy, "threads": threads}
+        options["ranks"] = arguments.comm.size
         numbers = type(initial) in _NUMBERS
         bits = pickle.dumps(initial) if numbers else plan_cache.bits_of(initial)
-        gpu, device, stream = where(array)
+        gpu, device, stream = arrays.where(array)
         with device:
-            key = gpu, stream(), op, *options.values(), bits, *map(_kind, given, native)
+            key = (
+                gpu,
+                stream(),
+                op,
+                *options.values(),
+                bits,
+                *map(plan_cache.kind_of, given, native),
+            )
             free = plan_cache.kinds.get(key)  # what was decided for such calls, and is not in use
             try:
                 decided: Decided = free.pop()  # type: ignore[union-attr]
@@ -274,25 +285,3 @@ def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[
     if copied:
         steps.refuse_capture("x, out or segments must be copied")
     return shard, result, flags, copy_back
-
-
-def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], Callable[[], Any]]:
-    """Return the GPU of an array, a context that makes it current, and its current stream.
-
-    The GPU of a host array is None. The stream is a function that returns its address.
-    """
-    if isinstance(array, np.ndarray):
-        return None, _ANYWHERE, lambda: None
-    gpu, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
-    # The GPU is usually current. A check takes a fifth of the time that ``cuda.Device`` takes.
-    device = _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
-    return gpu, device, lambda: cuda.get_current_stream().ptr
-
-
-def _kind(given: Any, array: Any) -> Hashable:
-    """Return all properties of an array that the checks and the decisions depend on."""
-    if array is None:
-        return None
-    host = isinstance(array, np.ndarray)
-    memory = array.flags.writeable if host else array.data.device_id
-    return type(given), array.dtype, array.shape, array.strides, host, memory

@@ -181,6 +181,19 @@ def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[A
     return cupy.ndarray, functools.partial(_current, cupy.cuda, gpu)
 
 
+def where(
+    array: Any,
+) -> tuple[int | None, AbstractContextManager[Any], Callable[[], int | None]]:
+    """Return the GPU of an array, a context that makes it current, and its current stream.
+
+    The GPU of a host array is None. The stream is a function that returns its address.
+    """
+    if isinstance(array, np.ndarray):
+        return None, _ANYWHERE, lambda: None
+    number, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
+    return number, _current(cuda, number), lambda: int(cuda.get_current_stream().ptr)
+
+
 def _current(cuda: Any, gpu: int) -> AbstractContextManager[Any]:
     """Return a context in which a GPU is current.
 

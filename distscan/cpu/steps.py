@@ -10,7 +10,7 @@ from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
 from ..core.steps import Edges, Pending
-from . import chunked, sweeps, threads
+from . import chunked, sweeps
 
 
 class _Call:
@@ -65,12 +65,15 @@ class _Steps:
 
     finds_totals = True
 
-    def __init__(self, op: Operator, types: Types, form: Form) -> None:
-        """Allocate the memory that shards of this form need beside input and output."""
+    def __init__(self, op: Operator, types: Types, form: Form, *, threads: int) -> None:
+        """Allocate the memory that shards of this form need beside input and output.
+
+        ``threads`` is the most threads that scan.
+        """
         self.op, self.types, self.form = op, types, form
         self.n, self.size = form.extents.n, form.extents.size
-        types, usable = self._swept(types), threads.usable()
-        self.sweeps = sweeps.make(op, types, form, totals=self.finds_totals, threads=usable)
+        swept, totals = self._swept(types), self.finds_totals
+        self.sweeps = sweeps.make(op, swept, form, totals=totals, threads=threads)
         self._heads: NDArray[np.bool_] | None = None
 
     def _swept(self, types: Types) -> Types:
@@ -101,8 +104,8 @@ class _Steps:
 class ScanAdd(_Steps):
     """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it."""
 
-    def __init__(self, op: Operator, types: Types, form: Form) -> None:
-        super().__init__(op, types, form)
+    def __init__(self, op: Operator, types: Types, form: Form, *, threads: int) -> None:
+        super().__init__(op, types, form, threads=threads)
         # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None
         if types.acc != types.out:

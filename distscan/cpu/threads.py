@@ -1,58 +1,138 @@
-"""The threads of a rank, which run the compiled kernels side by side."""
+"""The threads of a rank, which run the compiled kernels side by side: how many, and their work."""
 
-import functools
 import os
+import threading
 from collections.abc import Callable
+from contextlib import suppress
+from operator import index
+from queue import SimpleQueue
 from typing import Any
 
+from . import cores
 
-def usable() -> int:
-    """Return the number of cores that this rank may use for itself.
 
-    They are the cores that its affinity mask allows. Ranks of one node share its cores, even if
-    their masks allow all of them. ``DISTSCAN_THREADS`` sets the number.
+def usable(ranks: int) -> int:
+    """Return the number of cores that this rank may use for itself; ``ranks`` share its node.
+
+    ``DISTSCAN_THREADS`` sets the number.
     """
     if given := os.environ.get("DISTSCAN_THREADS"):
-        return checked(given, "DISTSCAN_THREADS")
-    allowed = len(os.sched_getaffinity(0))
-    return max(1, min(allowed, (os.cpu_count() or allowed) // _ranks_of_node()))
+        return checked(int(given) if given.isdecimal() else given, "DISTSCAN_THREADS")
+    return max(1, min(cores.allowed(), cores.of_node() // ranks))
 
 
 def checked(threads: Any, name: str = "threads") -> int:
-    """Return a number of threads as an integer; raise ValueError if it is not at least 1."""
-    try:
-        number = int(threads)
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1 or (number != threads and not isinstance(threads, str)):
+    """Return a number of threads as an integer; raise ValueError if it is not at least 1.
+
+    >>> checked(4)
+    4
+    """
+    number = 0
+    with suppress(TypeError):
+        number = 0 if isinstance(threads, bool) else index(threads)
+    if number < 1:
         raise ValueError(f"{name} must be an integer of at least 1, not {threads!r}")
     return number
 
 
-def _ranks_of_node() -> int:
-    """Return the number of ranks that the launcher has started on this node; 1 if unknown."""
-    for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE"):
-        if value := os.environ.get(name):
-            return int(value)
-    if tasks := os.environ.get("SLURM_STEP_TASKS_PER_NODE"):  # such as 4(x2),3
-        return int(tasks.split("(")[0].split(",")[0])
-    return 1
-
-
 def run(function: Callable[[], None], threads: int) -> None:
-    """Call a function in so many threads, this one among them."""
+    """Call a function in up to ``threads`` threads, this one among them, until all have returned.
+
+    The function divides its work among the threads that call it. So no thread is waited for that
+    has not begun. An exception is raised when all threads have returned, because they use the
+    arrays of this call; so is Ctrl-C.
+    """
     if threads == 1:
         function()
         return
-    others = [_pool(os.getpid()).submit(function) for _ in range(threads - 1)]
-    function()
-    for other in others:
-        other.result()
+    call, fault = _Call(function), None
+    try:
+        _workers.invite(call, threads - 1)
+        function()
+    finally:
+        while call.invited:
+            try:
+                call.end()
+                _workers.dismiss(call)
+            except BaseException as interrupt:
+                fault = interrupt
+    if fault := fault or call.fault:
+        raise fault
 
 
-@functools.cache
-def _pool(process: int) -> Any:
-    """Return the pool of a process; threads do not survive a fork."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - small scans need none
+class _Call:
+    """A call of a function in several threads; a thread that comes after its end does nothing.
 
-    return ThreadPoolExecutor(os.cpu_count(), "distscan")
+    A signal's handler may raise in the caller's thread at any moment, and leaves the locks free:
+    ``with`` of a plain lock is safe, but a condition's is not.
+    """
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.fault: BaseException | None = None
+        self.invited = 0  # how many other threads may join
+        self._function, self._lock = function, threading.Lock()
+        self._open, self._inside = True, 0  # whether threads may come; those that are there
+        self._leaves: SimpleQueue[None] = SimpleQueue()  # wakes the caller
+
+    def join(self) -> None:
+        """Take part in the call; for the other threads."""
+        with self._lock:
+            if not self._open:
+                return
+            self._inside += 1
+        try:
+            self._function()
+        except BaseException as fault:
+            self.fault = fault
+        with self._lock:
+            self._inside -= 1
+        self._leaves.put(None)
+
+    def end(self) -> None:
+        """Let no further thread join, and wait for those that have; for the caller."""
+        with self._lock:
+            self._open = False
+        while self._inside:
+            self._leaves.get()
+
+
+class _Workers:
+    """The threads of this process that wait for calls. They are daemons, so Python may exit."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin without threads: no thread survives a fork."""
+        self._calls: SimpleQueue[_Call] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._number, self._invited = 0, 0  # threads; those that calls in flight have invited
+
+    def invite(self, call: _Call, number: int) -> None:
+        """Let so many threads join a call, as soon as they are free; start them if need be."""
+        with self._lock:
+            self._invited += number
+            call.invited = number
+            # Callers in several Python threads share as many workers as the machine has cores.
+            wanted = min(self._invited, max(number, os.cpu_count() or 1))
+            with suppress(RuntimeError):  # the system has no more threads: those there are must do
+                while self._number < wanted:
+                    threading.Thread(target=self._work, name="distscan", daemon=True).start()
+                    self._number += 1
+        for _ in range(number):
+            self._calls.put(call)
+
+    def dismiss(self, call: _Call) -> None:
+        """Count the threads that were invited to a call as free."""
+        with self._lock:
+            self._invited -= call.invited
+            call.invited = 0
+
+    def _work(self) -> None:
+        calls = self._calls
+        while True:
+            calls.get().join()
+
+
+_workers = _Workers()
+os.register_at_fork(after_in_child=_workers.forget)

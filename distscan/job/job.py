@@ -39,6 +39,7 @@ class Job(NamedTuple):
     reverse: bool = False
     backend: binding.Name = "auto"
     strategy: build.Strategy = "auto"
+    threads: int | None = None
     force: bool = False
     check: bool = False
 
@@ -72,7 +73,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
             for what, value in source.stamp._asdict().items() if source.stamp else ():
                 same[f"the {what} of {shared}"] = value
             final = output.check(job.output, force=job.force) if comm.rank == 0 else job.output
-        bound = binding.bind(comm, job.backend, warn)
+        bound = binding.bind(comm, job.backend, warn, job.threads)
         with agreed(comm):
             part = _Part(comm, job, source, bound)
         types = part.scan.types
@@ -183,6 +184,7 @@ class _Part:
             reverse=job.reverse,
             dtype=dtype,
             strategy=job.strategy,
+            threads=job.threads,
             ranks=comm.size,
         )
         in_place = self.scan.types.x == self.scan.types.out

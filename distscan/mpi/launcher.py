@@ -1,7 +1,8 @@
-"""The launcher's environment variables: this process's rank, local rank, and number of ranks."""
+"""The launcher's environment variables: this process's rank, local rank, and numbers of ranks."""
 
 import functools
 import os
+import re
 
 _LAUNCHED_RANKS = (
     "OMPI_COMM_WORLD_SIZE",
@@ -25,6 +26,12 @@ _LOCAL_RANK = (
     "PALS_LOCAL_RANKID",
     "SLURM_LOCALID",
 )
+_LOCAL_RANKS = (
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "PMI_LOCAL_SIZE",
+)
 
 
 @functools.cache
@@ -41,6 +48,16 @@ def launched_rank() -> int:
 def local_rank() -> int | None:
     """Return this process's rank on its node; None if the launcher has no such variable."""
     return _variable(_LOCAL_RANK)
+
+
+def local_ranks() -> int:
+    """Return how many ranks may run on this node; 1 if the launcher has no such variable.
+
+    If the launcher tells several numbers, it is the largest: that of all nodes, or of all ranks.
+    """
+    tasks = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")  # such as 4(x2),3
+    of_slurm = max(map(int, re.findall(r"(?:^|,)(\d+)", tasks)), default=0)
+    return _variable(_LOCAL_RANKS) or of_slurm or _variable(_LAUNCHED_RANKS) or 1
 
 
 def _variable(names: tuple[str, ...]) -> int | None:

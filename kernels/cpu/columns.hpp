@@ -64,10 +64,31 @@ class Columns {
     }
   }
 
-  // Go down a piece, row by row; WRITES: store the results. Store the totals [width] unless null.
+  // Columns [left, right) of one row: update the totals; WRITES: store the results.
   template <bool WRITES>
-  static NOINLINE void walk(const Job& job, const Piece& piece, const E* before, bool row,
-                            E* totals) {
+  static NOINLINE void add_row(const X* x, int64 width, int64 left, int64 right, bool first,
+                               const E* before, bool row, const Job& job, Vector<E>* total,
+                               Out* results) {
+    const bool reverse = job.reverse, exclusive = job.exclusive;
+    for (int64 c = left; c < right; c += N, ++total, results += reverse ? -N : N) {
+      Vector<E> v = load_vector<Op>(x, width, c, width, reverse), start;
+      if (WRITES && before) start = columns_before<Op>(before, row, width, c, reverse);
+      UNROLL
+      for (int k = 0; k < PARTS; ++k) {  // not as a whole: GCC would copy it through memory
+        const auto earlier = total->part[k];
+        const auto sum = first ? v.part[k] : Op::combine(earlier, v.part[k]);
+        total->part[k] = sum;
+        v.part[k] = exclusive ? earlier : sum;
+        if (WRITES && before)
+          v.part[k] = exclusive && first ? start.part[k] : Op::combine(start.part[k], v.part[k]);
+      }
+      if constexpr (WRITES) store_as(results, v);
+    }
+  }
+
+  // Go down a piece, row by row. Store the totals [width] unless null.
+  template <bool WRITES>
+  static void walk(const Job& job, const Piece& piece, const E* before, bool row, E* totals) {
     const bool reverse = job.reverse, whole = piece.width == job.inner;
     Vector<E> total[WIDEST];
     const auto place = [&](int64 i) {  // of row i in memory
@@ -80,25 +101,11 @@ class Columns {
       const X* const x = static_cast<const X*>(job.x) + place(i);
       if (WRITES && !whole && i > 0)
         stream = Stream<Out>(y + place(i) + (reverse ? piece.width : 0), reverse, job.stream);
-      for (int64 left = 0; left < piece.width; left += TILE) {
-        const int64 right = min_of(piece.width, left + TILE);
-        Out* results = stream.next(N);
-        for (int64 c = left; c < right; c += N, results += reverse ? -N : N) {
-          Vector<E>& sum = total[c / N];
-          const Vector<E> earlier = sum;
-          sum = load_vector<Op>(x, piece.width, c, piece.width, reverse);
-          if (i > 0) put_before<Op>(earlier, sum);
-          if (!WRITES) continue;
-          Vector<E> result = job.exclusive ? earlier : sum;
-          if (before) {
-            const Vector<E> first = columns_before<Op>(before, row, piece.width, c, reverse);
-            if (job.exclusive && i == 0)
-              result = first;
-            else
-              put_before<Op>(first, result);
-          }
-          store_as(results, result);
-        }
+      const int64 tile = WRITES ? TILE : piece.width;
+      for (int64 left = 0; left < piece.width; left += tile) {
+        const int64 right = min_of(piece.width, left + tile);
+        add_row<WRITES>(x, piece.width, left, right, i == 0, before, row, job, &total[left / N],
+                        WRITES ? stream.next(N) : nullptr);
         if (!WRITES) continue;
         stream.put(int(right - left));
         if (stream.is_full()) stream.flush();

@@ -137,7 +137,7 @@ INLINE void store_as(Out* y, const Vector<E>& v) {
 
 // Bytes of x that are asked for ahead. Share of copy, as in stream.hpp: 0 .80, 1024 .85, 2048 .91,
 // 4096 .96; CPUs of AMD do not mind.
-constexpr int AHEAD = 4096;
+constexpr int AHEAD = 8192;
 
 // `count` elements, less than a vector. The other lanes are `fill`: those behind them, or, if
 // `reverse`, those before them.

@@ -73,13 +73,13 @@ template <class E>
 struct PlainMax : Operator<E> {
   using typename Operator<E>::R;
   static constexpr Lane<E> IDENTITY = LOWEST<Lane<E>>;
-  static INLINE R combine(R a, R b) { return less(b, a) ? a : b; }
+  static INLINE R combine(R a, R b) { return b < a ? a : b; }  // one instruction, mostly
 };
 template <class E>
 struct PlainMin : Operator<E> {
   using typename Operator<E>::R;
   static constexpr Lane<E> IDENTITY = HIGHEST<Lane<E>>;
-  static INLINE R combine(R a, R b) { return less(a, b) ? a : b; }
+  static INLINE R combine(R a, R b) { return a < b ? a : b; }
 };
 
 template <class E>
