@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "numbers.hpp"
+#include "reference.hpp"
 
 // Bytes between guards, `shift` bytes behind a multiple of 64.
 class Memory {
@@ -71,29 +71,29 @@ inline Case choose(Random& random, bool may_have_columns, bool integer, int64_t 
   return c;
 }
 
-// Element i of a line, of the kernel's type of x.
+// Element i of a line, for running values of type A.
 template <class A>
-void fill(const distscan::Kernel& kernel, Random& random, const Case& c, int64_t i, void* at) {
+void fill(Op op, Type type, Random& random, const Case& c, int64_t i, void* at) {
+  using Real = distscan::Lane<A>;
   if constexpr (distscan::is_integer<A>) {
     uint64_t bits = random.bits();
-    if (is(kernel.x, "bool")) bits = random.chance(0.3) ? 1 + bits % 255 : 0;
-    std::memcpy(at, &bits, size_of(kernel.x));
+    if (type == Type::BOOL) bits = random.chance(0.3) ? 1 + bits % 255 : 0;
+    std::memcpy(at, &bits, size_of(type));
   } else {
-    const bool prod = is(kernel.op, "prod"), sum = is(kernel.op, "sum");
+    constexpr bool COMPLEX = sizeof(Real) < sizeof(A);
     double parts[2];
     for (double& part : parts) part = c.exact ? double(random.below(17) - 8) : random.symmetric();
-    if (prod && c.exact) {  // 2, 1/2, 2, 1/2, ... of either sign; imaginary or not
+    if (op == Op::PROD && c.exact) {  // 2, 1/2, 2, 1/2, ... of either sign, some imaginary
       parts[0] = (random.chance(0.5) ? -1 : 1) * (i % 2 ? 0.5 : 2), parts[1] = 0;
-      if (random.chance(0.5) && distscan::ELEMENTS<A> < 64 / sizeof(distscan::Lane<A>))
-        parts[1] = parts[0], parts[0] = 0;
-    } else if (prod) {
+      if (COMPLEX && random.chance(0.5)) parts[1] = parts[0], parts[0] = 0;
+    } else if (op == Op::PROD) {
       parts[0] = 1 + parts[0] / 4096, parts[1] /= 4096;
-    } else if (!sum && random.chance(0.0005)) {
+    } else if (op != Op::SUM && random.chance(0.0005)) {
       parts[0] = NAN;
     }
-    if constexpr (sizeof(distscan::Lane<A>) < sizeof(A))
-      put(kernel.x, A{distscan::Lane<A>(parts[0]), distscan::Lane<A>(parts[1])}, at);
+    if constexpr (COMPLEX)
+      put(type, A{Real(parts[0]), Real(parts[1])}, at);
     else
-      put(kernel.x, A(parts[0]), at);
+      put(type, A(parts[0]), at);
   }
 }

@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "case.hpp"
-#include "reference.hpp"
 
 namespace {
 
@@ -35,8 +34,11 @@ class Check {
   Check(const Kernel& kernel, Random& random)
       : kernel_(kernel),
         random_(random),
-        x_size_(size_of(kernel.x)),
-        out_size_(size_of(kernel.out)) {}
+        op_(op_of(kernel.op, is(kernel.acc, "bool"))),
+        x_(type_of(kernel.x)),
+        out_(type_of(kernel.out)),
+        x_size_(size_of(x_)),
+        out_size_(size_of(out_)) {}
 
   // Runs one job; returns whether all is right.
   bool run() {
@@ -45,7 +47,7 @@ class Check {
     Memory x(count * x_size_, random_.below(64 / x_size_) * x_size_);
     Memory y(count * out_size_, random_.below(64 / out_size_) * out_size_);
     for (int64_t i = 0; i < count; ++i)
-      fill<A>(kernel_, random_, c, i / c.inner, x.begin() + i * x_size_);
+      fill<A>(op_, x_, random_, c, i / c.inner, x.begin() + i * x_size_);
     std::vector<A> before(c.inner), first(1);
     for (A& value : before) value = random_value(c);
     first[0] = random_value(c);
@@ -93,8 +95,8 @@ class Check {
 
   A random_value(const Case& c) {
     unsigned char memory[16];
-    fill<A>(kernel_, random_, c, 0, memory);
-    return element<A>(kernel_.x, memory);
+    fill<A>(op_, x_, random_, c, 0, memory);
+    return element<A>(x_, memory);
   }
 
   static void call(void (*function)(Job&), Job& job, int threads) {
@@ -113,10 +115,10 @@ class Check {
     for (int64_t i = 0; i < c.n; ++i) {
       const int64_t at = c.reverse ? c.n - 1 - i : i;
       const auto x = static_cast<const char*>(job.x);
-      line.x.push_back(element<A>(kernel_.x, x + ((o * c.n + at) * c.inner + k) * x_size_));
+      line.x.push_back(element<A>(x_, x + ((o * c.n + at) * c.inner + k) * x_size_));
       if (c.segments) line.heads.push_back(job.heads[at]);
     }
-    return scan(kernel_.op, is(kernel_.acc, "bool"), line, job.exclusive, total);
+    return scan(op_, line, job.exclusive, total);
   }
 
   bool compare(const Case& c, const Job& job, Memory& x, Memory& y, const char* what) {
@@ -130,9 +132,9 @@ class Check {
       for (int64_t i = 0; i < c.n; ++i) {
         const int64_t at = (o * c.n + (c.reverse ? c.n - 1 - i : i)) * c.inner + k;
         unsigned char rounded[sizeof(A)];
-        put(kernel_.out, results[i], rounded);
-        const A got = element<A>(kernel_.out, y.begin() + at * out_size_);
-        const A want = element<A>(kernel_.out, rounded);
+        put(out_, results[i], rounded);
+        const A got = element<A>(out_, y.begin() + at * out_size_);
+        const A want = element<A>(out_, rounded);
         has_nan_ |= is_nan(want);
         if (same(c, got, want)) continue;
         std::printf("line %lld, element %lld: ", (long long)line, (long long)i);
@@ -173,13 +175,13 @@ class Check {
   bool same(const Case& c, const A& a, const A& b) const {
     if constexpr (INTEGER) return a == b;
     if (is_nan(a) || is_nan(b)) return is_nan(a) && is_nan(b);
-    if (c.exact || is(kernel_.op, "max") || is(kernel_.op, "min"))
+    if (c.exact || op_ == Op::MAX || op_ == Op::MIN)
       return part(a, 0) == part(b, 0) && part(a, 1) == part(b, 1);
     const double unit = sizeof(distscan::Lane<A>) == 8 ? DBL_EPSILON : FLT_EPSILON;
-    const double result = is(kernel_.out, "bfloat16")  ? 0x1p-7
-                          : is(kernel_.out, "float16") ? 0x1p-10
-                          : is(kernel_.out, "float32") ? FLT_EPSILON
-                                                       : 0;
+    const double result = out_ == Type::BFLOAT16  ? 0x1p-7
+                          : out_ == Type::FLOAT16 ? 0x1p-10
+                          : out_ == Type::FLOAT32 ? FLT_EPSILON
+                                                  : 0;
     for (int i = 0; i < 2; ++i) {
       const double sizes = 1 + std::fabs(part(b, 0)) + std::fabs(part(b, 1));
       const double bound = 4 * unit * double(c.n + 2) * sizes + result * std::fabs(part(b, i));
@@ -208,7 +210,9 @@ class Check {
 
   const Kernel& kernel_;
   Random& random_;
-  int64_t x_size_, out_size_;
+  const Op op_;
+  const Type x_, out_;
+  const int64_t x_size_, out_size_;
   bool has_nan_ = false;
 };
 
@@ -221,21 +225,32 @@ bool check(const Kernel& kernel, int jobs, uint64_t seed) {
 }
 
 bool check(const Kernel& kernel, int jobs, uint64_t seed) {
-  const char* const acc = kernel.acc;
-  if (is(acc, "bool") || is(acc, "uint8")) return check<uint8_t>(kernel, jobs, seed);
-  if (is(acc, "int8")) return check<signed char>(kernel, jobs, seed);
-  if (is(acc, "int16")) return check<short>(kernel, jobs, seed);
-  if (is(acc, "uint16")) return check<unsigned short>(kernel, jobs, seed);
-  if (is(acc, "int32")) return check<int>(kernel, jobs, seed);
-  if (is(acc, "uint32")) return check<unsigned>(kernel, jobs, seed);
-  if (is(acc, "int64")) return check<distscan::int64>(kernel, jobs, seed);
-  if (is(acc, "uint64")) return check<unsigned long long>(kernel, jobs, seed);
-  if (is(acc, "float32")) return check<float>(kernel, jobs, seed);
-  if (is(acc, "float64")) return check<double>(kernel, jobs, seed);
-  if (is(acc, "complex64")) return check<complex<float>>(kernel, jobs, seed);
-  if (is(acc, "complex128")) return check<complex<double>>(kernel, jobs, seed);
-  std::printf("unknown type %s\n", acc);
-  return false;
+  switch (type_of(kernel.acc)) {
+    case Type::INT8:
+      return check<signed char>(kernel, jobs, seed);
+    case Type::INT16:
+      return check<short>(kernel, jobs, seed);
+    case Type::UINT16:
+      return check<unsigned short>(kernel, jobs, seed);
+    case Type::INT32:
+      return check<int>(kernel, jobs, seed);
+    case Type::UINT32:
+      return check<unsigned>(kernel, jobs, seed);
+    case Type::INT64:
+      return check<distscan::int64>(kernel, jobs, seed);
+    case Type::UINT64:
+      return check<unsigned long long>(kernel, jobs, seed);
+    case Type::FLOAT32:
+      return check<float>(kernel, jobs, seed);
+    case Type::FLOAT64:
+      return check<double>(kernel, jobs, seed);
+    case Type::COMPLEX64:
+      return check<complex<float>>(kernel, jobs, seed);
+    case Type::COMPLEX128:
+      return check<complex<double>>(kernel, jobs, seed);
+    default:
+      return check<unsigned char>(kernel, jobs, seed);  // and bool
+  }
 }
 
 }  // namespace

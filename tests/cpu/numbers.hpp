@@ -62,14 +62,37 @@ inline uint16_t bfloat16_of_float(float value) {
   return uint16_t((bits >> 16) + (below > 0x8000 || (below == 0x8000 && odd)));
 }
 
-// Bytes of an element, by NumPy's name of its type.
-inline int size_of(const char* type) {
-  if (is(type, "bool")) return 1;
-  if (is(type, "bfloat16")) return 2;
-  int bits = 0;
-  for (const char* c = type; *c; ++c)
-    if (*c >= '0' && *c <= '9') bits = 10 * bits + (*c - '0');
-  return bits / 8;
+// The types of elements, in the order of NAMES.
+enum class Type {
+  BOOL,
+  INT8,
+  UINT8,
+  INT16,
+  UINT16,
+  INT32,
+  UINT32,
+  INT64,
+  UINT64,
+  FLOAT16,
+  BFLOAT16,
+  FLOAT32,
+  FLOAT64,
+  COMPLEX64,
+  COMPLEX128
+};
+
+inline Type type_of(const char* name) {
+  static const char* const NAMES[] = {"bool",     "int8",    "uint8",   "int16",     "uint16",
+                                      "int32",    "uint32",  "int64",   "uint64",    "float16",
+                                      "bfloat16", "float32", "float64", "complex64", "complex128"};
+  int i = 0;
+  while (!is(name, NAMES[i])) ++i;
+  return Type(i);
+}
+
+inline int size_of(Type type) {
+  const int sizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16};
+  return sizes[int(type)];
 }
 
 template <class T>
@@ -81,33 +104,46 @@ T raw(const void* from) {
 
 // The element at an address, as a running value A.
 template <class A>
-A element(const char* type, const void* at) {
+A element(Type type, const void* at) {
   if constexpr (sizeof(distscan::Lane<A>) == sizeof(A)) {
-    if (is(type, "bool")) return A(raw<uint8_t>(at) != 0);
-    if (is(type, "int8")) return A(raw<int8_t>(at));
-    if (is(type, "uint8")) return A(raw<uint8_t>(at));
-    if (is(type, "int16")) return A(raw<int16_t>(at));
-    if (is(type, "uint16")) return A(raw<uint16_t>(at));
-    if (is(type, "int32")) return A(raw<int32_t>(at));
-    if (is(type, "uint32")) return A(raw<uint32_t>(at));
-    if (is(type, "float16")) return A(float_of_half(raw<uint16_t>(at)));
-    if (is(type, "bfloat16")) return A(float_of_bfloat16(raw<uint16_t>(at)));
-    if (is(type, "float32")) return A(raw<float>(at));
+    switch (type) {
+      case Type::BOOL:
+        return A(raw<uint8_t>(at) != 0);
+      case Type::INT8:
+        return A(raw<int8_t>(at));
+      case Type::UINT8:
+        return A(raw<uint8_t>(at));
+      case Type::INT16:
+        return A(raw<int16_t>(at));
+      case Type::UINT16:
+        return A(raw<uint16_t>(at));
+      case Type::INT32:
+        return A(raw<int32_t>(at));
+      case Type::UINT32:
+        return A(raw<uint32_t>(at));
+      case Type::FLOAT16:
+        return A(float_of_half(raw<uint16_t>(at)));
+      case Type::BFLOAT16:
+        return A(float_of_bfloat16(raw<uint16_t>(at)));
+      case Type::FLOAT32:
+        return A(raw<float>(at));
+      default:
+        break;
+    }
   }
   return raw<A>(at);
 }
 
 // A running value, rounded to the type of results.
 template <class A>
-void put(const char* type, A value, void* at) {
+void put(Type type, A value, void* at) {
   if constexpr (distscan::same<A, float>) {
-    const uint16_t half = half_of_float(value), upper = bfloat16_of_float(value);
-    if (is(type, "float16")) return void(std::memcpy(at, &half, 2));
-    if (is(type, "bfloat16")) return void(std::memcpy(at, &upper, 2));
+    const uint16_t bits = type == Type::FLOAT16 ? half_of_float(value) : bfloat16_of_float(value);
+    if (size_of(type) == 2) return void(std::memcpy(at, &bits, 2));
   }
   if constexpr (distscan::same<A, double>) {
     const float narrow = float(value);
-    if (is(type, "float32")) return void(std::memcpy(at, &narrow, 4));
+    if (size_of(type) == 4) return void(std::memcpy(at, &narrow, 4));
   }
   std::memcpy(at, &value, sizeof value);
 }

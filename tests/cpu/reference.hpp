@@ -5,33 +5,50 @@
 
 #include "numbers.hpp"
 
-// Unsigned, as integers wrap; of bool, the numbers 0 and 1.
+enum class Op { SUM, PROD, MAX, MIN, AND, OR, XOR };
+
+// By the names of operators; sums of bool, whose running values are bool, are ORs, and so on.
+inline Op op_of(const char* name, bool bools) {
+  const char* const last = std::strchr(name, '_');  // of bitwise_and, logical_and, ...
+  if (last) return is(last, "_and") ? Op::AND : is(last, "_or") ? Op::OR : Op::XOR;
+  if (is(name, "sum")) return bools ? Op::OR : Op::SUM;
+  if (is(name, "prod")) return bools ? Op::AND : Op::PROD;
+  if (is(name, "max")) return bools ? Op::OR : Op::MAX;
+  return bools ? Op::AND : Op::MIN;
+}
+
 template <class A>
-A combine(const char* op, bool bools, A a, A b) {
-  const bool is_sum = is(op, "sum"), is_max = is(op, "max");
+A combine(Op op, A a, A b) {
   if constexpr (sizeof(distscan::Lane<A>) < sizeof(A)) {
-    if (is_sum) return {a.re + b.re, a.im + b.im};
-    if (is(op, "prod")) return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+    if (op == Op::SUM) return {a.re + b.re, a.im + b.im};
+    if (op == Op::PROD) return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
     if (a.re != a.re || a.im != a.im) return a;
     if (b.re != b.re || b.im != b.im) return b;
     const bool less = a.re < b.re || (a.re == b.re && a.im < b.im);
-    return less == is_max ? b : a;
-  } else {
-    if (std::strncmp(op, "bitwise", 7) == 0 || std::strncmp(op, "logical", 7) == 0 || bools) {
-      if constexpr (distscan::is_integer<A>) {
-        if (is(op + 7, "_and") || is(op, "min") || is(op, "prod")) return A(a & b);
-        if (is(op + 7, "_or") || is_max || is_sum) return A(a | b);
+    return less == (op == Op::MAX) ? b : a;
+  } else if constexpr (distscan::is_integer<A>) {
+    switch (op) {
+      case Op::SUM:
+        return A(uint64_t(a) + uint64_t(b));
+      case Op::PROD:
+        return A(uint64_t(a) * uint64_t(b));
+      case Op::MAX:
+        return a < b ? b : a;
+      case Op::MIN:
+        return a < b ? a : b;
+      case Op::AND:
+        return A(a & b);
+      case Op::OR:
+        return A(a | b);
+      default:
         return A(a ^ b);
-      }
     }
-    if (is_sum || is(op, "prod")) {
-      if constexpr (distscan::is_integer<A>)
-        return A(is_sum ? uint64_t(a) + uint64_t(b) : uint64_t(a) * uint64_t(b));
-      return is_sum ? a + b : a * b;
-    }
+  } else {
+    if (op == Op::SUM) return a + b;
+    if (op == Op::PROD) return a * b;
     if (a != a) return a;
     if (b != b) return b;
-    return (a < b) == is_max ? b : a;
+    return (a < b) == (op == Op::MAX) ? b : a;
   }
 }
 
@@ -46,14 +63,14 @@ struct Line {
 
 // The results of a line; `total` gets all of it, or all from the last head on.
 template <class A>
-std::vector<A> scan(const char* op, bool bools, const Line<A>& line, bool exclusive, A* total) {
+std::vector<A> scan(Op op, const Line<A>& line, bool exclusive, A* total) {
   std::vector<A> y(line.x.size());
   const A* before = line.before;
   A running{};
   for (size_t i = 0; i < y.size(); ++i) {
     if (!line.heads.empty() && line.heads[i]) before = line.first;
     if (exclusive) y[i] = *before;
-    running = before ? combine(op, bools, *before, line.x[i]) : line.x[i];
+    running = before ? combine(op, *before, line.x[i]) : line.x[i];
     before = &running;
     if (!exclusive) y[i] = running;
   }
