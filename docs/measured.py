@@ -4,6 +4,9 @@
 new measurement replaces a file, and no prose: each file says its chip, date, command and spread,
 and its driver where that is known.
 A cell is a number, text, null, or [number, share].
+
+A file with the key "report" has only a title and what it says: the rest is in the report that
+``python -m distscan.bench --forms --json`` wrote.
 """
 
 import json
@@ -21,11 +24,49 @@ def tables() -> list[dict[str, Any]]:
 
 def _checked(path: Path) -> dict[str, Any]:
     table: dict[str, Any] = json.loads(path.read_text())
+    if report := table.get("report"):
+        table |= forms(json.loads((path.parent / report).read_text()))
     if missing := KEYS - set(table):
         raise ValueError(f"{path.name} does not say its {', '.join(sorted(missing))}")
     if any(len(row) != len(table["columns"]) for row in table["rows"]):
         raise ValueError(f"{path.name} has a row that is not as long as its columns")
     return table
+
+
+def forms(report: dict[str, Any]) -> dict[str, Any]:
+    """Make a table of the forms in a report: share of the copy's speed, and times NumPy."""
+    rows = {(row["type"], row["contender"]): row for row in report["results"]}
+    names = [name for name in dict.fromkeys(name for _, name in rows) if name != "copy"]
+    base = "numpy" if "numpy" in names else "by-hand"
+    names.sort(key=lambda name: name != base)
+
+    def text(title: str, name: str) -> str | None:
+        row = rows.get((title, name))
+        if row is None or row["share"] is None:
+            return row and row["status"]
+        times = "" if name == base or row["times"] is None else f", {row['times']:.1f} x"
+        return f"{row['share']:.2f}{times}"
+
+    def copied(copy: dict[str, Any]) -> float | None:
+        time = copy["wall_us"]
+        return time and round(copy["moved"] / time["median"] / 1e3, 1)
+
+    spreads = sorted(row["spread"] or 0 for row in report["results"] if row["contender"] != "copy")
+    ranks = "" if report["ranks"] == 1 else f", {report['ranks']} ranks"
+    ways = {way: [title for title, other in report["idioms"].items() if other == way]
+            for way in report["idioms"].values()}  # fmt: skip
+    notes = [f"* {'; '.join(titles)}: ``{way}``" for way, titles in ways.items()]
+    return {
+        "chip": report["chip"] + ranks,
+        "date": report["date"][:7],
+        "command": f"mpirun -n {report['ranks']} " * bool(ranks) + report["command"],
+        "spread": f"medians of {report['repeat']} samples, each between two copies; quartiles of a "
+        f"share apart: {spreads[len(spreads) // 2]:.0%} of it as a rule, at most {spreads[-1]:.0%}",
+        "columns": ["", "copy, GB/s", *names],
+        "rows": [[title, copied(rows[title, "copy"]), *(text(title, name) for name in names)]
+                 for title in report["idioms"]],
+        "notes": ["NumPy's way, which is run as it stands here:", "", *notes] if not ranks else [],
+    }  # fmt: skip
 
 
 def cell(value: Any) -> str:

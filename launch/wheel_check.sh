@@ -40,7 +40,8 @@ assert distscan.__version__ == version("distscan"), f"the wheel is {version('dis
 kernels = "scan.cu", "base/tile.cuh", "textbook/chains/look_ahead.cuh"
 for name in ("py.typed", *(f"kernels/{name}" for name in kernels)):
     assert (package / name).is_file(), f"{name} is not in the wheel"
-assert (package / "bench" / "cub.cu").is_file(), "bench/cub.cu is not in the wheel"
+for source in ("cub.cu", "tbb.cpp"):
+    assert (package / "bench" / source).is_file(), f"bench/{source} is not in the wheel"
 assert not list(package.rglob("*.svg")), "pictures of figures are in the wheel"
 found = library()
 assert found is not None, "the wheel has no kernels for this CPU"

@@ -11,7 +11,6 @@ from distscan.bench import contenders, suite, timing
 from distscan.bench.case import Case, Data
 from distscan.bench.contenders import CONTENDERS, Contender
 from distscan.bench.machine import Gpu, Host
-from distscan.bench.suite import Row
 from distscan.bench.timing import Stats
 from distscan.core.operators import BUILTIN
 
@@ -196,27 +195,6 @@ def test_traffic(case):
     assert mixed.bytes == 9 * mixed.n
     assert NAMED["reduce-scan"].moved(mixed) == 10
     assert NAMED["scan-add"].moved(mixed) == 25
-
-
-def test_stats(comm):
-    assert timing.stats([5.0, 1.0, 2.0, 4.0, 3.0]) == Stats(3, 2, 4, 5)
-    samples = [float(comm.rank == i % comm.size) for i in range(11)]  # each rank is slow in turn
-    assert timing.of_all_ranks(comm, samples) == Stats(1, 1, 1, 11)
-    assert timing.of_all_ranks(comm, []) is None
-
-
-def test_shares(case):
-    """A quarter of the copy's speed; by the device's clock on one rank, else by the wall's."""
-    device, wall = Stats(10, 9, 11, 11), Stats(40, 39, 41, 11)
-    for ranks, copy in ((1, 10), (2, 40)):
-        rows = [
-            Row("copy", "float32", 8, device_us=device, wall_us=wall, moved=64),
-            Row("x", "float32", 8, device_us=Stats(40, 1, 1, 1), wall_us=Stats(160, 1, 1, 1)),
-            Row("y", "float32", 8, status="error"),
-        ]
-        suite.compare(rows, replace(case(n=8), ranks=ranks))
-        assert [row.share for row in rows] == [1, 0.25, None]
-        assert getattr(rows[0], suite.clock(rows, ranks)).median == copy
 
 
 def test_buffers_outgrow_the_cache(machine):

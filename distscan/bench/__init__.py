@@ -8,10 +8,12 @@ Imports run down this list only:
     against.py       the comparison with an earlier run
     report.py        the header, the tables and the JSON
     block_scans.py   the block scans and the chains of the literature
+    forms.py         every form of a scan on CPUs, at one size
     suite.py         the checks and the times of all contenders, for every type and size
     contenders.py    the list of contenders
     by_hand.py       the scan over ranks as people write it by hand
     cub.py  cub.cu   CUB, called from C++
+    tbb.py  tbb.cpp  oneTBB, called from C++
     timing.py        the clocks and the samples of a call
     case.py          one type and size: its data, its buffers, the check of a result
     machine.py       the chip: NumPy or CuPy, its cache, its memory, its clock

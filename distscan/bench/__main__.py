@@ -14,12 +14,13 @@ import numpy as np
 from .. import __version__, binding, command
 from ..command import Progress
 from ..core.operators import BUILTIN
+from ..cpu import library
 from ..mpi import communicators, faults
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from . import against, arguments, block_scans, plot, report, suite
+from . import against, arguments, block_scans, forms, plot, report, suite
 from .case import Case
-from .contenders import CONTENDERS, Contender
+from .contenders import CONTENDERS, Contender, lesser_levels
 from .machine import Gpu, Host
 from .report import Report
 
@@ -40,7 +41,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         progress.warn(f"runs on the CPU: {reason}")
     sharing = _sharing(comm, bound)
     with agreed(comm):
-        machine = Gpu(name, sharing) if bound.name == "cuda" else Host(_processor(name), sharing)
+        machine = Gpu(name, sharing) if bound.name == "cuda" else Host(_cpu(name), sharing)
     if args.list:
         _list(comm)
         return 0
@@ -49,15 +50,16 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         raise faults.mark_collective(
             ValueError(f"--block-scans is for one rank with a GPU, not {where}")
         )
+    if args.forms is None and machine.backend == "cpu" and not args.by_size:
+        args.forms = forms.MIB
+    if (args.forms or args.levels) and machine.backend != "cpu":
+        raise faults.mark_collective(ValueError("--forms and --levels are for CPUs"))
     chosen = _chosen(args, machine.backend, comm.size)
     able, versions, missing = suite.present(comm, chosen)
-    cases = [
-        Case(BUILTIN[args.op], x, out, 1 << power, comm.size)
-        for x, out in args.types
-        for power in args.sizes
-        if not args.block_scans
-    ]
-    baseline = _baseline(comm, args, machine.backend, able, cases)
+    cases = _cases(comm, args)
+    op = "forms" if args.forms else args.op
+    baseline = _baseline(comm, args.against, against.setting(machine.backend, comm.size, op), able,
+                         cases)  # fmt: skip
     try:
         measuring = {"repeat": args.repeat, "progress": progress.show}
         rows = suite.run(comm, machine, able, cases, **measuring)
@@ -74,12 +76,13 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         mpi=communicators.mpi_version(),
         versions=_versions(machine) | _of_libraries(versions),
         missing=missing,
-        op=args.op,
+        op=op,
         repeat=args.repeat,
         cache_bytes=machine.cache,
         peak=machine.peak,
         results=rows,
         block_scans=tables,
+        idioms={case.type: case.idiom for case in cases} if args.forms else None,
     )
     fell = False
     with agreed(comm):
@@ -92,17 +95,20 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
 
 
 def _baseline(
-    comm: Comm, args: argparse.Namespace, backend: str, able: list[Contender], cases: list[Case]
+    comm: Comm,
+    path: Path | None,
+    given: dict[str, object],
+    able: list[Contender],
+    cases: list[Case],
 ) -> against.Baseline | None:
     """Read the file of ``--against`` on rank 0, before any measurement; collective."""
-    if args.against is None:
+    if path is None:
         return None
     baseline = None
     with agreed(comm):
         if comm.rank == 0:
             planned = {against.Key(case.type, c.name, case.n) for case in cases for c in able}
-            given = against.setting(backend, comm.size, args.op)
-            baseline = against.read(args.against, given, planned)
+            baseline = against.read(path, given, planned)
     return baseline
 
 
@@ -137,15 +143,30 @@ def _list(comm: Comm) -> None:
 def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contender]:
     """Return the contenders of ``--contenders``, and the copy, the measure for all of them."""
     suited = [c for c in CONTENDERS if c.suits(backend, ranks, args.op)]
+    levels = lesser_levels() if args.levels else []
     if args.contenders is None:
-        return suited
+        one = {"reduce-scan", "scan-add"} if ranks == 1 else set()  # these are for several ranks
+        shown = [c for c in suited if c.name in forms.SHOWN and c.name not in one]
+        return [*shown, *levels] if args.forms else suited
     names = {contender.name for contender in suited}
     for name in args.contenders:
         if name not in names:
             raise faults.mark_collective(
                 ValueError(f"{name} does not run {args.op} on {ranks} ranks of backend {backend}")
             )
-    return [c for c in suited if c.name in (*args.contenders, "copy")]
+    return [*(c for c in suited if c.name in (*args.contenders, "copy")), *levels]
+
+
+def _cases(comm: Comm, args: argparse.Namespace) -> list[Case]:
+    if args.block_scans:
+        return []
+    if args.forms:
+        return forms.cases(args.forms, comm.size, min(comm.allgather(binding.threads(None))))
+    return [
+        Case(BUILTIN[args.op], x, out, 1 << power, comm.size)
+        for x, out in args.types
+        for power in args.sizes
+    ]
 
 
 # ---- the facts of this run, for the report -------------------------------------------------
@@ -160,6 +181,13 @@ def _sharing(comm: Comm, bound: binding.Binding) -> int:
 
     fewest: int = min(comm.allgather(gpus.count()))
     return -(-on_a_node // fewest)
+
+
+def _cpu(fallback: str) -> str:
+    """Return the name of the processor, the level of the compiled kernels, and the threads."""
+    found, count = library.library(), binding.threads(None)
+    level = "NumPy" if found is None else found.name
+    return f"{_processor(fallback)}, {level}, {count} thread{'s' * (count > 1)} a rank"
 
 
 def _processor(fallback: str) -> str:
@@ -183,7 +211,7 @@ def _versions(machine: Host) -> dict[str, str]:
 
 def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
     """Return the versions of the peers that ``_versions`` does not have."""
-    named = ("cub", "by-hand-expert", "torch", "heat")
+    named = ("cub", "by-hand-expert", "torch", "tbb", "heat")
     return {name: versions[name] for name in named if name in versions}
 
 

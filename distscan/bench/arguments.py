@@ -9,10 +9,12 @@ import numpy as np
 
 from ..command import Parser
 from ..core.errors import DistscanError
+from . import forms
 from .contenders import ALL_OPS, CONTENDERS
 
 _LEAST = 11  # samples
 _LARGEST = 36  # 2^36 elements
+_SIZES, _TYPES = "10:28:2", "float32,float64,int32,int64"
 
 
 def parser() -> Parser:
@@ -24,11 +26,17 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("--sizes", type=_sizes, default="10:28:2", metavar="A[:B[:STEP]],...",
+    add("--sizes", type=_sizes, metavar="A[:B[:STEP]],...",
         help="elements per rank, powers of two (default: 10:28:2)")  # fmt: skip
-    add("--types", type=_types, default="float32,float64,int32,int64", metavar="T[:OUT],...",
-        help="of input and result, such as int8:int64 (default: %(default)s)")  # fmt: skip
-    add("--op", choices=ALL_OPS, default="sum", help="the operator (default: sum)")
+    add("--types", type=_types, metavar="T[:OUT],...",
+        help=f"of input and result, such as int8:int64 (default: {_TYPES})")  # fmt: skip
+    add("--op", choices=ALL_OPS, help="the operator (default: sum)")
+    add("--forms", type=_mib, nargs="?", const=forms.MIB, metavar="MIB",
+        help="instead: every form of a scan on CPUs, beside NumPy, in arrays of so many MiB "
+        f"(default: {forms.MIB}); on CPUs without --sizes, --types, --op, --against and --plot, "
+        "this is the default")  # fmt: skip
+    add("--levels", action="store_true",
+        help="with --forms: also the lesser levels of instructions that are built")  # fmt: skip
     add("--contenders", type=_names, metavar="A,B,...",
         help="only these, and the copy; --list names them")  # fmt: skip
     add("--backend", choices=("auto", "cpu", "cuda"), default="auto",
@@ -48,13 +56,26 @@ def parser() -> Parser:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse arguments that contradict each other, and a plot without matplotlib."""
+    """Refuse arguments that contradict each other, and a plot without matplotlib; set defaults.
+
+    ``args.by_size`` is whether the arguments ask for tables by size.
+    """
+    for name in ("sizes", "types", "op", "plot", "block_scans"):
+        if args.forms and getattr(args, name):
+            raise ValueError(f"--{name.replace('_', '-')} is not for --forms")
+    args.by_size = not args.forms and any(
+        (args.sizes, args.types, args.op, args.plot, args.against, args.block_scans)
+    )
+    if args.by_size and args.levels:
+        raise ValueError("--levels is for --forms")
     if args.against and args.block_scans:
         raise ValueError("--against compares what --block-scans leaves out")
     if args.limit is not None and args.against is None:
         raise ValueError("--limit is for --against")
     if args.plot and args.block_scans:
         raise ValueError("--plot draws what --block-scans leaves out")
+    args.sizes, args.types = args.sizes or _sizes(_SIZES), args.types or _types(_TYPES)
+    args.op = args.op or "sum"
     if args.plot and importlib.util.find_spec("matplotlib") is None:
         raise DistscanError("--plot needs matplotlib; install it: pip install '.[bench]'")
 
@@ -74,6 +95,12 @@ def _sizes(text: str) -> list[int]:
             )
         powers.update(range(low, high + 1, step))
     return sorted(powers)
+
+
+def _mib(text: str) -> int:
+    if not 1 <= int(text) <= 1 << 16:
+        raise argparse.ArgumentTypeError(f"arrays have 1 to 65536 MiB, not {text!r}")
+    return int(text)
 
 
 def _range(numbers: list[int]) -> tuple[int, int, int]:

@@ -1,6 +1,7 @@
 """One type and size: its data, its buffers, and the check of a result."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,28 +12,65 @@ from .machine import Host
 
 HOST_CHECK = 1 << 22  # the most elements for which NumPy recomputes the whole result
 _PIECE = 1 << 24  # elements that are made or checked at once
+_SEGMENT = 64  # elements of a segment on average
 _POISON = 0xA5  # the value of every byte: no sum of small integers looks like that
 
 
 @dataclass(frozen=True)
 class Case:
-    """A scan of ``n`` elements on each of ``ranks`` ranks, from type ``x`` to type ``out``."""
+    """A scan of ``n`` elements on each of ``ranks`` ranks, from type ``x`` to type ``out``.
+
+    The fields with defaults are for the forms of ``forms.py``.
+    """
 
     op: Operator
     x: np.dtype[Any]
     out: np.dtype[Any]
     n: int
     ranks: int
+    title: str = ""
+    idiom: str = ""  # the scan in NumPy: statements on the arrays x, out and heads
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the plan, beside op and types
+    shape: tuple[int, ...] = (-1,)
+    threads: int = 0  # of each rank; 0 is the default
+    in_place: bool = False
+    new: bool = False  # whether each call makes a new result
 
     @property
     def type(self) -> str:
-        """The types as they are written on the command line."""
+        """The title of a form; else the types as they are written on the command line."""
+        if self.title:
+            return self.title
         return self.x.name if self.x == self.out else f"{self.x.name}:{self.out.name}"
 
     @property
+    def plain(self) -> bool:
+        """Whether this is a sum, product, ... of all elements, from one array to another."""
+        return not (self.options or self.in_place or self.new)
+
+    @property
+    def segmented(self) -> bool:
+        """Whether there are head flags."""
+        return "segments" in self.options
+
+    @property
     def bytes(self) -> int:
-        """Bytes that a perfect scan moves on one rank: each element is read and written once."""
-        return self.n * (self.x.itemsize + self.out.itemsize)
+        """Bytes that a perfect scan moves on one rank: each element is read and written once.
+
+        Head flags are read, too.
+        """
+        return self.n * (self.x.itemsize + self.out.itemsize + self.segmented)
+
+    @property
+    def copies_pairs(self) -> bool:
+        """Whether a copy of x to out moves as many bytes as a perfect scan."""
+        return self.x.itemsize == self.out.itemsize and not (self.in_place or self.segmented)
+
+    def scan_in_numpy(self) -> Callable[..., Any]:
+        """Return the function of (x, out, heads) that runs ``idiom``."""
+        made: dict[str, Any] = {}
+        exec(f"def idiom(x, out, heads): {self.idiom}", {"np": np}, made)
+        return made["idiom"]  # type: ignore[no-any-return]
 
 
 class Data:
@@ -40,17 +78,28 @@ class Data:
 
     All x hold the same random integers. They are so small that floats hold their sums exactly. So
     every order of additions has the same result, and results can be compared by equality.
+
+    ``copies`` are pairs of byte arrays: copying one moves as many bytes as a perfect scan.
     """
 
     def __init__(self, machine: Host, case: Case, rank: int) -> None:
         """Allocate the buffers, and draw this rank's shard."""
         self.machine, self.case, self._rank, xp = machine, case, rank, machine.xp
-        self.pairs = [
-            (xp.empty(case.n, case.x), xp.empty(case.n, case.out))
-            for _ in range(machine.pairs(case.bytes))
-        ]
+        pairs, size = range(machine.pairs(case.bytes)), case.bytes // 2
+        self.pairs = [(xp.empty(case.n, case.x), xp.empty(case.n, case.out)) for _ in pairs]
+        if case.in_place:
+            self.pairs = [(x, x) for x, _ in self.pairs]
+        self.copies = [(xp.ones(size, np.uint8), xp.ones(size, np.uint8)) for _ in pairs
+                       if not case.copies_pairs]  # fmt: skip
+        if case.copies_pairs:
+            self.copies = [(x.view(np.uint8), out.view(np.uint8)) for x, out in self.pairs]
+        self.heads: Any = None
+        if case.segmented:
+            self.heads = np.random.RandomState(rank).randint(0, _SEGMENT, case.n) == 0
+            self.heads[0] = True
         self.draw()
         self._total = self._reduce()
+        self._want = self._by_idiom() if case.idiom and case.ranks == 1 else None
         self.offset: Any = None  # the total of all earlier ranks
 
     def draw(self) -> None:
@@ -69,24 +118,41 @@ class Data:
         for total in totals[: comm.rank]:
             self.offset = total if self.offset is None else self.case.op.combine(self.offset, total)
 
+    def task(self, comm: Comm) -> "Task":
+        """Return the task of a contender."""
+        shape = self.case.shape
+        pairs = [(x.reshape(shape), out.reshape(shape)) for x, out in self.pairs]
+        if self.case.in_place:
+            pairs = [(x, x) for x, _ in pairs]
+        return Task(comm, self.machine, self.case, pairs, self.heads, self.copies)
+
     def poison(self) -> None:
         """Overwrite every result, so that no result of an earlier contender is left."""
+        if self.case.in_place:
+            self.draw()
+            return
         for _, out in self.pairs:
             out.view(np.uint8)[...] = _POISON
+
+    def calm(self) -> None:
+        """Fill what is scanned in place, again and again, with zeros: sums would grow for ever."""
+        if self.case.in_place:
+            for x, _ in self.pairs:
+                x.fill(0)
 
     def fault(self, *, scans: bool) -> str:
         """Return the fault of the first pair's result as text; empty if the result is right.
 
         ``scans`` is False for the copy, whose result is its input.
         """
-        x, out = self.pairs[0]
         if not scans:
-            size = min(x.nbytes, out.nbytes)
-            a, b = x.view(np.uint8)[:size], out.view(np.uint8)[:size]
-            same = all(bool((a[i:j] == b[i:j]).all()) for i, j in _pieces(size))
+            a, b = self.copies[0]
+            same = all(bool((a[i:j] == b[i:j]).all()) for i, j in _pieces(a.size))
             return "" if same else "the copy differs"
-        if self._reduce() != self._total:
+        if not self.case.in_place and self._reduce() != self._total:
             return "the input was changed"
+        if self._want is not None:
+            return _first_difference(self.pairs[0][1], self._want, 0)
         return self._against_numpy() if self.case.n <= HOST_CHECK else self._against_neighbours()
 
     def _against_numpy(self) -> str:
@@ -112,6 +178,12 @@ class Data:
             wrong = _first_difference(out[a + 1 : b + 1], want, a + 1)
         return wrong
 
+    def _by_idiom(self) -> Any:
+        x, shape = self.pairs[0][0], self.case.shape
+        want = np.empty(self.case.n, self.case.out)
+        new = self.case.scan_in_numpy()(x.reshape(shape), want.reshape(shape), self.heads)
+        return want if new is None else new
+
     def _reduce(self) -> Any:
         """Return the total of this rank's shard: a NumPy scalar of the result's type."""
         x, name = self.pairs[0][0], self.case.op.name
@@ -125,12 +197,16 @@ class Task(NamedTuple):
     comm: Comm
     machine: Host
     case: Case
-    pairs: list[tuple[Any, Any]]  # (x [n], out [n]), NumPy or CuPy
+    pairs: list[tuple[Any, Any]]  # (x, out) of the case's shape, NumPy or CuPy
+    heads: Any  # bool [n], or None
+    copies: list[tuple[Any, Any]]  # (source, target), bytes
 
 
 def need(machine: Host, case: Case) -> int:
     """Return the bytes of memory of a case on one rank, with those that contenders may keep."""
-    return machine.pairs(case.bytes) * case.bytes + case.n * case.out.itemsize + 4 * machine.cache
+    buffers = machine.pairs(case.bytes) * case.bytes * (1 if case.copies_pairs else 2)
+    kept = case.n * case.out.itemsize * (2 if case.idiom else 1)
+    return buffers + kept + 4 * machine.cache
 
 
 def _draw(xp: Any, random: Any, case: Case, first: int, size: int) -> Any:
@@ -140,6 +216,8 @@ def _draw(xp: Any, random: Any, case: Case, first: int, size: int) -> Any:
     random, products change sign (or wrap), and maxima and minima follow a slope.
     """
     signed = case.x.kind != "u"
+    if case.out == np.float16:  # whose sums are exact up to 2048: here they stay below 4 a piece
+        return xp.diff(random.randint(0, 4, size), prepend=0)
     if case.op.name == "sum":
         return random.randint(-3, 4, size) if signed else random.randint(0, 7, size)
     if case.op.name == "prod":

@@ -5,19 +5,22 @@ calls are timed. Peers that scan over several ranks are rehearsed first: ``rehea
 local steps, without the exchange. So a rank that fails alone leaves no other rank waiting.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal
+from unittest import mock
 
 import numpy as np
 
 import distscan
 
-from .. import __version__
+from .. import __version__, binding
 from ..build import Strategy
-from . import by_hand, cub
+from ..cpu import library, threads
+from . import by_hand, cub, tbb
 from .case import Case, Task
 from .timing import Call
 
@@ -35,6 +38,7 @@ class Contender:
     ops: tuple[str, ...] = ("sum",)
     scans: bool = True  # False for the copy
     rehearse: Callable[[Task], object] | None = None  # the local steps alone
+    takes: Callable[[Case], bool] = lambda case: case.plain  # which forms
 
     def suits(self, backend: str, ranks: int, op: str) -> bool:
         """Return whether the contender scans with ``op`` on so many ranks of this backend."""
@@ -51,18 +55,21 @@ ALL_OPS = ("sum", "prod", "max", "min")
 # ---- this project --------------------------------------------------------------------------
 
 
-def _plan(strategy: Strategy, task: Task) -> list[Call]:
-    x, out = task.pairs[0]
-    plan = distscan.Plan(
-        task.comm,
-        x.shape,
-        x.dtype,
-        op=task.case.op.name,
-        out_dtype=out.dtype,
-        strategy=strategy,
-        backend=task.machine.backend,
-    )
-    return [partial(plan, x, out) for x, out in task.pairs]
+def _plan(strategy: Strategy, task: Task, level: str = "") -> list[Call]:
+    case, (x, out) = task.case, task.pairs[0]
+    chosen = {"DISTSCAN_THREADS": str(case.threads or ""), "DISTSCAN_CPU": level}
+    with mock.patch.dict(os.environ, {name: value for name, value in chosen.items() if value}):
+        plan = distscan.Plan(
+            task.comm,
+            x.shape,
+            x.dtype,
+            op=case.op.name,
+            out_dtype=out.dtype,
+            strategy=strategy,
+            backend=task.machine.backend,
+            **case.options,
+        )
+    return [partial(plan, x, None if case.new else out, task.heads) for x, out in task.pairs]
 
 
 def _scan(task: Task) -> list[Call]:
@@ -82,21 +89,30 @@ def _scan_add_moved(case: Case) -> int:
 # ---- a copy --------------------------------------------------------------------------------
 
 
+_THREAD = 1 << 20  # bytes to move for which a thread is worth its start
+
+
 def _copy(task: Task) -> list[Call]:
-    size = min(task.pairs[0][0].nbytes, task.pairs[0][1].nbytes)
+    """Copy as many bytes as a perfect scan moves; on a CPU by as many threads as the scan has."""
     if task.machine.backend == "cuda":
         return [
-            partial(out.data.copy_from_device_async, x.data, size)  # on the current stream
-            for x, out in task.pairs
+            partial(out.data.copy_from_device_async, x.data, x.nbytes)  # on the current stream
+            for x, out in task.copies
         ]
+    count = max(1, min(_threads(task.case), task.case.bytes // _THREAD))
     return [
-        partial(np.copyto, out.view(np.uint8)[:size], x.view(np.uint8)[:size])
-        for x, out in task.pairs
+        partial(_copy_pieces, np.array_split(x, count), np.array_split(out, count))
+        for x, out in task.copies
     ]
 
 
-def _copied(case: Case) -> int:
-    return 2 * min(case.x.itemsize, case.out.itemsize)
+def _copy_pieces(sources: list[Any], targets: list[Any]) -> None:
+    pieces = zip(targets, sources, strict=True)
+    threads.run(lambda: np.copyto(*next(pieces)), len(sources))
+
+
+def _threads(case: Case) -> int:
+    return case.threads or binding.threads(None)
 
 
 # ---- peers ---------------------------------------------------------------------------------
@@ -106,6 +122,9 @@ _ACCUMULATE = {"sum": "cumsum", "prod": "cumprod"}
 
 def _array_library(task: Task) -> list[Call]:
     """Scan by ``numpy.cumsum`` or ``cupy.cumsum``, or by ``accumulate`` of NumPy's ufunc."""
+    if task.case.idiom:
+        scan = task.case.scan_in_numpy()
+        return [partial(scan, x, out, task.heads) for x, out in task.pairs]
     name = task.case.op.name
     if name in _ACCUMULATE:
         call = getattr(task.machine.xp, _ACCUMULATE[name])
@@ -136,9 +155,16 @@ def _cupy_cumsum(accelerators: list[str], task: Task) -> list[Call]:
 def _torch(task: Task) -> list[Call]:
     import torch  # noqa: PLC0415 - a peer need not be installed
 
+    if task.machine.backend == "cpu":
+        torch.set_num_threads(_threads(task.case))
     tensors = [(torch.from_dlpack(x), torch.from_dlpack(out)) for x, out in task.pairs]
-    call = torch.cumsum if task.case.op.name == "sum" else torch.cumprod
-    return [partial(call, x, 0, dtype=out.dtype, out=out) for x, out in tensors]
+    name, axis = task.case.op.name, task.case.options.get("axis", 0)
+    if name in ("max", "min"):  # these return the places of the maxima, too
+        call = torch.cummax if name == "max" else torch.cummin
+        places = torch.empty_like(tensors[0][0], dtype=torch.int64)
+        return [partial(call, x, axis, out=(out, places)) for x, out in tensors]
+    call = torch.cumsum if name == "sum" else torch.cumprod
+    return [partial(call, x, axis, dtype=out.dtype, out=out) for x, out in tensors]
 
 
 def _heat(task: Task) -> list[Call]:
@@ -191,7 +217,9 @@ def _own(
     strategy: Strategy, ranks: Literal["one", "any"], moved: Callable[[Case], int]
 ) -> Contender:
     prepare = partial(_plan, strategy)
-    return Contender(strategy, prepare, lambda: __version__, moved, ranks, ops=ALL_OPS)
+    return Contender(
+        strategy, prepare, lambda: __version__, moved, ranks, ops=ALL_OPS, takes=lambda case: True
+    )
 
 
 def _cupy(name: str, accelerators: list[str]) -> Contender:
@@ -201,20 +229,28 @@ def _cupy(name: str, accelerators: list[str]) -> Contender:
 
 CONTENDERS = (
     Contender(
-        "copy", _copy, lambda: __version__, _copied, ops=ALL_OPS, scans=False
+        "copy", _copy, lambda: __version__, lambda case: case.bytes // case.n, ops=ALL_OPS,
+        scans=False, takes=lambda case: True,
     ),
     _own("single-pass", "one", _passes(1, 1)),
     _own("reduce-scan", "any", _passes(2, 1)),
     _own("scan-add", "any", _scan_add_moved),
     Contender("distscan.scan", _scan, lambda: __version__, ops=ALL_OPS),
-    Contender("numpy", _array_library, version("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS),
+    Contender(
+        "numpy", _array_library, version("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS,
+        takes=lambda case: True,
+    ),
     _cupy("cupy-none", []),
     _cupy("cupy-cub", ["cub"]),
     Contender("cub", cub.default, cub.version, _passes(1, 1), "one", ("cuda",), ALL_OPS),
     Contender(
         "cub-run-to-run", cub.run_to_run, cub.run_to_run_version, _passes(1, 1), "one", ("cuda",)
     ),
-    Contender("torch", _torch, version("torch"), _passes(1, 1), "one", ops=("sum", "prod")),
+    Contender(
+        "torch", _torch, version("torch"), _passes(1, 1), "one", ops=ALL_OPS,
+        takes=lambda case: case.plain or "axis" in case.options,
+    ),
+    Contender("tbb", tbb.scan, tbb.version, None, "one", ("cpu",), takes=tbb.takes),
     Contender(
         "by-hand", by_hand.first_form, lambda: __version__, None, "several",
         rehearse=_call_first(_array_library),
@@ -228,3 +264,26 @@ CONTENDERS = (
         rehearse=_call_first(_torch),
     ),
 )  # fmt: skip
+
+
+def lesser_levels() -> list[Contender]:
+    """Return distscan on one rank at each level of instructions below the one that is used."""
+    used, levels = library.library(), library.machine_levels()
+    below = list(levels)[list(levels).index(used.level) + 1 :] if used else []
+
+    def version(level: str) -> str:
+        try:
+            with mock.patch.dict(os.environ, {"DISTSCAN_CPU": level}):
+                library.library()
+        except ValueError as error:
+            raise ImportError(str(error)) from error
+        return __version__
+
+    return [
+        Contender(
+            levels[level].name, partial(_plan, "single-pass", level=level),
+            partial(version, level), _passes(1, 1), "one", ("cpu",), ALL_OPS,
+            takes=lambda case: True,
+        )
+        for level in below
+    ]  # fmt: skip

@@ -9,8 +9,8 @@ from .suite import clock
 
 # Colours by Okabe and Ito, and by Tol, that the colour-blind can tell apart. The copy is black.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933",
-            "#44AA99", "#332288", "#661100", "#6699CC", "#888888"]  # fmt: skip
-_MARKERS = "osD^vP*Xh<p>d"
+            "#44AA99", "#332288", "#661100", "#6699CC", "#888888", "#DDCC77"]  # fmt: skip
+_MARKERS = "osD^vP*Xh<p>d8"
 
 
 def write(report: Report, path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from textwrap import wrap
 from typing import Any
 
+from . import forms
 from .block_scans import Tables
 from .suite import Row, clock
 from .timing import Stats
@@ -33,18 +34,22 @@ class Report:
     peak: float | None  # bytes per second of the chip's memory
     results: list[Row]
     block_scans: Tables | None = None  # with --block-scans; there are no other results then
+    idioms: dict[str, str] | None = None  # with --forms: NumPy's way of each form
 
     def plain(self) -> dict[str, Any]:
         """Return the report as values for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["results"] = [row.plain() for row in self.results]
-        tables = values.pop("block_scans")
+        tables, idioms = values.pop("block_scans"), values.pop("idioms")
+        values |= {} if idioms is None else {"idioms": idioms}
         return values | ({} if tables is None else {"block_scans": tables.plain()})
 
 
 def text(report: Report) -> str:
     """Return the report as text for people."""
     lines = _header(report)
+    if report.idioms is not None:
+        return "\n".join(lines + forms.lines(report.results, report.idioms))
     for name in dict.fromkeys(row.type for row in report.results):
         rows = [row for row in report.results if row.type == name]
         lines += ["", *_tables(rows, report.ranks), *_copy(rows, report), *_remarks(rows)]
@@ -179,9 +184,9 @@ def _time(stats: Stats | None) -> str:
 
 
 def size_text(n: int) -> str:
-    """Return a power of two as text.
+    """Return a number of elements as text.
 
-    >>> size_text(1024)
-    '2^10'
+    >>> size_text(1024), size_text(1000)
+    ('2^10', '1000')
     """
-    return f"2^{n.bit_length() - 1}"
+    return f"2^{n.bit_length() - 1}" if n & (n - 1) == 0 else str(n)

@@ -4,17 +4,20 @@ All functions with ``comm`` are collective: every rank takes the same decisions.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..core.errors import CheckError
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from .case import Case, Data, Task, need
+from .case import Case, Data, need
 from .contenders import Contender
 from .machine import Host
-from .timing import WARM_UPS, Call, Samples, Stats, of_all_ranks, sample
+from .timing import WARM_UPS, Call, Samples, Stats, of_all_ranks, sample, slowest, stats
 
 _ROOM = 0.9  # the share of the free memory that a case may take
 
@@ -33,6 +36,8 @@ class Row:
     wall_us: Stats | None = None
     moved: int | None = None  # bytes per rank, if they are known
     share: float | None = None  # of the copy's speed, for the bytes that a perfect scan moves
+    spread: float | None = None  # of the share: its quartiles apart, as a part of it
+    times: float | None = None  # NumPy's speed; on several ranks, the speed of by-hand
 
     def plain(self) -> dict[str, Any]:
         """Return the row as values for JSON."""
@@ -41,6 +46,16 @@ class Row:
             for name, value in (("device_us", self.device_us), ("wall_us", self.wall_us))
         }
         return asdict(self) | spread
+
+
+@dataclass(eq=False)
+class Timed:
+    """One contender while it is timed. Two copies belong to each sample: one before, one after."""
+
+    row: Row
+    calls: list[Call]
+    samples: Samples = field(default_factory=lambda: Samples([], []))
+    copies: Samples = field(default_factory=lambda: Samples([], []))
 
 
 def present(
@@ -66,7 +81,11 @@ def present(
 def measure(
     comm: Comm, machine: Host, contenders: Sequence[Contender], case: Case, repeat: int
 ) -> list[Row]:
-    """Check every contender on one case, then time them. They take turns, sample by sample."""
+    """Check every contender on one case, then time them. They take turns, sample by sample.
+
+    Each sample stands between two copies. So a machine that is slow for seconds is slow in both.
+    """
+    contenders = [c for c in contenders if case.op.name in c.ops and c.takes(case)]
     batch = machine.pairs(case.bytes) if machine.backend == "cuda" else 1
     rows = [Row(c.name, case.type, case.n, batch=batch) for c in contenders]
     wanted, room = need(machine, case), min(comm.allgather(machine.free()))
@@ -76,26 +95,41 @@ def measure(
     with agreed(comm):
         data = Data(machine, case, comm.rank)
     data.exchange(comm)
-    live: list[tuple[Row, list[Call], Samples]] = []
+    live: list[Timed] = []
     for contender, row in zip(contenders, rows, strict=True):
         calls = _checked(comm, machine, contender, data, row)
         if calls:
-            live.append((row, calls, Samples([], [])))
+            live.append(Timed(row, calls))
             row.moved = contender.moved and contender.moved(case) * case.n
+    data.calm()
     which = count()  # each sample has other buffers, so that no buffer is still in the cache
+    copy = next((timed for timed in live if timed.row.contender == "copy"), None)
     for turn in range(-WARM_UPS, repeat):
-        for entry in tuple(live):
-            row, calls, samples = entry
-            into = samples if turn >= 0 else Samples([], [])
+        before = Samples([], [])
+        if copy is not None:
+            sample(comm, machine, copy.calls, next(which), before)
+        for timed in [timed for timed in live if timed is not copy]:
+            own, after = Samples([], []), Samples([], [])
             try:
-                sample(comm, machine, calls, next(which), into)
+                sample(comm, machine, timed.calls, next(which), own)
             except Exception as error:
-                _failed(row, "error", _line(error))
-                live.remove(entry)
-    for row, _, samples in live:
-        row.device_us = of_all_ranks(comm, samples.device)
-        row.wall_us = of_all_ranks(comm, samples.wall)
-    compare(rows, case)
+                _failed(timed.row, "error", _line(error))
+                live.remove(timed)
+                continue
+            if copy is not None:
+                sample(comm, machine, copy.calls, next(which), after)
+            if turn >= 0:
+                timed.samples.add(own)
+                timed.copies.add(before, after)
+            before = after
+        if turn >= 0 and copy is not None:
+            copy.samples.add(before)
+            copy.copies.add(before, before)
+    for timed in live:
+        timed.row.device_us = of_all_ranks(comm, timed.samples.device)
+        timed.row.wall_us = of_all_ranks(comm, timed.samples.wall)
+    if copy is not None:
+        compare(comm, live, case)
     return rows
 
 
@@ -104,13 +138,15 @@ def _checked(comm: Comm, machine: Host, contender: Contender, data: Data, row: R
     try:
         if contender.rehearse is not None:
             with agreed(comm):
-                contender.rehearse(Task(comm, machine, data.case, data.pairs))
+                contender.rehearse(data.task(comm))
         with agreed(comm):
-            calls = contender.prepare(Task(comm, machine, data.case, data.pairs))
+            calls = contender.prepare(data.task(comm))
             data.poison()
         with agreed(comm):
-            for call in calls:  # all of them, because a first call may do more
-                call()
+            for call, (_, out) in zip(calls, data.pairs, strict=False):
+                result = call()  # of all of them, because a first call may do more
+                if data.case.new and result is not None:
+                    out[...] = result
             machine.synchronize()
         with agreed(comm):
             fault = data.fault(scans=contender.scans)
@@ -124,18 +160,26 @@ def _checked(comm: Comm, machine: Host, contender: Contender, data: Data, row: R
     return []
 
 
-def compare(rows: Sequence[Row], case: Case) -> None:
-    """Set the share of the copy's speed in every row, by the time that ``clock`` chooses."""
-    which = clock(rows, case.ranks)
-    times = {row.contender: getattr(row, which) for row in rows}
-    copied = next((row.moved for row in rows if row.contender == "copy"), None)
-    if times.get("copy") is None or not copied:
-        return
-    rate = copied / times["copy"].median
-    for row in rows:
-        time = times[row.contender]
-        if time is not None:
-            row.share = (copied if row.contender == "copy" else case.bytes) / time.median / rate
+def compare(comm: Comm, live: Sequence[Timed], case: Case) -> None:
+    """Set the shares of the copy's speed, by the time that ``clock`` chooses; collective.
+
+    A share is the median over the samples. The copy moves as many bytes as a perfect scan, and its
+    time is the mean of the copies before and after the sample.
+    """
+    device = clock([timed.row for timed in live], case.ranks) == "device_us"
+    shares: dict[str, NDArray[np.float64]] = {}
+    for timed in live:
+        own, copies = (
+            slowest(comm, samples.device if device else samples.wall)
+            for samples in (timed.samples, timed.copies)
+        )
+        shares[timed.row.contender] = copies.reshape(-1, 2).mean(axis=1) / own
+    numpy = shares.get("numpy" if case.ranks == 1 else "by-hand")
+    for timed in live:
+        share = shares[timed.row.contender]
+        median, q1, q3, _ = stats(share)
+        timed.row.share, timed.row.spread = median, (q3 - q1) / median
+        timed.row.times = None if numpy is None else stats(share / numpy).median
 
 
 def clock(rows: Sequence[Row], ranks: int) -> str:

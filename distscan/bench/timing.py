@@ -43,6 +43,12 @@ class Samples(NamedTuple):
     device: list[float]
     wall: list[float]
 
+    def add(self, *others: "Samples") -> None:
+        """Append the samples of others."""
+        for other in others:
+            self.device.extend(other.device)
+            self.wall.extend(other.wall)
+
 
 def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: Samples) -> None:
     """Take one sample of each kind; collective. If the call fails on one rank, every rank raises.
@@ -104,12 +110,18 @@ def queued(
 
 
 def of_all_ranks(comm: Comm, samples: Sequence[float]) -> Stats | None:
-    """Return the quartiles of the slowest rank of each sample; None without samples; collective.
+    """Return the quartiles of ``slowest``; None without samples; collective."""
+    slow = slowest(comm, samples)
+    return stats(slow) if slow.size else None
+
+
+def slowest(comm: Comm, samples: Sequence[float]) -> NDArray[np.float64]:
+    """Return each sample of the rank that was slowest in it; collective.
 
     All ranks must have the same number of samples.
     """
-    everyone = np.array(comm.allgather(list(samples)))
-    return stats(everyone.max(axis=0)) if everyone.size else None
+    found: NDArray[np.float64] = np.array(comm.allgather(list(samples))).max(axis=0)
+    return found
 
 
 def stats(samples: Sequence[float] | NDArray[np.float64]) -> Stats:

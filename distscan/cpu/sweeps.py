@@ -86,6 +86,11 @@ class Chunked:
         return heads[::-1] if self._form.reverse else heads
 
 
+def is_compiled(op: Operator, acc: np.dtype[Any]) -> bool:
+    """Return whether there are compiled kernels for an operator and the type that accumulates."""
+    return kernels.find(op, Types(acc, acc, acc)) is not None
+
+
 def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) -> Sweeps:
     """Return the compiled sweeps of an operator, or, if it is not compiled, NumPy's.
 

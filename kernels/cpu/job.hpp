@@ -44,7 +44,7 @@ INLINE void wait(const int* state) {
 #if defined __SSE2__
     _mm_pause();
 #endif
-    if (looks > 1000) sched_yield();
+    if (looks > 100) sched_yield();  // some microseconds: the other thread may not be running
   }
 }
 

@@ -68,7 +68,8 @@ template <class Op, class X, class Out>
 NOINLINE void scan_run(const X* x, int64 n, int64 low, int64 high, const Job& job,
                        State<typename Op::E>& state, Stream<Out>& stream) {
   using E = typename Op::E;
-  constexpr int64 TILE = Stream<Out>::TILE / sizeof(Out);
+  // Shorter tiles overlap the stores better with the loads that are to be widened.
+  constexpr int64 TILE = Stream<Out>::TILE / sizeof(Out) / (sizeof(X) < sizeof(E) ? 2 : 1);
   static_assert(TILE % ELEMENTS<E> == 0);
   const bool reverse = job.reverse;
   if (job.exclusive) {  // each result moves one place

@@ -228,28 +228,37 @@ INLINE Register<Word<E>> has_before() {
 }
 
 // The elements in the opposite order: 1 2 3 4 | 5 6 7 8 -> 8 7 6 5 | 4 3 2 1
-template <class E>
-INLINE Vector<E> mirrored(Vector<E> v) {
-  using T = Lane<E>;
+template <class E, class T = Lane<E>>
+INLINE Register<T> mirrored(Register<T> r) {
   constexpr auto from = [](int i) {
     constexpr int element = sizeof(E) / sizeof(T);
     return LANES<T> - (i / element + 1) * element + i % element;
   };
+  if constexpr (sizeof(T) >= 4) {
+    return shuffle<from, T>(r, r);
+  } else {
+#if defined __SSE2__ && !defined __SSSE3__
+    // There is no shuffle of bytes: swap the halves of wider words.
+    using Wide = typename Choose<sizeof(T) == 1, uint16_t, uint32_t>::type;
+    constexpr int half = 8 * sizeof(T);
+    return (Register<T>)mirrored<Wide>((Register<Wide>)r << half | (Register<Wide>)r >> half);
+#else
+    // CPUs shuffle bytes inside a quarter alone.
+    constexpr auto in_quarter = [](int i) {
+      constexpr int quarter = QUARTER / sizeof(T);
+      return (i / quarter + 1) * quarter - 1 - i % quarter;
+    };
+    constexpr auto quarters = [](int i) { return (QUARTERS - 1 - i / 2) * 2 + i % 2; };
+    const auto words = (Register<int64>)shuffle<in_quarter, T>(r, r);
+    return (Register<T>)shuffle<quarters, int64>(words, words);
+#endif
+  }
+}
+template <class E>
+INLINE Vector<E> mirrored(Vector<E> v) {
   Vector<E> result;
   UNROLL
-  for (int i = 0; i < PARTS; ++i) {
-    const Register<T> r = v.part[PARTS - 1 - i];
-#if defined __SSE2__ && !defined __SSSE3__
-    if constexpr (sizeof(T) == 1) {  // there is no shuffle of bytes
-      constexpr auto word = [](int k) { return LANES<uint16_t> - 1 - k; };
-      const auto words = (Register<uint16_t>)r;
-      const auto turned = words << 8 | words >> 8;
-      result.part[i] = (Register<T>)shuffle<word, uint16_t>(turned, turned);
-      continue;
-    }
-#endif
-    result.part[i] = shuffle<from, T>(r, r);
-  }
+  for (int i = 0; i < PARTS; ++i) result.part[i] = mirrored<E>(v.part[PARTS - 1 - i]);
   return result;
 }
 
