@@ -1,0 +1,99 @@
+// Random jobs, and the memory that they are given.
+#pragma once
+
+#include <vector>
+
+#include "reference.hpp"
+
+// Bytes between guards, `shift` bytes behind a multiple of 64.
+class Memory {
+ public:
+  Memory(int64_t bytes, int64_t shift) : all_(bytes + 2 * GUARD + 128, POISON), bytes_(bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(all_.data());
+    begin_ = all_.data() + GUARD + (64 - address % 64) % 64 + shift;
+  }
+  unsigned char* begin() { return begin_; }
+  int64_t bytes() const { return bytes_; }
+  void poison() { std::memset(begin_, POISON, bytes_); }
+  bool guards_are_whole() const {
+    for (const unsigned char* p = all_.data(); p < all_.data() + all_.size(); ++p)
+      if ((p < begin_ || p >= begin_ + bytes_) && *p != POISON) return false;
+    return true;
+  }
+
+ private:
+  static constexpr int GUARD = 256;
+  static constexpr unsigned char POISON = 0xa5;
+  std::vector<unsigned char> all_;
+  int64_t bytes_;
+  unsigned char* begin_;
+};
+
+// What a job is like, but for its numbers.
+struct Case {
+  bool exact;  // whether scans are not rounded, in whichever order
+  bool columns, segments, exclusive, reverse, has_before, before_row, has_first, stream;
+  int64_t outer = 1, n, inner = 1, block, strip = 1;
+  int threads;
+  double density;  // of heads
+};
+
+// `acc` and `out` are bytes of a running value and of a result.
+inline Case choose(Random& random, bool may_have_columns, bool integer, int64_t acc, int64_t out) {
+  Case c{};
+  const int64_t vector = 64 / acc, tile = 2048 / out;
+  c.exact = integer || random.chance(0.6);
+  c.exclusive = random.chance(0.4), c.reverse = random.chance(0.4);
+  c.has_before = c.exclusive || random.chance(0.4);
+  c.has_first = c.exclusive || random.chance(0.3);
+  c.stream = random.chance(0.5);
+  c.threads = random.chance(0.2) ? 3 : 1;
+  c.columns = may_have_columns && random.chance(0.4);
+  if (c.columns) {
+    const int64_t widest = random.chance(0.7) ? 70 : 2 * 4096 / acc,
+                  strips[] = {2 * vector, 4096 / acc};
+    c.inner = 2 + random.below(widest - 1);
+    c.n = 1 + random.below(random.chance(0.5) ? 10 : 1 + 8000 / c.inner);
+    c.strip = strips[random.below(2)];
+    if (c.strip > c.inner) c.strip = c.inner;
+    c.block = 1 + random.below(2 * c.n);
+    c.before_row = random.chance(0.5);
+  } else {
+    const int64_t ends[] = {0, vector, 2 * vector, tile, 2 * tile, 3 * tile + vector};
+    c.n = ends[random.below(6)] + random.below(7) - 3;
+    if (c.n < 1) c.n = 1 + random.below(3 * vector);
+    c.block = vector << random.below(9);
+    c.segments = random.chance(0.4);
+  }
+  const double densities[] = {0, 1, 0.5, 0.02, 0.001};
+  c.density = densities[random.below(5)];
+  if (!c.segments && random.chance(0.3)) c.outer = 2 + random.below(3);
+  return c;
+}
+
+// Element i of a line, for running values of type A.
+template <class A>
+void fill(Op op, Type type, Random& random, const Case& c, int64_t i, void* at) {
+  using Real = distscan::Lane<A>;
+  if constexpr (distscan::is_integer<A>) {
+    uint64_t bits = random.bits();
+    if (type == Type::BOOL) bits = random.chance(0.3) ? 1 + bits % 255 : 0;
+    std::memcpy(at, &bits, size_of(type));
+  } else {
+    constexpr bool COMPLEX = sizeof(Real) < sizeof(A);
+    double parts[2];
+    for (double& part : parts) part = c.exact ? double(random.below(17) - 8) : random.symmetric();
+    if (op == Op::PROD && c.exact) {  // 2, 1/2, 2, 1/2, ... of either sign, some imaginary
+      parts[0] = (random.chance(0.5) ? -1 : 1) * (i % 2 ? 0.5 : 2), parts[1] = 0;
+      if (COMPLEX && random.chance(0.5)) parts[1] = parts[0], parts[0] = 0;
+    } else if (op == Op::PROD) {
+      parts[0] = 1 + parts[0] / 4096, parts[1] /= 4096;
+    } else if (op != Op::SUM && random.chance(0.0005)) {
+      parts[0] = NAN;
+    }
+    if constexpr (COMPLEX)
+      put(type, A{Real(parts[0]), Real(parts[1])}, at);
+    else
+      put(type, A(parts[0]), at);
+  }
+}

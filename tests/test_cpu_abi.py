@@ -1,0 +1,70 @@
+"""The structures that Python hands to the compiled kernels are the kernels' own."""
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+
+from distscan.cpu import kernels, library
+
+pytestmark = pytest.mark.one_rank
+
+SOURCES = Path(library.KERNELS) / "cpu"
+POINTER, INT64, INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+TYPES = {"int64": INT64, "int": INT}
+
+
+def text(header, name):
+    """The lines of a structure, without comments."""
+    source = re.sub(r"//.*", "", (SOURCES / header).read_text())
+    (body,) = re.findall(rf"\bstruct {name} {{(.*?)\n}};", source, re.DOTALL)
+    return [" ".join(line.split()) for line in body.split(";") if line.strip()]
+
+
+def test_jobs():
+    fields = []
+    for line in text("job.hpp", "Job"):
+        type_, names = re.fullmatch(r"((?:const )?[\w ]+?[ *]+)(\w+(?:, \w+)*)", line).groups()
+        kind = POINTER if "*" in type_ else TYPES[type_.strip()]
+        fields += [(name, kind) for name in names.split(", ")]
+    assert fields == kernels.Job._fields_
+
+    class Expected(ctypes.Structure):
+        _fields_ = fields
+
+    assert ctypes.sizeof(kernels.Job) == ctypes.sizeof(Expected)
+    places = {name: getattr(Expected, name).offset for name, _ in fields}
+    assert {name: getattr(kernels.Job, name).offset for name in places} == places
+    assert ctypes.sizeof(kernels.Job) == 7 * 8 + 6 * 8 + 4 * 4  # without padding
+
+
+def test_kernels():
+    fields = []
+    for line in text("table.hpp", "Kernel"):
+        if function := re.fullmatch(r"void \(\*(\w+)\)\(Job&\)", line):
+            fields.append((function[1], kernels._Function))
+        else:
+            names = re.fullmatch(r"const char (\*\w+(?:, \*\w+)*)", line)[1]
+            fields += [(name.lstrip("*"), ctypes.c_char_p) for name in names.split(", ")]
+    assert fields == kernels.Kernel._fields_
+    assert kernels._Function._restype_ is None
+    assert kernels._Function._argtypes_ == (ctypes.POINTER(kernels.Job),)
+    assert ctypes.sizeof(kernels.Kernel) == 8 * len(fields)
+
+
+def test_tables():
+    """Python reads each table of the sources, and each of their lines."""
+    tables, lines = [], 0
+    for source in SOURCES.glob("*.cpp"):
+        found = source.read_text()
+        tables += re.findall(r"^DISTSCAN_TABLE\((\w+)\)", found, re.MULTILINE)
+        lines += len(re.findall(r"^    kernel<", found, re.MULTILINE))
+    assert sorted(tables) == sorted(kernels._TABLES)
+    if (loaded := library.library()) is None:
+        pytest.skip("no compiled kernels")
+    assert len(kernels._tables(loaded.handle)) == lines
+    for kernel in kernels._tables(loaded.handle).values():
+        assert kernel.scan
+        assert kernel.reduce
+        assert bool(kernel.scan_columns) == bool(kernel.reduce_columns) == kernel.has_columns
