@@ -7,13 +7,14 @@ import sys
 import numpy as np
 import pytest
 
+from distscan import binding
 from distscan.bench import __main__ as command
 from distscan.bench import forms, suite
 from distscan.bench.case import Data
 from distscan.bench.contenders import CONTENDERS, lesser_levels
 from distscan.bench.machine import Host
 from distscan.bench.suite import Row
-from distscan.cpu import library, threads
+from distscan.cpu import library
 from support.ids import plain
 
 NAMED = {contender.name: contender for contender in CONTENDERS}
@@ -73,7 +74,7 @@ def test_the_case_chooses_threads_and_the_contender_the_level(comm, machine, mon
     seen = []
 
     def plan(*given, **options):
-        seen.append((os.environ.get("DISTSCAN_CPU"), threads.usable()))
+        seen.append((os.environ.get("DISTSCAN_CPU"), binding.threads(None)))
         return lambda x, out, heads: np.cumsum(x, out=out)
 
     monkeypatch.setattr("distscan.bench.contenders.distscan.Plan", plan)
@@ -85,7 +86,7 @@ def test_the_case_chooses_threads_and_the_contender_the_level(comm, machine, mon
                      if level.name in {contender.name for contender in levels})]  # fmt: skip
     before = os.environ.get("DISTSCAN_CPU")
     assert seen == [(name or before, count) for count in (1, 2) for name in names]
-    assert threads.usable() == 7
+    assert binding.threads(None) == 7
 
 
 def test_on_several_ranks_both_strategies_scan(comm, machine):

@@ -14,7 +14,7 @@ import numpy as np
 from .. import __version__, binding, command
 from ..command import Progress
 from ..core.operators import BUILTIN
-from ..cpu import library, threads
+from ..cpu import library
 from ..mpi import communicators, faults
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
@@ -161,7 +161,7 @@ def _cases(comm: Comm, args: argparse.Namespace) -> list[Case]:
     if args.block_scans:
         return []
     if args.forms:
-        return forms.cases(args.forms, comm.size, min(comm.allgather(threads.usable())))
+        return forms.cases(args.forms, comm.size, min(comm.allgather(binding.threads(None))))
     return [
         Case(BUILTIN[args.op], x, out, 1 << power, comm.size)
         for x, out in args.types
@@ -185,7 +185,7 @@ def _sharing(comm: Comm, bound: binding.Binding) -> int:
 
 def _cpu(fallback: str) -> str:
     """Return the name of the processor, the level of the compiled kernels, and the threads."""
-    found, count = library.library(), threads.usable()
+    found, count = library.library(), binding.threads(None)
     level = "NumPy" if found is None else found.name
     return f"{_processor(fallback)}, {level}, {count} thread{'s' * (count > 1)} a rank"
 

@@ -17,7 +17,7 @@ import numpy as np
 
 import distscan
 
-from .. import __version__
+from .. import __version__, binding
 from ..build import Strategy
 from ..cpu import library, threads
 from . import by_hand, cub, tbb
@@ -112,7 +112,7 @@ def _copy_pieces(sources: list[Any], targets: list[Any]) -> None:
 
 
 def _threads(case: Case) -> int:
-    return case.threads or threads.usable()
+    return case.threads or binding.threads(None)
 
 
 # ---- peers ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..cpu import threads
+from .. import binding
 from .case import Case, Task
 from .timing import Call
 
@@ -33,7 +33,7 @@ def takes(case: Case) -> bool:
 
 def scan(task: Task) -> list[Call]:
     """Scan by as many threads as the case has."""
-    count = ctypes.c_int(task.case.threads or threads.usable())
+    count = ctypes.c_int(task.case.threads or binding.threads(None))
     function, n = _compiled().scan, ctypes.c_longlong(task.case.n)
     function.restype = None
     return [

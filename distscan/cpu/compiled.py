@@ -150,7 +150,10 @@ class Compiled:
         return self._direct if fit else None
 
     def _run(self, function: kernels.Function, job: Job) -> None:
-        threads.run(lambda: function(byref(job)), self._threads)
+        if self._threads == 1:
+            function(byref(job))
+        else:
+            threads.run(lambda: function(byref(job)), self._threads)
 
     def _pieces(
         self, x: NDArray[Any], job: Job

@@ -42,9 +42,6 @@ def run(function: Callable[[], None], threads: int) -> None:
     has not begun. An exception is raised when all threads have returned, because they use the
     arrays of this call; so is Ctrl-C.
     """
-    if threads == 1:
-        function()
-        return
     call, fault = _Call(function), None
     try:
         _workers.invite(call, threads - 1)
