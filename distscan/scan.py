@@ -151,9 +151,9 @@ def scan(
     strategy
         "scan-add": scan, exchange, add the offset. "reduce-scan": reduce, exchange, seeded scan;
         it moves a quarter less memory. "single-pass": one scan, for one rank; axes that need no
-        exchange always use it. "auto" is "single-pass" on one rank. On several it is "scan-add" on
-        CPUs, unless there are segments or the result is not of the type that accumulates;
-        otherwise "reduce-scan".
+        exchange always use it. "auto" is "single-pass" on one rank, and "reduce-scan" on several.
+        It is "scan-add" on CPUs where NumPy does the work, unless there are segments or the result
+        is not of the type that accumulates.
     threads
         The most threads that scan this rank's shard, on CPUs. None is the number of cores that the
         rank may use for itself: those that the launcher binds it to, or its share of the node's.
@@ -182,9 +182,10 @@ def scan(
     are an exception: their rows of totals have different types.
 
     The elements are associated in another order than in a loop, always the same order. So sums of
-    floats are rounded differently than in a loop. If a part alone overflows, all results after it
-    are infinite or NaN. Overflow and other floating-point faults are silent on CPUs and GPUs,
-    whatever ``np.errstate`` says.
+    floats are rounded differently than in a loop. On CPUs, the order depends on the shards, the
+    strategy and the MPI library, not on the CPU, threads or strides; NumPy, without compiled
+    kernels, has another order. If a part alone overflows, all results after it are infinite or NaN.
+    Overflow and other floating-point faults are silent, whatever ``np.errstate`` says.
 
     The plans of the last 16 kinds of calls are cached. At most one cached plan holds more than
     16 MiB beside its arrays. A repeated call compiles nothing, and allocates only its result.

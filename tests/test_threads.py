@@ -7,7 +7,7 @@ import pytest
 
 import distscan
 from distscan import binding, plan_cache
-from distscan.cpu import compiled, library, threads
+from distscan.cpu import compiled, library
 from support.together import everywhere
 
 N = 9 * (compiled.BLOCK // 8) + 77  # elements: blocks of every type, the last one short
@@ -27,13 +27,13 @@ def eager(monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """The numbers of threads that kernels were run in."""
-    numbers, run = set(), threads.run
+    numbers, run = set(), compiled.Compiled._run
 
-    def spy(function, number):
-        numbers.add(number)
-        run(function, number)
+    def spy(self, function, job):
+        numbers.add(self._threads)
+        run(self, function, job)
 
-    monkeypatch.setattr(threads, "run", spy)
+    monkeypatch.setattr(compiled.Compiled, "_run", spy)
     return numbers
 
 
