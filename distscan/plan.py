@@ -138,7 +138,8 @@ class Plan:
             self.op, self.types, self.strategy = operator, self._scan.types, self._scan.strategy
             self.out_shape, self.size = self._scan.form.extents.result_shape, math.prod(self.shape)
             self._agree = bool(agree)
-            plans = {"the function": "Plan", "the strategy": self.strategy, "agree": self._agree}
+            # "auto" may differ: a rank without compiled kernels chooses otherwise.
+            plans = {"the function": "Plan", "the strategy": strategy, "agree": self._agree}
             arguments.same = Terms({**self._scan.terms, **plans})
             arguments.has_elements = self._scan.has_elements
             array, self._device = arrays.on_gpu(gpu)

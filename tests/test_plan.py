@@ -228,3 +228,11 @@ def test_a_plan_that_is_forgotten_between_its_halves(comm):
         offset = left.pop().wait(comm)
         assert comm.rank == 0 or offset == 3 * comm.rank
         assert exchanges() == before
+
+
+def test_ranks_with_and_without_compiled_kernels(comm, monkeypatch):
+    """They choose different strategies, and exchange the same totals."""
+    if comm.rank % 2:
+        monkeypatch.setenv("DISTSCAN_CPU", "numpy")
+    run = distscan.Plan(comm, 1000, "d", backend="cpu")
+    np.testing.assert_array_equal(run(np.ones(1000)), np.arange(1, 1001) + 1000 * comm.rank)

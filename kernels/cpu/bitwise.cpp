@@ -1,4 +1,4 @@
-// Bitwise and logical operators; of bool, what NumPy makes of the others.
+// Bitwise and logical operators. Sums, products, maxima and minima of bool are such operators, too.
 #include "table.hpp"
 
 using namespace distscan;

@@ -135,13 +135,13 @@ INLINE void store_as(Out* y, const Vector<E>& v) {
   }
 }
 
-// Bytes of x that are asked for ahead. Sums of float64, 2^27 bytes on one core of a Xeon (Sapphire
-// Rapids), share of copy: 0 .80, 1024 .85, 2048 .91, 4096 .96. On another (Emerald Rapids), sums of
-// float32: 4096 .65, 8192 .84; int8 to int64: .60, .86.
+// The distance of prefetches, in bytes of x. Sums of float64, 2^27 bytes on one core of a Xeon
+// (Sapphire Rapids), share of copy: 0 .80, 1024 .85, 2048 .91, 4096 .96. On another (Emerald
+// Rapids), sums of float32: 4096 .65, 8192 .84; int8 to int64: .60, .86.
 constexpr int AHEAD = 8192;
 
-// `count` elements, less than a vector. The other lanes are `fill`: those behind them, or, if
-// `reverse`, those before them.
+// A vector of `count` elements, fewer than it holds. `fill` is behind them, or before them if
+// `reverse`.
 template <class E, class X>
 NOINLINE Vector<E> load_part(const X* x, int count, bool reverse, Lane<E> fill) {
   constexpr int N = ELEMENTS<E>, lanes = sizeof(E) / sizeof(Lane<E>);
@@ -154,9 +154,8 @@ NOINLINE Vector<E> load_part(const X* x, int count, bool reverse, Lane<E> fill) 
   return load<Vector<E>>(part);
 }
 
-// The vector whose first element in the order of the scan is element i of x [n], counted from the
-// end of x if `reverse`; in the order of memory. It is a part if it begins less than N elements
-// before `high`.
+// Elements i to i + N of x [n], counted from the end of x if `reverse`. Lanes are in the order of
+// memory. Elements from `high` on are identities.
 template <class Op, class X, class E = typename Op::E>
 INLINE Vector<E> load_vector(const X* x, int64 n, int64 i, int64 high, bool reverse) {
   constexpr int N = ELEMENTS<E>;

@@ -26,7 +26,7 @@ struct Job {
 // Slot b holds what comes before block b: the prefix of the blocks before it, if READY. The
 // reduction writes the total of block b - 1 there instead; `seed` makes it a prefix.
 constexpr int READY = 1;
-constexpr int HEAD = 2;  // a segment begins in the block whose total it is
+constexpr int HEAD = 2;  // a segment begins in the block whose total the slot holds
 
 // ---- Shared by threads -----------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ INLINE void publish(int* state, int value) { __atomic_store_n(state, value, __AT
 
 extern "C" int sched_yield();
 
-// Waits for a slot that another thread has in work; tickets are drawn in order, so it always ends.
+// Waits until another thread publishes a slot. Tickets are drawn in order, so it always ends.
 INLINE void wait(const int* state) {
   for (int looks = 0; !is_ready(state); ++looks) {
 #if defined __SSE2__

@@ -7,7 +7,8 @@ namespace distscan {
 
 // What every operator has:
 //   E         the type of an element
-//   IDENTITY  the value of a lane that leaves others unchanged, if EXACT
+//   IDENTITY  the value of a lane that leaves others unchanged
+//   EXACT     whether it does so for every value, also for infinities
 //   FREE      whether elements may be combined in any order, with the same bits
 //   Plain     the operator for vectors without NaN
 template <class Element, bool IS_FREE = is_integer<Element>>
@@ -33,7 +34,7 @@ struct Prod : Operator<E> {
   static INLINE R combine(R a, R b) { return times(a, b); }
 };
 
-// The lanes of real parts, or of imaginary parts, in both lanes of each element.
+// The real parts (PART 0) or the imaginary parts (PART 1), in both lanes of each element.
 template <int PART, class T>
 INLINE Register<T> both(Register<T> r) {
   constexpr auto from = [](int i) { return i / 2 * 2 + PART; };

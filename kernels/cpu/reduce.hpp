@@ -15,7 +15,7 @@ NOINLINE State<typename Op::E> reduce_run(const X* x, int64 n, int64 low, int64 
   constexpr int N = ELEMENTS<E>;
   State<E> state = {};
   if (job.heads) low = reduce_to_last_head<Op>(x, n, low, high, job, state);
-  Vector<E> lanes;  // of elements that may be combined in any order
+  Vector<E> lanes;  // a total for each lane, if elements may be combined in any order
   bool any_lanes = false;
   auto total = state.total.value;
   bool any_total = state.total.any;

@@ -21,7 +21,7 @@ class Rows {
     if (job.stream) fence();
   }
 
-  // Block by block, the total of what x [n] holds: slot b + 1 gets the total of block b.
+  // Slot b + 1 gets the total of block b of x [n]; with segments, from its last head on.
   static void reduce(Job& job) {
     const int64 blocks = ceil_div(job.n, job.block);
     for (int64 b; (b = draw(job)) < blocks;) {

@@ -72,7 +72,7 @@ NOINLINE void scan_run(const X* x, int64 n, int64 low, int64 high, const Job& jo
   constexpr int64 TILE = Stream<Out>::TILE / sizeof(Out) / (sizeof(X) < sizeof(E) ? 2 : 1);
   static_assert(TILE % ELEMENTS<E> == 0);
   const bool reverse = job.reverse;
-  if (job.exclusive) {  // each result moves one place
+  if (job.exclusive) {  // the first result is `before`; all others are stored one place later
     store(stream.next(1), value_as<Out, E>(state.before.value));
     stream.put(1);
   }

@@ -13,14 +13,14 @@ struct Mask {
   Register<Word<E>> part[PARTS];
 };
 
-// The operator that spreads masks: each element of a step gets what `before` gives it, or 0.
+// The identity with which `before` moves masks: 0.
 template <class Element>
 struct Spread {
   using E = Element;
   static constexpr Word<E> IDENTITY = 0;
 };
 
-// One step on values and their heads: a value stays where a segment begins at or before it.
+// Scans values with head flags: an element with a head at or before it takes in nothing further.
 template <class Op, int STEP = 1>
 INLINE void register_scan(Register<Lane<typename Op::E>>& r, Register<Word<typename Op::E>>& head) {
   using E = typename Op::E;
@@ -122,7 +122,7 @@ INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const
     any_total = true;
     if (reverse) v = mirrored<E>(v);
     store_as(y, v);
-    if (job.exclusive && head)  // the result of element k is one place before
+    if (job.exclusive && head)  // results lie one place later
       for (int k = 0; k < count; ++k)
         if (flags[k]) store(reverse ? y + N - k : y + k - 1, value_as<Out, E>(first.value));
   }

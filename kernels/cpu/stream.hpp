@@ -2,7 +2,7 @@
 //
 // Lines that are written whole, past the caches, are not read first: that saves a third of the
 // traffic. A line that is written in two parts costs more than it saves. So the end of each tile
-// that fills no line stays here until the next tile comes.
+// that does not fill a line stays here until the next tile comes.
 #pragma once
 
 #include "convert.hpp"
@@ -25,14 +25,14 @@ INLINE void store_past(void* to, R r) {
 #endif
 }
 
-// Stores past the caches are in no order with others until this.
+// Orders the earlier stores past the caches before all later stores.
 INLINE void fence() {
 #if defined __SSE2__
   _mm_sfence();
 #endif
 }
 
-// Goes up from an address, or, if DOWN, down from it.
+// Goes up from an address; down from it if `down`.
 template <class Out>
 class Stream {
  public:

@@ -6,7 +6,7 @@
 
 namespace distscan {
 
-// Kernels for one operator and three types, by NumPy's names of these.
+// Kernels for one operator and three types, named as in NumPy.
 struct Kernel {
   const char *op, *x, *acc, *out;
   void (*scan)(Job&);

@@ -93,7 +93,7 @@ struct Vector {
 
 // ---- Memory ----------------------------------------------------------------------------------
 
-// Of any alignment.
+// At any address, aligned or not.
 template <class R>
 INLINE R load(const void* from) {
   R r;
@@ -107,7 +107,7 @@ INLINE void store(void* to, R r) {
 
 // ---- Shuffles --------------------------------------------------------------------------------
 
-// Lane i of the result is lane FROM(i) of a and b, one behind the other.
+// a and b are joined: the lanes of a first, then those of b. Lane i of the result is lane FROM(i).
 template <auto FROM, class T>
 INLINE Register<T> shuffle(Register<T> a, Register<T> b) {
   return [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
@@ -182,8 +182,9 @@ INLINE Register<T> splat_last(Register<T> r) {
   }
 }
 
-// What a step of a scan combines with each element: of pairs of groups of STEP elements, the last
-// element of the first group, or inside a quarter the element STEP before. Others get the identity.
+// The left operands of a step. Inside a quarter, element i gets element i - STEP. Across quarters,
+// groups of STEP elements form pairs; each element of the second group gets the last element of the
+// first. All others get the identity, i.
 // before<1>: 1 2 3 4 -> i 1 2 3;  before<2>: 1 2 3 4 -> i i 1 2
 // before<4>: 1 2 3 4 | 5 6 7 8 -> i i i i | 4 4 4 4
 template <class Op, int STEP, class E = typename Op::E, class T = Lane<E>>
@@ -215,7 +216,7 @@ INLINE Register<T> before(Register<T> r) {
   }
 }
 
-// A mask of the elements for which `before` does not give the identity.
+// -1 where `before` gives an element, 0 where it gives the identity.
 template <class E, int STEP>
 INLINE Register<Word<E>> has_before() {
   constexpr auto mask = [](int i) {
