@@ -70,18 +70,20 @@ class Built(NamedTuple):
     paths: list[Path]
 
 
-def build(asked: str, output: str = library.FOLDER, sanitize: str = "") -> Built:
+def build(asked: str, output: str = library.FOLDER, sanitize: str = "", only: str = "*") -> Built:
     """Build the libraries that are not there yet, or no longer up to date.
+
+    ``only`` is the name of the only source that is compiled, such as ``sum``; ``*`` is all.
 
     Raises ``BuildError`` if there is no compiler, or if it fails.
     """
     compiler = find_compiler()
     flags, libraries = FLAGS, LIBRARIES
     if sanitize:  # the compiler itself adds the libraries of its sanitizers
-        flags = [*FLAGS, "-g", "-fno-omit-frame-pointer", f"-fsanitize={sanitize}"]
+        flags = [*FLAGS, "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={sanitize}"]
         libraries = [f"-fsanitize={sanitize}"]
 
-    options = [*compiler.command, compiler.version, *flags, *libraries]
+    options = [*compiler.command, compiler.version, *flags, *libraries, only]
     digest = hashlib.sha256("\0".join(options).encode()).hexdigest()
     stamp = f"{library.sources_digest(str(KERNELS))} {digest}\n"
 
@@ -91,7 +93,7 @@ def build(asked: str, output: str = library.FOLDER, sanitize: str = "") -> Built
     if outdated:
         begin = time.monotonic()
         os.makedirs(output, exist_ok=True)
-        _build(compiler.command, flags, libraries, outdated)
+        _build(compiler.command, flags, libraries, outdated, only)
         for path in outdated.values():
             _stamp_of(path).write_text(stamp)
         seconds = time.monotonic() - begin
@@ -145,12 +147,12 @@ def _stamp_of(path: Path) -> Path:
 
 
 def _build(
-    command: list[str], flags: list[str], libraries: list[str], paths: dict[str, Path]
+    command: list[str], flags: list[str], libraries: list[str], paths: dict[str, Path], only: str
 ) -> None:
     """Compile each source for each level, all of them side by side; then link each level."""
-    sources = list((KERNELS / "cpu").glob("*.cpp"))
+    sources = list((KERNELS / "cpu").glob(f"{only}.cpp"))
     if not sources:
-        raise BuildError(f"{KERNELS / 'cpu'} has no sources")
+        raise BuildError(f"{KERNELS / 'cpu'} has no {only}.cpp")
     sources.sort(key=lambda source: source.stat().st_size, reverse=True)  # the long ones first
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores) as pool:
@@ -197,9 +199,10 @@ def main() -> int:
     )
     parser.add_argument("--output", default=library.FOLDER, metavar="DIR")
     parser.add_argument("--sanitize", default="", metavar="SANITIZERS", help="as of -fsanitize=")
+    parser.add_argument("--only", default="*", metavar="NAME", help="one source, such as sum")
     arguments = parser.parse_args()
     try:
-        build(arguments.levels, arguments.output, arguments.sanitize)
+        build(arguments.levels, arguments.output, arguments.sanitize, arguments.only)
     except (BuildError, OSError) as error:
         print(f"build_cpu.py: no compiled kernels for CPUs: {error}", file=sys.stderr)
         return 1

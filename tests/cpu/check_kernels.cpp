@@ -266,8 +266,10 @@ int main(int count, char** arguments) {
   int kernels = 0;
   for (const char* table :
        {"distscan_sum", "distscan_prod", "distscan_max", "distscan_min", "distscan_bitwise"})
-    for (auto kernel = static_cast<const Kernel*>(dlsym(library, table)); kernel->op; ++kernel)
+    for (auto kernel = static_cast<const Kernel*>(dlsym(library, table)); kernel && kernel->op;
+         ++kernel)
       if (!check(*kernel, jobs, seed + ++kernels)) return 1;
+  if (kernels == 0) return std::printf("%s has no kernels\n", arguments[1]), 2;
   std::printf("%d kernels, %d jobs each, seed %llu: checksum %016llx\n", kernels, jobs,
               (unsigned long long)seed, (unsigned long long)checksum);
   return 0;
