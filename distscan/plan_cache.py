@@ -103,12 +103,3 @@ def bits_of(initial: Any) -> Hashable:
     # Objects have no bits to compare. Only integers of more than 64 bits can be scanned.
     bits = object() if value.dtype.hasobject else value.tobytes()
     return type(initial), value.dtype, value.shape, bits
-
-
-def kind_of(given: Any, array: Any) -> Hashable:
-    """Return all properties of an array that the checks and the decisions depend on."""
-    if array is None:
-        return None
-    host = isinstance(array, np.ndarray)
-    memory = array.flags.writeable if host else array.data.device_id
-    return type(given), array.dtype, array.shape, array.strides, host, memory

@@ -12,7 +12,7 @@ from .core.extents import Extents
 from .core.operators import Operator
 from .mpi.agree import Agreement, Terms, collective
 from .mpi.communicators import Comm
-from .scan import Call, run
+from .scan import Call, run, where
 
 
 def _then(earlier: Any, later: Any) -> Any:
@@ -77,7 +77,7 @@ def linear_recurrence(
         pair = _pair(factors, terms)
         convert = arrays.converter(b)
         before = None if initial is None else _before(initial, terms, pair["a"])
-        gpu, device, stream = arrays.where(terms)
+        gpu, device, stream = where(terms)
         with device:
             given = MAPS, terms.shape, pair, bool(reverse), arguments.comm.size
             key = gpu, stream(), *given

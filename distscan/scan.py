@@ -6,6 +6,9 @@ call.finish()          3. each rank scans its shard, seeded with its offset
 """
 
 import pickle
+import sys
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from .decide import Decided, decide
 from .mpi.agree import Agreement, agreed, collective
 from .mpi.communicators import Comm, op_name
 
+_ANYWHERE = nullcontext()  # for host arrays: no GPU need be current
 _NUMBERS = {type(None), bool, int, float, complex}
 
 
@@ -133,9 +137,9 @@ def scan(
     reverse
         Whether to scan from the last element to the first.
     dtype
-        The type that accumulates, and of the result. None chooses as the ufunc's ``accumulate``
-        does. float16 and bfloat16 accumulate in float32; on CPUs, sums of float32 accumulate in
-        float64. Each result is rounded once.
+        The type that accumulates, and of the result. None: as the ufunc's ``accumulate`` chooses.
+        float16 and bfloat16 accumulate in float32; on CPUs, sums of float32 in float64. Each result
+        is rounded once.
     out
         The array for the result, of its shape and on the device of ``x``; it may be ``x``. Without
         ``dtype``, the types of ``x`` and ``out`` together choose the type that accumulates, as in
@@ -146,8 +150,7 @@ def scan(
         A bool array holds head flags: True at the first element of each segment. An array of any
         other type holds keys: a segment begins where neighbours differ, also on two ranks.
         ``initial`` is combined before each segment. With ``reverse``, the segments have the same
-        elements. The operator may be called with elements of two segments, but such a result is
-        dropped: no segment changes another.
+        elements. No segment changes another.
     strategy
         "scan-add": scan, exchange, add the offset. "reduce-scan": reduce, exchange, seeded scan;
         it moves a quarter less memory. "single-pass": one scan, for one rank; axes that need no
@@ -155,9 +158,8 @@ def scan(
         It is "scan-add" on CPUs where NumPy does the work, unless there are segments or the result
         is not of the type that accumulates.
     threads
-        The most threads that scan this rank's shard, on CPUs. None is the number of cores that the
-        rank may use for itself: those that the launcher binds it to, or its share of the node's.
-        ``DISTSCAN_THREADS`` sets another default. The number changes no bit of the result.
+        The most threads of this rank, on CPUs. None is the number of cores that it may use for
+        itself, or ``DISTSCAN_THREADS``. The number changes no bit of the result.
 
     Returns
     -------
@@ -172,20 +174,18 @@ def scan(
 
     Notes
     -----
-    Contiguous arrays are read and written in place. Along an axis that needs no exchange, so are
-    arrays whose axes lie in memory in another order, such as Fortran's, if ``x`` and ``out`` have
-    the same order; a new result then has the order of ``x``. On CPUs, so are arrays whose strides
-    allow a view [before, axis, behind]. Other arrays are copied: ``x`` before the scan, ``out``
-    after it.
+    Contiguous arrays are read and written in place; along an axis that needs no exchange, in any
+    order of axes that ``x`` and ``out`` share, which a new result has, too. On CPUs, so are arrays
+    whose strides allow a view [before, axis, behind]. Other arrays are copied.
 
     Ranks on CPUs and ranks on GPUs may scan together. Sums of float32 along axis 0 of N-d arrays
     are an exception: their rows of totals have different types.
 
-    The elements are associated in another order than in a loop, always the same order. So sums of
-    floats are rounded differently than in a loop. On CPUs, the order depends on the shards, the
-    strategy and the MPI library, not on the CPU, threads or strides; NumPy, without compiled
-    kernels, has another order. If a part alone overflows, all results after it are infinite or NaN.
-    Overflow and other floating-point faults are silent, whatever ``np.errstate`` says.
+    The elements are associated in another order than in a loop, always the same order, so floats
+    are rounded differently. On CPUs, the order depends on the shards, the strategy and the MPI
+    library, not on the CPU, threads or strides; NumPy, without compiled kernels, has another. If a
+    part alone overflows, all results after it are infinite or NaN. Floating-point faults are
+    silent, whatever ``np.errstate`` says.
 
     The plans of the last 16 kinds of calls are cached. At most one cached plan holds more than
     16 MiB beside its arrays. A repeated call compiles nothing, and allocates only its result.
@@ -223,16 +223,9 @@ def scan(
         options["ranks"] = arguments.comm.size
         numbers = type(initial) in _NUMBERS
         bits = pickle.dumps(initial) if numbers else plan_cache.bits_of(initial)
-        gpu, device, stream = arrays.where(array)
+        gpu, device, stream = where(array)
         with device:
-            key = (
-                gpu,
-                stream(),
-                op,
-                *options.values(),
-                bits,
-                *map(plan_cache.kind_of, given, native),
-            )
+            key = (gpu, stream(), op, *options.values(), bits, *map(_kind, given, native))
             free = plan_cache.kinds.get(key)  # what was decided for such calls, and is not in use
             try:
                 decided: Decided = free.pop()  # type: ignore[union-attr]
@@ -286,3 +279,22 @@ def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[
     if copied:
         steps.refuse_capture("x, out or segments must be copied")
     return shard, result, flags, copy_back
+
+
+def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], Callable[[], Any]]:
+    """Return an array's GPU or None, a context that makes it current, a function for its stream."""
+    if isinstance(array, np.ndarray):
+        return None, _ANYWHERE, lambda: None
+    gpu, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
+    # The GPU is usually current. A check takes a fifth of the time that ``cuda.Device`` takes.
+    device = _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
+    return gpu, device, lambda: cuda.get_current_stream().ptr
+
+
+def _kind(given: Any, array: Any) -> Hashable:
+    """Return all properties of an array that the checks and the decisions depend on."""
+    if array is None:
+        return None
+    host = isinstance(array, np.ndarray)
+    memory = array.flags.writeable if host else array.data.device_id
+    return type(given), array.dtype, array.shape, array.strides, host, memory

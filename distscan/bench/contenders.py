@@ -107,8 +107,14 @@ def _copy(task: Task) -> list[Call]:
 
 
 def _copy_pieces(sources: list[Any], targets: list[Any]) -> None:
+    """Copy each source by whichever thread comes first; some threads may never come."""
     pieces = zip(targets, sources, strict=True)
-    threads.run(lambda: np.copyto(*next(pieces)), len(sources))
+
+    def copy() -> None:
+        for target, source in pieces:
+            np.copyto(target, source)
+
+    threads.run(copy, len(sources))
 
 
 def _threads(case: Case) -> int:

@@ -160,6 +160,14 @@ def device(array: Any) -> str:
     return f"GPU {array.device.id}" if is_cuda(array) else "the host"
 
 
+def _current(cuda: Any, gpu: int) -> AbstractContextManager[Any]:
+    """Return a context in which a GPU is current.
+
+    Usually it is current already. To check that takes a fifth of the time of making it current.
+    """
+    return _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
+
+
 def on_device(array: Any) -> AbstractContextManager[Any]:
     """Return a context that makes the GPU of an array current; for a host array it does nothing."""
     if not is_cuda(array):
@@ -179,27 +187,6 @@ def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[A
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
     return cupy.ndarray, functools.partial(_current, cupy.cuda, gpu)
-
-
-def where(
-    array: Any,
-) -> tuple[int | None, AbstractContextManager[Any], Callable[[], int | None]]:
-    """Return the GPU of an array, a context that makes it current, and its current stream.
-
-    The GPU of a host array is None. The stream is a function that returns its address.
-    """
-    if isinstance(array, np.ndarray):
-        return None, _ANYWHERE, lambda: None
-    number, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
-    return number, _current(cuda, number), lambda: int(cuda.get_current_stream().ptr)
-
-
-def _current(cuda: Any, gpu: int) -> AbstractContextManager[Any]:
-    """Return a context in which a GPU is current.
-
-    Usually it is current already. To check that takes a fifth of the time of making it current.
-    """
-    return _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
 
 
 def converter(x: Any) -> Callable[[Any], Any] | None:
