@@ -172,6 +172,7 @@ def _build(
         for level, path in paths.items():
             part = path.with_suffix(f".{os.getpid()}")  # a process may have loaded the old library
             _run([*command, "-shared", *objects[level], *libraries, "-o", str(part)])
+            _stamp_of(path).unlink(missing_ok=True)  # of the old library
             part.replace(path)
 
 

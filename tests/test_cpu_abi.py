@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distscan.cpu import kernels, library
+from distscan.cpu import compiled, kernels, library
 
 pytestmark = pytest.mark.one_rank
 
@@ -68,3 +68,9 @@ def test_tables():
         assert kernel.scan
         assert kernel.reduce
         assert bool(kernel.scan_columns) == bool(kernel.reduce_columns) == kernel.has_columns
+
+
+def test_strips_and_blocks_fit_the_kernels():
+    widest = re.search(r"WIDEST = (\d+) / VECTOR", (SOURCES / "columns.hpp").read_text())
+    assert compiled._STRIP == int(widest[1])
+    assert compiled.BLOCK % 64 == 0  # bytes of a vector

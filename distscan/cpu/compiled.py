@@ -20,7 +20,7 @@ from .kernels import Job, Kernel
 BLOCK = 1 << 17  # bytes of running values in a block: they stay in the L2 cache
 _COLUMNS_BLOCK = 1 << 18  # the same for columns, whose prefixes are rows
 _FEWEST_ROWS = 64  # in a block of columns: there is a prefix for 64 elements
-_STRIP = 1 << 14  # bytes of running values in a row of a strip: they stay in the caches
+_STRIP = 1 << 14  # bytes of running values in a row of a strip; WIDEST of kernels/cpu/columns.hpp
 # Results of so many bytes go past the caches, which saves a third of the traffic. Smaller results
 # stay in the caches for their readers.
 _STREAMED = 8 << 20
@@ -82,12 +82,17 @@ class Compiled:
         """Bytes of memory that are kept between calls."""
         return self._states.nbytes + (0 if self._slots is None else self._slots.nbytes)
 
+    def close(self) -> None:
+        """Free the memory."""
+        self._slots, self._states = None, np.empty(0, np.intc)
+
     def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it.
 
         With segments, the total is that of the elements from the last head on. A ``scan`` of the
         same ``x`` may follow: it uses the totals of blocks.
         """
+        assert self._slots is not None
         job = self._new_job(heads)
         if kernel := self._that_takes(x):
             job.x = _address(x)
@@ -98,7 +103,6 @@ class Compiled:
                 part.x = _address(buffer)
                 reduce(byref(part))
         self._kernel.total(byref(job))
-        assert self._slots is not None
         return self._slots[0], bool(self._states[0])
 
     def scan(
@@ -113,7 +117,7 @@ class Compiled:
         """Scan ``x`` into ``out``, which may be ``x``; return the totals [inner] of a single scan.
 
         ``before``, 0-d or [inner], comes before the first element, and counts in the totals.
-        ``reduced`` says that ``reduce`` has run on the same ``x``.
+        ``reduced`` says that ``reduce`` has run on the same ``x`` and ``heads``.
         """
         if reduced:
             job = self._job
@@ -163,12 +167,12 @@ class Compiled:
         A piece is a block, or several short rows. With it come its place in [outer, n, inner], and
         a job on the piece alone, with the piece's own slots.
         """
-        outer, n, inner = self._shape
+        (outer, n, inner), size = self._shape, self._acc.itemsize
         x = x.reshape(self._shape)
         block = min(self._block, n)
-        height = 1 if self._blocks > 1 else max(1, min(outer, self._block // (block * inner)))
+        height = 1 if self._blocks > 1 else max(1, min(outer, BLOCK // size // (block * inner)))
         buffer = np.empty(height * block * inner, self._acc)
-        row, strips = inner * self._acc.itemsize, -(-inner // job.strip)
+        row, strips = inner * size, -(-inner // job.strip)
         for top in range(0, outer, height):
             for b in range(self._blocks):
                 low, high = b * block, min(n, (b + 1) * block)

@@ -50,7 +50,7 @@ FOLDER = os.path.join(_HERE, "lib")
 KERNELS = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "kernels")  # in a checkout
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may scan, too
 
 
 def library() -> Library | None:

@@ -88,6 +88,7 @@ class _Steps:
     def close(self) -> None:
         """Free the memory."""
         self._heads = None
+        self.sweeps.close()
 
     def refuse_capture(self, reason: str) -> None:
         """Do nothing: only GPUs have CUDA graphs."""
@@ -119,6 +120,11 @@ class ScanAdd(_Steps):
     def nbytes(self) -> int:
         """Bytes of memory that are kept between calls."""
         return super().nbytes + (0 if self._wide is None else self._wide.nbytes)
+
+    def close(self) -> None:
+        """Free the memory."""
+        super().close()
+        self._wide = None
 
     def begin(
         self, x: NDArray[Any], out: NDArray[Any], segments: None = None, *, overlap: bool = False

@@ -19,6 +19,9 @@ class Sweeps(Protocol):
     def nbytes(self) -> int:
         """Bytes of memory that are kept between calls."""
 
+    def close(self) -> None:
+        """Free the memory."""
+
     def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it.
 
@@ -37,7 +40,7 @@ class Sweeps(Protocol):
         """Scan ``x`` into ``out``, which may be ``x``; return the totals [inner] of a single scan.
 
         ``before``, 0-d or [inner], comes before the first element, and counts in the totals.
-        ``reduced`` says that ``reduce`` has run on the same ``x``.
+        ``reduced`` says that ``reduce`` has run on the same ``x`` and ``heads``.
         """
 
 
@@ -48,6 +51,9 @@ class Chunked:
 
     def __init__(self, op: Operator, types: Types, form: Form) -> None:
         self._op, self._types, self._form = op, types, form
+
+    def close(self) -> None:
+        """Do nothing: no memory is kept."""
 
     def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it."""

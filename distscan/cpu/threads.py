@@ -102,14 +102,14 @@ class _Workers:
     def forget(self) -> None:
         """Begin without threads: no thread survives a fork."""
         self._calls: SimpleQueue[_Call] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may scan, too
         self._number, self._invited = 0, 0  # threads; those that calls in flight have invited
 
     def invite(self, call: _Call, number: int) -> None:
         """Let so many threads join a call, as soon as they are free; start them if need be."""
         with self._lock:
-            self._invited += number
             call.invited = number
+            self._invited += number
             # Callers in several Python threads share as many workers as the machine has cores.
             wanted = min(self._invited, max(number, os.cpu_count() or 1))
             with suppress(RuntimeError):  # the system has no more threads: those there are must do
@@ -122,7 +122,7 @@ class _Workers:
     def dismiss(self, call: _Call) -> None:
         """Count the threads that were invited to a call as free."""
         with self._lock:
-            self._invited -= call.invited
+            self._invited = max(0, self._invited - call.invited)
             call.invited = 0
 
     def _work(self) -> None:

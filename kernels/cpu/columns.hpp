@@ -21,7 +21,7 @@ class Columns {
 
  private:
   static constexpr int N = ELEMENTS<E>;
-  static constexpr int WIDEST = 16384 / VECTOR;  // vectors of a strip
+  static constexpr int WIDEST = 16384 / VECTOR;  // vectors of a strip: _STRIP of compiled.py
   static constexpr int TILE = Stream<Out>::TILE / sizeof(Out);
 
   // A strip of a block: `height` rows of `width` columns.
@@ -70,7 +70,7 @@ class Columns {
                                const E* before, bool row, const Job& job, Vector<E>* total,
                                Out* results) {
     const bool reverse = job.reverse, exclusive = job.exclusive;
-    for (int64 c = left; c < right; c += N, ++total, results += reverse ? -N : N) {
+    for (int64 c = left; c < right; c += N, ++total) {
       Vector<E> v = load_vector<Op>(x, width, c, width, reverse), start;
       if (WRITES && before) start = columns_before<Op>(before, row, width, c, reverse);
       UNROLL
@@ -82,7 +82,10 @@ class Columns {
         if (WRITES && before)
           v.part[k] = exclusive && first ? start.part[k] : Op::combine(start.part[k], v.part[k]);
       }
-      if constexpr (WRITES) store_as(results, v);
+      if constexpr (WRITES) {
+        store_as(results, v);
+        results += reverse ? -N : N;
+      }
     }
   }
 
@@ -96,11 +99,11 @@ class Columns {
       return (piece.outer * job.n + at) * job.inner + piece.left;
     };
     Out* const y = static_cast<Out*>(job.y);
-    Stream<Out> stream(y + place(0) + (reverse ? piece.width : 0), reverse, job.stream);
+    const auto end_of = [&](int64 i) { return y + place(i) + (reverse ? piece.width : 0); };
+    Stream<Out> stream(WRITES ? end_of(0) : nullptr, reverse, job.stream);
     for (int64 i = 0; i < piece.height; ++i) {
       const X* const x = static_cast<const X*>(job.x) + place(i);
-      if (WRITES && !whole && i > 0)
-        stream = Stream<Out>(y + place(i) + (reverse ? piece.width : 0), reverse, job.stream);
+      if (WRITES && !whole && i > 0) stream.go_to(end_of(i));
       const int64 tile = WRITES ? TILE : piece.width;
       for (int64 left = 0; left < piece.width; left += tile) {
         const int64 right = min_of(piece.width, left + tile);

@@ -70,8 +70,9 @@ INLINE void to_half(half* y, Register<float> r) {
   using Bits = Register<unsigned>;
   const Bits bits = (Bits)r, magnitude = bits & 0x7fffffff;
   const Bits normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  const Bits tiny = (Bits)((Register<float>)magnitude + 0.5f) - 0x3f000000;  // below 2^-14
-  const Bits not_finite = 0x7c00 | ((Bits)(magnitude > 0x7f800000) & 0x200);
+  const Bits tiny = (Bits)((Register<float>)magnitude + 0.5f) - 0x3f000000;     // below 2^-14
+  const Bits nan = (Bits)(magnitude > 0x7f800000) & (magnitude >> 13 | 0x200);  // keeps its payload
+  const Bits not_finite = 0x7c00 | (nan & 0x3ff);
   const Bits small = (Bits)(magnitude < 0x38800000), large = (Bits)(magnitude >= 0x477ff000);
   const Bits rounded = (small & tiny) | (~small & ~large & normal) | (large & not_finite);
   store(y, __builtin_convertvector(rounded | (bits & 0x80000000) >> 16,

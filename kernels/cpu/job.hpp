@@ -24,7 +24,8 @@ struct Job {
 };
 
 // Slot b holds what comes before block b: the prefix of the blocks before it, if READY. The
-// reduction writes the total of block b - 1 there instead; `seed` makes it a prefix.
+// reduction writes the total of block b - 1 there instead, with HEAD or 0; `seed` makes it a
+// prefix.
 constexpr int READY = 1;
 constexpr int HEAD = 2;  // a segment begins in the block whose total the slot holds
 

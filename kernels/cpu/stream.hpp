@@ -46,11 +46,14 @@ class Stream {
   //   segments of 64    .72   .88   .85   .77
   static constexpr int TILE = 1024;
 
-  Stream(void* to, bool down, bool past) : down_(down), past_(past) {
+  Stream(void* to, bool down, bool past) : down_(down), past_(past) { go_to(to); }
+
+  // Begin anew at another address. Everything before must have been written.
+  INLINE void go_to(void* to) {
     char* const at = static_cast<char*>(to);
     const auto address = reinterpret_cast<uintptr_t>(to);
-    foreign_ = filled_ = (down ? 0 - address : address) % LINE;
-    line_ = down ? at + foreign_ : at - foreign_;
+    foreign_ = filled_ = (down_ ? 0 - address : address) % LINE;
+    line_ = down_ ? at + foreign_ : at - foreign_;
   }
 
   // Where the next `count` results go, in the order of memory. There is room for a tile.
