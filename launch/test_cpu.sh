@@ -83,9 +83,7 @@ else
 fi
 
 echo "== sanitizers =="
-# All of -fsanitize=undefined that may find something, but pointer-overflow: add_row of
-# kernels/cpu/columns.hpp adds to a null pointer in reductions, which do not use it.
-sanitizers=address,alignment,bool,bounds,enum,null,object-size,shift fatal=-fno-sanitize-recover=all
+sanitizers=address,undefined fatal=-fno-sanitize-recover=all
 only=(sum prod max bitwise)
 only=${only[RANDOM % 4]}
 [[ $whole == no ]] || only="*"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import distscan
+from distscan.cpu import library
 from support.cpu_data import HALVES, dtype_of
 from support.cpu_scans import FORMS, anew, assert_same, bits, expected, is_nan, scanned
 
@@ -48,7 +49,7 @@ def test_nan_stays(op, name, rng, strategy):
         got = scanned(y, op, dtype=y.dtype, strategy=strategy, **form)
         got, free = (got[::-1], clean[True][::-1]) if reverse else (got, clean[False])
         begin = place + form["exclusive"]
-        if name == "bfloat16" and strategy == "scan-add":
+        if name == "bfloat16" and (strategy == "scan-add" or library.library() is None):
             assert is_nan(got[begin:]).all()  # ml_dtypes rounds the running values: it has one NaN
         else:
             assert (bits(got[begin:]) == bits(np.array([value]))).all(), (place, form)
@@ -58,6 +59,8 @@ def test_nan_stays(op, name, rng, strategy):
 @pytest.mark.parametrize("op", ["max", "min"])
 @pytest.mark.parametrize("name", FLOATS)
 def test_the_first_nan_stays(op, name, rng):
+    if name == "bfloat16" and library.library() is None:
+        pytest.skip("ml_dtypes has one NaN")
     n, places = positions(name)
     x = rng.normal(size=n).astype(np.float32).astype(dtype_of(name))
     for (first, second), reverse in itertools.product(itertools.pairwise(places), (False, True)):
