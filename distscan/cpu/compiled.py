@@ -57,6 +57,7 @@ class Compiled:
         work = extents.size * (types.x.itemsize + types.out.itemsize)
         self._threads = max(1, min(most, work // _THREAD))
         self._first = form.first  # the job has its address
+        self._streams = extents.size * types.out.itemsize >= _STREAMED
         self._slots: NDArray[Any] | None = None
         self._states = np.empty(0, np.intc)
         if totals or self._blocks > 1:
@@ -71,7 +72,6 @@ class Compiled:
             strip=strip,
             exclusive=form.exclusive,
             reverse=form.reverse,
-            stream=extents.size * types.out.itemsize >= _STREAMED,
             first=_address(form.first),
             slots=_address(self._slots),
             states=_address(self._states),
@@ -132,6 +132,8 @@ class Compiled:
             self._kernel.seed(byref(job))
         if kernel := self._that_takes(x, out):
             job.x, job.y = _address(x), _address(out)
+            # In place, the lines of x are in the caches: there the results find them.
+            job.stream = self._streams and job.x != job.y
             self._run(kernel.scan if self._rows else kernel.scan_columns, job)
         else:
             scan = self._kernel.scan if self._rows else self._kernel.scan_columns
