@@ -64,9 +64,8 @@ INLINE bool has_nan(const X* x, int64 count, const State<typename Op::E>& state)
 }
 
 // Scan elements [low, high) of a row x [n] into the stream, and update what is known.
-//   x = 1 2 3, before = 10   inclusive: 11 13 16   exclusive: the stream gets 10, then 11 13 16,
-//   and
-//                            gives up the last: 10 11 13
+//   x = 1 2 3, before = 10, inclusive: 11 13 16
+//   exclusive: the stream gets 10, then 11 13 16, and gives up the last: 10 11 13
 template <class Op, class X, class Out>
 NOINLINE void scan_run(const X* x, int64 n, int64 low, int64 high, const Job& job,
                        State<typename Op::E>& state, Stream<Out>& stream) {
