@@ -35,11 +35,6 @@ class Form(NamedTuple):
     segmented: bool = False
     first: NDArray[Any] | None = None
 
-    def in_scan_order(self, array: NDArray[Any]) -> NDArray[Any]:
-        """View an array as [outer, n, inner], with the first element in scan order first."""
-        array = array.reshape(self.extents.outer, self.extents.n, self.extents.inner)
-        return array[:, ::-1] if self.reverse else array
-
 
 PLAIN = Form()
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.form import Form
 from ..core.operators import Operator
 
 # Elements of a chunk. A chunk is scanned, then the running total is combined into it: it is small,
@@ -35,6 +36,12 @@ def parts(shape: tuple[int, int, int]) -> Iterator[Iterator[Part]]:
         for left in range(0, inner, max(width, 1)):
             rows, columns = slice(top, top + height), slice(left, left + width)
             yield ((rows, slice(low, low + length), columns) for low in range(0, n, length))
+
+
+def in_scan_order(array: NDArray[Any], form: Form) -> NDArray[Any]:
+    """View an array as [outer, n, inner], with the first element in scan order first."""
+    array = array.reshape(form.extents.outer, form.extents.n, form.extents.inner)
+    return array[:, ::-1] if form.reverse else array
 
 
 def before(carry: NDArray[Any] | None, part: Part) -> NDArray[Any] | None:

@@ -141,8 +141,8 @@ class ScanAdd(_Steps):
         """Combine ``offset`` into each element."""
         if self.n == 0 or (offset is None and self._wide is None):
             return
-        target = self.form.in_scan_order(pending.out)
-        local = target if self._wide is None else self.form.in_scan_order(self._wide)
+        target = chunked.in_scan_order(pending.out, self.form)
+        local = target if self._wide is None else chunked.in_scan_order(self._wide, self.form)
         if self.form.exclusive and offset is not None:
             chunked.store(offset, target[:, :1])
             local, target = local[:, 1:], target[:, 1:]

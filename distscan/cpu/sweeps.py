@@ -57,7 +57,7 @@ class Chunked:
 
     def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it."""
-        x, head = self._form.in_scan_order(x), False
+        x, head = chunked.in_scan_order(x, self._form), False
         if heads is not None and (starts := np.flatnonzero(self._heads(heads))).size:
             x, head = x[:, starts[-1] :], True
         return chunked.reduce(self._op, x, self._types.acc), head
@@ -72,8 +72,8 @@ class Chunked:
         reduced: bool = False,
     ) -> NDArray[Any] | None:
         """Scan ``x`` into ``out``, which may be ``x``; return the totals [inner]."""
-        x, out = self._form.in_scan_order(x), self._form.in_scan_order(out)
         form, acc = self._form, self._types.acc
+        x, out = chunked.in_scan_order(x, form), chunked.in_scan_order(out, form)
         if heads is None:
             return chunked.scan(self._op, x, out, before, acc, exclusive=form.exclusive)
         chunked.scan_segments(
