@@ -102,6 +102,6 @@ def _bind_to_cores(comm: Comm, nodes: int, wanted: int | None, reason: str = "")
     Without compiled kernels it is "x86_64, NumPy", which has one thread.
     """
     with agreed(comm):
-        number, found = threads(wanted), library.library()
+        number, found = threads(wanted), library.load()
     used = "NumPy" if found is None else f"{found.name}, {number} thread{'s' * (number > 1)}"
     return Binding(cpu, "cpu", f"{platform.machine()}, {used}{reason}", nodes)

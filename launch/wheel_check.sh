@@ -32,7 +32,7 @@ from pathlib import Path
 
 import distscan
 import numpy as np
-from distscan.cpu.library import library
+from distscan.cpu import library
 
 package = Path(distscan.__file__).parent
 assert package.is_relative_to(sys.prefix), f"{package} is not the installed package"
@@ -43,7 +43,7 @@ for name in ("py.typed", *(f"kernels/{name}" for name in kernels)):
 for source in ("cub.cu", "tbb.cpp"):
     assert (package / "bench" / source).is_file(), f"bench/{source} is not in the wheel"
 assert not list(package.rglob("*.svg")), "pictures of figures are in the wheel"
-found = library()
+found = library.load()
 assert found is not None, "the wheel has no kernels for this CPU"
 assert Path(found.handle._name).is_relative_to(package), f"{found} is not the installed library"
 print(f"wheel_check: the kernels are for {found.name}")

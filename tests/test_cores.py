@@ -132,7 +132,7 @@ def test_control_groups(group, files, number, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_report_names_instructions_and_threads(number, comm, run, save):
-    found = library.library()
+    found = library.load()
     machine = os.uname().machine
     text = f"{machine}, NumPy"
     if found is not None:

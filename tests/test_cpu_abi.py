@@ -61,7 +61,7 @@ def test_tables():
         tables += re.findall(r"^DISTSCAN_TABLE\((\w+)\)", found, re.MULTILINE)
         lines += len(re.findall(r"^    kernel<", found, re.MULTILINE))
     assert sorted(tables) == sorted(kernels._TABLES)
-    if (loaded := library.library()) is None:
+    if (loaded := library.load()) is None:
         pytest.skip("no compiled kernels")
     assert len(kernels._tables(loaded.handle)) == lines
     for kernel in kernels._tables(loaded.handle).values():

@@ -18,7 +18,7 @@ from support.fresh import python
 OPS = "sum", "prod", "max", "min"
 CASES = list(itertools.product(OPS, (*HALVES, *FLOATS, *COMPLEX)))
 cases = pytest.mark.parametrize(("op", "name"), CASES)
-compiled_kernels = pytest.mark.skipif(library.library() is None, reason="no compiled kernels")
+compiled_kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
 # 1-D, short and long rows, narrow and wide columns, strips of columns
 SHAPES = [((1,), None), ((77_777,), None), ((9, 5), 1), ((2, 40_000), 1), ((700, 3), 0),
           ((3, 90, 70), 1), ((130, 1500), 0)]  # fmt: skip
@@ -75,7 +75,7 @@ def test_levels(op, name, rng, monkeypatch, strategy):
     for level in levels():
         with anew(monkeypatch, level=level):
             results[level] = [distscan.scan(x, op, **given) for x, given in every]
-            assert library.library().level == level
+            assert library.load().level == level
     for level in levels():
         for got, want in zip(results[level], results[levels()[0]], strict=True):
             assert_bits(got, want, level)
@@ -84,7 +84,7 @@ def test_levels(op, name, rng, monkeypatch, strategy):
 PROGRAM = """
 import hashlib, sys, numpy as np, distscan
 from distscan.cpu import library
-assert library.library().level == sys.argv[1]
+assert library.load().level == sys.argv[1]
 rng, sums = np.random.default_rng(int(sys.argv[2])), hashlib.sha256()
 for name in ("float16", "float32", "float64", "complex64", "complex128"):
     x = (1 + rng.normal(size=50_001) * 0.01).astype(name)

@@ -34,7 +34,7 @@ def has_kernel(op, *types):
     return kernels.find(operators.BUILTIN[op], dtypes.Types(*map(dtype_of, types))) is not None
 
 
-@pytest.mark.skipif(library.library() is None, reason="no compiled kernels")
+@pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
 def test_which_kernels_there_are():
     """Else NumPy would do their work, and all tests would pass."""
     wide = {"int64": ["bool", *INTEGERS[::2]], "uint64": INTEGERS[1::2]}

@@ -152,7 +152,7 @@ def test_no_buffer_by_default(comm):
         strategy("f", "sum") == strategy("e", "sum") == strategy("e", "logaddexp") == "reduce-scan"
     )
     assert strategy("d", "logaddexp") == "scan-add"  # by NumPy
-    assert strategy("d", "sum") == ("reduce-scan" if library.library() else "scan-add")
+    assert strategy("d", "sum") == ("reduce-scan" if library.load() else "scan-add")
 
 
 # ---- ranks whose running value is narrower, as on GPUs -------------------------------------

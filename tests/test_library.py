@@ -108,31 +108,31 @@ def test_levels_by_name(build_cpu):
 def test_the_best_library_of_this_cpu(compiler, build_cpu, checkout, monkeypatch):
     build_cpu.build("native", checkout.lib)
     with ThreadPoolExecutor(8) as pool:
-        best, *others = pool.map(lambda _: library.library(), range(8))
+        best, *others = pool.map(lambda _: library.load(), range(8))
     assert all(other is best for other in others)
     assert best.handle.seven() == 7
     assert best.level == build_cpu.choose_levels("native", compiler.machine)[0]
     assert best.name in {"AVX-512", "AVX2", "SSE2", "NEON"}
 
     monkeypatch.setenv("DISTSCAN_CPU", "numpy")
-    assert library.library() is None
+    assert library.load() is None
     monkeypatch.setenv("DISTSCAN_CPU", BASELINE)
-    assert library.library().level == BASELINE
+    assert library.load().level == BASELINE
     monkeypatch.setenv("DISTSCAN_CPU", "")
-    assert library.library() is best
+    assert library.load() is best
 
 
 @pytest.mark.parametrize("flags", [V3, V4], ids=["v3", "v4"])
 def test_the_best_library_of_those_that_are_there(flags, x86, checkout, monkeypatch):
     x86(flags)
-    assert library.library() is None
+    assert library.load() is None
     checkout.lib.mkdir()
     for level in ("x86-64", "x86-64-v4"):
         Path(library.path_of(level, checkout.lib)).touch()
     forget()
     with monkeypatch.context() as patch:
         patch.setattr(library, "_load", lambda level: level)
-        assert library.library() == ("x86-64-v4" if flags == V4 else "x86-64")
+        assert library.load() == ("x86-64-v4" if flags == V4 else "x86-64")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_choice_that_cannot_be(choice, message, x86, checkout, monkeypatch):
     monkeypatch.setenv("DISTSCAN_CPU", choice)
     for _ in range(2):
         with pytest.raises(ValueError, match=f"^DISTSCAN_CPU={choice}: .*{message}"):
-            library.library()
+            library.load()
 
 
 def test_a_library_that_cannot_be_loaded(x86, checkout):
@@ -159,13 +159,13 @@ def test_a_library_that_cannot_be_loaded(x86, checkout):
     checkout.lib.mkdir()
     Path(library.path_of("x86-64", checkout.lib)).write_text("no library")
     with pytest.warns(RuntimeWarning, match="NumPy is used"):
-        assert library.library() is None
-    assert library.library() is None
+        assert library.load() is None
+    assert library.load() is None
 
 
 def test_a_machine_without_kernels(checkout, monkeypatch):
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="riscv64"))
-    assert library.library() is None
+    assert library.load() is None
 
 
 def test_what_is_built_again(compiler, build_cpu, checkout, monkeypatch, capfd):
@@ -199,10 +199,10 @@ def test_a_library_that_is_older_than_its_sources(compiler, build_cpu, checkout,
     build_cpu.build(BASELINE, checkout.lib)
     (checkout.kernels / "seven.cuh").write_text("#define SEVEN 8\n")
     with pytest.warns(RuntimeWarning, match="run python launch/build_cpu.py"):
-        assert library.library() is None
+        assert library.load() is None
     build_cpu.build(BASELINE, checkout.lib)
     forget()
-    assert library.library().handle.seven() == 8
+    assert library.load().handle.seven() == 8
 
 
 @pytest.mark.parametrize(
@@ -246,4 +246,4 @@ def test_this_checkout_has_its_library(compiler, monkeypatch):
     """Else the whole suite would run without the compiled kernels, and pass."""
     monkeypatch.undo()
     monkeypatch.delenv("DISTSCAN_CPU", raising=False)
-    assert library.library() is not None, "run python launch/build_cpu.py"
+    assert library.load() is not None, "run python launch/build_cpu.py"

@@ -125,7 +125,7 @@ def test_what_was_decided_can_be_read(planned, xp, comm):
     assert (run.comm, run.shape, run.size) == (comm, (2, 3), 6)
     assert run.op is distscan.core.operators.BUILTIN["sum"]
     assert (run.types.x, run.types.acc, run.types.out) == (np.int16, np.int64, np.int64)
-    several = "scan-add" if xp is np and library.library() is None else "reduce-scan"
+    several = "scan-add" if xp is np and library.load() is None else "reduce-scan"
     assert run.strategy == ("single-pass" if comm.size == 1 else several)
     assert repr(run) == (
         f"<distscan.Plan: sum of int16[2, 3] to int64, rank {comm.rank} of {comm.size}, "

@@ -17,7 +17,7 @@ NUMBERS = (1, 2, 3, 7)
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     """So few elements, and yet as many threads as are asked for."""
-    if library.library() is None:
+    if library.load() is None:
         pytest.skip("NumPy has one thread")
     monkeypatch.delenv("DISTSCAN_THREADS", raising=False)
     monkeypatch.setattr(compiled, "_THREAD", 1)

@@ -185,7 +185,7 @@ def _sharing(comm: Comm, bound: binding.Binding) -> int:
 
 def _cpu(fallback: str) -> str:
     """Return the name of the processor, the level of the compiled kernels, and the threads."""
-    found, count = library.library(), binding.threads(None)
+    found, count = library.load(), binding.threads(None)
     level = "NumPy" if found is None else found.name
     return f"{_processor(fallback)}, {level}, {count} thread{'s' * (count > 1)} a rank"
 

@@ -274,13 +274,13 @@ CONTENDERS = (
 
 def lesser_levels() -> list[Contender]:
     """Return distscan on one rank at each level of instructions below the one that is used."""
-    used, levels = library.library(), library.machine_levels()
+    used, levels = library.load(), library.machine_levels()
     below = list(levels)[list(levels).index(used.level) + 1 :] if used else []
 
     def version(level: str) -> str:
         try:
             with mock.patch.dict(os.environ, {"DISTSCAN_CPU": level}):
-                library.library()
+                library.load()
         except ValueError as error:
             raise ImportError(str(error)) from error
         return __version__

@@ -85,7 +85,7 @@ def _tables(handle: ctypes.CDLL) -> dict[tuple[str, str, str, str], Kernel]:
 
 def find(op: Operator, types: Types) -> Kernel | None:
     """Return the kernel for an operator and three types; None if none is compiled."""
-    if BUILTIN.get(op.name) is not op or (found := library.library()) is None:
+    if BUILTIN.get(op.name) is not op or (found := library.load()) is None:
         return None
     names: Any = (op.name, *(_name(dtype) for dtype in (types.x, types.acc, types.out)))
     return _tables(found.handle).get(names)

@@ -53,7 +53,7 @@ _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _lock = threading.RLock()  # a signal's handler may scan, too
 
 
-def library() -> Library | None:
+def load() -> Library | None:
     """Return the best library for this CPU; None if there is none.
 
     The environment variable ``DISTSCAN_CPU`` chooses: a level, such as ``x86-64-v3``, or ``numpy``

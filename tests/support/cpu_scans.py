@@ -123,7 +123,7 @@ def scanned(x, op, *, dtype=None, shift=0, **options):
     assert x.tobytes() == source, "the input has changed"
     for guard in memory[:begin], memory[begin + nbytes :]:
         assert (guard == POISON).all(), "bytes around the results have changed"
-    if dtype.kind == "b" and library.library() is not None:  # NumPy copies other bytes
+    if dtype.kind == "b" and library.load() is not None:  # NumPy copies other bytes
         assert out.view(np.uint8).max(initial=0) <= 1
     return out
 
