@@ -10,7 +10,7 @@ from distscan import binding, plan_cache
 from distscan.cpu import compiled, library
 from support.together import everywhere
 
-N = 9 * (compiled.BLOCK // 8) + 77  # elements: blocks of every type, the last one short
+N = 9 * (compiled.BLOCK // 8) + 77  # elements of one rank: blocks of every type, the last one short
 NUMBERS = (1, 2, 3, 7)
 
 
@@ -37,7 +37,12 @@ def asked(monkeypatch):
     return numbers
 
 
-def data(rng, dtype, n=N):
+def length(comm):
+    """Elements of all ranks: N, or more, for a rank to have three blocks of 8-byte elements."""
+    return max(N, 3 * comm.size * (compiled.BLOCK // 8))
+
+
+def data(rng, dtype, n):
     x = rng.standard_normal(n)
     if np.dtype(dtype).kind == "c":
         x = x + 1j * rng.standard_normal(n)
@@ -73,16 +78,17 @@ def test_the_number_changes_no_bit(op, dtype, form, asked, comm, rng):
     options = dict(FORMS[form])
     if options.get("dtype") and dtype not in "fd":
         options["dtype"] = None
-    x = shard(data(rng, dtype), comm)
+    n = length(comm)
+    x = shard(data(rng, dtype, n), comm)
     if op == "prod":
         x = 1 + x / 1000
     if "axis" in options:
-        width = 129 if options["axis"] == 0 else N // 7
+        width = 129 if options["axis"] == 0 else n // comm.size // 7
         x = x[: len(x) // width * width].reshape(-1, width)
     if options.get("segments") == "flags":
-        options["segments"] = shard(rng.random(N) < 1e-4, comm)
+        options["segments"] = shard(rng.random(n) < 1e-4, comm)
     elif "segments" in options:
-        options["segments"] = shard(np.sort(rng.integers(0, 20, N)), comm)
+        options["segments"] = shard(np.sort(rng.integers(0, 20, n)), comm)
     scan = functools.partial(distscan.scan, x, op, **options)
     for strategy in ["auto"] if options.get("axis") == 1 else ["auto", "reduce-scan"]:
         one, *others = (scan(strategy=strategy, threads=number).tobytes() for number in NUMBERS)
@@ -93,7 +99,7 @@ def test_the_number_changes_no_bit(op, dtype, form, asked, comm, rng):
 @pytest.mark.parametrize("dtype", ["f", "d", "D"])
 @pytest.mark.parametrize("strategy", ["auto", "reduce-scan"])
 def test_in_place(strategy, dtype, asked, comm, rng):
-    x = shard(data(rng, dtype), comm)
+    x = shard(data(rng, dtype, length(comm)), comm)
     into = functools.partial(distscan.scan, strategy=strategy, comm=comm)
     want = into(x, threads=1, out=np.empty_like(x)).tobytes()
     for number in NUMBERS:
@@ -104,7 +110,7 @@ def test_in_place(strategy, dtype, asked, comm, rng):
 
 
 def test_plans(asked, comm, rng):
-    x = shard(data(rng, "f"), comm)
+    x = shard(data(rng, "f", length(comm)), comm)
     results = set()
     for number in NUMBERS:
         plan = distscan.Plan(comm, x.shape, x.dtype, backend="cpu", threads=number)
@@ -115,7 +121,7 @@ def test_plans(asked, comm, rng):
 
 
 def test_ranks_may_have_different_numbers(asked, comm, rng):
-    x = shard(data(rng, "d"), comm)
+    x = shard(data(rng, "d", length(comm)), comm)
     one = distscan.scan(x, threads=1)
     asked.clear()
     np.testing.assert_array_equal(distscan.scan(x, threads=1 + comm.rank % 2), one)
