@@ -141,6 +141,11 @@ INLINE void store_as(Out* y, const Vector<E>& v) {
 // Rapids), sums of float32: 4096 .65, 8192 .84; int8 to int64: .60, .86.
 constexpr int AHEAD = 8192;
 
+template <class X>
+INLINE void prefetch(const X* x, bool reverse) {
+  __builtin_prefetch(reinterpret_cast<const char*>(x) + (reverse ? -AHEAD : AHEAD));
+}
+
 // A vector of `count` elements, fewer than it holds. `fill` is behind them, or before them if
 // `reverse`.
 template <class E, class X>
@@ -165,7 +170,7 @@ INLINE Vector<E> load_vector(const X* x, int64 n, int64 i, int64 high, bool reve
     return load_part<E>(from, int(high - i), reverse, Op::IDENTITY);
   }
   const X* const from = x + (reverse ? n - i - N : i);
-  __builtin_prefetch(reinterpret_cast<const char*>(from) + (reverse ? -AHEAD : AHEAD));
+  prefetch(from, reverse);
   return load_as<E>(from);
 }
 

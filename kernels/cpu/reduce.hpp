@@ -7,40 +7,54 @@
 
 namespace distscan {
 
+// Combine `count` whole vectors into a total. x has the elements of the first one; the others lie
+// above, or below if `reverse`.
+template <class Op, class X>
+INLINE void reduce_vectors(const X* x, int64 count, bool reverse, Value<typename Op::E>& total) {
+  using E = typename Op::E;
+  const int64 step = reverse ? -ELEMENTS<E> : ELEMENTS<E>;
+  if constexpr (Op::FREE) {  // a total for each lane
+    Vector<E> lanes;
+    UNROLL
+    for (auto& part : lanes.part) part = identity<Op>();
+    for (; count > 0; --count, x += step) {
+      prefetch(x, reverse);
+      const Vector<E> v = load_as<E>(x);
+      UNROLL
+      for (int k = 0; k < PARTS; ++k) lanes.part[k] = Op::combine(lanes.part[k], v.part[k]);
+    }
+    vector_scan<Op>(lanes);
+    total = join<Op>(total, {last_of<Op>(lanes, ELEMENTS<E>), true});
+  } else {
+    for (; count > 0; --count, x += step) {
+      prefetch(x, reverse);
+      Vector<E> v = load_as<E>(x);
+      if (reverse) v = mirrored<E>(v);
+      vector_scan<Op>(v);
+      total = join<Op>(total, {last_of<Op>(v, ELEMENTS<E>), true});
+    }
+  }
+}
+
 // The total of elements [low, high) of a row x [n]; with segments, from the last head on.
 template <class Op, class X>
 NOINLINE State<typename Op::E> reduce_run(const X* x, int64 n, int64 low, int64 high,
                                           const Job& job) {
   using E = typename Op::E;
   constexpr int N = ELEMENTS<E>;
-  State<E> state = {};
+  const bool reverse = job.reverse;
+  State<E> state = start_after<Op>({identity<Op>(), false});
   if (job.heads) low = reduce_to_last_head<Op>(x, n, low, high, job, state);
-  Vector<E> lanes;  // a total for each lane, if elements may be combined in any order
-  bool any_lanes = false;
-  auto total = state.total.value;
-  bool any_total = state.total.any;
-  for (int64 i = low; i < high; i += N) {
-    Vector<E> v = load_vector<Op>(x, n, i, high, job.reverse);
-    if constexpr (Op::FREE) {  // a part is filled with identities
-      UNROLL
-      for (int k = 0; k < PARTS; ++k)
-        lanes.part[k] = any_lanes ? Op::combine(lanes.part[k], v.part[k]) : v.part[k];
-      any_lanes = true;
-    } else {
-      if (job.reverse) v = mirrored<E>(v);
-      vector_scan<Op>(v);
-      const auto last = last_of<Op>(v, high - i);
-      total = any_total ? Op::combine(total, last) : last;
-      any_total = true;
-    }
+  const int64 rest = (high - low) % N;
+  if (high - low >= N)
+    reduce_vectors<Op>(x + (reverse ? n - low - N : low), (high - low) / N, reverse, state.total);
+  if (rest) {
+    Vector<E> v =
+        load_part<E>(x + (reverse ? n - high : high - rest), int(rest), reverse, Op::IDENTITY);
+    if (reverse) v = mirrored<E>(v);
+    vector_scan<Op>(v);
+    state.total = join<Op>(state.total, {last_of<Op>(v, rest), true});
   }
-  if (any_lanes) {
-    vector_scan<Op>(lanes);
-    const auto last = last_of<Op>(lanes, N);
-    total = any_total ? Op::combine(total, last) : last;
-    any_total = true;
-  }
-  state.total = {total, any_total};
   return state;
 }
 

@@ -43,7 +43,7 @@ class Rows {
 
   static void scan_short_rows(Job& job) {
     const int64 n = job.n, height = n < job.block ? job.block / n : 1;
-    const State<E> start = {value_at(static_cast<const E*>(job.before)), {}, false};
+    const State<E> start = start_after<Op>(value_at<Op>(static_cast<const E*>(job.before)));
     for (int64 ticket; (ticket = draw(job)) < ceil_div(job.outer, height);) {
       const int64 top = ticket * height, bottom = min_of(job.outer, top + height);
       Out* const y = static_cast<Out*>(job.y) + (job.reverse ? bottom : top) * n;
@@ -63,7 +63,7 @@ class Rows {
   // scans.
   static void scan_blocks(Job& job) {
     const int64 n = job.n, blocks = ceil_div(n, job.block);
-    const Value<E> first = value_at(static_cast<const E*>(job.first));
+    const Value<E> first = value_at<Op>(static_cast<const E*>(job.first));
     for (int64 ticket; (ticket = draw(job)) < job.outer * blocks;) {
       const int64 row = ticket / blocks, b = ticket % blocks;
       const int64 low = b * job.block, high = min_of(n, low + job.block);
@@ -71,17 +71,18 @@ class Rows {
       int* const state_of = job.states;
       const bool waits = b > 0 && !is_ready(&state_of[own]);
       const X* const x = x_of(job) + row * n;
-      State<E> state = {};
+      State<E> state;
       if (waits) {
         state = reduce_run<Op>(x, n, low, high, job);
         wait(&state_of[own]);
       }
-      const Value<E> before = value_at(b > 0 ? slot(job, own) : static_cast<const E*>(job.before));
+      const Value<E> before =
+          value_at<Op>(b > 0 ? slot(job, own) : static_cast<const E*>(job.before));
       if (waits) {
         store(slot(job, own + 1), first_lane(join<Op>(state.head ? first : before, state.total)));
         publish(&state_of[own + 1], READY);
       }
-      state = State<E>{before, {}, false};
+      state = start_after<Op>(before);
       Stream<Out> stream(static_cast<Out*>(job.y) + row * n + (job.reverse ? n - low : low),
                          job.reverse, job.stream);
       scan_run<Op>(x, n, low, high, job, state, stream);

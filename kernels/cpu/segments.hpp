@@ -88,7 +88,7 @@ INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const
   constexpr int N = ELEMENTS<E>;
   using R = Register<Lane<E>>;
   const bool reverse = job.reverse;
-  const Value<E> first = value_at(static_cast<const E*>(job.first));
+  const Value<E> first = value_at<Op>(static_cast<const E*>(job.first));
   R before = state.before.value, total = state.total.value;
   bool any_before = state.before.any, any_total = state.total.any;
   Out* y = stream.next(N);
@@ -98,13 +98,14 @@ INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const
     const bool head = load_heads(flags, job.heads, n, i, count, reverse);
     Vector<E> v = load_vector<Op>(x, n, i, high, reverse);
     if (reverse) v = mirrored<E>(v);
-    R carry = any_total ? total : before;
-    if (any_total && any_before) carry = Op::combine(before, total);
+    const R carry = Op::EXACT || (any_total && any_before) ? Op::combine(before, total)
+                    : any_total                            ? total
+                                                           : before;
     if (!head) {
       vector_scan<Op>(v);
       const R last = last_of<Op>(v, count);
-      total = any_total ? Op::combine(total, last) : last;
-      if (any_total || any_before) put_before<Op>(carry, v);
+      total = Op::EXACT || any_total ? Op::combine(total, last) : last;
+      if (Op::EXACT || any_total || any_before) put_before<Op>(carry, v);
     } else {
       Mask<E> heads = mask_of<E>(flags);
       vector_scan<Op>(v, heads);
@@ -112,8 +113,8 @@ INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const
       UNROLL
       for (int k = 0; k < PARTS; ++k) {
         const R r = v.part[k];
-        const R open = any_total || any_before ? Op::combine(carry, r) : r;
-        v.part[k] = heads.part[k] != 0 ? (first.any ? Op::combine(first.value, r) : r) : open;
+        const R open = Op::EXACT || any_total || any_before ? Op::combine(carry, r) : r;
+        v.part[k] = heads.part[k] != 0 ? (Op::EXACT || first.any ? Op::combine(first.value, r) : r) : open;
       }
       before = first.value;
       any_before = first.any;
@@ -147,7 +148,8 @@ INLINE int64 reduce_to_last_head(const X* x, int64 n, int64 low, int64 high, con
     if (reverse) v = mirrored<E>(v);
     Mask<E> heads = mask_of<E>(flags);
     vector_scan<Op>(v, heads);
-    state = State<E>{{}, {last_of<Op>(v, count), true}, true};
+    state.total = {last_of<Op>(v, count), true};
+    state.head = true;
     return i + count;
   }
   return low;

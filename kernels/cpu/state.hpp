@@ -5,25 +5,33 @@
 
 namespace distscan {
 
-// A value in every lane, or none. Structures with registers live in memory: loops over vectors keep
-// `value` and `any` in variables of their own.
+// The identity of an operator, in every lane.
+template <class Op, class E = typename Op::E>
+INLINE Register<Lane<E>> identity() {
+  constexpr auto lane = [](int) { return Op::IDENTITY; };
+  return constant<Lane<E>, lane>();
+}
+
+// A value in every lane, or none: then the lanes are identities, so an exact operator need not ask.
+// Structures with registers live in memory: loops over vectors keep `value` and `any` in variables
+// of their own.
 template <class E>
 struct Value {
   Register<Lane<E>> value;
   bool any;
 };
 
-template <class E>
+template <class Op, class E = typename Op::E>
 INLINE Value<E> value_at(const E* element) {
-  return element ? Value<E>{all(*element), true} : Value<E>{};
+  return {element ? all(*element) : identity<Op>(), element != nullptr};
 }
 
 // Two values combined.
 template <class Op, class E = typename Op::E>
 INLINE Value<E> join(const Value<E>& earlier, const Value<E>& later) {
-  if (!earlier.any) return later;
-  if (!later.any) return earlier;
-  return {Op::combine(earlier.value, later.value), true};
+  if (Op::EXACT || (earlier.any && later.any))
+    return {Op::combine(earlier.value, later.value), earlier.any || later.any};
+  return later.any ? later : earlier;
 }
 
 // A vector's elements, each with the same value before it.
@@ -48,6 +56,11 @@ struct State {
   Value<E> total;   // of the block so far, or of the open segment
   bool head;        // whether a segment has begun in the block
 };
+
+template <class Op, class E = typename Op::E>
+INLINE State<E> start_after(const Value<E>& before) {
+  return {before, {identity<Op>(), false}, false};
+}
 
 template <class E>
 NOINLINE Register<Lane<E>> element_of(Vector<E> v, int i) {
