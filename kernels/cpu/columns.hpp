@@ -111,7 +111,7 @@ class Columns {
                         WRITES ? stream.next(N) : nullptr);
         if (!WRITES) continue;
         stream.put(int(right - left));
-        if (stream.is_full()) stream.flush();
+        stream.flush();
       }
       if (WRITES && !whole) stream.close();
     }

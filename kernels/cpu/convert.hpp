@@ -136,6 +136,17 @@ INLINE void store_as(Out* y, const Vector<E>& v) {
   }
 }
 
+// A value as a result.
+template <class Out, class E>
+INLINE Out value_as(Register<Lane<E>> value) {
+  Vector<E> v;
+  UNROLL
+  for (auto& part : v.part) part = value;
+  Out results[ELEMENTS<E>];
+  store_as(results, v);
+  return results[0];
+}
+
 // The distance of prefetches, in bytes of x. Sums of float64, 2^27 bytes on one core of a Xeon
 // (Sapphire Rapids), share of copy: 0 .80, 1024 .85, 2048 .91, 4096 .96. On another (Emerald
 // Rapids), sums of float32: 4096 .65, 8192 .84; int8 to int64: .60, .86.

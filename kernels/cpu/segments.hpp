@@ -1,9 +1,8 @@
-// Segments: a scan that begins anew at each head. A vector without heads takes the usual way.
+// Segments: a scan that begins anew at each head.
 #pragma once
 
 #include "job.hpp"
-#include "state.hpp"
-#include "stream.hpp"
+#include "tile.hpp"
 
 namespace distscan {
 
@@ -50,7 +49,18 @@ NOINLINE void vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads
   }
 }
 
-// The flags of a vector's elements in the order of the scan, 0 or 1; return whether there is any.
+// Whether a segment begins in elements [i, i + N) of n.
+template <int N>
+INLINE bool has_head(const unsigned char* heads, int64 n, int64 i, bool reverse) {
+  using Bits = typename Choose<N % 8 == 0, uint64_t, uint32_t>::type;
+  const unsigned char* const flags = heads + (reverse ? n - i - N : i);
+  Bits any = 0;
+  for (int k = 0; k < N; k += sizeof(Bits)) any |= load<Bits>(flags + k);
+  return any != 0;
+}
+
+// The flags of `count` elements from i on, in the order of the scan, 0 or 1; return whether there
+// is any.
 template <int N>
 INLINE bool load_heads(unsigned char (&flags)[N], const unsigned char* heads, int64 n, int64 i,
                        int count, bool reverse) {
@@ -60,10 +70,7 @@ INLINE bool load_heads(unsigned char (&flags)[N], const unsigned char* heads, in
     memset(flags, 0, N);
     for (int k = 0; k < count; ++k) flags[k] = heads[reverse ? n - 1 - i - k : i + k];
   }
-  using Bits = typename Choose<N % 8 == 0, uint64_t, uint32_t>::type;
-  Bits any = 0;
-  for (int k = 0; k < N; k += sizeof(Bits)) any |= load<Bits>(flags + k);
-  return any != 0;
+  return has_head<N>(flags, N, 0, false);
 }
 
 template <class E>
@@ -80,56 +87,59 @@ INLINE Mask<E> mask_of(const unsigned char (&flags)[ELEMENTS<E>]) {
   return mask;
 }
 
-// Scan elements [low, high) of x [n], at most a tile, into the stream.
+// Scan a vector of `count` elements from i on, in which segments begin, into the stream.
 template <class Op, class X, class Out>
-INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const Job& job,
-                               State<typename Op::E>& state, Stream<Out>& stream) {
+NOINLINE void scan_heads(const X* x, int64 n, int64 i, int count, const Job& job,
+                         State<typename Op::E>& state, Stream<Out>& stream) {
   using E = typename Op::E;
   constexpr int N = ELEMENTS<E>;
   using R = Register<Lane<E>>;
   const bool reverse = job.reverse;
   const Value<E> first = value_at<Op>(static_cast<const E*>(job.first));
-  R before = state.before.value, total = state.total.value;
-  bool any_before = state.before.any, any_total = state.total.any;
-  Out* y = stream.next(N);
-  for (int64 i = low; i < high; i += N, y += reverse ? -N : N) {
-    const int count = int(min_of(N, high - i));
-    unsigned char flags[N];
-    const bool head = load_heads(flags, job.heads, n, i, count, reverse);
-    Vector<E> v = load_vector<Op>(x, n, i, high, reverse);
-    if (reverse) v = mirrored<E>(v);
-    const R carry = Op::EXACT || (any_total && any_before) ? Op::combine(before, total)
-                    : any_total                            ? total
-                                                           : before;
-    if (!head) {
-      vector_scan<Op>(v);
-      const R last = last_of<Op>(v, count);
-      total = Op::EXACT || any_total ? Op::combine(total, last) : last;
-      if (Op::EXACT || any_total || any_before) put_before<Op>(carry, v);
-    } else {
-      Mask<E> heads = mask_of<E>(flags);
-      vector_scan<Op>(v, heads);
-      total = last_of<Op>(v, count);
-      UNROLL
-      for (int k = 0; k < PARTS; ++k) {
-        const R r = v.part[k];
-        const R open = Op::EXACT || any_total || any_before ? Op::combine(carry, r) : r;
-        v.part[k] = heads.part[k] != 0 ? (Op::EXACT || first.any ? Op::combine(first.value, r) : r) : open;
-      }
-      before = first.value;
-      any_before = first.any;
-      state.head = true;
-    }
-    any_total = true;
-    if (reverse) v = mirrored<E>(v);
-    store_as(y, v);
-    if (job.exclusive && head)  // results lie one place later
-      for (int k = 0; k < count; ++k)
-        if (flags[k]) store(reverse ? y + N - k : y + k - 1, value_as<Out, E>(first.value));
+  const Value<E> open = join<Op>(state.before, state.total);
+  unsigned char flags[N];
+  const bool head = load_heads(flags, job.heads, n, i, count, reverse);
+  Vector<E> v = load_vector<Op>(x, n, i, i + count, reverse);
+  if (reverse) v = mirrored<E>(v);
+  Mask<E> heads = mask_of<E>(flags);
+  vector_scan<Op>(v, heads);
+  const Value<E> last = {last_of<Op>(v, count), true};
+  UNROLL
+  for (int k = 0; k < PARTS; ++k) {
+    const R r = v.part[k];
+    const R opened = Op::EXACT || open.any ? Op::combine(open.value, r) : r;
+    const R begun = Op::EXACT || first.any ? Op::combine(first.value, r) : r;
+    v.part[k] = heads.part[k] != 0 ? begun : opened;
   }
-  stream.put(int(high - low));
-  state.before = {before, any_before};
-  state.total = {total, any_total};
+  state.total = head ? last : join<Op>(state.total, last);
+  if (head) state.before = first;
+  state.head |= head;
+  if (reverse) v = mirrored<E>(v);
+  Out* const y = stream.next(N);
+  store_as(y, v);
+  stream.put(count);
+  if (job.exclusive && head)  // results lie one place later
+    for (int k = 0; k < count; ++k)
+      if (flags[k]) store(reverse ? y + N - k : y + k - 1, value_as<Out, E>(first.value));
+}
+
+// Scan elements [low, high) of x [n] into the stream. Vectors without heads take the usual way.
+template <class Op, class X, class Out>
+INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const Job& job,
+                               State<typename Op::E>& state, Stream<Out>& stream) {
+  constexpr int N = ELEMENTS<typename Op::E>;
+  const bool reverse = job.reverse;
+  for (int64 i = low; i < high;) {
+    int64 end = i;
+    while (end + N <= high && !has_head<N>(job.heads, n, end, reverse)) end += N;
+    if (end > i) {
+      scan_vectors<Op>(x + (reverse ? n - i - N : i), (end - i) / N, reverse, state, stream);
+    } else {
+      end = min_of(high, i + N);
+      scan_heads<Op>(x, n, i, int(end - i), job, state, stream);
+    }
+    i = end;
+  }
 }
 
 // The total of the vector with the last head in elements [low, high) of x [n]; return the element

@@ -5,7 +5,7 @@
 // that does not fill a line stays here until the next tile comes.
 #pragma once
 
-#include "convert.hpp"
+#include "vector.hpp"
 
 namespace distscan {
 
@@ -32,19 +32,35 @@ INLINE void fence() {
 #endif
 }
 
+// Whole lines on their way from the L1 cache to memory, one after the other. Loops have a copy of
+// their own, so that it stays in registers.
+struct Lines {
+  const char* from;
+  char* to;
+  int step;   // to the next line: up or down
+  bool any;   // whether there are lines to be written
+  bool past;  // the caches
+
+  INLINE void write() {
+    if (!any) return;
+    UNROLL
+    for (int k = 0; k < LINE; k += REGISTER) {
+      const auto r = load<Register<int64>>(from + k);
+      past ? store_past(to + k, r) : store(to + k, r);
+    }
+    from += step;
+    to += step;
+  }
+};
+
 // Goes up from an address; down from it if `down`.
 template <class Out>
 class Stream {
  public:
-  // Bytes of a tile. 2^27 bytes on one core of a Xeon (Emerald Rapids, AVX-512), share of copy:
-  //
-  //   bytes            512   1024  2048  4096
-  //   sum float64      1.20  1.15  1.06  1.10
-  //   sum float32       .93   .93   .65   .75
-  //   int8 to int64     .93   .74   .60   .71
-  //   max float32       .70   .88   .99   .98
-  //   segments of 64    .72   .88   .85   .77
-  static constexpr int TILE = 1024;
+  static constexpr int TILE = 1024;  // bytes of results between two calls of `flush`
+  // Bytes that wait, so that a line is not read before its bytes are in the cache. A result that is
+  // given up or changed is one of these.
+  static constexpr int LAG = 4 * LINE;
 
   Stream(void* to, bool down, bool past) : down_(down), past_(past) { go_to(to); }
 
@@ -54,76 +70,81 @@ class Stream {
     const auto address = reinterpret_cast<uintptr_t>(to);
     foreign_ = filled_ = (down_ ? 0 - address : address) % LINE;
     line_ = down_ ? at + foreign_ : at - foreign_;
+    written_ = 0;
   }
 
-  // Where the next `count` results go, in the order of memory. There is room for a tile.
+  // Where the next `count` results go, in the order of memory.
   INLINE Out* next(int count) {
     return reinterpret_cast<Out*>(down_ ? gathered_ + ROOM - filled_ : gathered_ + filled_) -
            (down_ ? count : 0);
   }
-  INLINE void put(int count) { filled_ += count * int(sizeof(Out)); }
-  INLINE bool is_full() const { return filled_ >= TILE; }
+  INLINE void put(int64 count) { filled_ += int(count) * int(sizeof(Out)); }
 
-  // Write whole lines, but not the last `keep` results.
-  NOINLINE void flush(int keep = 0) {
-    const int whole = (filled_ - keep * int(sizeof(Out))) / LINE * LINE;
-    if (whole <= 0) return;
-    int low = 0;
-    if (foreign_) write_part(low = LINE);
-    if (past_)
-      for (int i = low; i < whole; i += LINE)
-        for (int k = 0; k < LINE; k += REGISTER) store_past(to(i) + k, gathered<REGISTER>(i, k));
-    else
-      for (int i = low; i < whole; i += LINE)
-        for (int k = 0; k < LINE; k += REGISTER) store(to(i) + k, gathered<REGISTER>(i, k));
-    line_ += down_ ? -whole : whole;
-    filled_ -= whole;
-    foreign_ = 0;
-    // At most two lines are left. They move to the front.
-    char left[2 * LINE];
-    memcpy(left, down_ ? gathered_ + ROOM - whole - 2 * LINE : gathered_ + whole, sizeof left);
-    memcpy(down_ ? gathered_ + ROOM - 2 * LINE : gathered_, left, sizeof left);
+  // The lines that may be written while as many bytes of results are put; then `wrote` takes them.
+  INLINE Lines lines() const {
+    const bool any = !foreign_ && filled_ >= written_ + 2 * LINE;
+    return {from(written_), to(written_), down_ ? -LINE : LINE, any, past_};
+  }
+  INLINE void wrote(const Lines& lines) {
+    written_ = int(down_ ? line_ - LINE - lines.to : lines.to - line_);
+  }
+
+  // Write whole lines, but not the last LAG bytes.
+  INLINE void flush() {
+    if (filled_ - written_ >= LAG + LINE) write(filled_ - LAG);
+    if (written_ >= MOST) move();
   }
 
   // Write everything.
   NOINLINE void close() {
-    flush();
-    if (filled_ > foreign_) write_part(filled_);
+    write(filled_);
+    if (filled_ > written_ + foreign_) write_part(filled_);
   }
 
  private:
-  static constexpr int ROOM = 2 * TILE + 4 * LINE;
+  static constexpr int MOST = 4096;  // bytes written before the others move to the front
+  static constexpr int ROOM = MOST + LAG + 2 * TILE + 4 * LINE;
 
-  INLINE char* to(int i) const { return down_ ? line_ - i - LINE : line_ + i; }
-  template <int BYTES>
-  INLINE auto gathered(int i, int k) const {
-    using R = typename Simd<int64, BYTES>::type;
-    return load<R>((down_ ? gathered_ + ROOM - i - LINE : gathered_ + i) + k);
+  INLINE const char* from(int i) const { return gathered_ + (down_ ? ROOM - i - LINE : i); }
+  INLINE char* to(int i) const { return line_ + (down_ ? -i - LINE : i); }
+
+  // Write whole lines up to byte `end`.
+  NOINLINE void write(int end) {
+    if (foreign_ && end >= LINE) {
+      write_part(LINE);
+      written_ = LINE;
+      foreign_ = 0;
+    }
+    Lines rest = {from(written_), to(written_), down_ ? -LINE : LINE, true, past_};
+    for (int i = written_ + LINE; i <= end; i += LINE) rest.write();
+    wrote(rest);
   }
-  // Write the first line up to byte `end`: others' bytes before it stay as they are.
+
+  // The bytes that wait move to the front.
+  NOINLINE void move() {
+    const int rest = filled_ - written_;
+    memmove(down_ ? gathered_ + ROOM - rest : gathered_,
+            down_ ? gathered_ + ROOM - filled_ : gathered_ + written_, rest);
+    line_ += down_ ? -written_ : written_;
+    filled_ = rest;
+    written_ = 0;
+  }
+
+  // Write a part of a line, up to byte `end`: others' bytes before it stay as they are.
   INLINE void write_part(int end) {
+    const int begin = written_ + foreign_;
     if (down_)
-      memcpy(line_ - end, gathered_ + ROOM - end, end - foreign_);
+      memcpy(line_ - end, gathered_ + ROOM - end, end - begin);
     else
-      memcpy(line_ + foreign_, gathered_ + foreign_, end - foreign_);
+      memcpy(line_ + begin, gathered_ + begin, end - begin);
   }
 
   alignas(LINE) char gathered_[ROOM];
   char* line_;   // where the gathered bytes go
-  int foreign_;  // bytes of the first line that belong to others
+  int foreign_;  // bytes of the first line that belong to others; 0 once it is written
+  int written_;  // bytes, in whole lines
   int filled_;   // bytes, with the foreign ones
   bool down_, past_;
 };
-
-// A value as a result.
-template <class Out, class E>
-INLINE Out value_as(Register<Lane<E>> value) {
-  Vector<E> v;
-  UNROLL
-  for (auto& part : v.part) part = value;
-  Out results[ELEMENTS<E>];
-  store_as(results, v);
-  return results[0];
-}
 
 }  // namespace distscan
