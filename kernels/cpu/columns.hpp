@@ -64,29 +64,59 @@ class Columns {
     }
   }
 
-  // Columns [left, right) of one row: update the totals; WRITES: store the results.
+  // Add a vector of columns to the totals. v becomes the results, if they are wanted.
   template <bool WRITES>
-  static NOINLINE void add_row(const X* x, int64 width, int64 left, int64 right, bool first,
-                               const E* before, bool row, const Job& job, Vector<E>* total,
-                               Out* results) {
-    const bool reverse = job.reverse, exclusive = job.exclusive;
-    for (int64 c = left; c < right; c += N, ++total) {
-      Vector<E> v = load_vector<Op>(x, width, c, width, reverse), start;
-      if (WRITES && before) start = columns_before<Op>(before, row, width, c, reverse);
-      UNROLL
-      for (int k = 0; k < PARTS; ++k) {  // not as a whole: GCC would copy it through memory
-        const auto earlier = total->part[k];
-        const auto sum = first ? v.part[k] : Op::combine(earlier, v.part[k]);
-        total->part[k] = sum;
-        v.part[k] = exclusive ? earlier : sum;
-        if (WRITES && before)
-          v.part[k] = exclusive && first ? start.part[k] : Op::combine(start.part[k], v.part[k]);
-      }
-      if constexpr (WRITES) {
-        store_as(results, v);
-        results += reverse ? -N : N;
-      }
+  static INLINE void add(Vector<E>& v, bool first, bool exclusive, const E* before,
+                         Vector<E>& total) {
+    constexpr int LANES_OF_PART = REGISTER / sizeof(E);
+    UNROLL
+    for (int k = 0; k < PARTS; ++k) {  // not as a whole: GCC would copy it through memory
+      const auto earlier = total.part[k];
+      const auto sum = first ? v.part[k] : Op::combine(earlier, v.part[k]);
+      total.part[k] = sum;
+      if (!WRITES) continue;
+      v.part[k] = exclusive ? earlier : sum;
+      if (!before) continue;
+      const auto start = load<Register<Lane<E>>>(before + k * LANES_OF_PART);
+      v.part[k] = exclusive && first ? start : Op::combine(start, v.part[k]);
     }
+  }
+
+  // Add `count` whole vectors of a row. x has the columns of the first one; the others lie above,
+  // or below if the scan goes in reverse.
+  template <bool WRITES>
+  static NOINLINE void add_vectors(const X* x, int64 count, bool first, const E* before,
+                                   int64 before_step, const Job& job, Vector<E>* total,
+                                   Stream<Out>& stream) {
+    const bool reverse = job.reverse, exclusive = job.exclusive;
+    const int64 step = reverse ? -N : N;
+    Out* y = stream.next(N);
+    Lines lines = stream.lines();
+    if (WRITES) stream.put(count * N);
+    for (; count > 0; --count, x += step, y += step, before += before_step, ++total) {
+      prefetch(x, reverse);
+      Vector<E> v = load_as<E>(x);
+      add<WRITES>(v, first, exclusive, before, *total);
+      if (!WRITES) continue;
+      store_as(y, v);
+      if (sizeof(Out) == sizeof(E) || count % 2) lines.write();
+    }
+    if (WRITES) stream.wrote(lines);
+  }
+
+  // Add `count` columns, fewer than a vector has. What comes before them is a row, or a vector.
+  template <bool WRITES>
+  static NOINLINE void add_part(const X* x, int count, bool first, const E* before, bool row,
+                                const Job& job, Vector<E>& total, Stream<Out>& stream) {
+    Vector<E> v = load_part<E>(x, count, job.reverse, Op::IDENTITY), start;
+    if (row) {
+      start = load_part<E>(before, count, job.reverse, Op::IDENTITY);
+      before = reinterpret_cast<const E*>(&start);
+    }
+    add<WRITES>(v, first, job.exclusive, before, total);
+    if (!WRITES) return;
+    store_as(stream.next(N), v);
+    stream.put(count);
   }
 
   // Go down a piece, row by row. Store the totals [width] unless null.
@@ -100,18 +130,29 @@ class Columns {
     };
     Out* const y = static_cast<Out*>(job.y);
     const auto end_of = [&](int64 i) { return y + place(i) + (reverse ? piece.width : 0); };
+    Vector<E> same;  // the element that comes before all columns
+    if (before && !row) {
+      UNROLL
+      for (auto& part : same.part) part = all(*before);
+      before = reinterpret_cast<const E*>(&same);
+    }
+    row = row && before;
+    const int64 step = !row ? 0 : reverse ? -N : N;
     Stream<Out> stream(WRITES ? end_of(0) : nullptr, reverse, job.stream);
     for (int64 i = 0; i < piece.height; ++i) {
       const X* const x = static_cast<const X*>(job.x) + place(i);
       if (WRITES && !whole && i > 0) stream.go_to(end_of(i));
-      const int64 tile = WRITES ? TILE : piece.width;
-      for (int64 left = 0; left < piece.width; left += tile) {
-        const int64 right = min_of(piece.width, left + tile);
-        add_row<WRITES>(x, piece.width, left, right, i == 0, before, row, job, &total[left / N],
-                        WRITES ? stream.next(N) : nullptr);
-        if (!WRITES) continue;
-        stream.put(int(right - left));
-        stream.flush();
+      for (int64 left = 0; left < piece.width; left += TILE) {
+        const int64 right = min_of(piece.width, left + TILE), rest = (right - left) % N;
+        const int64 at = reverse ? piece.width - left - N : left;  // of the first vector
+        add_vectors<WRITES>(x + at, (right - left) / N, i == 0, row ? before + at : before, step,
+                            job, &total[left / N], stream);
+        if (rest) {  // the last columns of the row
+          const int64 end = reverse ? 0 : right - rest;
+          add_part<WRITES>(x + end, int(rest), i == 0, row ? before + end : before, row, job,
+                           total[right / N], stream);
+        }
+        if (WRITES) stream.flush();
       }
       if (WRITES && !whole) stream.close();
     }
