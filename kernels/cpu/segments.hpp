@@ -32,7 +32,7 @@ INLINE void register_scan(Register<Lane<typename Op::E>>& r, Register<Word<typen
 
 // Scan a vector; `heads` then says whether a segment begins at or before an element.
 template <class Op>
-NOINLINE void vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads) {
+INLINE void vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads) {
   using E = typename Op::E;
   UNROLL
   for (int i = 0; i < PARTS; ++i) register_scan<Op>(v.part[i], heads.part[i]);
@@ -49,114 +49,154 @@ NOINLINE void vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads
   }
 }
 
-// Whether a segment begins in elements [i, i + N) of n.
-template <int N>
-INLINE bool has_head(const unsigned char* heads, int64 n, int64 i, bool reverse) {
-  using Bits = typename Choose<N % 8 == 0, uint64_t, uint32_t>::type;
-  const unsigned char* const flags = heads + (reverse ? n - i - N : i);
-  Bits any = 0;
-  for (int k = 0; k < N; k += sizeof(Bits)) any |= load<Bits>(flags + k);
-  return any != 0;
-}
-
-// The flags of `count` elements from i on, in the order of the scan, 0 or 1; return whether there
-// is any.
-template <int N>
-INLINE bool load_heads(unsigned char (&flags)[N], const unsigned char* heads, int64 n, int64 i,
-                       int count, bool reverse) {
-  if (count == N && !reverse) {
-    memcpy(flags, heads + i, N);
-  } else {
-    memset(flags, 0, N);
-    for (int k = 0; k < count; ++k) flags[k] = heads[reverse ? n - 1 - i - k : i + k];
-  }
-  return has_head<N>(flags, N, 0, false);
-}
-
+// The mask of a vector's elements, from their flags.
 template <class E>
-INLINE Mask<E> mask_of(const unsigned char (&flags)[ELEMENTS<E>]) {
+INLINE Mask<E> mask_of(const unsigned char* flags) {
   constexpr int lanes = sizeof(E) / sizeof(Lane<E>);
   unsigned char bytes[ELEMENTS<E> * lanes];  // one for each lane
-  for (int k = 0; k < ELEMENTS<E> * lanes; ++k) bytes[k] = flags[k / lanes];
+  if constexpr (lanes > 1) {
+    for (int k = 0; k < ELEMENTS<E> * lanes; ++k) bytes[k] = flags[k / lanes];
+    flags = bytes;
+  }
   Mask<E> mask;
   UNROLL
   for (int i = 0; i < PARTS; ++i) {
-    const auto words = widened<Word<E>>(bytes + i * LANES<Word<E>>);
+    const auto words = widened<Word<E>>(flags + i * LANES<Word<E>>);
     mask.part[i] = (Register<Word<E>>)(words != 0);
   }
   return mask;
 }
 
-// Scan a vector of `count` elements from i on, in which segments begin, into the stream.
-template <class Op, class X, class Out>
-NOINLINE void scan_heads(const X* x, int64 n, int64 i, int count, const Job& job,
-                         State<typename Op::E>& state, Stream<Out>& stream) {
-  using E = typename Op::E;
+// A vector of `count` elements with their heads, in the order of the scan. x and flags have the
+// element that is the lowest in memory.
+template <class Op, class X, class E = typename Op::E>
+INLINE void load_segments(const X* x, const unsigned char* flags, int count, bool reverse,
+                          Vector<E>& v, Mask<E>& heads) {
   constexpr int N = ELEMENTS<E>;
-  using R = Register<Lane<E>>;
-  const bool reverse = job.reverse;
-  const Value<E> first = value_at<Op>(static_cast<const E*>(job.first));
-  const Value<E> open = join<Op>(state.before, state.total);
-  unsigned char flags[N];
-  const bool head = load_heads(flags, job.heads, n, i, count, reverse);
-  Vector<E> v = load_vector<Op>(x, n, i, i + count, reverse);
-  if (reverse) v = mirrored<E>(v);
-  Mask<E> heads = mask_of<E>(flags);
-  vector_scan<Op>(v, heads);
-  const Value<E> last = {last_of<Op>(v, count), true};
-  UNROLL
-  for (int k = 0; k < PARTS; ++k) {
-    const R r = v.part[k];
-    const R opened = Op::EXACT || open.any ? Op::combine(open.value, r) : r;
-    const R begun = Op::EXACT || first.any ? Op::combine(first.value, r) : r;
-    v.part[k] = heads.part[k] != 0 ? begun : opened;
+  if (count == N) {
+    v = load_as<E>(x);
+    heads = mask_of<E>(flags);
+  } else {
+    unsigned char all[N] = {};
+    memcpy(all + (reverse ? N - count : 0), flags, count);
+    v = load_part<E>(x, count, reverse, Op::IDENTITY);
+    heads = mask_of<E>(all);
   }
-  state.total = head ? last : join<Op>(state.total, last);
-  if (head) state.before = first;
-  state.head |= head;
-  if (reverse) v = mirrored<E>(v);
-  Out* const y = stream.next(N);
-  store_as(y, v);
-  stream.put(count);
-  if (job.exclusive && head)  // results lie one place later
-    for (int k = 0; k < count; ++k)
-      if (flags[k]) store(reverse ? y + N - k : y + k - 1, value_as<Out, E>(first.value));
+  if (!reverse) return;
+  v = mirrored<E>(v);
+  Mask<E> turned;
+  UNROLL
+  for (int i = 0; i < PARTS; ++i) turned.part[i] = mirrored<E, Word<E>>(heads.part[PARTS - 1 - i]);
+  heads = turned;
 }
 
-// Scan elements [low, high) of x [n] into the stream. Vectors without heads take the usual way.
+// Whether a segment begins in `count` elements.
+INLINE bool any_head(const unsigned char* flags, int64 count) {
+  uint64_t any = 0;
+  for (; count >= 8; count -= 8, flags += 8) any |= load<uint64_t>(flags);
+  for (; count > 0; --count, ++flags) any |= *flags;
+  return any != 0;
+}
+
+// Scan a vector of `count` elements, in the order of the scan. `first` comes before each segment
+// that begins in it; to the elements ahead of these comes what came before.
+template <class Op, class E = typename Op::E, class R = Register<Lane<E>>>
+INLINE void scan_vector(Vector<E>& v, Mask<E>& heads, int64 count, R first, bool any_first,
+                        R& before, bool& any_before, R& total, bool& any_total) {
+  vector_scan<Op>(v, heads);
+  const R last = last_of<Op>(v, count);
+  const auto head = splat_last<E, Word<E>>(heads.part[PARTS - 1]);
+  if constexpr (Op::EXACT) {
+    const R open = Op::combine(before, total);
+    UNROLL
+    for (int k = 0; k < PARTS; ++k)
+      v.part[k] = Op::combine(heads.part[k] != 0 ? first : open, v.part[k]);
+    total = head != 0 ? last : Op::combine(total, last);
+    before = head != 0 ? first : before;
+  } else {
+    const Value<E> open = join<Op>(Value<E>{before, any_before}, Value<E>{total, any_total});
+    UNROLL
+    for (int k = 0; k < PARTS; ++k) {
+      const R r = v.part[k];
+      v.part[k] = heads.part[k] != 0 ? (any_first ? Op::combine(first, r) : r)
+                  : open.any         ? Op::combine(open.value, r)
+                                     : r;
+    }
+    total = any_total && !head[0] ? Op::combine(total, last) : last;
+    if (head[0]) {
+      before = first;
+      any_before = any_first;
+    }
+  }
+  any_total = true;
+}
+
+// Results lie one place later in an exclusive scan: those before a head become `first`.
+template <class Out>
+INLINE void put_first(const unsigned char* flags, int count, bool reverse, Out first, Out* y) {
+  for (int k = 0; k < count; ++k)
+    if (flags[k]) store(reverse ? y + k + 1 : y + k - 1, first);
+}
+
+// Scan `count` elements from i on, in which segments begin, into the stream: whole vectors, or a
+// part of one.
+template <bool WHOLE, class Op, class X, class Out>
+NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, const Job& job,
+                            State<typename Op::E>& state, Stream<Out>& stream) {
+  using E = typename Op::E;
+  constexpr int N = ELEMENTS<E>;
+  const int size = WHOLE ? N : int(count);  // elements of a vector
+  const bool reverse = job.reverse, exclusive = job.exclusive;
+  const int64 step = reverse ? -N : N;
+  const Value<E> first = value_at<Op>(static_cast<const E*>(job.first));
+  auto before = state.before.value, total = state.total.value;
+  bool any_before = state.before.any, any_total = state.total.any;
+  const unsigned char* flags = job.heads + (reverse ? n - i - size : i);
+  x += reverse ? n - i - size : i;
+  Out* y = stream.next(N);
+  Lines lines = stream.lines();
+  stream.put(count);
+  for (; count > 0; count -= size, x += step, flags += step, y += step) {
+    prefetch(x, reverse);
+    Vector<E> v;
+    Mask<E> heads;
+    load_segments<Op>(x, flags, size, reverse, v, heads);
+    scan_vector<Op>(v, heads, size, first.value, first.any, before, any_before, total, any_total);
+    if (reverse) v = mirrored<E>(v);
+    store_as(y, v);
+    if (exclusive)
+      put_first(flags, size, reverse, value_as<Out, E>(first.value), y + (reverse ? N - size : 0));
+    if (sizeof(Out) == sizeof(E) || count / N % 2) lines.write();
+  }
+  stream.wrote(lines);
+  state = {{before, any_before}, {total, any_total}, true};
+}
+
+// Scan elements [low, high) of x [n] into the stream. Tiles without heads take the usual way.
 template <class Op, class X, class Out>
 INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const Job& job,
                                State<typename Op::E>& state, Stream<Out>& stream) {
-  constexpr int N = ELEMENTS<typename Op::E>;
-  const bool reverse = job.reverse;
-  for (int64 i = low; i < high;) {
-    int64 end = i;
-    while (end + N <= high && !has_head<N>(job.heads, n, end, reverse)) end += N;
-    if (end > i) {
-      scan_vectors<Op>(x + (reverse ? n - i - N : i), (end - i) / N, reverse, state, stream);
-    } else {
-      end = min_of(high, i + N);
-      scan_heads<Op>(x, n, i, int(end - i), job, state, stream);
-    }
-    i = end;
-  }
+  const int64 rest = (high - low) % ELEMENTS<typename Op::E>;
+  if (!any_head(job.heads + (job.reverse ? n - high : low), high - low))
+    return scan_tile<Op>(x, n, low, high, job.reverse, state, stream);
+  if (high - low > rest) scan_segments<true, Op>(x, n, low, high - low - rest, job, state, stream);
+  if (rest) scan_segments<false, Op>(x, n, high - rest, rest, job, state, stream);
 }
 
 // The total of the vector with the last head in elements [low, high) of x [n]; return the element
 // behind that vector. Without a head, return `low`.
 template <class Op, class X>
-INLINE int64 reduce_to_last_head(const X* x, int64 n, int64 low, int64 high, const Job& job,
-                                 State<typename Op::E>& state) {
+NOINLINE int64 reduce_to_last_head(const X* x, int64 n, int64 low, int64 high, const Job& job,
+                                   State<typename Op::E>& state) {
   using E = typename Op::E;
   constexpr int N = ELEMENTS<E>;
-  const bool reverse = job.reverse;
   for (int64 i = low + (high - low - 1) / N * N; i >= low; i -= N) {
     const int count = int(min_of(N, high - i));
-    unsigned char flags[N];
-    if (!load_heads(flags, job.heads, n, i, count, reverse)) continue;
-    Vector<E> v = load_vector<Op>(x, n, i, high, reverse);
-    if (reverse) v = mirrored<E>(v);
-    Mask<E> heads = mask_of<E>(flags);
+    const int64 at = job.reverse ? n - i - count : i;
+    if (!any_head(job.heads + at, count)) continue;
+    Vector<E> v;
+    Mask<E> heads;
+    load_segments<Op>(x + at, job.heads + at, count, job.reverse, v, heads);
     vector_scan<Op>(v, heads);
     state.total = {last_of<Op>(v, count), true};
     state.head = true;
