@@ -1,4 +1,5 @@
-// Results on their way to memory: they are gathered in the L1 cache, and written in whole lines.
+// Results on their way to memory: they are gathered in the L1 cache, and written in whole lines,
+// one for each line of new results. So loads and stores overlap.
 //
 // Lines that are written whole, past the caches, are not read first: that saves a third of the
 // traffic. A line that is written in two parts costs more than it saves. So the end of each tile
@@ -57,7 +58,17 @@ struct Lines {
 template <class Out>
 class Stream {
  public:
-  static constexpr int TILE = 1024;  // bytes of results between two calls of `flush`
+  // Bytes of results between two calls of `flush`. 2^27 bytes on one core of a Xeon (Sapphire
+  // Rapids, AVX-512), share of copy:
+  //
+  //   bytes            512   1024  2048  4096
+  //   sum float64      .90   .92   .92   .91
+  //   sum float32      .68   .77   .76   .76
+  //   int8 to int64    .82   .90   .95   .93
+  //   max int8         .83   .85   .89   .88
+  //   max float32      .85   .88   .86   .84
+  //   segments of 64   .76   .73   .76   .74
+  static constexpr int TILE = 2048;
   // Bytes that wait, so that a line is not read before its bytes are in the cache. A result that is
   // given up or changed is one of these.
   static constexpr int LAG = 4 * LINE;
