@@ -89,23 +89,24 @@ def test_processes(program, said):
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
 
 
-def test_interrupts(rng, monkeypatch):
+@pytest.mark.parametrize("dtype", ["d", "e"])  # results in float16 are converted by Python
+def test_interrupts(dtype, rng, monkeypatch):
     """Ctrl-C at any moment: the exception comes up when no thread uses the arrays any more."""
     inside: list[int] = []  # one for each other thread
     plain = compiled.Compiled._run
 
-    def run(self, function, job):
-        def watched(pointer):
+    def run(self, work):
+        def watched():
             others = threading.current_thread() is not threading.main_thread()
             inside.extend([1] * others)
-            function(pointer)
+            work()
             del inside[: int(others)]
 
-        plain(self, watched, job)
+        plain(self, watched)
 
     monkeypatch.setattr(compiled.Compiled, "_run", run)
     x = rng.standard_normal(1 << 19)
-    plan = distscan.Plan(MPI.COMM_SELF, x.shape, "d", backend="cpu", threads=3)
+    plan = distscan.Plan(MPI.COMM_SELF, x.shape, "d", out_dtype=dtype, backend="cpu", threads=3)
     want, own, interrupted = plan(x).tobytes(), np.random.default_rng(0), 0
     for _ in range(100):
         timer = threading.Timer(own.random() * 4e-3, os.kill, (os.getpid(), signal.SIGINT))
@@ -120,6 +121,29 @@ def test_interrupts(rng, monkeypatch):
             assert not inside
         timer.join()
     assert interrupted
+    assert plan(x).tobytes() == want
+
+
+@pytest.mark.parametrize("who", ["caller", "worker"])
+def test_a_fault_in_a_piece(who, rng, monkeypatch):
+    """The other threads do not wait for it."""
+    x, caller = rng.standard_normal(1 << 19), threading.get_ident()
+    plan = distscan.Plan(MPI.COMM_SELF, x.shape, "d", out_dtype="e", backend="cpu", threads=3)
+    want, store, meet = plan(x).tobytes(), compiled.store, threading.Barrier(3, timeout=60)
+    met = threading.local()
+
+    def fail(*arrays):
+        if not getattr(met, "once", False):
+            met.once = True
+            meet.wait()
+            if (threading.get_ident() == caller) == (who == "caller"):
+                raise MemoryError("a fault")
+        store(*arrays)
+
+    monkeypatch.setattr(compiled, "store", fail)
+    with pytest.raises(MemoryError, match="a fault"):
+        plan(x)
+    monkeypatch.undo()
     assert plan(x).tobytes() == want
 
 

@@ -4,8 +4,9 @@ A block is a fixed number of elements. Threads draw blocks in order, each has a 
 and prefixes are combined in the order of blocks. So the number of threads changes no bit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from ctypes import byref
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ _STRIP = 1 << 14  # bytes of running values in a row of a strip; WIDEST of kerne
 # stay in the caches for their readers.
 _STREAMED = 8 << 20
 _THREAD = 1 << 20  # bytes of input and results for which a thread is worth its start
+_READY = 1  # the state of a slot; READY of kernels/cpu/job.hpp
 
 
 class Compiled:
@@ -53,7 +55,9 @@ class Compiled:
         self._block = block_of(extents.inner, size)
         self._blocks = -(-extents.n // self._block)
         strip = min(extents.inner, _STRIP // size)
-        strips = -(-extents.inner // strip)
+        self._strips = -(-extents.inner // strip)
+        fit = (self._block if rows else BLOCK // size // extents.inner) // extents.n
+        self._height = max(1, min(extents.outer, fit))  # of a piece, in rows or matrices
         work = extents.size * (types.x.itemsize + types.out.itemsize)
         self._threads = max(1, min(most, work // _THREAD))
         self._first = form.first  # the job has its address
@@ -63,13 +67,15 @@ class Compiled:
         if totals or self._blocks > 1:
             slots = extents.outer * (self._blocks + 1)
             self._slots = np.empty((slots, extents.inner), types.acc)
-            self._states = np.zeros(slots * strips, np.intc)
+            self._states = np.zeros(slots * self._strips, np.intc)
         self._job = Job(
             outer=extents.outer,
             n=extents.n,
             inner=extents.inner,
             block=self._block,
             strip=strip,
+            end=(-(-extents.outer // self._height) if rows else extents.outer * self._strips)
+            * self._blocks,
             exclusive=form.exclusive,
             reverse=form.reverse,
             first=_address(form.first),
@@ -94,14 +100,14 @@ class Compiled:
         """
         assert self._slots is not None
         job = self._new_job(heads)
-        if kernel := self._that_takes(x):
+        kernel = self._that_takes(x)
+        this = kernel or self._kernel
+        reduce = this.reduce if self._rows else this.reduce_columns
+        if kernel:
             job.x = _address(x)
-            self._run(kernel.reduce if self._rows else kernel.reduce_columns, job)
+            self._run(lambda: reduce(byref(job)))
         else:
-            reduce = self._kernel.reduce if self._rows else self._kernel.reduce_columns
-            for _, buffer, part in self._pieces(x, job):
-                part.x = _address(buffer)
-                reduce(byref(part))
+            self._run(self._in_pieces(reduce, job, x, None))
         self._kernel.total(byref(job))
         return self._slots[0], bool(self._states[0])
 
@@ -130,18 +136,17 @@ class Compiled:
         job.before = _address(before)
         if reduced:
             self._kernel.seed(byref(job))
-        if kernel := self._that_takes(x, out):
+        kernel = self._that_takes(x, out)
+        this = kernel or self._kernel
+        scan = this.scan if self._rows else this.scan_columns
+        if kernel:
             job.x, job.y = _address(x), _address(out)
             # In place, the lines of x are in the caches: there the results find them.
             job.stream = self._streams and job.x != job.y
-            self._run(kernel.scan if self._rows else kernel.scan_columns, job)
+            self._run(lambda: scan(byref(job)))
         else:
-            scan = self._kernel.scan if self._rows else self._kernel.scan_columns
-            results = out.reshape(self._shape)
-            for where, buffer, part in self._pieces(x, job):
-                part.x = part.y = _address(buffer)
-                scan(byref(part))
-                store(buffer, results[where])
+            job.stream = 0
+            self._run(self._in_pieces(scan, job, x, out))
         return None if self._slots is None else self._slots[self._blocks]  # of the first row
 
     def _new_job(self, heads: NDArray[Any] | None) -> Job:
@@ -155,46 +160,46 @@ class Compiled:
         fit = all(a.flags.c_contiguous and a.flags.aligned and a.dtype.isnative for a in arrays)
         return self._direct if fit else None
 
-    def _run(self, function: kernels.Function, job: Job) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         if self._threads == 1:
-            function(byref(job))
+            work()
         else:
-            threads.run(lambda: function(byref(job)), self._threads)
+            threads.run(work, self._threads, lambda: self._states.fill(_READY))
 
-    def _pieces(
-        self, x: NDArray[Any], job: Job
-    ) -> Iterator[tuple[tuple[slice, slice], NDArray[Any], Job]]:
-        """Yield the pieces of ``x`` in scan order, converted to the running type in a buffer.
+    def _in_pieces(
+        self, function: kernels.Function, job: Job, x: NDArray[Any], out: NDArray[Any] | None
+    ) -> Callable[[], None]:
+        """Return the work of a thread: convert pieces of ``x``, and the results to ``out``.
 
-        A piece is a block, or several short rows. With it come its place in [outer, n, inner], and
-        a job on the piece alone, with the piece's own slots.
+        A piece is a block, or several short rows, in a buffer of the type that accumulates. The job
+        on it is a part of ``job``: its arrays begin where they would if the buffer lay inside them.
         """
         (outer, n, inner), size = self._shape, self._acc.itemsize
         x = x.reshape(self._shape)
-        block = min(self._block, n)
-        height = 1 if self._blocks > 1 else max(1, min(outer, BLOCK // size // (block * inner)))
-        buffer = np.empty(height * block * inner, self._acc)
-        row, strips = inner * size, -(-inner // job.strip)
-        for top in range(0, outer, height):
-            for b in range(self._blocks):
-                low, high = b * block, min(n, (b + 1) * block)
+        results = None if out is None else out.reshape(self._shape)
+        height, length = self._height, min(self._block, n)
+        drawn = count()  # the next piece; drawing is atomic
+
+        def work() -> None:
+            buffer = np.empty(height * length * inner, self._acc)
+            while (piece := next(drawn)) < -(-outer // height) * self._blocks:
+                top, b = piece // self._blocks * height, piece % self._blocks
+                low, high = b * length, min(n, (b + 1) * length)
                 if job.reverse:
                     low, high = n - high, n - low
                 where = slice(top, top + height), slice(low, high)
                 source = x[where]
-                piece = buffer[: source.size].reshape(source.shape)
-                store(source, piece)
+                converted = buffer[: source.size].reshape(source.shape)
+                store(source, converted)
                 part = Job.from_buffer_copy(job)
-                part.ticket, part.outer, part.n, part.stream = 0, source.shape[0], high - low, 0
-                if job.heads:
-                    part.heads = job.heads + low
-                if job.slots:
-                    slot = top * (self._blocks + 1) + b
-                    part.slots = job.slots + slot * row
-                    part.states = job.states + slot * strips * self._states.itemsize
-                    if b > 0:
-                        part.before, part.before_row = part.slots, 1
-                yield where, piece, part
+                part.x = part.y = buffer.ctypes.data - (top * n + low) * inner * size
+                part.ticket = piece if self._rows else (top * self._blocks + b) * self._strips
+                part.end = part.ticket + (1 if self._rows else len(source) * self._strips)
+                function(byref(part))
+                if results is not None:
+                    store(converted, results[where])
+
+        return work
 
 
 def block_of(inner: int, size: int) -> int:

@@ -28,6 +28,7 @@ class Job(Structure):
         ("block", c_int64),
         ("strip", c_int64),
         ("ticket", c_int64),
+        ("end", c_int64),
         ("exclusive", c_int),
         ("reverse", c_int),
         ("before_row", c_int),

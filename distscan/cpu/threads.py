@@ -35,20 +35,26 @@ def checked(threads: Any, name: str = "threads") -> int:
     return number
 
 
-def run(function: Callable[[], None], threads: int) -> None:
+def run(
+    function: Callable[[], None], threads: int, stop: Callable[[], None] = lambda: None
+) -> None:
     """Call a function in up to ``threads`` threads, this one among them, until all have returned.
 
     The function divides its work among the threads that call it. So no thread is waited for that
     has not begun. An exception is raised when all threads have returned, because they use the
-    arrays of this call; so is Ctrl-C.
+    arrays of this call; so is Ctrl-C. ``stop`` is called first: it lets no thread wait for the one
+    that failed, and may be called more than once.
     """
-    call, fault = _Call(function), None
+    call, fault, done = _Call(function, stop), None, False
     try:
         _workers.invite(call, threads - 1)
         function()
+        done = True
     finally:
         while call.invited:
             try:
+                if not done:
+                    stop()
                 call.end()
                 _workers.dismiss(call)
             except BaseException as interrupt:
@@ -64,10 +70,10 @@ class _Call:
     ``with`` of a plain lock is safe, but a condition's is not.
     """
 
-    def __init__(self, function: Callable[[], None]) -> None:
+    def __init__(self, function: Callable[[], None], stop: Callable[[], None]) -> None:
         self.fault: BaseException | None = None
         self.invited = 0  # how many other threads may join
-        self._function, self._lock = function, threading.Lock()
+        self._function, self._stop, self._lock = function, stop, threading.Lock()
         self._open, self._inside = True, 0  # whether threads may come; those that are there
         self._leaves: SimpleQueue[None] = SimpleQueue()  # wakes the caller
 
@@ -81,6 +87,7 @@ class _Call:
             self._function()
         except BaseException as fault:
             self.fault = fault
+            self._stop()
         with self._lock:
             self._inside -= 1
         self._leaves.put(None)

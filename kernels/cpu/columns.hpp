@@ -33,7 +33,7 @@ class Columns {
   template <bool WRITES>
   static void work(Job& job) {
     const int64 blocks = ceil_div(job.n, job.block), strips = ceil_div(job.inner, job.strip);
-    for (int64 ticket; (ticket = draw(job)) < job.outer * blocks * strips;) {
+    for (int64 ticket; (ticket = draw(job)) < job.end;) {
       const int64 strip = ticket % strips, b = ticket / strips % blocks;
       Piece piece{b * job.block, 0, strip * job.strip, 0, ticket / strips / blocks};
       piece.height = min_of(job.block, job.n - piece.top);

@@ -18,7 +18,8 @@ struct Job {
   int64 outer, n, inner;
   int64 block;   // elements of a block along n; a multiple of a vector, unless inner > 1
   int64 strip;   // columns that a thread takes at a time
-  int64 ticket;  // the next piece of work, at first 0
+  int64 ticket;  // the next piece of work: a block, or several short rows; of columns, a strip
+  int64 end;     // behind the last one
   int exclusive, reverse, before_row;
   int stream;  // whether results go past the caches
 };
@@ -31,6 +32,7 @@ constexpr int HEAD = 2;  // a segment begins in the block whose total the slot h
 
 // ---- Shared by threads -----------------------------------------------------------------------
 
+// The next piece of work; job.end or more if there is none.
 INLINE int64 draw(Job& job) { return __atomic_fetch_add(&job.ticket, 1, __ATOMIC_RELAXED); }
 
 INLINE bool is_ready(const int* state) { return __atomic_load_n(state, __ATOMIC_ACQUIRE) & READY; }

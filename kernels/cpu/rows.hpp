@@ -23,8 +23,7 @@ class Rows {
 
   // Slot b + 1 gets the total of block b of x [n]; with segments, from its last head on.
   static void reduce(Job& job) {
-    const int64 blocks = ceil_div(job.n, job.block);
-    for (int64 b; (b = draw(job)) < blocks;) {
+    for (int64 b; (b = draw(job)) < job.end;) {
       const int64 low = b * job.block, high = min_of(job.n, low + job.block);
       const State<E> found = reduce_run<Op>(x_of(job), job.n, low, high, job);
       store(slot(job, b + 1), first_lane(found.total));
@@ -44,7 +43,7 @@ class Rows {
   static void scan_short_rows(Job& job) {
     const int64 n = job.n, height = n < job.block ? job.block / n : 1;
     const State<E> start = start_after<Op>(value_at<Op>(static_cast<const E*>(job.before)));
-    for (int64 ticket; (ticket = draw(job)) < ceil_div(job.outer, height);) {
+    for (int64 ticket; (ticket = draw(job)) < job.end;) {
       const int64 top = ticket * height, bottom = min_of(job.outer, top + height);
       Out* const y = static_cast<Out*>(job.y) + (job.reverse ? bottom : top) * n;
       Stream<Out> stream(y, job.reverse, job.stream);
@@ -64,7 +63,7 @@ class Rows {
   static void scan_blocks(Job& job) {
     const int64 n = job.n, blocks = ceil_div(n, job.block);
     const Value<E> first = value_at<Op>(static_cast<const E*>(job.first));
-    for (int64 ticket; (ticket = draw(job)) < job.outer * blocks;) {
+    for (int64 ticket; (ticket = draw(job)) < job.end;) {
       const int64 row = ticket / blocks, b = ticket % blocks;
       const int64 low = b * job.block, high = min_of(n, low + job.block);
       const int64 own = row * (blocks + 1) + b;  // its slot

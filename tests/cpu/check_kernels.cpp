@@ -67,6 +67,8 @@ class Check {
     job.outer = c.outer, job.n = c.n, job.inner = c.inner, job.block = c.block, job.strip = c.strip;
     job.exclusive = c.exclusive, job.reverse = c.reverse;
     job.before_row = c.before_row && c.has_before, job.stream = c.stream;
+    const int64_t height = c.columns || c.n >= c.block ? 1 : c.block / c.n;
+    job.end = distscan::ceil_div(c.outer, height) * blocks * (c.columns ? strips : 1);
 
     const auto scan = c.columns ? kernel_.scan_columns : kernel_.scan;
     call(scan, job, c.threads);
