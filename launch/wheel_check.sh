@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: launch/wheel_check.sh [WHEEL]
 # Installs a wheel into an empty environment, and runs it outside the repository. Without WHEEL, builds
-# it, by way of the source archive; and checks that it can also be built without a C++ compiler.
+# it, by way of the source archive, with kernels for the lowest level of this machine; and checks that
+# it can also be built without a C++ compiler.
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
 wheel=${1:+$(realpath -- "$1")}
@@ -16,7 +17,8 @@ if [[ -z $wheel ]]; then
   CXX=false build --wheel --outdir "$dir/pure"
   grep -q "no compiled kernels" "$dir/log"
   ls "$dir"/pure/*-py3-none-any.whl >"$dir/log"
-  DISTSCAN_CPU_LEVELS=native build --outdir "$dir/dist"
+  level=$(python -c 'from distscan.cpu import library; print(*list(library.machine_levels())[-1:])')
+  DISTSCAN_CPU_LEVELS=${level:-native} build --outdir "$dir/dist"
   wheel=$(echo "$dir"/dist/*.whl)
 fi
 python -m venv "$dir/venv"
