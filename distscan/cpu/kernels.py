@@ -62,11 +62,6 @@ class Kernel(Structure):
     total: Function
     seed: Function
 
-    @property
-    def has_columns(self) -> bool:
-        """Whether there are kernels for columns of these types."""
-        return bool(self.scan_columns)
-
 
 _TABLES = ("sum", "prod", "max", "min", "bitwise")
 

@@ -106,6 +106,4 @@ def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) 
     if kernel is None or form.extents.size == 0:
         return Chunked(op, types, form)
     direct = kernels.find(op, types)
-    if direct is not None and form.extents.inner > 1 and not direct.has_columns:
-        direct = None
     return Compiled(types, form, kernel, direct, totals=totals, most=threads)

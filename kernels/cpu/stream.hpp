@@ -40,7 +40,7 @@ struct Lines {
   char* to;
   int step;   // to the next line: up or down
   bool any;   // whether there are lines to be written
-  bool past;  // the caches
+  bool past;  // whether they go past the caches
 
   INLINE void write() {
     if (!any) return;

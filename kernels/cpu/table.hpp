@@ -17,19 +17,12 @@ struct Kernel {
   void (*seed)(Job&);
 };
 
-// Columns of integers that are widened have no kernels of their own: these would take long to
-// compile.
 template <class Op, class X, class Out>
 constexpr Kernel kernel(const char* op, const char* x, const char* acc, const char* out) {
-  using E = typename Op::E;
   using R = Rows<Op, X, Out>;
+  using C = Columns<Op, X, Out>;
   using T = Chain<Op>;
-  if constexpr (is_integer<E> && sizeof(X) < sizeof(E)) {
-    return {op, x, acc, out, R::scan, R::reduce, nullptr, nullptr, T::total, T::seed};
-  } else {
-    using C = Columns<Op, X, Out>;
-    return {op, x, acc, out, R::scan, R::reduce, C::scan, C::reduce, T::total, T::seed};
-  }
+  return {op, x, acc, out, R::scan, R::reduce, C::scan, C::reduce, T::total, T::seed};
 }
 
 // A kernel whose input and result have the type that accumulates.

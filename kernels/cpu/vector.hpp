@@ -228,42 +228,6 @@ INLINE Register<Word<E>> has_before() {
   return constant<Word<E>, mask>();
 }
 
-// Where a or b is a NaN; `is_any` says whether that is anywhere.
-template <class R>
-INLINE auto unordered(R a, R b) {
-  constexpr bool wide = sizeof(a[0]) == 8;
-#if defined __AVX512BW__
-  if constexpr (wide)
-    return unsigned(_mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_UNORD_Q));
-  else
-    return unsigned(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q));
-#elif defined __AVX2__
-  if constexpr (wide)
-    return (__m256i)_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q);
-  else
-    return (__m256i)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q);
-#elif defined __SSE2__
-  if constexpr (wide)
-    return (__m128i)_mm_cmpunord_pd((__m128d)a, (__m128d)b);
-  else
-    return (__m128i)_mm_cmpunord_ps((__m128)a, (__m128)b);
-#else
-  return (Register<int64>)(a != a) | (Register<int64>)(b != b);
-#endif
-}
-template <class M>
-INLINE bool is_any(M mask) {
-#if defined __AVX512BW__
-  return mask != 0;
-#elif defined __AVX2__
-  return _mm256_movemask_epi8(mask) != 0;
-#elif defined __SSE2__
-  return _mm_movemask_epi8(mask) != 0;
-#else
-  return (mask[0] | mask[1]) != 0;
-#endif
-}
-
 // The elements in the opposite order: 1 2 3 4 | 5 6 7 8 -> 8 7 6 5 | 4 3 2 1
 template <class E, class T = Lane<E>>
 INLINE Register<T> mirrored(Register<T> r) {
