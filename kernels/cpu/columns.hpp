@@ -91,7 +91,7 @@ class Columns {
     const bool reverse = job.reverse, exclusive = job.exclusive;
     const int64 step = reverse ? -N : N;
     Out* y = stream.next(N);
-    Lines lines = stream.lines();
+    Lines lines = WRITES ? stream.lines() : Lines{};
     if (WRITES) stream.put(count * N);
     for (; count > 0; --count, x += step, y += step, before += before_step, ++total) {
       prefetch(x, reverse);
