@@ -20,7 +20,7 @@ case "$*" in
   *) echo "usage: test_cpu.sh [--whole]" >&2 && exit 2 ;;
 esac
 source launch/setup.sh mpich test
-root=$PWD build=$PWD/build/test_cpu seed=$RANDOM jobs=40
+root=$PWD build=$PWD/build/test_cpu seed=$RANDOM jobs=20
 [[ $whole == no ]] || jobs=400
 mkdir -p "$build"
 
@@ -62,7 +62,7 @@ for level in $levels; do
 done
 for level in $levels; do
   # launch/test.sh runs all tests for the best level.
-  [[ $whole == no && $level == "$best" ]] || DISTSCAN_CPU=$level tests 6 tests/test_cpu_*.py
+  [[ $whole == no && $level == "$best" ]] || DISTSCAN_CPU=$level tests 12 tests/test_cpu_*.py
 done
 
 echo "== NEON =="
@@ -104,4 +104,4 @@ fi
 
 echo "== NumPy =="
 export DISTSCAN_CPU=numpy
-tests 2 tests/test_{scan,forms,segments,axes,plan,types}.py
+tests 4 tests/test_{scan,forms,segments,axes,plan,types}.py
