@@ -48,7 +48,7 @@ def _import_library():
     return module
 
 
-library = _import_library()
+cpu_library = _import_library()
 
 
 class BuildError(Exception):
@@ -70,7 +70,9 @@ class Built(NamedTuple):
     paths: list[Path]
 
 
-def build(asked: str, output: str = library.FOLDER, sanitize: str = "", only: str = "*") -> Built:
+def build(
+    asked: str, output: str = cpu_library.FOLDER, sanitize: str = "", only: str = "*"
+) -> Built:
     """Build the libraries that are not there yet, or no longer up to date.
 
     ``only`` is the name of the only source that is compiled, such as ``sum``; ``*`` is all.
@@ -85,10 +87,10 @@ def build(asked: str, output: str = library.FOLDER, sanitize: str = "", only: st
 
     options = [*compiler.command, compiler.version, *flags, *libraries, only]
     digest = hashlib.sha256("\0".join(options).encode()).hexdigest()
-    stamp = f"{library.sources_digest(str(KERNELS))} {digest}\n"
+    stamp = f"{cpu_library.sources_digest(str(KERNELS))} {digest}\n"
 
     levels = choose_levels(asked, compiler.machine)
-    paths = {level: Path(library.path_of(level, output)) for level in levels}
+    paths = {level: Path(cpu_library.path_of(level, output)) for level in levels}
     outdated = {level: path for level, path in paths.items() if not _has_stamp(path, stamp)}
     if outdated:
         begin = time.monotonic()
@@ -111,7 +113,7 @@ def find_compiler() -> Compiler:
     version = _run([*command, "--version"])
     target = _run([*command, "-dumpmachine"]).strip()  # such as x86_64-linux-gnu
     machine = target.partition("-")[0]
-    if machine not in library.LEVELS or "linux" not in target:
+    if machine not in cpu_library.LEVELS or "linux" not in target:
         raise BuildError(f"{shlex.join(command)} compiles for {target}, which has no kernels yet")
     return Compiler(command, version, machine)
 
@@ -121,10 +123,10 @@ def choose_levels(asked: str, machine: str) -> list[str]:
 
     "native" is the baseline and the best level of this CPU; "all" is all; else it is their names.
     """
-    known = library.LEVELS[machine]
+    known = cpu_library.LEVELS[machine]
     if asked == "native":
-        here = library.machine_levels() == known
-        flags = library.cpu_flags() if here else frozenset()
+        here = cpu_library.machine_levels() == known
+        flags = cpu_library.cpu_flags() if here else frozenset()
         best = next(level for level in known if known[level].flags <= flags)
         names = {best, list(known)[-1]}
     else:
@@ -143,7 +145,7 @@ def _has_stamp(path: Path, stamp: str) -> bool:
 
 
 def _stamp_of(path: Path) -> Path:
-    return Path(library.stamp_of(str(path)))
+    return Path(cpu_library.stamp_of(str(path)))
 
 
 def _build(
@@ -197,7 +199,7 @@ def main() -> int:
         default=os.environ.get("DISTSCAN_CPU_LEVELS") or "native",
         help="native, all, or such as x86-64,x86-64-v3 (default: DISTSCAN_CPU_LEVELS, else native)",
     )
-    parser.add_argument("--output", default=library.FOLDER, metavar="DIR")
+    parser.add_argument("--output", default=cpu_library.FOLDER, metavar="DIR")
     parser.add_argument("--sanitize", default="", metavar="SANITIZERS", help="as of -fsanitize=")
     parser.add_argument("--only", default="*", metavar="NAME", help="one source, such as sum")
     arguments = parser.parse_args()

@@ -74,4 +74,6 @@ def test_tables():
 def test_strips_and_blocks_fit_the_kernels():
     widest = re.search(r"WIDEST = (\d+) / VECTOR", (SOURCES / "columns.hpp").read_text())
     assert int(widest[1]) == compiled._STRIP
+    ready = re.search(r"READY = (\d+);", (SOURCES / "job.hpp").read_text())
+    assert int(ready[1]) == compiled._READY
     assert compiled.BLOCK % 64 == 0  # bytes of a vector

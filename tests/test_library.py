@@ -91,9 +91,9 @@ def test_flags(tmp_path):
     ids=["none", "no-movbe", "v3", "no-avx512vl", "v4"],
 )
 def test_native_levels(flags, levels, build_cpu, monkeypatch):
-    known = build_cpu.library.LEVELS["x86_64"]
-    monkeypatch.setattr(build_cpu.library, "machine_levels", lambda: known)
-    monkeypatch.setattr(build_cpu.library, "cpu_flags", lambda: flags)
+    known = build_cpu.cpu_library.LEVELS["x86_64"]
+    monkeypatch.setattr(build_cpu.cpu_library, "machine_levels", lambda: known)
+    monkeypatch.setattr(build_cpu.cpu_library, "cpu_flags", lambda: flags)
     assert build_cpu.choose_levels("native", "x86_64") == levels
     assert build_cpu.choose_levels("native", "aarch64") == ["armv8-a"]  # a cross compiler
 
