@@ -98,8 +98,9 @@ INLINE bool any_head(const unsigned char* flags, int64 count) {
   return any != 0;
 }
 
-// Scan a vector of `count` elements, in the order of the scan. `first` comes before each segment
-// that begins in it; to the elements ahead of these comes what came before.
+// Scan a vector of `count` elements, in the order of the scan. A segment that begins in the vector
+// is seeded with `first`. Elements before the first head belong to the open segment: they are
+// seeded with `before` and `total`.
 template <class Op, class E = typename Op::E, class R = Register<Lane<E>>>
 INLINE void scan_vector(Vector<E>& v, Mask<E>& heads, int64 count, R first, bool any_first,
                         R& before, bool& any_before, R& total, bool& any_total) {
