@@ -12,12 +12,12 @@ class Columns {
   using E = typename Op::E;
 
   static void scan(Job& job) {
-    work<true>(job);
+    work(job, true);
     if (job.stream) fence();
   }
 
   // Slot b + 1 gets the totals [inner] of block b.
-  static void reduce(Job& job) { work<false>(job); }
+  static void reduce(Job& job) { work(job, false); }
 
  private:
   static constexpr int N = ELEMENTS<E>;
@@ -30,8 +30,7 @@ class Columns {
     int64 outer;  // which of the matrices
   };
 
-  template <bool WRITES>
-  static void work(Job& job) {
+  static void work(Job& job, bool writes) {
     const int64 blocks = ceil_div(job.n, job.block), strips = ceil_div(job.inner, job.strip);
     for (int64 ticket; (ticket = draw(job)) < job.end;) {
       const int64 strip = ticket % strips, b = ticket / strips % blocks;
@@ -44,18 +43,18 @@ class Columns {
       const E* before = b > 0 ? slot : static_cast<const E*>(job.before);
       const bool row = b > 0 || job.before_row;
       if (b == 0 && row && before) before += piece.left;
-      if constexpr (!WRITES) {
-        walk<false>(job, piece, nullptr, false, slot + job.inner);
+      if (!writes) {
+        walk(job, piece, false, nullptr, false, slot + job.inner);
       } else {
         const bool waits = b > 0 && !is_ready(state);
         if (waits) {
-          walk<false>(job, piece, nullptr, false, slot + job.inner);
+          walk(job, piece, false, nullptr, false, slot + job.inner);
           wait(state);
           join_rows<Op>(before, row, slot + job.inner, slot + job.inner, piece.width);
           publish(state + strips, READY);
         }
         const bool hands_on = !waits && job.slots && !is_ready(state + strips);
-        walk<true>(job, piece, before, row, hands_on ? slot + job.inner : nullptr);
+        walk(job, piece, true, before, row, hands_on ? slot + job.inner : nullptr);
         if (hands_on) {
           if (before) join_rows<Op>(before, row, slot + job.inner, slot + job.inner, piece.width);
           publish(state + strips, READY);
@@ -64,8 +63,7 @@ class Columns {
     }
   }
 
-  // Add a vector of columns to the totals. v becomes the results, if they are wanted.
-  template <bool WRITES>
+  // Add a vector of columns to the totals. v becomes the results.
   static INLINE void add(Vector<E>& v, bool first, bool exclusive, const E* before,
                          Vector<E>& total) {
     constexpr int LANES_OF_PART = REGISTER / sizeof(E);
@@ -74,7 +72,6 @@ class Columns {
       const auto earlier = total.part[k];
       const auto sum = first ? v.part[k] : Op::combine(earlier, v.part[k]);
       total.part[k] = sum;
-      if (!WRITES) continue;
       v.part[k] = exclusive ? earlier : sum;
       if (!before) continue;
       const auto start = load<Register<Lane<E>>>(before + k * LANES_OF_PART);
@@ -82,46 +79,47 @@ class Columns {
     }
   }
 
-  // Add `count` whole vectors of a row. x has the columns of the first one; the others lie above,
-  // or below if the scan goes in reverse.
-  template <bool WRITES>
+  // Add `count` whole vectors of a row; put the results into the stream if `writes`. x has the
+  // columns of the first one; the others lie above, or below if the scan goes in reverse.
   static NOINLINE void add_vectors(const X* x, int64 count, bool first, const E* before,
-                                   int64 before_step, const Job& job, Vector<E>* total,
+                                   int64 before_step, const Job& job, bool writes, Vector<E>* total,
                                    Stream<Out>& stream) {
     const bool reverse = job.reverse, exclusive = job.exclusive;
     const int64 step = reverse ? -N : N;
     Out* y = stream.next(N);
-    Lines lines = WRITES ? stream.lines() : Lines{};
-    if (WRITES) stream.put(count * N);
+    Lines lines = writes ? stream.lines() : Lines{};
+    if (writes) stream.put(count * N);
     for (; count > 0; --count, x += step, y += step, before += before_step, ++total) {
       prefetch(x, reverse);
       Vector<E> v = load_as<E>(x);
-      add<WRITES>(v, first, exclusive, before, *total);
-      if (!WRITES) continue;
+      add(v, first, exclusive, before, *total);
+      if (!writes) continue;
       store_as(y, v);
       if (sizeof(Out) == sizeof(E) || count % 2) lines.write();
     }
-    if (WRITES) stream.wrote(lines);
+    if (writes) stream.wrote(lines);
   }
 
-  // Add `count` columns, fewer than a vector has. What comes before them is a row, or a vector.
-  template <bool WRITES>
+  // Add `count` columns, fewer than a vector has: zeros fill it up. What comes before them is a row
+  // or a vector.
   static NOINLINE void add_part(const X* x, int count, bool first, const E* before, bool row,
-                                const Job& job, Vector<E>& total, Stream<Out>& stream) {
-    Vector<E> v = load_part<E>(x, count, job.reverse, Op::IDENTITY), start;
+                                const Job& job, bool writes, Vector<E>& total,
+                                Stream<Out>& stream) {
+    const int low = job.reverse ? N - count : 0;
+    X columns[N] = {};
+    E starts[N] = {};
+    memcpy(columns + low, x, count * sizeof(X));
     if (row) {
-      start = load_part<E>(before, count, job.reverse, Op::IDENTITY);
-      before = reinterpret_cast<const E*>(&start);
+      memcpy(starts + low, before, count * sizeof(E));
+      before = starts;
     }
-    add<WRITES>(v, first, job.exclusive, before, total);
-    if (!WRITES) return;
-    store_as(stream.next(N), v);
-    stream.put(count);
+    add_vectors(columns, 1, first, before, 0, job, writes, &total, stream);
+    if (writes) stream.put(count - N);
   }
 
   // Go down a piece, row by row. Store the totals [width] unless null.
-  template <bool WRITES>
-  static void walk(const Job& job, const Piece& piece, const E* before, bool row, E* totals) {
+  static NOINLINE void walk(const Job& job, const Piece& piece, bool writes, const E* before,
+                            bool row, E* totals) {
     const bool reverse = job.reverse, whole = piece.width == job.inner;
     Vector<E> total[WIDEST];
     const auto place = [&](int64 i) {  // of row i in memory
@@ -138,25 +136,25 @@ class Columns {
     }
     row = row && before;
     const int64 step = !row ? 0 : reverse ? -N : N;
-    Stream<Out> stream(WRITES ? end_of(0) : nullptr, reverse, job.stream);
+    Stream<Out> stream(writes ? end_of(0) : nullptr, reverse, job.stream);
     for (int64 i = 0; i < piece.height; ++i) {
       const X* const x = static_cast<const X*>(job.x) + place(i);
-      if (WRITES && !whole && i > 0) stream.go_to(end_of(i));
+      if (writes && !whole && i > 0) stream.go_to(end_of(i));
       for (int64 left = 0; left < piece.width; left += TILE) {
         const int64 right = min_of(piece.width, left + TILE), rest = (right - left) % N;
         const int64 at = reverse ? piece.width - left - N : left;  // of the first vector
-        add_vectors<WRITES>(x + at, (right - left) / N, i == 0, row ? before + at : before, step,
-                            job, &total[left / N], stream);
+        add_vectors(x + at, (right - left) / N, i == 0, row ? before + at : before, step, job,
+                    writes, &total[left / N], stream);
         if (rest) {  // the last columns of the row
           const int64 end = reverse ? 0 : right - rest;
-          add_part<WRITES>(x + end, int(rest), i == 0, row ? before + end : before, row, job,
-                           total[right / N], stream);
+          add_part(x + end, int(rest), i == 0, row ? before + end : before, row, job, writes,
+                   total[right / N], stream);
         }
-        if (WRITES) stream.flush();
+        if (writes) stream.flush();
       }
-      if (WRITES && !whole) stream.close();
+      if (writes && !whole) stream.close();
     }
-    if (WRITES && whole) stream.close();
+    if (writes && whole) stream.close();
     if (!totals) return;
     for (int64 c = 0; c < piece.width; c += N) {
       const int count = int(min_of(N, piece.width - c));

@@ -49,6 +49,12 @@ INLINE void vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads) 
   }
 }
 
+// The same, out of line: for vectors outside of loops.
+template <class Op>
+NOINLINE void one_vector_scan(Vector<typename Op::E>& v, Mask<typename Op::E>& heads) {
+  vector_scan<Op>(v, heads);
+}
+
 // The mask of a vector's elements, from their flags.
 template <class E>
 INLINE Mask<E> mask_of(const unsigned char* flags) {
@@ -98,13 +104,29 @@ INLINE bool any_head(const unsigned char* flags, int64 count) {
   return any != 0;
 }
 
-// Scan a vector of `count` elements, in the order of the scan. A segment that begins in the vector
-// is seeded with `first`. Elements before the first head belong to the open segment: they are
-// seeded with `before` and `total`.
+// In how many vectors of N of `count` elements a segment begins.
+template <int N>
+INLINE int64 vectors_with_heads(const unsigned char* flags, int64 count) {
+  int64 vectors = 0;
+  for (; count >= N; count -= N, flags += N) vectors += any_head(flags, N);
+  return vectors + any_head(flags, count);
+}
+
+// Heads are sparse if at most one of so many vectors of a tile has any. Segments of float64 of
+// random lengths, 2^27 bytes on one core of a Xeon (Sapphire Rapids), share of copy, every vector
+// alike / vectors without heads told apart:
+//
+//   mean length     4          8          16         32         64
+//   AVX-512         .68 / .63  .72 / .55  .67 / .58  .67 / .66  .69 / .73
+//   AVX2            .52 / .43  .52 / .42  .51 / .47  .51 / .56  .49 / .65
+constexpr int SPARSE = 4;
+
+// Seed a scanned vector of `count` elements. A segment that begins in the vector is seeded with
+// `first`. Elements before the first head belong to the open segment: they are seeded with `before`
+// and `total`.
 template <class Op, class E = typename Op::E, class R = Register<Lane<E>>>
-INLINE void scan_vector(Vector<E>& v, Mask<E>& heads, int64 count, R first, bool any_first,
+INLINE void seed_vector(Vector<E>& v, const Mask<E>& heads, int64 count, R first, bool any_first,
                         R& before, bool& any_before, R& total, bool& any_total) {
-  vector_scan<Op>(v, heads);
   const R last = last_of<Op>(v, count);
   const auto head = splat_last<E, Word<E>>(heads.part[PARTS - 1]);
   if constexpr (Op::EXACT) {
@@ -140,9 +162,10 @@ INLINE void put_first(const unsigned char* flags, int count, bool reverse, Out f
 }
 
 // Scan `count` elements from i on, in which segments begin, into the stream: whole vectors, or a
-// part of one.
+// part of one. If heads are `sparse`, vectors without heads are told apart. Else that would often
+// be foretold wrongly.
 template <bool WHOLE, class Op, class X, class Out>
-NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, const Job& job,
+NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, bool sparse, const Job& job,
                             State<typename Op::E>& state, Stream<Out>& stream) {
   using E = typename Op::E;
   constexpr int N = ELEMENTS<E>;
@@ -160,12 +183,20 @@ NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, const Job
   for (; count > 0; count -= size, x += step, flags += step, y += step) {
     prefetch(x, reverse);
     Vector<E> v;
-    Mask<E> heads;
-    load_segments<Op>(x, flags, size, reverse, v, heads);
-    scan_vector<Op>(v, heads, size, first.value, first.any, before, any_before, total, any_total);
+    const bool plain = WHOLE && sparse && !any_head(flags, N);
+    if (plain) {
+      v = load_as<E>(x);
+      if (reverse) v = mirrored<E>(v);
+      scan_vector<Op>(v, N, before, any_before, total, any_total);
+    } else {
+      Mask<E> heads;
+      load_segments<Op>(x, flags, size, reverse, v, heads);
+      WHOLE ? vector_scan<Op>(v, heads) : one_vector_scan<Op>(v, heads);
+      seed_vector<Op>(v, heads, size, first.value, first.any, before, any_before, total, any_total);
+    }
     if (reverse) v = mirrored<E>(v);
     store_as(y, v);
-    if (exclusive)
+    if (exclusive && !plain)
       put_first(flags, size, reverse, value_as<Out, E>(first.value), y + (reverse ? N - size : 0));
     if (sizeof(Out) == sizeof(E) || count / N % 2) lines.write();
   }
@@ -177,11 +208,13 @@ NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, const Job
 template <class Op, class X, class Out>
 INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const Job& job,
                                State<typename Op::E>& state, Stream<Out>& stream) {
-  const int64 rest = (high - low) % ELEMENTS<typename Op::E>;
-  if (!any_head(job.heads + (job.reverse ? n - high : low), high - low))
-    return scan_tile<Op>(x, n, low, high, job.reverse, state, stream);
-  if (high - low > rest) scan_segments<true, Op>(x, n, low, high - low - rest, job, state, stream);
-  if (rest) scan_segments<false, Op>(x, n, high - rest, rest, job, state, stream);
+  constexpr int N = ELEMENTS<typename Op::E>;
+  const int64 whole = (high - low) / N, rest = (high - low) % N;
+  const int64 count = vectors_with_heads<N>(job.heads + (job.reverse ? n - high : low), high - low);
+  if (count == 0) return scan_tile<Op>(x, n, low, high, job.reverse, state, stream);
+  const bool sparse = count <= whole / SPARSE;
+  if (whole) scan_segments<true, Op>(x, n, low, whole * N, sparse, job, state, stream);
+  if (rest) scan_segments<false, Op>(x, n, high - rest, rest, sparse, job, state, stream);
 }
 
 // The total of the vector with the last head in elements [low, high) of x [n]; return the element
@@ -198,7 +231,7 @@ NOINLINE int64 reduce_to_last_head(const X* x, int64 n, int64 low, int64 high, c
     Vector<E> v;
     Mask<E> heads;
     load_segments<Op>(x + at, job.heads + at, count, job.reverse, v, heads);
-    vector_scan<Op>(v, heads);
+    one_vector_scan<Op>(v, heads);
     state.total = {last_of<Op>(v, count), true};
     state.head = true;
     return i + count;
