@@ -104,7 +104,7 @@ INLINE bool any_head(const unsigned char* flags, int64 count) {
   return any != 0;
 }
 
-// In how many vectors of N of `count` elements a segment begins.
+// In how many vectors of N elements a segment begins. The first vector is the lowest in memory.
 template <int N>
 INLINE int64 vectors_with_heads(const unsigned char* flags, int64 count) {
   int64 vectors = 0;
@@ -162,8 +162,8 @@ INLINE void put_first(const unsigned char* flags, int count, bool reverse, Out f
 }
 
 // Scan `count` elements from i on, in which segments begin, into the stream: whole vectors, or a
-// part of one. If heads are `sparse`, vectors without heads are told apart. Else that would often
-// be foretold wrongly.
+// part of one. If heads are `sparse`, vectors without heads are told apart. If they are dense, CPUs
+// would mispredict that branch too often.
 template <bool WHOLE, class Op, class X, class Out>
 NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, bool sparse, const Job& job,
                             State<typename Op::E>& state, Stream<Out>& stream) {
