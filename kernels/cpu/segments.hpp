@@ -113,8 +113,8 @@ INLINE int64 vectors_with_heads(const unsigned char* flags, int64 count) {
 }
 
 // Heads are sparse if at most one of so many vectors of a tile has any. Segments of float64 of
-// random lengths, 2^27 bytes on one core of a Xeon (Sapphire Rapids), share of copy, every vector
-// alike / vectors without heads told apart:
+// random lengths, 2^27 bytes on one core of a Xeon (Sapphire Rapids), share of copy. The masked
+// scan is for all vectors / for vectors with heads alone:
 //
 //   mean length     4          8          16         32         64
 //   AVX-512         .68 / .63  .72 / .55  .67 / .58  .67 / .66  .69 / .73
@@ -162,8 +162,8 @@ INLINE void put_first(const unsigned char* flags, int count, bool reverse, Out f
 }
 
 // Scan `count` elements from i on, in which segments begin, into the stream: whole vectors, or a
-// part of one. If heads are `sparse`, vectors without heads are told apart. If they are dense, CPUs
-// would mispredict that branch too often.
+// part of one. If heads are `sparse`, vectors without heads take the plain scan. Where heads are
+// dense, CPUs would mispredict that branch too often.
 template <bool WHOLE, class Op, class X, class Out>
 NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, bool sparse, const Job& job,
                             State<typename Op::E>& state, Stream<Out>& stream) {
