@@ -10,8 +10,6 @@ from .aliases import (
     cummin,
     cumprod,
     cumsum,
-    cumulative_prod,
-    cumulative_sum,
     logcumsumexp,
     nancumprod,
     nancumsum,
@@ -28,10 +26,14 @@ from .core.errors import (
     RankError,
 )
 from .core.operators import Operator
+from .core.predicates import Predicate
+from .cumulative import cumulative_prod, cumulative_sum
+from .cuts import partition
 from .plan import Plan
-from .recipes import compact, offsets, partition, segment_flags
+from .recipes import offsets, segment_flags
 from .recurrence import linear_recurrence
 from .scan import scan
+from .selection import compact, select
 
 __all__ = [
     "BackendError",
@@ -44,6 +46,7 @@ __all__ = [
     "Operator",
     "OutputError",
     "Plan",
+    "Predicate",
     "RankError",
     "compact",
     "cummax",
@@ -60,5 +63,6 @@ __all__ = [
     "partition",
     "scan",
     "segment_flags",
+    "select",
 ]
 __version__ = "0.1.0"  # the only place: pyproject.toml reads it here

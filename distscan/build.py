@@ -12,7 +12,7 @@ from .core.dtypes import Types
 from .core.extents import Extents
 from .core.form import Form, first_value
 from .core.operators import Operator
-from .core.segments import check_type, edge_dtype
+from .core.segments import check_type, compared, edge_dtype
 from .core.steps import Steps
 from .cpu import steps as cpu
 from .cpu.sweeps import is_compiled
@@ -76,6 +76,10 @@ def make(
     wide = dtypes.resolve(op, x, dtype, out, wide=True).acc
     types = narrow if gpu is not None else narrow._replace(acc=wide)
     first = first_value(op, wide, initial, exclusive=exclusive)
+    if first is not None and first.ndim > 0:
+        rows = extents.inner > 1 and extents.goes_on
+        if not rows or first.shape != (extents.inner,):
+            raise ValueError(f"initial must be one value, not an array of shape {first.shape}")
     # Ranks on CPUs and ranks on GPUs exchange single totals in one type. Rows of totals are not
     # widened, so ranks whose types differ refuse to scan together.
     totals = types.acc if extents.has_rows else wide
@@ -85,6 +89,7 @@ def make(
         segmented=segments is not None,
         extents=extents,
         first=None if first is None else dtypes.cast(first, types.acc),
+        keys=None if segments is None else compared(segments),
     )
     if segments is not None:
         check_type(segments, extents)
@@ -107,8 +112,9 @@ def make(
         from .cuda import steps as backend  # noqa: PLC0415
         from .cuda.policy import TextbookPolicy  # noqa: PLC0415
 
-        if strategy == "scan-add" and extents.inner > 1:
-            raise ValueError("strategy 'scan-add' takes no axis=0 on a GPU; use 'reduce-scan'")
+        if strategy == "scan-add" and (extents.inner > 1 or types.x.names):
+            what = "tuples of arrays" if types.x.names else "axis=0"
+            raise ValueError(f"strategy 'scan-add' takes no {what} on a GPU; use 'reduce-scan'")
         struct = block_scan.title().replace("-", "")
         options = {"textbook": None if block_scan == "auto" else TextbookPolicy(struct)}
     steps = {
@@ -130,7 +136,7 @@ def make(
             "the shape beyond axis 0": extents.shape[1:],
             "axis": extents.axis,
             "exclusive": exclusive,
-            "initial": None if first is None else first.item(),  # a structure in full
+            "initial": None if first is None else first.tolist(),  # a structure in full
             "reverse": reverse,
             "the dtype of segments": f"text, {segments.kind}"
             if segments is not None and edges != segments

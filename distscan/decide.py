@@ -70,7 +70,7 @@ def decide(
     if out is not None:
         check_out(out, target, array)
     if flags is not None:
-        _check_memory("segments", flags, array)
+        check_memory("segments", flags, array)
         check_shape(flags, array)
     order = None if flags is not None else memory_order(array, target, axis)
     extents = Extents.of(array.shape, axis, order)
@@ -119,14 +119,14 @@ def check_out(out: Any, target: Any, x: Any) -> None:
     """Check that the scan of ``x`` can be written to ``out``; ``target`` is the array over it."""
     if not hasattr(out, "__dlpack__"):
         raise TypeError(f"out must be an array, not {type(out).__name__}")
-    _check_memory("out", target, x)
+    check_memory("out", target, x)
     arrays.check_writable(out, target)
 
 
-def _check_memory(name: str, array: Any, x: Any) -> None:
-    """Check that an array is in the memory that ``x`` is in."""
+def check_memory(name: str, array: Any, x: Any, other: str = "x") -> None:
+    """Check that an array is in the memory that ``x`` is in, whose name is ``other``."""
     if arrays.gpu(array) != arrays.gpu(x):
         raise TypeError(
-            f"{name} is in the memory of {arrays.device(array)}, x of {arrays.device(x)}; "
+            f"{name} is in the memory of {arrays.device(array)}, {other} of {arrays.device(x)}; "
             "both must be in the same memory"
         )

@@ -57,6 +57,24 @@ clock = itertools.count(1)
 _lock = threading.RLock()
 
 
+def taken(key: tuple[Any, ...]) -> Any:
+    """Take an entry out of the cache; None if there is none that is not in use."""
+    try:
+        return kinds[key].pop()
+    except (KeyError, IndexError):
+        return None
+
+
+def put_back(key: tuple[Any, ...], entry: Keepable) -> None:
+    """Put an entry back that was ``taken``."""
+    kind = kinds.get(key)
+    if kind is None or entry.nbytes > LARGE:
+        keep(key, entry)
+    else:
+        kind.last = next(clock)
+        kind.append(entry)
+
+
 def keep(key: tuple[Any, ...], decided: Keepable) -> None:
     """Put an entry into the cache that is new or large, and drop the oldest beyond the limits."""
     with _lock:

@@ -1,57 +1,73 @@
 """Linear recurrences over data spread over ranks: scans whose operator composes affine maps."""
 
-import zlib
 from typing import Any
 
 import numpy as np
 
-from . import plan_cache
-from .build import CompiledScan, make
 from .core import arrays, dtypes
-from .core.extents import Extents
 from .core.operators import Operator
-from .mpi.agree import Agreement, Terms, collective
+from .decide import check_memory
+from .mpi.agree import Agreement, Terms, agreed, collective
 from .mpi.communicators import Comm
-from .scan import Call, run, where
+from .scan import run
+from .tuples import Shard
 
 
 def _then(earlier: Any, later: Any) -> Any:
     """Compose the maps h -> a h + b: first ``earlier``, then ``later``."""
-    composed = np.empty(np.broadcast_shapes(earlier.shape, later.shape), later.dtype)
-    composed["a"] = later["a"] * earlier["a"]
-    composed["b"] = later["a"] * earlier["b"] + later["b"]
-    return composed
+    return later[0] * earlier[0], later[0] * earlier[1] + later[1]
 
 
 MAPS = Operator(
-    "linear_recurrence", _then, "T{b.a * a.a, b.a * a.b + b.b}", identity=(1, 0)
-)  # fmt: skip
+    "linear_recurrence", _then, "{b.x0 * a.x0, b.x0 * a.x1 + b.x1}", identity=(1, 0), arity=2
+)
 
 
 @collective
 def linear_recurrence(
-    a: Any, b: Any, initial: Any = None, *, comm: Comm | None = None, reverse: bool = False
+    a: Any,
+    b: Any,
+    initial: Any = None,
+    *,
+    comm: Comm | None = None,
+    reverse: bool = False,
+    segments: Any = None,
+    return_last: bool = False,
 ) -> Any:
     """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along axis 0 of data spread over ranks; collective.
 
     Parameters
     ----------
-    a, b
-        This rank's shards [n] or [n, m], as for ``scan``. Both have the same shape, and are in
-        the memory of the same device. The m recurrences of [n, m] are independent. The result is
-        of floats or complex numbers: bool and integers become float64, floats narrower than
-        float32 become float32.
+    a
+        The factors: this rank's shard, of the shape of ``b``; or one number for all elements; or
+        [m], a factor for each column of ``b`` [n, m].
+    b
+        This rank's shard [n] or [n, m], as for ``scan``, in the memory of the same device. The m
+        recurrences of [n, m] are independent. The result has the type of ``a`` and ``b`` together:
+        bool and integers become float64. float16 and bfloat16 accumulate in float32, and are
+        rounded on the store.
     initial
-        ``h`` before the first element: a number, or [m]; the same on every rank. None is 0.
+        ``h`` before the first element, and before each segment: a number; or [m], without
+        segments. It must be the same on every rank. None is 0.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     reverse
-        Whether the last element comes first: ``h[t] = a[t] * h[t+1] + b[t]``.
+        Whether the last element comes first: ``h[t] = a[t] * h[t+1] + b[t]``, as a backward pass
+        needs it.
+    segments
+        Where independent recurrences begin, such as packed sequences: flags or keys [n] as for
+        ``scan``; for ``b`` [n].
+    return_last
+        Whether to return the last state of all ranks, too.
 
     Returns
     -------
     array, of the shape of ``b``
         This rank's part of ``h``, of the kind and on the device of ``b``.
+    last
+        With ``return_last``: ``h`` of the last element in the order of the recurrence, a number or
+        [m], the same on every rank; ``initial`` if no rank has elements. To go on with further
+        elements, pass it as ``initial``.
 
     Raises
     ------
@@ -73,59 +89,68 @@ def linear_recurrence(
     array([8., 4., 3.])
     """
     with Agreement(comm) as arguments:
-        factors, terms = arrays.as_native(a), arrays.as_native(b)
-        pair = _pair(factors, terms)
+        terms = arrays.as_native(b)
+        with arrays.on_device(terms):
+            given = arrays.as_native(a)
+            factors = _factors(given, terms)
+            number = _number(factors, terms)
+            flags = None if segments is None else arrays.as_native(segments)
+            if flags is not None and terms.ndim > 1:
+                raise NotImplementedError("segments= goes with b [n]; scan columns one by one")
+            before = None if initial is None else _before(initial, terms, number)
+            if before is not None and before.ndim > 0 and flags is not None:
+                raise ValueError(f"initial has shape {before.shape}; segments need one number")
+            state = np.dtype(np.float32) if number.itemsize == 2 else number
+            acc = np.dtype([("x0", state), ("x1", state)])
+            shard = Shard(
+                MAPS,
+                [factors, terms],
+                flags=flags,
+                axis=None if terms.ndim == 1 else 0,
+                initial=None if before is None or before.size == 0 else _maps(before, acc),
+                types=(acc, np.dtype([("x1", number)])),
+                ranks=arguments.comm.size,
+                reverse=bool(reverse),
+            )
+        asked = {"the function": "linear_recurrence", "return_last": bool(return_last)}
+        arguments.same = Terms(shard.terms | asked)
+        arguments.has_elements = shard.scan.has_elements
+    (h,) = shard.scanned(run, arguments)
+    with shard.device:
         convert = arrays.converter(b)
-        before = None if initial is None else _before(initial, terms, pair["a"])
-        gpu, device, stream = where(terms)
-        with device:
-            given = MAPS, terms.shape, pair, bool(reverse), arguments.comm.size
-            key = gpu, stream(), *given
-            kind = plan_cache.kinds.get(key)
-            try:
-                maps_scan: CompiledScan = kind.pop()  # type: ignore[union-attr]
-            except (AttributeError, IndexError):
-                maps_scan = make(
-                    *(Extents.of(terms.shape, axis=0), pair, gpu, MAPS),
-                    reverse=bool(reverse),
-                    ranks=arguments.comm.size,
-                )
-            xp, extents = arrays.namespace(terms), maps_scan.form.extents
-            maps = xp.empty((*terms.shape, 2), pair["a"])
-            maps[..., 0], maps[..., 1] = factors, terms
-            shard = arrays.structures(maps, pair, (extents.outer, extents.n, extents.inner))
-        row = before if before is None or before.ndim == 0 else _digest(before)
-        asked = {"the function": "linear_recurrence", "initial": row}
-        arguments.same = Terms({**maps_scan.terms, **asked})
-        arguments.has_elements = maps_scan.has_elements
-    with device, np.errstate(all="ignore"):
-        call = Call(maps_scan, arguments.comm)
-        call.begin(shard, shard)
-        run(call, arguments)
-        plan_cache.keep(key, maps_scan)
-        h = maps[..., 1].copy()
-        if before is not None:
-            h += maps[..., 0] * xp.asarray(before)
-        h = h if convert is None else convert(h)
-        arrays.release((a, factors))
-        return h
+        last = _last(h, before, arguments.comm, reverse=reverse) if return_last else None
+        result = h if convert is None else convert(h)
+        arrays.release((b, terms), (a, given), (segments, flags))
+        if not return_last:
+            return result
+        if arrays.is_cuda(h):
+            last = arrays.namespace(h).asarray(last)
+        return result, last if convert is None else convert(last)
 
 
-def _pair(a: Any, b: Any) -> np.dtype[Any]:
-    """Check the arrays and return the type of a map: a structure of two numbers."""
-    if arrays.gpu(a) != arrays.gpu(b):
-        raise TypeError(f"a is in the memory of {arrays.device(a)}, b of {arrays.device(b)}")
-    if a.shape != b.shape or a.ndim not in (1, 2):
-        raise ValueError(f"a and b have the shapes {a.shape} and {b.shape}: [n] or [n, m], alike")
-    for name, array in (("a", a), ("b", b)):
+def _factors(a: Any, b: Any) -> Any:
+    """Return ``a`` in the shape of ``b``; check both."""
+    if b.ndim not in {1, 2}:
+        raise ValueError(f"b has shape {b.shape}: [n] or [n, m]")
+    factors = a
+    if a.ndim == 0 and not arrays.is_cuda(a):
+        factors = arrays.namespace(b).asarray(a)
+    if factors.shape in {(), b.shape[1:]}:
+        if arrays.gpu(factors) == arrays.gpu(b):
+            factors = arrays.namespace(b).broadcast_to(factors, b.shape)
+    elif factors.shape != b.shape:
+        raise ValueError(f"a has shape {factors.shape}, b {b.shape}: a number, [m], or alike")
+    for name, array in (("a", factors), ("b", b)):
         if not dtypes.is_number(array.dtype):
             raise TypeError(f"{name} is {array.dtype}; a recurrence takes numbers")
+    check_memory("a", factors, b, "b")
+    return factors
+
+
+def _number(a: Any, b: Any) -> np.dtype[Any]:
+    """Return the type of the result."""
     number = np.result_type(a.dtype, b.dtype).newbyteorder("=")
-    if number.kind in "biu":
-        number = np.dtype(np.float64)
-    elif number.itemsize < np.dtype(np.float32).itemsize:
-        number = np.dtype(np.float32)
-    return np.dtype([("a", number), ("b", number)])
+    return np.dtype(np.float64) if number.kind in "biu" else number
 
 
 def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
@@ -133,12 +158,28 @@ def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
     before = arrays.as_native(initial)
     if before.shape not in ((), b.shape[1:]):
         raise ValueError(f"initial has shape {before.shape}; a number or {b.shape[1:]} is needed")
-    if not np.can_cast(before.dtype, number, "same_kind"):
+    if not (np.can_cast(before.dtype, number, "same_kind") or dtypes.is_bfloat16(number)):
         raise TypeError(f"initial is {before.dtype}; the recurrence is in {number}")
     return dtypes.cast(before.get() if arrays.is_cuda(before) else before, number)
 
 
-def _digest(row: Any) -> int:
-    """Return a checksum of a row of numbers; the bytes that pad long doubles do not count."""
-    with np.errstate(all="ignore"):
-        return zlib.crc32(row.astype(np.complex128).tobytes())
+def _maps(before: Any, acc: np.dtype[Any]) -> Any:
+    """Return the maps h -> before, of the type of the running value."""
+    maps = np.zeros(() if before.size == 1 else before.shape, acc)
+    maps["x1"] = before.reshape(maps.shape)
+    return maps
+
+
+def _last(h: Any, before: Any, comm: Comm, *, reverse: bool) -> Any:
+    """Return the last state of all ranks, in host memory; collective."""
+    with agreed(comm):
+        own = None
+        if len(h) > 0:
+            own = h[0 if reverse else -1]
+            own = own.get() if arrays.is_cuda(h) else np.asarray(own)
+    states = [state for state in comm.allgather(own) if state is not None]
+    if states:
+        return states[0 if reverse else -1]
+    return (
+        np.zeros(h.shape[1:], h.dtype) if before is None else np.broadcast_to(before, h.shape[1:])
+    )

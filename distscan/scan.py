@@ -24,6 +24,7 @@ from .cpu.threads import checked
 from .decide import Decided, decide
 from .mpi.agree import Agreement, agreed, collective
 from .mpi.communicators import Comm, op_name
+from .tuples import scan_tuple
 
 _ANYWHERE = nullcontext()  # for host arrays: no GPU need be current
 _NUMBERS = {type(None), bool, int, float, complex}
@@ -70,12 +71,14 @@ class Call:
         self.scan.steps.finish(self._pending, self._offset)
 
 
-def run(call: Call, arguments: Agreement) -> None:
-    """Exchange the totals and scan; collective. If one rank has a fault, every rank raises it.
+def run(scan: CompiledScan, arguments: Agreement, x: Any, out: Any, segments: Any = None) -> None:
+    """Scan ``x`` into ``out``; collective. If one rank has a fault, every rank raises it.
 
     First the ranks compare their ``arguments``, and whether any of them has elements. Meanwhile a
     GPU finds the total.
     """
+    call = Call(scan, arguments.comm)
+    call.begin(x, out, segments)
     settle(call, arguments)
     with Agreement(arguments.comm) as work:
         if arguments.has_elements and call.scan.across:
@@ -117,7 +120,8 @@ def scan(
         This rank's shard: a NumPy array, a CuPy array, any array that supports DLPack, or a
         sequence. The global array is the shards joined along axis 0, in rank order. Shards may
         differ in length and may be empty; an empty list is float64, as in NumPy. The types are
-        bool, integers, floats, complex numbers, and bfloat16 of ``ml_dtypes``.
+        bool, integers, floats, complex numbers, and bfloat16 of ``ml_dtypes``. With an ``Operator``
+        of ``arity`` k: a tuple of k arrays of one shape; so are ``out`` and the result.
     op
         "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
         "logical_and", "logical_or" or "logical_xor"; the NumPy ufunc or the MPI op of the same
@@ -200,6 +204,10 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
     """
+    if isinstance(op, Operator) and op.arity > 1:
+        asked: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
+        asked |= {"comm": comm, "dtype": dtype, "out": out, "segments": segments}
+        return scan_tuple(run, x, op, **asked, strategy=strategy, threads=threads)
     with Agreement(comm) as arguments:
         if x is None:
             raise TypeError("x is None; a scan takes an array or a sequence")
@@ -209,20 +217,17 @@ def scan(
             for each in given
         ]
         array, target, _ = native
-        if axis is not None and type(axis) is not int:
-            axis = axis_number(axis)
+        axis = axis if axis is None or type(axis) is int else axis_number(axis)
         if isinstance(op, str | np.ufunc):
             op = operators.NAMED.get(op, op)
         elif not isinstance(op, Operator):
             op = operators.resolve(op_name(op))
-        if dtype is not None and not isinstance(dtype, np.dtype):
-            dtype = dtypes.parse(dtype)
+        dtype = dtype if dtype is None or isinstance(dtype, np.dtype) else dtypes.parse(dtype)
         threads = None if threads is None else checked(threads)
         form: Any = {"axis": axis, "exclusive": bool(exclusive), "reverse": bool(reverse)}
         options = form | {"dtype": dtype, "strategy": strategy, "threads": threads}
         options["ranks"] = arguments.comm.size
-        numbers = type(initial) in _NUMBERS
-        bits = pickle.dumps(initial) if numbers else plan_cache.bits_of(initial)
+        bits = (pickle.dumps if type(initial) in _NUMBERS else plan_cache.bits_of)(initial)
         gpu, device, stream = where(array)
         with device:
             key = (gpu, stream(), op, *options.values(), bits, *map(_kind, given, native))
@@ -234,9 +239,7 @@ def scan(
             shard, result, flags, copy_back = _as_scanned(decided, *native)
         arguments.same, arguments.has_elements = decided.terms, decided.compiled.has_elements
     with device:
-        call = Call(decided.compiled, arguments.comm)
-        call.begin(shard, result, flags)
-        run(call, arguments)
+        run(decided.compiled, arguments, shard, result, flags)
         if free is None or free.forgotten or decided.nbytes > plan_cache.LARGE:
             plan_cache.keep(key, decided)
         else:
@@ -265,12 +268,9 @@ def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[
     result = target if decided.view_out is None else decided.view_out(target)
     copy_back = target is not None and result is None
     copied = shard is None or copy_back
-    if shard is None:
-        shard = array.reshape(-1)
-    if result is None:
-        result = steps.empty()
-    if flags is not None:
-        flags = flags.reshape(-1)
+    shard = array.reshape(-1) if shard is None else shard
+    result = steps.empty() if result is None else result
+    flags = None if flags is None else flags.reshape(-1)
     if target is not None:
         if arrays.overlap(shard, result):
             shard, copied = shard.copy(), True

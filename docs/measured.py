@@ -6,7 +6,7 @@ and its driver where that is known.
 A cell is a number, text, null, or [number, share].
 
 A file with the key "report" has only a title and what it says: the rest is in the report that
-``python -m distscan.bench --forms --json`` wrote.
+``python -m distscan.bench --json`` wrote, with ``--forms`` or ``--uses``.
 """
 
 import json
@@ -25,7 +25,8 @@ def tables() -> list[dict[str, Any]]:
 def _checked(path: Path) -> dict[str, Any]:
     table: dict[str, Any] = json.loads(path.read_text())
     if report := table.get("report"):
-        table |= forms(json.loads((path.parent / report).read_text()))
+        found = json.loads((path.parent / report).read_text())
+        table |= uses(found) if "clocks" in found else forms(found)
     if missing := KEYS - set(table):
         raise ValueError(f"{path.name} does not say its {', '.join(sorted(missing))}")
     if any(len(row) != len(table["columns"]) for row in table["rows"]):
@@ -51,22 +52,49 @@ def forms(report: dict[str, Any]) -> dict[str, Any]:
         time = copy["wall_us"]
         return time and round(copy["moved"] / time["median"] / 1e3, 1)
 
-    spreads = sorted(row["spread"] or 0 for row in report["results"] if row["contender"] != "copy")
-    ranks = "" if report["ranks"] == 1 else f", {report['ranks']} ranks"
     ways = {way: [title for title, other in report["idioms"].items() if other == way]
             for way in report["idioms"].values()}  # fmt: skip
     notes = [f"* {'; '.join(titles)}: ``{way}``" for way, titles in ways.items()]
+    alone = report["ranks"] == 1
+    return _made(report) | {
+        "columns": ["", "copy, GB/s", *names],
+        "rows": [[title, copied(rows[title, "copy"]), *(text(title, name) for name in names)]
+                 for title in report["idioms"]],
+        "notes": ["NumPy's way, which is run as it stands here:", "", *notes] if alone else [],
+    }  # fmt: skip
+
+
+def uses(report: dict[str, Any]) -> dict[str, Any]:
+    """Make a table of the uses in a report: microseconds of a call, the share of a copy, peers."""
+
+    def us(row: dict[str, Any], clock: str) -> float | str:
+        time = row[clock] or row["wall_us"]
+        return round(time["median"], 1) if time else str(row["status"])
+
+    rows = []
+    for title, clock in report["clocks"].items():
+        own = {row["contender"]: row for row in report["results"] if row["type"] == title}
+        ours, copy = own.pop("distscan"), own.pop("copy", None)
+        times = {name: us(row, clock) for name, row in own.items()}
+        timed = sorted(times, key=lambda name: (isinstance(times[name], str), times[name]))
+        share = None if ours["share"] is None else f"{ours['share']:.2f}"
+        peers = ", ".join(f"{name} {times[name]}" for name in timed)
+        rows.append([title, copy and us(copy, "device_us"), us(ours, clock), share, peers])
+    columns = ["microseconds of a call", "copy of the bytes", "distscan", "share", "peers"]
+    return _made(report) | {"columns": columns, "rows": rows}
+
+
+def _made(report: dict[str, Any]) -> dict[str, Any]:
+    """Return how a report was made."""
+    ranks = "" if report["ranks"] == 1 else f", {report['ranks']} ranks"
+    spreads = sorted(row["spread"] or 0 for row in report["results"] if row["contender"] != "copy")
     return {
         "chip": report["chip"] + ranks,
         "date": report["date"][:7],
         "command": f"mpirun -n {report['ranks']} " * bool(ranks) + report["command"],
         "spread": f"medians of {report['repeat']} samples, each between two copies; quartiles of a "
         f"share apart: {spreads[len(spreads) // 2]:.0%} of it as a rule, at most {spreads[-1]:.0%}",
-        "columns": ["", "copy, GB/s", *names],
-        "rows": [[title, copied(rows[title, "copy"]), *(text(title, name) for name in names)]
-                 for title in report["idioms"]],
-        "notes": ["NumPy's way, which is run as it stands here:", "", *notes] if not ranks else [],
-    }  # fmt: skip
+    }
 
 
 def cell(value: Any) -> str:

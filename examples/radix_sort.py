@@ -4,7 +4,9 @@ Each pass sorts by one digit of the keys, the lowest first, and keeps the order 
 key's place after the pass is the number of keys that come before it: keys of lower digits, keys of
 its digit on earlier ranks, and earlier keys of its digit on its own rank. The second number is a
 scan over ranks of a row of counts, one for each digit: ``distscan.scan(counts, axis=0,
-exclusive=True)``. Each rank has as many keys in the end as at first.
+exclusive=True)``. ``distscan.offsets`` says which places are on which rank. So each rank knows how
+many keys it sends to each rank, and one exchange moves them. Each rank has as many keys in the end
+as at first.
 
 The program writes radix_sort.png into FOLDER, or else where you are. Run it with
 
@@ -26,29 +28,49 @@ folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 BITS, PASSES = 4, 3  # of a digit, and digits of a key
 DIGITS = 2**BITS
 
+
+def on_host(array):
+    """Return a NumPy or CuPy array in host memory, where MPI finds it."""
+    return array.get() if hasattr(array, "get") else array
+
+
+def sort_by_digit(keys, number, ends):
+    """Sort all ranks' keys by one digit; equal digits keep their order.
+
+    ``keys`` [n] is a NumPy or CuPy array of integers that are not negative. ``ends`` are the places
+    behind each rank's keys.
+    """
+    xp = keys.__array_namespace__()
+    digits = (keys >> number * BITS & DIGITS - 1).astype(np.uint8)
+    sent = on_host(keys[xp.argsort(digits, kind="stable")])
+
+    # The place of this rank's first key of each digit.
+    counts = on_host(xp.bincount(digits, minlength=DIGITS))
+    on_earlier_ranks = distscan.scan(counts[None], axis=0, exclusive=True, comm=comm)[0]
+    on_all_ranks = np.empty_like(counts)
+    comm.Allreduce(counts, on_all_ranks)
+    first = np.cumsum(on_all_ranks) - on_all_ranks + on_earlier_ranks
+
+    # This rank's keys whose places are before the end of each rank, and so those on each rank.
+    before = np.clip(ends - first[:, None], 0, counts[:, None]).sum(axis=0)
+    send_counts = np.diff(before, prepend=0)
+    receive_counts = np.empty_like(send_counts)
+    comm.Alltoall(send_counts, receive_counts)
+    received = np.empty_like(sent)
+    comm.Alltoallv([sent, send_counts], [received, receive_counts])
+
+    # They come in the order of ranks, so a stable sort puts them in their places.
+    digits = (received >> number * BITS & DIGITS - 1).astype(np.uint8)
+    return xp.asarray(received[np.argsort(digits, kind="stable")])
+
+
 keys = rng.integers(0, DIGITS**PASSES, rng.integers(500, 1500))
 start, total = distscan.offsets(len(keys), comm=comm)
-ends = np.array(comm.allgather(start + len(keys)))  # of every rank's places
+ends = np.array(comm.allgather(start + len(keys)))
 
 history = [comm.gather(keys)]  # rank 0 keeps it for the picture
 for number in range(PASSES):
-    digits = keys >> number * BITS & DIGITS - 1
-    order = np.argsort(digits, kind="stable")
-    counts = np.bincount(digits, minlength=DIGITS)
-    on_earlier_ranks = distscan.scan(counts[None], axis=0, exclusive=True, comm=comm)[0]
-    on_all_ranks = comm.allreduce(counts)
-    lower = np.cumsum(on_all_ranks) - on_all_ranks  # keys of lower digits, on all ranks
-    first = lower + on_earlier_ranks  # place of this rank's first key of each digit
-    on_this_rank = np.arange(len(keys)) - (np.cumsum(counts) - counts)[digits[order]]
-    places = first[digits[order]] + on_this_rank
-
-    # The places rise: each rank gets one stretch of them. Key and place travel together.
-    send_counts = np.diff(np.searchsorted(places, ends), prepend=0)
-    receive_counts = np.array(comm.alltoall(send_counts.tolist()))
-    sent = np.stack([keys[order], places], axis=1)
-    received = np.empty((len(keys), 2), sent.dtype)
-    comm.Alltoallv([sent, 2 * send_counts], [received, 2 * receive_counts])
-    keys[received[:, 1] - start] = received[:, 0]
+    keys = sort_by_digit(keys, number, ends)
     history.append(comm.gather(keys))
 
 if comm.rank == 0:

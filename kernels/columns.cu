@@ -12,12 +12,12 @@ constexpr int WARPS =
     DISTSCAN_THREADS / LANES + DISTSCAN_REDUCERS + DISTSCAN_LOOK_AHEAD_WARPS + DISTSCAN_LOADERS + 1;
 
 DISTSCAN_KERNEL(WARPS* LANES, 1)
-distscan_columns(const X* x, Out* y, Matrix matrix, ColumnsWork work, int stage_bytes, int pitch,
+distscan_columns(Input x, Output y, Matrix matrix, ColumnsWork work, int stage_bytes, int pitch,
                  const T* offset, T first, bool has_first) {
   columns<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_STAGES,
           DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, DISTSCAN_LOADERS, DISTSCAN_COLUMNS,
-          DISTSCAN_PANEL, DISTSCAN_GROUP, DISTSCAN_READS, DISTSCAN_STAGED, DISTSCAN_EXCLUSIVE>(
-      x, y, matrix, work, stage_bytes, pitch, Start<T>{offset, first, has_first});
+          DISTSCAN_PANEL, DISTSCAN_GROUP, DISTSCAN_READS, DISTSCAN_STAGED, DISTSCAN_EXCLUSIVE, X,
+          Out>(x, y, matrix, work, stage_bytes, pitch, Start<T>{offset, first, has_first});
 }
 
 }  // namespace distscan

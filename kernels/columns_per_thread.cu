@@ -7,10 +7,10 @@
 namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
-distscan_columns_per_thread(const X* x, Out* y, int64 scans, int64 n, int64 inner, bool reverse,
+distscan_columns_per_thread(Input x, Output y, int64 scans, int64 n, int64 inner, bool reverse,
                             const T* offset, T first, bool has_first) {
-  thread_per_column<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_EXCLUSIVE>(
-      x, y, scans, n, inner, reverse, Start<T>{offset, first, has_first});
+  thread_per_column<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_EXCLUSIVE,
+                    X, Out>(x, y, scans, n, inner, reverse, Start<T>{offset, first, has_first});
 }
 
 }  // namespace distscan

@@ -7,11 +7,11 @@
 namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_LOADERS * LANES, 1)
-distscan_columns_reduce(const X* x, Matrix matrix, int stage_bytes, int pitch, int64 runs, T* parts,
+distscan_columns_reduce(Input x, Matrix matrix, int stage_bytes, int pitch, int64 runs, T* parts,
                         unsigned* arrived, T* total) {
   columns_reduce<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_STAGES,
-                 DISTSCAN_LOADERS, DISTSCAN_COLUMNS>(x, matrix, stage_bytes, pitch, runs, parts,
-                                                     arrived, total);
+                 DISTSCAN_LOADERS, DISTSCAN_COLUMNS, X>(x, matrix, stage_bytes, pitch, runs, parts,
+                                                        arrived, total);
 }
 
 }  // namespace distscan

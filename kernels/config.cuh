@@ -2,14 +2,18 @@
 // defines these macros and writes these headers.
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
 //   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements
-//   structure.h                            declares the structure that a type may be
+//   structure.h                            the structure that T may be, and its conversions from
+//                                          and to the fields of X and DISTSCAN_OUT
 //   combine.h                              the operator: what becomes of a (earlier), b (later)
+//   load.h                                 what becomes of an element x as it is read
+//   DISTSCAN_LOADS                         whether anything does
 //   DISTSCAN_COMMUTATIVE                   whether its operands may be exchanged
 //   DISTSCAN_EXCLUSIVE                     whether a result leaves out the element in its place
 //   DISTSCAN_REVERSE                       whether the scan goes from the last element to the first
 //   DISTSCAN_THREADS, and more by kernel   the policy (cuda/policy.py)
 #pragma once
 
+#include "base/fields.cuh"
 #include "base/operators.cuh"
 #include "base/tile.cuh"
 
@@ -17,9 +21,30 @@ namespace distscan {
 
 #include "structure.h"
 
-using X = typename Choose<same<DISTSCAN_X, bool>, boolean, DISTSCAN_X>::type;
 using T = DISTSCAN_T;
 using Out = DISTSCAN_OUT;
+
+__device__ inline T on_load(T x) {
+#include "load.h"
+}
+
+// An element that is changed when it is converted from its type in memory.
+template <class Stored>
+struct Loaded {
+  Stored stored;
+};
+template <class To, class Stored>
+__device__ To convert(Loaded<Stored> from) {
+  if constexpr (same<To, Loaded<Stored>>)
+    return from;
+  else
+    return convert<To>(on_load(convert<T>(from.stored)));
+}
+
+using Stored = typename InMemory<DISTSCAN_X>::type;
+using X = typename Choose<DISTSCAN_LOADS, Loaded<Stored>, Stored>::type;
+using Input = typename PointerTo<X>::Const;
+using Output = typename PointerTo<Out>::Mutable;
 
 constexpr bool EXCLUSIVE = DISTSCAN_EXCLUSIVE;
 constexpr bool REVERSE = DISTSCAN_REVERSE;

@@ -2,25 +2,33 @@
 //   DISTSCAN_SOURCE   what it reads, one of
 //       Items             elements of one segment
 //       FlaggedItems      elements with flags of heads
+//       KeyedBy<K>::Items elements with keys of type K, a head being where the key changes
 //       RowItems          elements of rows, which are scanned each on its own
 //   DISTSCAN_FIRST    whether segments and rows start behind `first`
 #include "config.cuh"
 #include "linear/flagged_items.cuh"
+#include "linear/keyed_items.cuh"
 #include "linear/row_items.cuh"
 #include "linear/scan.cuh"
 
 namespace distscan {
 
+template <class K>
+struct KeyedBy {
+  template <class Shape, class X>
+  using Items = KeyedItems<Shape, X, K>;
+};
+
 using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>;
 using Source = DISTSCAN_SOURCE<ScanShape, X>;
 
-// The first parameters are those of distscan_scan_short. `heads` is for FlaggedItems, `row` for
-// RowItems, `first` for both, `mail` for Items.
+// The first parameters are those of distscan_scan_short. `heads` has the flags or the keys. `row`
+// is for RowItems, `first` for all but Items, `mail` for Items.
 DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_LOOK_AHEAD_WARPS + 1) * LANES, 1)
-distscan_scan(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset, Mail mail,
+distscan_scan(Input x, Output y, Shard shard, Workspace work, T offset, bool has_offset, Mail mail,
               const unsigned char* heads, RowLength row, T first) {
   scan<OperatorOf<Source, Op>, OperatorOf<Source, PartialOp>, ValueOf<Source, Partial>, ScanShape,
-       DISTSCAN_STAGES, DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, EXCLUSIVE>(
+       DISTSCAN_STAGES, DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, EXCLUSIVE, Out>(
       Source::of(x, heads, row), y, shard, work,
       Source::offset(Prefix<T>{offset, has_offset}, mail, first),
       segments_of<Source, DISTSCAN_FIRST>(first));

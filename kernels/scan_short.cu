@@ -4,13 +4,12 @@
 
 namespace distscan {
 
-// The wider side moves 16 bytes per access, the other as many elements.
-using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X, Out>(), REVERSE>;
+using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>;
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + LANES, DISTSCAN_BLOCKS)
-distscan_scan_short(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
+distscan_scan_short(Input x, Output y, Shard shard, Workspace work, T offset, bool has_offset,
                     Mail mail) {
-  scan_short<Op, PartialOp, Partial, ScanShape, DISTSCAN_BLOCKS, EXCLUSIVE>(
+  scan_short<Op, PartialOp, Partial, ScanShape, DISTSCAN_BLOCKS, EXCLUSIVE, X, Out>(
       x, y, shard, work, Offset<T>{{offset, has_offset}, mail});
 }
 

@@ -12,7 +12,8 @@ from distscan.core.dtypes import Types
 from distscan.core.extents import Extents
 from distscan.core.form import PLAIN, Form
 from distscan.core.operators import Operator
-from distscan.cuda import columns, configs, launches, policy
+from distscan.cuda import columns, configs, launches, policy, registers
+from distscan.cuda import reduce_policy as reductions
 from distscan.cuda import steps as cuda
 
 # ---- steps that no public call does alone --------------------------------------------------
@@ -53,7 +54,7 @@ def column_reducer(
 
 def scan_policy(op: Operator, types: Types, nbytes: int, *, segmented: bool) -> tuple[Types, Any]:
     """Return the types that threads hold, and the policy of a scan of so many elements."""
-    held = configs.register_types(op, types)
+    held = registers.register_types(op, types)
     form = Form(segmented=True) if segmented else PLAIN
     arch = cp.cuda.Device().compute_capability
     return held, policy.scan_policy(held, form, arch, nbytes, configs.sm_count())
@@ -61,8 +62,8 @@ def scan_policy(op: Operator, types: Types, nbytes: int, *, segmented: bool) -> 
 
 def reduce_policy(op: Operator, types: Types) -> Any:
     """Return the policy of a reduction."""
-    held = configs.register_types(op, types)
-    return policy.reduce_policy(op, held, PLAIN, cp.cuda.Device().compute_capability)
+    held = registers.register_types(op, types)
+    return reductions.reduce_policy(op, held, PLAIN, cp.cuda.Device().compute_capability)
 
 
 @contextmanager

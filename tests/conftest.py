@@ -38,12 +38,14 @@ collect_ignore = (
         "test_arguments.py",
         "test_kernels_compile.py",
         "test_columns_compile.py",
+        "test_compact_compile.py",
         "test_compiler.py",
         "test_kernel_cache.py",
         "test_gpu_operands.py",
         "test_launches.py",
         "test_shards.py",
         "test_steps_on_gpu.py",
+        "test_tile_totals_compile.py",
         "test_workspace.py",
     ]
     if MPI.COMM_WORLD.size > 1

@@ -15,6 +15,8 @@ pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportErro
 from distscan.cuda import arguments, cubin, nvrtc
 from distscan.cuda.kernel import check as check_parameters
 from distscan.cuda.policy import TextbookPolicy
+from distscan.cuda.tile_totals import TileKernels
+from support.compactions import compactions
 from support.compiling import absent_gpu, asked, check, cuda, dtypes, operators
 from support.steps import of_size
 from support.words import PRINT
@@ -24,7 +26,7 @@ STRUCTURES = [kind for kind in vars(arguments).values()
               and kind is not ctypes.Structure]  # fmt: skip
 ACC = np.dtype(np.float32)
 ENTRIES = ["scan", "scan_short", "reduce", "add", "textbook", "columns", "columns_per_thread",
-           "columns_reduce"]  # fmt: skip
+           "columns_reduce", "compact", "gather", "tile_totals", "find_cuts"]  # fmt: skip
 TYPES = [("sum", "f"), ("prod", "D")]
 
 
@@ -40,7 +42,8 @@ def every_kernel(arch):
         for inner in (1 << 14, 1 << 17):  # together, and each for itself
             for strategy in (cuda.SinglePass, cuda.ReduceScan):
                 strategy(operator, types, of_size(1 << 20, inner=inner))
-    return dict.fromkeys([*found, *columns])
+        TileKernels(np.dtype("f"))
+    return dict.fromkeys([*found, *columns, *compactions(arch, [4])])
 
 
 def test_every_entry_is_declared():
@@ -58,7 +61,7 @@ def test_every_entry_is_declared():
             assert not name or name[-1] == expected, entry
         for parameter, (name, type_) in zip(found, declared.items(), strict=True):
             text = " ".join(parameter)
-            if "*" in text:
+            if "*" in text or parameter[0] in {"Input", "Output"}:
                 assert type_ is arguments.Pointer, f"{entry}: {text}"
             elif words[parameter[0]] is not None:
                 assert type_ is words[parameter[0]], f"{entry}: {text}"

@@ -82,6 +82,8 @@ def test_the_deterministic_scan_needs_a_new_cub(cccl, ok, monkeypatch):
         ("SCAN", case("i1", "i8", "max"), ["scan"]),
         ("RUN_TO_RUN", case("f8"), ["keep_pool", "scan_run_to_run"]),
         ("BY_HAND", case("i4"), ["reduce", "scan_behind"]),
+        ("BY_KEY", case(), ["sum_by_key"]),
+        ("FLAGGED", case(), ["flagged"]),
     ],
 )
 def test_compiles(part, given, entries, nvcc):

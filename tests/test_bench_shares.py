@@ -6,9 +6,10 @@ from itertools import count
 import numpy as np
 import pytest
 
-from distscan.bench import contenders, suite, timing
+from distscan.bench import suite, timing
 from distscan.bench.case import Case
 from distscan.bench.contenders import CONTENDERS
+from distscan.bench.copies import copy_pieces
 from distscan.bench.machine import Host
 from distscan.bench.suite import Row, Timed
 from distscan.bench.timing import Samples, Stats
@@ -73,7 +74,7 @@ def test_a_sample_stands_between_copies(comm, case, monkeypatch):
 
     def sample(comm, machine, calls, which, into):
         slow = 8.0 if next(turn) // 100 % 2 else 1.0
-        into.wall.append((10 if calls[0].func is contenders._copy_pieces else 20) * slow)
+        into.wall.append((10 if calls[0].func is copy_pieces else 20) * slow)
 
     monkeypatch.setattr(suite, "sample", sample)
     host = Host("a chip")

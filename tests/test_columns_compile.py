@@ -22,7 +22,7 @@ from distscan.cuda.columns_policy import columns_policy, thread_policy  # noqa: 
 
 pytestmark = pytest.mark.compile
 
-PAIRS = np.dtype([("a", "D"), ("b", "D")])
+PAIRS = np.dtype([("x0", "D"), ("x1", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
          ("prod", "D"), (COMPOSE, "L"), (MAPS, PAIRS)]  # fmt: skip
 FEW = [("max", "b"), ("sum", "f"), ("sum", "d")]

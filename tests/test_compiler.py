@@ -37,22 +37,10 @@ def test_an_operator_without_a_cuda_form():
         asked([(operators.Operator("mine", lambda a, b: b), "f")], "90")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "message"),
-    [
-        ([("a", "f8"), ("b", "f4"), ("c", "f8")], "has 20 bytes; a GPU takes"),
-        ([("a", "f4"), ("b", "f8"), ("c", "f4")], "does not lie in memory as in C"),
-        ([("a", "f8"), ("b b", "f8")], "'b b' of .* cannot be the name of a field"),
-        ([("a", "f8"), ("b", "i1"), ("c", "i1"), ("d", "S6")], "x is "),
-        ([("a", "g")], "float128 does not exist on a GPU"),
-        ([("a", "f8", 2)], "field 'a' of .* is .*; on a GPU a field is one number"),
-        ([("a", [("b", "f8")])], "field 'a' of .* is .*; on a GPU a field is one number"),
-    ],
-)
-def test_structures_that_a_gpu_does_not_take(dtype, message):
-    op = operators.Operator("mine", lambda a, b: b, "b")
-    with pytest.raises(TypeError, match=message):
-        asked([(op, np.dtype(dtype))], "90")
+def test_a_field_that_a_gpu_does_not_take():
+    op = operators.Operator("mine", lambda a, b: b, "b", arity=2)
+    with pytest.raises(TypeError, match="float128 does not exist on a GPU"):
+        asked([(op, np.dtype([("x0", "f8"), ("x1", "g")]))], "90")
 
 
 @pytest.fixture

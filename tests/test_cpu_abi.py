@@ -4,9 +4,13 @@ import ctypes
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from distscan.core import segments
 from distscan.cpu import compiled, kernels, library
+from support.bfloat16 import BFLOAT16
+from support.keys import TYPES as KEYS
 
 pytestmark = pytest.mark.one_rank
 
@@ -36,7 +40,7 @@ def test_jobs():
     assert ctypes.sizeof(kernels.Job) == ctypes.sizeof(Expected)
     places = {name: getattr(Expected, name).offset for name, _ in fields}
     assert {name: getattr(kernels.Job, name).offset for name in places} == places
-    assert ctypes.sizeof(kernels.Job) == 7 * 8 + 7 * 8 + 4 * 4  # without padding
+    assert ctypes.sizeof(kernels.Job) == 8 * 8 + 7 * 8 + 4 * 4  # without padding
 
 
 def test_kernels():
@@ -69,6 +73,17 @@ def test_tables():
         assert kernel.reduce
         assert kernel.scan_columns
         assert kernel.reduce_columns
+
+
+def test_keys():
+    """Kernels find heads among keys of every type that they are said to compare."""
+    assert text("keys.hpp", "Keys") == ["const char* type", "FindHeads* find"]
+    assert [name for name, _ in kernels.Keys._fields_] == ["type", "find"]
+    if library.load() is None:
+        pytest.skip("no compiled kernels")
+    for dtype in [*KEYS, BFLOAT16, np.dtype("M8[s]"), np.dtype("m8[ns]")]:
+        assert kernels.finder(segments.compared(np.dtype(dtype)))
+    assert kernels.finder(None) is None
 
 
 def test_strips_and_blocks_fit_the_kernels():

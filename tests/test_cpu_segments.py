@@ -9,6 +9,7 @@ import distscan
 from support import forms
 from support.cpu_data import CASES, HALVES, dtype_of, edges, exact, initial, some
 from support.cpu_scans import FORMS, anew, assert_same, expected, scanned
+from support.keys import HOST_TYPES, TYPES, keys_at
 
 pytestmark = pytest.mark.one_rank
 
@@ -64,18 +65,13 @@ def test_bytes_of_flags(density, rng):
             assert_same(distscan.scan(x, segments=given, **form), want, (n, form))
 
 
-@pytest.mark.parametrize("keys", ["int8", "uint32", "int64", "float64", "bool_pairs", "U3"])
+@pytest.mark.parametrize("keys", [*TYPES, *HOST_TYPES, "U3"])
 def test_keys(keys, rng):
     """A segment begins where the key changes."""
     for n, density, form in some(rng, itertools.product((1, 64, 5000, 90_000), DENSITIES, FORMS)):
         x = exact(rng, "sum", "float32", n)
-        number = np.cumsum(heads(rng, density, n)) % 100
-        if keys == "bool_pairs":
-            given = number.astype(np.uint8) % 2
-        elif keys == "U3":
-            given = number.astype("U3")
-        else:
-            given = number.astype(keys)
+        flags = heads(rng, density, n)
+        given = np.cumsum(flags).astype("U3") if keys == "U3" else keys_at(rng, flags, keys)
         begins = np.ones(n, bool)
         begins[1:] = given[1:] != given[:-1]
         want = expected("sum", x, heads=begins, **form)

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.build import make
-from distscan.core import arrays
 from distscan.core.errors import DistscanError
-from distscan.core.extents import Extents
-from distscan.mpi.agree import Agreement
-from distscan.scan import Call, run
 from support.host import host
 from support.together import everywhere
 from support.words import (
@@ -207,27 +202,20 @@ def test_operators_that_cannot_be():
         distscan.Operator("mine", np.add, lambda a, b: a + b)
 
 
+def test_initial_is_one_value(comm, cut, rng):
+    x = digits(rng, 200)
+    y = distscan.scan(x[cut(200)], FINGERPRINTS, initial=[(0, 1)])
+    np.testing.assert_array_equal(y, printed(x)[cut(200)])
+    everywhere(comm, ValueError, r"not an array of shape \(2,\)",
+               lambda: distscan.scan(x, FINGERPRINTS, initial=[(0, 1), (0, 1)]))  # fmt: skip
+
+
 def test_plans_of_structures(comm, cut, rng):
     x = digits(rng, 200)
     mine = cut(200)
     shape = mine.stop - mine.start
     plan = distscan.Plan(comm, shape, PRINT, FINGERPRINTS, backend="cpu")
     np.testing.assert_array_equal(plan(x[mine]), printed(x)[mine])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("n", [0, 1, 5, 33, 2049, 200001])
-def test_structures_in_memory_of_a_gpu(n, strategy, cp, cut, comm, rng):
-    """As linear_recurrence passes them to the kernels."""
-    x = digits(rng, n)
-    mine = x[cut(n)]
-    memory = cp.asarray(mine.view("u8").reshape(-1, 2))
-    given = Extents.of(mine.shape, None), PRINT, cp.cuda.Device().id, FINGERPRINTS
-    call = Call(make(*given, strategy=strategy, ranks=comm.size), comm)
-    shard = arrays.structures(memory, PRINT, mine.shape)
-    call.begin(shard, shard)
-    run(call, Agreement(comm))
-    np.testing.assert_array_equal(memory.get().view(PRINT).reshape(-1), printed(x)[cut(n)])
 
 
 @pytest.mark.gpu

@@ -24,6 +24,34 @@ def test_every_file_is_a_table(measured):
         assert table["chip"] in text
 
 
+def test_a_report_of_uses(measured):
+    def row(kind, name, us, share=None, clock="device_us"):
+        times = {"device_us": None, "wall_us": us and {"median": 9.0}}
+        return {"type": kind, "contender": name, "share": share, "spread": share and share / 10,
+                "status": "timed" if us else "wrong", **times,
+                clock: us and {"median": us}}  # fmt: skip
+
+    report = {
+        "chip": "a chip", "ranks": 2, "date": "2026-11-22", "repeat": 11,
+        "command": "python -m distscan.bench --uses",
+        "clocks": {"keys": "device_us", "offsets": "wall_us"},
+        "results": [
+            row("keys", "copy", 763.04, 1.0), row("keys", "distscan", 784.0, 0.97),
+            row("keys", "other", 2000.0, 0.4), row("keys", "cub", 1065.0, 0.72),
+            row("keys", "faulty", None), row("offsets", "distscan", 2.34, clock="wall_us"),
+        ],
+    }  # fmt: skip
+    made = measured.uses(report)
+    assert made["rows"] == [
+        ["keys", 763.0, 784.0, "0.97", "cub 1065.0, other 2000.0, faulty wrong"],
+        ["offsets", None, 2.3, None, ""],
+    ]
+    assert all(len(each) == len(made["columns"]) for each in made["rows"])
+    assert made["command"] == "mpirun -n 2 python -m distscan.bench --uses"
+    text = measured.rst({"title": "Uses", "says": "", **made})
+    assert "     - 784.0" in text
+
+
 def test_a_report_of_forms(measured):
     def row(name, share, times=None, **more):
         return {"type": "sum float64", "contender": name, "share": share, "times": times,

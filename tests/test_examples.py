@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.host import host
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 FILES = sorted(EXAMPLES.glob("*.py"))
 NAMES = [path.stem for path in FILES]
@@ -40,6 +42,23 @@ def test_without_a_folder(comm, folder, monkeypatch):
     runpy.run_path(str(EXAMPLES / "lines.py"), run_name="__main__")
     if comm.rank == 0:
         assert [path.name for path in folder.iterdir()] == ["lines.png"]
+
+
+def test_radix_sort(xp, cut, comm, rng, folder, capsys, monkeypatch):
+    """Shards of any length keep it; keys of any integer type."""
+    path = EXAMPLES / "radix_sort.py"
+    monkeypatch.setattr(sys, "argv", [str(path), str(folder)])
+    example = runpy.run_path(str(path))
+    capsys.readouterr()
+    for n, code in ((0, "l"), (1, "B"), (1000, "H"), (5000, "i"), (5000, "L")):
+        whole = rng.integers(0, 250 if code == "B" else 1 << 12, n).astype(code)
+        mine = cut(n)
+        keys, ends = xp.asarray(whole[mine]), np.array(comm.allgather(mine.stop))
+        for number in range(3):
+            keys = example["sort_by_digit"](keys, number, ends)
+        assert isinstance(keys, xp.ndarray)
+        assert keys.dtype == whole.dtype
+        np.testing.assert_array_equal(host(keys), np.sort(whole)[mine])
 
 
 @pytest.mark.one_rank

@@ -15,7 +15,7 @@ from distscan.cpu import chunked, library
 from distscan.cpu import steps as cpu
 from distscan.mpi.agree import Agreement
 from distscan.mpi.exscan import Exscan
-from distscan.scan import Call, run
+from distscan.scan import run
 from support import reference
 from support.cuts import two_cuts
 from support.pending import Known
@@ -190,9 +190,7 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
     assert plan.types.acc == ("d" if narrow is None else "f")
     assert len(set(comm.allgather(plan.terms.key))) == 1
     y = np.zeros_like(x[mine])
-    call = Call(plan, comm)
-    call.begin(x[mine], y)
-    run(call, Agreement(comm))
+    run(plan, Agreement(comm), x[mine], y)
     if narrow is None:
         np.testing.assert_array_equal(y, exact.astype("f")[mine])
     else:

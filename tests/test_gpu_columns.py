@@ -59,9 +59,9 @@ def expected(op, types, x, form, offset=None):
 
 def height_of(types, op, inner):
     """Rows of a tile of a matrix that has many."""
-    from distscan.cuda import columns, configs
+    from distscan.cuda import columns, registers
 
-    held = configs.register_types(op, types)
+    held = registers.register_types(op, types)
     return columns.Tiling(held, 1 << 40, Form(Extents(inner=inner))).height
 
 

@@ -64,8 +64,9 @@ def test_every_replay_is_right(form, dropped, cp, rng):
             assert bool((direct == wanted).all())
 
 
-@pytest.mark.parametrize("keys", ["?", "i"])
+@pytest.mark.parametrize("keys", ["?", "i", "d", "F"])
 def test_segments(keys, cp, rng):
+    """By flags, by keys, and by keys that no kernel compares."""
     n = 100_003
     plan = distscan.Plan(MPI.COMM_SELF, n, "i", out_dtype="i", segments=keys, backend="cuda")
     x, out, marks = cp.zeros(n, "i"), cp.zeros(n, "i"), cp.zeros(n, keys)

@@ -119,9 +119,9 @@ def test_a_segmented_plan_on_two_streams(cp, monkeypatch):
     n = 1 << 22
     first, second = streams(cp, 2)
     x = cp.ones(n, "i")
-    keys = [cp.arange(n, dtype="i") // length for length in (7, 1000)]
+    keys = [(cp.arange(n) // length).astype("D") for length in (7, 1000)]
     wants = [(cp.arange(n) % length + 1).astype("i") for length in (7, 1000)]
-    made = plan(n, segments="i")
+    made = plan(n, segments="D")
     outs = [cp.zeros(n, "i") for _ in keys]
     made(x, outs[0], keys[0])
     cp.cuda.Device().synchronize()
@@ -132,17 +132,16 @@ def test_a_segmented_plan_on_two_streams(cp, monkeypatch):
                 made(x, out, marks)
         cp.cuda.Device().synchronize()
         assert all(bool((out == want).all()) for out, want in zip(outs, wants, strict=True))
-    find, held = segments.heads, []
+    find, held = segments.find_heads, []
 
     def find_and_hold(*given, **options):
-        found = find(*given, **options)
+        find(*given, **options)
         held.append(hold.Held(cp.cuda.get_current_stream(), seconds=2))
-        return found
 
     outs[0].fill(0)
     cp.cuda.Device().synchronize()
     with monkeypatch.context() as patch, first:
-        patch.setattr(segments, "heads", find_and_hold)
+        patch.setattr(segments, "find_heads", find_and_hold)
         made(x, outs[0], keys[0])
     threading.Timer(0.5, held[0].release).start()
     with second:

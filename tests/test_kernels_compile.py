@@ -8,12 +8,14 @@ import pytest
 
 from distscan.core.extents import Extents
 from distscan.core.form import Form
+from distscan.core.operators import Operator
 from distscan.recurrence import MAPS
 from support.bfloat16 import BFLOAT16
 from support.compiling import SHARED, asked, check, ptx
 from support.data import CODES, OPS
 from support.maps import COMPOSE, NIBBLES
 from support.seed import drawn
+from support.squares import SQUARES
 from support.words import FINGERPRINTS, PRINT, WORDS
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
@@ -34,7 +36,7 @@ EVERY += [("logical_and", code) for code in "?bifD"] + [("logical_or", "?", "?",
 EVERY += [(op, BFLOAT16) for op in ("sum", "max", "logaddexp", "logical_or")]
 EVERY += [("sum", BFLOAT16, "d"), ("sum", "F", BFLOAT16), ("sum", "d", "d", BFLOAT16)]
 EVERY += [(FINGERPRINTS, PRINT), (WORDS, "L")]
-EVERY += [(MAPS, np.dtype([("a", code), ("b", code)])) for code in "fdFD"]
+EVERY += [(MAPS, np.dtype([("x0", code), ("x1", code)])) for code in "fdFD"]
 EVERY += [(COMPOSE, "L"), (NIBBLES, "B"), (NIBBLES, "B", "L", "B")]
 # Each kernel with each element size, with each width of the running value, and promoting.
 SOME = [(FINGERPRINTS, PRINT), ("logaddexp", "f"),
@@ -50,6 +52,10 @@ FORMS = {
     "exclusive, reverse": Form(exclusive=True, reverse=True, first=FIRST),
     "segments": Form(segmented=True),
     "segments, exclusive, reverse": Form(exclusive=True, reverse=True, segmented=True, first=FIRST),
+    "keys": Form(segmented=True, keys=np.dtype("u4")),
+    "keys, exclusive, reverse": Form(
+        exclusive=True, reverse=True, segmented=True, first=FIRST, keys=np.dtype("u4")
+    ),
     "rows": Form(Extents(outer=2)),
     "rows, initial": Form(Extents(outer=2), first=FIRST),
     "rows, exclusive, reverse": Form(Extents(outer=2), exclusive=True, reverse=True, first=FIRST),
@@ -81,7 +87,40 @@ def test_every_form_compiles_without_spills(arch):
     )  # fmt: skip
     assert {kernel.entry for kernel in kernels} == {"scan", "scan_short", "add", "reduce"}
     sources = {dict(kernel.given).get("DISTSCAN_SOURCE") for kernel in kernels} - {None}
-    assert sources == {"Items", "FlaggedItems", "RowItems", "ItemPointer", "FlaggedPointer"}
+    assert sources == {
+        "Items",
+        "FlaggedItems",
+        "RowItems",
+        "ItemPointer",
+        "FlaggedPointer",
+        "KeyedBy<unsigned int>::Items",
+        "KeyedBy<unsigned int>::Pointer",
+    }
+    check(drawn(kernels), arch)
+
+
+def fields(codes):
+    """Elements of several arrays."""
+    return np.dtype([(f"x{i}", code) for i, code in enumerate(codes)])
+
+
+NINE = Operator(
+    "nine", lambda a, b: a, "{" + ", ".join(f"a.x{i} + b.x{i}" for i in range(9)) + "}", arity=9
+)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", SHARED)
+def test_every_width_of_keys_compiles_without_spills(arch):
+    """Beside elements of each size; stages fit where keys are much wider than elements."""
+    cases = [("max", "b"), ("sum", "b"), ("sum", "e"), ("prod", "D"), (MAPS, fields("ff")),
+             (NINE, fields("f" * 9))]  # fmt: skip
+    kernels = dict.fromkeys(
+        kernel
+        for keys in ("u1", "u2", "u8", "f2", "f8", BFLOAT16)
+        for kernel in asked(cases, arch, form=Form(segmented=True, keys=np.dtype(keys)))
+    )
+    kernels |= dict.fromkeys(asked(cases[4:], arch, form=Form(segmented=True)))
     check(drawn(kernels), arch)
 
 
@@ -179,3 +218,13 @@ def test_launches_and_accesses(kernel):
 def test_products_wrap_before_they_are_widened(kernel):
     """int32 products stored as int64: the compiler may not multiply in 64 bits."""
     assert not re.search(r"mul\.wide\.s32\s+%rd\d+, %r\d+, %r", ptx(kernel))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_elements_are_changed_in_every_form(form):
+    """As they are read: by each source of items."""
+    kernels = asked(
+        [(SQUARES, "f"), (SQUARES, "e")], "90", sizes=(1 << 10, 1 << 20), form=FORMS[form]
+    )
+    assert all(dict(kernel.given)["DISTSCAN_LOADS"] == "true" for kernel in kernels)
+    check(drawn(dict.fromkeys(kernels)), "90")

@@ -12,7 +12,7 @@ from support.maps import NIBBLES
 from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import configs, epochs, gpus, kernel, strategy  # noqa: E402
+from distscan.cuda import epochs, gpus, kernel, registers, strategy  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from distscan.cuda import configs, epochs, gpus, kernel, strategy  # noqa: E402
 def test_narrow_integers_run_in_32_bits(op, x, acc, running):
     """Where the low bits come out the same: not if x is cut to the type, or it wraps to zero."""
     operator = operators.resolve(op)
-    types = configs.register_types(operator, dtypes.resolve(operator, x, acc))
+    types = registers.register_types(operator, dtypes.resolve(operator, x, acc))
     assert types.acc.char == running
 
 

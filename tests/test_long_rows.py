@@ -62,7 +62,7 @@ def test_order_is_kept(form, strategy, cut, rng):
 @pytest.mark.parametrize("op", [BUILTIN["sum"], BUILTIN["max"], MAPS])
 def test_the_bits_of_one_exchange(op, comm, cut, rng, monkeypatch):
     """Of floats that round, by MPI's own operator, by NumPy's, and of structures."""
-    dtype = np.dtype("d") if op is not MAPS else np.dtype([("a", "d"), ("b", "d")])
+    dtype = np.dtype("d") if op is not MAPS else np.dtype([("x0", "d"), ("x1", "d")])
     rows = rng.normal(size=(comm.size, 40, dtype.itemsize // 8)).view(dtype)[..., 0]
     mine = cut(comm.size)
     shard = rows[mine]

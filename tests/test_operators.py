@@ -72,6 +72,18 @@ def test_logaddexp(code, strategy, xp, cut, rng):
     assert np.all(np.abs(host(y) - want) <= bound)
 
 
+@pytest.mark.parametrize("spread", [1, 30, 300])
+@pytest.mark.parametrize("code", "fd")
+def test_logaddexp_of_wide_ranges(code, spread, xp, cut, rng):
+    """GPUs add terms in units of the largest; CPUs combine element by element, and round more."""
+    x = (rng.standard_normal(70_001) * spread).astype(code)
+    mine = cut(x.size)
+    y = host(distscan.scan(xp.asarray(x[mine]), "logaddexp"))
+    want = np.logaddexp.accumulate(x, dtype=np.longdouble)[mine]
+    most = 400 if xp is np else 40
+    assert np.all(np.abs(y - want) <= most * np.finfo(code).eps * np.maximum(1, np.abs(want)))
+
+
 @pytest.mark.parametrize("code", "efd")
 @pytest.mark.parametrize(
     "special",

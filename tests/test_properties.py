@@ -35,6 +35,7 @@ TYPES = {
     **dict.fromkeys(("sum", "prod", "max", "min"), CODES),
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), CODES),
 }
+SEGMENTS = "?BHilefd"  # the types of flags and of keys
 LAYOUTS = ["contiguous", "Fortran", "every second", "backwards", "byte-swapped", "read-only"]
 
 lengths = st.one_of(
@@ -53,7 +54,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     shape, op = draw(lengths), draw(st.sampled_from(sorted(OPS)))
     axis = draw(st.sampled_from([None] * 3 + [*range(-len(shape), len(shape))]))
     across = axis is None or axis % len(shape) == 0
-    segments = draw(st.sampled_from([None, "flags", "keys"])) if axis is None else None
+    segments = draw(st.sampled_from([None, *SEGMENTS])) if axis is None else None
     strategies = ["auto", "reduce-scan"]
     strategies += ["scan-add"] * (segments is None)
     strategies += ["single-pass"] * (MPI.COMM_WORLD.size == 1 or not across)
@@ -104,8 +105,9 @@ def check(case: dict[str, Any], xp: Any, comm: MPI.Intracomm) -> None:
     x = _elements(rng, case, n).reshape(shape)
     marks = heads = None
     if case["segments"]:
-        heads = rng.random(n) < case["density"]
-        marks = heads if case["segments"] == "flags" else np.cumsum(heads) % 5
+        marks = heads = rng.random(n) < case["density"]
+        if case["segments"] != "?":
+            marks = (np.cumsum(heads) % 5).astype(case["segments"])
         heads = reference.heads_of(marks)
     edges = [0, *case["cuts"], shape[0]]
     mine = slice(edges[comm.rank], edges[comm.rank + 1])

@@ -1,4 +1,4 @@
-"""offsets, compact, partition and segment_flags, at the edges of ranks."""
+"""compact and segment_flags, at the edges of ranks; faults of offsets and compact."""
 
 import numpy as np
 import pytest
@@ -9,29 +9,6 @@ from support import reference
 from support.foreign import Foreign
 from support.host import host
 from support.together import everywhere
-
-
-@pytest.mark.parametrize("high", [1, 2, 1 << 40])
-def test_offsets(high, comm, rng):
-    counts = rng.integers(0, high, comm.size).tolist()
-    start, total = distscan.offsets(counts[comm.rank])
-    assert (start, total) == (sum(counts[: comm.rank]), sum(counts))
-    assert type(start) is type(total) is int
-
-
-@pytest.mark.parametrize("count", [2**62, 2**63 - 1, 2**63, 2**64, 10**40])
-def test_offsets_beyond_64_bits(count, comm):
-    assert distscan.offsets(count) == (comm.rank * count, comm.size * count)
-    mine = count if comm.rank == comm.size - 1 else 1
-    assert distscan.offsets(mine) == (comm.rank, comm.size - 1 + count)
-
-
-def test_offsets_of_numpy_integers(comm):
-    assert distscan.offsets(np.uint64(2**64 - 1)) == (
-        (2**64 - 1) * comm.rank,
-        (2**64 - 1) * comm.size,
-    )
-    assert distscan.offsets(np.uint8(200)) == (200 * comm.rank, 200 * comm.size)
 
 
 @pytest.mark.parametrize("keep", ["some", "none", "all", "every second shard"])
@@ -65,56 +42,11 @@ def test_compact_rows_and_other_types(xp, cut, rng):
         np.testing.assert_array_equal(kept.array, x[mine][mask[mine]])
 
 
-def balanced(weights, cuts):
-    """Every part is within one weight of its share."""
-    sums = np.concatenate([[0.0], np.cumsum(weights, dtype="d")])
-    share = sums[-1] / (len(cuts) - 1)
-    return np.all(np.abs(np.diff(sums[cuts]) - share) <= weights.max(initial=0) * (1 + 1e-9))
-
-
-@pytest.mark.parametrize("parts", [1, 2, 7, 40])
-@pytest.mark.parametrize("code", "?Blfd")
-@pytest.mark.parametrize("n", [0, 1, 5, 3000])
-def test_partition(n, code, parts, xp, cut, comm, rng):
-    weights = (rng.random(n) * 9 * (rng.random(n) < 0.7)).astype(code)
-    cuts = distscan.partition(xp.asarray(weights[cut(n)]), parts)
-    assert cuts.shape == (parts + 1,)
-    assert (cuts[0], cuts[-1]) == (0, n)
-    assert np.all(np.diff(cuts) >= 0)
-    assert len({each.tobytes() for each in comm.allgather(cuts)}) == 1
-    if weights.any():
-        assert balanced(weights, cuts)
-
-
-def test_partition_by_the_middle_of_elements(cut):
-    weights = np.array([0, 3, 0, 0, 3, 3, 0, 3])
-    np.testing.assert_array_equal(distscan.partition(weights[cut(8)], 4), [0, 2, 5, 6, 8])
-    np.testing.assert_array_equal(distscan.partition(weights[cut(8)], 2), [0, 5, 8])
-
-
-def test_partition_of_no_weight(xp, cut):
-    """Then elements count, not weights."""
-    weights = xp.zeros(10)
-    np.testing.assert_array_equal(distscan.partition(weights[cut(10)], 4), [0, 3, 6, 8, 10])
-
-
-def test_one_heavy_element(cut):
-    weights = np.ones(100)
-    weights[60] = 1e6
-    cuts = distscan.partition(weights[cut(100)], 4)
-    np.testing.assert_array_equal(cuts, [0, 60, 60, 61, 100])
-
-
 FAULTS = {
     "count": (ValueError, "count is -1", lambda: distscan.offsets(-1)),
     "count type": (TypeError, "integer", lambda: distscan.offsets(1.5)),
     "mask type": (TypeError, "mask is int64", lambda: distscan.compact(np.zeros(3), [0, 1, 1])),
     "mask shape": (ValueError, "mask has shape", lambda: distscan.compact(np.zeros(3), [True])),
-    "parts": (ValueError, "parts is 0", lambda: distscan.partition([1, 2], 0)),
-    "negative": (ValueError, "a weight is negative", lambda: distscan.partition([1, -2], 2)),
-    "nan": (ValueError, "a weight is negative", lambda: distscan.partition([1, np.nan], 2)),
-    "complex": (TypeError, "weights is complex", lambda: distscan.partition([1j], 2)),
-    "2-d": (ValueError, "weights has shape", lambda: distscan.partition(np.ones((2, 2)), 2)),
 }
 RIGHT = {
     "count": lambda: distscan.offsets(1),
@@ -126,21 +58,14 @@ RIGHT = {
 def test_faults(case, comm):
     kind, message, call = FAULTS[case]
     if comm.rank != comm.size - 1:
-        call = RIGHT.get(case.split()[0], lambda: distscan.partition([1, 2], 2))
+        call = RIGHT[case.split()[0]]
     everywhere(comm, kind, message, call)
     assert distscan.offsets(1) == (comm.rank, comm.size)
-
-
-def test_sum_out_of_range(comm):
-    everywhere(comm, ValueError, "sum is not finite",
-               lambda: distscan.partition(np.full(3, 1e308), 2))  # fmt: skip
 
 
 def test_disagreement(comm):
     if comm.size == 1:
         pytest.skip("one rank cannot disagree")
-    everywhere(comm, DisagreementError, "disagree on parts",
-               lambda: distscan.partition(np.ones(3), 2 + comm.rank))  # fmt: skip
     x = np.ones(3, "fd"[comm.rank % 2])
     everywhere(comm, DisagreementError, "disagree on the dtype of x",
                lambda: distscan.compact(x, x > 0))  # fmt: skip

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from mpi4py import MPI
 
 import distscan
 from distscan.core.errors import DisagreementError
 from support.host import host
+from support.led import led
 from support.together import everywhere
 
 
@@ -79,7 +82,7 @@ def test_a_filter(code, xp, cut, rng):
 
 @pytest.mark.parametrize(
     ("a", "b", "h"),
-    [("i", "i", "d"), ("?", "f", "f"), ("e", "e", "f"), ("f", "D", "D"), (">f8", "d", "d")],
+    [("i", "i", "d"), ("?", "f", "f"), ("e", "e", "e"), ("f", "D", "D"), (">f8", "d", "d")],
 )
 def test_types(a, b, h, comm):
     x = np.array([1, 0, 1])
@@ -87,6 +90,60 @@ def test_types(a, b, h, comm):
     assert y.dtype == np.dtype(h)
     want = by_hand(np.tile(x, comm.size), np.tile(x, comm.size))
     np.testing.assert_array_equal(y, want[3 * comm.rank :][:3])
+
+
+@pytest.mark.parametrize("m", [None, 3])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_factors_of_columns_and_the_last_state(m, reverse, xp, cut, rng):
+    shape, mine = (300,) if m is None else (300, m), cut(300)
+    _, b = exact(rng, shape, "f")
+    for factor in (np.float32(-1), np.ones(shape[1:], "f"), -1):
+        step = -1 if reverse else 1
+        want = by_hand(np.full(shape, factor), b[::step])[::step]
+        given = factor if np.ndim(factor) == 0 else xp.asarray(factor)
+        h, last = distscan.linear_recurrence(
+            given, xp.asarray(b[mine]), reverse=reverse, return_last=True
+        )
+        np.testing.assert_array_equal(host(h), want[mine])
+        assert isinstance(last, xp.ndarray) or m is None
+        np.testing.assert_array_equal(host(xp.asarray(last)), want[0 if reverse else -1])
+
+
+def test_to_go_on_with_the_last_state(comm, rng):
+    a, b = exact(rng, (200, 3), "d")
+    first, last = distscan.linear_recurrence(a[:100], b[:100], comm=MPI.COMM_SELF, return_last=True)
+    second = distscan.linear_recurrence(a[100:], b[100:], last, comm=MPI.COMM_SELF)
+    np.testing.assert_array_equal(np.concatenate([first, second]), by_hand(a, b))
+    _, last = distscan.linear_recurrence(a[:0], b[:0], [1, 2, 3], return_last=True)
+    np.testing.assert_array_equal(last, [1, 2, 3])
+
+
+@pytest.mark.parametrize("code", "ef")
+@pytest.mark.parametrize("initial", [None, 5])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_packed_sequences(reverse, initial, code, xp, cut, rng):
+    n = 500
+    a, b = exact(rng, n, "f")
+    b, lengths = b % 3, rng.multinomial(n, np.ones(9) / 9)
+    keys = np.repeat(np.arange(9), lengths)
+    want, step = np.empty_like(b), -1 if reverse else 1
+    for key in range(9):
+        part = keys == key
+        want[part] = by_hand(a[part][::step], b[part][::step], initial or 0)[::step]
+    mine = cut(n)
+    h = distscan.linear_recurrence(
+        xp.asarray(a[mine].astype(code)), xp.asarray(b[mine].astype(code)), initial,
+        reverse=reverse, segments=xp.asarray(keys[mine]),
+    )  # fmt: skip
+    assert h.dtype == np.dtype(code)
+    np.testing.assert_array_equal(host(h), want[mine])
+
+
+def test_half_types_accumulate_in_float32(cut):
+    mine = cut(5000)
+    ones = np.ones(5000, "e")
+    h = distscan.linear_recurrence(ones[mine], ones[mine])  # in half, 2048 + 1 is 2048
+    np.testing.assert_array_equal(h, np.arange(1, 5001).astype("e")[mine])
 
 
 def test_inputs_are_left_alone(cut, rng):
@@ -100,9 +157,9 @@ def test_inputs_are_left_alone(cut, rng):
 
 
 FAULTS = {
-    "shapes": (ValueError, "a and b have the shapes", lambda: (np.zeros(3), np.zeros(4))),
-    "scalars": (ValueError, "a and b have the shapes", lambda: (3.0, 4.0)),
-    "3-d": (ValueError, "a and b have the shapes", lambda: (np.zeros((2, 2, 2)),) * 2),
+    "shapes": (ValueError, "a has shape", lambda: (np.zeros(3), np.zeros(4))),
+    "scalars": (ValueError, "b has shape", lambda: (3.0, 4.0)),
+    "3-d": (ValueError, "b has shape", lambda: (np.zeros((2, 2, 2)),) * 2),
     "text": (TypeError, "a is <U1", lambda: (np.array(["x"]), np.zeros(1))),
     "initial": (ValueError, "initial has shape", lambda: (np.zeros(3), np.zeros(3), [1, 2])),
     "complex": (TypeError, "initial is complex128", lambda: (np.zeros(3), np.zeros(3), 1j)),
@@ -114,6 +171,34 @@ def test_faults(case, comm):
     kind, message, make = FAULTS[case]
     arguments = make() if comm.rank == comm.size - 1 else (np.zeros(3), np.zeros(3))
     everywhere(comm, kind, message, lambda: distscan.linear_recurrence(*arguments))
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_segments_of_a_wrong_length(length, xp, comm):
+    n = length if comm.rank == comm.size - 1 else 3
+    x, flags = xp.ones(3), xp.zeros(n, bool)
+    everywhere(comm, ValueError, "segments has shape",
+               lambda: distscan.linear_recurrence(x, x, segments=flags))  # fmt: skip
+
+
+def test_any_shards(comm):
+    """Shards of any lengths, also empty ones."""
+
+    def check(case):
+        seed, sizes, m, reverse = case
+        rng, start = np.random.default_rng(seed), sum(sizes[: comm.rank])
+        n, mine, step = sum(sizes), slice(start, start + sizes[comm.rank]), -1 if reverse else 1
+        a, b = exact(rng, (n, m) if m else n, "d")
+        initial = rng.integers(-3, 4, m).astype("d") if m else 2.0
+        want = by_hand(a[::step], b[::step], initial)[::step]
+        h, last = distscan.linear_recurrence(
+            a[mine], b[mine], initial, comm=comm, reverse=reverse, return_last=True
+        )
+        np.testing.assert_array_equal(h, want[mine])
+        np.testing.assert_array_equal(last, want[::step][-1] if n else initial)
+
+    sizes = st.lists(st.integers(0, 40), min_size=comm.size, max_size=comm.size)
+    led(comm, st.tuples(st.integers(0, 2**31), sizes, st.integers(0, 3), st.booleans()), check, 40)
 
 
 def test_disagreement(comm):

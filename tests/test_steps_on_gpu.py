@@ -23,6 +23,9 @@ from distscan.cuda.kernel import Kernel  # noqa: E402
 PACKAGE = Path(distscan.__file__).parent
 N, INNER = 1 << 22, 1 << 10
 SEGMENTS = {"core/segments.py"}
+KEYS = Form(segmented=True, keys=np.dtype(np.uint32))
+# Words behind the first, of the total of float32: a flag, and two keys.
+FURTHER_WORDS = {"FlaggedPointer": 1, "KeyedBy<unsigned int>::Pointer": 3}
 CASES = {
     "single-pass": (cuda.SinglePass, Form(), {"launches"}),
     "short": (cuda.SinglePass, Form(), {"launches"}),
@@ -33,6 +36,8 @@ CASES = {
     "scan-add": (cuda.ScanAdd, Form(), {"launches"}),
     "reduce-scan": (cuda.ReduceScan, Form(), {"launches"}),
     "reduce-scan-segments": (cuda.ReduceScan, Form(segmented=True), {"launches"}),
+    "keys": (cuda.SinglePass, KEYS, {"launches"}),
+    "reduce-scan-keys": (cuda.ReduceScan, KEYS, {"launches"}),
     "reduce-scan-columns": (cuda.ReduceScan, Form(Extents(inner=INNER)), {"columns", "row"}),
 }
 
@@ -52,7 +57,7 @@ def launch(kernel, stream):
         total, epoch = given.work.total.words, given.work.epoch
     else:
         return
-    for word in range(1 + (kernel.definitions.get("DISTSCAN_SOURCE") == "FlaggedPointer")):
+    for word in range(1 + FURTHER_WORDS.get(kernel.definitions.get("DISTSCAN_SOURCE"), 0)):
         ctypes.c_uint32.from_address(total + 8 * word + 4).value = epoch
 
 
@@ -111,7 +116,7 @@ def test_a_call_enters_few_files(case):
     n = 1 << 12 if case == "short" else N // (form.extents.outer * form.extents.inner)
     types = dtypes.Types(*[np.dtype("f")] * 3)
     steps = make(operators.BUILTIN["sum"], types, of_size(n, form))
-    x, out, marks = on_gpu("f"), on_gpu("f"), on_gpu("?") if form.segmented else None
+    x, out, marks = on_gpu("f"), on_gpu("f"), on_gpu(form.keys or "?") if form.segmented else None
     offset = np.zeros((INNER,) if "row" in files else (), "f")
 
     def call():

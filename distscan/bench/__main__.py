@@ -18,7 +18,18 @@ from ..cpu import library
 from ..mpi import communicators, faults
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from . import against, arguments, block_scans, forms, plot, report, suite
+from . import (
+    against,
+    arguments,
+    block_scans,
+    forms,
+    plot,
+    report,
+    suite,
+    uses,
+    uses_data,
+    uses_peers,
+)
 from .case import Case
 from .contenders import CONTENDERS, Contender, lesser_levels
 from .machine import Gpu, Host
@@ -50,19 +61,25 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         raise faults.mark_collective(
             ValueError(f"--block-scans is for one rank with a GPU, not {where}")
         )
-    if args.forms is None and machine.backend == "cpu" and not args.by_size:
+    if not (args.forms or args.uses or args.by_size) and machine.backend == "cpu":
         args.forms = forms.MIB
     if (args.forms or args.levels) and machine.backend != "cpu":
         raise faults.mark_collective(ValueError("--forms and --levels are for CPUs"))
     chosen = _chosen(args, machine.backend, comm.size)
     able, versions, missing = suite.present(comm, chosen)
     cases = _cases(comm, args)
-    op = "forms" if args.forms else args.op
-    baseline = _baseline(comm, args.against, against.setting(machine.backend, comm.size, op), able,
-                         cases)  # fmt: skip
+    used = uses_data.uses(machine.backend, _most(args, machine.backend)) if args.uses else []
+    peers = uses_peers.suited(machine.backend, comm.size) if args.uses else []
+    peers, more_versions, more_missing = suite.present(comm, peers)
+    op = "forms" if args.forms else "uses" if args.uses else args.op
+    planned = {against.Key(case.type, c.name, case.n) for case in cases for c in able}
+    planned |= {against.Key(use.title, uses.OURS, use.n) for use in used}
+    setting = against.setting(machine.backend, comm.size, op)
+    baseline = _baseline(comm, args.against, setting, planned)
     try:
         measuring = {"repeat": args.repeat, "progress": progress.show}
         rows = suite.run(comm, machine, able, cases, **measuring)
+        rows += uses.run(comm, machine, peers, used, **measuring)
         tables = block_scans.run(comm, machine, **measuring) if args.block_scans else None
     finally:
         progress.clear()
@@ -74,8 +91,8 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         ranks=comm.size,
         nodes=bound.nodes,
         mpi=communicators.mpi_version(),
-        versions=_versions(machine) | _of_libraries(versions),
-        missing=missing,
+        versions=_versions(machine) | _of_libraries(versions | more_versions),
+        missing=missing | more_missing,
         op=op,
         repeat=args.repeat,
         cache_bytes=machine.cache,
@@ -83,6 +100,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         results=rows,
         block_scans=tables,
         idioms={case.type: case.idiom for case in cases} if args.forms else None,
+        clocks=uses.clocks(used, machine.backend, comm.size) if args.uses else None,
     )
     fell = False
     with agreed(comm):
@@ -98,8 +116,7 @@ def _baseline(
     comm: Comm,
     path: Path | None,
     given: dict[str, object],
-    able: list[Contender],
-    cases: list[Case],
+    planned: set[against.Key],
 ) -> against.Baseline | None:
     """Read the file of ``--against`` on rank 0, before any measurement; collective."""
     if path is None:
@@ -107,9 +124,12 @@ def _baseline(
     baseline = None
     with agreed(comm):
         if comm.rank == 0:
-            planned = {against.Key(case.type, c.name, case.n) for case in cases for c in able}
             baseline = against.read(path, given, planned)
     return baseline
+
+
+def _most(args: argparse.Namespace, backend: str) -> int:
+    return uses.MOST[backend] if args.most is None else int(args.most)
 
 
 def _limit(args: argparse.Namespace, backend: str) -> float:
@@ -142,6 +162,8 @@ def _list(comm: Comm) -> None:
 
 def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contender]:
     """Return the contenders of ``--contenders``, and the copy, the measure for all of them."""
+    if args.uses:
+        return []
     suited = [c for c in CONTENDERS if c.suits(backend, ranks, args.op)]
     levels = lesser_levels() if args.levels else []
     if args.contenders is None:
@@ -158,7 +180,7 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
 
 
 def _cases(comm: Comm, args: argparse.Namespace) -> list[Case]:
-    if args.block_scans:
+    if args.block_scans or args.uses:
         return []
     if args.forms:
         return forms.cases(args.forms, comm.size, min(comm.allgather(binding.threads(None))))
@@ -211,7 +233,7 @@ def _versions(machine: Host) -> dict[str, str]:
 
 def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
     """Return the versions of the peers that ``_versions`` does not have."""
-    named = ("cub", "by-hand-expert", "torch", "tbb", "heat")
+    named = ("cub", "by-hand-expert", "torch", "tbb", "heat", "scipy")
     return {name: versions[name] for name in named if name in versions}
 
 

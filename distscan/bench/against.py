@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 from .report import Report, size_text
 
-OURS = ("single-pass", "reduce-scan", "scan-add", "distscan.scan")  # only these can fail
+OURS = (
+    "single-pass",
+    "reduce-scan",
+    "scan-add",
+    "distscan.scan",
+    "distscan",
+)  # only these can fail
 LIMITS = {"cuda": 5.0, "cpu": 20.0}  # the most per cent that a share may fall, for each backend
 
 

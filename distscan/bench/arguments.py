@@ -14,6 +14,10 @@ from .contenders import ALL_OPS, CONTENDERS
 
 _LEAST = 11  # samples
 _LARGEST = 36  # 2^36 elements
+_BARRED = {  # what is not for a mode
+    "forms": ("sizes", "types", "op", "plot", "block_scans"),
+    "uses": ("types", "op", "plot", "block_scans", "forms", "contenders"),
+}
 _SIZES, _TYPES = "10:28:2", "float32,float64,int32,int64"
 
 
@@ -37,6 +41,9 @@ def parser() -> Parser:
         "this is the default")  # fmt: skip
     add("--levels", action="store_true",
         help="with --forms: also the lesser levels of instructions that are built")  # fmt: skip
+    add("--uses", action="store_true",
+        help="instead: what scans are used for, such as segments by key, beside what users would "
+        "take; --sizes A leaves at most 2^A elements to each rank")  # fmt: skip
     add("--contenders", type=_names, metavar="A,B,...",
         help="only these, and the copy; --list names them")  # fmt: skip
     add("--backend", choices=("auto", "cpu", "cuda"), default="auto",
@@ -60,13 +67,15 @@ def check(args: argparse.Namespace) -> None:
 
     ``args.by_size`` is whether the arguments ask for tables by size.
     """
-    for name in ("sizes", "types", "op", "plot", "block_scans"):
-        if args.forms and getattr(args, name):
-            raise ValueError(f"--{name.replace('_', '-')} is not for --forms")
-    args.by_size = not args.forms and any(
+    for mode, barred in _BARRED.items():
+        for name in barred if getattr(args, mode) else ():
+            if getattr(args, name):
+                raise ValueError(f"--{name.replace('_', '-')} is not for --{mode}")
+    args.by_size = not (args.forms or args.uses) and any(
         (args.sizes, args.types, args.op, args.plot, args.against, args.block_scans)
     )
-    if args.by_size and args.levels:
+    args.most = max(args.sizes) if args.sizes else None  # for --uses
+    if args.levels and (args.by_size or args.uses):
         raise ValueError("--levels is for --forms")
     if args.against and args.block_scans:
         raise ValueError("--against compares what --block-scans leaves out")

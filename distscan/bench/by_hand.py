@@ -73,13 +73,13 @@ class _Steps:
         self.total, self._start = xp.empty(1, case.out), xp.empty(1, case.out)
         self.totals = xp.empty(task.comm.size, case.out)
         self.pairs = [(c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]
-        self._n, self._stream = c_longlong(case.n), cub.stream_of(task)
+        self._n, self._stream = c_longlong(case.n), cub.stream_of(xp)
         self._to_total, self._from_totals, self._to_start = (
             c_void_p(array.data.ptr) for array in (self.total, self.totals, self._start)
         )
         x, out = self.pairs[0]
         self._memory = cub.Memory(
-            task,
+            xp,
             lambda temp, size: self._reduce(temp, size, x),
             lambda temp, size: self._scan_behind(temp, size, x, out, 0),
         )

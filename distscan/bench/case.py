@@ -107,7 +107,7 @@ class Data:
         xp, first = self.machine.xp, self._rank * self.case.n
         random = xp.random.RandomState(20260101 + self._rank)
         x = self.pairs[0][0]
-        for a, b in _pieces(self.case.n):
+        for a, b in pieces(self.case.n):
             x[a:b] = _draw(xp, random, self.case, first + a, b - a)
         for other, _ in self.pairs[1:]:
             other[...] = x
@@ -147,12 +147,12 @@ class Data:
         """
         if not scans:
             a, b = self.copies[0]
-            same = all(bool((a[i:j] == b[i:j]).all()) for i, j in _pieces(a.size))
+            same = all(bool((a[i:j] == b[i:j]).all()) for i, j in pieces(a.size))
             return "" if same else "the copy differs"
         if not self.case.in_place and self._reduce() != self._total:
             return "the input was changed"
         if self._want is not None:
-            return _first_difference(self.pairs[0][1], self._want, 0)
+            return first_difference(self.pairs[0][1], self._want, 0)
         return self._against_numpy() if self.case.n <= HOST_CHECK else self._against_neighbours()
 
     def _against_numpy(self) -> str:
@@ -161,7 +161,7 @@ class Data:
         want = combine.accumulate(x, dtype=self.case.out)
         if self.offset is not None:
             want = self.case.op.combine(self.offset, want)
-        return _first_difference(out, want, 0)
+        return first_difference(out, want, 0)
 
     def _against_neighbours(self) -> str:
         """Compare y[i] with combine(y[i-1], x[i]) for every i, on the device."""
@@ -170,12 +170,12 @@ class Data:
         first = x[:1].astype(self.case.out)
         if self.offset is not None:
             first = combine(first.dtype.type(self.offset), first)
-        wrong = _first_difference(out[:1], first, 0)
-        for a, b in _pieces(self.case.n - 1):
+        wrong = first_difference(out[:1], first, 0)
+        for a, b in pieces(self.case.n - 1):
             if wrong:
                 break
             want = combine(out[a:b], x[a + 1 : b + 1], dtype=self.case.out)
-            wrong = _first_difference(out[a + 1 : b + 1], want, a + 1)
+            wrong = first_difference(out[a + 1 : b + 1], want, a + 1)
         return wrong
 
     def _by_idiom(self) -> Any:
@@ -227,11 +227,17 @@ def _draw(xp: Any, random: Any, case: Case, first: int, size: int) -> Any:
     return values if case.op.name == "max" else 120 - values
 
 
-def _pieces(n: int) -> list[tuple[int, int]]:
+def pieces(n: int) -> list[tuple[int, int]]:
+    """Return the ends of pieces of ``n`` elements, which are made or checked one by one."""
     return [(a, min(a + _PIECE, n)) for a in range(0, n, _PIECE)]
 
 
-def _first_difference(got: Any, want: Any, begin: int) -> str:
+def first_difference(got: Any, want: Any, begin: int = 0) -> str:
+    """Return the first difference of two arrays [n] as text, in which the first has index begin.
+
+    >>> first_difference(np.array([3, 5]), np.array([3, 4]))
+    'element 1 is 5, not 4'
+    """
     different = got != want
     if not bool(different.any()):
         return ""

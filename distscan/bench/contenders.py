@@ -19,9 +19,10 @@ import distscan
 
 from .. import __version__, binding
 from ..build import Strategy
-from ..cpu import library, threads
+from ..cpu import library
 from . import by_hand, cub, tbb
 from .case import Case, Task
+from .copies import copies
 from .timing import Call
 
 
@@ -89,32 +90,9 @@ def _scan_add_moved(case: Case) -> int:
 # ---- a copy --------------------------------------------------------------------------------
 
 
-_THREAD = 1 << 20  # bytes to move for which a thread is worth its start
-
-
 def _copy(task: Task) -> list[Call]:
     """Copy as many bytes as a perfect scan moves; on a CPU by as many threads as the scan has."""
-    if task.machine.backend == "cuda":
-        return [
-            partial(out.data.copy_from_device_async, x.data, x.nbytes)  # on the current stream
-            for x, out in task.copies
-        ]
-    count = max(1, min(_threads(task.case), task.case.bytes // _THREAD))
-    return [
-        partial(_copy_pieces, np.array_split(x, count), np.array_split(out, count))
-        for x, out in task.copies
-    ]
-
-
-def _copy_pieces(sources: list[Any], targets: list[Any]) -> None:
-    """Copy each source by whichever thread comes first; some threads may never come."""
-    pieces = zip(targets, sources, strict=True)
-
-    def copy() -> None:
-        for target, source in pieces:
-            np.copyto(target, source)
-
-    threads.run(copy, len(sources))
+    return copies(task.machine, task.copies, _threads(task.case))
 
 
 def _threads(case: Case) -> int:

@@ -4,6 +4,8 @@
 //   BENCH_SCAN        scan
 //   BENCH_RUN_TO_RUN  keep_pool, scan_run_to_run   CCCL 3.5
 //   BENCH_BY_HAND     reduce, scan_behind
+//   BENCH_BY_KEY      sum_by_key
+//   BENCH_FLAGGED     flagged
 //
 // BENCH_X and BENCH_OUT are the types of input and result, BENCH_OP combines two results, and
 // BENCH_IDENTITY is what it leaves alone. BENCH_SAME is defined where both types are the same.
@@ -15,6 +17,7 @@
 
 #include <cub/device/device_reduce.cuh>
 #include <cub/device/device_scan.cuh>
+#include <cub/device/device_select.cuh>
 #include <cuda/functional>
 #include <cuda/std/functional>
 
@@ -82,5 +85,22 @@ extern "C" int scan_behind(void* temp, size_t* bytes, X const* x, Out* out, Out 
   if (temp != nullptr) combine_earlier<<<1, 1, 0, stream>>>(totals, rank, start);
   return cub::DeviceScan::InclusiveScanInit(temp, *bytes, x, out, Op{},
                                             cub::FutureValue<Out>(start), n, stream);
+}
+#endif
+
+#ifdef BENCH_BY_KEY
+// Sums x [n] within runs of equal keys [n].
+extern "C" int sum_by_key(void* temp, size_t* bytes, int const* keys, X const* x, Out* out,
+                          long long n, cudaStream_t stream) {
+  return cub::DeviceScan::InclusiveSumByKey(temp, *bytes, keys, x, out, n, cuda::std::equal_to<>{},
+                                            stream);
+}
+#endif
+
+#ifdef BENCH_FLAGGED
+// Stores the elements of x [n] whose flag in mask [n] is set to out [n], and their count [1].
+extern "C" int flagged(void* temp, size_t* bytes, X const* x, bool const* mask, Out* out,
+                       long long* count, long long n, cudaStream_t stream) {
+  return cub::DeviceSelect::Flagged(temp, *bytes, x, mask, out, count, n, stream);
 }
 #endif

@@ -56,9 +56,9 @@ def run_to_run_version() -> str:
 def default(task: Task) -> list[Call]:
     """Scan by CUB's default: floats may differ from run to run. Its memory is allocated once."""
     entry = entries("SCAN", task.case).scan
-    n, stream = c_longlong(task.case.n), stream_of(task)
+    n, stream = c_longlong(task.case.n), stream_of(task.machine.xp)
     pairs = [(c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]
-    memory = Memory(task, lambda temp, size: entry(temp, size, *pairs[0], n, stream))
+    memory = Memory(task.machine.xp, lambda temp, size: entry(temp, size, *pairs[0], n, stream))
 
     def call(x: c_void_p, out: c_void_p) -> None:
         entry(memory.pointer, memory.size, x, out, n, stream)
@@ -70,7 +70,7 @@ def run_to_run(task: Task) -> list[Call]:
     """Scan by CUB's deterministic form, which takes its memory from CUDA's pool in every call."""
     found = entries("RUN_TO_RUN", task.case)
     found.keep_pool(task.machine.xp.cuda.Device().id)
-    n, stream = c_longlong(task.case.n), stream_of(task)
+    n, stream = c_longlong(task.case.n), stream_of(task.machine.xp)
     return [
         partial(found.scan_run_to_run, c_void_p(x.data.ptr), c_void_p(out.data.ptr), n, stream)
         for x, out in task.pairs
@@ -83,7 +83,7 @@ def run_to_run(task: Task) -> list[Call]:
 class Memory:
     """The temporary memory of CUB."""
 
-    def __init__(self, task: Task, *entries: Callable[[None, Any], object]) -> None:
+    def __init__(self, xp: Any, *entries: Callable[[None, Any], object]) -> None:
         """Allocate the most bytes that an entry asks for: without memory, it sets the size."""
         needed = []
         for entry in entries:
@@ -91,14 +91,14 @@ class Memory:
             entry(None, byref(size))
             needed.append(size.value)
         most = max(*needed, 1)
-        self._array = task.machine.xp.empty(most, np.uint8)
+        self._array = xp.empty(most, np.uint8)
         self._size = c_size_t(most)
         self.pointer, self.size = c_void_p(self._array.data.ptr), byref(self._size)
 
 
-def stream_of(task: Task) -> c_void_p:
+def stream_of(xp: Any) -> c_void_p:
     """Return CuPy's current stream."""
-    return c_void_p(task.machine.xp.cuda.get_current_stream().ptr)
+    return c_void_p(xp.cuda.get_current_stream().ptr)
 
 
 class _Entries(ctypes.CDLL):

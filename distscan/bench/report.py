@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from textwrap import wrap
 from typing import Any
 
-from . import forms
+from . import forms, uses
 from .block_scans import Tables
 from .suite import Row, clock
 from .timing import Stats
@@ -35,13 +35,16 @@ class Report:
     results: list[Row]
     block_scans: Tables | None = None  # with --block-scans; there are no other results then
     idioms: dict[str, str] | None = None  # with --forms: NumPy's way of each form
+    clocks: dict[str, str] | None = None  # with --uses: the time of each use that counts
 
     def plain(self) -> dict[str, Any]:
         """Return the report as values for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["results"] = [row.plain() for row in self.results]
-        tables, idioms = values.pop("block_scans"), values.pop("idioms")
-        values |= {} if idioms is None else {"idioms": idioms}
+        tables = values.pop("block_scans")
+        for name in ("idioms", "clocks"):
+            if values[name] is None:
+                del values[name]
         return values | ({} if tables is None else {"block_scans": tables.plain()})
 
 
@@ -50,6 +53,8 @@ def text(report: Report) -> str:
     lines = _header(report)
     if report.idioms is not None:
         return "\n".join(lines + forms.lines(report.results, report.idioms))
+    if report.clocks is not None:
+        return "\n".join(lines + uses.lines(report.results, report.clocks))
     for name in dict.fromkeys(row.type for row in report.results):
         rows = [row for row in report.results if row.type == name]
         lines += ["", *_tables(rows, report.ranks), *_copy(rows, report), *_remarks(rows)]

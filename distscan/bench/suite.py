@@ -6,7 +6,7 @@ All functions with ``comm`` are collective: every rank takes the same decisions.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from .contenders import Contender
 from .machine import Host
 from .timing import WARM_UPS, Call, Samples, Stats, of_all_ranks, sample, slowest, stats
 
-_ROOM = 0.9  # the share of the free memory that a case may take
+ROOM = 0.9  # the share of the free memory that a case may take
 
 
 @dataclass
@@ -58,9 +58,20 @@ class Timed:
     copies: Samples = field(default_factory=lambda: Samples([], []))
 
 
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> Callable[[], str]: ...
+
+
+_Peer = TypeVar("_Peer", bound=_Named)
+
+
 def present(
-    comm: Comm, contenders: Sequence[Contender]
-) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
+    comm: Comm, contenders: Sequence[_Peer]
+) -> tuple[list[_Peer], dict[str, str], dict[str, str]]:
     """Return the contenders that every rank can use, their versions, and the others' faults."""
     able, versions, missing = [], {}, {}
     for contender in contenders:
@@ -89,9 +100,8 @@ def measure(
     batch = machine.pairs(case.bytes) if machine.backend == "cuda" else 1
     rows = [Row(c.name, case.type, case.n, batch=batch) for c in contenders]
     wanted, room = need(machine, case), min(comm.allgather(machine.free()))
-    if wanted > _ROOM * room:
-        reason = f"takes {wanted / 2**30:.1f} GiB a rank, {room / 2**30:.1f} are free"
-        return [_failed(row, "skipped", reason) for row in rows]
+    if wanted > ROOM * room:
+        return [failed(row, "skipped", no_room(wanted, room)) for row in rows]
     with agreed(comm):
         data = Data(machine, case, comm.rank)
     data.exchange(comm)
@@ -102,6 +112,15 @@ def measure(
             live.append(Timed(row, calls))
             row.moved = contender.moved and contender.moved(case) * case.n
     data.calm()
+    take_turns(comm, machine, live, repeat)
+    summarize(comm, live)
+    if any(timed.row.contender == "copy" for timed in live):
+        compare(comm, live, case)
+    return rows
+
+
+def take_turns(comm: Comm, machine: Host, live: list[Timed], repeat: int) -> None:
+    """Take ``repeat`` samples of each, in turns; one that fails is removed from ``live``."""
     which = count()  # each sample has other buffers, so that no buffer is still in the cache
     copy = next((timed for timed in live if timed.row.contender == "copy"), None)
     for turn in range(-WARM_UPS, repeat):
@@ -113,7 +132,7 @@ def measure(
             try:
                 sample(comm, machine, timed.calls, next(which), own)
             except Exception as error:
-                _failed(timed.row, "error", _line(error))
+                failed(timed.row, "error", error)
                 live.remove(timed)
                 continue
             if copy is not None:
@@ -125,12 +144,13 @@ def measure(
         if turn >= 0 and copy is not None:
             copy.samples.add(before)
             copy.copies.add(before, before)
+
+
+def summarize(comm: Comm, live: Sequence[Timed]) -> None:
+    """Set the times of all rows from their samples; collective."""
     for timed in live:
         timed.row.device_us = of_all_ranks(comm, timed.samples.device)
         timed.row.wall_us = of_all_ranks(comm, timed.samples.wall)
-    if copy is not None:
-        compare(comm, live, case)
-    return rows
 
 
 def _checked(comm: Comm, machine: Host, contender: Contender, data: Data, row: Row) -> list[Call]:
@@ -154,7 +174,7 @@ def _checked(comm: Comm, machine: Host, contender: Contender, data: Data, row: R
                 raise CheckError(fault)
         return calls
     except Exception as error:
-        _failed(row, "wrong" if isinstance(error, CheckError) else "error", _line(error))
+        failed(row, "wrong" if isinstance(error, CheckError) else "error", error)
     with agreed(comm):
         data.draw()  # the contender may have changed its input
     return []
@@ -167,19 +187,27 @@ def compare(comm: Comm, live: Sequence[Timed], case: Case) -> None:
     time is the mean of the copies before and after the sample.
     """
     device = clock([timed.row for timed in live], case.ranks) == "device_us"
-    shares: dict[str, NDArray[np.float64]] = {}
-    for timed in live:
-        own, copies = (
-            slowest(comm, samples.device if device else samples.wall)
-            for samples in (timed.samples, timed.copies)
-        )
-        shares[timed.row.contender] = copies.reshape(-1, 2).mean(axis=1) / own
+    shares = {
+        timed.row.contender: set_share(comm, timed, device=device, device_copy=device)
+        for timed in live
+    }
     numpy = shares.get("numpy" if case.ranks == 1 else "by-hand")
     for timed in live:
         share = shares[timed.row.contender]
-        median, q1, q3, _ = stats(share)
-        timed.row.share, timed.row.spread = median, (q3 - q1) / median
         timed.row.times = None if numpy is None else stats(share / numpy).median
+
+
+def set_share(comm: Comm, timed: Timed, *, device: bool, device_copy: bool) -> NDArray[np.float64]:
+    """Set a row's share of the copy's speed, and return that of each sample; collective.
+
+    Both times are on the device's clock or on the wall's.
+    """
+    own = slowest(comm, timed.samples.device if device else timed.samples.wall)
+    copies = slowest(comm, timed.copies.device if device_copy else timed.copies.wall)
+    share: NDArray[np.float64] = copies.reshape(-1, 2).mean(axis=1) / own
+    median, q1, q3, _ = stats(share)
+    timed.row.share, timed.row.spread = median, (q3 - q1) / median
+    return share
 
 
 def clock(rows: Sequence[Row], ranks: int) -> str:
@@ -187,12 +215,18 @@ def clock(rows: Sequence[Row], ranks: int) -> str:
     return "device_us" if ranks == 1 and any(row.device_us for row in rows) else "wall_us"
 
 
-def _failed(row: Row, status: str, message: str) -> Row:
-    row.status, row.message = status, message
+def failed(row: Row, status: str, fault: Exception | str) -> Row:
+    """Note in a row why it is not timed, and return it."""
+    row.status, row.message = status, _line(fault)
     return row
 
 
-def _line(error: Exception) -> str:
+def no_room(wanted: float, room: int) -> str:
+    """Return why a case is skipped that takes ``wanted`` bytes."""
+    return f"takes {wanted / 2**30:.1f} GiB a rank, {room / 2**30:.1f} are free"
+
+
+def _line(error: Exception | str) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:199] + "…"
 
@@ -213,8 +247,6 @@ def run(
         try:
             rows += measure(comm, machine, contenders, case, repeat)
         except MemoryError as error:  # on all ranks: another program has taken the memory
-            rows += [
-                _failed(Row(c.name, case.type, case.n), "skipped", _line(error)) for c in contenders
-            ]
+            rows += [failed(Row(c.name, case.type, case.n), "skipped", error) for c in contenders]
         machine.release()
     return rows

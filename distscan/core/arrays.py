@@ -99,24 +99,6 @@ def namespace(array: Any) -> Any:
     return cupy
 
 
-class Structures:
-    """The memory of a contiguous CuPy array as structures, because CuPy has no such type.
-
-    It has the attributes of an array that the callers of the kernels use.
-    """
-
-    def __init__(self, memory: Any, dtype: np.dtype[Any]) -> None:
-        self.memory, self.dtype, self.itemsize = memory, dtype, dtype.itemsize
-        self.data, self.flags, self.device = memory.data, memory.flags, memory.device
-
-
-def structures(array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """Return a view of a contiguous array: a NumPy array of ``shape``, or ``Structures``."""
-    if is_cuda(array):
-        return Structures(array, dtype)
-    return array.view(dtype).reshape(shape)
-
-
 def overlap(x: Any, target: Any) -> bool:
     """Return whether a scan from ``x`` into ``target`` may overwrite elements before it reads them.
 
@@ -175,6 +157,15 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
     return _current(cupy.cuda, array.data.device_id)
+
+
+def stream(array: Any) -> int | None:
+    """Return the pointer of the current stream of an array's GPU; None for a host array."""
+    if not is_cuda(array):
+        return None
+    import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+
+    return int(cupy.cuda.get_current_stream().ptr)
 
 
 def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[Any]]]:

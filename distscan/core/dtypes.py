@@ -1,11 +1,12 @@
 """The types of a scan: of the input, of the accumulation, of the result."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .operators import BUILTIN, Operator
+from .operators import BUILTIN, Operator, unloaded
 
 
 class Types(NamedTuple):
@@ -32,7 +33,7 @@ def resolve(
     - With ``out``, the ufunc chooses by both types, and nothing is widened beyond them. A Python
       function accumulates in their promotion.
     - float16 and bfloat16 accumulate in float32, and are rounded on the store.
-    - With ``wide``, the built-in sum of float32 accumulates in float64.
+    - With ``wide``, the built-in sum of float32, also behind a ``load``, accumulates in float64.
 
     Raises TypeError for types that the operator does not take.
 
@@ -46,6 +47,8 @@ def resolve(
     >>> resolve(BUILTIN["sum"], np.float32, wide=True)
     Types(x=dtype('float32'), acc=dtype('float64'), out=dtype('float32'))
     """
+    if op.arity > 1:
+        return _of_fields(op, np.dtype(x), dtype, out)
     x, dtype = np.dtype(x), None if dtype is None else parse(dtype)
     out = None if out is None else np.dtype(out)
     for role, chosen in (("x", x), ("dtype", dtype), ("out", out)):
@@ -70,11 +73,47 @@ def resolve(
     # The input may have another byte order. Results have the machine's own, as NumPy's have.
     acc = acc.newbyteorder("=")
     result = acc if out is None else out.newbyteorder("=")
-    if acc == np.float16 or is_bfloat16(acc):
+    if _is_half(acc):
         acc = np.dtype(np.float32)
-    elif wide and op == BUILTIN["sum"] and acc == np.float32:
+    elif wide and unloaded(op) is BUILTIN["sum"] and acc == np.float32:
         acc = np.dtype(np.float64)
     return Types(x, acc, result)
+
+
+_MOST_STATE = 64  # bytes of one element of a tuple of arrays
+
+
+def fields(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    """Return the type of an element that is spread over arrays: its fields are x0, x1, ...
+
+    >>> fields([np.dtype("f4"), np.dtype("i8")])
+    dtype([('x0', '<f4'), ('x1', '<i8')])
+    """
+    return np.dtype([(f"x{i}", dtype) for i, dtype in enumerate(dtypes)])
+
+
+def _of_fields(
+    op: Operator, x: np.dtype[Any], acc: DTypeLike | None, out: DTypeLike | None
+) -> Types:
+    """Return the types of a scan of a tuple of arrays: each field keeps its own."""
+    names = x.names or ()
+    for i, name in enumerate(names):
+        if not is_number(x[name]):
+            raise TypeError(f"x[{i}] is {x[name]}; a scan takes bool, integers, floats and complex")
+    native = [(name, x[name].newbyteorder("=")) for name in names]
+    wide = [(name, np.dtype(np.float32) if _is_half(field) else field) for name, field in native]
+    result = np.dtype(native if out is None else out)
+    types = Types(x, np.dtype(wide if acc is None else acc, align=True), result)
+    if types.acc.itemsize > _MOST_STATE:
+        raise TypeError(
+            f"operator {op.name!r}: an element has {types.acc.itemsize} bytes, at most "
+            f"{_MOST_STATE} are possible"
+        )
+    return types
+
+
+def _is_half(dtype: np.dtype[Any]) -> bool:
+    return dtype == np.float16 or is_bfloat16(dtype)
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:

@@ -26,7 +26,11 @@ class Form(NamedTuple):
         Whether each call passes segments.
     first
         The value before each row, column and segment, 0-d: the caller's ``initial``, or the
-        operator's identity for an exclusive scan without ``initial``. None: there is no value.
+        operator's identity for an exclusive scan without ``initial``. None: there is no value. Of
+        structures it may be [inner], a value for each column of a scan across ranks.
+    keys
+        The type of keys that kernels compare themselves: see ``segments.compared``. None: segments
+        are flags, or become flags before a kernel reads them.
     """
 
     extents: Extents = EMPTY
@@ -34,6 +38,7 @@ class Form(NamedTuple):
     reverse: bool = False
     segmented: bool = False
     first: NDArray[Any] | None = None
+    keys: np.dtype[Any] | None = None
 
 
 PLAIN = Form()
@@ -65,7 +70,8 @@ def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
     array(3., dtype=float32)
     """
     if acc.names is not None:
-        return np.array(initial, acc).reshape(())
+        value = np.array(initial, acc)
+        return value.reshape(()) if value.size == 1 else value  # an array: see ``Form.first``
     value = np.asarray(initial)
     if value.ndim > 0:
         raise ValueError(f"initial must be one value, not an array of shape {value.shape}")

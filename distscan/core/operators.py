@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .calls import combined, combined_fields
 from .identities import highest, lowest, one, ones, zero
 
 Combine = Callable[..., Any]  # combine(earlier, later) -> array, element by element
@@ -44,13 +45,23 @@ class Operator:
         gives NumPy's bits. It needs an identity. For other kinds MPI calls the NumPy form.
     commutative
         Whether operands may be exchanged. The reduction of a shard is then a little faster.
+    load
+        A function of one array that returns another of its shape and type. It is applied to the
+        elements of ``x`` when they are read, and to nothing else: not to ``initial``, and not to
+        combinations. None: elements are combined as they are.
+    cuda_load
+        The same as CUDA C++: what becomes of ``x``, which is an element of type ``T``.
+    arity
+        How many arrays an element is spread over. With 2 or more, ``x`` of ``scan`` is a tuple of
+        so many arrays, and a tuple comes back. ``numpy`` is called with two tuples of arrays, and
+        returns a tuple. In ``cuda``, the fields of ``a``, ``b`` and ``T`` are ``x0``, ``x1``, ...
 
     Raises
     ------
     TypeError
-        If ``numpy`` is not a function or ``cuda`` is not text. Faults inside ``cuda`` are found
-        when it is compiled: then every rank raises ``KernelError``, with the compiler's message and
-        the line in ``cuda``.
+        If ``numpy`` or ``load`` is not a function, or ``cuda`` or ``cuda_load`` is not text. Faults
+        inside a text are found when it is compiled: then every rank raises ``KernelError``, with
+        the compiler's message and the line in the text.
 
     Notes
     -----
@@ -72,6 +83,21 @@ class Operator:
     >>> distscan.scan([7, 0, 0, 5, 0], latest)
     array([7, 7, 7, 5, 5])
 
+    The sum of squares:
+
+    >>> squares = distscan.Operator("squares", numpy=numpy.add, cuda="a + b", identity=0,
+    ...                             load=numpy.square, cuda_load="x * x")
+    >>> distscan.scan([1, 2, 3], squares)
+    array([ 1,  5, 14])
+
+    Tuples of arrays: the largest element so far, and its index.
+
+    >>> argmax = distscan.Operator(
+    ...     "argmax", numpy=lambda a, b: numpy.where(b[0] > a[0], b, a), cuda="b.x0 > a.x0 ? b : a",
+    ...     arity=2)
+    >>> distscan.scan((numpy.array([3., 5., 4.]), numpy.arange(3.)), argmax)
+    (array([3., 5., 5.]), array([0., 1., 1.]))
+
     Structures: (m, c) is the map v -> m v + c. First (m1, c1), then (m2, c2) is the map
     (m2 m1, m2 c1 + c2):
 
@@ -92,12 +118,22 @@ class Operator:
     mpi: str = ""
     mpi_kinds: str = ""
     commutative: bool = False
+    load: Callable[[NDArray[Any]], Any] | None = None
+    cuda_load: str | None = None
+    arity: int = 1
 
     def __post_init__(self) -> None:
         if not callable(self.numpy):
             raise TypeError(f"operator {self.name!r}: numpy= must be a function of two arrays")
-        if not isinstance(self.cuda, str | None):
-            raise TypeError(f"operator {self.name!r}: cuda= must be text, or None")
+        if not (self.load is None or callable(self.load)):
+            raise TypeError(f"operator {self.name!r}: load= must be a function of one array")
+        if not isinstance(self.arity, int) or self.arity < 1:
+            raise TypeError(f"operator {self.name!r}: arity= must be a number of arrays, from 1 on")
+        if self.arity > 1 and (self.load is not None or self.is_ufunc):
+            raise TypeError(f"operator {self.name!r}: tuples of arrays take no load= and no ufunc")
+        for given, text in (("cuda", self.cuda), ("cuda_load", self.cuda_load)):
+            if not isinstance(text, str | None):
+                raise TypeError(f"operator {self.name!r}: {given}= must be text, or None")
         value = self.identity
         if value is not None and not callable(value):
             object.__setattr__(self, "identity", lambda dtype: np.array(value, dtype)[()])
@@ -115,33 +151,10 @@ class Operator:
                 out = np.empty(later.shape, later.dtype)
             # The function expects arrays of one shape; some functions fail on empty arrays.
             if later.size > 0:
-                out[...] = self._called(np.broadcast_to(earlier, later.shape), later)
+                earlier = np.broadcast_to(earlier, later.shape)
+                call = combined if self.arity == 1 else combined_fields
+                out[...] = call(self.name, self.numpy, earlier, later)
             return out
-
-    def _called(self, earlier: NDArray[Any], later: NDArray[Any]) -> Any:
-        """Call the function with read-only operands; check the type and shape of its result."""
-        later = later.view()
-        later.flags.writeable = False  # the result of broadcast_to is read-only already
-        try:
-            result = self.numpy(earlier, later)
-        except (ValueError, TypeError) as error:
-            named = _named(self.name, error)
-            if named is None:
-                raise
-            raise named from error
-        if np.shape(result) != later.shape:
-            raise ValueError(
-                f"operator {self.name!r} returned shape {np.shape(result)} for operands of shape "
-                f"{later.shape}"
-            )
-        kind = _kind(result)
-        if result is None or not (kind.hasobject or np.can_cast(kind, later.dtype, "same_kind")):
-            raise TypeError(
-                f"operator {self.name!r} returned {result if result is None else kind} for "
-                f"{later.dtype}; its result must be of the type of its operands"
-            )
-        # The caller casts the result. The cast of a NumPy scalar out of bounds would raise.
-        return np.asarray(result) if isinstance(result, np.generic) else result
 
     @cached_property
     def function(self) -> Combine:
@@ -152,35 +165,6 @@ class Operator:
     def is_ufunc(self) -> bool:
         """Whether NumPy can reduce and accumulate numbers; ufuncs of frompyfunc give objects."""
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
-
-
-def _named(name: str, error: TypeError | ValueError) -> Exception | None:
-    """Return a clearer exception for a known fault of an operator's function; else None."""
-    if "read-only" in str(error):
-        return ValueError(
-            f"operator {name!r} writes into an operand ({error}); "
-            "it must leave both alone and return a new array"
-        )
-    if "arrays can be converted to" in str(error) or "truth value of an array" in str(error):
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        return kind(
-            f"operator {name!r}: its numpy= function does not take arrays ({error}); "
-            "numpy.vectorize or numpy.frompyfunc makes one that does"
-        )
-    return None
-
-
-def _kind(result: Any) -> np.dtype[Any]:
-    """Return the type of a result; for Python's objects, the type that NumPy gives their values.
-
-    >>> _kind(np.zeros(3, "f4")), _kind(np.array([1, 2], object)), _kind([1j])
-    (dtype('float32'), dtype('uint8'), dtype('complex128'))
-    """
-    if isinstance(result, np.ndarray | np.generic) and result.dtype != object:
-        return result.dtype
-    values = np.array(np.asarray(result, object).tolist())
-    # Python's integers fit every integer type; a value out of bounds is an OverflowError later.
-    return np.dtype(np.uint8) if values.dtype.kind in "iu" else values.dtype
 
 
 # ---- the built-in operators ----------------------------------------------------------------
@@ -210,6 +194,15 @@ BUILTIN = {
 LOGICAL = [BUILTIN[name] for name in ("logical_and", "logical_or", "logical_xor")]
 #: The built-in operators by their names and by their ufuncs.
 NAMED: dict[Any, Operator] = BUILTIN | {built.numpy: built for built in BUILTIN.values()}
+
+
+def unloaded(op: Operator) -> Operator:
+    """Return the built-in operator that combines elements as ``op`` does after its ``load``.
+
+    Without ``load``, or if there is no such operator, ``op`` itself.
+    """
+    return op if op.load is None or not op.is_ufunc else NAMED.get(op.numpy, op)
+
 
 # NumPy accumulates these in a loop. A scan in parts would give other results.
 _NOT_ASSOCIATIVE = {

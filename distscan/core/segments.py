@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import is_bfloat16
 from .extents import Extents
+from .form import Form
 from .steps import Edges
 
 
@@ -29,17 +31,36 @@ def edge_dtype(segments: np.dtype[Any] | None) -> np.dtype[Any] | None:
     return np.dtype("S32")
 
 
-def heads(segments: Any, buffer: Any, *, reverse: bool) -> Any:
-    """Return the head flags inside a shard, bool [n], from flags (bool) or keys [n].
+def compared(segments: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the type as which kernels compare keys; None for flags, and for types of other keys.
 
-    ``buffer``, bool [n], is overwritten if it is needed. For keys and for reverse scans, the flag
-    of the first element in scan order is False: the edges tell whether a segment begins there.
+    Integers are compared by their bits. Floats are compared by value. Of dates and durations, NaT
+    is equal to nothing.
 
-    >>> heads(np.array([7, 7, 8]), np.empty(3, np.bool_), reverse=False)
+    >>> compared(np.dtype("i4")), compared(np.dtype("m8[s]")), compared(np.dtype("U3"))
+    (dtype('uint32'), dtype('<M8'), None)
+    """
+    if not segments.isnative:
+        return None
+    if segments.kind in "iu":
+        return np.dtype(f"u{segments.itemsize}")
+    if segments.kind in "mM":
+        return np.dtype("M8")
+    floats = segments.kind == "f" and segments.itemsize <= 8
+    return segments if floats or is_bfloat16(segments) else None
+
+
+def find_heads(segments: Any, buffer: Any, *, reverse: bool) -> None:
+    """Store the head flags inside a shard in ``buffer``, bool [n], from flags (bool) or keys [n].
+
+    For keys and for reverse scans, the flag of the first element in scan order is False: the edges
+    tell whether a segment begins there.
+
+    >>> buffer = np.empty(3, np.bool_)
+    >>> find_heads(np.array([7, 7, 8]), buffer, reverse=False)
+    >>> buffer
     array([False, False,  True])
     """
-    if needs_no_buffer(segments, reverse=reverse):
-        return segments
     flags = segments.dtype == np.bool_
     if flags and not reverse:
         buffer[...] = segments
@@ -50,18 +71,19 @@ def heads(segments: Any, buffer: Any, *, reverse: bool) -> Any:
             inner[...] = segments[1:]
         else:
             np.not_equal(segments[1:], segments[:-1], out=inner)
-    return buffer
 
 
-def needs_no_buffer(segments: Any, *, reverse: bool) -> bool:
-    """Return whether ``heads`` returns ``segments`` itself: forward, contiguous flags."""
-    return bool(segments.dtype == np.bool_ and not reverse and segments.flags.c_contiguous)
+def are_read_in_place(segments: Any, form: Form) -> bool:
+    """Return whether kernels read ``segments`` as they are: contiguous keys or forward flags."""
+    if form.keys is None and (form.reverse or segments.dtype != np.bool_):
+        return False
+    return bool(segments.flags.c_contiguous)
 
 
 def edges(segments: Any, *, reverse: bool) -> Edges | None:
     """Return the edges of a shard: its first and last key in scan order, or flags in their place.
 
-    None for an empty shard.
+    None for an empty shard. Keys in the memory of a GPU are copied to the host.
     """
     if len(segments) == 0:
         return None
@@ -71,6 +93,11 @@ def edges(segments: Any, *, reverse: bool) -> Edges | None:
     low, high = (ends if isinstance(ends, np.ndarray) else ends.get())[[0, -1]]
     if segments.dtype.kind in "SU":
         low, high = _digest(low), _digest(high)
+    return between(low, high, reverse=reverse)
+
+
+def between(low: Any, high: Any, *, reverse: bool) -> Edges:
+    """Return the edges of a shard from its first and its last key in memory."""
     return Edges(high, low) if reverse else Edges(low, high)
 
 

@@ -34,7 +34,10 @@ class Pending(Protocol):
 
     @property
     def edges(self) -> Edges | None:
-        """The edges of the shard's segments; None for an empty shard, and without segments."""
+        """The edges of the shard's segments; None for an empty shard, and without segments.
+
+        Valid when ``total`` has returned.
+        """
 
     @property
     def offset(self) -> Any:

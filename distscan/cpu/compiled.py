@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.calls import load_into
 from ..core.dtypes import Types
 from ..core.form import Form
+from ..core.operators import Operator
 from . import kernels, threads
 from .chunked import store
 from .kernels import Job, Kernel
@@ -34,21 +36,26 @@ class Compiled:
 
     def __init__(
         self,
+        op: Operator,
         types: Types,
         form: Form,
         kernel: Kernel,
         direct: Kernel | None,
         *,
+        find: int | None,
         totals: bool,
         most: int,
     ) -> None:
         """Allocate the slots, for at most ``most`` threads; ``totals`` says that totals are asked.
 
-        ``direct`` is the kernel that takes x and results as they are, ``kernel`` the one that takes
-        both converted to the type that accumulates.
+        ``direct`` is the kernel that takes x and results as they are, or as they are loaded,
+        ``kernel`` the one that takes both converted to the type that accumulates. ``find`` is the
+        function that finds the heads among keys; None if segments are always flags.
         """
         extents = form.extents
-        self._acc, self._kernel, self._direct = types.acc, kernel, direct
+        self._op, self._acc, self._kernel, self._direct = op, types.acc, kernel, direct
+        self._find = find
+        self._loaded = types.acc if op.load is None else loaded_type(types)
         self._shape = (extents.outer, extents.n, extents.inner)
         rows, size = extents.inner == 1, types.acc.itemsize
         self._rows = rows
@@ -84,6 +91,11 @@ class Compiled:
         )
 
     @property
+    def takes_keys(self) -> bool:
+        """Whether ``heads`` may be keys."""
+        return self._find is not None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that are kept between calls."""
         return self._states.nbytes + (0 if self._slots is None else self._slots.nbytes)
@@ -103,11 +115,11 @@ class Compiled:
         kernel = self._that_takes(x)
         this = kernel or self._kernel
         reduce = this.reduce if self._rows else this.reduce_columns
-        if kernel:
+        if kernel and self._op.load is None:
             job.x = _address(x)
             self._run(lambda: reduce(byref(job)))
         else:
-            self._run(self._in_pieces(reduce, job, x, None))
+            self._run(self._in_pieces(reduce, job, x, self._loaded if kernel else self._acc))
         self._kernel.total(byref(job))
         return self._slots[0], bool(self._states[0])
 
@@ -139,19 +151,23 @@ class Compiled:
         kernel = self._that_takes(x, out)
         this = kernel or self._kernel
         scan = this.scan if self._rows else this.scan_columns
+        job.stream = 0
         if kernel:
             job.x, job.y = _address(x), _address(out)
             # In place, the lines of x are in the caches: there the results find them.
             job.stream = self._streams and job.x != job.y
+        if kernel and self._op.load is None:
             self._run(lambda: scan(byref(job)))
+        elif kernel:
+            self._run(self._in_pieces(scan, job, x, self._loaded))
         else:
-            job.stream = 0
-            self._run(self._in_pieces(scan, job, x, out))
+            self._run(self._in_pieces(scan, job, x, self._acc, out))
         return None if self._slots is None else self._slots[self._blocks]  # of the first row
 
     def _new_job(self, heads: NDArray[Any] | None) -> Job:
         job = self._job
         job.ticket, job.heads = 0, _address(heads)
+        job.find = None if heads is None or heads.dtype == np.bool_ else self._find
         self._states.fill(0)
         return job
 
@@ -167,21 +183,27 @@ class Compiled:
             threads.run(work, self._threads, lambda: self._states.fill(_READY))
 
     def _in_pieces(
-        self, function: kernels.Function, job: Job, x: NDArray[Any], out: NDArray[Any] | None
+        self,
+        function: kernels.Function,
+        job: Job,
+        x: NDArray[Any],
+        dtype: np.dtype[Any],
+        out: NDArray[Any] | None = None,
     ) -> Callable[[], None]:
-        """Return the work of a thread: convert pieces of ``x``, and the results to ``out``.
+        """Return the work of a thread: convert or load pieces of ``x``, and run the kernel on them.
 
-        A piece is a block, or several short rows, in a buffer of the type that accumulates. The job
-        on it is a part of ``job``: its arrays begin where they would if the buffer lay inside them.
+        A piece is a block, or several short rows, in a buffer of ``dtype``. The job on it is a part
+        of ``job``: its arrays begin where they would if the buffer lay inside them. With ``out``,
+        results are written to the buffer, and then converted.
         """
-        (outer, n, inner), size = self._shape, self._acc.itemsize
+        (outer, n, inner), size, op = self._shape, dtype.itemsize, self._op
         x = x.reshape(self._shape)
         results = None if out is None else out.reshape(self._shape)
         height, length = self._height, min(self._block, n)
         drawn = count()  # the next piece; drawing is atomic
 
         def work() -> None:
-            buffer = np.empty(height * length * inner, self._acc)
+            buffer = np.empty(height * length * inner, dtype)
             while (piece := next(drawn)) < -(-outer // height) * self._blocks:
                 top, b = piece // self._blocks * height, piece % self._blocks
                 low, high = b * length, min(n, (b + 1) * length)
@@ -190,9 +212,14 @@ class Compiled:
                 where = slice(top, top + height), slice(low, high)
                 source = x[where]
                 converted = buffer[: source.size].reshape(source.shape)
-                store(source, converted)
+                if op.load is None:
+                    store(source, converted)
+                else:
+                    load_into(op.name, op.load, source, converted)
                 part = Job.from_buffer_copy(job)
-                part.x = part.y = buffer.ctypes.data - (top * n + low) * inner * size
+                part.x = buffer.ctypes.data - (top * n + low) * inner * size
+                if results is not None:
+                    part.y = part.x
                 part.ticket = piece if self._rows else (top * self._blocks + b) * self._strips
                 part.end = part.ticket + (1 if self._rows else len(source) * self._strips)
                 function(byref(part))
@@ -200,6 +227,18 @@ class Compiled:
                     store(converted, results[where])
 
         return work
+
+
+def loaded_type(types: Types) -> np.dtype[Any]:
+    """Return the type in which elements are loaded: the one that accumulates on GPUs.
+
+    Sums of float32 accumulate in float64 on CPUs alone.
+
+    >>> f4, f8 = np.dtype("f4"), np.dtype("f8")
+    >>> loaded_type(Types(f4, f8, f4)), loaded_type(Types(f4, f8, f8))
+    (dtype('float32'), dtype('float64'))
+    """
+    return types.out if types.x == types.out == np.float32 else types.acc
 
 
 def block_of(inner: int, size: int) -> int:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_void_p
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..core.dtypes import Types
-from ..core.operators import BUILTIN, Operator
+from ..core.operators import BUILTIN, Operator, unloaded
 from . import library
 
 
@@ -18,6 +20,7 @@ class Job(Structure):
         ("x", c_void_p),
         ("y", c_void_p),
         ("heads", c_void_p),
+        ("find", c_void_p),
         ("before", c_void_p),
         ("first", c_void_p),
         ("slots", c_void_p),
@@ -81,10 +84,29 @@ def _tables(handle: ctypes.CDLL) -> dict[tuple[str, str, str, str], Kernel]:
 
 def find(op: Operator, types: Types) -> Kernel | None:
     """Return the kernel for an operator and three types; None if none is compiled."""
+    op = unloaded(op)
     if BUILTIN.get(op.name) is not op or (found := library.load()) is None:
         return None
     names: Any = (op.name, *(_name(dtype) for dtype in (types.x, types.acc, types.out)))
     return _tables(found.handle).get(names)
+
+
+class Keys(Structure):
+    """``Keys`` of kernels/cpu/keys.hpp: the function that finds the heads among keys of a type."""
+
+    _fields_: ClassVar = [("type", c_char_p), ("find", c_void_p)]
+
+
+def finder(keys: np.dtype[Any] | None) -> int | None:
+    """Return the address of the function for ``Job.find``; None if no kernel compares such keys."""
+    if keys is None or (found := library.load()) is None:
+        return None
+    address = ctypes.addressof(c_char_p.in_dll(found.handle, "distscan_keys"))
+    while (entry := Keys.from_address(address)).type:
+        if entry.type.decode() == keys.name:
+            return int(entry.find)
+        address += ctypes.sizeof(Keys)
+    return None
 
 
 def _name(dtype: Any) -> str:

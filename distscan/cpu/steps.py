@@ -163,17 +163,20 @@ class ReduceScan(_Steps):
         """Reduce ``x`` to its total; ``out`` is not written."""
         call = _Call(x, out, segments, reverse=self.form.reverse)
         if segments is not None:
-            call.heads = self._find_heads(segments)
+            call.heads = self._heads_of(segments)
         if self.n > 0:
             self._reduce(call)
         return call
 
-    def _find_heads(self, segments: NDArray[Any]) -> NDArray[Any]:
-        """Return the head flags, bool [n], in the order of memory."""
-        reverse = self.form.reverse
-        if self._heads is None and not segmented.needs_no_buffer(segments, reverse=reverse):
+    def _heads_of(self, segments: NDArray[Any]) -> NDArray[Any]:
+        """Return the head flags, bool [n], in the order of memory; or keys that sweeps take."""
+        form = self.form if self.sweeps.takes_keys else self.form._replace(keys=None)
+        if segmented.are_read_in_place(segments, form):
+            return segments
+        if self._heads is None:
             self._heads = np.empty(self.n, np.bool_)
-        return segmented.heads(segments, self._heads, reverse=reverse)  # type: ignore[no-any-return]
+        segmented.find_heads(segments, self._heads, reverse=form.reverse)
+        return self._heads
 
     def _reduce(self, call: _Call) -> None:
         """Find the total; with segments, the total of the elements from the last head on."""

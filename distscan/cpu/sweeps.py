@@ -5,15 +5,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.calls import load_into
 from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
 from . import chunked, kernels
-from .compiled import Compiled
+from .compiled import Compiled, loaded_type
 
 
 class Sweeps(Protocol):
     """The sweeps of one form and type. Heads are bool [n] in the order of memory."""
+
+    @property
+    def takes_keys(self) -> bool:
+        """Whether ``heads`` may also be keys [n], contiguous and of the form's type."""
 
     @property
     def nbytes(self) -> int:
@@ -48,6 +53,7 @@ class Chunked:
     """The sweeps by NumPy, for every operator and type; the reference for the compiled ones."""
 
     nbytes = 0
+    takes_keys = False
 
     def __init__(self, op: Operator, types: Types, form: Form) -> None:
         self._op, self._types, self._form = op, types, form
@@ -57,7 +63,7 @@ class Chunked:
 
     def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it."""
-        x, head = chunked.in_scan_order(x, self._form), False
+        x, head = chunked.in_scan_order(self._loaded(x), self._form), False
         if heads is not None and (starts := np.flatnonzero(self._heads(heads))).size:
             x, head = x[:, starts[-1] :], True
         return chunked.reduce(self._op, x, self._types.acc), head
@@ -73,7 +79,7 @@ class Chunked:
     ) -> NDArray[Any] | None:
         """Scan ``x`` into ``out``, which may be ``x``; return the totals [inner]."""
         form, acc = self._form, self._types.acc
-        x, out = chunked.in_scan_order(x, form), chunked.in_scan_order(out, form)
+        x, out = chunked.in_scan_order(self._loaded(x), form), chunked.in_scan_order(out, form)
         if heads is None:
             return chunked.scan(self._op, x, out, before, acc, exclusive=form.exclusive)
         chunked.scan_segments(
@@ -87,6 +93,14 @@ class Chunked:
             exclusive=form.exclusive,
         )
         return None
+
+    def _loaded(self, x: NDArray[Any]) -> NDArray[Any]:
+        op = self._op
+        if op.load is None:
+            return x
+        elements: NDArray[Any] = np.empty(x.shape, self._types.acc)
+        load_into(op.name, op.load, x, elements)
+        return elements
 
     def _heads(self, heads: NDArray[Any]) -> NDArray[Any]:
         return heads[::-1] if self._form.reverse else heads
@@ -105,5 +119,7 @@ def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) 
     kernel = kernels.find(op, Types(types.acc, types.acc, types.acc))
     if kernel is None or form.extents.size == 0:
         return Chunked(op, types, form)
-    direct = kernels.find(op, types)
-    return Compiled(types, form, kernel, direct, totals=totals, most=threads)
+    read = types.x if op.load is None else loaded_type(types)
+    direct = kernels.find(op, types._replace(x=read))
+    find = kernels.finder(form.keys)
+    return Compiled(op, types, form, kernel, direct, find=find, totals=totals, most=threads)

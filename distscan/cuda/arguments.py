@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.dtypes import Types
+
 Pointer = ctypes.c_uint64
 Int64 = ctypes.c_int64
 UInt64 = ctypes.c_uint64
@@ -60,6 +62,13 @@ class RowLength(Structure):
     _fields_ = (("length", Int64), ("reciprocal", UInt64), ("starts", UInt))
 
 
+class Division(Structure):
+    """``Division`` of ``kernels/linear/gather.cuh``."""
+
+    __slots__ = ()
+    _fields_ = (("length", Int64), ("reciprocal", UInt64))
+
+
 class Matrix(Structure):
     """``Matrix`` of ``kernels/columns/matrix.cuh``."""
 
@@ -93,37 +102,56 @@ def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
 
 
+def keyed(dtype: np.dtype[Any], keys: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of a ``Flagged`` and the keys at the ends of a shard, as a kernel sends them.
+
+    Both begin at a word of 4 bytes.
+    """
+    return np.dtype([("total", flagged(dtype)), ("ends", keys, 2)])
+
+
 # ---- kernels ----------------------------------------------------------------------------------
 
 
-def declared(entry: str, acc: np.dtype[Any]) -> type[Structure]:
+def declared(entry: str, acc: np.dtype[Any], fields: tuple[int, int] = (1, 1)) -> type[Structure]:
     """Return the parameters of ``kernels/<entry>.cu`` as a structure. Values have type ``acc``.
+
+    ``fields`` are the numbers of arrays that an element is read from, and written to.
 
     >>> [name for name, _ in declared("add", np.dtype(np.float32))._fields_]
     ['y', 'out', 'n', 'peel', 'offset', 'has_offset']
     """
     value = _value(acc)
-    arrays: dict[str, Any] = {"x": Pointer, "y": Pointer}
+    x, y = (Pointer if number == 1 else Pointer * number for number in fields)
+    arrays: dict[str, Any] = {"x": x, "y": y}
     offset = {"offset": value, "has_offset": Bool}
     scan = arrays | {"shard": Shard, "work": Workspace} | offset | {"mail": Mail}
     stages = {"stage_bytes": Int, "pitch": Int}
     start = {"offset": Pointer, "first": value, "has_first": Bool}
+    weights = {"x": Pointer, "n": Int64, "lead": Int64, "length": Int64}
     parameters: dict[str, dict[str, Any]] = {
         "scan": {**scan, "heads": Pointer, "row": RowLength, "first": value},
         "scan_short": scan,
         "textbook": scan,
-        "reduce": {"x": Pointer, "n": Int64, "peel": Int64, "cached": Int64, "totals": Pointer,
+        "reduce": {"x": x, "n": Int64, "peel": Int64, "cached": Int64, "totals": Pointer,
                    "arrived": Pointer, "total": Totals, "epoch": UInt, "heads": Pointer},
         "add": {"y": Pointer, "out": Pointer, "n": Int64, "peel": Int64, **offset},
         "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start},
         "columns_per_thread": {**arrays, "scans": Int64, "n": Int64, "inner": Int64,
                                "reverse": Bool, **start},
-        "columns_reduce": {"x": Pointer, "matrix": Matrix, **stages, "runs": Int64,
+        "columns_reduce": {"x": x, "matrix": Matrix, **stages, "runs": Int64,
                            "parts": Pointer, "arrived": Pointer, "total": Pointer},
+        "compact": {"x": Pointer, "mask": Pointer, "y": Pointer, "shard": Shard,
+                    "work": Workspace},
+        "gather": {"x": Pointer, "index": Pointer, "y": Pointer, "count": Int64, "row": Division},
+        "tile_totals": {**weights, "ends": Pointer, "arrived": Pointer, "total": Totals,
+                        "epoch": UInt},
+        "find_cuts": {**weights, "ends": Pointer, "tiles": Int64, "targets": Pointer,
+                      "cuts": Pointer, "count": Int64},
     }  # fmt: skip
-    fields = [*parameters[entry].items()]
+    members = [*parameters[entry].items()]
     # Without __slots__ it would take any name, and lose what is set under a wrong one.
-    return type(entry, (Structure,), {"__slots__": (), "_fields_": fields})
+    return type(entry, (Structure,), {"__slots__": (), "_fields_": members})
 
 
 def _value(dtype: np.dtype[Any]) -> Any:
@@ -137,6 +165,19 @@ def _alignment(dtype: np.dtype[Any]) -> int:
     if dtype.names:
         return max(_alignment(dtype[name]) for name in dtype.names)
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+
+
+def fields_of(types: Types) -> tuple[int, int]:
+    """Return the numbers of arrays that an element is read from, and written to."""
+    return len(types.x.names or " "), len(types.out.names or " ")
+
+
+def point(arguments: Any, name: str, arrays: tuple[Any, ...]) -> None:
+    """Set the pointers ``name``, as many as there are arrays."""
+    if len(arrays) > 1:
+        getattr(arguments, name)[:] = [array.data.ptr for array in arrays]
+    else:
+        setattr(arguments, name, arrays[0].data.ptr)
 
 
 def places(parameters: type[Structure]) -> list[tuple[int, int]]:

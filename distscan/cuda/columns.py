@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
-from .arguments import view
-from .columns_policy import ThreadPolicy, columns_policy, pitch_of, thread_policy
-from .configs import register_types, sm_count
+from .arguments import fields_of, point, view
+from .columns_policy import ThreadPolicy, columns_policy, pitches, thread_policy
+from .configs import sm_count
 from .definitions import definitions
 from .kernel import Kernel
+from .registers import register_types, settable
 from .row import Row
 
 _LANES = 32
@@ -36,8 +37,10 @@ class Tiling:
         self.width, self.strips = strips.width, strips.number
         self.columns = strips.width * self.policy.items
         self.tiles = max(-(-form.extents.outer * n // self.height), 1)  # per strip
-        self.pitch = pitch_of(types, form.extents.inner, self.policy.items, strips)
-        self.stage = -(-self.height * self.pitch // 16) * 16 + 16  # bytes
+        all_pitches = pitches(types, form.extents.inner, self.policy.items, strips)
+        self.pitch = all_pitches[0]
+        #: Bytes of a stage. Fields lie in it one behind the other.
+        self.stage = sum(-(-self.height * pitch // 16) * 16 + 16 for pitch in all_pitches)
         self.shared = self.stage * self.policy.stages
 
     def set(self, arguments: Any) -> None:
@@ -81,13 +84,17 @@ class _Scan(Kernel):
 
     can_wait = False  # these kernels are never launched ahead of their offset
 
-    def __init__(self, entry: str, given: dict[str, object], acc: np.dtype[Any], *size: int):
-        super().__init__(entry, given, acc, *size)
-        self._first = view(self.arguments, "first", acc)
+    def __init__(self, entry: str, given: dict[str, object], types: Types, *size: int):
+        super().__init__(entry, given, types.acc, *size, fields=fields_of(types))
+        self._first = settable(view(self.arguments, "first", types.acc))
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
         """Set the input and the output."""
-        self.arguments.x, self.arguments.y = x.data.ptr, y.data.ptr
+        if type(x) is tuple:
+            point(self.arguments, "x", x)
+            point(self.arguments, "y", y)
+        else:
+            self.arguments.x, self.arguments.y = x.data.ptr, y.data.ptr
 
     def behind(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
         """Set the offset: a row [inner], one value for all columns, or none."""
@@ -117,7 +124,7 @@ class Scan(_Scan):
             "columns",
             # The kernel is the same in both directions.
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
-            types.acc,
+            types,
             policy.threads
             + (policy.reducers + policy.look_ahead_warps + policy.loaders + 1) * _LANES,
             tiling.shared,
@@ -145,7 +152,7 @@ class ThreadPerColumn(_Scan):
         super().__init__(
             "columns_per_thread",
             definitions(op, types, Form(exclusive=form.exclusive), **policy._asdict()),
-            types.acc,
+            types,
             policy.threads,
         )
         arguments, vectors = (
@@ -178,6 +185,7 @@ class Reduce(Kernel):
             types.acc,
             policy.threads + policy.loaders * _LANES,
             tiling.shared,
+            fields=fields_of(types),
         )
         self.blocks = runs * tiling.strips
         arguments = self.arguments
@@ -187,4 +195,8 @@ class Reduce(Kernel):
 
     def prepare(self, x: Any, total: int, epoch: int, heads: None = None) -> None:
         """Set all arguments. ``total`` is the address of the totals [inner] on the GPU."""
-        self.arguments.x, self.arguments.total = x.data.ptr, total
+        if type(x) is tuple:
+            point(self.arguments, "x", x)
+        else:
+            self.arguments.x = x.data.ptr
+        self.arguments.total = total

@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 from ..core.dtypes import Types
-from .policy import SHARED, VECTOR
+from .policy import SHARED, VECTOR, widest
 
 _LANES = 32  # lanes of a warp
 _SECTOR = 32  # bytes: the memory writes a whole sector without reading it first
@@ -64,8 +64,15 @@ def columns_policy(
         [2^22, 63]           737      802
         [2^18, 1001]         791      822
         [2^14, 16383]       1080      952
+
+    linear_recurrence of 2^26 float32, microseconds by the rows of a slice::
+
+        shape            9 rows  11 rows  13 rows  17 rows  19 rows
+        [2^14, 2^12]        321      290      275      258      254
+        [2^20, 64]          371      325      347      347      330
     """
-    size, acc = max(types.x.itemsize, types.out.itemsize), types.acc.itemsize
+    fields = types.x.names or ()
+    size, acc = widest(types.x, types.out), types.acc.itemsize
     items = math.gcd(inner, max(VECTOR // max(size, acc, 4), 1))
     strips = _cut(types, inner, items, sm_count)
     columns = 1 << (strips.width * items - 1).bit_length()
@@ -81,20 +88,27 @@ def columns_policy(
     beside = 192 + acc * (threads * items + (warps + 2) * columns)
 
     def stages(rows: int) -> int:
-        part = _LANES // strips.width * rows * pitch_of(types, inner, items, strips)
+        part = _LANES // strips.width * rows * sum(pitches(types, inner, items, strips))
         static, every = (room - sharing.panel * cursor for room in (_STATIC, most))
-        return int(min(static // beside, every // (warps * part + 16 + beside), 12))
+        stage = warps * part + 16 * max(len(fields), 1) + beside
+        return int(min(static // beside, every // stage, 12))
 
-    rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(items * size, 5)
+    read = items * (types.x.itemsize if fields else size)  # bytes of a lane in each row
+    rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(read, 5)
+    if acc > 32:
+        rows = 1
     if items * size == 4 and strips.split and strips.number < sm_count // 2:
         rows = 43
-    if types.x.itemsize < 4 and items > 1:
+    if widest(types.x) < 4 and items > 1:
         rows = min(rows, 17)  # unpacked, each row uses registers of its own
-    if sharing.loaders > 1:
+    if fields and acc == 8 and strips.number > 2:
+        rows = 19
+    elif sharing.loaders > 1:
         rows = min(rows, 11)
     while stages(rows) < 4 and rows > 3:
         rows -= 2
-    staged = strips.number == 1 and inner * size < 64 and types.x.itemsize == types.out.itemsize
+    alike = types.x.itemsize == types.out.itemsize and not fields
+    staged = strips.number == 1 and inner * size < 64 and alike
     return ColumnsPolicy(
         threads, rows, items, columns, stages(rows), reducers=4, staged=str(staged).lower(),
         **sharing._asdict(),
@@ -118,10 +132,11 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
         float64  [2^13, 2^14]              676       578
         float64  [2^19, 2^8]               656
     """
-    vector, row = items * types.x.itemsize, inner * types.x.itemsize  # bytes
-    if types.x.itemsize >= 4:
+    size = widest(types.x)
+    vector, row = items * size, inner * size  # bytes
+    if size >= 4:
         strip = 128
-        long = types.x.itemsize == 8 and row >= 2048
+        long = size == 8 and row >= 2048
         if long and _alone(row // 256, sm_count) == _alone(row // 128, sm_count):
             strip = 256
     else:
@@ -184,19 +199,22 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int)
         sharing = _Sharing(2, 1, 1, 8, most)
     else:
         sharing = _Sharing(2, 1, together, 16, reads)
-    if columns < _LANES and (arch != "90" or types.x.itemsize < 4):  # parts of a group
+    if columns < _LANES and (arch != "90" or widest(types.x) < 4):  # parts of a group
         sharing = sharing._replace(reads=sharing.reads // 2)
     return sharing
 
 
-def pitch_of(types: Types, inner: int, items: int, strips: Strips) -> int:
+def pitches(types: Types, inner: int, items: int, strips: Strips) -> list[int]:
     """How many bytes the rows of a tile lie apart in shared memory: see ``columns/strip.cuh``.
+
+    There is one number for each field; a number has one field.
 
     The pitch is the same as in global memory modulo 16, with room for the vector that the end of a
     row cuts.
     """
-    size, row = strips.width * items * types.x.itemsize, inner * types.x.itemsize
-    return size if strips.number == 1 else size + 16 + (row - size) % 16
+    fields = [types.x[name] for name in types.x.names] if types.x.names else [types.x]
+    sizes = [(strips.width * items * field.itemsize, inner * field.itemsize) for field in fields]
+    return [size if strips.number == 1 else size + 16 + (row - size) % 16 for size, row in sizes]
 
 
 class ThreadPolicy(NamedTuple):
@@ -218,7 +236,7 @@ def thread_policy(types: Types, inner: int, columns: int, sm_count: int) -> Thre
         [2^10, 2^9, 2^9]                  575          740
         [2^20, 4, 64]                     518         1060
     """
-    size = max(types.x.itemsize, types.out.itemsize)
+    size = widest(types.x, types.out)
     items = math.gcd(inner, max(VECTOR // max(size, types.acc.itemsize, 4), 1))
     if columns // items < 192 * sm_count or inner * size < 64:
         return None

@@ -1,15 +1,13 @@
-"""The choice of the kernel that scans a shard, of its types, and of its tiles."""
+"""The choice of the kernel that scans a shard, and of its tiles."""
 
 from typing import NamedTuple
 
 import cupy
-import numpy as np
 
-from ..core import operators
 from ..core.dtypes import Types
 from ..core.form import Form
-from ..core.operators import Operator
-from .policy import TextbookPolicy, packs_flags, per_vector, scan_policy, short_policy
+from .definitions import type_name
+from .policy import TextbookPolicy, beside, bits_bytes, per_vector, scan_policy, short_policy
 
 _LANES = 32
 _RESIDENT = 2048  # the most threads that a multiprocessor holds
@@ -42,18 +40,21 @@ def _production(types: Types, n: int, form: Form) -> LaunchConfig:
     """Configure ``kernels/scan.cu``, or for few elements ``kernels/scan_short.cu``."""
     short = short_policy(types, form, n, sm_count())
     if short is not None:
-        tile = short.threads * short.rows * per_vector(types.x, types.out)
+        tile = short.threads * short.rows * short.items
         blocks = short.blocks * sm_count()
         return LaunchConfig("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
     chosen = scan_policy(types, form, cupy.cuda.Device().compute_capability, n, sm_count())
     tile = chosen.threads * chosen.rows * chosen.items
-    stage = tile * types.x.itemsize + 16
+    stage = tile * types.x.itemsize + 16 * len(types.x.names or " ")
+    if form.segmented:
+        stage += tile * beside(form) + 16
+        stage += bits_bytes(types, form, chosen.threads, chosen.rows, chosen.items)
     policy: dict[str, int | str] = chosen._asdict()
     rows = form.extents.outer > 1
     policy["source"] = "FlaggedItems" if form.segmented else "RowItems" if rows else "Items"
+    if form.keys is not None:
+        policy["source"] = f"KeyedBy<{type_name(form.keys)}>::Items"
     policy["first"] = str((form.segmented or rows) and form.first is not None).lower()
-    if form.segmented:
-        stage += tile + 16 + tile // 8 * packs_flags(types, chosen.items)
     shared = chosen.stages * stage
     threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
     return LaunchConfig("scan", policy, tile, threads, shared, sm_count())
@@ -71,20 +72,3 @@ def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
 def sm_count() -> int:
     """Return the number of multiprocessors of the current GPU."""
     return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
-
-
-def register_types(op: Operator, types: Types) -> Types:
-    """Return the types in registers: built-in operators scan narrow integers and bools in 32 bits.
-
-    The low bits of the results are the same. There are two exceptions. If x must first be cut to
-    the narrow type: the maximum of 300 and 50 as int8 is 50. If the result shows more than the low
-    bits: 100 + 100 as int8 is -56, also in an int64.
-    """
-    x, acc, out = types.x, types.acc, types.out
-    low = out.kind in "iu" and out.itemsize <= acc.itemsize
-    narrow = acc.kind in "iu" and acc.itemsize < 4 and np.can_cast(x, acc) and low
-    # The sum of bools is an exception: 2 ** 32 times True would make 0.
-    truths = acc == np.bool_ and (op in operators.LOGICAL or (x == acc and op.name != "sum"))
-    if not (narrow or truths) or operators.BUILTIN.get(op.name) is not op:
-        return types
-    return Types(x, np.dtype(np.int32 if acc.kind == "i" else np.uint32), out)

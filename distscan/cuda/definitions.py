@@ -8,6 +8,8 @@ import numpy as np
 from ..core.dtypes import Types, is_bfloat16
 from ..core.form import Form
 from ..core.operators import BUILTIN, LOGICAL, Operator
+from ..core.predicates import Predicate
+from .registers import is_log_sum
 
 # Keys are dtype.kind and the size in bytes. Values are the names in kernels/base/types.cuh.
 _TYPES = {
@@ -26,48 +28,86 @@ _TYPES = {
     "c8": "complex<float>",
     "c16": "complex<double>",
 }
-_STRUCTURES = (4, 8, 16, 32)  # the sizes in bytes: vectors are aligned to their size
 
 
 def type_name(dtype: np.dtype[Any]) -> str:
     """Return the name of a type in the kernels; raise TypeError if no GPU has the type."""
     if dtype.names:
-        return "Structure"
+        return f"Fields<{', '.join(type_name(dtype[field]) for field in dtype.names)}>"
     name = "bfloat16" if is_bfloat16(dtype) else _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
     if name is None:
         raise TypeError(f"{dtype} does not exist on a GPU; pass dtype= with a type that does")
     return name
 
 
-def structure(dtype: np.dtype[Any]) -> str:
-    """Declare a structured type in C++; raise TypeError if C++ would lay it out differently.
+def structure(types: Types) -> str:
+    """Declare the structure of the running value in C++, and its conversions.
 
-    >>> structure(np.dtype([("a", "f8"), ("b", "f8")]))
-    'struct Structure { double a; double b; };'
+    An element of ``x`` has as many fields. The result may have fewer, under the same names.
+
+    >>> pair, h = np.dtype([("x0", "f4"), ("x1", "f4")]), np.dtype([("x1", "f4")])
+    >>> print(structure(Types(pair, pair, h)))
+    struct Structure { float x0; float x1; };
+    template <> inline constexpr bool one_by_one<Structure> = true;
+    template <class To, class... X> __device__ To convert(Fields<X...> x) {
+    if constexpr (same<To, Fields<X...>>) return x;
+    else return {convert<float>(x.first), convert<float>(x.rest.first)}; }
+    template <class To> __device__ To convert(Structure x) {
+    if constexpr (same<To, Structure>) return x;
+    else return {convert<float>(x.x1)}; }
     """
-    names = dtype.names or ()
-    fields = [(name, dtype[name]) for name in names]
-    like_c = np.dtype(fields, align=True)
-    if dtype.itemsize not in _STRUCTURES:
-        raise TypeError(f"{dtype} has {dtype.itemsize} bytes; a GPU takes {_STRUCTURES}")
-    if dtype.itemsize != like_c.itemsize or dtype.fields != like_c.fields:
-        raise TypeError(f"{dtype} does not lie in memory as in C++; align=True makes one that does")
-    for name, field in fields:
-        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-            raise TypeError(f"{name!r} of {dtype} cannot be the name of a field in C++")
-        if field.names or field.shape:
-            raise TypeError(f"field {name!r} of {dtype} is {field}; on a GPU a field is one number")
-    declared = "".join(f"{type_name(field)} {name}; " for name, field in fields)
-    return f"struct Structure {{ {declared}}};"
+    names = types.acc.names or ()
+    declared = "".join(f"{type_name(types.acc[name])} {name}; " for name in names)
+    places = [f"x.{'rest.' * i}first" for i in range(len(names))]
+    loaded = [
+        f"convert<{type_name(types.acc[name])}>({place})"
+        for name, place in zip(names, places, strict=True)
+    ]
+    stored = [f"convert<{type_name(types.out[name])}>(x.{name})" for name in types.out.names or ()]
+    for inner in range(len(stored) - 1, 0, -1):
+        stored[inner - 1 :] = [stored[inner - 1], "{" + ", ".join(stored[inner:]) + "}"]
+    return (
+        f"struct Structure {{ {declared}}};\n"
+        "template <> inline constexpr bool one_by_one<Structure> = true;\n"
+        "template <class To, class... X> __device__ To convert(Fields<X...> x) {\n"
+        "if constexpr (same<To, Fields<X...>>) return x;\n"
+        f"else return {{{', '.join(loaded)}}}; }}\n"
+        "template <class To> __device__ To convert(Structure x) {\n"
+        "if constexpr (same<To, Structure>) return x;\n"
+        f"else return {{{', '.join(stored)}}}; }}"
+    )
 
 
 def body(op: Operator) -> str:
     """Return the body of the operator's C++ function; errors in it name the operator and line."""
     if op.cuda is None:
         raise TypeError(f"operator {op.name!r} has no CUDA form: without cuda= only CPUs scan")
-    name = re.sub(r"[^\w .-]", "_", op.name)
-    start = "" if re.search(r"\breturn\b", op.cuda) else "return\n"
-    return f'{start}#line 1 "operator {name}"\n{op.cuda}\n;\n'
+    return _function("operator", op.name, op.cuda)
+
+
+def _on_load(op: Operator) -> str:
+    """Return the body of the C++ function that changes elements as they are read."""
+    if op.load is None:
+        return "return x;"
+    if op.cuda_load is None:
+        raise TypeError(f"operator {op.name!r} has load= but no cuda_load=: only CPUs scan")
+    return _function("load of operator", op.name, op.cuda_load)
+
+
+def predicate_body(predicate: Predicate) -> str:
+    """Return the body of the predicate's C++ function; errors in it name the predicate and line."""
+    if predicate.cuda is None:
+        raise TypeError(
+            f"predicate {predicate.name!r} has no CUDA form: without cuda= only CPUs select"
+        )
+    return _function("predicate", predicate.name, predicate.cuda)
+
+
+def _function(kind: str, name: str, text: str) -> str:
+    """Return an expression or the body of a function as the body of a C++ function."""
+    start = "" if re.search(r"\breturn\b", text) else "return\n"
+    name = re.sub(r"[^\w .-]", "_", name)
+    return f'{start}#line 1 "{kind} {name}"\n{text}\n;\n'
 
 
 def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> dict[str, object]:
@@ -77,8 +117,10 @@ def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> 
         "DISTSCAN_T": _running_name(op, types),
         "DISTSCAN_OUT": type_name(types.out),
         "DISTSCAN_PARTIAL": _partial(op, types),
-        "structure.h": structure(types.acc) if types.acc.names else "",
+        "structure.h": structure(types) if types.x.names else "",
         "combine.h": body(op),
+        "load.h": _on_load(op),
+        "DISTSCAN_LOADS": str(op.load is not None).lower(),
         "DISTSCAN_COMMUTATIVE": str(op.commutative).lower(),
         "DISTSCAN_EXCLUSIVE": str(form.exclusive).lower(),
         "DISTSCAN_REVERSE": str(form.reverse).lower(),
@@ -88,6 +130,10 @@ def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> 
 
 def _running_name(op: Operator, types: Types) -> str:
     """Name the type of the running value. For logical operators, "truth" is a bool in 32 bits."""
+    if is_log_sum(types.acc):
+        return f"LogSum<{type_name(types.acc['max'])}>"
+    if types.acc.names:
+        return "Structure"
     return "truth" if op in LOGICAL and types.acc != np.bool_ else type_name(types.acc)
 
 

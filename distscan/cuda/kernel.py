@@ -15,6 +15,7 @@ from . import cubin, nvrtc
 from .arguments import declared, places
 from .gpus import check_device
 
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -54,10 +55,15 @@ class Kernel:
         acc: np.dtype[Any],
         threads: int,
         shared: int = 0,
+        *,
+        fields: tuple[int, int] = (1, 1),
     ) -> None:
-        """Compile and load. ``acc`` is the type of the running value; ``threads`` are per block."""
+        """Compile and load. ``acc`` is the type of the running value; ``threads`` are per block.
+
+        ``fields`` are the numbers of arrays that an element is read from, and written to.
+        """
         self.entry, self.definitions = entry, definitions
-        parameters = declared(entry, acc)
+        parameters = declared(entry, acc, fields)
         self.arguments: Any = parameters()
         self.places = places(parameters)
         begin = ctypes.addressof(self.arguments)
@@ -80,6 +86,9 @@ class Kernel:
             device.compute_capability,
             device.id,
         )
+        # The code is unloaded with this object. Two threads may have loaded it at once, each its
+        # own, and the cache keeps one.
+        self._code = function
         handle, shared = int(function.ptr), self.block[3]
         if shared:
             allow(handle, shared)
@@ -118,6 +127,18 @@ def check(entry: str, code: bytes, expected: list[tuple[int, int]]) -> None:
 def make_context() -> None:
     """Make the GPU's context current in this thread. Direct driver calls do not do this."""
     cupy.cuda.runtime.memGetInfo()
+
+
+def launch(kernel: Kernel, stream: Any) -> None:
+    """Queue a kernel, with the arguments that are set now, on the current ``stream``."""
+    given = kernel.function, kernel.blocks, 1, 1, *kernel.block, stream.ptr, kernel.addresses, 0
+    try:
+        driver.launchKernel(*given)
+    except driver.CUDADriverError as error:
+        if error.status != _NO_CONTEXT:
+            raise
+        make_context()
+        driver.launchKernel(*given)
 
 
 # The most dynamic shared memory that the kernels of each function take, in bytes.

@@ -1,6 +1,6 @@
 """The kernels that work along a shard: their arguments, and their messages to and from the host.
 
-``prepare``, ``behind`` and ``ahead`` set arguments. ``steps.launch`` queues the kernel with them.
+``prepare``, ``behind`` and ``ahead`` set arguments. ``kernel.launch`` queues the kernel with them.
 """
 
 import functools
@@ -15,11 +15,13 @@ from ..core.dtypes import Types
 from ..core.errors import KernelError
 from ..core.form import Form
 from ..core.operators import Operator
-from .arguments import flagged, view
-from .configs import LaunchConfig, register_types, sm_count
-from .definitions import definitions
+from .arguments import fields_of, flagged, point, view
+from .configs import LaunchConfig, sm_count
+from .definitions import definitions, type_name
 from .kernel import Kernel
-from .policy import ADD_THREADS, VECTOR, per_vector, reduce_policy
+from .policy import ADD_THREADS, VECTOR, beside, per_vector
+from .reduce_policy import reduce_policy
+from .registers import register_types, settable
 
 # Bytes that the reduction leaves in L2 for the scan. Microseconds of both on sm_90, for 1 GiB of
 # float32 (float64): none 779 (780), 24 MiB 778 (777), 32 MiB 780 (776), 40 MiB 777 (774).
@@ -32,7 +34,12 @@ _NOTHING, _SOMETHING, _CALLED_OFF = range(3)  # State of kernels/linear/offset.c
 
 
 def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
-    """Return the length of the peel: the elements before the first boundary of vectors."""
+    """Return the length of the peel: the elements before the first boundary of vectors.
+
+    Of a tuple of arrays, the boundaries of the first array count.
+    """
+    if type(array) is tuple:
+        array = array[0]
     short = (array.data.ptr + n * array.itemsize if reverse else -array.data.ptr) % VECTOR
     return min(n, short // array.itemsize) if short % array.itemsize == 0 else 0
 
@@ -45,7 +52,8 @@ class Scan(Kernel):
     ) -> None:
         """Compile, and allocate a total for each tile. The running value has type ``types.acc``."""
         given = definitions(op, types, form, **config.policy)
-        super().__init__(config.entry, given, types.acc, config.threads, config.shared)
+        size = config.threads, config.shared
+        super().__init__(config.entry, given, types.acc, *size, fields=fields_of(types))
         arguments, rows, n = self.arguments, form.extents.outer > 1, form.extents.outer * n
         self._n, self._reverse, self._acc = n, form.reverse, types.acc
         self._tile, self._most_blocks = config.tile, config.blocks
@@ -61,9 +69,9 @@ class Scan(Kernel):
         self._work.totals.words, self._work.totals.stride = self._totals.data.ptr, stride
         self._last.stride, self._work.tile_counter = 1, self._tile_counter.data.ptr
         # Rows have no offset, only ``first``.
-        self._offset = None if rows else view(arguments, "offset", types.acc)
+        self._offset = None if rows else settable(view(arguments, "offset", types.acc))
         if form.first is not None and (form.segmented or rows):
-            view(arguments, "first", types.acc)[0] = form.first
+            settable(view(arguments, "first", types.acc))[0] = form.first
         if rows and n > 0:
             length = n // form.extents.outer
             arguments.row.length = length
@@ -84,7 +92,11 @@ class Scan(Kernel):
         tiles = (peel > 0) + -(-(self._n - peel) // self._tile)
         self.blocks = min(tiles, self._most_blocks)
         arguments, shard = self.arguments, self._shard
-        arguments.x, arguments.y = x.data.ptr, y.data.ptr
+        if type(x) is tuple:
+            point(arguments, "x", x)
+            point(arguments, "y", y)
+        else:
+            arguments.x, arguments.y = x.data.ptr, y.data.ptr
         if heads is not None:
             arguments.heads = heads.data.ptr
         shard.peel, shard.tiles = peel, tiles
@@ -120,19 +132,22 @@ class Reduce(Kernel):
         """Compile, and allocate a total for each block."""
         types = register_types(op, types)
         chosen = reduce_policy(op, types, form, cupy.cuda.Device().compute_capability)
-        form = Form(reverse=form.reverse, segmented=form.segmented)  # the kernel needs no more
+        # The kernel needs no more of the form.
+        form = Form(reverse=form.reverse, segmented=form.segmented, keys=form.keys)
         source = "FlaggedPointer" if form.segmented else "ItemPointer"
+        if form.keys is not None:
+            source = f"KeyedBy<{type_name(form.keys)}>::Pointer"
         given = definitions(op, types, form, source=source, **chosen._asdict())
-        super().__init__("reduce", given, types.acc, chosen.threads)
+        super().__init__("reduce", given, types.acc, chosen.threads, fields=fields_of(types))
         self._n, self._reverse = n, form.reverse
-        self._step = _LANES * chosen.rows * per_vector(types.x)
+        self._step = _LANES * chosen.rows * chosen.items
         self._most_blocks = chosen.blocks * sm_count()
         total = flagged(types.acc) if form.segmented else types.acc
         self._totals = cupy.empty(2 * self._most_blocks * total.itemsize, np.uint8)
         self._arrived = cupy.zeros(1, np.uint32)
         self.nbytes = int(self._totals.nbytes)
         arguments = self.arguments
-        arguments.n, arguments.cached = n, _CACHED // (types.x.itemsize + form.segmented)
+        arguments.n, arguments.cached = n, _CACHED // (types.x.itemsize + beside(form))
         arguments.totals, arguments.arrived = self._totals.data.ptr, self._arrived.data.ptr
         self._total = arguments.total
         self._total.stride = 1
@@ -142,7 +157,11 @@ class Reduce(Kernel):
         peel = peel_of(x, self._n, reverse=self._reverse)
         self.blocks = max(1, min(-(-(self._n - peel) // self._step), self._most_blocks))
         arguments = self.arguments
-        arguments.x, arguments.peel, arguments.epoch = x.data.ptr, peel, epoch
+        if type(x) is tuple:
+            point(arguments, "x", x)
+        else:
+            arguments.x = x.data.ptr
+        arguments.peel, arguments.epoch = peel, epoch
         self._total.words = total
         if heads is not None:
             arguments.heads = heads.data.ptr
@@ -228,7 +247,8 @@ class HostOffset:
         self._words = words.data  # a state, the value, the answer
         self._halves = words.view(np.uint32).data
         value = np.zeros(size, np.uint32)
-        self._value, self._parts = value.view(np.uint8)[: dtype.itemsize].view(dtype), value.data
+        self._value = settable(value.view(np.uint8)[: dtype.itemsize].view(dtype))
+        self._parts = value.data
         self._passed_on = cupy.zeros(size + 1, np.uint64)
         #: Fields of ``Mail`` of kernels/linear/offset.cuh; ``expected`` returns ``from_host``.
         self.passed_on, self.answer = self._passed_on.data.ptr, self._pinned.ptr + 8 * (size + 1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.dtypes import Types
 from ..core.form import Form
-from ..core.operators import Operator
+from .registers import is_log_sum
 
 # The shared memory that one block may use, in KiB, by compute capability (CUDA C++ Programming
 # Guide, table of technical specifications). Other compute capabilities have at least 99.
@@ -19,8 +19,25 @@ VECTOR = 16  # bytes per access
 
 
 def per_vector(*dtypes: np.dtype[Any]) -> int:
-    """Return how many elements of the widest of these types fill a vector."""
-    return int(max(VECTOR // max(dtype.itemsize for dtype in dtypes), 1))
+    """Return how many elements of the widest of these types, or of their fields, fill a vector."""
+    return int(max(VECTOR // widest(*dtypes), 1))
+
+
+def items_of(types: Types) -> int:
+    """Return how many elements a lane takes at once: as many as fill a vector, fewer if large.
+
+    It is a power of 2.
+    """
+    words = -(-types.acc.itemsize // 4)
+    most = 1 << (max(64 // words, 1).bit_length() - 1)
+    return min(per_vector(types.x, types.out), most if types.x.names else VECTOR)
+
+
+def widest(*dtypes: np.dtype[Any]) -> int:
+    """Return the bytes of the widest field of some types; a number is one field."""
+    return max(
+        max((t[name].itemsize for name in t.names or ()), default=t.itemsize) for t in dtypes
+    )
 
 
 class ScanPolicy(NamedTuple):
@@ -39,6 +56,7 @@ class ShortPolicy(NamedTuple):
 
     threads: int  # that scan; one more warp looks ahead
     rows: int  # vectors per thread
+    items: int  # elements per vector
     blocks: int  # per multiprocessor
 
 
@@ -55,14 +73,6 @@ class TextbookPolicy(NamedTuple):
     def blocks(self) -> int:
         """Blocks that a multiprocessor must have registers for."""
         return max(512 // self.threads, 1)
-
-
-class ReducePolicy(NamedTuple):
-    """How ``kernels/linear/reduce.cuh`` is cut."""
-
-    threads: int
-    rows: int  # vectors per lane in flight
-    blocks: int  # per multiprocessor
 
 
 ADD_THREADS = 256  # one vector per thread: a copy in this form is as fast as the driver's
@@ -93,6 +103,17 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
         int64 to bool, logical_xor               256     8       7  310
         int64 to bool, logical_xor               256     6          336
 
+        logaddexp of 2^26 float32, 4 reducers    256     6          374
+        logaddexp of 2^26 float32, 4 reducers    384     6          294
+        logaddexp of 2^26 float32, 6 reducers    384     6          274
+        logaddexp of 2^26 float32, 4 reducers    512     4          295
+
+        linear_recurrence of 2^26 float32        256     4       7  220
+        the same, other rows, threads, reducers                     222 to 405
+        4 x 4 matrices, 2^20, 4 items per vector 128     1          174
+        the same, 2 items                        128     2          202
+        the same, 1 item                         256     2          212
+
     Other architectures take the same shape, as far as it fits.
 
     H200, sm_90, 1 GiB, many short scans: rows of 5 elements, and segments of 64 elements::
@@ -114,20 +135,22 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
         int8, max, rows of 16384     16      128     4       3750
     """
     threads, rows, items = _scan_shape(types, form, arch)
-    running, reducers = types.acc.itemsize, 4
+    running, reducers = types.acc.itemsize, 6 if threads == 384 and is_log_sum(types.acc) else 4
+    if form.keys is not None:
+        items = keyed_items(form.keys, items)
     if _flagged(form):
         running += max(types.acc.alignment, 4)
         reducers = min(threads // 32, 8)  # every reducer has the same number of warp tiles
     shared = SHARED.get(arch, 99) * 1024 - 256
-    row = threads * items * (types.x.itemsize + form.segmented)  # bytes; one byte per flag
-    if form.segmented:
-        row += threads * items // 8 * packs_flags(types, items)
-    beside = 112 + (threads // 16 + 2) * running  # bytes of a stage's barriers and totals
+    fields = len(types.x.names or " ")
+    others = 96 + 16 * fields + (threads // 16 + 2) * running  # a stage's barriers and totals
 
     def stages(rows: int) -> int:
-        return int(min(shared // (row * rows + beside), 12))
+        stage = threads * rows * items * (types.x.itemsize + beside(form))
+        stage += bits_bytes(types, form, threads, rows, items)
+        return int(min(shared // (stage + others), 12))
 
-    while stages(rows) < 6:
+    while rows > 1 and stages(rows) < 6:
         rows -= 1
 
     # With few tiles, the last wave leaves multiprocessors idle. So choose the rows for which all
@@ -144,6 +167,38 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
     return ScanPolicy(
         threads, rows, items, stages(rows), reducers, look_ahead_warps=3 if running > 8 else 2
     )
+
+
+def keyed_items(keys: np.dtype[Any], items: int) -> int:
+    """Return the elements per vector of a tile with keys, from those of a tile with flags.
+
+    A thread compares at most 64 bytes of keys at a time. H200, sm_90, float32 by int32 keys in runs
+    of 64, microseconds::
+
+        threads  rows  items  reducers  2^22  2^24  2^28
+            256     4      4         8  25.2  61.6   784
+            256     2      4         8  27.0  75.6  1021
+            512     2      4         8  30.5  78.7  1013
+        by flags                        22.2  51.8   602
+        a copy of as many bytes         15.1  50.5   761
+
+    With bits that reducers left for the scanners: 23.9, 67.9, 902 in the first shape; 24.5, 62.8,
+    808 with 3 rows; more in all others.
+    """
+    while items * keys.itemsize > 64:
+        items //= 2
+    return items
+
+
+def beside(form: Form) -> int:
+    """Return the bytes that a kernel reads beside each element: of a flag or of a key."""
+    return int(form.segmented) if form.keys is None else form.keys.itemsize
+
+
+def bits_bytes(types: Types, form: Form, threads: int, rows: int, items: int) -> int:
+    """Return the bytes of a stage in which reducers leave the bits of a tile's heads."""
+    packs = form.segmented and form.keys is None and packs_flags(types, items)
+    return threads * rows * items // 8 * packs
 
 
 def packs_flags(types: Types, items: int) -> bool:
@@ -167,7 +222,7 @@ def _flagged(form: Form) -> bool:
 def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     """Return the threads, rows and items of a tile, for shards of many tiles."""
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
-    items, threads = per_vector(types.x, types.out), 256
+    items, threads = items_of(types), 256 if types.acc.itemsize <= 16 else 128
     # A thread holds the running values of all its rows in registers. Narrow integers that
     # accumulate in 32 bits are held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
@@ -183,9 +238,12 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
         most = 8 if widening > 1 and size <= 8 else 6
         if widening > 1 and size == 8:
             items, room = 4, 24  # two stores per vector, but half the shuffles per element
-    elif widening >= 8 and arch in SHARED:
+    elif (widening >= 8 and arch in SHARED) or (is_log_sum(types.acc) and types.acc.itemsize == 8):
         threads = 384
-    return threads, min(most, room // (items * max(types.acc.itemsize // 4, 1))), items
+    words = max(types.acc.itemsize // 4, 1)
+    while types.x.names and items > 1 and items * words > room:
+        items //= 2
+    return threads, max(min(most, room // (items * words)), 1), items
 
 
 def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy | None:
@@ -210,48 +268,15 @@ def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy
 
     2^20 was timed with 4 rows of totals read at once (7.4 with 9 rows). The kernel reads 5 now.
     """
-    if form.segmented or form.extents.outer > 1:
+    if form.segmented or form.extents.outer > 1 or types.acc.itemsize > 16:
         return None
-    threads, items = 256, per_vector(types.x, types.out)
+    threads, items = 256, items_of(types)
     row = threads * items * sm_count  # elements, of a tile on each multiprocessor
     words = (items + 1) * max(types.acc.itemsize // 4, 1)  # of one thread: its row and its total
     for rows in (1, 2, 4, 8):
         most = rows == 8 or 2 * rows * words > 48
         if n <= row * rows // 2 or (most and n <= 2 * row * rows):
-            return ShortPolicy(threads, rows, blocks=1 if n <= row * rows else 2)
+            return ShortPolicy(threads, rows, items, blocks=1 if n <= row * rows else 2)
         if most:
             break
     return None
-
-
-def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePolicy:
-    """Return the policy for an operator, its types and form, on a GPU of ``arch``.
-
-    H200, sm_90, 1 GiB::
-
-        type                                threads  rows  blocks  microseconds
-        float32                                 256     4       4  254
-        float32                                         8          252 to 260
-        float32                                 512                252 to 260
-        float32                                                 8  252 to 260
-        float32, next rows loaded ahead                            252 to 260
-        float32, other caching                                     252 to 260
-        float32, bulk copies                                       252 to 260
-        float32, launched back to back                          2  249
-        float32, launched alone                                 2  264
-        int8, max                               512     8       2  258
-        int8, max                               256     4       3  280
-        int8, max                               256     8       2  277
-        int8, max                               256     8       4  263
-
-    Some forms get fewer blocks, because they use more registers: int8 to int64 (it spills at 3
-    blocks on sm_100 and sm_120), logaddexp in float64, structures, and flags. Flags are not
-    measured.
-    """
-    widening = types.acc.itemsize // types.x.itemsize
-    long = op.numpy is np.logaddexp and types.acc.itemsize > 4
-    blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
-    few = types.acc.names or (form.segmented and arch not in SHARED)
-    if types.x.itemsize == 1 and widening == 4 and arch in SHARED and not form.segmented:
-        return ReducePolicy(threads=512, rows=8, blocks=2)
-    return ReducePolicy(threads=256, rows=4, blocks=2 if few else blocks)

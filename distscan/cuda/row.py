@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.pieces import pieces
+from .registers import as_numbers, settable
 
 
 class Row:
@@ -44,12 +45,16 @@ class Row:
         """Wait for a piece, or for all pieces. Return it, or the row, in host memory."""
         for one in self._pieces if piece is None else (piece,):
             self._arrived[one.start].synchronize()
-        return self._host if piece is None else self._host[piece]
+        row = self._host if piece is None else self._host[piece]
+        return row if row.dtype.names is None else as_numbers(row)
 
     def put(self, piece: slice, offset: NDArray[Any]) -> None:
         """Queue a copy of ``offset`` to the GPU, over totals that have been taken."""
         # The copy of an earlier offset has ended: this total was queued behind it, and has come.
-        self._host[piece] = offset
+        if self._host.dtype.names is None:
+            self._host[piece] = offset
+        else:
+            settable(self._host[piece])[...] = offset
         on_gpu, on_host, size = self._places(piece)
         on_gpu.copy_from_host_async(on_host, size)
 

@@ -7,35 +7,22 @@ from typing import Any
 
 import cupy
 import numpy as np
-from cupy_backends.cuda.api import driver, runtime
+from cupy_backends.cuda.api import runtime
 from numpy.typing import NDArray
 
 from ..core import segments as segmented
 from ..core.dtypes import Types
 from ..core.steps import Edges, Pending
 from . import columns, epochs
-from .arguments import flagged
-from .configs import register_types
-from .kernel import Kernel, make_context
+from .arguments import flagged, keyed
+from .kernel import launch
 from .launches import Add, HostTotal, Reduce
+from .registers import as_numbers, register_types
 from .row import Row
 from .strategy import Strategy
 from .workspace import Workspace, keep_captured
 
 _TOO_LATE = 3  # after so many late offsets in a row, no scan is launched ahead of its offset
-_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
-
-
-def launch(kernel: Kernel, stream: Any) -> None:
-    """Queue a kernel, with the arguments that are set now, on the current ``stream``."""
-    given = kernel.function, kernel.blocks, 1, 1, *kernel.block, stream.ptr, kernel.addresses, 0
-    try:
-        driver.launchKernel(*given)
-    except driver.CUDADriverError as error:
-        if error.status != _NO_CONTEXT:
-            raise
-        make_context()
-        driver.launchKernel(*given)
 
 
 # ---- calls in flight --------------------------------------------------------------------------
@@ -69,21 +56,22 @@ class Call(NoTotal):
     stream that is current then, behind the last use of the workspace. ``queued`` ends a part.
     """
 
-    heads: Any = None  # the head flags of the segments
+    heads: Any = None  # the head flags of the segments, or the keys
     ahead = False  # whether the scan has been launched ahead of its offset
 
     def __init__(self, steps: "_Steps", x: Any, out: Any, segments: Any, at_once: bool) -> None:
         """Begin the first part. With ``at_once``, the second part follows on the same stream."""
-        if x.data.ptr % x.dtype.alignment or out.data.ptr % out.dtype.alignment:
-            name = "x" if x.data.ptr % x.dtype.alignment else "out"
-            raise ValueError(f"{name} begins at an address that its type cannot have")
+        for name, array in (("x", x), ("out", out), ("segments", segments)):
+            for each in array if type(array) is tuple else (array,):
+                if each is not None and each.data.ptr % each.dtype.alignment:
+                    raise ValueError(f"{name} begins at an address that its type cannot have")
         number, stream = next(epochs.calls), cupy.cuda.get_current_stream()
         work = steps.work
         if runtime.streamIsCapturing(stream.ptr):
             work = steps.make_for_a_graph()
         elif work.round != number >> epochs.BITS:
             work = steps.work = steps.make()
-        if not x.flags.c_contiguous:
+        if type(x) is not tuple and not x.flags.c_contiguous:
             steps.refuse_capture("x, which is not contiguous, must be copied")
             x = cupy.ascontiguousarray(x)
         self._steps, self.work = steps, work
@@ -93,10 +81,8 @@ class Call(NoTotal):
         if stream is not work.last.stream:
             work.last.order(stream)
         if segments is not None:
-            self.heads, reverse = segments, steps.form.reverse
-            if not segmented.needs_no_buffer(segments, reverse=reverse):
-                buffer = work.flags(steps.n) if work.heads is None else work.heads
-                self.heads = segmented.heads(segments, buffer, reverse=reverse)
+            in_place = segmented.are_read_in_place(segments, steps.form)
+            self.heads = segments if in_place else work.as_read(segments, steps.form)
 
     def resume(self) -> Any:
         """Begin the second part on the current stream, and return the stream."""
@@ -125,6 +111,7 @@ class CallWithTotal(Call):
 
     empty = False
     read = False  # whether ``total`` has waited for the total
+    _edges: Edges | None = None  # of keys, which come with the total
 
     def total(self, piece: slice | None = None) -> NDArray[Any]:
         """Wait for the total, or for a piece of a long row of totals; return it."""
@@ -134,8 +121,14 @@ class CallWithTotal(Call):
             totals: NDArray[Any] = self.work.total.take(piece)
             return totals
         value = self.work.total.wait(self.epoch, self.begun_on)
+        if form.keys is not None:
+            low, high = value["ends"].view(self.segments.dtype)
+            self._edges = segmented.between(low, high, reverse=form.reverse)
+            value = value["total"]
         if form.segmented:
             self.head, value = bool(value["head"]), value["value"]
+        if value.dtype.names is not None:
+            value = as_numbers(value)
         found: NDArray[Any] = value.astype(self._steps.types.acc, copy=False)
         return found
 
@@ -154,8 +147,8 @@ class CallWithTotal(Call):
     @property
     def edges(self) -> Edges | None:
         """The first and the last key or flag of the shard; None without segments."""
-        if self.segments is None:
-            return None
+        if self.segments is None or self._edges is not None:
+            return self._edges
         return segmented.edges(self.segments, reverse=self._steps.form.reverse)
 
 
@@ -176,8 +169,13 @@ class SinglePass(_Steps):
     captured = ""
 
     def make(self) -> Workspace:
-        """Make the kernel."""
-        return Workspace(scan=self.make_scan(self.types))
+        """Make the kernel, and the row of values that columns begin behind, if there is one."""
+        scan, first = self.make_scan(self.types), self.form.first
+        if first is None or first.ndim == 0:
+            return Workspace(scan=scan)
+        row = Row(first.dtype, first.size, first.dtype)
+        row.put(slice(None), first)
+        return Workspace(scan=scan, total=row)
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``. No kernel is launched before ``finish``."""
@@ -193,7 +191,8 @@ class SinglePass(_Steps):
             return
         stream, scan = call.resume(), call.work.scan
         scan.prepare(call.x, call.out, call.heads)
-        scan.behind(offset, call.epoch)
+        row = call.work.total
+        scan.behind(offset if row is None else row, call.epoch)
         launch(scan, stream)
         call.ended()
 
@@ -250,7 +249,8 @@ class ReduceScan(_Steps):
         if form.extents.inner > 1:
             total = Row(acc, form.extents.inner, types.acc)
             return Workspace(scan=scan, reduce=columns.Reduce(op, types, n, form), total=total)
-        words = HostTotal(flagged(acc) if form.segmented else acc)
+        sent = flagged(acc) if form.segmented else acc
+        words = HostTotal(sent if form.keys is None else keyed(acc, form.keys))
         return Workspace(scan=scan, reduce=Reduce(op, types, n, form), total=words)
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:

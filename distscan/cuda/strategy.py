@@ -8,9 +8,10 @@ from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
 from . import columns, epochs, launches
-from .configs import register_types, scan_config
+from .configs import scan_config
 from .definitions import type_name
 from .policy import TextbookPolicy
+from .registers import register_types
 from .workspace import Workspace, is_capturing, releases
 
 
@@ -93,7 +94,4 @@ class Strategy:
             self.refuse_capture(self.captured)
         # Not from a pool: earlier work that is still queued may use the pool's memory.
         with cupy.cuda.using_allocator(None):
-            work = self.make()
-            if self.form.segmented:
-                work.flags(self.n)
-        return work
+            return self.make()

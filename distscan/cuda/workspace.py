@@ -7,12 +7,15 @@ plan is dropped, the workspace lives until its last use has ended.
 import os
 import weakref
 from collections import deque
+from contextlib import nullcontext
 from typing import Any
 
 import cupy
 import numpy as np
 from cupy_backends.cuda.api import runtime
 
+from ..core import segments as segmented
+from ..core.form import Form
 from . import epochs
 
 _PER_THREAD = 2  # cudaStreamPerThread: the same pointer in all threads, another stream in each
@@ -117,7 +120,7 @@ class Workspace:
     add: Any = None
     total: Any = None
     wide: Any = None
-    heads: Any = None
+    _segments: Any = None
 
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
@@ -138,12 +141,22 @@ class Workspace:
         """Bytes of memory on the GPU, and of pinned memory on the host."""
         return sum(int(part.nbytes) for part in self._memory)
 
-    def flags(self, n: int) -> Any:
-        """Return the buffer for head flags, bools [n]; the same array for every call."""
-        if self.heads is None:
-            self.heads = cupy.empty(n, np.bool_)
-            self._memory.append(self.heads)
-        return self.heads
+    def as_read(self, segments: Any, form: Form) -> Any:
+        """Return a buffer [n] with segments as kernels read them; the same array for every call.
+
+        It has a copy of keys that kernels compare. Other segments become head flags.
+        """
+        keys = segments.dtype if form.keys is not None else None
+        if self._segments is None:
+            # A graph's memory is not from a pool: see ``Strategy.make_for_a_graph``.
+            with cupy.cuda.using_allocator(None) if self.is_of_a_graph else nullcontext():
+                self._segments = cupy.empty(form.extents.n, keys or np.bool_)
+            self._memory.append(self._segments)
+        if keys is None:
+            segmented.find_heads(segments, self._segments, reverse=form.reverse)
+        else:
+            self._segments[...] = segments
+        return self._segments
 
     def keep(self, *temporary: Any) -> None:
         """Keep arrays until the work that is queued now has ended.

@@ -51,6 +51,8 @@ class Agreement:
     has raised alone, and then continues, is out of step with the others. All ranks then raise, in
     this and in every later call.
 
+    Each rank may show the others a number, which travels with the vote: see ``shown``.
+
     ``comm`` is as in ``communicators.communicator``, which checks it.
 
     Example::
@@ -73,6 +75,8 @@ class Agreement:
         self.has_elements = True
         #: The number of this agreement, the same on every rank.
         self.number = 0
+        #: A number of this rank, of 8 bytes with a sign, for ``shown`` on every rank.
+        self.shows: int | None = None
         #: None if this rank is the only one.
         self._votes: Votes | None = None
         if votes.comm.size > 1:
@@ -93,8 +97,15 @@ class Agreement:
         if self._votes is not None:
             self._settle(self._votes, None)
 
+    def shown(self) -> list[int]:
+        """Return what all ranks show, in rank order; collective, after ``settle``."""
+        shows = self.shows or 0
+        return [shows] if self._votes is None else self._votes.shown(shows)
+
     def _settle(self, voting: "Votes", fault: BaseException | None) -> None:
         key, number = self.same.key if self.same else 0, self.number
+        if self.shows is not None:
+            voting.show(self.shows)
         worked, low, high, first, last, none = voting.minimum(
             fault is None, key, -key, number, -number, not self.has_elements
         )
@@ -155,25 +166,52 @@ def collective(function: Callable[P, R]) -> Callable[P, R]:
 class Votes:
     """The vote of a communicator's ranks: six numbers of each rank, and their minima over ranks.
 
-    MPI gets a buffer of a known type, because to find the type would take longer than to send it.
+    Behind the six are slots, one for each rank. Each rank sends a number in its own slot, and the
+    largest number in the others. So the minima are the numbers of all ranks. All votes of a
+    communicator have the same length, so calls of different functions meet in one vote. With many
+    ranks there are no slots, and ``shown`` has an exchange of its own.
+
+    MPI gets buffers of a known type, because to find the type would take longer than to send it.
     """
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
         #: 1, 2, 3, ... on this rank.
         self.numbers = itertools.count(1)
-        self._memory = bytearray(_SIX.size)
-        self._message = [MPI.buffer(self._memory), 6, MPI.INT64_T]
+        slots = comm.size if comm.size <= MOST_SLOTS else 0
+        self._sent = bytearray(_SIX.size) + _ONE.pack((1 << 63) - 1) * slots
+        self._minima = bytearray(len(self._sent))
+        self._send, self._receive = (
+            [MPI.buffer(memory), 6 + slots, MPI.INT64_T] for memory in (self._sent, self._minima)
+        )
+        self._shown = memoryview(self._minima)[_SIX.size :].cast("q") if slots else None
+        self._own_slot = _SIX.size + comm.rank * _ONE.size
 
     def minimum(self, *values: int) -> tuple[int, ...]:
         """Return the minimum of each of six ``values``, of 8 bytes, over all ranks."""
-        _SIX.pack_into(self._memory, 0, *values)
+        _SIX.pack_into(self._sent, 0, *values)
         # It is blocking: for so few values, MPI_Iallreduce is slower in every library.
-        self.comm.Allreduce(MPI.IN_PLACE, self._message, MPI.MIN)
-        return _SIX.unpack_from(self._memory)
+        self.comm.Allreduce(self._send, self._receive, MPI.MIN)
+        return _SIX.unpack_from(self._minima)
+
+    def show(self, number: int) -> None:
+        """Show a number to all ranks with the next vote."""
+        if self._shown is not None:
+            _ONE.pack_into(self._sent, self._own_slot, number)
+
+    def shown(self, number: int) -> list[int]:
+        """Return what all ranks have shown with the last vote, this rank ``number``; collective."""
+        if self._shown is not None:
+            return self._shown.tolist()
+        every = bytearray(self.comm.size * _ONE.size)
+        one = [MPI.buffer(_ONE.pack(number)), 1, MPI.INT64_T]
+        self.comm.Allgather(one, [MPI.buffer(every), 1, MPI.INT64_T])
+        return memoryview(every).cast("q").tolist()
 
 
-_SIX = struct.Struct("6q")
+_SIX, _ONE = struct.Struct("6q"), struct.Struct("q")
+#: Up to so many ranks, votes have slots. A vote is then a message of at most 560 bytes.
+MOST_SLOTS = 64
 
 # The votes of communicators that have been checked, by their handles: several Python objects may
 # stand for one communicator. None is the default communicator.

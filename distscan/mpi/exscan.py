@@ -154,9 +154,12 @@ class Exscan:
         try:
             if not message.has_offset():
                 return
-            if self._form.first is not None:
+            first = self._form.first
+            if first is not None:
+                if first.ndim > 0 and message.piece is not None:
+                    first = first[message.piece]
                 with np.errstate(all="ignore"):
-                    self._op.function(self._form.first, message.offset, out=message.offset)
+                    self._op.function(first, message.offset, out=message.offset)
             if message.piece is not None:
                 if self._pending is not None and not self._pending.empty:
                     self._pending.put(message.piece, message.offset)

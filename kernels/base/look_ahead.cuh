@@ -15,7 +15,11 @@ namespace distscan {
 template <class Op, class T, int WANTED = 9>
 struct LookAhead {
   // Rows that are read at once: as many as are wanted, if there are registers for them.
-  static constexpr int MOST = WORDS<T> > 4 ? 2 : WORDS<T> > 2 ? 3 : is_light<Op, T> ? 9 : 4;
+  static constexpr int MOST = WORDS<T> > 8      ? 1
+                              : WORDS<T> > 4    ? 2
+                              : WORDS<T> > 2    ? 3
+                              : is_light<Op, T> ? 9
+                                                : 4;
   static constexpr int ROWS = WANTED < MOST ? WANTED : MOST;
 
   int64 cursor = 0;  // a multiple of 32

@@ -73,6 +73,19 @@ __device__ Real log_add_exp(Real a, Real b) {
   const Real over = a - b;
   return (over > 0 ? a : b) + log_of_one_plus(fabs(over));
 }
+
+__device__ inline float exp_of_minus(float x) { return __expf(-x); }
+__device__ inline double exp_of_minus(double x) { return exp(-x); }
+
+// The same of sums of exponentials, by one exponential and no logarithm. Infinities of one sign
+// have no difference: their terms are equal. A NaN spreads by way of the difference.
+// {3, 0} then {2, 0} -> {3, 1/e}
+template <class Real>
+__device__ LogSum<Real> log_add_exp(LogSum<Real> a, LogSum<Real> b) {
+  const Real scale = a.max == b.max ? 1 : exp_of_minus(fabs(a.max - b.max));
+  if (a.max > b.max) return {a.max, a.rest + (scale + scale * b.rest)};
+  return {b.max, b.rest + (scale + scale * a.rest)};
+}
 #endif
 
 }  // namespace distscan

@@ -92,6 +92,27 @@ __device__ complex<Real> operator*(complex<Real> a, complex<Real> b) {
   return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
 
+// The logarithm of a sum of exponentials, of which `max` is the largest term's logarithm, and
+// `rest` the sum of all other terms, divided by the largest: the value is max + log(1 + rest).
+// log(e^3 + e^2 + e^2) -> {3, 2/e}
+template <class Real>
+struct LogSum {
+  using Part = Real;
+  Real max, rest;
+};
+template <class T>
+inline constexpr bool is_log_sum = same<T, LogSum<float>> || same<T, LogSum<double>>;
+
+// Whether any grouping of the running values gives the same bits.
+template <class T>
+inline constexpr bool is_exact = is_integer<T>;
+
+// Whether items are combined one by one behind the prefix, which is the shortest. Floats then round
+// once for each item, so numbers are not. Of a sum of exponentials and of a structure, one more
+// combination takes long.
+template <class T>
+inline constexpr bool one_by_one = is_exact<T> || is_log_sum<T>;
+
 #ifdef __CUDACC__
 // ---- Conversion ----------------------------------------------------------------------------
 
@@ -118,6 +139,10 @@ template <class To, class From>
 __device__ To convert(From from) {
   if constexpr (same<To, From>) {
     return from;
+  } else if constexpr (is_log_sum<To>) {
+    return {convert<typename To::Part>(from), 0};
+  } else if constexpr (is_log_sum<From>) {
+    return convert<To>(from.max + log1p(from.rest));
   } else if constexpr (same<From, boolean>) {
     return convert<To>(convert<truth>(from.byte));
   } else if constexpr (same<To, truth>) {

@@ -13,6 +13,11 @@ struct alignas(alignment_of(sizeof(T) * ITEMS)) Vector {
   T item[ITEMS];
 };
 
+// An element of 16 bytes that is only moved, whatever its type.
+struct alignas(16) Bytes16 {
+  unsigned long long half[2];
+};
+
 // ---- Narrow elements stay packed, in words of 4 bytes, until they are computed with ----------
 
 template <class T, int ITEMS>
@@ -20,7 +25,7 @@ inline constexpr bool is_packed = (sizeof(T) < 4 && sizeof(T) * ITEMS % 4 == 0);
 
 // The 4-byte words of a packed vector.
 template <class T, int ITEMS>
-struct alignas(sizeof(T) * ITEMS) Packed {
+struct alignas(alignment_of(sizeof(T) * ITEMS)) Packed {
   unsigned word[sizeof(T) * ITEMS / 4];
 };
 
@@ -78,6 +83,11 @@ __device__ To get(const Vector<T, ITEMS>& vector, int i) {
   }
 }
 
+template <class T, int ITEMS>
+__device__ void set_item(Vector<T, ITEMS>& vector, int i, T x) {
+  vector.item[i] = x;
+}
+
 // The vector of some values, converted.
 template <class T, int ITEMS, class From>
 __device__ Vector<T, ITEMS> pack(const From (&value)[ITEMS]) {
@@ -96,7 +106,7 @@ __device__ Vector<T, ITEMS> pack(const From (&value)[ITEMS]) {
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) vector.item[i] = convert<T>(value[i]);
+    for (int i = 0; i < ITEMS; ++i) set_item(vector, i, convert<T>(value[i]));
   }
   return vector;
 }

@@ -89,8 +89,8 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
 // Launch: `runs` blocks for each strip, strips side by side; no more runs than tiles of a strip.
 // STAGES stages of dynamic shared memory. matrix.n is above its rows.
 template <class Op, class Shape, int STAGES, int LOADERS, int COLUMNS, class X, class T>
-__device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& matrix,
-                               int stage_bytes, int pitch, int64 runs,
+__device__ void columns_reduce(const typename PointerTo<X>::Const& x /* [rows][inner] */,
+                               const Matrix& matrix, int stage_bytes, int pitch, int64 runs,
                                T* parts /* [runs][strips][columns] */,
                                unsigned* arrived /* [strips], zero */, T* total /* [inner] */) {
   constexpr int THREADS = Shape::THREADS;
@@ -101,7 +101,7 @@ __device__ void columns_reduce(const X* x /* [rows][inner] */, const Matrix& mat
   const int thread = threadIdx.x;
 
   // ---- 1. the tiles of the run, one after the other -------------------------------------------
-  const Strip<Shape, X> source{x, matrix, spot, stage_bytes, pitch};
+  const auto source = Strip<Shape, X>::of(x, matrix, spot, stage_bytes, pitch);
   const int columns = source.columns(strip);
   reduce_run<Op, Shape, STAGES, LOADERS>(source, spot, strip, columns, matrix.tiles * run / runs,
                                          matrix.tiles * (run + 1) / runs, pipeline);

@@ -21,13 +21,14 @@ struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
   using Roles = distscan::Roles<Shape::WARPS, REDUCERS, LOOK_AHEAD_WARPS, 1, LOADERS>;
   static constexpr int SCANNERS = Roles::SCANNERS;
-  static_assert(!STAGED || sizeof(X) == sizeof(Y), "results take the elements' place");
+  static_assert(!STAGED || (!is_fields<X> && sizeof(X) == sizeof(Y)),
+                "results take the elements' place");
   using LookAhead = StripLookAhead<Op, T, COLUMNS, GROUP, READS>;
   using Pipeline =
       ColumnsPipeline<typename LookAhead::BeforeCursor, T, SCANNERS, STAGES, ITEMS, COLUMNS, PANEL>;
   using Part = Vector<T, ITEMS>;
 
-  Y* y;  // [rows][inner]
+  typename PointerTo<Y>::Mutable y;  // [rows][inner]
   const Matrix& matrix;
   const ColumnsWork& work;
   const Start<T>& start;
@@ -235,28 +236,28 @@ struct ColumnsScan {
     if constexpr (STAGED) {
       const RowView<X> from =
           source.row_view(stage, tile, row);  // which this lane alone has loaded
-      scan_to<WHOLE>({reinterpret_cast<Y*>(from.first), from.pitch}, tile, rows, row, count, before,
-                     column);
+      const RowView<Y> to{reinterpret_cast<Y*>(from.first), from.pitch};
+      scan_to<WHOLE>([=](int r) { return to.row(r); }, tile, rows, row, count, before, column);
       __syncwarp();
       store_warp_tile(stage, tile, warp);
 #if __CUDA_ARCH__ >= 900
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the stage is fetched to next
 #endif
     } else {
-      Y* to = y + tile.origin + row * matrix.pitch() + spot.column;
-      const int64 pitch = matrix.pitch() * static_cast<int64>(sizeof(Y));
-      scan_to<WHOLE>({to, pitch}, tile, rows, row, count, before, column);
+      const auto to = y + (tile.origin + row * matrix.pitch() + spot.column);
+      const int64 pitch = matrix.pitch();
+      scan_to<WHOLE>([=](int r) { return to + r * pitch; }, tile, rows, row, count, before, column);
     }
     pipeline.read.arrive_by_warp(iteration);
   }
 
-  // Scan `count` rows from row `row` of a tile on, and store them to `row_view`.
-  template <bool WHOLE>
-  __device__ void scan_to(const RowView<Y>& row_view, const Tile& tile, const Rows<X, Shape>& rows,
+  // Scan `count` rows from row `row` of a tile on, and store row r of them to row_at(r).
+  template <bool WHOLE, class RowAt>
+  __device__ void scan_to(const RowAt& row_at, const Tile& tile, const Rows<X, Shape>& rows,
                           int row, int count, const Run<T, ITEMS>& before, int64 column) const {
-    const bool aligned = is_aligned<ITEMS>(row_view.first);
+    const bool aligned = is_aligned<ITEMS>(row_at(0));
     const auto store = [&](int r, const T(&value)[ITEMS]) {
-      store_vector(row_view.row(r), pack<Y>(value), aligned);
+      store_vector(row_at(r), pack<Y>(value), aligned);
     };
     if constexpr (WHOLE) {
       if (count > 0) scan_whole<EXCLUSIVE, Op>(rows, before.value, store);
@@ -280,15 +281,18 @@ struct ColumnsScan {
 // STAGES stages of dynamic shared memory. y may be x. An exclusive scan has a start.
 template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, int LOADERS,
           int COLUMNS, int PANEL, int GROUP, int READS, bool STAGED, bool EXCLUSIVE, class X,
-          class T, class Y>
-__device__ void columns(const X* x /* [rows][inner] */, Y* y /* [rows][inner] */,
+          class Y, class T>
+__device__ void columns(const typename PointerTo<X>::Const& x /* [rows][inner] */,
+                        const typename PointerTo<Y>::Mutable& y /* [rows][inner] */,
                         const Matrix& matrix, const ColumnsWork& work, int stage_bytes, int pitch,
                         const Start<T>& start) {
   using Scan = ColumnsScan<Op, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS, LOADERS, COLUMNS, PANEL,
                            GROUP, READS, STAGED, EXCLUSIVE, X, T, Y>;
   __shared__ typename Scan::Pipeline pipeline;
   const Spot<Shape> spot(matrix);
-  const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, stage_bytes, pitch}, pipeline};
+  const Scan scan{y,       matrix, work,
+                  start,   spot,   Strip<Shape, X>::of(x, matrix, spot, stage_bytes, pitch),
+                  pipeline};
   scan.run();
 }
 

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "../base/warp_scan.cuh"
-#include "strip.cuh"
+#include "strip_of_fields.cuh"
 
 namespace distscan {
 

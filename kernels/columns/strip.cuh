@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../base/fetch.cuh"
+#include "../base/fields.cuh"
 #include "matrix.cuh"
 
 namespace distscan {
@@ -39,6 +40,25 @@ __device__ Rows<X, Shape> load_slice(const RowView<const X>& row_view, bool alig
   return rows;
 }
 
+// The same of rows in global memory, `pitch` elements apart.
+template <class Shape, class X>
+__device__ Rows<X, Shape> load_slice(const X* first, int64 pitch, int count) {
+  return load_slice<Shape, false>(RowView<const X>{first, pitch * static_cast<int64>(sizeof(X))},
+                                  is_aligned<Shape::ITEMS>(first) && pitch % Shape::ITEMS == 0,
+                                  count);
+}
+template <class Shape, class X0>
+__device__ Rows<Fields<X0>, Shape> load_slice(const Pointers<const X0>& first, int64 pitch,
+                                              int count) {
+  return together(load_slice<Shape>(first.first, pitch, count));
+}
+template <class Shape, class X0, class X1, class... More>
+__device__ Rows<Fields<X0, X1, More...>, Shape> load_slice(
+    const Pointers<const X0, const X1, const More...>& first, int64 pitch, int count) {
+  return together(load_slice<Shape>(first.first, pitch, count),
+                  load_slice<Shape>(first.rest, pitch, count));
+}
+
 // Store one vector of one row.
 template <int ITEMS, class Y>
 __device__ void store_vector(Y* to, const Vector<Y, ITEMS>& vector, bool aligned) {
@@ -49,6 +69,14 @@ __device__ void store_vector(Y* to, const Vector<Y, ITEMS>& vector, bool aligned
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) to[i] = item(vector, i);
   }
+}
+
+// Store one vector of fields; each array has an alignment of its own.
+template <int ITEMS, class Y0, class... More>
+__device__ void store_vector(const Pointers<Y0, More...>& to,
+                             const Vector<Fields<Y0, More...>, ITEMS>& vector, bool) {
+  store_vector(to.first, vector.first, is_aligned<ITEMS>(to.first));
+  if constexpr (sizeof...(More) > 0) store_vector(to.rest, vector.rest, true);
 }
 
 // The tiles that a block has in dynamic shared memory, one to a stage: rows of a strip, as they lie
@@ -65,13 +93,24 @@ struct Strip {
   const Spot<Shape>& spot;
   int stage_bytes;
   int pitch;
+  int offset;  // of the tile in its stage
 
+  __device__ static Strip of(const X* x, const Matrix& matrix, const Spot<Shape>& spot,
+                             int stage_bytes, int pitch, int offset = 0) {
+    return {x, matrix, spot, stage_bytes, pitch, offset};
+  }
+  // As pitch_of of cuda/columns_policy.py.
+  __device__ static int pitch_of(const Matrix& matrix, const Spot<Shape>& spot) {
+    const int size = spot.columns * BYTES;
+    const int64 row = matrix.inner * BYTES;
+    return matrix.strips == 1 ? size : size + 16 + static_cast<int>((row - size) % 16);
+  }
   __device__ Tile tile(int64 strip, int64 index) const {
     return Tile(matrix, spot.height, spot.columns, strip, index);
   }
   __device__ unsigned char* memory_of(int stage) const {
     extern __shared__ __align__(128) unsigned char stages[];  // [STAGES][stage_bytes]
-    return stages + stage * stage_bytes;
+    return stages + stage * stage_bytes + offset;
   }
   // The tile in a stage, as it lies in memory.
   __device__ unsigned char* bytes(int stage, const Tile& tile) const {

@@ -9,8 +9,9 @@
 namespace distscan {
 
 // Launch: a thread for every vector of every scan. y may be x. An exclusive scan has a start.
-template <class Op, class Shape, bool EXCLUSIVE, class X, class T, class Y>
-__device__ void thread_per_column(const X* x /* [scans][n][inner] */, Y* y /* [scans][n][inner] */,
+template <class Op, class Shape, bool EXCLUSIVE, class X, class Y, class T>
+__device__ void thread_per_column(const typename PointerTo<X>::Const& x /* [scans][n][inner] */,
+                                  const typename PointerTo<Y>::Mutable& y /* [scans][n][inner] */,
                                   int64 scans, int64 n, int64 inner, bool reverse,
                                   const Start<T>& start) {
   constexpr int ITEMS = Shape::ITEMS, AHEAD = Shape::ROWS;
@@ -28,10 +29,8 @@ __device__ void thread_per_column(const X* x /* [scans][n][inner] */, Y* y /* [s
   const bool aligned = is_aligned<ITEMS>(y);
   for (int64 row = 0; row < n; row += AHEAD) {
     const int count = n - row < AHEAD ? static_cast<int>(n - row) : AHEAD;
-    const auto rows = load_slice<Shape, false>(
-        RowView<const X>{x + first + row * pitch, pitch * static_cast<int64>(sizeof(X))},
-        is_aligned<ITEMS>(x), count);
-    Y* to = y + first + row * pitch;
+    const auto rows = load_slice<Shape>(x + (first + row * pitch), pitch, count);
+    const auto to = y + (first + row * pitch);
     auto own = scan_slice<EXCLUSIVE, Op>(rows, count, 0, before, start, column,
                                          [&](int r, const T(&value)[ITEMS]) {
                                            store_vector(to + r * pitch, pack<Y>(value), aligned);

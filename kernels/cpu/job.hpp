@@ -5,16 +5,23 @@
 
 namespace distscan {
 
+// Stores the flags [count] of the heads among elements [at, at + count), in the order of memory:
+// not 0 where a segment begins, since the key [n] of the element before it in the scan differs. The
+// scan's first element is no head.
+using FindHeads = void(const void* keys, int64 n, int64 at, int64 count, bool reverse,
+                       unsigned char* flags);
+
 // The arrays are contiguous: x and y [outer, n, inner], scanned along n. y may be x. E is the type
 // that accumulates. Columns have blocks of rows, everything else has blocks of elements.
 struct Job {
   const void* x;
   void* y;
-  const unsigned char* heads;  // [n] or null: not 0 where a segment begins
-  const void* before;          // E [1], or [inner] if before_row; null: nothing comes before
-  const void* first;           // E [1]: comes before each segment; null: nothing
-  void* slots;                 // E [outer * (blocks + 1), inner]; null: rows of one block need none
-  int* states;                 // [outer * (blocks + 1), strips], of the slots; at first 0
+  const void* heads;   // [n]: a byte, not 0 where a segment begins, or a key; or null
+  FindHeads* find;     // finds the heads among keys; null: there are flags
+  const void* before;  // E [1], or [inner] if before_row; null: nothing comes before
+  const void* first;   // E [1]: comes before each segment; null: nothing
+  void* slots;         // E [outer * (blocks + 1), inner]; null: rows of one block need none
+  int* states;         // [outer * (blocks + 1), strips], of the slots; at first 0
   int64 outer, n, inner;
   int64 block;   // elements of a block along n; a multiple of a vector, unless inner > 1
   int64 strip;   // columns that a thread takes at a time
@@ -49,6 +56,13 @@ INLINE void wait(const int* state) {
 #endif
     if (looks > 100) sched_yield();  // some microseconds: the other thread may not be running
   }
+}
+
+// The flags of elements [at, at + count): the job's, or those of its keys, in `room` [count].
+INLINE const unsigned char* flags_of(const Job& job, int64 at, int64 count, unsigned char* room) {
+  if (!job.find) return static_cast<const unsigned char*>(job.heads) + at;
+  job.find(job.heads, job.n, at, count, job.reverse, room);
+  return room;
 }
 
 INLINE int64 ceil_div(int64 a, int64 b) { return (a + b - 1) / b; }

@@ -162,11 +162,12 @@ INLINE void put_first(const unsigned char* flags, int count, bool reverse, Out f
 }
 
 // Scan `count` elements from i on, in which segments begin, into the stream: whole vectors, or a
-// part of one. If heads are `sparse`, vectors without heads take the plain scan. Where heads are
-// dense, CPUs would mispredict that branch too often.
+// part of one. `flags` are those of the first vector. If heads are `sparse`, vectors without heads
+// take the plain scan. Where heads are dense, CPUs would mispredict that branch too often.
 template <bool WHOLE, class Op, class X, class Out>
-NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, bool sparse, const Job& job,
-                            State<typename Op::E>& state, Stream<Out>& stream) {
+NOINLINE void scan_segments(const X* x, const unsigned char* flags, int64 n, int64 i, int64 count,
+                            bool sparse, const Job& job, State<typename Op::E>& state,
+                            Stream<Out>& stream) {
   using E = typename Op::E;
   constexpr int N = ELEMENTS<E>;
   const int size = WHOLE ? N : int(count);  // elements of a vector
@@ -175,7 +176,6 @@ NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, bool spar
   const Value<E> first = value_at<Op>(static_cast<const E*>(job.first));
   auto before = state.before.value, total = state.total.value;
   bool any_before = state.before.any, any_total = state.total.any;
-  const unsigned char* flags = job.heads + (reverse ? n - i - size : i);
   x += reverse ? n - i - size : i;
   Out* y = stream.next(N);
   Lines lines = stream.lines();
@@ -206,15 +206,24 @@ NOINLINE void scan_segments(const X* x, int64 n, int64 i, int64 count, bool spar
 
 // Scan elements [low, high) of x [n] into the stream. Tiles without heads take the usual way.
 template <class Op, class X, class Out>
-INLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const Job& job,
-                               State<typename Op::E>& state, Stream<Out>& stream) {
+NOINLINE void scan_tile_segments(const X* x, int64 n, int64 low, int64 high, const Job& job,
+                                 State<typename Op::E>& state, Stream<Out>& stream) {
   constexpr int N = ELEMENTS<typename Op::E>;
   const int64 whole = (high - low) / N, rest = (high - low) % N;
-  const int64 count = vectors_with_heads<N>(job.heads + (job.reverse ? n - high : low), high - low);
-  if (count == 0) return scan_tile<Op>(x, n, low, high, job.reverse, state, stream);
+  const bool reverse = job.reverse;
+  unsigned char room[Stream<Out>::TILE / sizeof(Out)];
+  const unsigned char* flags = flags_of(job, reverse ? n - high : low, high - low, room);
+  const int64 count = vectors_with_heads<N>(flags, high - low);
+  if (count == 0) return scan_tile<Op>(x, n, low, high, reverse, state, stream);
   const bool sparse = count <= whole / SPARSE;
-  if (whole) scan_segments<true, Op>(x, n, low, whole * N, sparse, job, state, stream);
-  if (rest) scan_segments<false, Op>(x, n, high - rest, rest, sparse, job, state, stream);
+  if (whole) {
+    const unsigned char* first = flags + (reverse ? high - low - N : 0);
+    scan_segments<true, Op>(x, first, n, low, whole * N, sparse, job, state, stream);
+  }
+  if (rest) {
+    const unsigned char* first = flags + (reverse ? 0 : whole * N);
+    scan_segments<false, Op>(x, first, n, high - rest, rest, sparse, job, state, stream);
+  }
 }
 
 // The total of the vector with the last head in elements [low, high) of x [n]; return the element
@@ -223,18 +232,24 @@ template <class Op, class X>
 NOINLINE int64 reduce_to_last_head(const X* x, int64 n, int64 low, int64 high, const Job& job,
                                    State<typename Op::E>& state) {
   using E = typename Op::E;
-  constexpr int N = ELEMENTS<E>;
-  for (int64 i = low + (high - low - 1) / N * N; i >= low; i -= N) {
-    const int count = int(min_of(N, high - i));
-    const int64 at = job.reverse ? n - i - count : i;
-    if (!any_head(job.heads + at, count)) continue;
-    Vector<E> v;
-    Mask<E> heads;
-    load_segments<Op>(x + at, job.heads + at, count, job.reverse, v, heads);
-    one_vector_scan<Op>(v, heads);
-    state.total = {last_of<Op>(v, count), true};
-    state.head = true;
-    return i + count;
+  constexpr int N = ELEMENTS<E>, MANY = 1024;  // keys that are compared at a time
+  unsigned char room[MANY];
+  for (int64 end = high, begin; end > low; end = begin) {
+    begin = low + (end - low - 1) / MANY * MANY;
+    const int64 place = job.reverse ? n - end : begin;
+    const unsigned char* flags = flags_of(job, place, end - begin, room);
+    for (int64 i = begin + (end - begin - 1) / N * N; i >= begin; i -= N) {
+      const int count = int(min_of(N, end - i));
+      const int64 at = job.reverse ? n - i - count : i;
+      if (!any_head(flags + (at - place), count)) continue;
+      Vector<E> v;
+      Mask<E> heads;
+      load_segments<Op>(x + at, flags + (at - place), count, job.reverse, v, heads);
+      one_vector_scan<Op>(v, heads);
+      state.total = {last_of<Op>(v, count), true};
+      state.head = true;
+      return i + count;
+    }
   }
   return low;
 }

@@ -17,6 +17,7 @@
 // without.
 #pragma once
 
+#include "../base/fields.cuh"
 #include "../base/warp_tile.cuh"
 
 namespace distscan {
@@ -40,6 +41,8 @@ struct Segmented {
 
 template <class T>
 inline constexpr bool is_exact<Flagged<T>> = is_exact<T>;
+template <class T>
+inline constexpr bool one_by_one<Flagged<T>> = one_by_one<T>;
 
 template <class Op, class T>
 inline constexpr bool is_light<Segmented<Op>, Flagged<T>> = is_light<Op, T>;
@@ -249,6 +252,8 @@ template <class Source>
 inline constexpr bool has_heads = Source::HAS_HEADS;
 template <class X>
 inline constexpr bool has_heads<const X*> = false;
+template <class... X>
+inline constexpr bool has_heads<Pointers<X...>> = false;
 
 // The type that a scan or a reduction of a source runs in: a value, or a value and a flag.
 template <class Source, class T>

@@ -13,8 +13,8 @@ namespace distscan {
 template <class Shape, class X>
 struct FlaggedItems {
   static constexpr bool HAS_HEADS = true;
-  static constexpr bool PACKS = Shape::ITEMS == items_per_vector<X>() && Shape::ITEMS >= 8;
-  static constexpr int FETCHES = 2;  // per tile
+  static constexpr bool PACKS =
+      !is_fields<X> && Shape::ITEMS == items_per_vector<X>() && Shape::ITEMS >= 8;
   static constexpr int OFFSET = STAGE_BYTES<Shape, X>;
   static constexpr int BITS = OFFSET + STAGE_BYTES<Shape, unsigned char>;  // where they are left
   static constexpr int STRIDE = BITS + (PACKS ? Shape::SIZE / 8 : 0);
@@ -24,8 +24,11 @@ struct FlaggedItems {
   Items<Shape, X, STRIDE> items;
   Items<Shape, unsigned char, STRIDE, OFFSET> flags;
 
-  __device__ static FlaggedItems of(const X* x, const unsigned char* heads, const RowLength&) {
-    return {{x}, {heads}};
+  static constexpr int FETCHES = decltype(items)::FETCHES + 1;  // per tile
+
+  __device__ static FlaggedItems of(const typename PointerTo<X>::Const& x,
+                                    const unsigned char* heads, const RowLength& row) {
+    return {decltype(items)::of(x, heads, row), {heads}};
   }
   __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {

@@ -1,6 +1,7 @@
 // Flags of heads in memory: a byte each, which is true unless it is 0.
 #pragma once
 
+#include "../base/fields.cuh"
 #include "flagged.cuh"
 
 namespace distscan {
@@ -35,26 +36,34 @@ __device__ unsigned bits(const Vector<unsigned char, ITEMS>& flags) {
 
 // Elements in global memory.
 template <class X>
-using ItemPointer = const X*;
+using ItemPointer = typename PointerTo<X>::Const;
 
 // Elements in global memory, and beside them a flag for each that is a head.
 template <class X>
 struct FlaggedPointer {
   static constexpr bool HAS_HEADS = true;
 
-  const X* x;
+  typename PointerTo<X>::Const x;
   const unsigned char* heads;
 
+  __device__ static FlaggedPointer of(const typename PointerTo<X>::Const& x,
+                                      const unsigned char* heads, int64) {
+    return {x, heads};
+  }
   __device__ FlaggedPointer operator+(int64 i) const { return {x + i, heads + i}; }
   __device__ FlaggedPointer operator-(int64 i) const { return {x - i, heads - i}; }
-  __device__ Headed<X> operator[](int64 i) const { return {x[i], heads[i] != 0}; }
 };
 
-// The elements at x, with their flags where the source has them.
-template <class Source, class X>
-__device__ Source pointer_of(const X* x, const unsigned char* heads) {
+template <class X>
+__device__ Headed<X> element(const FlaggedPointer<X>& p) {
+  return {element(p.x), *p.heads != 0};
+}
+
+// The elements x [n], with their flags or keys where the source has them.
+template <class Source, class Input>
+__device__ Source pointer_of(const Input& x, const unsigned char* heads, int64 n) {
   if constexpr (has_heads<Source>)
-    return {x, heads};
+    return Source::of(x, heads, n);
   else
     return x;
 }

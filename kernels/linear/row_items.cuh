@@ -11,15 +11,17 @@ template <class Shape, class X>
 struct RowItems {
   static constexpr bool HAS_HEADS = true;
   static constexpr bool PACKS = false;
-  static constexpr int FETCHES = 1;  // per tile
   static constexpr int STRIDE = STAGE_BYTES<Shape, X>;
   using Own = X;
 
   Items<Shape, X> items;
   RowLength row;
 
-  __device__ static RowItems of(const X* x, const unsigned char*, const RowLength& row) {
-    return {{x}, row};
+  static constexpr int FETCHES = decltype(items)::FETCHES;  // per tile
+
+  __device__ static RowItems of(const typename PointerTo<X>::Const& x, const unsigned char* heads,
+                                const RowLength& row) {
+    return {decltype(items)::of(x, heads, row), row};
   }
   __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {

@@ -10,13 +10,14 @@
 #include "items.cuh"
 #include "offset.cuh"
 #include "store_total.cuh"
+#include "tile_total.cuh"
 
 namespace distscan {
 
 // The shape in which reducers read a warp tile: 16 bytes per lane, if these fill whole rows.
 template <class Shape, class X>
 using Reading = typename Choose<
-    Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
+    !is_fields<X> && Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
     distscan::Shape<Shape::THREADS, Shape::ROWS * Shape::ITEMS / items_per_vector<X>(),
                     items_per_vector<X>(), Shape::REVERSE>,
     Shape>::type;
@@ -45,13 +46,14 @@ struct Scan {
   using Pipeline = ScanPipeline<T, Shape::WARPS, STAGES>;
   static constexpr int SCANNERS = Roles::SCANNERS;
   // Whether the scan can write the shard's total. With segments, a reduction has found it before.
-  static constexpr bool WRITES_TOTAL = same<Segments, Unsegmented>;
+  // So it has for fields, of which a result may have fewer than the total.
+  static constexpr bool WRITES_TOTAL = same<Segments, Unsegmented> && !is_fields<Y>;
   // Scanners wait for the prefix as late as possible. But with 16 items per vector they would hold
   // too many registers by then: int8 max took a ninth longer.
   static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
 
-  Source source;  // of n items
-  Y* y;           // [n]
+  Source source;                     // of n items
+  typename PointerTo<Y>::Mutable y;  // [n]
   Shard shard;
   Workspace work;
   const Offset<T>& offset;  // of all earlier ranks
@@ -59,7 +61,8 @@ struct Scan {
   Pipeline& pipeline;  // in shared memory
 
   __device__ void run() const {
-    if (warp_index() == Roles::FIRST_LOADER && lane_index() == 0) pipeline.first = draw();
+    if (warp_index() == Roles::FIRST_LOADER && lane_index() == 0)
+      pipeline.first = draw_tile(work, shard);
     pipeline.template init<Roles>(source);
     if (threadIdx.x == 0) pipeline.has_peel = false;
     __syncthreads();
@@ -67,15 +70,6 @@ struct Scan {
   }
 
   // ---- The loader: draws tiles and fetches them ---------------------------------------------
-
-  // Draw a tile, in lane 0. The atomic's latency passes while the warp does other work. Every block
-  // draws one tile too many; the last of these draws sets the counter to zero again. Blocks draw
-  // even if there is one tile for each: CUDA promises no order in which blocks start, but a block
-  // that draws runs. Draws cost 0.2 us of 7.2, compared to blockIdx (2^20 float32, H200).
-  __device__ int64 draw() const {
-    if (lane_index() > 0) return 0;
-    return atomicInc(work.tile_counter, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
-  }
 
   __device__ void loader(int) const {
     int64 next = pipeline.first, cursor = 0;
@@ -88,7 +82,7 @@ struct Scan {
           publish(work.totals, 0, scan_peel<false>({}).value, work.epoch);
           pipeline.has_peel = true;
         }
-        next = draw();
+        next = draw_tile(work, shard);
         tile = broadcast(next, 0);
       }
       const bool some = tile < shard.tiles;
@@ -101,7 +95,7 @@ struct Scan {
       if (some) {
         if (tile == shard.tiles - 1) source.stand_in(stage, shard);
         source.fetch(stage, shard, tile, pipeline.full[stage]);
-        next = draw();
+        next = draw_tile(work, shard);
       } else {
         for (int i = 0; i < Source::FETCHES; ++i) fetch_nothing(pipeline.full[stage]);
         ++ends;
@@ -118,10 +112,10 @@ struct Scan {
       const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
       const T item = source.template item<T>(shard, i);
       if constexpr (STORES && EXCLUSIVE)
-        y[at] = convert<Y>(value_of(segments.before(all.value, item)));
+        put(y + at, convert<Y>(value_of(segments.before(all.value, item))));
       own = join<Op>(own, item);
       if constexpr (STORES) all = segments.template behind<Op>(before, own.value);
-      if constexpr (STORES && !EXCLUSIVE) y[at] = convert<Y>(value_of(all.value));
+      if constexpr (STORES && !EXCLUSIVE) put(y + at, convert<Y>(value_of(all.value)));
     }
     if (STORES && WRITES_TOTAL && shard.tiles == 1 && work.total.words)
       publish(work.total, 0, all.value, work.epoch);
@@ -157,13 +151,7 @@ struct Scan {
         if (lane_index() == 0) pipeline.warp_total[stage][warp] = total;
       }
       pipeline.reduced.arrive_by_warp(iteration);
-      if (index > 0) continue;
-      pipeline.reduced.wait(iteration);
-      const int lane = lane_index() < SCANNERS ? lane_index() : 0;
-      const T up_to = warp_scan<Op>(pipeline.warp_total[stage][lane]);
-      if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.epoch);
-      if (lane_index() < SCANNERS) pipeline.up_to_warp[stage][lane] = up_to;
-      pipeline.prefixed.arrive_by_warp(iteration);
+      if (index == 0) join_warp_tiles<Op, SCANNERS>(pipeline, work, iteration, tile);
     }
   }
 
@@ -262,10 +250,10 @@ struct Scan {
 // Roles::WARPS warps, and dynamic shared memory for STAGES stages of the Source. y may be the array
 // that the source reads.
 template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
-          int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y,
+          int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Y, class Source, class T,
           class Segments = Unsegmented>
-__device__ void scan(const Source& source, Y* y /* [n] */, const Shard& shard,
-                     const Workspace& work, const Offset<T>& offset,
+__device__ void scan(const Source& source, const typename PointerTo<Y>::Mutable& y /* [n] */,
+                     const Shard& shard, const Workspace& work, const Offset<T>& offset,
                      const Segments& segments = {}) {
   using Scan = distscan::Scan<Op, PartialOp, Partial, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS,
                               EXCLUSIVE, Source, T, Y, Segments>;

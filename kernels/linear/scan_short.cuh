@@ -8,6 +8,7 @@
 //   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles
 #pragma once
 
+#include "../base/fields.cuh"
 #include "../base/look_ahead.cuh"
 #include "../base/warp_tile.cuh"
 #include "offset.cuh"
@@ -32,11 +33,24 @@ __device__ Rows<X, Shape> load_existing(const X* p /* [SIZE] */, int64 count, in
   return rows;
 }
 
+template <class Shape, class X0>
+__device__ Rows<Fields<X0>, Shape> load_existing(const Pointers<const X0>& p, int64 count,
+                                                 int warp) {
+  return together(load_existing<Shape>(p.first, count, warp));
+}
+template <class Shape, class X0, class X1, class... More>
+__device__ Rows<Fields<X0, X1, More...>, Shape> load_existing(
+    const Pointers<const X0, const X1, const More...>& p, int64 count, int warp) {
+  return together(load_existing<Shape>(p.first, count, warp),
+                  load_existing<Shape>(p.rest, count, warp));
+}
+
 // Launch: a block for each tile, WARPS + 1 warps each, BLOCKS of which run on a multiprocessor;
 // shard.peel is 0. y may be x.
 template <class Op, class PartialOp, class Partial, class Shape, int BLOCKS, bool EXCLUSIVE,
-          class X, class T, class Y>
-__device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
+          class X, class Y, class T>
+__device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
+                           const typename PointerTo<Y>::Mutable& y /* [n] */, const Shard& shard,
                            const Workspace& work, const Offset<T>& offset) {
   constexpr int WARPS = Shape::WARPS;
   __shared__ T warp_total[WARPS];
@@ -90,10 +104,11 @@ __device__ void scan_short(const X* x /* [n] */, Y* y /* [n] */, const Shard& sh
       scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, Unsegmented{}, prefixed);
   if (called_off) return;
   const auto store_last_total = [&] {
-    if (work.total.words && tile == shard.tiles - 1)
-      store_total<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work, [&] {
-        return convert<T>(x[Shape::REVERSE ? 0 : shard.n - 1]);
-      });
+    if constexpr (!is_fields<Y>)
+      if (work.total.words && tile == shard.tiles - 1)
+        store_total<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work, [&] {
+          return convert<T>(element(x + (Shape::REVERSE ? 0 : shard.n - 1)));
+        });
   };
   if constexpr (EXCLUSIVE) store_last_total();
   store(y + at, count, warp, scanned);

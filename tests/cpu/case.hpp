@@ -29,6 +29,21 @@ class Memory {
   unsigned char* begin_;
 };
 
+// Keys of `size` bytes each that change where heads are. The scan's first element is no head.
+inline std::vector<unsigned char> keys_of(std::vector<unsigned char>& heads, bool reverse,
+                                          int64_t size) {
+  const int64_t n = heads.size();
+  std::vector<unsigned char> keys(n * size);
+  heads[reverse ? n - 1 : 0] = 0;
+  unsigned char key = 1;  // in each byte: 1 and 2 make different numbers of every type
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t at = reverse ? n - 1 - i : i;
+    if (heads[at]) key = 3 - key;
+    std::memset(keys.data() + at * size, key, size);
+  }
+  return keys;
+}
+
 // What a job is like, but for its numbers.
 struct Case {
   bool exact;  // whether scans are not rounded, in whichever order

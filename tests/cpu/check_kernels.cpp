@@ -13,13 +13,16 @@
 #include <functional>
 #include <thread>
 
+#include "../../kernels/cpu/keys.hpp"
 #include "case.hpp"
 
 namespace {
 
 using distscan::Job;
 using distscan::Kernel;
+using distscan::Keys;
 
+const Keys* all_keys;  // all but the last are of the types that numbers have; null: there are none
 uint64_t checksum = 0xcbf29ce484222325;  // FNV-1a
 
 void add_to_checksum(const void* bytes, int64_t n) {
@@ -53,6 +56,10 @@ class Check {
     first[0] = random_value(c);
     std::vector<unsigned char> heads(c.n);
     for (auto& head : heads) head = random_.chance(c.density) ? 1 + random_.below(255) : 0;
+    const Keys* const by =
+        c.segments && all_keys && random_.chance(0.5) ? all_keys + random_.below(8) : nullptr;
+    std::vector<unsigned char> keys;
+    if (by) keys = keys_of(heads, c.reverse, size_of(type_of(by->type)));
 
     const int64_t blocks = distscan::ceil_div(c.n, c.block),
                   strips = distscan::ceil_div(c.inner, c.strip);
@@ -60,7 +67,9 @@ class Check {
     std::vector<int> states(c.outer * (blocks + 1) * strips);
     Job job{};
     job.x = x.begin(), job.y = y.begin();
-    job.heads = c.segments ? heads.data() : nullptr;
+    job.heads = by ? keys.data() : c.segments ? heads.data() : nullptr;
+    job.find = by ? by->find : nullptr;
+    heads_ = heads.data();
     job.before = c.has_before ? before.data() : nullptr;
     job.first = c.has_first ? first.data() : nullptr;
     job.slots = slots.data(), job.states = states.data();
@@ -118,7 +127,7 @@ class Check {
       const int64_t at = c.reverse ? c.n - 1 - i : i;
       const auto x = static_cast<const char*>(job.x);
       line.x.push_back(element<A>(x_, x + ((o * c.n + at) * c.inner + k) * x_size_));
-      if (c.segments) line.heads.push_back(job.heads[at]);
+      if (c.segments) line.heads.push_back(heads_[at]);
     }
     return scan(op_, line, job.exclusive, total);
   }
@@ -215,6 +224,7 @@ class Check {
   const Op op_;
   const Type x_, out_;
   const int64_t x_size_, out_size_;
+  const unsigned char* heads_ = nullptr;  // of the job
   bool has_nan_ = false;
 };
 
@@ -265,6 +275,7 @@ int main(int count, char** arguments) {
   }
   const int jobs = count > 2 ? std::atoi(arguments[2]) : 100;
   const uint64_t seed = count > 3 ? std::strtoull(arguments[3], nullptr, 10) : 1;
+  all_keys = static_cast<const Keys*>(dlsym(library, "distscan_keys"));
   int kernels = 0;
   for (const char* table :
        {"distscan_sum", "distscan_prod", "distscan_max", "distscan_min", "distscan_bitwise"})

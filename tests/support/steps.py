@@ -16,10 +16,7 @@ def of_size(n, form=PLAIN, **extents):
 
 def begin(steps, x, out, heads=None, **options):
     """Begin a scan of segments that start at ``heads``: as a kernel reads them, in scan order."""
-    with (
-        patch.object(segments, "heads", lambda marks, buffer, reverse: marks),
-        patch.object(segments, "needs_no_buffer", lambda marks, reverse: True),
-    ):
+    with patch.object(segments, "are_read_in_place", lambda marks, form: True):
         return steps.begin(x, out, heads, **options)
 
 

@@ -1,0 +1,229 @@
+"""Compaction on CuPy arrays: some elements are kept, in order. Nothing here uses MPI."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from ..core.predicates import Predicate
+from . import epochs
+from .compact_policy import (
+    GATHER_AT_ONCE,
+    GATHER_BLOCKS,
+    GATHER_THREADS,
+    CompactPolicy,
+    compact_policy,
+)
+from .configs import sm_count
+from .definitions import predicate_body, type_name
+from .kernel import Kernel, launch
+from .launches import HostTotal
+from .workspace import Workspace, is_capturing
+
+_LANES = 32
+_MOST = 16  # workspaces that are kept
+# The types that stand for all types of their size, in bytes.
+_UNITS = {
+    1: "unsigned char",
+    2: "unsigned short",
+    4: "unsigned int",
+    8: "unsigned long long",
+    16: "Bytes16",
+}
+
+
+class Kept(NamedTuple):
+    """What a compaction keeps, as ``kernels/compact.cu`` takes it."""
+
+    source: str
+    dtype: str  # the name of the type of the elements
+    size: int  # bytes of an element
+    predicate: Predicate | None = None
+
+    @property
+    def masked(self) -> bool:
+        """Whether a mask says what is kept, not a predicate."""
+        return self.predicate is None
+
+
+class Compact(Kernel):
+    """The kernel of ``kernels/linear/compact.cuh``, for shards of up to ``most`` elements."""
+
+    def __init__(self, kept: Kept, policy: CompactPolicy, most: int) -> None:
+        """Compile, and allocate a total for each tile."""
+        predicate = "return true;" if kept.predicate is None else predicate_body(kept.predicate)
+        given = {
+            "DISTSCAN_SOURCE": kept.source,
+            "DISTSCAN_X": kept.dtype,
+            "DISTSCAN_T": "float" if kept.dtype in {"half", "bfloat16"} else kept.dtype,
+            "predicate.h": predicate,
+            **{f"DISTSCAN_{name.upper()}": value for name, value in policy._asdict().items()},
+        }
+        threads = policy.threads + (policy.reducers + policy.look_ahead_warps + 1) * _LANES
+        shared = policy.stages * policy.stage(kept.size, masked=kept.masked)
+        super().__init__("compact", given, np.dtype(np.int64), threads, shared)
+        self._tile, self._most_blocks = policy.tile, sm_count()
+        tiles = -(-most // policy.tile)
+        self.most = tiles * policy.tile
+        self._totals = cupy.zeros(tiles, np.uint64)
+        self._tile_counter = cupy.zeros(1, np.uint32)
+        self.nbytes = int(self._totals.nbytes)
+        # Structures inside the arguments: to set them sets the arguments.
+        self._shard, self._work = self.arguments.shard, self.arguments.work
+        self._work.totals.words, self._work.totals.stride = self._totals.data.ptr, tiles
+        self._work.tile_counter = self._tile_counter.data.ptr
+        self._count = self._work.total
+        self._count.stride = 1
+
+    def prepare(self, n: int, x: Any, mask: Any, y: Any) -> None:
+        """Set all arguments but the epoch and the count, for ``n`` elements."""
+        arguments, shard = self.arguments, self._shard
+        for name, array in (("x", x), ("mask", mask), ("y", y)):
+            setattr(arguments, name, 0 if array is None else array.data.ptr)
+        shard.n, shard.tiles = n, -(-n // self._tile)
+        self.blocks = min(shard.tiles, self._most_blocks)
+
+    def behind(self, count: int, epoch: int) -> None:
+        """Set the address for the count of kept elements, 0 for none; and the epoch."""
+        self._count.words, self._work.epoch = count, epoch
+
+
+class Gather(Kernel):
+    """The kernel of ``kernels/linear/gather.cuh``."""
+
+    def __init__(self, unit: int, index: np.dtype[Any]) -> None:
+        """Compile the kernel that moves ``unit`` bytes at once."""
+        given = {
+            "DISTSCAN_X": _UNITS[unit],
+            "DISTSCAN_INDEX": _UNITS[index.itemsize],
+            "DISTSCAN_THREADS": GATHER_THREADS,
+            "DISTSCAN_AT_ONCE": GATHER_AT_ONCE,
+        }
+        super().__init__("gather", given, np.dtype(np.int64), GATHER_THREADS)
+        self._unit, self._most_blocks = unit, GATHER_BLOCKS * sm_count()
+
+    def prepare(self, x: Any, index: Any, y: Any, count: int) -> None:
+        """Set all arguments: row i of ``y`` [count, ...] becomes row ``index[i]`` of ``x``."""
+        arguments, length = self.arguments, y.nbytes // count // self._unit
+        arguments.x, arguments.index, arguments.y = x.data.ptr, index.data.ptr, y.data.ptr
+        arguments.count, arguments.row.length = count, length
+        arguments.row.reciprocal = min((1 << 64) // length, (1 << 64) - 1)
+        blocks = -(-count * length // (GATHER_THREADS * GATHER_AT_ONCE))
+        self.blocks = min(blocks, self._most_blocks)
+
+
+class Compactor:
+    """The kernels that compact arrays on one GPU, and their memory. One call at a time uses it.
+
+    The GPU that is current when it is made must be current when it is used. Work is queued on the
+    current stream, behind all earlier use on other streams.
+    """
+
+    def __init__(self) -> None:
+        """Make nothing yet: each kernel is made when it is first needed."""
+        next(epochs.calls)  # raises in a process that was forked
+        self._arch, self._sm_count = cupy.cuda.Device().compute_capability, sm_count()
+        self._works: dict[Any, Workspace] = {}
+        self._gathers: dict[Any, Gather] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that are kept between calls."""
+        return sum(work.nbytes for work in self._works.values())
+
+    def compact(self, given: list[Any], mask: Any) -> tuple[list[Any], int]:
+        """Return the rows of arrays [n, ...] where ``mask`` [n] is True, and their number."""
+        n = mask.size
+        if n == 0:
+            return [array.copy() for array in given], 0
+        _refuse_capture()
+        mask = cupy.ascontiguousarray(mask)
+        own = [cupy.ascontiguousarray(array) for array in given]
+        units = [_unit(array) for array in own]
+        buffers: list[Any] = [None] * len(own)
+        index = None
+        calls = []  # the first one finds the count
+        if None in units:
+            index = cupy.empty(n, np.uint32 if n <= 1 << 32 else np.uint64)
+            kept = Kept("Indices", _UNITS[index.itemsize], index.itemsize)
+            calls.append(self._queue(kept, None, mask, index))
+        for i, (x, unit) in enumerate(zip(own, units, strict=True)):
+            if unit is not None:
+                buffers[i] = cupy.empty(x.shape, x.dtype)
+                kept = Kept("Masked", _UNITS[unit], unit)
+                calls.append(self._queue(kept, x, mask, buffers[i], counts=not calls))
+        count = calls[0]()
+        results = [
+            self._rows(x, index, count) if buffer is None else _trimmed(buffer, count)
+            for x, buffer in zip(own, buffers, strict=True)
+        ]
+        return results, count
+
+    def select(self, x: Any, predicate: Predicate) -> tuple[Any, int]:
+        """Return the elements of ``x`` [n] that ``predicate`` keeps, and their number."""
+        kept = Kept("Selected", type_name(x.dtype), x.itemsize, predicate)
+        predicate_body(predicate)  # raises if there is none
+        if x.size == 0:
+            return x.copy(), 0
+        _refuse_capture()
+        x = cupy.ascontiguousarray(x)
+        if x.data.ptr % x.dtype.alignment:
+            x = x.copy()
+        y = cupy.empty(x.shape, x.dtype)
+        count = self._queue(kept, x, None, y)()
+        return _trimmed(y, count), count
+
+    def _queue(
+        self, kept: Kept, x: Any, mask: Any, y: Any, *, counts: bool = True
+    ) -> Callable[[], int]:
+        """Queue a compaction into ``y`` [n]. Return what waits for the count, if it ``counts``."""
+        n, stream, number = len(y), cupy.cuda.get_current_stream(), next(epochs.calls)
+        policy = compact_policy(kept.size, n, self._arch, self._sm_count, masked=kept.masked)
+        work = self._works.pop((kept, policy), None)
+        if work is None or work.scan.most < n or work.round != number >> epochs.BITS:
+            kernel = Compact(kept, policy, 1 << (n - 1).bit_length())
+            work = Workspace(scan=kernel, total=HostTotal(np.dtype(np.int64)))
+        self._works[kept, policy] = work  # the last: the first has not been used for longest
+        while len(self._works) > _MOST:
+            del self._works[next(iter(self._works))]
+        kernel, epoch = work.scan, number & epochs.LAST
+        if stream is not work.last.stream:
+            work.last.order(stream)
+        kernel.prepare(n, x, mask, y)
+        kernel.behind(work.total.pointer if counts else 0, epoch)
+        launch(kernel, stream)
+        if work.last.at_once:
+            work.last.record()
+        return lambda: int(work.total.wait(epoch, stream))
+
+    def _rows(self, x: Any, index: Any, count: int) -> Any:
+        """Return the rows of ``x`` [n, ...] with the first ``count`` indices."""
+        y = cupy.empty((count, *x.shape[1:]), x.dtype)
+        if y.nbytes > 0:
+            width = y.nbytes // count
+            unit = math.gcd(16, width, x.data.ptr)
+            key = unit, index.dtype
+            if key not in self._gathers:
+                self._gathers[key] = Gather(*key)
+            self._gathers[key].prepare(x, index, y, count)
+            launch(self._gathers[key], cupy.cuda.get_current_stream())
+        return y
+
+
+def _refuse_capture() -> None:
+    if is_capturing(cupy.cuda.get_current_stream()):
+        raise RuntimeError("a CUDA graph cannot capture this: the host waits for the count")
+
+
+def _unit(x: Any) -> int | None:
+    """Return the bytes of a row of ``x`` [n, ...] if the kernel moves rows as elements."""
+    width = x.nbytes // x.shape[0]
+    return width if width in _UNITS and x.data.ptr % width == 0 else None
+
+
+def _trimmed(buffer: Any, count: int) -> Any:
+    """Return the first ``count`` rows: a copy if these are less than a quarter of the buffer."""
+    kept = buffer[:count]
+    return kept.copy() if 4 * count < len(buffer) else kept

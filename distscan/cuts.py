@@ -1,0 +1,128 @@
+"""partition: cuts of a weighted sequence, found by the totals of its tiles."""
+
+import math
+import struct
+from itertools import accumulate
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import binding
+from .core import arrays, dtypes
+from .core.shards import bounds
+from .cpu.tile_totals import TILE, TileTotals
+from .mpi.agree import Agreement, Terms, agreed, collective
+from .mpi.communicators import Comm
+
+
+@collective
+@np.errstate(all="ignore")
+def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[np.int64]:
+    """Cut a weighted sequence into contiguous parts of nearly the same weight; collective.
+
+    Parameters
+    ----------
+    weights
+        This rank's shard [n] of the weights: bool, integers or floats, finite, not negative.
+    parts
+        How many parts; the same on every rank.
+    comm
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+
+    Returns
+    -------
+    array, shape (parts + 1,)
+        The cuts, the same on every rank, in host memory. Part k is the elements ``cuts[k]`` to
+        ``cuts[k + 1]`` of the global sequence. The total weight is divided into ``parts`` equal
+        shares; an element belongs to part k if the middle of its weight lies in the k-th share. If
+        all weights are 0, all elements have the same weight.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        On every rank; the message names the ranks at fault.
+
+    Notes
+    -----
+    The weights are read once, and no scan of them is stored. Each rank sums its weights tile by
+    tile, and the ranks exchange their totals. Then only the tiles in which cuts fall are scanned.
+
+    All sums are float64. The cuts are exact if the weights are integers, and ``2 * parts`` times
+    their sum is below 2^53. Else the middles are rounded: a middle is the sum of the weights of
+    earlier ranks, of earlier tiles, of earlier elements of its tile, and half of its own. So
+    other shards may have other roundings. So may a GPU, whose tiles have other lengths.
+
+    Examples
+    --------
+    >>> import distscan
+    >>> distscan.partition([1, 1, 1, 1, 4, 4], 3)
+    array([0, 4, 5, 6])
+    """
+    with Agreement(comm) as summed:
+        summed.same = Terms({"the function": "partition"})
+        summed.same["parts"] = parts = index(parts)
+        if parts < 1:
+            raise ValueError(f"parts is {parts}; it must be at least 1")
+        own = arrays.as_native(weights)
+        if own.ndim != 1:
+            raise ValueError(f"weights has shape {own.shape}; one weight per element is needed")
+        if not dtypes.is_number(own.dtype) or own.dtype.kind == "c":
+            raise TypeError(f"weights is {own.dtype}; it must be bool, integers or floats")
+        with arrays.on_device(own):
+            tiles = _summed(own)
+        summed.shows = _BITS.unpack(_FLOAT.pack(tiles.total))[0]
+    summed.settle()
+    totals = [_FLOAT.unpack(_BITS.pack(bits))[0] for bits in summed.shown()]
+    with agreed(summed.comm), arrays.on_device(own):
+        cuts = _own_cuts(tiles, own.size, parts, summed.comm.rank, [*accumulate(totals)])
+    if summed.comm.size > 1:
+        own_cuts, cuts = cuts, np.empty_like(cuts)
+        summed.comm.Allreduce(own_cuts, cuts)
+    # Two cuts in neighbouring tiles may differ by a rounding, in the wrong order.
+    np.maximum.accumulate(cuts, out=cuts)
+    if sum(totals) == 0:
+        n = int(cuts[-1])
+        cuts[:-1] = [bounds(n, parts, part)[0] for part in range(parts)]
+    return cuts
+
+
+# Totals travel as integers. They are not negative, and neither are their bits.
+_FLOAT, _BITS = struct.Struct("d"), struct.Struct("q")
+
+
+def _summed(own: Any) -> Any:
+    """Return the ``TileTotals`` of this rank's weights; raise ValueError for wrong weights."""
+    tiles = _tile_totals(own)
+    if not math.isfinite(tiles.total):
+        if not bool(((own >= 0) & (own < np.inf)).all()):
+            raise ValueError("a weight is negative, infinite or NaN")
+        tiles = _tile_totals(abs(own))  # a weight may be -0.0
+    return tiles
+
+
+def _tile_totals(own: Any) -> Any:
+    if not arrays.is_cuda(own):
+        return TileTotals(own, binding.threads(None) if own.size > TILE else 1)
+    from .cuda import tile_totals  # noqa: PLC0415 - only arrays on a GPU need it
+
+    return tile_totals.TileTotals(own)
+
+
+def _own_cuts(tiles: Any, n: int, parts: int, rank: int, ends: list[float]) -> NDArray[np.int64]:
+    """Return how many of this rank's ``n`` elements are before each cut, the first and last too.
+
+    ``ends`` are the sums of the weights to the end of each rank.
+    """
+    if not math.isfinite(ends[-1]):
+        raise ValueError("the weights' sum is not finite")
+    # By powers of 2, which are exact, so that no product is out of range.
+    fraction, exponent = math.frexp(ends[-1])
+    targets = np.ldexp(np.arange(1, parts) * fraction / parts, exponent)
+    # The rank of a cut is the first that ends at its target or behind it.
+    low, high = np.searchsorted(np.searchsorted(ends, targets), [rank, rank + 1])
+    cuts = np.zeros(parts + 1, np.int64)
+    cuts[1 + low : 1 + high] = tiles.cuts(targets[low:high] - (ends[rank - 1] if rank else 0.0))
+    cuts[1 + high :] = n
+    return cuts

@@ -1,0 +1,232 @@
+"""Scans of tuples of arrays: each element is spread over arrays of one shape."""
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import distscan
+from distscan.bench.uses_data import MATRICES
+from support import reference
+from support.host import host
+from support.keys import keys_of
+from support.led import led
+from support.together import everywhere
+
+# Words: the number that the letters are in base 5, and 5 to the power of the length; modulo 2^64.
+WORDS = distscan.Operator(
+    "words",
+    numpy=lambda a, b: (a[0] * b[1] + b[0], a[1] * b[1]),
+    cuda="{a.x0 * b.x1 + b.x0, a.x1 * b.x1}",
+    identity=(0, 1),
+    arity=2,
+)
+# The first of the largest elements, its index, and whether it was marked.
+LARGEST = distscan.Operator(
+    "largest",
+    numpy=lambda a, b: tuple(np.where(b[0] > a[0], y, x) for x, y in zip(a, b, strict=True)),
+    cuda="b.x0 > a.x0 ? b : a",
+    arity=3,
+)
+
+
+def words(rng, n):
+    return rng.integers(0, 5, n, np.uint64), np.full(n, 5, np.uint64)
+
+
+def largest(rng, n):
+    return rng.integers(0, 50, n).astype("f"), np.arange(n), rng.random(n) < 0.5
+
+
+def matrices(rng, n):
+    """Permutations with signs: their products are exact."""
+    made = np.zeros((n, 4, 4), "f")
+    orders = rng.permuted(np.tile(np.arange(4), (n, 1)), axis=1)
+    np.put_along_axis(made, orders[..., None], rng.choice([-1, 1], (n, 4, 1)), axis=2)
+    return tuple(made.reshape(n, 16).T.copy())
+
+
+def by_hand(op, x, *, initial=None, exclusive=False, reverse=False, heads=None):
+    """One element after the other."""
+    x = [array[::-1] if reverse else array for array in x]
+    n = len(x[0])
+    starts = np.zeros(n, bool) if heads is None else heads
+    starts = np.append(starts[1:], False)[::-1] if reverse else starts.copy()
+    results, before = [np.empty_like(array) for array in x], initial
+    for i in range(n):
+        if starts[i]:
+            before = initial
+        item = tuple(array[i : i + 1] for array in x)
+        with np.errstate(all="ignore"):
+            behind = item if before is None else op.numpy(before, item)
+        for result, value in zip(results, before if exclusive else behind, strict=True):
+            result[i : i + 1] = value
+        before = behind
+    return [result[::-1] if reverse else result for result in results]
+
+
+CASES = {"words": (WORDS, words), "largest": (LARGEST, largest), "matrices": (MATRICES, matrices)}
+FIRST = {"words": (3, 5), "largest": (-9, -9, True), "matrices": tuple(np.eye(4).flat)}
+FORMS = {
+    "plain": {},
+    "exclusive": {"exclusive": True},
+    "reverse": {"reverse": True},
+    "reverse, exclusive": {"reverse": True, "exclusive": True},
+}
+SEGMENTED = {
+    "flags": lambda rng, n: rng.random(n) < 0.05,
+    "int32": lambda rng, n: keys_of(rng, n, 0.05, "i4"),
+    "float64": lambda rng, n: keys_of(rng, n, 0.5, "f8"),
+}
+
+
+@pytest.mark.parametrize("segmented", [None, *SEGMENTED])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("n", [0, 1, 40, 3001])
+def test_every_form(n, case, form, segmented, xp, cut, rng):
+    op, make = CASES[case]
+    x, mine, options = make(rng, n), cut(n), FORMS[form]
+    first = FIRST[case] if options.get("exclusive") or n == 40 else None
+    segments = None if segmented is None else SEGMENTED[segmented](rng, n)
+    heads = None if segments is None else reference.heads_of(segments)
+    want = by_hand(
+        op, x, heads=heads, **options,
+        initial=first and tuple(np.full(1, f, a.dtype) for f, a in zip(first, x, strict=True)),
+    )  # fmt: skip
+    got = distscan.scan(
+        tuple(xp.asarray(array[mine]) for array in x), op, initial=first, **options,
+        segments=None if segments is None else xp.asarray(segments[mine]),
+    )  # fmt: skip
+    assert isinstance(got, tuple)
+    for array, result, expected in zip(x, got, want, strict=True):
+        assert isinstance(result, xp.ndarray)
+        assert result.dtype == array.dtype
+        np.testing.assert_array_equal(host(result), expected[mine])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_axes(case, axis, reverse, xp, cut, rng):
+    op, make = CASES[case]
+    shape, mine = (20, 7, 5), cut(20)
+    x = [array.reshape(shape) for array in make(rng, 700)]
+    got = distscan.scan(
+        tuple(xp.asarray(array[mine]) for array in x), op, axis=axis, reverse=reverse
+    )
+    lines = [np.moveaxis(array, axis, 0).reshape(shape[axis], -1) for array in x]
+    want = [np.empty_like(line) for line in lines]
+    for k in range(lines[0].shape[1]):
+        column = by_hand(op, [line[:, k] for line in lines], reverse=reverse)
+        for result, values in zip(want, column, strict=True):
+            result[:, k] = values
+    rest = tuple(np.delete(shape, axis))
+    for result, expected in zip(got, want, strict=True):
+        whole = np.moveaxis(expected.reshape(shape[axis], *rest), 0, axis)
+        np.testing.assert_array_equal(host(result), whole[mine])
+
+
+def test_in_place_and_in_the_place_of_another(xp, cut, rng):
+    a, b = words(rng, 5000)
+    b = b + rng.integers(0, 2, 5000, np.uint64) * np.uint64(2)
+    want, mine = by_hand(WORDS, (a, b)), cut(5000)
+    for order in ((0, 1), (1, 0)):
+        x = tuple(xp.asarray(array[mine].copy()) for array in (a, b))
+        out = tuple(x[i] for i in order)
+        assert distscan.scan(x, WORDS, out=out) is out
+        for result, expected in zip(out, want, strict=True):
+            np.testing.assert_array_equal(host(result), expected[mine])
+
+
+def test_shifted_and_strided(xp, cut, rng):
+    """Arrays of one memory, of which no two are aligned alike; results shifted by an element."""
+    mine = cut(3000)
+    n = mine.stop - mine.start
+    memory = rng.integers(0, 5, 6 * n + 9, np.uint64)
+    given = xp.asarray(memory.copy())
+    for x, y, to in ((0, 1, 2), (1, n + 2, 3 * n), (0, 1, 1)):
+        here, there = memory[x : x + n], memory[y : y + n]
+        parts = distscan.scan((given[x : x + n], given[y : y + n]), WORDS)
+        again = xp.asarray(memory.copy())
+        out = (again[to : to + n], again[5 * n : 6 * n])
+        distscan.scan((again[x : x + n], again[y : y + n]), WORDS, out=out)
+        for result, other in zip(parts, out, strict=True):
+            np.testing.assert_array_equal(host(result), host(other))
+        strided = xp.asarray(np.stack([here, there], 1))
+        for result, other in zip(distscan.scan((strided[:, 0], strided[:, 1]), WORDS), parts,
+                                 strict=True):  # fmt: skip
+            np.testing.assert_array_equal(host(result), host(other))
+
+
+def test_any_cut_and_form(comm):
+    """Shards of any sizes, also empty ones."""
+
+    def check(case):
+        seed, sizes, form = case
+        rng, start = np.random.default_rng(seed), sum(sizes[: comm.rank])
+        x, mine = words(rng, sum(sizes)), slice(start, start + sizes[comm.rank])
+        heads = rng.random(sum(sizes)) < 0.2
+        one = tuple(np.full(1, value, np.uint64) for value in (0, 1))
+        want = by_hand(WORDS, x, initial=one, heads=heads, **FORMS[form])
+        got = distscan.scan(
+            tuple(array[mine] for array in x), WORDS, initial=(0, 1), segments=heads[mine],
+            **FORMS[form],
+        )  # fmt: skip
+        for result, expected in zip(got, want, strict=True):
+            np.testing.assert_array_equal(result, expected[mine])
+
+    sizes = st.lists(st.integers(0, 60), min_size=comm.size, max_size=comm.size)
+    led(comm, st.tuples(st.integers(0, 2**31), sizes, st.sampled_from(sorted(FORMS))), check, 25)
+
+
+def test_types(xp, cut):
+    """Each array keeps its own; half types accumulate in float32."""
+    op = distscan.Operator(
+        "sums", lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)),
+        "{a.x0 + b.x0, a.x1 + b.x1, (signed char)(a.x2 + b.x2)}", arity=3,
+    )  # fmt: skip
+    mine = cut(5000)
+    x = [np.ones(5000, code)[mine] for code in "edb"]
+    got = distscan.scan(tuple(xp.asarray(array) for array in x), op)
+    assert [result.dtype.char for result in got] == ["e", "d", "b"]
+    for code, result in zip("edb", got, strict=True):
+        want = np.arange(1, 5001).astype(code)
+        np.testing.assert_array_equal(host(result), want[mine])
+    out = tuple(xp.empty(mine.stop - mine.start, code) for code in "dif")
+    distscan.scan(tuple(xp.asarray(array) for array in x), op, out=out)
+    np.testing.assert_array_equal(host(out[0]), np.arange(1, 5001)[mine])
+
+
+ONE = np.ones(3)
+FAULTS = {
+    "one array": (TypeError, "x is ndarray; the operator takes a tuple of 2", lambda: (ONE, {})),
+    "three": (TypeError, "x is 3 arrays", lambda: ((ONE,) * 3, {})),
+    "shapes": (ValueError, r"x\[1\] has shape \(2,\)", lambda: ((ONE, ONE[:2]), {})),
+    "text": (TypeError, r"x\[1\] is <U1", lambda: ((ONE, np.array(["a"] * 3)), {})),
+    "out": (ValueError, r"out\[1\] has shape", lambda: ((ONE, ONE), {"out": (ONE, ONE[:2])})),
+    "dtype": (TypeError, "each array of a tuple keeps", lambda: ((ONE, ONE), {"dtype": "f"})),
+    "segments": (ValueError, "segments has shape", lambda: ((ONE, ONE), {"segments": [True]})),
+    "axis": (ValueError, "axis 1 is out of bounds", lambda: ((ONE, ONE), {"axis": 1})),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_faults(case, comm):
+    kind, message, make = FAULTS[case]
+    x, options = make() if comm.rank == comm.size - 1 else ((ONE, ONE), {})
+    everywhere(comm, kind, message, lambda: distscan.scan(x, WORDS, **options))
+
+
+def test_faults_of_operators(comm, cut):
+    x = (np.ones(50)[cut(50)],) * 2
+    for function, message in (
+        (lambda a, b: a[0], "returned|must return 2 arrays"),
+        (lambda a, b: (a[0], np.zeros(0)), "'mine, array 1' returned shape"),
+        (lambda a, b: (a[0], b[0] * 1j), "returned complex128"),
+    ):
+        op = distscan.Operator("mine", function, arity=2)
+        everywhere(comm, (TypeError, ValueError), message, lambda op=op: distscan.scan(x, op))
+    with pytest.raises(TypeError, match="arity= must be"):
+        distscan.Operator("mine", np.minimum, arity=0)
+    with pytest.raises(TypeError, match="at most 64 are possible"):
+        distscan.scan((ONE,) * 9, distscan.Operator("mine", MATRICES.numpy, arity=9))
