@@ -191,7 +191,7 @@ def _skipping_nan(op: str, instead: int, text: str) -> operators.Operator:
         return replaced
 
     cuda = f"is_nan(x) ? {text} : x"
-    return replace(operators.BUILTIN[op], name=f"nan{op}", load=load, cuda_load=cuda)
+    return replace(operators.BUILTIN[op], load=load, cuda_load=cuda)
 
 
 _SKIPPING_NAN = {
