@@ -5,22 +5,14 @@ from typing import Any
 import numpy as np
 
 from .core import arrays, dtypes
-from .core.operators import Operator
+from .core import segments as segmented
+from .core.extents import Extents
+from .core.maps import MAPS, MAPS_IN_SEGMENTS
 from .decide import check_memory
 from .mpi.agree import Agreement, Terms, agreed, collective
 from .mpi.communicators import Comm
 from .scan import run
 from .tuples import Shard
-
-
-def _then(earlier: Any, later: Any) -> Any:
-    """Compose the maps h -> a h + b: first ``earlier``, then ``later``."""
-    return later[0] * earlier[0], later[0] * earlier[1] + later[1]
-
-
-MAPS = Operator(
-    "linear_recurrence", _then, "{b.x0 * a.x0, b.x0 * a.x1 + b.x1}", identity=(1, 0), arity=2
-)
 
 
 @collective
@@ -43,9 +35,9 @@ def linear_recurrence(
         [m], a factor for each column of ``b`` [n, m].
     b
         This rank's shard [n] or [n, m], as for ``scan``, in the memory of the same device. The m
-        recurrences of [n, m] are independent. The result has the type of ``a`` and ``b`` together:
-        bool and integers become float64. float16 and bfloat16 accumulate in float32, and are
-        rounded on the store.
+        recurrences of [n, m] are independent. The result has the type of ``a`` and ``b`` together,
+        where a number of Python's has no type: bool and integers become float64. float16 and
+        bfloat16 accumulate in float32, and are rounded on the store.
     initial
         ``h`` before the first element, and before each segment: a number; or [m], without
         segments. It must be the same on every rank. None is 0.
@@ -56,7 +48,7 @@ def linear_recurrence(
         needs it.
     segments
         Where independent recurrences begin, such as packed sequences: flags or keys [n] as for
-        ``scan``; for ``b`` [n].
+        ``scan``. With ``b`` [n, m], they are those of all columns.
     return_last
         Whether to return the last state of all ranks, too.
 
@@ -88,27 +80,32 @@ def linear_recurrence(
     >>> distscan.linear_recurrence([0.5, 0.5, 0.5], [8.0, 0.0, 1.0])
     array([8., 4., 3.])
     """
+    heads = None  # of columns
+    if segments is not None and np.ndim(b) == 2:
+        heads, segments = _heads_of_columns(segments, b, comm, reverse=bool(reverse)), None
     with Agreement(comm) as arguments:
         terms = arrays.as_native(b)
         with arrays.on_device(terms):
             given = arrays.as_native(a)
-            factors = _factors(given, terms)
-            number = _number(factors, terms)
+            factors, number = _factors(a, given, terms)
             flags = None if segments is None else arrays.as_native(segments)
-            if flags is not None and terms.ndim > 1:
-                raise NotImplementedError("segments= goes with b [n]; scan columns one by one")
             before = None if initial is None else _before(initial, terms, number)
-            if before is not None and before.ndim > 0 and flags is not None:
+            if before is not None and before.ndim > 0 and (flags is not None or heads is not None):
                 raise ValueError(f"initial has shape {before.shape}; segments need one number")
+            x, op, result = [factors, terms], MAPS, number
             state = np.dtype(np.float32) if number.itemsize == 2 else number
-            acc = np.dtype([("x0", state), ("x1", state)])
+            if heads is not None:
+                x, op = [*x, heads], MAPS_IN_SEGMENTS
+                if before is not None:
+                    x[1], result = _seeded(factors, terms, heads, before.astype(state)), state
+            acc = dtypes.fields([state, state, np.dtype(np.bool_)][: op.arity])
             shard = Shard(
-                MAPS,
-                [factors, terms],
+                op,
+                x,
                 flags=flags,
                 axis=None if terms.ndim == 1 else 0,
                 initial=None if before is None or before.size == 0 else _maps(before, acc),
-                types=(acc, np.dtype([("x1", number)])),
+                types=(acc, np.dtype([("x1", result)])),
                 ranks=arguments.comm.size,
                 reverse=bool(reverse),
             )
@@ -117,40 +114,74 @@ def linear_recurrence(
         arguments.has_elements = shard.scan.has_elements
     (h,) = shard.scanned(run, arguments)
     with shard.device:
+        if result != number:
+            h = dtypes.cast(h, number)
         convert = arrays.converter(b)
         last = _last(h, before, arguments.comm, reverse=reverse) if return_last else None
-        result = h if convert is None else convert(h)
+        states = h if convert is None else convert(h)
         arrays.release((b, terms), (a, given), (segments, flags))
         if not return_last:
-            return result
+            return states
         if arrays.is_cuda(h):
             last = arrays.namespace(h).asarray(last)
-        return result, last if convert is None else convert(last)
+        return states, last if convert is None else convert(last)
 
 
-def _factors(a: Any, b: Any) -> Any:
-    """Return ``a`` in the shape of ``b``; check both."""
+def _heads_of_columns(segments: Any, b: Any, comm: Comm | None, *, reverse: bool) -> Any:
+    """Return the head flags, bool [n, m], of ``b`` [n, m] from flags or keys [n]; collective."""
+    with Agreement(comm) as arguments:
+        flags, terms = arrays.as_native(segments), arrays.as_native(b)
+        check_memory("segments", flags, terms, "b")
+        if flags.shape != terms.shape[:1]:
+            raise ValueError(f"segments has shape {flags.shape}, b {terms.shape}")
+        segmented.check_type(flags.dtype, Extents.of(flags.shape, None))
+        with arrays.on_device(terms):
+            heads = arrays.namespace(terms).empty(flags.shape, bool)
+            segmented.find_heads(flags, heads, reverse=reverse)
+            own = segmented.edges(flags, reverse=reverse)
+        kind = segmented.edge_dtype(flags.dtype)
+        asked = {"the function": "linear_recurrence with segments of columns"}
+        arguments.same = Terms(asked | {"the dtype of segments": kind})
+    arguments.settle()
+    comm = arguments.comm
+    edges = comm.allgather(own)
+    before = edges[comm.rank + 1 :] if reverse else edges[: comm.rank][::-1]  # the nearest first
+    earlier = next((edge for edge in before if edge is not None), None)
+    with arrays.on_device(terms):
+        if own is not None and earlier is not None and earlier.leaves != own.enters:
+            heads[-1 if reverse else 0] = True
+        return arrays.namespace(terms).broadcast_to(heads[:, None], terms.shape)
+
+
+def _seeded(a: Any, b: Any, heads: Any, before: Any) -> Any:
+    """Return a copy of ``b`` [n, m] in the type of ``before``, which is put into each first row."""
+    seeded, rows = b.astype(before.dtype), heads[:, 0]
+    with np.errstate(all="ignore"):
+        seeded[rows] += a[rows].astype(before.dtype) * before.item()
+    return seeded
+
+
+def _factors(given: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
+    """Return ``a`` in the shape of ``b``, and the type of the result; check both.
+
+    ``given`` is what the caller passed as ``a``.
+    """
     if b.ndim not in {1, 2}:
         raise ValueError(f"b has shape {b.shape}: [n] or [n, m]")
-    factors = a
-    if a.ndim == 0 and not arrays.is_cuda(a):
-        factors = arrays.namespace(b).asarray(a)
-    if factors.shape in {(), b.shape[1:]}:
-        if arrays.gpu(factors) == arrays.gpu(b):
-            factors = arrays.namespace(b).broadcast_to(factors, b.shape)
-    elif factors.shape != b.shape:
-        raise ValueError(f"a has shape {factors.shape}, b {b.shape}: a number, [m], or alike")
-    for name, array in (("a", factors), ("b", b)):
+    for name, array in (("a", a), ("b", b)):
         if not dtypes.is_number(array.dtype):
             raise TypeError(f"{name} is {array.dtype}; a recurrence takes numbers")
-    check_memory("a", factors, b, "b")
-    return factors
-
-
-def _number(a: Any, b: Any) -> np.dtype[Any]:
-    """Return the type of the result."""
-    number = np.result_type(a.dtype, b.dtype).newbyteorder("=")
-    return np.dtype(np.float64) if number.kind in "biu" else number
+    kind = given if type(given) in {bool, int, float, complex} else a.dtype
+    number = np.result_type(kind, b.dtype).newbyteorder("=")
+    number = np.dtype(np.float64) if number.kind in "biu" else number
+    if a.ndim == 0 and not arrays.is_cuda(a):
+        a = arrays.namespace(b).asarray(dtypes.cast(a, number))
+    check_memory("a", a, b, "b")
+    if a.shape in {(), b.shape[1:]}:
+        return arrays.namespace(b).broadcast_to(a.astype(number), b.shape), number
+    if a.shape != b.shape:
+        raise ValueError(f"a has shape {a.shape}, b {b.shape}: a number, [m], or alike")
+    return a, number
 
 
 def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:

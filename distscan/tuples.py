@@ -1,7 +1,7 @@
 """Scans of tuples of arrays: each element is spread over arrays of one shape.
 
-GPUs read and write the arrays as they are. CPUs gather each element into one structure, and scan an
-array of these.
+GPUs read and write the arrays as they are, and so do the compiled kernels for recurrences on CPUs.
+Elsewhere each element is gathered into one structure, and an array of these is scanned.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +16,7 @@ from .core import arrays, dtypes
 from .core.extents import Extents, axis_number
 from .core.operators import Operator
 from .core.segments import check_shape
+from .cpu.sweeps import fields_read
 from .decide import check_memory, check_out
 from .mpi.agree import Agreement, Terms
 from .mpi.communicators import Comm
@@ -26,6 +27,7 @@ class DecidedFields:
     """How all tuples of arrays of the same kind are scanned; see ``decide.Decided`` for arrays."""
 
     compiled: CompiledScan
+    x: np.dtype[Any] | None  # the fields of the arrays that are read; None: elements are gathered
     acc: np.dtype[Any]  # the fields of the running value
     out: np.dtype[Any]  # the fields of the result
     terms: Terms  # the ranks must agree on these
@@ -78,10 +80,10 @@ class Shard:
             self._decided: DecidedFields = known
             self.scan, self.terms = self._decided.compiled, self._decided.terms
             self._shape = self.scan.form.extents.result_shape
-            if gpu is None:
+            if self._decided.x is None:
                 self._gather()
             else:
-                self._place()
+                self._place(self._decided.x)
 
     def _gather(self) -> None:
         """Gather the elements of host arrays into structures [n], which are scanned in place."""
@@ -92,8 +94,8 @@ class Shard:
                 self._shard[name] = array.reshape(-1)
         self._results: Any = self._shard
 
-    def _place(self) -> None:
-        """Choose the GPU's arrays that are read and written; copy where they are no use."""
+    def _place(self, read: np.dtype[Any]) -> None:
+        """Choose the arrays that are read and written; copy where they are no use."""
         xp, size, out = arrays.namespace(self._x[0]), self.scan.form.extents.size, self._decided.out
         targets = self._targets or (None,) * len(out.names or ())
         self._results = tuple(
@@ -102,6 +104,9 @@ class Shard:
             else xp.empty(size, out[i])
             for i, target in enumerate(targets)
         )
+        if xp is np:
+            self._shard = tuple(_as_read(array, read[i]) for i, array in enumerate(self._x))
+            return
         shard = [xp.ascontiguousarray(array).reshape(-1) for array in self._x]
         copied = not all(array.flags.c_contiguous for array in self._x)
         if self._targets is not None:
@@ -142,10 +147,18 @@ def _decide(
 ) -> DecidedFields:
     """Decide how tuples of arrays are scanned; CPUs scan structures of the running values."""
     whole = dtypes.resolve(op, stored, *types)
-    given, out = (stored, whole.out) if gpu is not None else (whole.acc, whole.acc)
+    read = stored if gpu is not None else fields_read(op, whole)
+    given, out = (whole.acc, whole.acc) if read is None else (read, whole.out)
     compiled = make(extents, given, gpu, op, dtype=whole.acc, out=out, **options)
     terms = compiled.terms | {"the dtype of x": stored, "the dtype of the result": whole.out}
-    return DecidedFields(compiled, whole.acc, whole.out, Terms(terms))
+    return DecidedFields(compiled, read, whole.acc, whole.out, Terms(terms))
+
+
+def _as_read(array: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a host array as the compiled kernels read it: of a type, contiguous or broadcast."""
+    if array.dtype != dtype:
+        array = dtypes.cast(array, dtype)
+    return array if 0 in array.strides else np.require(array, requirements=["C", "A"])
 
 
 def _overwritten(x: Sequence[Any], results: Sequence[Any]) -> list[int]:

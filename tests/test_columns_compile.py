@@ -10,7 +10,7 @@ import pytest
 from distscan.core import dtypes, operators
 from distscan.core.extents import Extents
 from distscan.core.form import Form
-from distscan.recurrence import MAPS
+from distscan.core.maps import MAPS
 from support.compiling import absent_gpu, check, ptx
 from support.maps import COMPOSE
 from support.seed import drawn

@@ -40,7 +40,7 @@ def test_jobs():
     assert ctypes.sizeof(kernels.Job) == ctypes.sizeof(Expected)
     places = {name: getattr(Expected, name).offset for name, _ in fields}
     assert {name: getattr(kernels.Job, name).offset for name in places} == places
-    assert ctypes.sizeof(kernels.Job) == 8 * 8 + 7 * 8 + 4 * 4  # without padding
+    assert ctypes.sizeof(kernels.Job) == 8 * 8 + 7 * 8 + 4 * 4 + 3 * 8  # without padding
 
 
 def test_kernels():
@@ -63,7 +63,7 @@ def test_tables():
     for source in SOURCES.glob("*.cpp"):
         found = source.read_text()
         tables += re.findall(r"^DISTSCAN_TABLE\((\w+)\)", found, re.MULTILINE)
-        lines += len(re.findall(r"^    kernel<", found, re.MULTILINE))
+        lines += len(re.findall(r"^    (?:kernel|recurrence|in_segments)<", found, re.MULTILINE))
     assert sorted(tables) == sorted(kernels._TABLES)
     if (loaded := library.load()) is None:
         pytest.skip("no compiled kernels")

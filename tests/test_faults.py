@@ -6,8 +6,8 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core.errors import DisagreementError, RankError
+from distscan.core.maps import MAPS
 from distscan.mpi.agree import agreed
-from distscan.recurrence import MAPS
 from support import fresh
 from support.together import everywhere
 

@@ -8,8 +8,8 @@ import pytest
 
 from distscan.core.extents import Extents
 from distscan.core.form import Form
+from distscan.core.maps import MAPS
 from distscan.core.operators import Operator
-from distscan.recurrence import MAPS
 from support.bfloat16 import BFLOAT16
 from support.compiling import SHARED, asked, check, ptx
 from support.data import CODES, OPS

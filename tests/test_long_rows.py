@@ -15,9 +15,9 @@ from distscan.core import pieces as cut_in_pieces
 from distscan.core.errors import RankError
 from distscan.core.extents import Extents
 from distscan.core.form import Form
+from distscan.core.maps import MAPS
 from distscan.core.operators import BUILTIN
 from distscan.mpi.exscan import Exscan
-from distscan.recurrence import MAPS
 from support import late_gpu, reference
 from support.cuts import two_cuts
 from support.forms import FORMS

@@ -9,24 +9,8 @@ import distscan
 from distscan.core.errors import DisagreementError
 from support.host import host
 from support.led import led
+from support.recurrences import by_hand, exact
 from support.together import everywhere
-
-
-def by_hand(a, b, initial=0):
-    h, before = np.empty_like(b), initial
-    for t in range(len(b)):
-        h[t] = before = a[t] * before + b[t]
-    return h
-
-
-def exact(rng, shape, code):
-    """Factors of size 1 and small integers: exact in every order of composition."""
-    a = rng.choice([-1, 1, 1], shape).astype(code)
-    b = rng.integers(-8, 9, shape).astype(code)
-    if np.dtype(code).kind == "c":
-        a = (a * 1j ** rng.integers(0, 4, shape)).round().astype(code)
-        b = (b + 1j * rng.integers(-8, 9, shape)).astype(code)
-    return a, b
 
 
 @pytest.mark.parametrize("code", "fdFD")
@@ -119,6 +103,40 @@ def test_to_go_on_with_the_last_state(comm, rng):
 
 
 @pytest.mark.parametrize("code", "ef")
+@pytest.mark.parametrize("m", [1, 3, 20])
+@pytest.mark.parametrize("initial", [None, 5])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("by", ["keys", "flags"])
+def test_packed_sequences_of_columns(by, reverse, initial, m, code, xp, cut, rng):
+    n = 300
+    a, b = exact(rng, (n, m), "f")
+    b, lengths = b % 3, rng.multinomial(n, np.ones(9) / 9)
+    keys = np.repeat(np.arange(9), lengths)
+    want, step = np.empty_like(b), -1 if reverse else 1
+    for key in range(9):
+        part = keys == key
+        want[part] = by_hand(a[part][::step], b[part][::step], initial or 0)[::step]
+    mine = cut(n)
+    segments = keys if by == "keys" else np.diff(keys, prepend=-1) != 0
+    h, last = distscan.linear_recurrence(
+        xp.asarray(a[mine].astype(code)), xp.asarray(b[mine].astype(code)), initial,
+        reverse=reverse, segments=xp.asarray(segments[mine]), return_last=True,
+    )  # fmt: skip
+    assert h.dtype == np.dtype(code)
+    np.testing.assert_array_equal(host(h), want[mine])
+    np.testing.assert_array_equal(host(last), want[0 if reverse else -1])
+
+
+def test_numbers_of_python_have_no_type(xp, cut, rng):
+    mine, b = cut(100), rng.integers(-8, 9, 100)
+    for code, a, h in (("f", 0.5, "f"), ("e", -1, "e"), ("f", 1j, "F"), ("i", 2, "d")):
+        got = distscan.linear_recurrence(a, xp.asarray(b.astype(code)[mine]))
+        assert got.dtype == np.dtype(h)
+        if a == -1:
+            np.testing.assert_array_equal(host(got), by_hand(np.full(100, a, h), b.astype(h))[mine])
+
+
+@pytest.mark.parametrize("code", "ef")
 @pytest.mark.parametrize("initial", [None, 5])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_packed_sequences(reverse, initial, code, xp, cut, rng):
@@ -173,10 +191,11 @@ def test_faults(case, comm):
     everywhere(comm, kind, message, lambda: distscan.linear_recurrence(*arguments))
 
 
+@pytest.mark.parametrize("shape", [3, (3, 2)])
 @pytest.mark.parametrize("length", [2, 4])
-def test_segments_of_a_wrong_length(length, xp, comm):
+def test_segments_of_a_wrong_length(length, shape, xp, comm):
     n = length if comm.rank == comm.size - 1 else 3
-    x, flags = xp.ones(3), xp.zeros(n, bool)
+    x, flags = xp.ones(shape), xp.zeros(n, bool)
     everywhere(comm, ValueError, "segments has shape",
                lambda: distscan.linear_recurrence(x, x, segments=flags))  # fmt: skip
 
@@ -204,6 +223,9 @@ def test_any_shards(comm):
 def test_disagreement(comm):
     if comm.size == 1:
         pytest.skip("one rank cannot disagree")
+    x, keys = np.ones((3, 2)), None if comm.rank else np.arange(3)
+    everywhere(comm, DisagreementError, "disagree on the function",
+               lambda: distscan.linear_recurrence(x, x, segments=keys))  # fmt: skip
     x = np.ones(3)
     everywhere(comm, DisagreementError, "disagree on initial",
                lambda: distscan.linear_recurrence(x, x, float(comm.rank)))  # fmt: skip

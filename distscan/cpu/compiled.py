@@ -85,9 +85,9 @@ class Compiled:
             * self._blocks,
             exclusive=form.exclusive,
             reverse=form.reverse,
-            first=_address(form.first),
-            slots=_address(self._slots),
-            states=_address(self._states),
+            first=address(form.first),
+            slots=address(self._slots),
+            states=address(self._states),
         )
 
     @property
@@ -116,7 +116,7 @@ class Compiled:
         this = kernel or self._kernel
         reduce = this.reduce if self._rows else this.reduce_columns
         if kernel and self._op.load is None:
-            job.x = _address(x)
+            job.x = address(x)
             self._run(lambda: reduce(byref(job)))
         else:
             self._run(self._in_pieces(reduce, job, x, self._loaded if kernel else self._acc))
@@ -145,7 +145,7 @@ class Compiled:
         if before is not None:
             before = np.ascontiguousarray(before, self._acc)
             job.before_row = before.size > 1
-        job.before = _address(before)
+        job.before = address(before)
         if reduced:
             self._kernel.seed(byref(job))
         kernel = self._that_takes(x, out)
@@ -153,7 +153,7 @@ class Compiled:
         scan = this.scan if self._rows else this.scan_columns
         job.stream = 0
         if kernel:
-            job.x, job.y = _address(x), _address(out)
+            job.x, job.y = address(x), address(out)
             # In place, the lines of x are in the caches: there the results find them.
             job.stream = self._streams and job.x != job.y
         if kernel and self._op.load is None:
@@ -166,7 +166,7 @@ class Compiled:
 
     def _new_job(self, heads: NDArray[Any] | None) -> Job:
         job = self._job
-        job.ticket, job.heads = 0, _address(heads)
+        job.ticket, job.heads = 0, address(heads)
         job.find = None if heads is None or heads.dtype == np.bool_ else self._find
         self._states.fill(0)
         return job
@@ -252,5 +252,6 @@ def block_of(inner: int, size: int) -> int:
     return max(_FEWEST_ROWS, _COLUMNS_BLOCK // (inner * size))
 
 
-def _address(array: NDArray[Any] | None) -> int | None:
+def address(array: NDArray[Any] | None) -> int | None:
+    """Return the address of an array's memory; None for None."""
     return None if array is None else array.__array_interface__["data"][0]

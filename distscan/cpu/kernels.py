@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.dtypes import Types
+from ..core.maps import MAPS, MAPS_IN_SEGMENTS
 from ..core.operators import BUILTIN, Operator, unloaded
 from . import library
 
@@ -36,6 +37,9 @@ class Job(Structure):
         ("reverse", c_int),
         ("before_row", c_int),
         ("stream", c_int),
+        ("a", c_void_p),
+        ("a_step", c_int64),
+        ("a_column", c_int64),
     ]
 
 
@@ -66,7 +70,7 @@ class Kernel(Structure):
     seed: Function
 
 
-_TABLES = ("sum", "prod", "max", "min", "bitwise")
+_TABLES = ("sum", "prod", "max", "min", "bitwise", "recurrence")
 
 
 @functools.cache
@@ -85,9 +89,26 @@ def _tables(handle: ctypes.CDLL) -> dict[tuple[str, str, str, str], Kernel]:
 def find(op: Operator, types: Types) -> Kernel | None:
     """Return the kernel for an operator and three types; None if none is compiled."""
     op = unloaded(op)
-    if BUILTIN.get(op.name) is not op or (found := library.load()) is None:
+    if BUILTIN.get(op.name) is not op:
         return None
-    names: Any = (op.name, *(_name(dtype) for dtype in (types.x, types.acc, types.out)))
+    return _find(op.name, types)
+
+
+def find_recurrence(op: Operator, types: Types) -> Kernel | None:
+    """Return the kernel for a linear recurrence, of which ``h`` alone is stored; else None.
+
+    The arrays that it reads have the type of ``h``.
+    """
+    if op not in {MAPS, MAPS_IN_SEGMENTS} or types.out.names != ("x1",):
+        return None
+    number = types.out["x1"]
+    return _find(op.name, Types(number, types.acc["x1"], number))
+
+
+def _find(name: str, types: Types) -> Kernel | None:
+    if (found := library.load()) is None:
+        return None
+    names: Any = (name, *(_name(dtype) for dtype in types))
     return _tables(found.handle).get(names)
 
 

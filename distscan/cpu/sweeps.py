@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.calls import load_into
-from ..core.dtypes import Types
+from ..core.dtypes import Types, fields
 from ..core.form import Form
 from ..core.operators import Operator
 from . import chunked, kernels
 from .compiled import Compiled, loaded_type
+from .recurrence import Recurrence
 
 
 class Sweeps(Protocol):
@@ -111,15 +112,28 @@ def is_compiled(op: Operator, acc: np.dtype[Any]) -> bool:
     return kernels.find(op, Types(acc, acc, acc)) is not None
 
 
+def fields_read(op: Operator, types: Types) -> np.dtype[Any] | None:
+    """Return the fields that compiled kernels read from a tuple of arrays; None if none does."""
+    if kernels.find_recurrence(op, types) is None:
+        return None
+    number = types.out["x1"]
+    return fields([number, number, np.dtype(np.bool_)][: op.arity])
+
+
 def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) -> Sweeps:
     """Return the compiled sweeps of an operator, or, if it is not compiled, NumPy's.
 
     ``totals`` says whether the totals of shards are asked for.
     """
+    options: Any = {"find": kernels.finder(form.keys), "totals": totals, "most": threads}
+    if op.arity > 1:
+        kernel = kernels.find_recurrence(op, types)
+        if kernel is not None and form.extents.size > 0:
+            return Recurrence(op, types, form, kernel, **options)
+        return Chunked(op, types, form)
     kernel = kernels.find(op, Types(types.acc, types.acc, types.acc))
     if kernel is None or form.extents.size == 0:
         return Chunked(op, types, form)
     read = types.x if op.load is None else loaded_type(types)
     direct = kernels.find(op, types._replace(x=read))
-    find = kernels.finder(form.keys)
-    return Compiled(op, types, form, kernel, direct, find=find, totals=totals, most=threads)
+    return Compiled(op, types, form, kernel, direct, **options)

@@ -29,6 +29,10 @@ struct Job {
   int64 end;     // behind the last one
   int exclusive, reverse, before_row;
   int stream;  // whether results go past the caches
+  // Of recurrences, whose terms are x, and whose slots, before and first are Map<E>:
+  const void* a;   // the factors, [n, inner]
+  int64 a_step;    // elements from one to the next along n; 0: all are the same
+  int64 a_column;  // 1; 0: all columns have the same, and a has a vector of it
 };
 
 // Slot b holds what comes before block b: the prefix of the blocks before it, if READY. The
