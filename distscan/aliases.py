@@ -16,14 +16,13 @@ All of them share these arguments and results:
   take; ValueError for wrong shapes and options, and for ranks that disagree; MemoryError.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from .build import Strategy
-from .core import arrays, dtypes, operators
+from .core import arrays, dtypes
+from .core.nan import SKIPPING_NAN
 from .mpi import communicators
 from .mpi.agree import agreed, collective
 from .mpi.communicators import Comm
@@ -182,27 +181,9 @@ def nancumprod(
     return _without_nan(x, "prod", axis=axis, dtype=dtype, out=out, **options)
 
 
-def _skipping_nan(op: str, instead: int, text: str) -> operators.Operator:
-    """Return the operator ``op`` on elements of which ``instead`` replaces every NaN."""
-
-    def load(x: Any) -> Any:
-        replaced = x.copy()
-        np.putmask(replaced, np.isnan(x), instead)  # a third faster than np.where
-        return replaced
-
-    cuda = f"is_nan(x) ? {text} : x"
-    return replace(operators.BUILTIN[op], load=load, cuda_load=cuda)
-
-
-_SKIPPING_NAN = {
-    "sum": _skipping_nan("sum", 0, "T{}"),
-    "prod": _skipping_nan("prod", 1, "convert<T>(1)"),
-}
-
-
 def _without_nan(x: Any, op: str, *, comm: Comm | None = None, **options: Any) -> Any:
     """Scan ``x`` with ``op``; if its type has NaN, elements are replaced as they are read."""
     with agreed(communicators.communicator(comm), f"nancum{op}"):
         dtype = arrays.as_native(x).dtype
         has_nan = dtype.kind in "fc" or dtypes.is_bfloat16(dtype)
-    return scan(x, _SKIPPING_NAN[op] if has_nan else op, comm=comm, **options)
+    return scan(x, SKIPPING_NAN[op] if has_nan else op, comm=comm, **options)

@@ -63,7 +63,9 @@ def test_tables():
     for source in SOURCES.glob("*.cpp"):
         found = source.read_text()
         tables += re.findall(r"^DISTSCAN_TABLE\((\w+)\)", found, re.MULTILINE)
-        lines += len(re.findall(r"^    (?:kernel|recurrence|in_segments)<", found, re.MULTILINE))
+        lines += len(
+            re.findall(r"^    (?:kernel|recurrence|in_segments|sum|prod)<", found, re.MULTILINE)
+        )
     assert sorted(tables) == sorted(kernels._TABLES)
     if (loaded := library.load()) is None:
         pytest.skip("no compiled kernels")

@@ -199,3 +199,33 @@ def test_infinities(name, streamed, rng, monkeypatch):
                 for form in FORMS:
                     want = expected(op, x, **form)
                     assert_same(scanned(x, op, dtype=x.dtype, **form), want, (op, place, form))
+
+
+@pytest.mark.parametrize("op", ["sum", "prod"])
+@pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
+def test_nan_that_is_replaced(op, name, rng, monkeypatch, strategy):
+    """The bits of the scan of an array without NaN, in which 0 or 1 stands in its place."""
+    instead, scan = (0, distscan.nancumsum) if op == "sum" else (1, distscan.nancumprod)
+    dtype = dtype_of(name)
+    shapes = [((n,), None) for n in (1, 2, 15, 64, 65, 2049, 70_001)] + [
+        ((9, 5), 1), ((700, 3), 0), ((130, 70), 0)]  # fmt: skip
+    for (shape, axis), form in itertools.product(shapes, FORMS):
+        x = (1 + rng.normal(size=shape) * 0.01).astype(dtype)
+        for share in (0.05, 1.0):
+            at = rng.random(shape) < share
+            y, want = x.copy(), x.copy()
+            y[at], want[at] = np.nan, instead
+            if name in COMPLEX:
+                y[at] = rng.choice([complex(1, np.nan), complex(np.nan, np.inf)], at.sum())
+            options = form | {"axis": axis, "strategy": strategy}
+            with anew(monkeypatch, threads=int(rng.choice([1, 3]))):
+                got = scan(y, **options)
+                np.testing.assert_array_equal(
+                    bits(got), bits(distscan.scan(want, op, **options)), err_msg=f"{shape} {form}"
+                )
+                if axis is None and strategy != "scan-add":
+                    given = form | {"segments": rng.random(shape) < 0.1}
+                    got, want_ = scan(y, **given), distscan.scan(want, op, **given)
+                    np.testing.assert_array_equal(bits(got), bits(want_))
+            np.testing.assert_array_equal(bits(scan(y[..., ::-1], **options)),
+                                          bits(scan(y[..., ::-1].copy(), **options)))  # fmt: skip

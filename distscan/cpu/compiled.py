@@ -43,19 +43,21 @@ class Compiled:
         direct: Kernel | None,
         *,
         find: int | None,
+        loads: bool = False,
         totals: bool,
         most: int,
     ) -> None:
         """Allocate the slots, for at most ``most`` threads; ``totals`` says that totals are asked.
 
-        ``direct`` is the kernel that takes x and results as they are, or as they are loaded,
-        ``kernel`` the one that takes both converted to the type that accumulates. ``find`` is the
+        ``direct`` is the kernel that takes x and results as they are, or, if the operator ``loads``
+        elements by a function of Python, as they are loaded. ``kernel`` is the one that takes both
+        converted to the type that accumulates, and loaded. ``find`` is the
         function that finds the heads among keys; None if segments are always flags.
         """
         extents = form.extents
         self._op, self._acc, self._kernel, self._direct = op, types.acc, kernel, direct
         self._find = find
-        self._loaded = types.acc if op.load is None else loaded_type(types)
+        self._loads, self._loaded = loads, loaded_type(types) if loads else types.acc
         self._shape = (extents.outer, extents.n, extents.inner)
         rows, size = extents.inner == 1, types.acc.itemsize
         self._rows = rows
@@ -115,7 +117,7 @@ class Compiled:
         kernel = self._that_takes(x)
         this = kernel or self._kernel
         reduce = this.reduce if self._rows else this.reduce_columns
-        if kernel and self._op.load is None:
+        if kernel and not self._loads:
             job.x = address(x)
             self._run(lambda: reduce(byref(job)))
         else:
@@ -156,7 +158,7 @@ class Compiled:
             job.x, job.y = address(x), address(out)
             # In place, the lines of x are in the caches: there the results find them.
             job.stream = self._streams and job.x != job.y
-        if kernel and self._op.load is None:
+        if kernel and not self._loads:
             self._run(lambda: scan(byref(job)))
         elif kernel:
             self._run(self._in_pieces(scan, job, x, self._loaded))

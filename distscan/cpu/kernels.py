@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core.dtypes import Types
 from ..core.maps import MAPS, MAPS_IN_SEGMENTS
+from ..core.nan import SKIPPING_NAN
 from ..core.operators import BUILTIN, Operator, unloaded
 from . import library
 
@@ -70,7 +71,7 @@ class Kernel(Structure):
     seed: Function
 
 
-_TABLES = ("sum", "prod", "max", "min", "bitwise", "recurrence")
+_TABLES = ("sum", "prod", "max", "min", "bitwise", "recurrence", "nan")
 
 
 @functools.cache
@@ -92,6 +93,12 @@ def find(op: Operator, types: Types) -> Kernel | None:
     if BUILTIN.get(op.name) is not op:
         return None
     return _find(op.name, types)
+
+
+def find_skipping_nan(op: Operator, types: Types) -> Kernel | None:
+    """Return the kernel for elements of which ``op`` replaces NaN; it reads them as they are."""
+    skips = SKIPPING_NAN.get(op.name) is op
+    return _find(f"nan{op.name}", types) if skips else None
 
 
 def find_recurrence(op: Operator, types: Types) -> Kernel | None:

@@ -134,6 +134,8 @@ def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) 
     kernel = kernels.find(op, Types(types.acc, types.acc, types.acc))
     if kernel is None or form.extents.size == 0:
         return Chunked(op, types, form)
-    read = types.x if op.load is None else loaded_type(types)
-    direct = kernels.find(op, types._replace(x=read))
-    return Compiled(op, types, form, kernel, direct, **options)
+    direct, loads = kernels.find_skipping_nan(op, types), False
+    if direct is None:
+        loads = op.load is not None
+        direct = kernels.find(op, types._replace(x=loaded_type(types) if loads else types.x))
+    return Compiled(op, types, form, kernel, direct, loads=loads, **options)

@@ -92,6 +92,15 @@ INLINE void to_bfloat16(bfloat16* y, Register<float> r) {
                                    typename Simd<unsigned short, REGISTER / 2>::type));
 }
 
+// Elements of type X that are read as VALUE where they are NaN; complex ones, if a part is.
+template <class X, int VALUE>
+struct NanAs {
+  X x;
+};
+
+template <class E, class X, int VALUE>
+INLINE Vector<E> load_as(const NanAs<X, VALUE>* x);
+
 // A vector of elements E from as many of type X.
 template <class E, class X>
 INLINE Vector<E> load_as(const X* x) {
@@ -115,6 +124,20 @@ INLINE Vector<E> load_as(const X* x) {
     } else {
       v.part[i] = widened<E>(x);
     }
+  }
+  return v;
+}
+
+template <class E, class X, int VALUE>
+INLINE Vector<E> load_as(const NanAs<X, VALUE>* x) {
+  using T = Lane<E>;
+  constexpr auto lane = [](int i) { return i % (sizeof(E) / sizeof(T)) ? 0 : VALUE; };
+  Vector<E> v = load_as<E>(&x->x);
+  UNROLL
+  for (auto& part : v.part) {
+    auto nan = (Register<Word<T>>)is_nan(part);
+    if constexpr (sizeof(E) > sizeof(T)) nan = both<0, Word<T>>(nan) | both<1, Word<T>>(nan);
+    part = nan != 0 ? constant<T, lane>() : part;
   }
   return v;
 }

@@ -34,13 +34,6 @@ struct Prod : Operator<E> {
   static INLINE R combine(R a, R b) { return times(a, b); }
 };
 
-// The real parts (PART 0) or the imaginary parts (PART 1), in both lanes of each element.
-template <int PART, class T>
-INLINE Register<T> both(Register<T> r) {
-  constexpr auto from = [](int i) { return i / 2 * 2 + PART; };
-  return shuffle<from, T>(r, r);
-}
-
 // (1 + 2i) * (3 + 4i) = -5 + 10i, by the textbook rule, as NumPy does.
 template <class Real>
 struct Prod<complex<Real>> : Operator<complex<Real>, false> {

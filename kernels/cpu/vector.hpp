@@ -127,6 +127,13 @@ INLINE Register<T> constant() {
   }(std::make_integer_sequence<int, LANES<T>>{});
 }
 
+// The real parts (PART 0) or the imaginary parts (PART 1), in both lanes of each element.
+template <int PART, class T>
+INLINE Register<T> both(Register<T> r) {
+  constexpr auto from = [](int i) { return i / 2 * 2 + PART; };
+  return shuffle<from, T>(r, r);
+}
+
 // Every element is *element.
 template <class E>
 INLINE Register<Lane<E>> all(const E& element) {
