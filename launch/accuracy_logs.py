@@ -1,0 +1,138 @@
+"""How far logcumsumexp of float32 is from float64's: distscan's, and that of the array libraries.
+
+    mpirun -n 8 python launch/accuracy_logs.py [--size 22] [--backend auto|cpu|cuda] [--seed 0]
+
+Scans 2^SIZE values in each of these orders, for each RANGE, and prints the largest error:
+
+    random    uniform in [-RANGE, RANGE)
+    rising    from -RANGE to RANGE in equal steps, so that the largest value is always the latest
+    falling   from RANGE to -RANGE, so that the first values count, and the last do not
+
+The result y is the logarithm of a sum: an error e of y is a relative error e of the sum. Above 1, y
+is also rounded to float32. So the error is divided by max(1, |y|), and printed in units of 2^-24,
+half of float32's spacing at 1. The reference is ``numpy.logaddexp.accumulate`` in float64.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+import distscan
+from distscan import binding, command
+from distscan.core.shards import bounds
+from distscan.mpi.agree import agreed
+from distscan.mpi.communicators import Comm
+
+RANGES = (0.01, 1, 10, 80, 300, 10_000)
+ORDERS = ("random", "rising", "falling")
+Floats = NDArray[np.float32]
+
+
+def values(order: str, extent: float, n: int, seed: int) -> Floats:
+    """Return all values of a case; the same on every rank."""
+    if order == "random":
+        x = np.random.default_rng(seed).uniform(-extent, extent, n)
+    else:
+        x = np.linspace(-extent, extent, n) * (1 if order == "rising" else -1)
+    return x.astype(np.float32)
+
+
+def largest_error(y: Floats, exact: NDArray[np.float64]) -> float:
+    """Return the largest error of results, in units of 2^-24 of max(1, |y|)."""
+    errors = np.abs(y - exact) / np.maximum(1, np.abs(exact))
+    return float(errors.max(initial=0) * 2**24)  # NaN outlasts
+
+
+def ours(comm: Comm, bound: binding.Binding, x: Floats, exact: NDArray[np.float64]) -> float:
+    """Return the largest error of distscan's results on all ranks; collective."""
+    low, high = bounds(len(x), comm.size, comm.rank)
+    with agreed(comm):
+        shard = bound.memory.empty(high - low, np.dtype(np.float32))
+        bound.memory.upload(x[low:high], shard)
+    distscan.logcumsumexp(shard, out=shard, comm=comm)
+    with agreed(comm):
+        buffer = bound.memory.staging((high - low) * 4)
+        worst = largest_error(bound.memory.download(shard, buffer), exact[low:high])
+    return float(np.max(comm.allgather(worst)))
+
+
+def by_numpy(x: Floats) -> tuple[str, Floats]:
+    """Scan with NumPy, element by element."""
+    return "CPU", np.logaddexp.accumulate(x)
+
+
+def by_torch(x: Floats) -> tuple[str, Floats]:
+    """Scan with PyTorch."""
+    import torch  # noqa: PLC0415 - it may be absent
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    result = torch.logcumsumexp(torch.from_numpy(x).to(device), 0).cpu().numpy()
+    return "GPU" if device == "cuda" else "CPU", result
+
+
+PEERS: dict[str, Callable[[Floats], tuple[str, Floats]]] = {
+    "numpy.logaddexp.accumulate": by_numpy,
+    "torch.logcumsumexp": by_torch,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run on every rank; return the exit status, the same on each."""
+    return command.run("accuracy_logs", _main, argv)
+
+
+def _main(comm: Comm, argv: Sequence[str]) -> int:
+    args = command.arguments(comm, argv, _parser(), _check)
+    if args is None:
+        return 0
+    bound, n = binding.bind(comm, args.backend, lambda message: None), 1 << args.size
+    where = "GPU" if bound.name == "cuda" else "CPU"
+    table: dict[tuple[str, int, str], list[float]] = {}
+    for order in ORDERS:
+        for extent in RANGES:
+            x = values(order, extent, n, args.seed)
+            exact = np.logaddexp.accumulate(x, dtype=np.float64)
+            row = table.setdefault(("distscan.logcumsumexp", comm.size, where), [])
+            row.append(ours(comm, bound, x, exact))
+            for name, scan in PEERS.items() if comm.rank == 0 else ():
+                try:
+                    at, y = scan(x)
+                except ImportError:
+                    continue
+                table.setdefault((name, 1, at), []).append(largest_error(y, exact))
+    if comm.rank == 0:
+        _print(table, n, args.seed)
+    return 0
+
+
+def _print(table: dict[tuple[str, int, str], list[float]], n: int, seed: int) -> None:
+    """Print a table for each order: a line for each library, a column for each range."""
+    print(f"logcumsumexp of 2^{n.bit_length() - 1} float32, seed {seed}; errors in units of 2^-24")
+    for i, order in enumerate(ORDERS):
+        heads = " | ".join(f"{extent:g}" for extent in RANGES)
+        print(f"\n| {order}, range | ranks | on | {heads} |\n|{'---|' * (len(RANGES) + 3)}")
+        for (name, ranks, where), errors in table.items():
+            mine = errors[i * len(RANGES) : (i + 1) * len(RANGES)]
+            cells = " | ".join(f"{error:.1f}" for error in mine)
+            print(f"| {name} | {ranks} | {where} | {cells} |", flush=True)
+
+
+def _parser() -> command.Parser:
+    about = (__doc__ or "").partition("\n")[0]
+    parser = command.Parser(prog="accuracy_logs.py", description=about, allow_abbrev=False)
+    parser.add_argument("--size", type=int, default=22, help="2^SIZE values (default: 22)")
+    parser.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def _check(args: argparse.Namespace) -> None:
+    if not 1 <= args.size <= 30 or args.seed < 0:
+        raise ValueError("--size is from 1 to 30, --seed not negative")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
