@@ -95,7 +95,8 @@ def linear_recurrence(
             x, op, result = [factors, terms], MAPS, number
             state = np.dtype(np.float32) if number.itemsize == 2 else number
             if heads is not None:
-                x, op = [*x, heads], MAPS_IN_SEGMENTS
+                heads_of_all = arrays.namespace(terms).broadcast_to(heads[:, None], terms.shape)
+                x, op = [*x, heads_of_all], MAPS_IN_SEGMENTS
                 if before is not None:
                     x[1], result = _seeded(factors, terms, heads, before.astype(state)), state
             acc = dtypes.fields([state, state, np.dtype(np.bool_)][: op.arity])
@@ -128,7 +129,7 @@ def linear_recurrence(
 
 
 def _heads_of_columns(segments: Any, b: Any, comm: Comm | None, *, reverse: bool) -> Any:
-    """Return the head flags, bool [n, m], of ``b`` [n, m] from flags or keys [n]; collective."""
+    """Return the head flags [n] of the rows of ``b`` [n, m] from flags or keys [n]; collective."""
     with Agreement(comm) as arguments:
         flags, terms = arrays.as_native(segments), arrays.as_native(b)
         check_memory("segments", flags, terms, "b")
@@ -150,14 +151,14 @@ def _heads_of_columns(segments: Any, b: Any, comm: Comm | None, *, reverse: bool
     with arrays.on_device(terms):
         if own is not None and earlier is not None and earlier.leaves != own.enters:
             heads[-1 if reverse else 0] = True
-        return arrays.namespace(terms).broadcast_to(heads[:, None], terms.shape)
+    return heads
 
 
 def _seeded(a: Any, b: Any, heads: Any, before: Any) -> Any:
     """Return a copy of ``b`` [n, m] in the type of ``before``, which is put into each first row."""
-    seeded, rows = b.astype(before.dtype), heads[:, 0]
+    seeded = b.astype(before.dtype)
     with np.errstate(all="ignore"):
-        seeded[rows] += a[rows].astype(before.dtype) * before.item()
+        seeded[heads] += a[heads].astype(before.dtype) * before.item()
     return seeded
 
 

@@ -4,11 +4,15 @@ import inspect
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from mpi4py import MPI
 
 import distscan
 from distscan.core.errors import DisagreementError
+from support import reference
 from support.foreign import Foreign
 from support.host import host
+from support.led import led
 from support.together import everywhere
 
 NAN = {"nancumsum": np.nancumsum, "nancumprod": np.nancumprod}
@@ -44,6 +48,50 @@ def test_nan_with_axis_dtype_and_out(name, cut, rng):
     step = np.cumprod if name == "nancumprod" else np.cumsum
     want = step(np.concatenate([np.full((1, 3), 5.0), replaced]), axis=0)[:-1]
     np.testing.assert_array_equal(y, want[mine])
+
+
+@st.composite
+def cases(draw):
+    """Draw a scan without NaN; the numbers in it are drawn from its seed."""
+    size, axis = MPI.COMM_WORLD.size, draw(st.sampled_from([None, None, 0, 1]))
+    options = {name: draw(st.booleans()) for name in ("exclusive", "reverse")}
+    return {
+        "seed": draw(st.integers(0, 2**31)),
+        "sizes": draw(st.lists(st.integers(0, 40), min_size=size, max_size=size)),
+        "m": draw(st.sampled_from([1, 3, 17])) if axis is not None else None,
+        "name": draw(st.sampled_from(sorted(NAN))),
+        "code": draw(st.sampled_from("efdFD")),
+        "segmented": axis is None and draw(st.booleans()),
+        "options": options | {"axis": axis, "initial": draw(st.sampled_from([None, 3]))},
+    }
+
+
+def test_nan_is_nothing_in_any_case(xp, comm):
+    """Shards of any lengths, also empty ones; infinities and -0.0 are among the elements."""
+
+    def check(case):
+        rng, sizes, name = np.random.default_rng(case["seed"]), case["sizes"], case["name"]
+        n, start, rest = sum(sizes), sum(sizes[: comm.rank]), () if case["m"] is None else case["m"]
+        shape, mine = (n, *np.atleast_1d(rest).astype(int)), slice(start, start + sizes[comm.rank])
+        x = rng.choice([-1, 1, 1, -0.0, np.nan, np.inf], shape, p=[0.4, 0.3, 0.2, 0.04, 0.05, 0.01])
+        x, heads = x.astype(case["code"]), rng.random(n) < 0.1
+        segments = heads if case["segmented"] else None
+        acc = "f" if case["code"] == "e" else case["code"]
+        product = name == "nancumprod"
+        if product and np.dtype(acc).kind == "c":  # the product of infinities depends on the order
+            x[np.isinf(x)] = 2
+        want = reference.scan(
+            np.multiply if product else np.add, np.where(np.isnan(x), product, x).astype(acc),
+            identity=int(product), heads=segments, **case["options"],
+        ).astype(case["code"])  # fmt: skip
+        y = getattr(distscan, name)(
+            xp.asarray(x[mine]), comm=comm, **case["options"],
+            segments=None if segments is None else xp.asarray(segments[mine]),
+        )  # fmt: skip
+        assert y.dtype == np.dtype(case["code"])
+        np.testing.assert_array_equal(host(y), want[mine])
+
+    led(comm, cases(), check, 100 if xp is np else 40)
 
 
 def test_nan_of_another_library(cut, rng):

@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core.errors import DisagreementError
+from support import reference
 from support.host import host
 from support.led import led
 from support.recurrences import by_hand, exact
@@ -200,24 +201,62 @@ def test_segments_of_a_wrong_length(length, shape, xp, comm):
                lambda: distscan.linear_recurrence(x, x, segments=flags))  # fmt: skip
 
 
-def test_any_shards(comm):
-    """Shards of any lengths, also empty ones."""
+@st.composite
+def cases(draw):
+    """Draw a recurrence; the numbers in it are drawn from its seed."""
+    size = MPI.COMM_WORLD.size
+    m = draw(st.sampled_from([None, 0, 1, 2, 3, 17]))
+    segments = draw(st.sampled_from([None, "flags", "keys"]))
+    return {
+        "seed": draw(st.integers(0, 2**31)),
+        "sizes": draw(st.lists(st.integers(0, 40), min_size=size, max_size=size)),
+        "m": m,
+        "code": draw(st.sampled_from("fdFDe")),
+        "reverse": draw(st.booleans()),
+        "factors": draw(st.sampled_from(["all", "row", "number"])),
+        "segments": segments,
+        "initial": draw(st.sampled_from([None, "number", "row" if segments is None else None])),
+        "odd": draw(st.booleans()),
+    }
+
+
+def test_any_case(xp, comm):
+    """Shards of any lengths, also empty ones; NaN, infinities and -0.0 among the terms."""
 
     def check(case):
-        seed, sizes, m, reverse = case
-        rng, start = np.random.default_rng(seed), sum(sizes[: comm.rank])
-        n, mine, step = sum(sizes), slice(start, start + sizes[comm.rank]), -1 if reverse else 1
-        a, b = exact(rng, (n, m) if m else n, "d")
-        initial = rng.integers(-3, 4, m).astype("d") if m else 2.0
-        want = by_hand(a[::step], b[::step], initial)[::step]
+        rng, sizes, m = np.random.default_rng(case["seed"]), case["sizes"], case["m"]
+        n, start = sum(sizes), sum(sizes[: comm.rank])
+        shape, mine = (n,) if m is None else (n, m), slice(start, start + sizes[comm.rank])
+        a, b = exact(rng, shape, case["code"])
+        if case["odd"]:
+            b[rng.random(shape) < 0.05] = rng.choice([np.nan, np.inf, -np.inf, -0.0])
+        given = a[mine]
+        if case["factors"] != "all" and n > 0 and 0 not in shape:
+            given = a.flat[0] if case["factors"] == "number" or m is None else a[0].copy()
+            a = np.broadcast_to(given, shape)
+        initial = {None: None, "number": 2, "row": rng.integers(-3, 4, shape[1:])}[case["initial"]]
+        heads = rng.random(n) < 0.1
+        marks = {None: None, "flags": heads, "keys": np.cumsum(heads) % 3}[case["segments"]]
+        starts = None if marks is None else reference.heads_of(marks)
+        step = -1 if case["reverse"] else 1
+        if marks is not None and step < 0:
+            starts = np.append(starts[1:], False)[::-1]
+        wide = "f" if case["code"] == "e" else case["code"]
+        want = by_hand(
+            a.astype(wide)[::step], b.astype(wide)[::step],
+            0 if initial is None else np.asarray(initial, wide), starts,
+        )[::step].astype(case["code"])  # fmt: skip
         h, last = distscan.linear_recurrence(
-            a[mine], b[mine], initial, comm=comm, reverse=reverse, return_last=True
-        )
-        np.testing.assert_array_equal(h, want[mine])
-        np.testing.assert_array_equal(last, want[::step][-1] if n else initial)
+            given if np.ndim(given) == 0 else xp.asarray(given), xp.asarray(b[mine]),
+            initial, comm=comm, reverse=case["reverse"], return_last=True,
+            segments=None if marks is None else xp.asarray(marks[mine]),
+        )  # fmt: skip
+        assert h.dtype == np.dtype(case["code"])
+        np.testing.assert_array_equal(host(h), want[mine])
+        end = want[::step][-1] if n else np.broadcast_to(initial or 0, shape[1:])
+        np.testing.assert_array_equal(host(last) if hasattr(last, "get") else last, end)
 
-    sizes = st.lists(st.integers(0, 40), min_size=comm.size, max_size=comm.size)
-    led(comm, st.tuples(st.integers(0, 2**31), sizes, st.integers(0, 3), st.booleans()), check, 40)
+    led(comm, cases(), check, 100 if xp is np else 40)
 
 
 def test_disagreement(comm):

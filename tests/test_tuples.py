@@ -158,7 +158,7 @@ def test_shifted_and_strided(xp, cut, rng):
             np.testing.assert_array_equal(host(result), host(other))
 
 
-def test_any_cut_and_form(comm):
+def test_any_cut_and_form(xp, comm):
     """Shards of any sizes, also empty ones."""
 
     def check(case):
@@ -169,11 +169,11 @@ def test_any_cut_and_form(comm):
         one = tuple(np.full(1, value, np.uint64) for value in (0, 1))
         want = by_hand(WORDS, x, initial=one, heads=heads, **FORMS[form])
         got = distscan.scan(
-            tuple(array[mine] for array in x), WORDS, initial=(0, 1), segments=heads[mine],
-            **FORMS[form],
+            tuple(xp.asarray(array[mine]) for array in x), WORDS, initial=(0, 1),
+            segments=xp.asarray(heads[mine]), **FORMS[form],
         )  # fmt: skip
         for result, expected in zip(got, want, strict=True):
-            np.testing.assert_array_equal(result, expected[mine])
+            np.testing.assert_array_equal(host(result), expected[mine])
 
     sizes = st.lists(st.integers(0, 60), min_size=comm.size, max_size=comm.size)
     led(comm, st.tuples(st.integers(0, 2**31), sizes, st.sampled_from(sorted(FORMS))), check, 25)
