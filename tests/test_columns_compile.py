@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from distscan.core import dtypes, operators
+from distscan.core.dtypes import fields
 from distscan.core.extents import Extents
 from distscan.core.form import Form
-from distscan.core.maps import MAPS
+from distscan.core.maps import MAPS, MAPS_IN_SEGMENTS
 from support.compiling import absent_gpu, check, ptx
 from support.maps import COMPOSE
 from support.seed import drawn
@@ -25,6 +26,11 @@ pytestmark = pytest.mark.compile
 PAIRS = np.dtype([("x0", "D"), ("x1", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
          ("prod", "D"), (COMPOSE, "L"), (MAPS, PAIRS)]  # fmt: skip
+CASES += [  # as linear_recurrence takes them: x, what accumulates, and the result, which is h alone
+    (MAPS_IN_SEGMENTS, *(fields([np.dtype(code) for code in codes]) for codes in every),
+     np.dtype([("x1", every[0][1])]))
+    for every in (("ff?", "ff?"), ("ee?", "ff?"), ("ef?", "ff?"))
+]  # fmt: skip
 FEW = [("max", "b"), ("sum", "f"), ("sum", "d")]
 INNER = [1 << 14, 1 << 17, 4, 33]  # strips, a thread to each vector, staged vectors, elements
 

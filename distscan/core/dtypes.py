@@ -102,8 +102,11 @@ def _of_fields(
             raise TypeError(f"x[{i}] is {x[name]}; a scan takes bool, integers, floats and complex")
     native = [(name, x[name].newbyteorder("=")) for name in names]
     wide = [(name, np.dtype(np.float32) if _is_half(field) else field) for name, field in native]
+    if acc is not None:
+        given: np.dtype[Any] = np.dtype(acc)
+        wide = [(name, given[name]) for name in names]
     result = np.dtype(native if out is None else out)
-    types = Types(x, np.dtype(wide if acc is None else acc, align=True), result)
+    types = Types(x, np.dtype(wide, align=True), result)
     if types.acc.itemsize > _MOST_STATE:
         raise TypeError(
             f"operator {op.name!r}: an element has {types.acc.itemsize} bytes, at most "
