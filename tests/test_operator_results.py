@@ -93,7 +93,7 @@ def test_other_faults_of_a_function_are_its_own(comm):
                lambda: distscan.scan(np.arange(5), Operator("f", fails)))  # fmt: skip
 
 
-KEPT = np.empty(20000, PRINT)
+KEPT = np.empty(70000, PRINT)
 
 
 def in_one_buffer(a, b):

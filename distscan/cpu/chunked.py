@@ -18,6 +18,9 @@ from ..core.operators import Operator
 #     elements      4096  8192  16384
 #     milliseconds   456   343    327
 CHUNK = 8192
+# The same of operators that are functions of Python, each call of which takes microseconds.
+_CHUNK_OF_CALLS = 1 << 17
+_PIECE = 16  # elements that such an operator combines one after the other; see ``_coarsened``
 _WIDTH = 1024  # columns of a chunk: whole cache lines, and enough for one NumPy call
 _HALVES = 4096  # sums of at least so many elements are faster as two halves at a time
 _FEW_SEGMENTS = 32  # up to so many segments in a chunk, a call for each is faster than tables
@@ -26,12 +29,12 @@ _FEW = 16  # up to so many steps along n, or columns, a call for each is faster 
 Part = tuple[slice, slice, slice]
 
 
-def parts(shape: tuple[int, int, int]) -> Iterator[Iterator[Part]]:
+def parts(shape: tuple[int, int, int], chunk: int = CHUNK) -> Iterator[Iterator[Part]]:
     """Yield the strips of [outer, n, inner] along n; each strip yields its chunks in order."""
     outer, n, inner = shape
     width = min(inner, _WIDTH)
-    length = max(1, min(n, CHUNK // max(width, 1)))
-    height = max(1, CHUNK // max(width * length, 1)) if length == n else 1
+    length = max(1, min(n, chunk // max(width, 1)))
+    height = max(1, chunk // max(width * length, 1)) if length == n else 1
     for top in range(0, outer, height):
         for left in range(0, inner, max(width, 1)):
             rows, columns = slice(top, top + height), slice(left, left + width)
@@ -65,10 +68,10 @@ def scan(
     first element of ``out``.
     """
     totals, combine = np.empty(x.shape[2], acc), op.function
-    direct = acc == out.dtype and not exclusive
-    spare = np.empty(0 if direct else min(x.size, CHUNK), acc)
+    direct, chunk = acc == out.dtype and not exclusive, _chunk_of(op)
+    spare = np.empty(0 if direct else min(x.size, chunk), acc)
     pairs = None if acc == out.dtype else _pairs(op, x, acc)
-    for strip in parts(x.shape):
+    for strip in parts(x.shape, chunk):
         last = None
         for part in strip:
             if last is None:
@@ -100,7 +103,7 @@ def add(
 
     If ``out`` is not None, the results are also stored there, in its type.
     """
-    for strip in parts(local.shape):
+    for strip in parts(local.shape, _chunk_of(op)):
         for part in strip:
             piece = local[part]
             if offset is not None:
@@ -119,7 +122,7 @@ def store(piece: NDArray[Any], out: NDArray[Any]) -> None:
 def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
     """Return the totals [inner] of ``x`` [1, n, inner] along n, in type ``acc``."""
     totals, combine = np.empty(x.shape[2], acc), op.function
-    for strip in parts(x.shape):
+    for strip in parts(x.shape, _chunk_of(op)):
         total: Any = None
         for part in strip:
             chunk = _reduce(op, x[part][0], acc)
@@ -160,11 +163,40 @@ def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
         for i in range(1, n):
             combine(out[:, i - 1], out[:, i], out=out[:, i])
         return
-    # Any vectorised function: log-step doubling (Hillis and Steele, 1986).
-    step = 1
-    while step < n:
-        out[:, step:] = op.function(out[:, :-step], out[:, step:])
+    _coarsened(op, out)
+
+
+def _coarsened(op: Operator, x: NDArray[Any]) -> None:
+    """Scan [outer, n, inner] in place by any vectorised function, in few calls.
+
+    Pieces of elements are scanned side by side, then their totals, which seed the pieces (Sengupta,
+    Harris and Garland, 2008). Few elements, and those behind the last whole piece, are scanned by
+    log-step doubling (Hillis and Steele, 1986). 2^18 elements, nanoseconds for each::
+
+        pieces of                          1    8   16   32   64
+        the latest element that is not 0  24   10   12   15   18
+        maps of two float64              349   42   30   30   35
+        products of 4 x 4 matrices      3272  465  453  756  907
+    """
+    (outer, n, inner), combine = x.shape, op.function
+    whole = n - n % _PIECE if x.size > CHUNK and n >= 4 * _PIECE else 0
+    if whole:
+        pieces = x[:, :whole].reshape(outer, -1, _PIECE, inner, copy=False)
+        for i in range(1, _PIECE):
+            combine(pieces[:, :, i - 1], pieces[:, :, i], out=pieces[:, :, i])
+        totals = pieces[:, :, -1].copy()
+        _coarsened(op, totals)
+        combine(totals[:, :-1, None], pieces[:, 1:], out=pieces[:, 1:])
+    rest, step = x[:, whole:], 1
+    while step < n - whole:
+        rest[:, step:] = combine(rest[:, :-step], rest[:, step:])
         step *= 2
+    if 0 < whole < n:
+        combine(totals[:, -1:], rest, out=rest)
+
+
+def _chunk_of(op: Operator) -> int:
+    return CHUNK if op.is_ufunc else _CHUNK_OF_CALLS
 
 
 def _pairs(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any] | None:
