@@ -253,7 +253,11 @@ def test_any_case(xp, comm):
         )  # fmt: skip
         assert h.dtype == np.dtype(case["code"])
         np.testing.assert_array_equal(host(h), want[mine])
-        end = want[::step][-1] if n else np.broadcast_to(initial or 0, shape[1:])
+        end = (
+            want[::step][-1]
+            if n
+            else np.broadcast_to(initial if initial is not None else 0, shape[1:])
+        )
         np.testing.assert_array_equal(host(last) if hasattr(last, "get") else last, end)
 
     led(comm, cases(), check, 100 if xp is np else 40)
