@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distscan.cpu import library
+
 SCRIPT = Path(__file__).resolve().parents[1] / "launch" / "accuracy_logs.py"
 
 
@@ -42,6 +44,7 @@ def test_table(accuracy, comm, capsys):
     assert np.shape(ours) == (len(accuracy.ORDERS), len(accuracy.RANGES))
     # NumPy goes from element to element, so its errors add up.
     assert np.all(ours <= np.maximum(theirs, 40))
+    assert library.load() is None or np.max(ours) <= 16
 
 
 @pytest.mark.parametrize("wrong", [["--size", "31"], ["--size", "0"], ["--seed", "-1"]])

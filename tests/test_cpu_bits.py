@@ -17,6 +17,7 @@ from support.fresh import python
 
 OPS = "sum", "prod", "max", "min"
 CASES = list(itertools.product(OPS, (*HALVES, *FLOATS, *COMPLEX)))
+CASES += itertools.product(["logaddexp"], (*HALVES, *FLOATS))
 cases = pytest.mark.parametrize(("op", "name"), CASES)
 compiled_kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
 # 1-D, short and long rows, narrow and wide columns, strips of columns

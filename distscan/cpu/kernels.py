@@ -71,7 +71,7 @@ class Kernel(Structure):
     seed: Function
 
 
-_TABLES = ("sum", "prod", "max", "min", "bitwise", "recurrence", "nan")
+_TABLES = ("sum", "prod", "max", "min", "bitwise", "recurrence", "nan", "logaddexp")
 
 
 @functools.cache

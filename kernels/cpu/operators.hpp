@@ -11,11 +11,12 @@ namespace distscan {
 //   EXACT     whether it does so for every value, also for infinities
 //   FREE      whether elements may be combined in any order, with the same bits
 //   Plain     the operator for vectors without NaN
+//   TILES     whether it scans tiles of its own, of TILE elements: tile_total and scan_tile
 template <class Element, bool IS_FREE = is_integer<Element>>
 struct Operator {
   using E = Element;
   using R = Register<Lane<E>>;
-  static constexpr bool FREE = IS_FREE, EXACT = true;
+  static constexpr bool FREE = IS_FREE, EXACT = true, TILES = false;
 };
 
 template <class E>

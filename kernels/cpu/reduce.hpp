@@ -36,25 +36,47 @@ INLINE void reduce_vectors(const X* x, int64 count, bool reverse, Value<typename
   }
 }
 
-// The total of elements [low, high) of a row x [n]; with segments, from the last head on.
+// Combine elements [low, high) of a row x [n] into a total.
 template <class Op, class X>
-NOINLINE State<typename Op::E> reduce_run(const X* x, int64 n, int64 low, int64 high,
-                                          const Job& job) {
+INLINE void reduce_elements(const X* x, int64 n, int64 low, int64 high, bool reverse,
+                            Value<typename Op::E>& total) {
   using E = typename Op::E;
   constexpr int N = ELEMENTS<E>;
-  const bool reverse = job.reverse;
-  State<E> state = start_after<Op>({identity<Op>(), false});
-  if (job.heads) low = reduce_to_last_head<Op>(x, n, low, high, job, state);
   const int64 rest = (high - low) % N;
   if (high - low >= N)
-    reduce_vectors<Op>(x + (reverse ? n - low - N : low), (high - low) / N, reverse, state.total);
+    reduce_vectors<Op>(x + (reverse ? n - low - N : low), (high - low) / N, reverse, total);
   if (rest) {
     Vector<E> v =
         load_part<E>(x + (reverse ? n - high : high - rest), int(rest), reverse, Op::IDENTITY);
     if (reverse) v = mirrored<E>(v);
     vector_scan<Op>(v);
-    state.total = join<Op>(state.total, {last_of<Op>(v, rest), true});
+    total = join<Op>(total, {last_of<Op>(v, rest), true});
   }
+}
+
+// The total of elements [low, high) of a row x [n]; with segments, from the last head on.
+template <class Op, class X>
+NOINLINE State<typename Op::E> reduce_run(const X* x, int64 n, int64 low, int64 high,
+                                          const Job& job) {
+  using E = typename Op::E;
+  const bool reverse = job.reverse;
+  State<E> state = start_after<Op>({identity<Op>(), false});
+  const int64 begin = low;
+  if (job.heads) low = reduce_to_last_head<Op>(x, n, low, high, job, state);
+  if constexpr (Op::TILES) {  // behind the tile that has the last head
+    const int64 tiles = begin + ceil_div(low - begin, Op::TILE) * Op::TILE;
+    if (low < tiles) reduce_elements<Op>(x, n, low, min_of(tiles, high), reverse, state.total);
+    for (int64 i = tiles; i < high; i += Op::TILE) {
+      const int64 end = min_of(high, i + Op::TILE);
+      Value<E> total;
+      if (Op::tile_total(x, n, i, end, reverse, total))
+        state.total = join<Op>(state.total, total);
+      else
+        reduce_elements<Op>(x, n, i, end, reverse, state.total);
+    }
+    return state;
+  }
+  reduce_elements<Op>(x, n, low, high, reverse, state.total);
   return state;
 }
 

@@ -132,6 +132,18 @@ template <class Op, class X, class Out>
 INLINE void scan_tile(const X* x, int64 n, int64 low, int64 high, bool reverse,
                       State<typename Op::E>& state, Stream<Out>& stream) {
   using Plain = typename Op::Plain;
+  if constexpr (Op::TILES) {
+    for (int64 i = low, end; i < high; i = end) {
+      end = i + Op::TILE < high ? i + Op::TILE : high;
+      if (Op::scan_tile(x, n, i, end, reverse, state, stream)) continue;
+      Value<typename Op::E> total;
+      const bool known = Op::tile_total(x, n, i, end, reverse, total);
+      const auto earlier = state.total;
+      scan_tile_by<Op, Op>(x, n, i, end, reverse, state, stream);
+      if (known) state.total = join<Op>(earlier, total);
+    }
+    return;
+  }
   if constexpr (!is_integer<X> && !same<Plain, Op> && same<X, typename Op::E>) {
     if (has_no_nan(reverse ? x + (n - high) : x + low, high - low, state))
       return scan_tile_by<Op, Plain>(x, n, low, high, reverse, state, stream);
