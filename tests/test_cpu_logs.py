@@ -51,6 +51,7 @@ def test_ranges(name, n, extent, rng, monkeypatch):
             with anew(monkeypatch, threads=int(rng.choice([1, 3]))):
                 y = distscan.logcumsumexp(x, reverse=reverse)
             assert np.all(abs((y[::-1] if reverse else y) - want) <= 16 * units)
+            assert y[-1 if reverse else 0] == x[-1 if reverse else 0]
 
 
 @names

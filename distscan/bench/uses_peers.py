@@ -190,8 +190,16 @@ def _nancumsum(place: Place, x: Any, out: Any) -> Call:
 
 
 def _logaddexp(place: Place, x: Any, out: Any) -> Call:
-    """Accumulate in float64: float32 has an error of 1e-3 after 2^16 elements."""
-    return partial(np.logaddexp.accumulate, x, dtype=np.float64, out=out)
+    """Accumulate in float64: float32 has an error of 1e-3 after 2^16 elements.
+
+    Into a result of float32, NumPy would convert buffers that it has not filled, with warnings.
+    """
+
+    def call() -> Any:
+        out[...] = np.logaddexp.accumulate(x, dtype=np.float64)
+        return out
+
+    return call
 
 
 def _searchsorted(place: Place, weights: Any) -> Call:

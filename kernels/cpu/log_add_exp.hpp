@@ -161,6 +161,8 @@ struct LogAddExp : Operator<E, false> {
       sum = last(v);
       UNROLL
       for (auto& part : v.part) part = unit + log_of<E>(carried + scale * part);
+      // With nothing before it, the first result is the first element, to the bit.
+      if (i == low && before[0] == LOWEST<E>) v.part[0][0] = first[0];
       if (reverse) v = mirrored<E>(v);
       store_as(stream.next(N), v);
       stream.put(min_of(N, high - i));
