@@ -76,9 +76,9 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
     summed.settle()
     totals = [_FLOAT.unpack(_BITS.pack(bits))[0] for bits in summed.shown()]
     with agreed(summed.comm), arrays.on_device(own):
-        cuts = _own_cuts(tiles, own.size, parts, summed.comm.rank, [*accumulate(totals)])
+        own_cuts = _own_cuts(tiles, own.size, parts, summed.comm.rank, [*accumulate(totals)])
+        cuts = own_cuts if summed.comm.size == 1 else np.empty_like(own_cuts)
     if summed.comm.size > 1:
-        own_cuts, cuts = cuts, np.empty_like(cuts)
         summed.comm.Allreduce(own_cuts, cuts)
     # Two cuts in neighbouring tiles may differ by a rounding, in the wrong order.
     np.maximum.accumulate(cuts, out=cuts)

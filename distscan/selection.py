@@ -219,6 +219,7 @@ def _compactor(array: Any) -> Iterator["Compactor"]:
 
     gpu, _, stream = where(array)
     key = "compact", gpu, stream()
-    compactor = plan_cache.taken(key) or Compactor()
+    known = plan_cache.taken(key)
+    compactor = known or Compactor()
     yield compactor
-    plan_cache.keep(key, compactor)
+    (plan_cache.keep if known is None else plan_cache.put_back)(key, compactor)

@@ -254,3 +254,23 @@ def test_rows_of_nothing_are_not_exchanged(strategy, comm):
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
     plan = distscan.Plan(comm, x.shape, "d", axis=0, strategy=strategy, backend="cpu")
     assert plan(x).shape == x.shape
+
+
+class NoText:
+    def __str__(self):
+        raise ValueError("has no text")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_value_without_a_text(sign, comm):
+    """Ranks compare values by their texts; Python writes no number of so many digits."""
+    given = sign * 10**5000 if comm.rank == 0 else 2
+    everywhere(comm, (ValueError, OverflowError, MemoryError), "digits|parts|size|rank",
+               lambda: distscan.partition(np.ones(3), given))  # fmt: skip
+    np.testing.assert_array_equal(distscan.offsets(1), (comm.rank, comm.size))
+
+
+def test_names_are_text(comm):
+    for make in (distscan.Predicate, distscan.Operator):
+        with pytest.raises(TypeError, match=r"name= of an? .* must be text, not NoText"):
+            make(NoText(), np.isnan)

@@ -123,6 +123,8 @@ class Operator:
     arity: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name= of an operator must be text, not {type(self.name).__name__}")
         if not callable(self.numpy):
             raise TypeError(f"operator {self.name!r}: numpy= must be a function of two arrays")
         if not (self.load is None or callable(self.load)):

@@ -50,6 +50,8 @@ class Predicate:
     cuda: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name= of a predicate must be text, not {type(self.name).__name__}")
         if not callable(self.numpy):
             raise TypeError(f"predicate {self.name!r}: numpy= must be a function of an array")
         if not isinstance(self.cuda, str | None):

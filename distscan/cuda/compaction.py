@@ -193,9 +193,11 @@ class Compactor:
             work.last.order(stream)
         kernel.prepare(n, x, mask, y)
         kernel.behind(work.total.pointer if counts else 0, epoch)
-        launch(kernel, stream)
-        if work.last.at_once:
-            work.last.record()
+        try:
+            launch(kernel, stream)
+        finally:
+            if work.last.at_once:
+                work.last.record()
         return lambda: int(work.total.wait(epoch, stream))
 
     def _rows(self, x: Any, index: Any, count: int) -> Any:

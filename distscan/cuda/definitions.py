@@ -34,6 +34,8 @@ def type_name(dtype: np.dtype[Any]) -> str:
     """Return the name of a type in the kernels; raise TypeError if no GPU has the type."""
     if dtype.names:
         return f"Fields<{', '.join(type_name(dtype[field]) for field in dtype.names)}>"
+    if not dtype.isnative:
+        raise TypeError(f"{dtype} is not in the byte order of GPUs")
     name = "bfloat16" if is_bfloat16(dtype) else _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
     if name is None:
         raise TypeError(f"{dtype} does not exist on a GPU; pass dtype= with a type that does")

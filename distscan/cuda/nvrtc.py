@@ -48,6 +48,7 @@ def build(entry: str, given: Mapping[str, object], arch: str) -> Built:
         "-std=c++17",
         "-lineinfo",
         "--ptxas-options=-v",
+        "-diag-error=940",  # a function, such as an operator's, may end without a return
         *(f"-D{name}={value}" for name, value in given.items() if not name.endswith(".h")),
         *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
     )

@@ -103,7 +103,11 @@ class Agreement:
         return [shows] if self._votes is None else self._votes.shown(shows)
 
     def _settle(self, voting: "Votes", fault: BaseException | None) -> None:
-        key, number = self.same.key if self.same else 0, self.number
+        number, key = self.number, 0
+        try:
+            key = self.same.key if self.same else 0
+        except Exception as wrong:  # a value that has no text
+            fault, self.same = fault or wrong, None
         if self.shows is not None:
             voting.show(self.shows)
         worked, low, high, first, last, none = voting.minimum(
