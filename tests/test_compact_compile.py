@@ -10,7 +10,7 @@ from distscan.core.errors import KernelError
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.core.predicates import Predicate
 from distscan.cuda.compact_policy import compact_policy
-from distscan.cuda.definitions import predicate_body
+from distscan.cuda.definitions import predicate_body, type_name
 from support.compactions import PREDICATES, SIZES, compactions
 from support.compiling import SHARED, check, ptx
 from support.seed import drawn
@@ -51,6 +51,19 @@ def test_a_fault_in_a_predicate_is_named(text, line):
     (kernel, *_) = compactions("90", [], [("float", 4, text)])
     with pytest.raises(KernelError, match=rf"predicate mine\({line}\): error"):
         kernel.build("90")
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("text", ["if (x > 7) return true;", "x > 7 // return"])
+def test_a_predicate_that_may_return_nothing_is_refused(text):
+    (kernel, *_) = compactions("90", [], [("float", 4, text)])
+    with pytest.raises(KernelError, match="missing return statement"):
+        kernel.build("90")
+
+
+def test_arrays_of_another_byte_order_are_refused():
+    with pytest.raises(TypeError, match=">f4 is not in the byte order of GPUs"):
+        type_name(np.dtype(">f4"))
 
 
 def test_a_predicate_for_cpus_alone():
