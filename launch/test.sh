@@ -3,7 +3,7 @@
 # Runs the tests at 1, 2, 4 and 8 ranks under MPICH and at 3 under Open MPI. Those at 1 rank run side
 # by side on all cores; -n 0 runs them one after the other.
 # Without arguments, a run takes half of the tests at 2 ranks, an eighth at 4, at 8, and under Open MPI;
-# and it compiles a quarter of the kernels. Each run draws another part.
+# and it compiles an eighth of the kernels. Each run draws another part.
 # It also prints the coverage of distscan/, combined over 1, 2 and 4 ranks. tests/support/measured.py
 # says which tests are traced for it.
 #   DISTSCAN_WHOLE    1 runs all of them

@@ -13,7 +13,7 @@ os.environ["DISTSCAN_SEED"] = str(SEED)  # of pytest-xdist's workers, too
 
 
 def drawn(cases: Iterable[Any]) -> list[Any]:
-    """A quarter of the cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
+    """An eighth of the cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
     cases = list(cases)
     whole = os.environ.get("DISTSCAN_WHOLE") == "1"
-    return cases if whole else random.Random(SEED).sample(cases, -(-len(cases) // 4))
+    return cases if whole else random.Random(SEED).sample(cases, -(-len(cases) // 8))
