@@ -182,6 +182,7 @@ struct LogAddExp : Operator<E, false> {
   template <class X>
   static INLINE bool find_largest(const X* x, int64 n, int64 low, int64 high, bool reverse,
                                   R& largest) {
+    if (high - low < 2 * N) return false;  // few: pair by pair, results near 0 keep their digits
     Vector<E> most;
     UNROLL
     for (auto& part : most.part) part = identity<LogAddExp>();
