@@ -73,18 +73,19 @@ __device__ Pointers<X...> operator-(const Pointers<X...>& p, int64 i) {
   return p + -i;
 }
 
-// The element at a pointer.
+// Element i behind a pointer.
 template <class X>
-__device__ X element(const X* p) {
-  return *p;
+__device__ X element(const X* p, int64 i) {
+  return p[i];
 }
 template <class X0>
-__device__ Fields<X0> element(const Pointers<const X0>& p) {
-  return {*p.first};
+__device__ Fields<X0> element(const Pointers<const X0>& p, int64 i) {
+  return {p.first[i]};
 }
 template <class X0, class X1, class... More>
-__device__ Fields<X0, X1, More...> element(const Pointers<const X0, const X1, const More...>& p) {
-  return {*p.first, element(p.rest)};
+__device__ Fields<X0, X1, More...> element(const Pointers<const X0, const X1, const More...>& p,
+                                           int64 i) {
+  return {p.first[i], element(p.rest, i)};
 }
 
 // Store an element.

@@ -101,7 +101,7 @@ __device__ void columns_reduce(const typename PointerTo<X>::Const& x /* [rows][i
   const int thread = threadIdx.x;
 
   // ---- 1. the tiles of the run, one after the other -------------------------------------------
-  const auto source = Strip<Shape, X>::of(x, matrix, spot, stage_bytes, pitch);
+  const Strip<Shape, X> source{x, matrix, spot, stage_bytes, pitch};
   const int columns = source.columns(strip);
   reduce_run<Op, Shape, STAGES, LOADERS>(source, spot, strip, columns, matrix.tiles * run / runs,
                                          matrix.tiles * (run + 1) / runs, pipeline);

@@ -290,9 +290,7 @@ __device__ void columns(const typename PointerTo<X>::Const& x /* [rows][inner] *
                            GROUP, READS, STAGED, EXCLUSIVE, X, T, Y>;
   __shared__ typename Scan::Pipeline pipeline;
   const Spot<Shape> spot(matrix);
-  const Scan scan{y,       matrix, work,
-                  start,   spot,   Strip<Shape, X>::of(x, matrix, spot, stage_bytes, pitch),
-                  pipeline};
+  const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, stage_bytes, pitch}, pipeline};
   scan.run();
 }
 

@@ -40,23 +40,23 @@ __device__ Rows<X, Shape> load_slice(const RowView<const X>& row_view, bool alig
   return rows;
 }
 
-// The same of rows in global memory, `pitch` elements apart.
+// The same of rows in global memory, from x[at] on, `pitch` elements apart. `at` and `pitch` are
+// multiples of ITEMS.
 template <class Shape, class X>
-__device__ Rows<X, Shape> load_slice(const X* first, int64 pitch, int count) {
-  return load_slice<Shape, false>(RowView<const X>{first, pitch * static_cast<int64>(sizeof(X))},
-                                  is_aligned<Shape::ITEMS>(first) && pitch % Shape::ITEMS == 0,
-                                  count);
+__device__ Rows<X, Shape> load_slice(const X* x, int64 at, int64 pitch, int count) {
+  return load_slice<Shape, false>(RowView<const X>{x + at, pitch * static_cast<int64>(sizeof(X))},
+                                  is_aligned<Shape::ITEMS>(x), count);
 }
 template <class Shape, class X0>
-__device__ Rows<Fields<X0>, Shape> load_slice(const Pointers<const X0>& first, int64 pitch,
+__device__ Rows<Fields<X0>, Shape> load_slice(const Pointers<const X0>& x, int64 at, int64 pitch,
                                               int count) {
-  return together(load_slice<Shape>(first.first, pitch, count));
+  return together(load_slice<Shape>(x.first, at, pitch, count));
 }
 template <class Shape, class X0, class X1, class... More>
 __device__ Rows<Fields<X0, X1, More...>, Shape> load_slice(
-    const Pointers<const X0, const X1, const More...>& first, int64 pitch, int count) {
-  return together(load_slice<Shape>(first.first, pitch, count),
-                  load_slice<Shape>(first.rest, pitch, count));
+    const Pointers<const X0, const X1, const More...>& x, int64 at, int64 pitch, int count) {
+  return together(load_slice<Shape>(x.first, at, pitch, count),
+                  load_slice<Shape>(x.rest, at, pitch, count));
 }
 
 // Store one vector of one row.
@@ -93,12 +93,8 @@ struct Strip {
   const Spot<Shape>& spot;
   int stage_bytes;
   int pitch;
-  int offset;  // of the tile in its stage
+  int offset = 0;  // of the tile in its stage
 
-  __device__ static Strip of(const X* x, const Matrix& matrix, const Spot<Shape>& spot,
-                             int stage_bytes, int pitch, int offset = 0) {
-    return {x, matrix, spot, stage_bytes, pitch, offset};
-  }
   // As pitch_of of cuda/columns_policy.py.
   __device__ static int pitch_of(const Matrix& matrix, const Spot<Shape>& spot) {
     const int size = spot.columns * BYTES;

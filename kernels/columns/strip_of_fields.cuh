@@ -14,15 +14,11 @@ struct Strip<Shape, Fields<X0, More...>> {
   First first;
   Rest rest;
 
-  __device__ static Strip of(const Pointers<const X0, const More...>& x, const Matrix& matrix,
-                             const Spot<Shape>& spot, int stage_bytes, int pitch, int offset = 0) {
-    const int own = First::pitch_of(matrix, spot), size = (spot.height * own + 15) / 16 * 16 + 16;
-    const First first = First::of(x.first, matrix, spot, stage_bytes, own, offset);
-    if constexpr (sizeof...(More) > 0)
-      return {first, Rest::of(x.rest, matrix, spot, stage_bytes, pitch, offset + size)};
-    else
-      return {first};
-  }
+  __device__ Strip(const Pointers<const X0, const More...>& x, const Matrix& matrix,
+                   const Spot<Shape>& spot, int stage_bytes, int pitch, int offset = 0)
+      : first{x.first, matrix, spot, stage_bytes, First::pitch_of(matrix, spot), offset},
+        rest{x.rest,      matrix, spot,
+             stage_bytes, pitch,  offset + (spot.height * first.pitch + 15) / 16 * 16 + 16} {}
   __device__ Tile tile(int64 strip, int64 index) const { return first.tile(strip, index); }
   __device__ int arrivals() const { return first.arrivals() + rest.arrivals(); }
   __device__ void fetch_nothing(Barrier& full) const {
@@ -50,10 +46,9 @@ struct Strip<Shape, Fields<X0>> {
 
   First first;
 
-  __device__ static Strip of(const Pointers<const X0>& x, const Matrix& matrix,
-                             const Spot<Shape>& spot, int stage_bytes, int, int offset = 0) {
-    return {First::of(x.first, matrix, spot, stage_bytes, First::pitch_of(matrix, spot), offset)};
-  }
+  __device__ Strip(const Pointers<const X0>& x, const Matrix& matrix, const Spot<Shape>& spot,
+                   int stage_bytes, int, int offset)
+      : first{x.first, matrix, spot, stage_bytes, First::pitch_of(matrix, spot), offset} {}
   __device__ int arrivals() const { return first.arrivals(); }
   __device__ void fetch_nothing(Barrier& full) const { first.fetch_nothing(full); }
   __device__ void fetch(int stage, const Tile& tile, Barrier& full) const {

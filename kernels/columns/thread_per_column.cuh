@@ -29,7 +29,7 @@ __device__ void thread_per_column(const typename PointerTo<X>::Const& x /* [scan
   const bool aligned = is_aligned<ITEMS>(y);
   for (int64 row = 0; row < n; row += AHEAD) {
     const int count = n - row < AHEAD ? static_cast<int>(n - row) : AHEAD;
-    const auto rows = load_slice<Shape>(x + (first + row * pitch), pitch, count);
+    const auto rows = load_slice<Shape>(x, first + row * pitch, pitch, count);
     const auto to = y + (first + row * pitch);
     auto own = scan_slice<EXCLUSIVE, Op>(rows, count, 0, before, start, column,
                                          [&](int r, const T(&value)[ITEMS]) {

@@ -55,13 +55,13 @@ struct FlaggedPointer {
 };
 
 template <class X>
-__device__ Headed<X> element(const FlaggedPointer<X>& p) {
-  return {element(p.x), *p.heads != 0};
+__device__ Headed<X> element(const FlaggedPointer<X>& p, int64 i) {
+  return {element(p.x, i), p.heads[i] != 0};
 }
 
 // The elements x [n], with their flags or keys where the source has them.
 template <class Source, class Input>
-__device__ Source pointer_of(const Input& x, const unsigned char* heads, int64 n) {
+__device__ Source pointer_of(Input x, const unsigned char* heads, int64 n) {
   if constexpr (has_heads<Source>)
     return Source::of(x, heads, n);
   else

@@ -58,8 +58,9 @@ struct KeyedPointer {
 };
 
 template <class X, class K, bool REVERSE>
-__device__ Headed<X> element(const KeyedPointer<X, K, REVERSE>& p) {
-  return {element(p.x), p.keys != p.first && differ(p.keys[p.BEFORE], *p.keys)};
+__device__ Headed<X> element(const KeyedPointer<X, K, REVERSE>& p, int64 i) {
+  const K* key = p.keys + i;
+  return {element(p.x, i), key != p.first && differ(key[p.BEFORE], *key)};
 }
 
 template <int ITEMS, class X, class K, bool REVERSE>

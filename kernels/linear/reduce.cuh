@@ -60,8 +60,7 @@ __device__ Prefix<T> reduce_by_warp(Pointer x, int64 count, Prefix<T> prefix, in
   for (int64 at = whole; at < count; at += LANES) {
     T value{};
     if (at + lane_index() < count)
-      value =
-          convert<T>(element(x + (REVERSE ? count - 1 - at - lane_index() : at + lane_index())));
+      value = convert<T>(element(x, REVERSE ? count - 1 - at - lane_index() : at + lane_index()));
     if (count - at >= LANES) {
       prefix = join<Op>(prefix, warp_reduce<Op>(value));
     } else {
@@ -129,7 +128,7 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 peel, int64 cached,
     Prefix<T> prefix;
     if (part == 0 && block == 0 && warp_index() == 0)
       for (int64 i = 0; i < peel; ++i)
-        prefix = join<Op>(prefix, convert<T>(element(x + (Shape::REVERSE ? n - 1 - i : i))));
+        prefix = join<Op>(prefix, convert<T>(element(x, Shape::REVERSE ? n - 1 - i : i)));
     if (begin < end)
       prefix = reduce_by_warp<Op, Shape>(body + (Shape::REVERSE ? size - end : begin), end - begin,
                                          prefix, Op::COMMUTATIVE ? warp_index() : 0,

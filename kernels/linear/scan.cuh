@@ -151,7 +151,8 @@ struct Scan {
         if (lane_index() == 0) pipeline.warp_total[stage][warp] = total;
       }
       pipeline.reduced.arrive_by_warp(iteration);
-      if (index == 0) join_warp_tiles<Op, SCANNERS>(pipeline, work, iteration, tile);
+      if (index > 0) continue;  // a condition on the join would compile to other code
+      join_warp_tiles<Op, SCANNERS>(pipeline, work, iteration, tile);
     }
   }
 

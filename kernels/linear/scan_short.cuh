@@ -107,7 +107,7 @@ __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
     if constexpr (!is_fields<Y>)
       if (work.total.words && tile == shard.tiles - 1)
         store_total<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work, [&] {
-          return convert<T>(element(x + (Shape::REVERSE ? 0 : shard.n - 1)));
+          return convert<T>(element(x, Shape::REVERSE ? 0 : shard.n - 1));
         });
   };
   if constexpr (EXCLUSIVE) store_last_total();
