@@ -47,7 +47,7 @@ class Plan:
         to compare: "kogge-stone", "brent-kung", "blelloch", "coarsened".
     segments
         The type of the ``segments`` that each call passes: bool (or True) for head flags, any other
-        type for keys. None (or False): calls pass none.
+        type for keys. None (or False): calls pass none. ``out`` must not share memory with keys.
     agree
         Whether the ranks agree on faults in each call. Then every rank raises, or none does. It
         costs one ``MPI_Allreduce``.

@@ -51,7 +51,7 @@ class Expected(NamedTuple):
         if segments is None:
             raise TypeError(f"the plan is for segments of type {self.flags}; none are given")
         flags = self._checked("segments", segments, (self.size,), self.flags)
-        if arrays.overlap(flags, target):
+        if arrays.overlap(flags, target, in_place=flags.dtype == np.bool_):
             raise ValueError("out overlaps segments")
         return flags
 

@@ -81,9 +81,11 @@ def linear_recurrence(
     array([8., 4., 3.])
     """
     heads = None  # of columns
-    if segments is not None and np.ndim(b) == 2:
-        heads, segments = _heads_of_columns(segments, b, comm, reverse=bool(reverse)), None
+    if segments is not None:
+        heads = _heads_of_columns(segments, b, comm, reverse=reverse)
+        segments = segments if heads is None else None
     with Agreement(comm) as arguments:
+        reverse = bool(reverse)
         terms = arrays.as_native(b)
         with arrays.on_device(terms):
             given = arrays.as_native(a)
@@ -108,7 +110,7 @@ def linear_recurrence(
                 initial=None if before is None or before.size == 0 else _maps(before, acc),
                 types=(acc, np.dtype([("x1", result)])),
                 ranks=arguments.comm.size,
-                reverse=bool(reverse),
+                reverse=reverse,
             )
         asked = {"the function": "linear_recurrence", "return_last": bool(return_last)}
         arguments.same = Terms(shard.terms | asked)
@@ -129,21 +131,30 @@ def linear_recurrence(
 
 
 def _heads_of_columns(segments: Any, b: Any, comm: Comm | None, *, reverse: bool) -> Any:
-    """Return the head flags [n] of the rows of ``b`` [n, m] from flags or keys [n]; collective."""
+    """Return the head flags [n] of the rows of ``b`` [n, m] from flags or keys [n]; collective.
+
+    None for ``b`` [n], whose segments the scan itself takes.
+    """
     with Agreement(comm) as arguments:
-        flags, terms = arrays.as_native(segments), arrays.as_native(b)
-        check_memory("segments", flags, terms, "b")
-        if flags.shape != terms.shape[:1]:
-            raise ValueError(f"segments has shape {flags.shape}, b {terms.shape}")
-        segmented.check_type(flags.dtype, Extents.of(flags.shape, None))
-        with arrays.on_device(terms):
-            heads = arrays.namespace(terms).empty(flags.shape, bool)
-            segmented.find_heads(flags, heads, reverse=reverse)
-            own = segmented.edges(flags, reverse=reverse)
-        kind = segmented.edge_dtype(flags.dtype)
-        asked = {"the function": "linear_recurrence with segments of columns"}
-        arguments.same = Terms(asked | {"the dtype of segments": kind})
+        flags, terms, reverse = arrays.as_native(segments), arrays.as_native(b), bool(reverse)
+        asked = {
+            "the function": "linear_recurrence with segments",
+            "the dimensions of b": terms.ndim,
+        }
+        if terms.ndim == 2:
+            check_memory("segments", flags, terms, "b")
+            if flags.shape != terms.shape[:1]:
+                raise ValueError(f"segments has shape {flags.shape}, b {terms.shape}")
+            segmented.check_type(flags.dtype, Extents.of(flags.shape, None))
+            with arrays.on_device(terms):
+                heads = arrays.namespace(terms).empty(flags.shape, bool)
+                segmented.find_heads(flags, heads, reverse=reverse)
+                own = segmented.edges(flags, reverse=reverse)
+            asked["the dtype of segments"] = segmented.edge_dtype(flags.dtype)
+        arguments.same = Terms(asked)
     arguments.settle()
+    if terms.ndim != 2:
+        return None
     comm = arguments.comm
     edges = comm.allgather(own)
     before = edges[comm.rank + 1 :] if reverse else edges[: comm.rank][::-1]  # the nearest first
@@ -151,6 +162,7 @@ def _heads_of_columns(segments: Any, b: Any, comm: Comm | None, *, reverse: bool
     with arrays.on_device(terms):
         if own is not None and earlier is not None and earlier.leaves != own.enters:
             heads[-1 if reverse else 0] = True
+        arrays.release((segments, flags), (b, terms))
     return heads
 
 

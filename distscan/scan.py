@@ -263,7 +263,7 @@ def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[
 
     The steps write to an array copy_back, and the caller copies that to ``out``.
     """
-    steps = decided.compiled.steps
+    steps, keys = decided.compiled.steps, decided.compiled.form.keys
     shard = array if decided.view is None else decided.view(array)
     result = target if decided.view_out is None else decided.view_out(target)
     copy_back = target is not None and result is None
@@ -274,7 +274,7 @@ def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[
     if target is not None:
         if arrays.overlap(shard, result):
             shard, copied = shard.copy(), True
-        if flags is not None and arrays.overlap(flags, result):
+        if flags is not None and arrays.overlap(flags, result, in_place=keys is None):
             flags, copied = flags.copy(), True
     if copied:
         steps.refuse_capture("x, out or segments must be copied")

@@ -112,8 +112,11 @@ class Shard:
         if self._targets is not None:
             for i in _overwritten(shard, self._results):
                 shard[i], copied = shard[i].copy(), True
-            if self._flags is not None and _overwritten([self._flags], self._results):
-                self._flags, copied = self._flags.copy(), True
+            flags, safe = self._flags, self.scan.form.keys is None
+            if flags is not None and any(
+                arrays.overlap(flags, result, in_place=safe) for result in self._results
+            ):
+                self._flags, copied = flags.copy(), True
         if copied:
             self.scan.steps.refuse_capture("x or segments must be copied")
         self._shard = tuple(shard)

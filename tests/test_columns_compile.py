@@ -27,7 +27,7 @@ PAIRS = np.dtype([("x0", "D"), ("x1", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
          ("prod", "D"), (COMPOSE, "L"), (MAPS, PAIRS)]  # fmt: skip
 CASES += [  # as linear_recurrence takes them: x, what accumulates, and the result, which is h alone
-    (MAPS_IN_SEGMENTS, *(fields([np.dtype(code) for code in codes]) for codes in every),
+    (MAPS_IN_SEGMENTS, *(fields(codes) for codes in every),
      np.dtype([("x1", every[0][1])]))
     for every in (("ff?", "ff?"), ("ee?", "ff?"), ("ef?", "ff?"))
 ]  # fmt: skip

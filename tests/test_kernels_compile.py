@@ -6,6 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+from distscan.bench.uses_data import MATRICES
+from distscan.core.dtypes import Types, fields
 from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.core.maps import MAPS
@@ -21,7 +23,7 @@ from support.words import FINGERPRINTS, PRINT, WORDS
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench import block_scans
 from distscan.cuda import nvrtc
-from distscan.cuda.policy import TextbookPolicy
+from distscan.cuda.policy import TextbookPolicy, scan_policy
 
 pytestmark = pytest.mark.compile
 
@@ -99,11 +101,6 @@ def test_every_form_compiles_without_spills(arch):
     check(drawn(kernels), arch)
 
 
-def fields(codes):
-    """Elements of several arrays."""
-    return np.dtype([(f"x{i}", code) for i, code in enumerate(codes)])
-
-
 NINE = Operator(
     "nine", lambda a, b: a, "{" + ", ".join(f"a.x{i} + b.x{i}" for i in range(9)) + "}", arity=9
 )
@@ -122,6 +119,25 @@ def test_every_width_of_keys_compiles_without_spills(arch):
     )
     kernels |= dict.fromkeys(asked(cases[4:], arch, form=Form(segmented=True)))
     check(drawn(kernels), arch)
+
+
+def test_look_ahead_warps_end_in_stages_of_their_own():
+    """Also for tuples so large that little shared memory has room for few stages."""
+    codes = [
+        code * k for code in "bhfdD" for k in range(2, 65) if np.dtype(code).itemsize * k <= 64
+    ]
+    forms = [Form(), Form(segmented=True), Form(segmented=True, keys=np.dtype("u8"))]
+    for given, arch, form in product(codes, ("80", "86", "90", "120"), forms):
+        every = fields(given)
+        types = Types(every, np.dtype(every.descr, align=True), every)
+        for n in (1, 10**5, 10**9):
+            policy = scan_policy(types, form, arch, n, 132)
+            assert policy.look_ahead_warps <= policy.stages, (given, arch, form)
+
+
+@pytest.mark.timeout(600)
+def test_large_tuples_compile_where_shared_memory_is_small():
+    check(asked([(MATRICES, fields("f" * 16))], "120"), "120")
 
 
 def test_an_empty_shard_asks_for_no_kernel():

@@ -131,6 +131,31 @@ def test_places_in_memory(dtype, reverse, xp, cut, rng):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("code", ["i4", "i8", "f8"])
+def test_results_in_the_place_of_keys(code, reverse, xp, comm):
+    """A key is compared with its neighbour, which a result must not have overwritten."""
+    n = 1 << 20
+    x = xp.ones(n, code)
+    want = np.arange(1 + comm.rank * n, 1 + (comm.rank + 1) * n)
+    if reverse:
+        want = np.arange((comm.size - comm.rank) * n, (comm.size - comm.rank - 1) * n, -1)
+    keys = xp.full(n, -5, code)
+    distscan.scan(x, segments=keys, reverse=reverse, out=keys)
+    np.testing.assert_array_equal(host(keys), want)
+    keys = xp.full(n, -5, code)
+    pair = distscan.Operator(
+        "pair", lambda a, b: (a[0] + b[0], b[1]), "{a.x0 + b.x0, b.x1}", arity=2
+    )
+    distscan.scan((x, x), pair, segments=keys, reverse=reverse, out=(keys, xp.empty_like(x)))
+    np.testing.assert_array_equal(host(keys), want)
+    backend = "cpu" if xp is np else "cuda"
+    given = {"segments": code, "reverse": reverse, "backend": backend, "agree": True}
+    plan = distscan.Plan(comm, n, code, "max", **given)  # whose results have the type of x
+    with pytest.raises(ValueError, match="out overlaps segments"):
+        plan(x, keys, segments=keys)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
 @every_type
 def test_one_element_on_each_rank(dtype, reverse, xp, comm, rng):
     """All heads are between ranks."""

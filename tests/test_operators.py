@@ -103,6 +103,27 @@ def test_logaddexp_of_infinities(special, code, strategy, xp, cut):
         check("logaddexp", np.logaddexp, x, strategy, xp, cut)
 
 
+@pytest.mark.parametrize("code", "fd")
+def test_logaddexp_of_nan_before_infinities(code, strategy, xp, cut):
+    """A NaN stays, also across parts that are infinite as a whole, and as the first value."""
+    x = np.zeros(3000, code)
+    x[:1500] = -np.inf
+    y = distscan.scan(xp.asarray(x[cut(3000)]), "logaddexp", initial=np.nan, strategy=strategy)
+    assert np.isnan(host(y)).all()
+    x[0] = np.nan
+    y = distscan.scan(xp.asarray(x[cut(3000)]), "logaddexp", strategy=strategy)
+    assert np.isnan(host(y)).all()
+
+
+@pytest.mark.parametrize("code", "fd")
+def test_the_first_result_of_logaddexp_is_the_first_element(code, xp, comm, rng):
+    for n in (1, 100, 3000):
+        x = rng.normal(size=n).astype(code)
+        x[0] *= 1e-3
+        y = distscan.scan(xp.asarray(x), "logaddexp")
+        assert comm.rank > 0 or host(y)[0] == x[0]
+
+
 def test_no_rounding_near_zero(xp, cut):
     """log(exp(-40) + exp(0)) is 4e-18, not 0."""
     x = np.array([-40.0, 0.0])

@@ -192,6 +192,21 @@ def test_faults(case, comm):
     everywhere(comm, kind, message, lambda: distscan.linear_recurrence(*arguments))
 
 
+def test_what_no_rank_can_read_is_raised_by_all(comm):
+    """Also with segments, whose exchange comes before all others."""
+    last, flags = comm.rank == comm.size - 1, np.zeros(2, bool)
+    b = [[1.0, 2.0], [3.0]] if last else np.ones((2, 2))
+    everywhere(comm, ValueError, "inhomogeneous",
+               lambda: distscan.linear_recurrence(0.5, b, segments=flags))  # fmt: skip
+    b, odd = np.ones((2, 2)), np.zeros(2) if last else False
+    everywhere(comm, ValueError, "ambiguous",
+               lambda: distscan.linear_recurrence(0.5, b, segments=flags, reverse=odd))  # fmt: skip
+    if comm.size > 1:
+        b = np.ones(2) if last else b
+        everywhere(comm, DisagreementError, "dimensions",
+                   lambda: distscan.linear_recurrence(0.5, b, segments=flags))  # fmt: skip
+
+
 @pytest.mark.parametrize("shape", [3, (3, 2)])
 @pytest.mark.parametrize("length", [2, 4])
 def test_segments_of_a_wrong_length(length, shape, xp, comm):

@@ -99,13 +99,14 @@ def namespace(array: Any) -> Any:
     return cupy
 
 
-def overlap(x: Any, target: Any) -> bool:
-    """Return whether a scan from ``x`` into ``target`` may overwrite elements before it reads them.
+def overlap(x: Any, target: Any, *, in_place: bool = True) -> bool:
+    """Return whether a scan into ``target`` may overwrite elements of ``x`` before it reads them.
 
-    False if both are the same memory in the same layout: a scan in place is safe.
+    With ``in_place``, the same memory in the same layout is safe. Keys are not read in this way:
+    a kernel compares each key with its neighbour.
     """
     if x is target:
-        return False
+        return not in_place
     if not is_cuda(x):
         shares = np.may_share_memory(x, target)
     elif x.flags.c_contiguous and target.flags.c_contiguous:
@@ -117,7 +118,7 @@ def overlap(x: Any, target: Any) -> bool:
         shares = cupy.may_share_memory(x, target)
     if not shares:
         return False
-    alike = x.strides == target.strides and x.dtype == target.dtype
+    alike = in_place and x.strides == target.strides and x.dtype == target.dtype
     return not (alike and _address(x) == _address(target))
 
 

@@ -75,6 +75,7 @@ class TextbookPolicy(NamedTuple):
         return max(512 // self.threads, 1)
 
 
+_LEAST_STAGES = 3  # of the scan: as many as look-ahead warps, each of which ends in a stage
 ADD_THREADS = 256  # one vector per thread: a copy in this form is as fast as the driver's
 
 
@@ -152,6 +153,8 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
 
     while rows > 1 and stages(rows) < 6:
         rows -= 1
+    while items > 1 and stages(rows) < _LEAST_STAGES:  # large elements, little shared memory
+        items //= 2
 
     # With few tiles, the last wave leaves multiprocessors idle. So choose the rows for which all
     # waves take the least time together; of equals, the larger number. An empty shard has the

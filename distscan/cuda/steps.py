@@ -283,6 +283,8 @@ class ReduceScan(_Steps):
         call.have_read()
         stream, scan, row = call.resume(), call.work.scan, call.work.total
         if isinstance(offset, np.ndarray) and offset.ndim > 0:
+            if not call.read:  # the row of totals is on its way to the host
+                call.total()
             row.put(slice(None), offset)
             offset = row
         if call.ahead:

@@ -129,7 +129,7 @@ __device__ Rows<Y, Shape> scan_log_sums(const Rows<X, Shape>& rows, const Prefix
   }
   const Prefix<T> prefix = prefixed();
   const T before = prefix.some ? prefix.value : T{-infinity(), 0};
-  const bool none = before.max == -infinity();
+  const bool none = before.max == -infinity() && before.rest == before.rest;  // a NaN is in rest
   if (!together || !(none || (before.max >= most - APART && is_scale(before.max + before.rest))))
     return scan_apart<Op, T, Y, EXCLUSIVE>(rows, prefix);
 
@@ -148,6 +148,8 @@ __device__ Rows<Y, Shape> scan_log_sums(const Rows<X, Shape>& rows, const Prefix
       value[i] = unit + logf(EXCLUSIVE ? sum : with);
       sum = with;
     }
+    // With nothing before it, the first result is the first element, to the bit.
+    if (!EXCLUSIVE && r == 0 && none && lane_index() == 0) value[0] = get<float>(rows.row[0], 0);
     scanned.row[r] = pack<Y>(value);
     carry += scale * broadcast(inclusive[r], LANES - 1);
   }

@@ -45,6 +45,7 @@ struct Scan {
   using Roles = distscan::Roles<Shape::WARPS, REDUCERS, LOOK_AHEAD_WARPS, 0, 1>;
   using Pipeline = ScanPipeline<T, Shape::WARPS, STAGES>;
   static constexpr int SCANNERS = Roles::SCANNERS;
+  static_assert(LOOK_AHEAD_WARPS <= STAGES, "no scanner frees a stage that ends a look-ahead warp");
   // Whether the scan can write the shard's total. With segments, a reduction has found it before.
   // So it has for fields, of which a result may have fewer than the total.
   static constexpr bool WRITES_TOTAL = same<Segments, Unsegmented> && !is_fields<Y>;
