@@ -16,6 +16,7 @@ from .core import arrays, dtypes
 from .core.extents import Extents, axis_number
 from .core.operators import Operator
 from .core.segments import check_shape
+from .cpu.recurrence import as_read
 from .cpu.sweeps import fields_read
 from .decide import check_memory, check_out
 from .mpi.agree import Agreement, Terms
@@ -105,7 +106,7 @@ class Shard:
             for i, target in enumerate(targets)
         )
         if xp is np:
-            self._shard = tuple(_as_read(array, read[i]) for i, array in enumerate(self._x))
+            self._shard = as_read(tuple(self._x), read)
             return
         shard = [xp.ascontiguousarray(array).reshape(-1) for array in self._x]
         copied = not all(array.flags.c_contiguous for array in self._x)
@@ -155,13 +156,6 @@ def _decide(
     compiled = make(extents, given, gpu, op, dtype=whole.acc, out=out, **options)
     terms = compiled.terms | {"the dtype of x": stored, "the dtype of the result": whole.out}
     return DecidedFields(compiled, read, whole.acc, whole.out, Terms(terms))
-
-
-def _as_read(array: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a host array as the compiled kernels read it: of a type, contiguous or broadcast."""
-    if array.dtype != dtype:
-        array = dtypes.cast(array, dtype)
-    return array if 0 in array.strides else np.require(array, requirements=["C", "A"])
 
 
 def _overwritten(x: Sequence[Any], results: Sequence[Any]) -> list[int]:

@@ -104,13 +104,13 @@ def test_to_go_on_with_the_last_state(comm, rng):
 
 
 @pytest.mark.parametrize("code", "ef")
-@pytest.mark.parametrize("m", [1, 3, 20])
+@pytest.mark.parametrize("m", [None, 1, 3, 20])
 @pytest.mark.parametrize("initial", [None, 5])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("by", ["keys", "flags"])
-def test_packed_sequences_of_columns(by, reverse, initial, m, code, xp, cut, rng):
+def test_packed_sequences(by, reverse, initial, m, code, xp, cut, rng):
     n = 300
-    a, b = exact(rng, (n, m), "f")
+    a, b = exact(rng, n if m is None else (n, m), "f")
     b, lengths = b % 3, rng.multinomial(n, np.ones(9) / 9)
     keys = np.repeat(np.arange(9), lengths)
     want, step = np.empty_like(b), -1 if reverse else 1
@@ -137,32 +137,40 @@ def test_numbers_of_python_have_no_type(xp, cut, rng):
             np.testing.assert_array_equal(host(got), by_hand(np.full(100, a, h), b.astype(h))[mine])
 
 
-@pytest.mark.parametrize("code", "ef")
-@pytest.mark.parametrize("initial", [None, 5])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_packed_sequences(reverse, initial, code, xp, cut, rng):
-    n = 500
-    a, b = exact(rng, n, "f")
-    b, lengths = b % 3, rng.multinomial(n, np.ones(9) / 9)
-    keys = np.repeat(np.arange(9), lengths)
-    want, step = np.empty_like(b), -1 if reverse else 1
-    for key in range(9):
-        part = keys == key
-        want[part] = by_hand(a[part][::step], b[part][::step], initial or 0)[::step]
-    mine = cut(n)
-    h = distscan.linear_recurrence(
-        xp.asarray(a[mine].astype(code)), xp.asarray(b[mine].astype(code)), initial,
-        reverse=reverse, segments=xp.asarray(keys[mine]),
-    )  # fmt: skip
-    assert h.dtype == np.dtype(code)
-    np.testing.assert_array_equal(host(h), want[mine])
-
-
 def test_half_types_accumulate_in_float32(cut):
     mine = cut(5000)
     ones = np.ones(5000, "e")
     h = distscan.linear_recurrence(ones[mine], ones[mine])  # in half, 2048 + 1 is 2048
     np.testing.assert_array_equal(h, np.arange(1, 5001).astype("e")[mine])
+
+
+LAYOUTS = {
+    "contiguous": lambda w, n, m, xp: w[:n, :m].copy(),
+    "strided": lambda w, n, m, xp: w[: 2 * n : 2, : 2 * m : 2],
+    "Fortran": lambda w, n, m, xp: w.T[:m, :n].copy().T,
+    "backwards": lambda w, n, m, xp: w[:n, :m][::-1, ::-1],
+    "one column": lambda w, n, m, xp: xp.broadcast_to(w[: 2 * n : 2, :1], (n, m)),
+    "one row": lambda w, n, m, xp: xp.broadcast_to(w[0, : 2 * m : 2], (n, m)),
+    "one number": lambda w, n, m, xp: xp.broadcast_to(w[0, 0], (n, m)),
+}
+
+
+@pytest.mark.parametrize("m", [1, 7])
+@pytest.mark.parametrize("segmented", [False, True])
+@pytest.mark.parametrize("b", LAYOUTS)
+@pytest.mark.parametrize("a", LAYOUTS)
+def test_layouts(a, b, segmented, m, xp, rng):
+    """Every layout gives the bits of contiguous arrays, also in one column."""
+    n, sign = 40, xp.asarray(rng.choice([-1.0, 1.0], (90, 20)))
+    numbers = xp.asarray(rng.integers(-3, 4, (90, 20)).astype(float))
+    factors, terms = LAYOUTS[a](sign, n, m, xp), LAYOUTS[b](numbers, n, m, xp)
+    flags = xp.asarray(rng.random(n) < 0.1) if segmented else None
+    h = distscan.linear_recurrence(factors, terms, segments=flags)
+    want = distscan.linear_recurrence(factors.copy(), terms.copy(), segments=flags)
+    np.testing.assert_array_equal(host(h), host(want))
+    if not segmented:
+        h = distscan.linear_recurrence(factors[:, 0], terms[:, 0])
+        np.testing.assert_array_equal(host(h), host(want)[:, 0])
 
 
 def test_inputs_are_left_alone(cut, rng):

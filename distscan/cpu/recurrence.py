@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.dtypes import Types
+from ..core.dtypes import Types, cast
 from ..core.form import Form
 from ..core.operators import Operator
 from .compiled import Compiled, address
-from .kernels import Job, Kernel
+from .kernels import Kernel
 
 _VECTOR = 64  # the most elements of a vector: VECTOR of kernels/cpu/vector.hpp, of one byte each
 
@@ -20,9 +20,7 @@ Arrays = tuple[NDArray[Any], ...]
 class Recurrence(Compiled):
     """The sweeps of one form and type by one kernel, for one call at a time.
 
-    The shard is a tuple of the factors, of the terms, both of shape [n] or [n, inner], and, for
-    columns with segments, of the heads; the result is a tuple of ``h`` alone. Factors with strides
-    of 0 are one number, or a row.
+    The shard is what ``as_read`` returns, the result a tuple of ``h`` alone.
     """
 
     def __init__(
@@ -37,11 +35,13 @@ class Recurrence(Compiled):
     def reduce(self, x: Any, heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it."""
         assert self._slots is not None
-        job, used = self._on(x, heads)
+        heads = x[2] if len(x) > 2 else heads
+        job = self._new_job(heads)
+        factors = self._read(x)  # the job has its address
         reduce = self._kernel.reduce if self._rows else self._kernel.reduce_columns
         self._run(lambda: reduce(byref(job)))
         self._kernel.total(byref(job))
-        del used
+        del factors
         totals, head = self._slots[0], bool(self._states[0])
         if self._total == self._acc:
             return totals, head
@@ -60,7 +60,10 @@ class Recurrence(Compiled):
         reduced: bool = False,
     ) -> None:
         """Scan ``x`` into ``out``, seeded with ``before``."""
-        job, used = self._on(x, heads, reduced=reduced)
+        heads = x[2] if len(x) > 2 else heads
+        job = self._job if reduced else self._new_job(heads)
+        job.ticket = 0
+        factors = self._read(x)  # the job has its address
         if before is not None:
             maps = np.empty(before.shape, self._acc)
             maps["x0"], maps["x1"] = before["x0"], before["x1"]
@@ -71,21 +74,32 @@ class Recurrence(Compiled):
         job.y, job.stream = address(out[0]), self._streams
         scan = self._kernel.scan if self._rows else self._kernel.scan_columns
         self._run(lambda: scan(byref(job)))
-        del used
+        del factors
 
-    def _on(
-        self, x: Arrays, heads: NDArray[Any] | None, *, reduced: bool = False
-    ) -> tuple[Job, object]:
-        """Return the job on a shard, and arrays that must outlive it."""
-        factors, terms, *rest = x
-        if rest:  # all columns have the heads of the first one
-            heads = np.ascontiguousarray(rest[0].reshape(self._shape[1:])[:, 0])
-        job = self._job if reduced else self._new_job(heads)
-        job.ticket, job.x = 0, address(terms)
-        along, column = (*factors.strides, 0)[:2] if factors.ndim > 1 else (*factors.strides, 1)
-        job.a_step = 0 if along == 0 else self._shape[2]
-        job.a_column = column != 0
-        if along == 0 and (self._rows or column == 0):
-            factors = np.full(_VECTOR, factors.flat[0])
-        job.a = address(factors)
-        return job, (factors, heads)
+    def _read(self, x: Arrays) -> NDArray[Any]:
+        """Set what the job reads; return the factors that it reads."""
+        factors, terms = x[:2]
+        self._job.x, self._job.a_step, self._job.a_column = address(terms), self._shape[2], 1
+        if factors.strides[0] == 0:
+            self._job.a_step = 0
+            if self._rows or factors.strides[1] == 0:  # one number
+                factors, self._job.a_column = np.full(_VECTOR, factors.flat[0]), 0
+        self._job.a = address(factors)
+        return factors
+
+
+def as_read(x: Arrays, dtype: np.dtype[Any]) -> Arrays:
+    """Return factors, terms and, for columns with segments, heads, as the kernels read them.
+
+    ``x`` are arrays [n] or [n, inner], of which the heads are the same for all columns. ``dtype``
+    has the fields' types. Factors that are one number, or a row, are read as they are, with a
+    stride of 0 along n; other factors and terms are contiguous. Heads become [n].
+    """
+    factors, terms = (
+        array if array.dtype == dtype[i] else cast(array, dtype[i]) for i, array in enumerate(x[:2])
+    )
+    alike = factors.strides[0] == 0 and factors.strides[-1] in {0, factors.itemsize}
+    if not alike:
+        factors = np.require(factors, requirements=["C", "A"])
+    terms = np.require(terms, requirements=["C", "A"])
+    return factors, terms, *(heads[:, :1].ravel() for heads in x[2:])
