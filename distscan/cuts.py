@@ -2,6 +2,8 @@
 
 import math
 import struct
+from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from operator import index
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import binding
+from . import binding, plan_cache
 from .core import arrays, dtypes
 from .core.shards import bounds
 from .cpu.tile_totals import TILE, TileTotals
@@ -70,15 +72,17 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
             raise ValueError(f"weights has shape {own.shape}; one weight per element is needed")
         if not dtypes.is_number(own.dtype) or own.dtype.kind == "c":
             raise TypeError(f"weights is {own.dtype}; it must be bool, integers or floats")
+        alone = summed.comm.size == 1
         with arrays.on_device(own):
-            tiles = _summed(own)
+            tiles = _summed(own, ahead=parts - 1 if alone else 0)
         summed.shows = _BITS.unpack(_FLOAT.pack(tiles.total))[0]
     summed.settle()
     totals = [_FLOAT.unpack(_BITS.pack(bits))[0] for bits in summed.shown()]
     with agreed(summed.comm), arrays.on_device(own):
         own_cuts = _own_cuts(tiles, own.size, parts, summed.comm.rank, [*accumulate(totals)])
-        cuts = own_cuts if summed.comm.size == 1 else np.empty_like(own_cuts)
-    if summed.comm.size > 1:
+        _put_back(own, tiles)
+        cuts = own_cuts if alone else np.empty_like(own_cuts)
+    if not alone:
         summed.comm.Allreduce(own_cuts, cuts)
     # Two cuts in neighbouring tiles may differ by a rounding, in the wrong order.
     np.maximum.accumulate(cuts, out=cuts)
@@ -92,22 +96,34 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
 _FLOAT, _BITS = struct.Struct("d"), struct.Struct("q")
 
 
-def _summed(own: Any) -> Any:
+def _summed(own: Any, ahead: int) -> Any:
     """Return the ``TileTotals`` of this rank's weights; raise ValueError for wrong weights."""
-    tiles = _tile_totals(own)
+    sum_up: Callable[[Any], Any]
+    if not arrays.is_cuda(own):
+        sum_up = partial(TileTotals, most=binding.threads(None) if own.size > TILE else 1)
+    else:
+        from .cuda import tile_totals  # noqa: PLC0415 - only arrays on a GPU need it
+
+        known, _ = plan_cache.taken(_key(own))
+        buffers = known or tile_totals.Buffers()
+        sum_up = partial(tile_totals.TileTotals, buffers=buffers, ahead=ahead)
+    tiles = sum_up(own)
     if not math.isfinite(tiles.total):
         if not bool(((own >= 0) & (own < np.inf)).all()):
             raise ValueError("a weight is negative, infinite or NaN")
-        tiles = _tile_totals(abs(own))  # a weight may be -0.0
+        tiles = sum_up(abs(own))  # a weight may be -0.0
     return tiles
 
 
-def _tile_totals(own: Any) -> Any:
-    if not arrays.is_cuda(own):
-        return TileTotals(own, binding.threads(None) if own.size > TILE else 1)
-    from .cuda import tile_totals  # noqa: PLC0415 - only arrays on a GPU need it
+def _key(own: Any) -> tuple[Any, ...]:
+    """Return the key of the buffers in the cache, for weights in the memory of a GPU."""
+    return "partition", arrays.gpu(own), arrays.stream(own)
 
-    return tile_totals.TileTotals(own)
+
+def _put_back(own: Any, tiles: Any) -> None:
+    """Put the buffers into the cache for the next call."""
+    if arrays.is_cuda(own):
+        plan_cache.put_back(_key(own), tiles.buffers, None)
 
 
 def _own_cuts(tiles: Any, n: int, parts: int, rank: int, ends: list[float]) -> NDArray[np.int64]:

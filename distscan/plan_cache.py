@@ -57,18 +57,18 @@ clock = itertools.count(1)
 _lock = threading.RLock()
 
 
-def taken(key: tuple[Any, ...]) -> Any:
-    """Take an entry out of the cache; None if there is none that is not in use."""
-    try:
-        return kinds[key].pop()
-    except (KeyError, IndexError):
-        return None
-
-
-def put_back(key: tuple[Any, ...], entry: Keepable) -> None:
-    """Put an entry back that was ``taken``."""
+def taken(key: tuple[Any, ...]) -> tuple[Any, Kind | None]:
+    """Take an entry out of the cache; return it and its kind, or None twice if there is none."""
     kind = kinds.get(key)
-    if kind is None or entry.nbytes > LARGE:
+    try:
+        return kind.pop(), kind  # type: ignore[union-attr]
+    except (AttributeError, IndexError):
+        return None, None
+
+
+def put_back(key: tuple[Any, ...], entry: Keepable, kind: Kind | None) -> None:
+    """Put an entry into the cache that was ``taken`` from a kind, or is new: of no kind."""
+    if kind is None or kind.forgotten or entry.nbytes > LARGE:
         keep(key, entry)
     else:
         kind.last = next(clock)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
         native, keep = [arrays.as_native(each) for each in given], arrays.as_native(mask)
         for name, array in zip(names, native, strict=True):
             _check(name, array, keep)
-        counted.same = _terms(_COMPACT, *((array.dtype, array.shape[1:]) for array in native))
+        counted.same = _terms("compact", *((array.dtype, array.shape[1:]) for array in native))
         convert = [arrays.converter(each) for each in given]
         with arrays.on_device(keep):
             kept, counted.shows = _compacted(native, keep)
@@ -134,9 +135,8 @@ def select(x: Any, predicate: Predicate, *, comm: Comm | None = None) -> tuple[A
         array = arrays.as_native(x)
         if array.ndim != 1:
             raise ValueError(f"x has shape {array.shape}; select takes [n]")
-        counted.same = _terms(
-            Terms(_SELECT | {"predicate": predicate.name}), (array.dtype, array.shape[1:])
-        )
+        kind = array.dtype, array.shape[1:]
+        counted.same = _terms("select", kind, predicate=predicate.name)
         convert = arrays.converter(x)
         with arrays.on_device(array):
             kept, counted.shows = _selected(array, predicate)
@@ -161,9 +161,14 @@ def _check(name: str, array: Any, keep: Any) -> None:
         raise ValueError(f"mask has shape {keep.shape}, {name} {array.shape}: [n] and [n, ...]")
 
 
-def _terms(function: Terms, *given: tuple[np.dtype[Any], tuple[int, ...]]) -> Terms:
+@lru_cache(64)
+def _terms(
+    function: str, *given: tuple[np.dtype[Any], tuple[int, ...]], predicate: str | None = None
+) -> Terms:
     """Return what must be the same on every rank: the types of arrays, and the shapes of rows."""
-    same = Terms({**function, "the number of arrays": len(given)})
+    same = Terms({"the function": function, "the number of arrays": len(given)})
+    if predicate is not None:
+        same["predicate"] = predicate
     for i, (dtype, shape) in enumerate(given):
         name = "x" if len(given) == 1 else f"x[{i}]"
         same[f"the dtype of {name}"] = dtype
@@ -219,7 +224,7 @@ def _compactor(array: Any) -> Iterator["Compactor"]:
 
     gpu, _, stream = where(array)
     key = "compact", gpu, stream()
-    known = plan_cache.taken(key)
+    known, kind = plan_cache.taken(key)
     compactor = known or Compactor()
     yield compactor
-    (plan_cache.keep if known is None else plan_cache.put_back)(key, compactor)
+    plan_cache.put_back(key, compactor, kind)

@@ -4,9 +4,9 @@ GPUs read and write the arrays as they are, and so do the compiled kernels for r
 Elsewhere each element is gathered into one structure, and an array of these is scanned.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from . import plan_cache
 from .build import CompiledScan, make
 from .core import arrays, dtypes
 from .core.extents import Extents, axis_number
+from .core.field_arrays import FieldArrays
 from .core.operators import Operator
 from .core.segments import check_shape
 from .cpu.recurrence import as_read
@@ -31,6 +32,9 @@ class DecidedFields:
     x: np.dtype[Any] | None  # the fields of the arrays that are read; None: elements are gathered
     acc: np.dtype[Any]  # the fields of the running value
     out: np.dtype[Any]  # the fields of the result
+    direct: bool  # whether kernels read and write the arrays themselves, which are 1-D
+    foreign: bool  # whether an array on a GPU is of a library other than CuPy
+    converters: list[Callable[[Any], Any]] | None  # of new results to the libraries of x
     terms: Terms  # the ranks must agree on these
 
     @property
@@ -49,6 +53,8 @@ class Shard:
         targets: Sequence[Any] | None = None,
         flags: Any = None,
         *,
+        given: Sequence[Any] = (),
+        check: Callable[[], None] = lambda: None,
         axis: int | None = None,
         initial: Any = None,
         types: tuple[np.dtype[Any] | None, np.dtype[Any] | None] = (None, None),
@@ -57,38 +63,39 @@ class Shard:
     ) -> None:
         """Check and prepare; local. All arrays are NumPy's, or CuPy's on one GPU.
 
-        ``types`` are those of the running value and of the result; None are the operator's own.
+        ``given`` are what the caller passed for ``x``, ``targets`` and ``flags``. ``check`` checks
+        them; it is called once for all calls with arrays of the same kind. ``types`` are those of
+        the running value and of the result; None are the operator's own.
         """
-        if flags is not None:
-            check_memory("segments", flags, x[0])
-            check_shape(flags, x[0])
-            flags = flags.reshape(-1)
         self._x, self._targets, self._flags = x, targets, flags
-        gpu, self.device = arrays.gpu(x[0]), arrays.on_device(x[0])
-        segments = None if flags is None else flags.dtype
-        stored, to = ([a.dtype for a in arrays_] for arrays_ in (x, targets or ()))
+        to = () if targets is None else targets
+        every = (*x, *to) if flags is None else (*x, *to, flags)
+        self.device = arrays.on_device(x[0])
         with self.device:
             bits = None if initial is None else plan_cache.bits_of(initial)
-            given = op, x[0].shape, axis, *stored, None, *to, *types, segments, bits, ranks
-            self._key = gpu, arrays.stream(x[0]), *given, *options.values()
-            known = plan_cache.taken(self._key)
-            self._put_back = plan_cache.keep if known is None else plan_cache.put_back
+            asked = op, axis, targets is None, flags is None, types, bits, ranks, *options.values()
+            self._key = arrays.stream(x[0]), *asked, *map(_kind, every), *map(type, given)
+            known, self._of_kind = plan_cache.taken(self._key)
             if known is None:
-                extents = Extents.of(x[0].shape, axis)
-                kinds = types if targets is None else (types[0], dtypes.fields(to))
-                asked = {**options, "initial": initial, "segments": segments, "ranks": ranks}
-                known = _decide(op, extents, gpu, dtypes.fields(stored), kinds, **asked)
-            self._decided: DecidedFields = known
-            self.scan, self.terms = self._decided.compiled, self._decided.terms
-            self._shape = self.scan.form.extents.result_shape
-            if self._decided.x is None:
+                check()
+                if flags is not None:
+                    check_memory("segments", flags, x[0])
+                    check_shape(flags, x[0])
+                options |= {"axis": axis, "initial": initial, "ranks": ranks}
+                known = _decide(op, x, targets, flags, given=given, types=types, **options)
+            self.decided: DecidedFields = known
+            self.scan, self.terms = known.compiled, known.terms
+            self.shape = self.scan.form.extents.result_shape
+            if flags is not None and flags.ndim != 1:
+                self._flags = flags.reshape(-1)
+            if known.x is None:
                 self._gather()
             else:
-                self._place(self._decided.x)
+                self._place(known.x)
 
     def _gather(self) -> None:
         """Gather the elements of host arrays into structures [n], which are scanned in place."""
-        acc = self._decided.acc
+        acc = self.decided.acc
         self._shard: Any = np.empty(self.scan.form.extents.size, acc)
         with np.errstate(all="ignore"):
             for name, array in zip(acc.names or (), self._x, strict=True):
@@ -97,82 +104,106 @@ class Shard:
 
     def _place(self, read: np.dtype[Any]) -> None:
         """Choose the arrays that are read and written; copy where they are no use."""
-        xp, size, out = arrays.namespace(self._x[0]), self.scan.form.extents.size, self._decided.out
-        targets = self._targets or (None,) * len(out.names or ())
-        self._results = tuple(
-            target.reshape(-1)
-            if target is not None and target.flags.c_contiguous
-            else xp.empty(size, out[i])
-            for i, target in enumerate(targets)
-        )
+        xp, size, out = arrays.namespace(self._x[0]), self.scan.form.extents.size, self.decided.out
+        direct, targets = self.decided.direct, self._targets
+        if direct and targets is not None:
+            results = targets
+        else:
+            results = [
+                target.reshape(-1)
+                if target is not None and target.flags.c_contiguous
+                else xp.empty(size, out[i])
+                for i, target in enumerate(targets or (None,) * len(out.names or ()))
+            ]
         if xp is np:
-            self._shard = as_read(tuple(self._x), read)
+            self._shard, self._results = as_read(tuple(self._x), read), tuple(results)
             return
-        shard = [xp.ascontiguousarray(array).reshape(-1) for array in self._x]
-        copied = not all(array.flags.c_contiguous for array in self._x)
-        if self._targets is not None:
-            for i in _overwritten(shard, self._results):
-                shard[i], copied = shard[i].copy(), True
+        shard, copied = list(self._x), False
+        if not direct:
+            shard = [xp.ascontiguousarray(array).reshape(-1) for array in self._x]
+            copied = not all(array.flags.c_contiguous for array in self._x)
+        self._shard, self._results = FieldArrays(shard), FieldArrays(results)
+        if targets is not None:
+            overwritten = self._shard.overwritten(self._results)
+            if overwritten:
+                for i in overwritten:
+                    shard[i], copied = shard[i].copy(), True
+                self._shard = FieldArrays(shard)
             flags, safe = self._flags, self.scan.form.keys is None
             if flags is not None and any(
-                arrays.overlap(flags, result, in_place=safe) for result in self._results
+                arrays.overlap(flags, result, in_place=safe) for result in results
             ):
                 self._flags, copied = flags.copy(), True
         if copied:
             self.scan.steps.refuse_capture("x or segments must be copied")
-        self._shard = tuple(shard)
 
-    def scanned(self, run: Callable[..., None], arguments: Agreement) -> list[Any]:
+    def scanned(self, run: Callable[..., None], arguments: Agreement) -> Sequence[Any]:
         """Scan, and return the results, in the shape of the result; collective.
 
         ``run`` is that of ``scan.py``.
         """
         with self.device:
             run(self.scan, arguments, self._shard, self._results, self._flags)
-            self._put_back(self._key, self._decided)
-            results, out = self._results, self._decided.out
+            plan_cache.put_back(self._key, self.decided, self._of_kind)
+            results, out = self._results, self.decided.out
+            if self.decided.direct:
+                return cast(Sequence[Any], results)
             if not isinstance(results, tuple):
                 with np.errstate(all="ignore"):
                     results = tuple(results[name].astype(out[name]) for name in out.names or ())
-            results = [result.reshape(self._shape) for result in results]
+            results = [result.reshape(self.shape) for result in results]
             for target, result in zip(self._targets or (), results):  # noqa: B905 - no targets
                 if not (target.flags.c_contiguous and arrays.is_cuda(target)):
                     target[...] = result
-            return results
+            return cast(Sequence[Any], results)
+
+
+def _kind(array: Any) -> Hashable:
+    """Return all properties of an array that the checks and the decisions depend on."""
+    where = array.flags.writeable if type(array) is np.ndarray else array.data.device_id
+    return type(array), array.dtype, array.shape, array.strides, where
 
 
 def _decide(
     op: Operator,
-    extents: Extents,
-    gpu: int | None,
-    stored: np.dtype[Any],
+    x: Sequence[Any],
+    targets: Sequence[Any] | None,
+    flags: Any,
+    *,
+    given: Sequence[Any],
     types: tuple[np.dtype[Any] | None, np.dtype[Any] | None],
+    axis: int | None,
     **options: Any,
 ) -> DecidedFields:
     """Decide how tuples of arrays are scanned; CPUs scan structures of the running values."""
+    gpu, native = arrays.gpu(x[0]), (*x, *(targets or ()))
+    stored = dtypes.fields([array.dtype for array in x])
+    if targets is not None:
+        types = types[0], dtypes.fields([target.dtype for target in targets])
     whole = dtypes.resolve(op, stored, *types)
     read = stored if gpu is not None else fields_read(op, whole)
-    given, out = (whole.acc, whole.acc) if read is None else (read, whole.out)
-    compiled = make(extents, given, gpu, op, dtype=whole.acc, out=out, **options)
+    source, out = (whole.acc, whole.acc) if read is None else (read, whole.out)
+    extents = Extents.of(x[0].shape, axis)
+    shape = extents.result_shape
+    for i, target in enumerate(targets or ()):
+        if target.shape != shape:
+            raise ValueError(f"out[{i}] has shape {target.shape}; the result has {shape}")
+    converters = [arrays.converter(each) for each in given[: len(x)]]
+    options["segments"] = None if flags is None else flags.dtype
+    compiled = make(extents, source, gpu, op, dtype=whole.acc, out=out, **options)
     terms = compiled.terms | {"the dtype of x": stored, "the dtype of the result": whole.out}
-    return DecidedFields(compiled, read, whole.acc, whole.out, Terms(terms))
-
-
-def _overwritten(x: Sequence[Any], results: Sequence[Any]) -> list[int]:
-    """Return which arrays a scan into ``results`` may overwrite before it reads them.
-
-    An array in the place of a result, element by element, is safe.
-    """
-    spans = [(result.data.ptr, result.nbytes, result.itemsize) for result in results]
-    found = []
-    for i, array in enumerate(x):
-        begin, size, item = array.data.ptr, array.nbytes, array.itemsize
-        for other, length, width in spans:
-            shares = begin < other + length and other < begin + size
-            if shares and (begin, item) != (other, width):
-                found.append(i)
-                break
-    return found
+    return DecidedFields(
+        compiled,
+        read,
+        whole.acc,
+        whole.out,
+        gpu is not None
+        and shape == x[0].shape
+        and all(array.ndim == 1 and array.flags.c_contiguous for array in native),
+        any(map(arrays.is_foreign, zip(given, (*native, flags), strict=False))),
+        [each or _unchanged for each in converters] if any(converters) else None,
+        Terms(terms),
+    )
 
 
 def scan_tuple(
@@ -189,43 +220,53 @@ def scan_tuple(
     """Scan a tuple of arrays by ``run``; both are ``scan.py``'s."""
     with Agreement(comm) as arguments:
         given = _several("x", x, op.arity)
-        native = [arrays.as_native(each) for each in given]
-        for i, array in enumerate(native):
-            check_memory(f"x[{i}]", array, native[0], "x[0]")
-            if array.shape != native[0].shape:
-                raise ValueError(f"x[{i}] has shape {array.shape}, x[0] {native[0].shape}")
-        targets, wanted = None, None
-        if out is not None:
-            wanted = _several("out", out, op.arity)
-            targets = [arrays.as_native(each) for each in wanted]
-            for each, target in zip(wanted, targets, strict=True):
-                check_out(each, target, native[0])
+        wanted = None if out is None else _several("out", out, op.arity)
+        native, targets = _native(given), None if wanted is None else _native(wanted)
         flags = None if segments is None else arrays.as_native(segments)
         if options.pop("dtype") is not None:
             raise TypeError("dtype= is for one array; each array of a tuple keeps its own type")
         for name in ("exclusive", "reverse"):
             options[name] = bool(options[name])
+
+        def check() -> None:
+            for i, array in enumerate(native):
+                check_memory(f"x[{i}]", array, native[0], "x[0]")
+                if array.shape != native[0].shape:
+                    raise ValueError(f"x[{i}] has shape {array.shape}, x[0] {native[0].shape}")
+            for each, target in zip(wanted or (), targets or (), strict=True):
+                check_out(each, target, native[0])
+
         shard = Shard(
-            op, native, targets, flags, axis=axis_number(axis), ranks=arguments.comm.size, **options
+            op,
+            native,
+            targets,
+            flags,
+            given=(*given, *(wanted or ()), segments),
+            check=check,
+            axis=axis_number(axis),
+            ranks=arguments.comm.size,
+            **options,
         )
-        shape = shard.scan.form.extents.result_shape
-        for i, target in enumerate(targets or ()):
-            if target.shape != shape:
-                raise ValueError(f"out[{i}] has shape {target.shape}; the result has {shape}")
         arguments.same, arguments.has_elements = shard.terms, shard.scan.has_elements
-    results = shard.scanned(run, arguments)
+    results, decided = shard.scanned(run, arguments), shard.decided
     with shard.device:
-        pairs = list(zip((*given, segments), (*native, flags), strict=True))
-        if targets is not None:
-            pairs += zip(wanted or (), targets, strict=True)
-        arrays.release(*pairs)
+        if decided.foreign:
+            pairs = list(zip((*given, segments), (*native, flags), strict=True))
+            arrays.release(*pairs, *zip(wanted or (), targets or (), strict=True))
         if wanted is not None:
             return wanted
-        converters = [arrays.converter(each) for each in given]
-        return tuple(
-            result if convert is None else convert(result)
-            for result, convert in zip(results, converters, strict=True)
-        )
+        if decided.converters is None:
+            return tuple(results)
+        return tuple(to(result) for to, result in zip(decided.converters, results, strict=True))
+
+
+def _native(given: Sequence[Any]) -> list[Any]:
+    """Return the NumPy or CuPy arrays over the memory of what the caller passed."""
+    return [each if type(each) in arrays.NATIVE else arrays.as_native(each) for each in given]
+
+
+def _unchanged(result: Any) -> Any:
+    return result
 
 
 def _several(name: str, given: Any, arity: int) -> tuple[Any, ...]:

@@ -40,7 +40,7 @@ def sort_by_digit(keys, number, ends):
     ``keys`` [n] is a NumPy or CuPy array of integers that are not negative. ``ends`` are the places
     behind each rank's keys.
     """
-    xp = keys.__array_namespace__()
+    xp = sys.modules[type(keys).__module__.partition(".")[0]]  # NumPy or CuPy
     digits = (keys >> number * BITS & DIGITS - 1).astype(np.uint8)
     sent = on_host(keys[xp.argsort(digits, kind="stable")])
 

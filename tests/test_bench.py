@@ -237,8 +237,11 @@ def test_device_time(comm, case):
     assert rows[0].batch == 32
     assert rows[0].device_us == Stats(1e6 / 32, 1e6 / 32, 1e6 / 32, 11)
     batch, turns = list(range(32)), 11 + 3
-    pairs = [((turn - 1) % 32, turn) for turn in range(turns)]  # each behind its like
-    assert seen == batch + [i for pair in pairs for i in (*batch, *pair)]
+    expected = []
+    for turn in range(turns):
+        before = (turn - 1) % 32  # each sample is taken behind its like
+        expected += [before, *batch, before, turn]
+    assert seen == batch + expected
     assert machine.flushed == 2 * turns
 
 

@@ -1,5 +1,6 @@
 """Plans used again and again, on several streams, beside other kernels. GPU only."""
 
+import importlib
 import time
 from contextlib import contextmanager
 
@@ -125,6 +126,37 @@ def test_same_bits_on_every_run(strategy, cp, rng):
     np.testing.assert_allclose(
         host(first).view("f"), np.cumsum(host(x), dtype="d"), rtol=0, atol=1e-7 * n
     )
+
+
+def test_interrupted_behind_a_launch(cp, monkeypatch):
+    """The next stream waits for a call that an interrupt has kept from its end."""
+    steps = importlib.import_module("distscan.cuda.steps")
+    n, streams = 1 << 24, [cp.cuda.Stream(non_blocking=True) for _ in range(3)]
+    x, out, busy = cp.ones(n, "i"), cp.zeros(n, "i"), cp.empty(1 << 28, "b")
+    plan = distscan.Plan(MPI.COMM_SELF, n, "i", out_dtype="i", backend="cuda")
+    cp.cuda.Device().synchronize()
+    for stream in streams[:2]:  # from the second stream on, uses end with an event
+        with stream:
+            plan(x, out)
+    launch = steps.launch
+
+    def interrupted(*args):
+        launch(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(steps, "launch", interrupted)
+    with streams[1], pytest.raises(KeyboardInterrupt):
+        for _ in range(50):
+            busy.fill(1)  # so that the scan waits
+        plan(x, out)
+    monkeypatch.setattr(steps, "launch", launch)
+    last = plan._scan.steps.work.last
+    assert not last.recorded
+    with streams[2]:
+        plan(x, out)
+        streams[2].synchronize()
+    assert streams[1].done
+    np.testing.assert_array_equal(out.get(), np.arange(1, n + 1))
 
 
 @contextmanager

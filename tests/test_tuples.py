@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import distscan
 from distscan.bench.uses_data import MATRICES
 from support import reference
+from support.foreign import Foreign
 from support.host import host
 from support.keys import keys_of
 from support.led import led
@@ -136,6 +137,31 @@ def test_in_place_and_in_the_place_of_another(xp, cut, rng):
         assert distscan.scan(x, WORDS, out=out) is out
         for result, expected in zip(out, want, strict=True):
             np.testing.assert_array_equal(host(result), expected[mine])
+
+
+def test_other_libraries(cut, rng):
+    """Results are arrays of the library of each array; so they are when the call is repeated."""
+    (a, b), mine = words(rng, 1000), cut(1000)
+    given = Foreign(a[mine]), b[mine]
+    for _ in range(2):
+        first, second = distscan.scan(given, WORDS)
+        assert (type(first), type(second)) == (Foreign, np.ndarray)
+        for result, want in zip((first.array, second), by_hand(WORDS, (a, b)), strict=True):
+            np.testing.assert_array_equal(result, want[mine])
+
+
+def test_repeated_calls_check_what_they_are_given(xp, comm):
+    """A call like an earlier one is checked once; one that differs in any array, again."""
+    n = 100 + comm.rank
+    x = xp.arange(n, dtype=np.uint64), xp.full(n, 5, np.uint64)
+    for _ in range(2):
+        distscan.scan(x, WORDS, out=(xp.empty_like(x[0]), xp.empty_like(x[1])))
+        with pytest.raises(ValueError, match=r"x\[1\] has shape"):
+            distscan.scan((x[0], x[1][1:]), WORDS)
+        with pytest.raises(ValueError, match=r"out\[1\] has shape"):
+            distscan.scan(x, WORDS, out=(xp.empty_like(x[0]), xp.empty_like(x[1])[1:]))
+        with pytest.raises(TypeError, match=r"out must be an array"):
+            distscan.scan(x, WORDS, out=(xp.empty_like(x[0]), [0] * n))
 
 
 def test_shifted_and_strided(xp, cut, rng):

@@ -54,8 +54,8 @@ def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: S
     """Take one sample of each kind; collective. If the call fails on one rank, every rank raises.
 
     The device's clock measures all ``calls``. The host's clock measures one of them: number
-    ``which``, modulo their number. The call before it runs first, without a clock, because after
-    another contender the caches hold that contender's code.
+    ``which``, modulo their number. Before both, the call before that one runs without a clock,
+    because after another contender the caches hold that contender's code.
     """
     call = calls[which % len(calls)]
 
@@ -63,15 +63,18 @@ def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: S
         for each in calls:
             each()
 
-    machine.flush()
+    def warm_up() -> None:
+        with agreed(comm):
+            calls[(which - 1) % len(calls)]()
+        machine.flush()
+
+    warm_up()
     comm.Barrier()
     with agreed(comm):
         device = machine.elapsed(batch)
         if device is not None:
             into.device.append(device / len(calls) * 1e6)
-    with agreed(comm):
-        calls[(which - 1) % len(calls)]()
-    machine.flush()
+    warm_up()
     machine.synchronize()
     comm.Barrier()
     with agreed(comm):

@@ -80,6 +80,24 @@ def are_read_in_place(segments: Any, form: Form) -> bool:
     return bool(segments.flags.c_contiguous)
 
 
+def as_read(segments: Any, form: Form, work: Any) -> Any:
+    """Return ``segments`` if kernels read them in place, else the buffer of a workspace ``work``.
+
+    The buffer is the same for every call. It has a copy of keys that kernels compare. Other
+    segments become head flags.
+    """
+    if are_read_in_place(segments, form):
+        return segments
+    buffer, compares = work.segments, form.keys is not None
+    if buffer is None:
+        buffer = work.hold_segments(form.extents.n, segments.dtype if compares else np.bool_)
+    if compares:
+        buffer[...] = segments
+    else:
+        find_heads(segments, buffer, reverse=form.reverse)
+    return buffer
+
+
 def edges(segments: Any, *, reverse: bool) -> Edges | None:
     """Return the edges of a shard: its first and last key in scan order, or flags in their place.
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.dtypes import Types
+from ..core.field_arrays import FieldArrays
 
 Pointer = ctypes.c_uint64
 Int64 = ctypes.c_int64
@@ -172,12 +173,12 @@ def fields_of(types: Types) -> tuple[int, int]:
     return len(types.x.names or " "), len(types.out.names or " ")
 
 
-def point(arguments: Any, name: str, arrays: tuple[Any, ...]) -> None:
+def point(arguments: Any, name: str, arrays: FieldArrays) -> None:
     """Set the pointers ``name``, as many as there are arrays."""
     if len(arrays) > 1:
-        getattr(arguments, name)[:] = [array.data.ptr for array in arrays]
+        getattr(arguments, name)[:] = arrays.addresses
     else:
-        setattr(arguments, name, arrays[0].data.ptr)
+        setattr(arguments, name, arrays.addresses[0])
 
 
 def places(parameters: type[Structure]) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.dtypes import Types
+from ..core.field_arrays import FieldArrays
 from ..core.form import Form
 from ..core.operators import Operator
 from .arguments import fields_of, point, view
@@ -90,7 +91,7 @@ class _Scan(Kernel):
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
         """Set the input and the output."""
-        if type(x) is tuple:
+        if type(x) is FieldArrays:
             point(self.arguments, "x", x)
             point(self.arguments, "y", y)
         else:
@@ -195,7 +196,7 @@ class Reduce(Kernel):
 
     def prepare(self, x: Any, total: int, epoch: int, heads: None = None) -> None:
         """Set all arguments. ``total`` is the address of the totals [inner] on the GPU."""
-        if type(x) is tuple:
+        if type(x) is FieldArrays:
             point(self.arguments, "x", x)
         else:
             self.arguments.x = x.data.ptr

@@ -67,9 +67,15 @@ def columns_policy(
 
     linear_recurrence of 2^26 float32, microseconds by the rows of a slice::
 
-        shape            9 rows  11 rows  13 rows  17 rows  19 rows
-        [2^14, 2^12]        321      290      275      258      254
-        [2^20, 64]          371      325      347      347      330
+        shape            9 rows  11 rows  13 rows  15 rows  17 rows
+        [2^20, 64]          368      320      344      319      350
+        [2^18, 256]         367      321      334               338
+        [2^17, 512]                  372      309
+        [2^16, 2^10]        362      327      299      324      314
+        [2^15, 2^11]                 390      315
+        [2^14, 2^12]        311      291      271      255      284
+        [2^13, 2^13]                 269      257
+        [2^12, 2^14]                 288      252
     """
     fields = types.x.names or ()
     size, acc = widest(types.x, types.out), types.acc.itemsize
@@ -101,11 +107,12 @@ def columns_policy(
         rows = 43
     if widest(types.x) < 4 and items > 1:
         rows = min(rows, 17)  # unpacked, each row uses registers of its own
-    if fields and acc == 8 and strips.number > 2:
-        rows = 19
+    least = 4  # stages
+    if fields and acc == 8 and strips.number > 8:
+        rows, least = 15 if strips.number > sm_count - sm_count // 8 else 13, 3
     elif sharing.loaders > 1:
         rows = min(rows, 11)
-    while stages(rows) < 4 and rows > 3:
+    while stages(rows) < least and rows > 3:
         rows -= 2
     alike = types.x.itemsize == types.out.itemsize and not fields
     staged = strips.number == 1 and inner * size < 64 and alike

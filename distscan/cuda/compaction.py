@@ -139,8 +139,10 @@ class Compactor:
         if n == 0:
             return [array.copy() for array in given], 0
         _refuse_capture()
-        mask = cupy.ascontiguousarray(mask)
-        own = [cupy.ascontiguousarray(array) for array in given]
+        mask, *own = (
+            array if array.flags.c_contiguous else cupy.ascontiguousarray(array)
+            for array in (mask, *given)
+        )
         units = [_unit(array) for array in own]
         buffers: list[Any] = [None] * len(own)
         index = None
@@ -191,6 +193,7 @@ class Compactor:
         kernel, epoch = work.scan, number & epochs.LAST
         if stream is not work.last.stream:
             work.last.order(stream)
+        work.last.recorded = False
         kernel.prepare(n, x, mask, y)
         kernel.behind(work.total.pointer if counts else 0, epoch)
         try:

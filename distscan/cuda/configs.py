@@ -7,7 +7,15 @@ import cupy
 from ..core.dtypes import Types
 from ..core.form import Form
 from .definitions import type_name
-from .policy import TextbookPolicy, beside, bits_bytes, per_vector, scan_policy, short_policy
+from .policy import (
+    TextbookPolicy,
+    beside,
+    bits_bytes,
+    left_bytes,
+    per_vector,
+    scan_policy,
+)
+from .short_policy import short_policy
 
 _LANES = 32
 _RESIDENT = 2048  # the most threads that a multiprocessor holds
@@ -55,6 +63,7 @@ def _production(types: Types, n: int, form: Form) -> LaunchConfig:
     if form.keys is not None:
         policy["source"] = f"KeyedBy<{type_name(form.keys)}>::Items"
     policy["first"] = str((form.segmented or rows) and form.first is not None).lower()
+    stage += left_bytes(types, form, chosen.threads, chosen.rows)
     shared = chosen.stages * stage
     threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
     return LaunchConfig("scan", policy, tile, threads, shared, sm_count())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import Types
 from ..core.errors import KernelError
+from ..core.field_arrays import FieldArrays
 from ..core.form import Form
 from ..core.operators import Operator
 from .arguments import fields_of, flagged, point, view
@@ -38,7 +39,7 @@ def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
 
     Of a tuple of arrays, the boundaries of the first array count.
     """
-    if type(array) is tuple:
+    if type(array) is FieldArrays:
         array = array[0]
     short = (array.data.ptr + n * array.itemsize if reverse else -array.data.ptr) % VECTOR
     return min(n, short // array.itemsize) if short % array.itemsize == 0 else 0
@@ -92,7 +93,7 @@ class Scan(Kernel):
         tiles = (peel > 0) + -(-(self._n - peel) // self._tile)
         self.blocks = min(tiles, self._most_blocks)
         arguments, shard = self.arguments, self._shard
-        if type(x) is tuple:
+        if type(x) is FieldArrays:
             point(arguments, "x", x)
             point(arguments, "y", y)
         else:
@@ -157,7 +158,7 @@ class Reduce(Kernel):
         peel = peel_of(x, self._n, reverse=self._reverse)
         self.blocks = max(1, min(-(-(self._n - peel) // self._step), self._most_blocks))
         arguments = self.arguments
-        if type(x) is tuple:
+        if type(x) is FieldArrays:
             point(arguments, "x", x)
         else:
             arguments.x = x.data.ptr

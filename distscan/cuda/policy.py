@@ -51,15 +51,6 @@ class ScanPolicy(NamedTuple):
     look_ahead_warps: int  # warps
 
 
-class ShortPolicy(NamedTuple):
-    """How ``kernels/linear/scan_short.cuh`` is cut: ``threads * rows`` vectors per block."""
-
-    threads: int  # that scan; one more warp looks ahead
-    rows: int  # vectors per thread
-    items: int  # elements per vector
-    blocks: int  # per multiprocessor
-
-
 class TextbookPolicy(NamedTuple):
     """The parts of ``kernels/textbook/textbook.cuh``, and its tiles: ``threads * rows`` vectors."""
 
@@ -75,6 +66,7 @@ class TextbookPolicy(NamedTuple):
         return max(512 // self.threads, 1)
 
 
+_LARGE = 16  # bytes: is_large of kernels/base/types.cuh
 _LEAST_STAGES = 3  # of the scan: as many as look-ahead warps, each of which ends in a stage
 ADD_THREADS = 256  # one vector per thread: a copy in this form is as fast as the driver's
 
@@ -111,9 +103,11 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
 
         linear_recurrence of 2^26 float32        256     4       7  220
         the same, other rows, threads, reducers                     222 to 405
-        4 x 4 matrices, 2^20, 4 items per vector 128     1          174
-        the same, 2 items                        128     2          202
-        the same, 1 item                         256     2          212
+        4 x 4 matrices, 2^20, 4 items per vector 128     2       2   80
+        the same                                 128     1       5   86
+        the same                                  96     2       3   83
+        the same, 2 items                        192     2       3   85
+        the same, other shapes                                       85 to 183
 
     Other architectures take the same shape, as far as it fits.
 
@@ -149,11 +143,13 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
     def stages(rows: int) -> int:
         stage = threads * rows * items * (types.x.itemsize + beside(form))
         stage += bits_bytes(types, form, threads, rows, items)
+        stage += left_bytes(types, form, threads, rows)
         return int(min(shared // (stage + others), 12))
 
-    while rows > 1 and stages(rows) < 6:
+    large = _is_large(types)
+    while rows > 1 and stages(rows) < (2 if large else 6):
         rows -= 1
-    while items > 1 and stages(rows) < _LEAST_STAGES:  # large elements, little shared memory
+    while items > 1 and stages(rows) < (2 if large else _LEAST_STAGES):  # little shared memory
         items //= 2
 
     # With few tiles, the last wave leaves multiprocessors idle. So choose the rows for which all
@@ -163,13 +159,12 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
         return -(-max(n, 1) // (threads * items * rows * sm_count))
 
     if waves(rows) < 16:
-        choice = {rows, *(r for r in (2, 4) if r < rows)}
+        choice = {rows, *(r for r in (1, 2, 4) if r < rows and (r > 1 or large))}
         if rows == 6 and items * max(types.acc.itemsize // 4, 1) <= 4 and arch in SHARED:
             choice.add(8)  # 2^20 float32 are then one tile for each of 132 multiprocessors
         rows = min(choice, key=lambda r: (waves(r) * r, -r))
-    return ScanPolicy(
-        threads, rows, items, stages(rows), reducers, look_ahead_warps=3 if running > 8 else 2
-    )
+    look_ahead_warps = min(3 if running > 8 else 2, stages(rows))
+    return ScanPolicy(threads, rows, items, stages(rows), reducers, look_ahead_warps)
 
 
 def keyed_items(keys: np.dtype[Any], items: int) -> int:
@@ -202,6 +197,21 @@ def bits_bytes(types: Types, form: Form, threads: int, rows: int, items: int) ->
     """Return the bytes of a stage in which reducers leave the bits of a tile's heads."""
     packs = form.segmented and form.keys is None and packs_flags(types, items)
     return threads * rows * items // 8 * packs
+
+
+def left_bytes(types: Types, form: Form, threads: int, rows: int) -> int:
+    """Return the bytes, for each stage, in which reducers leave combinations for the scanners.
+
+    They do so where an element is a large structure: ``LEAVES`` of linear/scan.cuh.
+    """
+    if not _is_large(types):
+        return 0
+    return threads * rows * (-(-types.acc.itemsize // 4) + _flagged(form)) * 4
+
+
+def _is_large(types: Types) -> bool:
+    """Return whether elements are structures of more than 16 bytes in registers."""
+    return types.x.names is not None and types.acc.itemsize > _LARGE
 
 
 def packs_flags(types: Types, items: int) -> bool:
@@ -246,40 +256,6 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     words = max(types.acc.itemsize // 4, 1)
     while types.x.names and items > 1 and items * words > room:
         items //= 2
+    if _is_large(types):  # one row is in registers at a time
+        return threads, 2, items
     return threads, max(min(most, room // (items * words)), 1), items
-
-
-def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy | None:
-    """Return the policy for ``n`` elements, or None if they do not fit in registers all at once.
-
-    H200, sm_90, float32, microseconds::
-
-        elements         2^10  2^16  2^18  2^20  2^21
-        this kernel       2.9   4.8   5.4   7.2   9.7
-        scan.cuh          5.8   7.6   8.2   9.8  12.1
-
-    It is fastest with half as many tiles as multiprocessors::
-
-        elements  threads  rows  tiles per multiprocessor  microseconds
-        2^18          256     1                            5.9
-        2^18          256     2                            5.5
-        2^18          256     4                            5.4
-        2^18          256     8                            5.6
-        2^20          512     4                            7.1
-        2^20                                            2  7.4 to 7.7
-        2^20                                            4  8.2 to 8.4
-
-    2^20 was timed with 4 rows of totals read at once (7.4 with 9 rows). The kernel reads 5 now.
-    """
-    if form.segmented or form.extents.outer > 1 or types.acc.itemsize > 16:
-        return None
-    threads, items = 256, items_of(types)
-    row = threads * items * sm_count  # elements, of a tile on each multiprocessor
-    words = (items + 1) * max(types.acc.itemsize // 4, 1)  # of one thread: its row and its total
-    for rows in (1, 2, 4, 8):
-        most = rows == 8 or 2 * rows * words > 48
-        if n <= row * rows // 2 or (most and n <= 2 * row * rows):
-            return ShortPolicy(threads, rows, items, blocks=1 if n <= row * rows else 2)
-        if most:
-            break
-    return None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..core import segments as segmented
 from ..core.dtypes import Types
+from ..core.field_arrays import FieldArrays
 from ..core.steps import Edges, Pending
 from . import columns, epochs
 from .arguments import flagged, keyed
@@ -62,16 +63,17 @@ class Call(NoTotal):
     def __init__(self, steps: "_Steps", x: Any, out: Any, segments: Any, at_once: bool) -> None:
         """Begin the first part. With ``at_once``, the second part follows on the same stream."""
         for name, array in (("x", x), ("out", out), ("segments", segments)):
-            for each in array if type(array) is tuple else (array,):
-                if each is not None and each.data.ptr % each.dtype.alignment:
-                    raise ValueError(f"{name} begins at an address that its type cannot have")
-        number, stream = next(epochs.calls), cupy.cuda.get_current_stream()
-        work = steps.work
+            if array is None:
+                continue
+            plain = type(array) is not FieldArrays
+            if array.data.ptr % array.dtype.alignment if plain else array.misaligned():
+                raise ValueError(f"{name} begins at an address that its type cannot have")
+        work, number, stream = steps.work, next(epochs.calls), cupy.cuda.get_current_stream()
         if runtime.streamIsCapturing(stream.ptr):
             work = steps.make_for_a_graph()
         elif work.round != number >> epochs.BITS:
             work = steps.work = steps.make()
-        if type(x) is not tuple and not x.flags.c_contiguous:
+        if type(x) is not FieldArrays and not x.flags.c_contiguous:
             steps.refuse_capture("x, which is not contiguous, must be copied")
             x = cupy.ascontiguousarray(x)
         self._steps, self.work = steps, work
@@ -80,9 +82,9 @@ class Call(NoTotal):
         self.x, self.out, self.segments, self._at_once = x, out, segments, at_once
         if stream is not work.last.stream:
             work.last.order(stream)
+        work.last.recorded = False
         if segments is not None:
-            in_place = segmented.are_read_in_place(segments, steps.form)
-            self.heads = segments if in_place else work.as_read(segments, steps.form)
+            self.heads = segmented.as_read(segments, steps.form, work)
 
     def resume(self) -> Any:
         """Begin the second part on the current stream, and return the stream."""
@@ -90,6 +92,7 @@ class Call(NoTotal):
             self.stream = cupy.cuda.get_current_stream()
             if self.stream is not self.work.last.stream:
                 self.work.last.order(self.stream)
+        self.work.last.recorded = False
         return self.stream
 
     def queued(self) -> None:

@@ -1,6 +1,8 @@
 """The totals of tiles of weights on a GPU, and the search for cuts in them."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ from .definitions import definitions
 from .kernel import Kernel, launch
 from .launches import HostTotal
 from .policy import VECTOR, per_vector
-from .workspace import LastUse, is_capturing, releases
+from .workspace import Workspace, is_capturing
 
 _DOUBLE = np.dtype(np.float64)
 _BLOCKS = 1 << 16  # the most blocks that find cuts
@@ -45,6 +47,44 @@ class TilePolicy(NamedTuple):
 MOST_TILES = 4096
 
 
+def _pinned(count: int) -> NDArray[np.int64]:
+    """Allocate pinned memory for ``count`` targets, and behind them for as many cuts."""
+    memory: NDArray[np.int64] = np.frombuffer(
+        cupy.cuda.alloc_pinned_memory(16 * max(count, 8)), np.int64
+    )
+    return memory
+
+
+class Buffers:
+    """The memory of partitions on one GPU and one stream; one call at a time uses it."""
+
+    def __init__(self) -> None:
+        """Allocate nothing yet."""
+        self._work: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that are kept between calls."""
+        return 0 if self._work is None else int(self._work.nbytes)
+
+    def work(self, number: int, tiles: int, cuts: int) -> Any:
+        """Return the memory for call ``number``, with room for so many tiles and cuts."""
+        work = self._work
+        if (
+            work is None
+            or work.round != number >> epochs.BITS
+            or work.ends.size < tiles
+            or work.cuts.size < 2 * cuts
+        ):
+            work = self._work = Workspace(
+                ends=cupy.empty(max(tiles, MOST_TILES), _DOUBLE),
+                arrived=cupy.zeros(1, np.uint32),
+                total=HostTotal(_DOUBLE),
+                cuts=_pinned(cuts),
+            )
+        return work
+
+
 class TileTotals:
     """The running sums of a shard of weights, in float64, at the ends of its tiles.
 
@@ -55,57 +95,78 @@ class TileTotals:
         if a weight is -0.0, or the sum is out of range.
     """
 
-    def __init__(self, x: Any) -> None:
-        """Sum the weights ``x`` [n] on the current GPU, on the current stream, and wait."""
-        epoch, self._stream = next(epochs.calls) & epochs.LAST, cupy.cuda.get_current_stream()
+    def __init__(self, x: Any, buffers: Buffers, ahead: int = 0) -> None:
+        """Sum the weights ``x`` [n] on the current GPU, on the current stream, and wait.
+
+        With ``ahead``, the GPU goes on without waiting for the host: it finds so many cuts, those
+        into equal shares of the total, for ``cuts``.
+        """
+        number, self._stream = next(epochs.calls), cupy.cuda.get_current_stream()
         if is_capturing(self._stream):
             raise RuntimeError("a CUDA graph cannot capture this: the host waits for the weights")
         if x.data.ptr % x.dtype.alignment:
             raise ValueError("weights begins at an address that its type cannot have")
-        self._x, self.total = cupy.ascontiguousarray(x), 0.0
+        self.buffers = buffers
+        self._x, self.total, self._ahead = cupy.ascontiguousarray(x), 0.0, ahead
         if x.size == 0:
             return
+        epoch = number & epochs.LAST
         self._kernels = TileKernels.of(x.dtype, cupy.cuda.Device().id)
         lead = self._x.data.ptr % VECTOR // x.itemsize
         length = self._kernels.length(x.size + lead)
-        tiles = -(-(x.size + lead) // length)
+        tiles = self._tiles = -(-(x.size + lead) // length)
+        work = self._work = buffers.work(number, tiles, ahead)
         self._weights = {"x": self._x.data.ptr, "n": x.size, "lead": lead, "length": length}
-        self._ends, arrived = cupy.empty(tiles, _DOUBLE), cupy.zeros(1, np.uint32)
-        total = HostTotal(_DOUBLE)
-        try:
+        self._weights["ends"] = work.ends.data.ptr
+        if self._stream is not work.last.stream:
+            work.last.order(self._stream)
+        work.last.recorded = False
+        with self._using():
             self._kernels.sum_tiles(
-                tiles, self._stream, total.pointer, **self._weights,
-                ends=self._ends.data.ptr, arrived=arrived.data.ptr, epoch=epoch,
+                tiles, self._stream, work.total.pointer, **self._weights,
+                arrived=work.arrived.data.ptr, epoch=epoch,
             )  # fmt: skip
-            self.total = float(total.wait(epoch, self._stream))
-        except BaseException:
-            releases.add(LastUse(), [self._x, self._ends, arrived, total])
-            raise
+            if ahead:
+                self._find(0, ahead)
+            self.total = float(work.total.wait(epoch, self._stream))
 
     def cuts(self, targets: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the number of elements before each target: those whose middle is below it.
 
         The targets rise. The middle of an element is the sum of all earlier weights and of half of
-        its own.
+        its own. Of cuts that were found ahead, the targets are known.
         """
         count = targets.size
         if self._x.size == 0 or count == 0:
             return np.zeros(count, np.int64)
-        pinned = cupy.cuda.alloc_pinned_memory(16 * count)
-        sent = np.frombuffer(pinned, _DOUBLE, count)
-        found: NDArray[np.int64] = np.frombuffer(pinned, np.int64, count, 8 * count)
-        sent[...] = targets
-        try:
-            self._kernels.find_cuts(
-                min(count, _BLOCKS), self._stream, **self._weights,
-                ends=self._ends.data.ptr, tiles=self._ends.size,
-                targets=pinned.ptr, cuts=pinned.ptr + 8 * count, count=count,
-            )  # fmt: skip
+        with self._using():
+            if count != self._ahead:
+                if self._work.cuts.size < 2 * count:
+                    self._work.cuts = _pinned(count)
+                self._work.cuts[:count].view(_DOUBLE)[...] = targets
+                self._find(self._work.cuts.ctypes.data, count)
             self._stream.synchronize()
+        found: NDArray[np.int64] = self._work.cuts[count : 2 * count].copy()
+        return found
+
+    def _find(self, targets: int, count: int) -> None:
+        """Queue the search for cuts, with targets at an address; 0: those of equal shares."""
+        self._kernels.find_cuts(
+            min(count, _BLOCKS), self._stream, **self._weights, tiles=self._tiles,
+            targets=targets, cuts=self._work.cuts.ctypes.data + 8 * count, count=count,
+        )  # fmt: skip
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Keep the weights until the queued work has ended, if the block does not end."""
+        try:
+            yield
         except BaseException:
-            releases.add(LastUse(), [self._x, self._ends, pinned])
+            self._work.keep(self._x, self._work.cuts)
             raise
-        return found.copy()
+        finally:
+            if self._work.last.at_once:
+                self._work.last.record()
 
 
 class TileKernels:

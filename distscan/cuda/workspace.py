@@ -11,11 +11,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import cupy
-import numpy as np
 from cupy_backends.cuda.api import runtime
 
-from ..core import segments as segmented
-from ..core.form import Form
 from . import epochs
 
 _PER_THREAD = 2  # cudaStreamPerThread: the same pointer in all threads, another stream in each
@@ -34,6 +31,7 @@ class LastUse:
 
         if stream is not last.stream:
             last.order(stream)
+        last.recorded = False
         ...  # launches
         if last.at_once:
             last.record()
@@ -43,11 +41,14 @@ class LastUse:
     stream: Any
     #: Whether the event is recorded at the end of each use.
     at_once: bool
+    #: Whether the event is behind this use. A use sets it to False where it begins. So the event is
+    #: recorded before anyone waits for it, even if an interrupt has kept the use from its end.
+    recorded: bool
 
     def __init__(self) -> None:
         """Begin the first use, on the stream that is current now, and end it."""
         self._device, self._event = cupy.cuda.Device(), cupy.cuda.Event(disable_timing=True)
-        self._recorded = False
+        self.recorded = False
         self._take(cupy.cuda.get_current_stream())
         # A stream of CuPy lives as long as its object. Other streams may be gone, or differ in
         # each thread.
@@ -69,7 +70,7 @@ class LastUse:
     def record(self) -> None:
         """Record the event behind this use, when all its launches are queued."""
         runtime.eventRecord(self._event.ptr, self._on.ptr)
-        self._recorded = True
+        self.recorded = True
 
     def is_over(self) -> bool:
         """Whether the GPU has done all work of this use. No other use may begin afterwards."""
@@ -86,7 +87,7 @@ class LastUse:
 
     def _record_once(self) -> bool:
         """Record the event if it is not recorded yet; return False if a capture forbids that."""
-        if self._recorded:
+        if self.recorded:
             return True
         try:
             if is_capturing(self._on):
@@ -100,7 +101,7 @@ class LastUse:
 class GraphUse:
     """The use of a workspace by one CUDA graph alone. The graph itself keeps the order."""
 
-    stream, at_once = None, False
+    stream, at_once, recorded = None, False, False
 
     def order(self, stream: Any) -> None:
         """Do nothing."""
@@ -120,7 +121,7 @@ class Workspace:
     add: Any = None
     total: Any = None
     wide: Any = None
-    _segments: Any = None
+    segments: Any = None  # a buffer, once it is needed: see ``core.segments.as_read``
 
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
@@ -141,22 +142,13 @@ class Workspace:
         """Bytes of memory on the GPU, and of pinned memory on the host."""
         return sum(int(part.nbytes) for part in self._memory)
 
-    def as_read(self, segments: Any, form: Form) -> Any:
-        """Return a buffer [n] with segments as kernels read them; the same array for every call.
-
-        It has a copy of keys that kernels compare. Other segments become head flags.
-        """
-        keys = segments.dtype if form.keys is not None else None
-        if self._segments is None:
-            # A graph's memory is not from a pool: see ``Strategy.make_for_a_graph``.
-            with cupy.cuda.using_allocator(None) if self.is_of_a_graph else nullcontext():
-                self._segments = cupy.empty(form.extents.n, keys or np.bool_)
-            self._memory.append(self._segments)
-        if keys is None:
-            segmented.find_heads(segments, self._segments, reverse=form.reverse)
-        else:
-            self._segments[...] = segments
-        return self._segments
+    def hold_segments(self, n: int, dtype: Any) -> Any:
+        """Allocate, and keep, the buffer [n] for segments that kernels cannot read in place."""
+        # A graph's memory is not from a pool: see ``Strategy.make_for_a_graph``.
+        with cupy.cuda.using_allocator(None) if self.is_of_a_graph else nullcontext():
+            self.segments = cupy.empty(n, dtype)
+        self._memory.append(self.segments)
+        return self.segments
 
     def keep(self, *temporary: Any) -> None:
         """Keep arrays until the work that is queued now has ended.

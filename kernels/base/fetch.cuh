@@ -19,6 +19,38 @@ __device__ int phase(const T* p) {
   return static_cast<int>(reinterpret_cast<unsigned long long>(p) % 16);
 }
 
+using Address = unsigned long long;
+
+// The vectors of 16 bytes in memory [low, high) that have bytes of [wanted, end): where they begin,
+// and where they end.
+__device__ inline Address begin_of_vectors(Address low, Address wanted) {
+  const Address origin = wanted / 16 * 16;
+  return origin < low ? origin + 16 : origin;
+}
+__device__ inline Address end_of_vectors(Address high, Address begin, Address end) {
+  Address stop = (end + 15) / 16 * 16;
+  if (stop > high) stop -= 16;
+  return stop < begin ? begin : stop;
+}
+
+#if __CUDA_ARCH__ >= 900
+// Arrive, and let the barrier wait for so many bytes, too; by one lane.
+__device__ inline void expect(Barrier& full, unsigned bytes) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
+                   full.address()),
+               "r"(bytes)
+               : "memory");
+}
+// Start the engine, by one lane.
+__device__ inline void copy(unsigned char* to, Address from, unsigned bytes, Barrier& full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(full.address())
+      : "memory");
+}
+#endif
+
 // Arrive as often as a fetch does, by one warp, with nothing fetched.
 __device__ inline void fetch_nothing(Barrier& full) {
 #if __CUDA_ARCH__ >= 900
@@ -42,17 +74,13 @@ __device__ inline void fetch_nothing(Barrier& full) {
 template <class X>
 __device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, const X* x /* [n] */,
                       int64 n, int64 from, int64 to, Barrier& full) {
-  using Address = unsigned long long;
   const Address low = reinterpret_cast<Address>(x), high = low + n * sizeof(X);
   const Address wanted = low + from * sizeof(X), end = low + to * sizeof(X);
   const Address origin = wanted / 16 * 16;  // goes to stage[0]
   const int lane = lane_index();
 
   // ---- 1. the vectors: the last may go beyond `to`, not beyond x --------------------------------
-  const Address begin = origin < low ? origin + 16 : origin;
-  Address stop = (end + 15) / 16 * 16;
-  if (stop > high) stop -= 16;
-  if (stop < begin) stop = begin;
+  const Address begin = begin_of_vectors(low, wanted), stop = end_of_vectors(high, begin, end);
 
   // ---- 2. less than 16 bytes before them, and less than 16 behind ----------------------------
   const Address at = lane < 16 ? wanted + lane : stop + lane - 16;
@@ -68,16 +96,8 @@ __device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, co
 #if __CUDA_ARCH__ >= 900
   if (lane == 0) {
     const unsigned bytes = static_cast<unsigned>(stop - begin);
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
-                     full.address()),
-                 "r"(bytes)
-                 : "memory");
-    if (bytes > 0)
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-          "[%3];" ::"r"(shared_address(stage + (begin - origin))),
-          "l"(begin), "r"(bytes), "r"(full.address())
-          : "memory");
+    expect(full, bytes);
+    if (bytes > 0) copy(stage + (begin - origin), begin, bytes, full);
   } else if (lane < ARRIVALS_PER_WARP) {
     full.arrive();
   }
@@ -91,5 +111,30 @@ __device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, co
   full.arrive();
 #endif
 }
+
+#if __CUDA_ARCH__ >= 900
+// The same of several arrays, by one warp: each lane names a piece [wanted, end) of an array in
+// memory [low, high), and its stage. A lane without a piece gives nothing but zeros.
+__device__ inline void fetch_by_lanes(unsigned char* stage, Address low, Address high,
+                                      Address wanted, Address end, Barrier& full) {
+  const Address origin = wanted / 16 * 16;
+  const Address begin = begin_of_vectors(low, wanted), stop = end_of_vectors(high, begin, end);
+  const auto bring = [&](Address from, Address to) {
+    for (Address at = from; at < to; ++at)
+      stage[at - origin] = *reinterpret_cast<const unsigned char*>(at);
+    if (from < to) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  };
+  bring(wanted, begin < end ? begin : end);
+  bring(stop, end);
+  const unsigned bytes = static_cast<unsigned>(stop - begin);
+  const unsigned bytes_of_all = __reduce_add_sync(EVERY_LANE, bytes);
+  if (lane_index() == 0)
+    expect(full, bytes_of_all);
+  else if (lane_index() < ARRIVALS_PER_WARP)
+    full.arrive();
+  __syncwarp();
+  if (bytes > 0) copy(stage + (begin - origin), begin, bytes, full);
+}
+#endif
 
 }  // namespace distscan

@@ -195,12 +195,32 @@ __device__ Rows<Fields<X0, More...>, Shape> together(const Rows<X0, Shape>& firs
   return rows;
 }
 
-// Store rows, each field to its own array; see tile.cuh.
+// Whether the vectors of all fields are aligned.
+template <int ITEMS, class Y0, class... More>
+__device__ bool all_aligned(const Pointers<Y0, More...>& p) {
+  if constexpr (sizeof...(More) > 0)
+    return is_aligned<ITEMS>(p.first) & all_aligned<ITEMS>(p.rest);
+  else
+    return is_aligned<ITEMS>(p.first);
+}
+
+// Store rows, each field to its own array; see tile.cuh. WHOLE: all vectors exist and are aligned.
+template <bool WHOLE, class Shape, class Y0, class... More>
+__device__ void store_fields(const Pointers<Y0, More...>& p /* [SIZE] */, int64 count, int warp,
+                             const Rows<Fields<Y0, More...>, Shape>& rows) {
+  store<WHOLE>(p.first, count, warp, first_of(rows));
+  if constexpr (sizeof...(More) > 0) store_fields<WHOLE>(p.rest, count, warp, rest_of(rows));
+}
 template <class Shape, class Y0, class... More>
 __device__ void store(const Pointers<Y0, More...>& p /* [SIZE] */, int64 count, int warp,
                       const Rows<Fields<Y0, More...>, Shape>& rows) {
-  store(p.first, count, warp, first_of(rows));
-  if constexpr (sizeof...(More) > 0) store(p.rest, count, warp, rest_of(rows));
+  if constexpr (is_large<Fields<Y0, More...>>) {  // one branch for all fields
+    if (count >= Shape::SIZE && all_aligned<Shape::ITEMS>(p)) {
+      store_fields<true>(p, count, warp, rows);
+      return;
+    }
+  }
+  store_fields<false>(p, count, warp, rows);
 }
 
 }  // namespace distscan

@@ -11,6 +11,7 @@
 namespace distscan {
 
 constexpr int LANES = 32;
+constexpr unsigned EVERY_LANE = 0xffffffff;
 
 __device__ inline int lane_index() { return threadIdx.x % LANES; }
 __device__ inline int warp_index() { return threadIdx.x / LANES; }
@@ -74,6 +75,25 @@ __device__ void load_joined(Rows<T, Shape>& rows, const T* p /* [SIZE] */, int w
   }
 }
 
+// Load rows whose vectors are ALIGNED, or item by item.
+template <bool ALIGNED, class Shape, class T>
+__device__ Rows<T, Shape> load_rows(const T* p /* [SIZE] */, int warp) {
+  using Moved = Storage<T, Shape::ITEMS>;
+  Rows<T, Shape> rows;
+#pragma unroll
+  for (int r = 0; r < Shape::ROWS; ++r) {
+    const T* from = p + place<Shape>(warp, r);
+    if constexpr (ALIGNED) {
+      reinterpret_cast<Moved&>(rows.row[r]) = *reinterpret_cast<const Moved*>(from);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Shape::ITEMS; ++i) rows.row[r].item[i] = from[i];
+    }
+    if constexpr (Shape::REVERSE) rows.row[r] = flip(rows.row[r]);
+  }
+  return rows;
+}
+
 template <class Shape, class T>
 __device__ void load_unaligned(Rows<T, Shape>& rows, const T* p /* [SIZE] */, int warp) {
   constexpr int BYTES = sizeof(Vector<T, Shape::ITEMS>), WORDS = BYTES / 4;
@@ -122,11 +142,12 @@ __device__ Rows<T, Shape> load(const T* p /* [SIZE] */, int warp) {
   return rows;
 }
 
-// Store vectors, as they lie in memory, to the tile at p, of which `count` elements exist.
-template <class Shape, class T>
+// Store vectors, as they lie in memory, to the tile at p, of which `count` elements exist. WHOLE:
+// all do, and the vectors are aligned.
+template <bool WHOLE, class Shape, class T>
 __device__ void store_flat(T* p /* [SIZE] */, int64 count, int warp, const Rows<T, Shape>& rows) {
   using Moved = Storage<T, Shape::ITEMS>;
-  if (count >= Shape::SIZE && is_aligned<Shape::ITEMS>(p)) {
+  if (WHOLE || (count >= Shape::SIZE && is_aligned<Shape::ITEMS>(p))) {
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r)
       *reinterpret_cast<Moved*>(p + place<Shape>(warp, r)) =
@@ -147,15 +168,15 @@ __device__ void store_flat(T* p /* [SIZE] */, int64 count, int warp, const Rows<
 
 // Store what `load` has loaded, or the like, to the tile at p, of which the first `count` elements
 // in the order of the scan exist.
-template <class Shape, class T>
+template <bool WHOLE = false, class Shape, class T>
 __device__ void store(T* p /* [SIZE] */, int64 count, int warp, const Rows<T, Shape>& rows) {
   if constexpr (Shape::REVERSE) {
     Rows<T, Shape> flipped;
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r) flipped.row[r] = flip(rows.row[r]);
-    store_flat(p, count, warp, flipped);
+    store_flat<WHOLE>(p, count, warp, flipped);
   } else {
-    store_flat(p, count, warp, rows);
+    store_flat<WHOLE>(p, count, warp, rows);
   }
 }
 

@@ -107,9 +107,15 @@ inline constexpr bool is_log_sum = same<T, LogSum<float>> || same<T, LogSum<doub
 template <class T>
 inline constexpr bool is_exact = is_integer<T>;
 
+// Whether values are so large that code counts most: multiprocessors wait for instructions. So the
+// steps of a warp are loops, which are not unrolled. 2^20 products of 4 x 4 float32 took 173 us
+// with unrolled loops.
+template <class T>
+inline constexpr bool is_large = sizeof(T) > 16;
+
 // Whether items are combined one by one behind the prefix, which is the shortest. Floats then round
-// once for each item, so numbers are not. Of a sum of exponentials and of a structure, one more
-// combination takes long.
+// once for each item, so numbers are not. Of a sum of exponentials, one more combination takes
+// long.
 template <class T>
 inline constexpr bool one_by_one = is_exact<T> || is_log_sum<T>;
 

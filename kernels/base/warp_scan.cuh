@@ -9,8 +9,6 @@ namespace distscan {
 template <class Op, class T>
 inline constexpr bool is_light = Op::COMMUTATIVE && !is_complex<T>;
 
-constexpr unsigned EVERY_LANE = 0xffffffff;
-
 // ---- Moving any type, in words of 4 bytes --------------------------------------------------
 
 template <class T>
@@ -71,7 +69,7 @@ __device__ Prefix<T> join(Prefix<T> prefix, T later) {
 // sum: [3 1 4 1 ...] -> [3 4 8 9 ...]
 template <class Op, int WIDTH = LANES, class T>
 __device__ T warp_scan(T x) {
-#pragma unroll
+#pragma unroll(is_large<T> ? 1 : LANES)
   for (int distance = 1; distance < WIDTH; distance *= 2) {
     const T earlier = shuffle_up(x, distance);
     if (lane_index() >= distance && (WIDTH == LANES || lane_index() < WIDTH))
@@ -84,7 +82,7 @@ __device__ T warp_scan(T x) {
 // sum: [1 2 3 ... 32] -> [528 ...]; after the step of distance d, lane l holds lanes l to l+2d-1.
 template <class Op, class T>
 __device__ T warp_reduce(T x, int count = LANES) {
-#pragma unroll
+#pragma unroll(is_large<T> ? 1 : LANES)
   for (int distance = 1; distance < LANES; distance *= 2) {
     const T later = shuffle_down(x, distance);
     if (lane_index() + distance < count) x = Op::combine(x, later);

@@ -85,7 +85,6 @@ __device__ void store_vector(const Pointers<Y0, More...>& to,
 // vectors as in global memory, and no two in one vector.
 template <class Shape, class X>
 struct Strip {
-  using Address = unsigned long long;
   static constexpr int BYTES = sizeof(X);
 
   const X* x;  // [rows][inner]

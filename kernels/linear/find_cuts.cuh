@@ -21,20 +21,30 @@ __device__ int64 count_below(const double* values /* [count], rising */, int64 c
   return low;
 }
 
+// The target of cut k of a shard that is cut into equal shares: the same double as of
+// distscan/cuts.py, which goes by powers of 2, so that no product is out of range.
+// total 12, cut 1, parts 3: 8
+__device__ inline double share_of(double total, int64 k, int64 parts) {
+  int exponent;
+  const double fraction = frexp(total, &exponent);
+  return ldexp((k + 1) * fraction / parts, exponent);
+}
+
 // Launch: block i takes the cuts i, i + blocks, ... The tiles and their ends are those of
 // tile_totals.cuh. cuts[k] becomes the number of elements before the target: those whose sum of all
-// earlier weights, and half of their own, is below it. x = [1 1 4], targets [1.5 5]: middles
+// earlier weights, and half of their own, is below it. Without targets, the shard is cut into
+// count + 1 equal shares. x = [1 1 4], targets [1.5 5]: middles
 // [0.5 1.5 4], cuts [1 3]
 template <class Shape, class X>
 __device__ void find_cuts(const X* x /* [n] */, int64 n, int64 lead, int64 length,
                           const double* ends /* [tiles] */, int64 tiles,
-                          const double* targets /* [count], in pinned host memory */,
+                          const double* targets /* [count], in pinned host memory, or null */,
                           int64* cuts /* [count], in pinned host memory */, int64 count) {
   constexpr int ITEMS = Shape::ITEMS, WARPS = Shape::WARPS;
 #pragma unroll 1
   for (int64 cut = blockIdx.x; cut < count; cut += gridDim.x) {
     // ---- 1. the first tile that ends at the target or behind it --------------------------------
-    const double target = targets[cut];
+    const double target = targets ? targets[cut] : share_of(ends[tiles - 1], cut, count + 1);
     const int64 tile = count_below<Shape::THREADS>(ends, tiles, target);
     const int64 begin = tile * length - lead;
     const int64 end = tile == tiles ? begin : begin + length < n ? begin + length : n;

@@ -42,6 +42,8 @@ struct Segmented {
 template <class T>
 inline constexpr bool is_exact<Flagged<T>> = is_exact<T>;
 template <class T>
+inline constexpr bool is_large<Flagged<T>> = is_large<T>;
+template <class T>
 inline constexpr bool one_by_one<Flagged<T>> = one_by_one<T>;
 
 template <class Op, class T>

@@ -1,8 +1,8 @@
 // A source of a scan: elements with a flag each, which says whether the element is a head.
 #pragma once
 
+#include "field_items.cuh"
 #include "flags.cuh"
-#include "items.cuh"
 
 namespace distscan {
 
@@ -18,6 +18,7 @@ struct FlaggedItems {
   static constexpr int OFFSET = STAGE_BYTES<Shape, X>;
   static constexpr int BITS = OFFSET + STAGE_BYTES<Shape, unsigned char>;  // where they are left
   static constexpr int STRIDE = BITS + (PACKS ? Shape::SIZE / 8 : 0);
+  static constexpr int BYTES = STRIDE;
   using Own = X;
   using Bits = typename Choose<Shape::ITEMS == 8, unsigned char, unsigned short>::type;
 

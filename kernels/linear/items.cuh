@@ -43,6 +43,7 @@ constexpr int STAGE_BYTES<Shape, Fields<X...>> = (STAGE_BYTES<Shape, X> + ...);
 //   fetch, stand_in      the loader brings a tile to a stage, and completes the shard's last tile
 //   arrivals             how often a fetch arrives at its barrier
 //   tile                 reducers and scanners find the tile in its stage, and load their items
+//   BYTES                of a stage
 //   PACKS                whether reducers leave results in the stage that scanners need, too
 //   offset               the offset of the shard, in the type of this source
 //   item                 one element, from global memory
@@ -51,6 +52,7 @@ struct Items {
   static constexpr bool HAS_HEADS = false;
   static constexpr bool PACKS = false;
   static constexpr int FETCHES = 1;  // per tile
+  static constexpr int BYTES = STRIDE;
   using Own = X;
   using Stages = distscan::Stages<Shape, X, STRIDE, OFFSET>;
 
@@ -96,93 +98,6 @@ struct Items {
   template <class T>
   __device__ T item(const Shard& shard, int64 i) const {
     return convert<T>(x[Shape::REVERSE ? shard.n - 1 - i : i]);
-  }
-};
-
-// The same for fields in arrays of their own. Their tiles lie in a stage one behind the other.
-template <class Shape, class X0, class... More, int STRIDE, int OFFSET>
-struct Items<Shape, Fields<X0, More...>, STRIDE, OFFSET> {
-  static constexpr bool HAS_HEADS = false;
-  static constexpr bool PACKS = false;
-  static constexpr int FETCHES = 1 + sizeof...(More);  // per tile
-  static constexpr int BEHIND = OFFSET + STAGE_BYTES<Shape, X0>;
-  using Own = Fields<X0, More...>;
-  using First = Items<Shape, X0, STRIDE, OFFSET>;
-  using Rest = Items<Shape, Fields<More...>, STRIDE, BEHIND>;
-
-  First first;
-  Rest rest;
-
-  __device__ static Items of(const Pointers<const X0, const More...>& x, const unsigned char* heads,
-                             const RowLength& row) {
-    return {First::of(x.first, heads, row), Rest::of(x.rest, heads, row)};
-  }
-  __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
-  __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
-    first.fetch(stage, shard, tile, full);
-    rest.fetch(stage, shard, tile, full);
-  }
-  __device__ void stand_in(int stage, const Shard& shard) const {
-    first.stand_in(stage, shard);
-    rest.stand_in(stage, shard);
-  }
-  struct Tile {
-    typename First::Tile first;
-    typename Rest::Tile rest;
-
-    template <class Cut>
-    __device__ Rows<Own, Cut> load(int warp) const {
-      return together(first.template load<Cut>(warp), rest.template load<Cut>(warp));
-    }
-  };
-  __device__ Tile tile(int stage, const Shard& shard, int64 at) const {
-    return {first.tile(stage, shard, at), rest.tile(stage, shard, at)};
-  }
-  template <class T>
-  __device__ static Offset<T> offset(Prefix<T> offset, const Mail& mail, T) {
-    return {offset, mail};
-  }
-  template <class T>
-  __device__ T item(const Shard& shard, int64 i) const {
-    return convert<T>(fields(shard, i));
-  }
-  __device__ Own fields(const Shard& shard, int64 i) const {
-    return {first.template item<X0>(shard, i), rest.fields(shard, i)};
-  }
-};
-
-// The last field.
-template <class Shape, class X0, int STRIDE, int OFFSET>
-struct Items<Shape, Fields<X0>, STRIDE, OFFSET> {
-  static constexpr bool HAS_HEADS = false;
-  static constexpr bool PACKS = false;
-  static constexpr int FETCHES = 1;  // per tile
-  using Own = Fields<X0>;
-  using First = Items<Shape, X0, STRIDE, OFFSET>;
-
-  First first;
-
-  __device__ static Items of(const Pointers<const X0>& x, const unsigned char* heads,
-                             const RowLength& row) {
-    return {First::of(x.first, heads, row)};
-  }
-  __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
-    first.fetch(stage, shard, tile, full);
-  }
-  __device__ void stand_in(int stage, const Shard& shard) const { first.stand_in(stage, shard); }
-  struct Tile {
-    typename First::Tile first;
-
-    template <class Cut>
-    __device__ Rows<Own, Cut> load(int warp) const {
-      return together(first.template load<Cut>(warp));
-    }
-  };
-  __device__ Tile tile(int stage, const Shard& shard, int64 at) const {
-    return {first.tile(stage, shard, at)};
-  }
-  __device__ Own fields(const Shard& shard, int64 i) const {
-    return {first.template item<X0>(shard, i)};
   }
 };
 

@@ -1,7 +1,7 @@
 // A source of a scan: elements with a key each. A segment begins where the key changes.
 #pragma once
 
-#include "items.cuh"
+#include "field_items.cuh"
 #include "keys.cuh"
 
 namespace distscan {
@@ -20,6 +20,7 @@ struct KeyedItems {
   static constexpr bool PACKS = false;
   static constexpr int KEYS = STAGE_BYTES<Shape, X>;  // where they are, in a stage
   static constexpr int STRIDE = KEYS + STAGE_BYTES<Shape, K>;
+  static constexpr int BYTES = STRIDE;
   using Own = X;
   using KeyStages = Stages<Shape, K, STRIDE, KEYS>;
 

@@ -1,8 +1,8 @@
 // A source of a scan: elements of rows, one row behind the other. Each row starts with a head.
 #pragma once
 
+#include "field_items.cuh"
 #include "flagged.cuh"
-#include "items.cuh"
 
 namespace distscan {
 
@@ -12,6 +12,7 @@ struct RowItems {
   static constexpr bool HAS_HEADS = true;
   static constexpr bool PACKS = false;
   static constexpr int STRIDE = STAGE_BYTES<Shape, X>;
+  static constexpr int BYTES = STRIDE;
   using Own = X;
 
   Items<Shape, X> items;

@@ -6,37 +6,14 @@
 
 #include "../base/look_ahead.cuh"
 #include "../base/warp_tile.cuh"
-#include "../pipeline.cuh"
 #include "items.cuh"
+#include "left.cuh"
 #include "offset.cuh"
+#include "scan_pipeline.cuh"
 #include "store_total.cuh"
 #include "tile_total.cuh"
 
 namespace distscan {
-
-// The shape in which reducers read a warp tile: 16 bytes per lane, if these fill whole rows.
-template <class Shape, class X>
-using Reading = typename Choose<
-    !is_fields<X> && Shape::ROWS * Shape::ITEMS % items_per_vector<X>() == 0,
-    distscan::Shape<Shape::THREADS, Shape::ROWS * Shape::ITEMS / items_per_vector<X>(),
-                    items_per_vector<X>(), Shape::REVERSE>,
-    Shape>::type;
-
-// The shared memory of a block, beside the tiles. Every array has one element for each stage.
-template <class T, int WARPS, int STAGES_>
-struct ScanPipeline : ScanBarriers<STAGES_> {
-  static constexpr int STAGES = STAGES_;
-  static constexpr int64 END = -1;
-
-  int64 tile[STAGES];           // the tile's number; END: there are no more tiles
-  int64 cursor[STAGES];         // the first tile whose total this iteration has to read
-  int64 first;                  // the tile that the block drew first
-  bool has_peel;                // whether this block has drawn the peel, and must store it
-  T warp_total[STAGES][WARPS];  // the total of each warp tile
-  T up_to_warp[STAGES][WARPS];  // the total of the tile's first warp tiles, up to this one
-  TilePrefix<T> prefix[STAGES];
-  TilePrefix<T> before_cursor[STAGES];  // the combination before the next iteration's cursor
-};
 
 // The scan of one shard, as one thread of a block sees it.
 template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
@@ -52,6 +29,8 @@ struct Scan {
   // Scanners wait for the prefix as late as possible. But with 16 items per vector they would hold
   // too many registers by then: int8 max took a ninth longer.
   static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
+  // Whether reducers leave what they have combined for the scanners: of large structures.
+  static constexpr bool LEAVES = is_fields<typename Source::Own> && is_large<T>;
 
   Source source;                     // of n items
   typename PointerTo<Y>::Mutable y;  // [n]
@@ -138,6 +117,8 @@ struct Scan {
       const auto total_of = [&](int warp) {
         if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
           return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
+        else if constexpr (LEAVES)
+          return reduce_and_leave<Op>(items, warp, up_to_vectors(stage, warp));
         else if constexpr (Source::PACKS) {
           const auto rows = items.template load<Shape>(warp);
           items.leave(rows, warp);
@@ -149,12 +130,19 @@ struct Scan {
       for (int i = 0; i < EACH; ++i) {
         const int warp = index * EACH + i;
         const T total = convert<T>(total_of(warp));
-        if (lane_index() == 0) pipeline.warp_total[stage][warp] = total;
+        if (lane_index() == (LEAVES ? LANES - 1 : 0)) pipeline.warp_total[stage][warp] = total;
       }
       pipeline.reduced.arrive_by_warp(iteration);
       if (index > 0) continue;  // a condition on the join would compile to other code
       join_warp_tiles<Op, SCANNERS>(pipeline, work, iteration, tile);
     }
+  }
+
+  // Where what has been combined in a warp tile is left: behind all stages.
+  __device__ UpToVectors<T, Shape>& up_to_vectors(int stage, int warp) const {
+    using Behind = Stages<Shape, unsigned char, Source::BYTES, 0>;
+    auto* up_to = reinterpret_cast<UpToVectors<T, Shape>*>(Behind::bytes(STAGES));
+    return up_to[stage * Shape::WARPS + warp];
   }
 
   // ---- The look-ahead warps: each takes every LOOK_AHEAD_WARPS-th iteration ---------------------
@@ -203,48 +191,78 @@ struct Scan {
 
   __device__ void scanner(int warp) const {
     for (int iteration = 0;; ++iteration) {
-      const int stage = iteration % STAGES;
-      // ---- 1. the items -----------------------------------------------------------------------
       const int64 tile = fetched_tile(pipeline, iteration), at = shard.at<Shape>(tile);
       if (tile == pipeline.END) return;
-      if constexpr (Source::PACKS) pipeline.reduced.wait(iteration);
-      const auto rows = [&] {
-        const auto items = source.tile(stage, shard, at);
-        if constexpr (Source::PACKS)
-          return items.load_left(warp);
-        else
-          return items.template load<Shape>(warp);
-      }();
-
-      // ---- 2. the scan, seeded with the prefix of the tile and of the warp tile -----------------
-      bool called_off = false;
-      const auto prefixed = [&] {
-        pipeline.prefixed.wait(iteration);
-        const TilePrefix<T> before = pipeline.prefix[stage];
-        called_off = before.called_off();
-        Prefix<T> prefix = before.prefix();
-        if (warp > 0)
-          prefix = segments.template behind<Op>(prefix, pipeline.up_to_warp[stage][warp - 1]);
-        pipeline.read.arrive_by_warp(iteration);
-        return prefix;
-      };
-      Prefix<T> prefix;
-      if constexpr (!DEFER_PREFIX) prefix = prefixed();
-      const auto scanned = scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(
-          rows, segments, [&] { return DEFER_PREFIX ? prefixed() : prefix; });
-      if (called_off) continue;
-      const int64 count = Shape::REVERSE ? at + Shape::SIZE : shard.n - at;
-      const auto store_last_total = [&] {
-        if constexpr (WRITES_TOTAL)
-          if (work.total.words && tile == shard.tiles - 1)
-            store_total<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work, [&] {
-              return source.template item<T>(shard, shard.n - 1);
-            });
-      };
-      if constexpr (EXCLUSIVE) store_last_total();
-      store(y + at, count, warp, scanned);
-      if constexpr (!EXCLUSIVE) store_last_total();
+      if constexpr (LEAVES)
+        scan_left_tile(iteration, at, warp);
+      else
+        scan_tile(iteration, tile, at, warp);
     }
+  }
+
+  __device__ void scan_tile(int iteration, int64 tile, int64 at, int warp) const {
+    // ---- 1. the items -------------------------------------------------------------------------
+    const int stage = iteration % STAGES;
+    if constexpr (Source::PACKS) pipeline.reduced.wait(iteration);
+    const auto rows = [&] {
+      const auto items = source.tile(stage, shard, at);
+      if constexpr (Source::PACKS)
+        return items.load_left(warp);
+      else
+        return items.template load<Shape>(warp);
+    }();
+
+    // ---- 2. the scan, seeded with the prefix of the tile and of the warp tile -------------------
+    bool called_off = false;
+    const auto prefixed = [&] {
+      const Prefix<T> prefix = prefix_of(iteration, warp, called_off);
+      pipeline.read.arrive_by_warp(iteration);
+      return prefix;
+    };
+    Prefix<T> prefix;
+    if constexpr (!DEFER_PREFIX) prefix = prefixed();
+    const auto scanned = scan_warp_tile<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(
+        rows, segments, [&] { return DEFER_PREFIX ? prefixed() : prefix; });
+    if (called_off) return;
+    const int64 count = count_of(at);
+    const auto store_last_total = [&] {
+      if constexpr (WRITES_TOTAL)
+        if (work.total.words && tile == shard.tiles - 1)
+          store_total<Op, EXCLUSIVE, T>(scanned, count, warp, shard, work, [&] {
+            return source.template item<T>(shard, shard.n - 1);
+          });
+    };
+    if constexpr (EXCLUSIVE) store_last_total();
+    store(y + at, count, warp, scanned);
+    if constexpr (!EXCLUSIVE) store_last_total();
+  }
+
+  // The same behind what reducers have left.
+  __device__ void scan_left_tile(int iteration, int64 at, int warp) const {
+    const int stage = iteration % STAGES;
+    bool called_off = false;
+    const Prefix<T> prefix = prefix_of(iteration, warp, called_off);
+    if (!called_off)
+      scan_left<Op, Y, EXCLUSIVE>(source.tile(stage, shard, at), warp, up_to_vectors(stage, warp),
+                                  prefix, segments, y + at, count_of(at));
+    pipeline.read.arrive_by_warp(iteration);
+  }
+
+  // How many elements of a tile exist, and more where all do.
+  __device__ int64 count_of(int64 at) const {
+    return Shape::REVERSE ? at + Shape::SIZE : shard.n - at;
+  }
+
+  // Wait for all that comes before a warp tile; or for the call-off.
+  __device__ Prefix<T> prefix_of(int iteration, int warp, bool& called_off) const {
+    const int stage = iteration % STAGES;
+    pipeline.prefixed.wait(iteration);
+    const TilePrefix<T> before = pipeline.prefix[stage];
+    called_off = before.called_off();
+    Prefix<T> prefix = before.prefix();
+    if (warp > 0)
+      prefix = segments.template behind<Op>(prefix, pipeline.up_to_warp[stage][warp - 1]);
+    return prefix;
   }
 };
 

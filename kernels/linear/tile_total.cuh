@@ -24,7 +24,9 @@ __device__ void join_warp_tiles(Pipeline& pipeline, const Workspace& work, int i
   const int stage = iteration % Pipeline::STAGES;
   pipeline.reduced.wait(iteration);
   const int lane = lane_index() < SCANNERS ? lane_index() : 0;
-  const auto up_to = warp_scan<Op>(pipeline.warp_total[stage][lane]);
+  auto own = pipeline.warp_total[stage][lane];
+  constexpr int WIDTH = !is_large<decltype(own)> || SCANNERS > 8 ? LANES : SCANNERS > 4 ? 8 : 4;
+  const auto up_to = warp_scan<Op, WIDTH>(own);
   if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.epoch);
   if (lane_index() < SCANNERS) pipeline.up_to_warp[stage][lane] = up_to;
   pipeline.prefixed.arrive_by_warp(iteration);
