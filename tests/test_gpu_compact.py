@@ -206,6 +206,47 @@ def test_streams_and_threads(cp, rng):
     assert not faults
 
 
+@pytest.mark.parametrize("kind", ["null", "per thread", "external"])
+def test_any_kind_of_stream(kind, cp, rng):
+    """Calls are behind what is queued on the stream; the next call is on another stream."""
+    n, own = 1 << 20, cp.cuda.Stream(non_blocking=True)
+    stream = {"null": cp.cuda.Stream.null, "per thread": cp.cuda.Stream.ptds,
+              "external": cp.cuda.ExternalStream(own.ptr)}[kind]  # fmt: skip
+    given, mask = cp.asarray(rng.integers(0, 100, n)), cp.asarray(rng.random(n) < 0.4)
+    big = distscan.Predicate("big", numpy=lambda x: x > 49, cuda="x > 49")
+    want, want_big = wanted(cp, given, mask), wanted(cp, given, given > 49)
+    cp.cuda.Device().synchronize()
+    for turn in range(10):
+        with stream if turn % 2 == 0 else cp.cuda.Stream(non_blocking=True) as current:
+            late = cp.zeros_like(given)
+            for _ in range(10):
+                late += given
+            late //= 10
+            kept, _ = distscan.compact(late, mask, comm=MPI.COMM_SELF)
+            chosen, _ = distscan.select(late, big, comm=MPI.COMM_SELF)
+            right = (bits(kept) == want).all() & (bits(chosen) == want_big).all()
+            current.synchronize()
+            assert bool(right)
+
+
+def test_on_a_gpu_that_is_not_current(cp, rng):
+    if cp.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    here = cp.cuda.Device().id
+    with cp.cuda.Device((here + 1) % cp.cuda.runtime.getDeviceCount()) as other:
+        x, mask = cp.asarray(rng.integers(0, 100, 10_000)), cp.asarray(rng.random(10_000) < 0.4)
+        want, weights = wanted(cp, x, mask), x.astype("f")
+        other.synchronize()
+    cuts = distscan.partition(weights.get(), 7, comm=MPI.COMM_SELF)
+    for _ in range(2):
+        kept, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
+        assert kept.device == other
+        np.testing.assert_array_equal(distscan.partition(weights, 7, comm=MPI.COMM_SELF), cuts)
+        assert cp.cuda.Device().id == here
+        with other:
+            assert bool((bits(kept) == want).all())
+
+
 def test_a_graph_cannot_capture(cp):
     x, mask = cp.arange(100), cp.ones(100, bool)
     distscan.compact(x, mask, comm=MPI.COMM_SELF)

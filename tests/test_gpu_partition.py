@@ -115,6 +115,21 @@ def test_on_a_stream(cp, comm, rng):
 
 
 @pytest.mark.one_rank
+def test_sizes_and_parts_in_turn(cp, rng):
+    """The memory that calls share has room for any of them, and keeps nothing of the last."""
+    for n, parts in ((10, 3), (1 << 22, 9), (100, 2000), (1 << 20, 2), (0, 5), (1 << 22, 70_000)):
+        for dtype in "fi":
+            weights = rng.integers(0, 100, n).astype(dtype)
+            cuts = distscan.partition(cp.asarray(weights), parts)
+            np.testing.assert_array_equal(cuts, exact_cuts(weights, parts))
+        weights[: n // 2] = 0
+        wrong = -1 - cp.asarray(weights)
+        if n > 0:
+            with pytest.raises(ValueError, match="a weight is negative"):
+                distscan.partition(wrong, parts)
+
+
+@pytest.mark.one_rank
 def test_threads(cp, rng):
     """Each with its own stream; they share the kernels."""
     shards = [rng.integers(0, 100, n).astype("f") for n in (10, 1000, 100_000, 1 << 20) * 4]

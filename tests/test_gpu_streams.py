@@ -145,10 +145,11 @@ def test_interrupted_behind_a_launch(cp, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(steps, "launch", interrupted)
-    with streams[1], pytest.raises(KeyboardInterrupt):
+    with streams[1]:
         for _ in range(50):
             busy.fill(1)  # so that the scan waits
-        plan(x, out)
+        with pytest.raises(KeyboardInterrupt):
+            plan(x, out)
     monkeypatch.setattr(steps, "launch", launch)
     last = plan._scan.steps.work.last
     assert not last.recorded
