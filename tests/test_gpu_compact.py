@@ -1,6 +1,7 @@
 """Compactions at the edges of tiles, addresses, streams and threads. GPU only."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -210,8 +211,9 @@ def test_streams_and_threads(cp, rng):
 def test_any_kind_of_stream(kind, cp, rng):
     """Calls are behind what is queued on the stream; the next call is on another stream."""
     n, own = 1 << 20, cp.cuda.Stream(non_blocking=True)
+    protocol = SimpleNamespace(own=own, __cuda_stream__=lambda: (0, own.ptr))
     stream = {"null": cp.cuda.Stream.null, "per thread": cp.cuda.Stream.ptds,
-              "external": cp.cuda.ExternalStream(own.ptr)}[kind]  # fmt: skip
+              "external": cp.cuda.Stream.from_external(protocol)}[kind]  # fmt: skip
     given, mask = cp.asarray(rng.integers(0, 100, n)), cp.asarray(rng.random(n) < 0.4)
     big = distscan.Predicate("big", numpy=lambda x: x > 49, cuda="x > 49")
     want, want_big = wanted(cp, given, mask), wanted(cp, given, given > 49)
