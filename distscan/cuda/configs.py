@@ -11,9 +11,9 @@ from .policy import (
     TextbookPolicy,
     beside,
     bits_bytes,
-    left_bytes,
     per_vector,
     scan_policy,
+    up_to_bytes,
 )
 from .short_policy import short_policy
 
@@ -63,7 +63,7 @@ def _production(types: Types, n: int, form: Form) -> LaunchConfig:
     if form.keys is not None:
         policy["source"] = f"KeyedBy<{type_name(form.keys)}>::Items"
     policy["first"] = str((form.segmented or rows) and form.first is not None).lower()
-    stage += left_bytes(types, form, chosen.threads, chosen.rows)
+    stage += up_to_bytes(types, form, chosen.threads, chosen.rows)
     shared = chosen.stages * stage
     threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
     return LaunchConfig("scan", policy, tile, threads, shared, sm_count())

@@ -143,7 +143,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
     def stages(rows: int) -> int:
         stage = threads * rows * items * (types.x.itemsize + beside(form))
         stage += bits_bytes(types, form, threads, rows, items)
-        stage += left_bytes(types, form, threads, rows)
+        stage += up_to_bytes(types, form, threads, rows)
         return int(min(shared // (stage + others), 12))
 
     large = _is_large(types)
@@ -199,10 +199,10 @@ def bits_bytes(types: Types, form: Form, threads: int, rows: int, items: int) ->
     return threads * rows * items // 8 * packs
 
 
-def left_bytes(types: Types, form: Form, threads: int, rows: int) -> int:
+def up_to_bytes(types: Types, form: Form, threads: int, rows: int) -> int:
     """Return the bytes, for each stage, in which reducers leave combinations for the scanners.
 
-    They do so where an element is a large structure: ``LEAVES`` of linear/scan.cuh.
+    They do so where an element is a large structure: see linear/large_tile.cuh.
     """
     if not _is_large(types):
         return 0

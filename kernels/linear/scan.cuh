@@ -7,7 +7,7 @@
 #include "../base/look_ahead.cuh"
 #include "../base/warp_tile.cuh"
 #include "items.cuh"
-#include "left.cuh"
+#include "large_tile.cuh"
 #include "offset.cuh"
 #include "scan_pipeline.cuh"
 #include "store_total.cuh"
@@ -29,8 +29,9 @@ struct Scan {
   // Scanners wait for the prefix as late as possible. But with 16 items per vector they would hold
   // too many registers by then: int8 max took a ninth longer.
   static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
-  // Whether reducers leave what they have combined for the scanners: of large structures.
-  static constexpr bool LEAVES = is_fields<typename Source::Own> && is_large<T>;
+  // Whether elements are large structures. Reducers then leave what they have combined for the
+  // scanners.
+  static constexpr bool LARGE = is_fields<typename Source::Own> && is_large<T>;
 
   Source source;                     // of n items
   typename PointerTo<Y>::Mutable y;  // [n]
@@ -117,8 +118,8 @@ struct Scan {
       const auto total_of = [&](int warp) {
         if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
           return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
-        else if constexpr (LEAVES)
-          return reduce_and_leave<Op>(items, warp, up_to_vectors(stage, warp));
+        else if constexpr (LARGE)
+          return reduce_large_tile<Op>(items, warp, up_to_vectors(stage, warp));
         else if constexpr (Source::PACKS) {
           const auto rows = items.template load<Shape>(warp);
           items.leave(rows, warp);
@@ -130,7 +131,7 @@ struct Scan {
       for (int i = 0; i < EACH; ++i) {
         const int warp = index * EACH + i;
         const T total = convert<T>(total_of(warp));
-        if (lane_index() == (LEAVES ? LANES - 1 : 0)) pipeline.warp_total[stage][warp] = total;
+        if (lane_index() == (LARGE ? LANES - 1 : 0)) pipeline.warp_total[stage][warp] = total;
       }
       pipeline.reduced.arrive_by_warp(iteration);
       if (index > 0) continue;  // a condition on the join would compile to other code
@@ -138,7 +139,7 @@ struct Scan {
     }
   }
 
-  // Where what has been combined in a warp tile is left: behind all stages.
+  // What reducers leave of a warp tile: behind all stages.
   __device__ UpToVectors<T, Shape>& up_to_vectors(int stage, int warp) const {
     using Behind = Stages<Shape, unsigned char, Source::BYTES, 0>;
     auto* up_to = reinterpret_cast<UpToVectors<T, Shape>*>(Behind::bytes(STAGES));
@@ -193,8 +194,8 @@ struct Scan {
     for (int iteration = 0;; ++iteration) {
       const int64 tile = fetched_tile(pipeline, iteration), at = shard.at<Shape>(tile);
       if (tile == pipeline.END) return;
-      if constexpr (LEAVES)
-        scan_left_tile(iteration, at, warp);
+      if constexpr (LARGE)
+        scan_large(iteration, at, warp);
       else
         scan_tile(iteration, tile, at, warp);
     }
@@ -237,14 +238,15 @@ struct Scan {
     if constexpr (!EXCLUSIVE) store_last_total();
   }
 
-  // The same behind what reducers have left.
-  __device__ void scan_left_tile(int iteration, int64 at, int warp) const {
+  // The same of large structures, behind what reducers have left.
+  __device__ void scan_large(int iteration, int64 at, int warp) const {
     const int stage = iteration % STAGES;
     bool called_off = false;
     const Prefix<T> prefix = prefix_of(iteration, warp, called_off);
     if (!called_off)
-      scan_left<Op, Y, EXCLUSIVE>(source.tile(stage, shard, at), warp, up_to_vectors(stage, warp),
-                                  prefix, segments, y + at, count_of(at));
+      scan_large_tile<Op, Y, EXCLUSIVE>(source.tile(stage, shard, at), warp,
+                                        up_to_vectors(stage, warp), prefix, segments, y + at,
+                                        count_of(at));
     pipeline.read.arrive_by_warp(iteration);
   }
 

@@ -39,10 +39,10 @@ struct UpToVectors {
   }
 };
 
-// Leave the combinations of a warp tile. The last lane returns its total.
-// sum, vectors of 2 [1 2] [3 4] [5 6] ... -> up_to [3 10 21 ...]
+// Reduce a warp tile, and leave the combinations up to its vectors in `up_to`. The last lane
+// returns the total. sum, vectors of 2 [1 2] [3 4] [5 6] ... -> up_to [3 10 21 ...]
 template <class Op, class T, class Shape, class Tile>
-__device__ T reduce_and_leave(const Tile& items, int warp, UpToVectors<T, Shape>& up_to) {
+__device__ T reduce_large_tile(const Tile& items, int warp, UpToVectors<T, Shape>& up_to) {
   T all{};
 #pragma unroll 1
   for (int r = 0; r < Shape::ROWS; ++r) {
@@ -54,11 +54,12 @@ __device__ T reduce_and_leave(const Tile& items, int warp, UpToVectors<T, Shape>
   return all;
 }
 
-// Scan a warp tile behind `prefix`, and store it to the tile at y, of which `count` elements exist.
+// Scan a warp tile that was reduced before, behind `prefix`, and store it to the tile at y, of
+// which `count` elements exist. sum, prefix 10, warp tile [1 2 3 ...] -> [11 13 16 ...]
 template <class Op, class Y, bool EXCLUSIVE, class T, class Shape, class Tile, class Segments>
-__device__ void scan_left(const Tile& items, int warp, const UpToVectors<T, Shape>& up_to,
-                          const Prefix<T>& prefix, const Segments& segments,
-                          const typename PointerTo<Y>::Mutable& y /* [SIZE] */, int64 count) {
+__device__ void scan_large_tile(const Tile& items, int warp, const UpToVectors<T, Shape>& up_to,
+                                const Prefix<T>& prefix, const Segments& segments,
+                                const typename PointerTo<Y>::Mutable& y /* [SIZE] */, int64 count) {
 #pragma unroll 1
   for (int r = 0; r < Shape::ROWS; ++r) {
     const int row = warp * Shape::ROWS + r, vector = r * LANES + lane_index();
