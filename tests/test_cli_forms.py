@@ -70,6 +70,26 @@ def test_axes(form, shape, code, run, save, folder, rng, monkeypatch):
         assert (report["elements"], report["total"]) == (x.size, None)
 
 
+@pytest.mark.parametrize("form", [[], ["--reverse"], ["--exclusive", "--initial=3"]])
+@pytest.mark.parametrize("axis", [None, -1, 0, 1, 2])
+@pytest.mark.parametrize("shape", [(7, 5, 9), (1, 40, 3), (60, 1, 1)])
+def test_fortran_order(shape, axis, form, run, save, folder, rng):
+    """Along an axis, the result is in the order of the input; flattened, it is as NumPy's."""
+    x = np.asfortranarray(rng.integers(-50, 50, shape).astype("i4"))
+    save("x.npy", x)
+    along = [] if axis is None else ["--axis", str(axis)]
+    status, out, err = run("x.npy", "--check", "--json", "--force", *along, *form)
+    assert status == 0, err
+    given = x.ravel() if axis is None else x
+    want = reference.scan(np.add, given, axis=axis, acc=np.cumsum(x).dtype, identity=0,
+                          **keywords(form))  # fmt: skip
+    y = np.load(folder / "x.scan.npy")
+    assert (y.shape, y.dtype) == (want.shape, want.dtype)
+    assert axis is None or y.flags.f_contiguous
+    np.testing.assert_array_equal(y, want)
+    assert json.loads(out)["elements"] == x.size
+
+
 @pytest.mark.parametrize("form", [[], ["--exclusive", "--initial=2.5"], ["--reverse"]])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
 @pytest.mark.parametrize("code", "fF")
@@ -119,12 +139,13 @@ def test_no_elements(run, save):
 
 
 @pytest.mark.timeout(20)
+@pytest.mark.parametrize("fortran", [False, True])
 @pytest.mark.parametrize("shape", [(0, 10**12), (10**12, 0), (10**9, 0, 10**9), (0,) * 3])
-def test_no_elements_in_many_rows(shape, run, comm, folder):
+def test_no_elements_in_many_rows(shape, fortran, run, comm, folder):
     """What takes no memory takes no time, however long its axes are."""
     if comm.rank == 0:
         with (folder / "x.npy").open("wb") as stream:
-            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            header = {"descr": "<f4", "fortran_order": fortran, "shape": shape}
             np.lib.format.write_array_header_1_0(stream, header)
     comm.Barrier()
     for axis in range(-1, len(shape)):

@@ -10,9 +10,10 @@ from distscan.core.errors import InputError
 from distscan.job import files
 
 
-def whole(file, piece=1 << 10):
+def whole(file, piece=1 << 10, **options):
     """All elements of a file, read through a small buffer."""
-    parts = [p.copy() for _, p in files.read(file, 0, file.n, np.empty(piece, np.uint8))]
+    buffer = np.empty(piece, np.uint8)
+    parts = [p.copy() for _, p in files.read(file, 0, file.n, buffer, **options)]
     return np.concatenate(parts) if parts else np.empty(0, file.dtype.newbyteorder("="))
 
 
@@ -44,9 +45,37 @@ def test_shapes(tmp_path):
         np.testing.assert_array_equal(whole(files.inspect(tmp_path / f"{name}.npy")), x.ravel())
     np.save(tmp_path / "f1.npy", np.asfortranarray(np.arange(5)))
     np.testing.assert_array_equal(whole(files.inspect(tmp_path / "f1.npy")), np.arange(5))
-    np.save(tmp_path / "f2.npy", np.asfortranarray(np.zeros((2, 3))))
-    with pytest.raises(NotImplementedError, match="2-d in Fortran order"):
-        files.inspect(tmp_path / "f2.npy")
+
+
+@pytest.mark.parametrize("code", ["<f4", ">i8", "|u1"])
+@pytest.mark.parametrize("shape", [(2, 3), (30, 40), (5, 1, 600), (700, 2), (3, 4, 5, 6), (0, 4)])
+def test_fortran_order(shape, code, tmp_path, rng):
+    """As it lies in the file, and flattened as NumPy does it; from any element to any other."""
+    x = np.asfortranarray(rng.integers(0, 100, shape).astype(code))
+    np.save(tmp_path / "f.npy", x)
+    file = files.inspect(tmp_path / "f.npy")
+    assert file.fortran is not x.flags.c_contiguous
+    np.testing.assert_array_equal(whole(file), x.ravel("K"))
+    for piece in (8, 1 << 10):
+        np.testing.assert_array_equal(whole(file, piece, flattened=True), x.ravel())
+    for _ in range(20):
+        low, high = sorted(rng.integers(0, x.size + 1, 2))
+        pieces = files.read(file, low, high, np.empty(1 << 8, np.uint8), flattened=True)
+        parts = [(at, piece.copy()) for at, piece in pieces]
+        np.testing.assert_array_equal(
+            np.concatenate([np.empty(0, code), *(piece for _, piece in parts)]), x.ravel()[low:high]
+        )
+        assert all(at == sum(len(p) for _, p in parts[:i]) for i, (at, _) in enumerate(parts))
+
+
+def test_fortran_order_becomes_shorter(tmp_path):
+    np.save(tmp_path / "f.npy", np.asfortranarray(np.zeros((200, 300))))
+    file = files.inspect(tmp_path / "f.npy")
+    pieces = files.read(file, 0, file.n, np.empty(1 << 10, np.uint8), flattened=True)
+    next(pieces)
+    os.truncate(tmp_path / "f.npy", 1000)
+    with pytest.raises(InputError, match="became shorter"):
+        next(pieces)
 
 
 def header(text):

@@ -31,6 +31,7 @@ def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File
     Raises ``CheckError`` on every rank, with the first element in scan order that differs.
     """
     n, inner = plan.form.extents.n, plan.form.extents.inner
+    flat = plan.form.extents.axis is None
     longest = max(comm.allgather(n))
     before: list[_State] = []
     with agreed(comm):
@@ -42,7 +43,7 @@ def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File
         if plan.across:
             reference.rewind(inner)
             for low, high, outer, _ in pieces:
-                reference.skip(_read(source, start + low, start + high, ins), outer)
+                reference.skip(_read(source, start + low, start + high, ins, flat), outer)
     if plan.across:
         everyone = comm.allgather(reference.state if n > 0 else None)
         order = everyone[: comm.rank : -1] if plan.form.reverse else everyone[: comm.rank]
@@ -53,9 +54,9 @@ def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File
             if fresh:
                 reference.rewind(outer * inner, plan.form.first, before)
             expected, bound = reference.advance(
-                _read(source, start + low, start + high, ins), outer
+                _read(source, start + low, start + high, ins, flat), outer
             )
-            scanned = _read(result, start + low, start + high, outs)
+            scanned = _read(result, start + low, start + high, outs, flat)
             at = _first_difference(reference.in_scan_order(scanned, outer), expected, bound)
             if at is not None:
                 i = reference.index_in_memory(*at, n=len(expected))
@@ -87,8 +88,10 @@ def _pieces(plan: CompiledScan, step: int) -> Iterator[tuple[int, int, int, bool
             yield low, low + (bottom - top) * (b - a) * inner, bottom - top, fresh
 
 
-def _read(file: File, start: int, stop: int, buffer: NDArray[np.uint8]) -> NDArray[Any]:
-    ((_, piece),) = files.read(file, start, stop, buffer)
+def _read(
+    file: File, start: int, stop: int, buffer: NDArray[np.uint8], flattened: bool
+) -> NDArray[Any]:
+    ((_, piece),) = files.read(file, start, stop, buffer, flattened=flattened)
     return piece
 
 

@@ -1,9 +1,10 @@
 """File -> shard: each rank reads only its own part of a ``.npy``. No MPI."""
 
+import mmap
 import os
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from io import BufferedReader
@@ -37,6 +38,7 @@ class File(NamedTuple):
     shape: tuple[int, ...]
     start: int  # the position of element 0, in bytes
     stamp: Stamp | None = None  # inputs have one
+    fortran: bool = False  # whether axis 0 varies fastest, of several axes
 
     @property
     def n(self) -> int:
@@ -66,7 +68,8 @@ def inspect(path: Path) -> File:
         except Exception as error:  # NumPy's parser raises many types for a wrong header
             reason = str(error).split("\n")[0].rstrip(".")
             raise InputError(f"{path} is not a .npy file: {reason}") from error
-        file = File(path, dtype, shape, stream.tell(), stamp)
+        fortran = bool(fortran) and len(shape) > 1
+        file = File(path, dtype, shape, stream.tell(), stamp, fortran)
     if dtype.hasobject:
         raise InputError(f"{path} holds pickled Python objects; a scan takes numbers")
     if dtype.kind not in "biufc":
@@ -75,11 +78,6 @@ def inspect(path: Path) -> File:
         )
     if min(shape, default=0) < 0:
         raise InputError(f"{path} has the impossible shape {shape}")
-    if fortran and len(shape) > 1:
-        raise NotImplementedError(
-            f"{path} is {len(shape)}-d in Fortran order, not implemented yet; "
-            "numpy.save(name, numpy.ascontiguousarray(x)) makes a file in C order"
-        )
     whole = file.start + file.n * dtype.itemsize
     if stamp.size < whole:
         raise InputError(f"{path} is truncated: {stamp.size} of {whole} bytes")
@@ -87,24 +85,22 @@ def inspect(path: Path) -> File:
 
 
 def read(
-    file: File, start: int, stop: int, buffer: NDArray[np.uint8]
+    file: File, start: int, stop: int, buffer: NDArray[np.uint8], *, flattened: bool = False
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield elements ``start..stop`` of a file in pieces: (index in the shard, elements).
 
-    The pieces are in the machine's byte order. They lie in ``buffer``; the next piece overwrites
-    the one before. Raises ``InputError`` if the file has changed since it was inspected.
+    The elements are counted as they lie in the file; ``flattened`` counts them as
+    ``numpy.ravel`` does, which differs in Fortran order. The pieces are in the machine's byte
+    order. They lie in ``buffer``; the next piece overwrites the one before. Raises ``InputError``
+    if the file has changed since it was inspected.
     """
     native = file.dtype.newbyteorder("=")
     step = len(buffer) // native.itemsize
     with _reading(file.path) as stream:
-        stream.seek(file.start + start * native.itemsize)
+        fill = _gathering(file, stream) if flattened and file.fortran else _reader(file, stream)
         for low, high in chunks(start, stop, step):
-            piece = buffer[: (high - low) * native.itemsize]
-            if stream.readinto(piece.data) != len(piece):
-                raise InputError(f"{file.path} became shorter while it was read")
-            elements = piece.view(native)
-            if not file.dtype.isnative:
-                elements.byteswap(inplace=True)
+            elements = buffer[: (high - low) * native.itemsize].view(native)
+            fill(elements, low)
             yield low - start, elements
         status = os.fstat(stream.fileno())
         if file.stamp and (status.st_size, status.st_mtime_ns) != (
@@ -112,6 +108,51 @@ def read(
             file.stamp.mtime_ns,
         ):
             raise InputError(f"{file.path} was changed while it was read")
+
+
+def _reader(file: File, stream: BufferedReader) -> Callable[[NDArray[Any], int], None]:
+    """Return a function that fills an array with the elements from a number on, in file order."""
+
+    def fill(elements: NDArray[Any], low: int) -> None:
+        stream.seek(file.start + low * elements.itemsize)
+        if stream.readinto(elements.view(np.uint8).data) != elements.nbytes:
+            raise InputError(f"{file.path} became shorter while it was read")
+        if not file.dtype.isnative:
+            elements.byteswap(inplace=True)
+
+    return fill
+
+
+def _gathering(file: File, stream: BufferedReader) -> Callable[[NDArray[Any], int], None]:
+    """Return the like of ``_reader`` for a file in Fortran order that is flattened.
+
+    [[0 1 2] [3 4 5]] lies in the file as 0 3 1 4 2 5. The file is mapped, since neighbours lie far
+    apart in it.
+    """
+    mapped: NDArray[Any] = np.ndarray(
+        file.shape,
+        file.dtype,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if file.n else b"",
+        file.start if file.n else 0,
+        order="F",
+    )
+    width = file.n // max(file.shape[0], 1)  # elements of a row
+
+    def fill(elements: NDArray[Any], low: int) -> None:
+        if os.fstat(stream.fileno()).st_size < file.start + mapped.nbytes:
+            raise InputError(f"{file.path} became shorter while it was read")
+        high = low + elements.size
+        # Whole rows at once; of a row in parts, one element after the other.
+        first, last = -(-low // width), high // width
+        if first >= last:
+            elements[...] = mapped.flat[low:high]
+            return
+        head, tail = first * width - low, last * width - low
+        elements[:head] = mapped.flat[low : low + head]
+        elements[head:tail].reshape(last - first, *file.shape[1:])[...] = mapped[first:last]
+        elements[tail:] = mapped.flat[low + tail : high]
+
+    return fill
 
 
 def _stamp(stream: BufferedReader) -> Stamp:

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import NDArray
 
 from .. import binding, build
@@ -79,7 +80,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
         types = part.scan.types
 
         # ---- file -> shard -> scan -> file -> its name ------------------------------------
-        with part_file(comm, final, types.out, part.shape) as target:
+        with part_file(comm, final, types.out, part.shape, fortran=part.fortran) as target:
             with clock("read"), agreed(comm):
                 part.read(source, show)
             show("scan", 0, 0)
@@ -128,7 +129,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
 
 @contextmanager
 def part_file(
-    comm: Comm, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]
+    comm: Comm, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool = False
 ) -> Iterator[File]:
     """Create the part file that will become ``path``; collective.
 
@@ -139,7 +140,7 @@ def part_file(
         try:
             with agreed(comm):
                 if comm.rank == 0:
-                    target = held.enter_context(output.create(path, dtype, shape))
+                    target = held.enter_context(output.create(path, dtype, shape, fortran=fortran))
             target = cast(File, comm.bcast(target))
             with agreed(comm):
                 output.check_shared(target)
@@ -158,13 +159,17 @@ class _Part:
 
     def __init__(self, comm: Comm, job: Job, source: File, bound: Binding) -> None:
         self.memory = bound.memory
-        # With an axis, a rank has whole rows. A flattened input is divided by elements.
-        rows = len(source.shape) > 1 and job.axis is not None
+        # With an axis, a rank has whole rows, in Fortran order of the array with its axes reversed.
+        # A flattened input is divided by elements.
+        rows, axis = len(source.shape) > 1 and job.axis is not None, axis_number(job.axis)
         shape = source.shape if rows else (source.n,)
+        self.fortran, self.shape = rows and source.fortran, shape  # of the whole output file
+        if self.fortran:
+            shape = shape[::-1]
+            axis = len(shape) - 1 - normalize_axis_index(axis or 0, len(shape))
         width = math.prod(shape[1:])
         low, high = bounds(shape[0], comm.size, comm.rank)
         self.start, self.stop = low * width, high * width
-        self.shape = shape  # of the whole output file
         self.shard = self.memory.empty(self.stop - self.start, source.dtype.newbyteorder("="))
         op, dtype = (
             operators.resolve(job.op),
@@ -175,7 +180,7 @@ class _Part:
         if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
             mine = tuple(min(length, 1) for length in mine)
         self.scan = build.make(
-            Extents.of(mine, axis_number(job.axis)),
+            Extents.of(mine, axis),
             self.shard.dtype,
             arrays.gpu(self.shard),
             op,
@@ -193,7 +198,10 @@ class _Part:
         self._last: dict[str, Any] = {}  # the last elements in scan order: "x" and "out"
 
     def read(self, source: File, show: Show) -> None:
-        for at, piece in files.read(source, self.start, self.stop, self.buffer):
+        flattened = self.scan.form.extents.axis is None
+        for at, piece in files.read(
+            source, self.start, self.stop, self.buffer, flattened=flattened
+        ):
             stop = at + len(piece)
             self.memory.upload(piece, self.shard[at:stop])
             self._note_last("x", piece)

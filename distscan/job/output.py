@@ -59,7 +59,9 @@ def check(path: Path, *, force: bool) -> Path:
 
 
 @contextmanager
-def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[File]:
+def create(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool = False
+) -> Iterator[File]:
     """Create the part file that becomes ``path`` when it is complete; write its header only.
 
     The file is locked inside the ``with`` block, and not removed at its end. Part files that killed
@@ -78,9 +80,13 @@ def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator
             with suppress(OSError):  # some file systems have no locks
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with _writing(path), part.open("r+b") as stream:
-                text = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+                text = {
+                    "descr": npy.dtype_to_descr(dtype),
+                    "fortran_order": fortran,
+                    "shape": shape,
+                }
                 npy.write_array_header_1_0(stream, text)
-                file = File(part, dtype, shape, stream.tell())
+                file = File(part, dtype, shape, stream.tell(), fortran=fortran)
                 stream.truncate(_size(file))
                 os.fsync(stream.fileno())  # other hosts will write into the file's first page
         except BaseException:
