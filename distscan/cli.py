@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    args = command.arguments(comm, argv, _parser())
+    args = command.arguments(comm, argv, _parser(), _check)
     if args is None:
         return 0
     progress = Progress(quiet=args.quiet or comm.rank > 0)
@@ -51,12 +51,12 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="python -m distscan",
-        description="Prefix scan of a .npy file, shared among MPI ranks, one GPU per rank.",
+        description="Prefix scan of a file, shared among MPI ranks, one GPU per rank.",
         epilog="example: mpirun -n 8 python -m distscan input.npy",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("input", metavar="INPUT", type=Path, help="a .npy file that every rank can read")
+    add("input", metavar="INPUT", type=Path, help="a file that every rank can read: .npy, or raw")
     add(
         "-o",
         "--output",
@@ -69,7 +69,18 @@ def _parser() -> Parser:
     add("--initial", metavar="V", help="a number that comes before the first element")
     add("--reverse", action="store_true", help="scan from the last element to the first")
     add("--axis", metavar="K", type=int, help="scan along it (default: the input is flattened)")
-    add("--dtype", metavar="T", help="accumulate and result in this type (default: as NumPy)")
+    add(
+        "--dtype",
+        metavar="T",
+        help="accumulate and result in this type (default: as NumPy); with --raw: INPUT's type",
+    )
+    add("--raw", action="store_true", help="INPUT has elements of --dtype in C order, no header")
+    add(
+        "--shape",
+        metavar="N,M,...",
+        type=_shape,
+        help="the shape of a raw INPUT (default: one axis)",
+    )
     add(
         "--backend",
         choices=("auto", "cpu", "cuda"),
@@ -89,6 +100,24 @@ def _parser() -> Parser:
     add("--quiet", action="store_true", help="print no progress and no report")
     add("--version", action="version", version=f"distscan {__version__}")
     return parser
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    """Read a shape.
+
+    >>> _shape("100,3")
+    (100, 3)
+    """
+    try:
+        return tuple(int(length) for length in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a shape is such as 1000,3, not {text!r}") from None
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse arguments that contradict each other."""
+    if args.shape is not None and not args.raw:
+        raise ValueError("--shape is for --raw: a .npy file says its shape")
 
 
 def _job(args: argparse.Namespace) -> Job:

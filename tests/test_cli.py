@@ -166,6 +166,13 @@ BAD = {
     "initial range": (["x.npy", "--initial", "-1", "--dtype", "u1"], "out of bounds for uint8"),
     "strategy": (["x.npy", "--strategy", "fused"], "invalid choice: 'fused'"),
     "output": (["x.npy", "-o", "none/y.npy"], "there is no directory"),
+    "raw without a type": (["x.npy", "--raw"], "--raw needs --dtype"),
+    "raw of another size": (["x.npy", "--raw", "--dtype", "f8", "--shape", "3,2"], "has 168 bytes"),
+    "shape of .npy": (["x.npy", "--shape", "5"], "--shape is for --raw"),
+    "shape": (
+        ["x.npy", "--raw", "--dtype", "f4", "--shape", "5,x"],
+        "a shape is such as 1000,3, not '5,x'",
+    ),
     "objects": (["objects.npy"], "holds pickled Python objects"),
 }
 

@@ -70,6 +70,24 @@ def test_axes(form, shape, code, run, save, folder, rng, monkeypatch):
         assert (report["elements"], report["total"]) == (x.size, None)
 
 
+@pytest.mark.parametrize("code", ["<f4", ">i2", "|u1", "<c16"])
+@pytest.mark.parametrize("shape", [None, (601,), (30, 20)])
+def test_raw(shape, code, run, comm, folder, rng):
+    """The type of the result is NumPy's choice, and the file has the shape that is given."""
+    x = rng.integers(0, 100, shape or 601).astype(code)
+    if comm.rank == 0:
+        x.tofile(folder / "x.bin")
+    comm.Barrier()
+    options = [] if shape is None else ["--shape", ",".join(map(str, shape)), "--axis", "0"]
+    status, out, err = run("x.bin", "--raw", "--dtype", code, "--check", "--json", *options)
+    assert status == 0, err
+    y = np.load(folder / "x.bin.scan.npy")
+    want = np.cumsum(x.astype(x.dtype.newbyteorder("=")), axis=0)
+    assert (y.shape, y.dtype) == (want.shape, want.dtype)
+    np.testing.assert_array_equal(y, want)
+    assert json.loads(out)["dtype_in"] == x.dtype.newbyteorder("=").name
+
+
 @pytest.mark.parametrize("form", [[], ["--reverse"], ["--exclusive", "--initial=3"]])
 @pytest.mark.parametrize("axis", [None, -1, 0, 1, 2])
 @pytest.mark.parametrize("shape", [(7, 5, 9), (1, 40, 3), (60, 1, 1)])

@@ -78,6 +78,37 @@ def test_fortran_order_becomes_shorter(tmp_path):
         next(pieces)
 
 
+@pytest.mark.parametrize("code", ["<f4", ">i8", "|b1"])
+def test_raw(code, tmp_path, rng):
+    x = rng.integers(0, 2, 600).astype(code)
+    x.tofile(tmp_path / "x.bin")
+    for shape in (None, (600,), (20, 30), (1, 600, 1)):
+        file = files.inspect_raw(tmp_path / "x.bin", np.dtype(code), shape)
+        assert (file.shape, file.n) == (shape or (600,), 600)
+        np.testing.assert_array_equal(whole(file), x)
+
+
+RAW_FAULTS = {
+    "no multiple": ("<f8", None, "has 1001 bytes, no multiple of the 8 of float64"),
+    "fewer bytes": ("<f4", (251,), r"has 1001 bytes; float32 of shape \(251,\) has 1004"),
+    "more bytes": ("<f4", (250,), r"has 1001 bytes; float32 of shape \(250,\) has 1000"),
+    "negative": ("|u1", (-7, -143), r"the impossible shape \(-7, -143\)"),
+    "objects": ("O", None, "pickled Python objects"),
+    "text": ("U1", None, "a scan takes bool"),
+    "nothing in an element": ("V0", None, "a scan takes bool"),
+}
+
+
+@pytest.mark.parametrize("fault", RAW_FAULTS)
+def test_raw_faults(fault, tmp_path):
+    code, shape, message = RAW_FAULTS[fault]
+    (tmp_path / "x.bin").write_bytes(bytes(1001))
+    with pytest.raises(InputError, match=message):
+        files.inspect_raw(tmp_path / "x.bin", np.dtype(code), shape)
+    with pytest.raises(InputError, match="cannot read"):
+        files.inspect_raw(tmp_path / "none.bin", np.dtype("f4"), None)
+
+
 def header(text):
     data = text.encode("latin1") + b"\n"
     return b"\x93NUMPY\x01\x00" + len(data).to_bytes(2, "little") + data

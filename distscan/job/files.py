@@ -31,7 +31,7 @@ class Stamp(NamedTuple):
 
 
 class File(NamedTuple):
-    """A ``.npy`` file: its type, its shape, and the position of its elements."""
+    """A ``.npy`` or raw file: its type, its shape, and the position of its elements."""
 
     path: Path
     dtype: np.dtype[Any]  # in the file's byte order
@@ -70,18 +70,48 @@ def inspect(path: Path) -> File:
             raise InputError(f"{path} is not a .npy file: {reason}") from error
         fortran = bool(fortran) and len(shape) > 1
         file = File(path, dtype, shape, stream.tell(), stamp, fortran)
+    _check(file)
+    whole = file.start + file.n * dtype.itemsize
+    if stamp.size < whole:
+        raise InputError(f"{path} is truncated: {stamp.size} of {whole} bytes")
+    return file
+
+
+def inspect_raw(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> File:
+    """Check a file that holds elements of ``dtype`` and nothing else, in C order.
+
+    ``shape`` None is one axis, as long as the file. Raises ``InputError`` if the file is missing,
+    or has not as many bytes as such elements.
+    """
+    with _reading(path) as stream:
+        stamp = _stamp(stream)
+    file = File(path, dtype, (0,) if shape is None else shape, 0, stamp)
+    _check(file)
+    if shape is None:
+        length, rest = divmod(stamp.size, dtype.itemsize)
+        if rest:
+            raise InputError(
+                f"{path} has {stamp.size} bytes, no multiple of the {dtype.itemsize} of {dtype}"
+            )
+        return file._replace(shape=(length,))
+    if stamp.size != file.n * dtype.itemsize:
+        raise InputError(
+            f"{path} has {stamp.size} bytes; {dtype} of shape {shape} has {file.n * dtype.itemsize}"
+        )
+    return file
+
+
+def _check(file: File) -> None:
+    """Raise ``InputError`` for a type that cannot be scanned, and for an impossible shape."""
+    path, dtype = file.path, file.dtype
     if dtype.hasobject:
         raise InputError(f"{path} holds pickled Python objects; a scan takes numbers")
     if dtype.kind not in "biufc":
         raise InputError(
             f"{path} holds {dtype}; a scan takes bool, integer, float and complex types"
         )
-    if min(shape, default=0) < 0:
-        raise InputError(f"{path} has the impossible shape {shape}")
-    whole = file.start + file.n * dtype.itemsize
-    if stamp.size < whole:
-        raise InputError(f"{path} is truncated: {stamp.size} of {whole} bytes")
-    return file
+    if min(file.shape, default=0) < 0:
+        raise InputError(f"{path} has the impossible shape {file.shape}")
 
 
 def read(

@@ -43,6 +43,8 @@ class Job(NamedTuple):
     threads: int | None = None
     force: bool = False
     check: bool = False
+    raw: bool = False  # whether the input has no header; ``dtype`` is then its type
+    shape: tuple[int, ...] | None = None  # of a raw input
 
 
 class Report(NamedTuple):
@@ -68,7 +70,7 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
     with clock("all"):
         # ---- check everything before any work ---------------------------------------------
         with agreed(comm) as same:
-            source = files.inspect(job.input)
+            source = _inspect(job)
             # Nodes may have different files under the same path, on their own disks.
             shared = f"{job.input}, which must be on a file system that all ranks share"
             for what, value in source.stamp._asdict().items() if source.stamp else ():
@@ -127,6 +129,15 @@ def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Re
     )
 
 
+def _inspect(job: Job) -> File:
+    """Check the input, and return what it holds."""
+    if not job.raw:
+        return files.inspect(job.input)
+    if job.dtype is None:
+        raise ValueError("--raw needs --dtype, the type of INPUT's elements")
+    return files.inspect_raw(job.input, dtypes.parse(job.dtype), job.shape)
+
+
 @contextmanager
 def part_file(
     comm: Comm, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool = False
@@ -171,10 +182,8 @@ class _Part:
         low, high = bounds(shape[0], comm.size, comm.rank)
         self.start, self.stop = low * width, high * width
         self.shard = self.memory.empty(self.stop - self.start, source.dtype.newbyteorder("="))
-        op, dtype = (
-            operators.resolve(job.op),
-            None if job.dtype is None else dtypes.parse(job.dtype),
-        )
+        op = operators.resolve(job.op)
+        dtype = None if job.dtype is None or job.raw else dtypes.parse(job.dtype)
         initial = None if job.initial is None else _number(job.initial)
         mine = (high - low, *shape[1:])
         if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
