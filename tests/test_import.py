@@ -44,9 +44,9 @@ NEVER = {
     *("cupy", "cupy_backends", "cupyx", "ml_dtypes", "distscan.cuda", "distscan.bench"),
     *("asyncio", "concurrent.futures", "doctest", "importlib.metadata", "json", "logging"),
     *("multiprocessing", "random", "secrets", "socket", "subprocess", "tempfile", "unittest"),
-    *("uuid", "numpy.random", "numpy.testing"),
+    *("uuid", "numpy.random", "numpy.testing", "hashlib", "distscan.job.check"),
 }
-NEVER_BY_SCANS = {"argparse", "distscan.cli", "distscan.job", "hashlib", "pathlib", "shutil"}
+NEVER_BY_SCANS = {"argparse", "distscan.cli", "distscan.job", "pathlib", "shutil"}
 
 
 def imported(job, *arguments):

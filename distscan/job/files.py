@@ -6,7 +6,6 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from hashlib import blake2b
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from ..core.digest import digest
 from ..core.errors import InputError
 from ..core.shards import chunks
 
@@ -188,11 +188,11 @@ def _gathering(file: File, stream: BufferedReader) -> Callable[[NDArray[Any], in
 def _stamp(stream: BufferedReader) -> Stamp:
     """Return the stamp of a file that is open at its beginning, and go back to the beginning."""
     status = os.fstat(stream.fileno())
-    digest = blake2b(stream.read(_ENDS), digest_size=8)
+    ends = stream.read(_ENDS)
     stream.seek(max(status.st_size - _ENDS, 0))
-    digest.update(stream.read(_ENDS))
+    ends += stream.read(_ENDS)
     stream.seek(0)
-    return Stamp(status.st_size, digest.hexdigest(), status.st_mtime_ns)
+    return Stamp(status.st_size, f"{digest(ends):016x}", status.st_mtime_ns)
 
 
 @contextmanager

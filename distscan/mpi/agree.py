@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import ParamSpec, TypeVar, cast
 
+from ..core.digest import digest
 from . import faults, signals
 from .api import MPI
 from .communicators import Comm, communicator
@@ -31,10 +32,7 @@ class Terms(dict[str, object]):
     @functools.cached_property
     def key(self) -> int:
         """A digest of 63 bits; 0 if there are no terms."""
-        import hashlib  # noqa: PLC0415 - one rank alone needs none, and it loads OpenSSL
-
-        digest = hashlib.blake2b(repr(self.texts()).encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") >> 1 if self else 0
+        return digest(repr(self.texts()).encode()) if self else 0
 
 
 class Agreement:
