@@ -1,4 +1,4 @@
-"""File -> shard: each rank reads only its own part of a ``.npy``. No MPI."""
+"""File -> shard: each rank reads only its own part of a ``.npy`` or raw file. No MPI."""
 
 import mmap
 import os

@@ -1,4 +1,4 @@
-"""The file job: each rank reads, scans and writes its own part of a ``.npy`` file."""
+"""The file job: each rank reads, scans and writes its own part of a file."""
 
 import math
 from collections.abc import Callable, Iterator
