@@ -85,7 +85,6 @@ class Shard:
                 known = _decide(op, x, targets, flags, given=given, types=types, **options)
             self.decided: DecidedFields = known
             self.scan, self.terms = known.compiled, known.terms
-            self.shape = self.scan.form.extents.result_shape
             if flags is not None and flags.ndim != 1:
                 self._flags = flags.reshape(-1)
             if known.x is None:
@@ -151,7 +150,8 @@ class Shard:
             if not isinstance(results, tuple):
                 with np.errstate(all="ignore"):
                     results = tuple(results[name].astype(out[name]) for name in out.names or ())
-            results = [result.reshape(self.shape) for result in results]
+            shape = self.scan.form.extents.result_shape
+            results = [result.reshape(shape) for result in results]
             for target, result in zip(self._targets or (), results):  # noqa: B905 - no targets
                 if not (target.flags.c_contiguous and arrays.is_cuda(target)):
                     target[...] = result

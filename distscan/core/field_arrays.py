@@ -10,7 +10,7 @@ _ALIGNED = 16  # bytes: a multiple of what every type needs
 class FieldArrays(tuple[Any, ...]):
     """Contiguous arrays [n] of CuPy on one GPU: the fields of n elements."""
 
-    #: The addresses of the arrays. To ask an array takes as long as to use ten of these.
+    #: The addresses of the arrays. An array takes ten times as long to tell its address.
     addresses: list[int]
 
     def __new__(cls, arrays: Iterable[Any]) -> "FieldArrays":

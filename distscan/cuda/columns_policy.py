@@ -109,7 +109,8 @@ def columns_policy(
         rows = min(rows, 17)  # unpacked, each row uses registers of its own
     least = 4  # stages
     if fields and acc == 8 and strips.number > 8:
-        rows, least = 15 if strips.number > sm_count - sm_count // 8 else 13, 3
+        least = 3
+        rows = 15 if strips.number > sm_count - sm_count // 8 else 13
     elif sharing.loaders > 1:
         rows = min(rows, 11)
     while stages(rows) < least and rows > 3:

@@ -98,8 +98,8 @@ class TileTotals:
     def __init__(self, x: Any, buffers: Buffers, ahead: int = 0) -> None:
         """Sum the weights ``x`` [n] on the current GPU, on the current stream, and wait.
 
-        With ``ahead``, the GPU goes on without waiting for the host: it finds so many cuts, those
-        into equal shares of the total, for ``cuts``.
+        ``ahead`` is a number of cuts, those into equal shares of the total. The GPU finds them at
+        once, without waiting for the host; ``cuts`` returns them.
         """
         number, self._stream = next(epochs.calls), cupy.cuda.get_current_stream()
         if is_capturing(self._stream):
@@ -134,7 +134,7 @@ class TileTotals:
         """Return the number of elements before each target: those whose middle is below it.
 
         The targets rise. The middle of an element is the sum of all earlier weights and of half of
-        its own. Of cuts that were found ahead, the targets are known.
+        its own. If as many cuts were found ahead, the targets must be those of equal shares.
         """
         count = targets.size
         if self._x.size == 0 or count == 0:

@@ -154,10 +154,10 @@ def _reader(file: File, stream: BufferedReader) -> Callable[[NDArray[Any], int],
 
 
 def _gathering(file: File, stream: BufferedReader) -> Callable[[NDArray[Any], int], None]:
-    """Return the like of ``_reader`` for a file in Fortran order that is flattened.
+    """Return a function as of ``_reader``, for a file in Fortran order that is flattened.
 
-    [[0 1 2] [3 4 5]] lies in the file as 0 3 1 4 2 5. The file is mapped, since neighbours lie far
-    apart in it.
+    The array [[0 1 2] [3 4 5]] lies in the file as 0 3 1 4 2 5. The file is mapped, because
+    neighbours of the flattened array lie far apart in it.
     """
     mapped: NDArray[Any] = np.ndarray(
         file.shape,
@@ -172,7 +172,7 @@ def _gathering(file: File, stream: BufferedReader) -> Callable[[NDArray[Any], in
         if os.fstat(stream.fileno()).st_size < file.start + mapped.nbytes:
             raise InputError(f"{file.path} became shorter while it was read")
         high = low + elements.size
-        # Whole rows at once; of a row in parts, one element after the other.
+        # Whole rows are copied at once, parts of a row element by element.
         first, last = -(-low // width), high // width
         if first >= last:
             elements[...] = mapped.flat[low:high]

@@ -172,8 +172,8 @@ class _Part:
 
     def __init__(self, comm: Comm, job: Job, source: File, bound: Binding) -> None:
         self.memory = bound.memory
-        # With an axis, a rank has whole rows, in Fortran order of the array with its axes reversed.
-        # A flattened input is divided by elements.
+        # With an axis, a rank has whole rows. In Fortran order, these are the rows of the array
+        # whose axes are reversed. A flattened input is divided by elements.
         rows, axis = len(source.shape) > 1 and job.axis is not None, axis_number(job.axis)
         shape = source.shape if rows else (source.n,)
         self.fortran, self.shape = rows and source.fortran, shape  # of the whole output file

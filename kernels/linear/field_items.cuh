@@ -18,8 +18,8 @@ struct Field {
 };
 
 // Items whose fields are X0, More...; see Items of one array.
-template <class Shape, class X0, class... More, int STRIDE, int OFFSET>
-struct Items<Shape, Fields<X0, More...>, STRIDE, OFFSET> {
+template <class Shape, class X0, class... More, int STRIDE_, int OFFSET>
+struct Items<Shape, Fields<X0, More...>, STRIDE_, OFFSET> {
   static constexpr bool HAS_HEADS = false;
   static constexpr bool PACKS = false;
   static constexpr int FIELDS = 1 + sizeof...(More);
@@ -28,7 +28,7 @@ struct Items<Shape, Fields<X0, More...>, STRIDE, OFFSET> {
 #else
   static constexpr int FETCHES = FIELDS;
 #endif
-  static constexpr int BYTES = STRIDE;
+  static constexpr int STRIDE = STRIDE_;
   static constexpr int BEHIND = OFFSET + STAGE_BYTES<Shape, X0>;
   using Own = Fields<X0, More...>;
   using First = Items<Shape, X0, STRIDE, OFFSET>;
@@ -109,12 +109,12 @@ struct Items<Shape, Fields<X0, More...>, STRIDE, OFFSET> {
 };
 
 // The last field.
-template <class Shape, class X0, int STRIDE, int OFFSET>
-struct Items<Shape, Fields<X0>, STRIDE, OFFSET> {
+template <class Shape, class X0, int STRIDE_, int OFFSET>
+struct Items<Shape, Fields<X0>, STRIDE_, OFFSET> {
   static constexpr bool HAS_HEADS = false;
   static constexpr bool PACKS = false;
   static constexpr int FETCHES = 1;  // per tile
-  static constexpr int BYTES = STRIDE;
+  static constexpr int STRIDE = STRIDE_;
   using Own = Fields<X0>;
   using First = Items<Shape, X0, STRIDE, OFFSET>;
 

@@ -18,7 +18,6 @@ struct FlaggedItems {
   static constexpr int OFFSET = STAGE_BYTES<Shape, X>;
   static constexpr int BITS = OFFSET + STAGE_BYTES<Shape, unsigned char>;  // where they are left
   static constexpr int STRIDE = BITS + (PACKS ? Shape::SIZE / 8 : 0);
-  static constexpr int BYTES = STRIDE;
   using Own = X;
   using Bits = typename Choose<Shape::ITEMS == 8, unsigned char, unsigned short>::type;
 

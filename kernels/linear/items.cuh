@@ -43,16 +43,16 @@ constexpr int STAGE_BYTES<Shape, Fields<X...>> = (STAGE_BYTES<Shape, X> + ...);
 //   fetch, stand_in      the loader brings a tile to a stage, and completes the shard's last tile
 //   arrivals             how often a fetch arrives at its barrier
 //   tile                 reducers and scanners find the tile in its stage, and load their items
-//   BYTES                of a stage
+//   STRIDE               the bytes of a stage
 //   PACKS                whether reducers leave results in the stage that scanners need, too
 //   offset               the offset of the shard, in the type of this source
 //   item                 one element, from global memory
-template <class Shape, class X, int STRIDE = STAGE_BYTES<Shape, X>, int OFFSET = 0>
+template <class Shape, class X, int STRIDE_ = STAGE_BYTES<Shape, X>, int OFFSET = 0>
 struct Items {
   static constexpr bool HAS_HEADS = false;
   static constexpr bool PACKS = false;
   static constexpr int FETCHES = 1;  // per tile
-  static constexpr int BYTES = STRIDE;
+  static constexpr int STRIDE = STRIDE_;
   using Own = X;
   using Stages = distscan::Stages<Shape, X, STRIDE, OFFSET>;
 

@@ -20,7 +20,6 @@ struct KeyedItems {
   static constexpr bool PACKS = false;
   static constexpr int KEYS = STAGE_BYTES<Shape, X>;  // where they are, in a stage
   static constexpr int STRIDE = KEYS + STAGE_BYTES<Shape, K>;
-  static constexpr int BYTES = STRIDE;
   using Own = X;
   using KeyStages = Stages<Shape, K, STRIDE, KEYS>;
 

@@ -12,7 +12,6 @@ struct RowItems {
   static constexpr bool HAS_HEADS = true;
   static constexpr bool PACKS = false;
   static constexpr int STRIDE = STAGE_BYTES<Shape, X>;
-  static constexpr int BYTES = STRIDE;
   using Own = X;
 
   Items<Shape, X> items;

@@ -141,7 +141,7 @@ struct Scan {
 
   // What reducers leave of a warp tile: behind all stages.
   __device__ UpToVectors<T, Shape>& up_to_vectors(int stage, int warp) const {
-    using Behind = Stages<Shape, unsigned char, Source::BYTES, 0>;
+    using Behind = Stages<Shape, unsigned char, Source::STRIDE, 0>;
     auto* up_to = reinterpret_cast<UpToVectors<T, Shape>*>(Behind::bytes(STAGES));
     return up_to[stage * Shape::WARPS + warp];
   }

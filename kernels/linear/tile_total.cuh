@@ -25,6 +25,7 @@ __device__ void join_warp_tiles(Pipeline& pipeline, const Workspace& work, int i
   pipeline.reduced.wait(iteration);
   const int lane = lane_index() < SCANNERS ? lane_index() : 0;
   auto own = pipeline.warp_total[stage][lane];
+  // Large values take long to combine: only the steps that lanes with a total need.
   constexpr int WIDTH = !is_large<decltype(own)> || SCANNERS > 8 ? LANES : SCANNERS > 4 ? 8 : 4;
   const auto up_to = warp_scan<Op, WIDTH>(own);
   if (lane_index() == SCANNERS - 1) publish(work.totals, tile, up_to, work.epoch);
