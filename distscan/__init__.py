@@ -5,6 +5,13 @@
 array([3, 4, 8])
 """
 
+import signal
+import sys
+
+if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # ``python -m distscan``: Ctrl-C during the imports must end the process, not an import.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from .aliases import (
     cummax,
     cummin,
@@ -29,6 +36,7 @@ from .core.operators import Operator
 from .core.predicates import Predicate
 from .cumulative import cumulative_prod, cumulative_sum
 from .cuts import partition
+from .file_job import scan_file
 from .plan import Plan
 from .recipes import offsets, segment_flags
 from .recurrence import linear_recurrence
@@ -62,6 +70,7 @@ __all__ = [
     "offsets",
     "partition",
     "scan",
+    "scan_file",
     "segment_flags",
     "select",
 ]

@@ -11,7 +11,7 @@ from .cpu import memory as cpu
 from .cpu.threads import checked, usable
 from .mpi import communicators, launcher
 from .mpi.agree import agreed
-from .mpi.communicators import Comm
+from .mpi.communicators import Comm, Node
 
 Name = Literal["auto", "cpu", "cuda"]
 
@@ -23,6 +23,9 @@ class Binding(NamedTuple):
     name: str
     device: str
     nodes: int
+    first_on_node: bool  # whether this rank is the first one of its node
+    local_ranks: int  # on this rank's node
+    sharing: int  # the most ranks that share a GPU
 
 
 def bind(
@@ -36,7 +39,7 @@ def bind(
     """
     node = communicators.node(comm)
     if wanted == "cpu":
-        return _bind_to_cores(comm, node.nodes, threads)
+        return _bind_to_cores(comm, node, threads)
     missing: BackendError | None = None
     name, address = "", ""
     try:
@@ -50,12 +53,12 @@ def bind(
                 raise missing
     reasons = [reason for reason in comm.allgather(missing and str(missing)) if reason]
     if reasons:
-        return _bind_to_cores(comm, node.nodes, threads, f": {reasons[0].split(';')[0]}")
+        return _bind_to_cores(comm, node, threads, f": {reasons[0].split(';')[0]}")
     gpus = comm.allgather((platform.node(), address))
     most = max(Counter(gpus).values())
     if most > 1:
         warn(f"up to {most} ranks share a GPU; one rank per GPU is faster")
-    return Binding(memory, "cuda", name, node.nodes)
+    return Binding(memory, "cuda", name, node.nodes, node.first, node.local_ranks, most)
 
 
 def choose(comm: Comm, wanted: Name, function: str) -> str:
@@ -96,7 +99,7 @@ def threads(wanted: int | None) -> int:
     return usable(launcher.local_ranks()) if wanted is None else checked(wanted)
 
 
-def _bind_to_cores(comm: Comm, nodes: int, wanted: int | None, reason: str = "") -> Binding:
+def _bind_to_cores(comm: Comm, node: Node, wanted: int | None, reason: str = "") -> Binding:
     """Return the binding to CPUs, such as "x86_64, AVX-512, 2 threads"; collective.
 
     Without compiled kernels it is "x86_64, NumPy", which has one thread.
@@ -104,4 +107,6 @@ def _bind_to_cores(comm: Comm, nodes: int, wanted: int | None, reason: str = "")
     with agreed(comm):
         number, found = threads(wanted), library.load()
     used = "NumPy" if found is None else f"{found.name}, {number} thread{'s' * (number > 1)}"
-    return Binding(cpu, "cpu", f"{platform.machine()}, {used}{reason}", nodes)
+    device = f"{platform.machine()}, {used}{reason}"
+    ranks = node.local_ranks
+    return Binding(cpu, "cpu", device, node.nodes, node.first, ranks, ranks)

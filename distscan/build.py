@@ -33,6 +33,7 @@ class CompiledScan:
     strategy: str
     form: Form
     across: bool  # whether ranks exchange totals
+    totals: np.dtype[Any]  # of the totals that ranks exchange
     steps: Steps
     exscan: Exscan
     terms: Terms  # on which the ranks must agree before they exchange totals
@@ -149,6 +150,7 @@ def make(
         strategy,
         form,
         across,
+        totals,
         steps(op, types, form, **options),
         Exscan(op, totals, form, edges=edges, seeds=types.acc, across=across),
         terms,

@@ -1,6 +1,7 @@
 """The parts that all command lines share: entry, exit status, parser, progress. Rank 0 prints."""
 
 import argparse
+import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -28,6 +29,8 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
     except (LaunchError, ImportError) as error:  # ImportError: there is no MPI
         return _fail(name, error) if launcher.launched_rank() == 0 else 1
     ends = [signal.SIGTERM, signal.SIGHUP]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # during the imports: see __init__.py
+        ends.append(signal.SIGINT)
     # A signal that is ignored stays ignored: nohup ignores SIGHUP.
     ends = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
     # These signals raise KeyboardInterrupt, as Ctrl-C does, so that the job cleans up.
@@ -101,24 +104,28 @@ def arguments(
 
 
 class Progress:
-    """Progress on stderr: one line that is rewritten on a terminal, else one line per phase."""
+    """Progress on stderr: a bar that is rewritten on a terminal; else a line now and then."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet or sys.stderr is None
         self.terminal = not self.quiet and sys.stderr.isatty()
-        self.phase, self.next = "", 0.0
+        self.phase, self._begun, self._next = "", 0.0, 0.0
 
     def show(self, phase: str, done: int, size: int) -> None:
-        """Print the progress of rank 0; every rank has about the same amount of work."""
-        now = monotonic()
-        if self.quiet or (phase == self.phase and (not self.terminal or now < self.next)):
+        """Print that ``done`` of ``size`` bytes are done; a size of 0 is not known."""
+        if self.quiet:
             return
-        self.phase, self.next = phase, now + 0.1
+        now, new = monotonic(), phase != self.phase
+        if new:
+            self.phase, self._begun = phase, now
+        elif now < self._next:
+            return
+        self._next = now + (_REWRITTEN if self.terminal else _PRINTED)
+        text = _progress(phase, done, size, now - self._begun)
         if self.terminal:
-            share = f" {done / size:4.0%}" if size else ""
-            print(f"\r\033[Kdistscan: {phase}{share}", end="", file=sys.stderr, flush=True)
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
         else:
-            print(f"distscan: {phase}", file=sys.stderr, flush=True)
+            print(text if not new else f"distscan: {phase}", file=sys.stderr, flush=True)
 
     def warn(self, message: str) -> None:
         """Print a warning on rank 0."""
@@ -130,3 +137,38 @@ class Progress:
         """Clear the line of the terminal."""
         if self.terminal and self.phase and not self.quiet:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+_REWRITTEN, _PRINTED = 0.1, 10.0  # seconds between two bars, and between two lines
+_WIDTH = 20
+
+
+def _progress(phase: str, done: int, size: int, seconds: float) -> str:
+    """Return a line of progress.
+
+    >>> _progress("scan", 3 * 10**9, 4 * 10**9, 1.5)
+    'distscan: scan    [###############.....]  75%  3.00 of 4.00 GB  2.00 GB/s  1 s left'
+    """
+    if size == 0 or done == 0 or seconds == 0:
+        return f"distscan: {phase}"
+    share, rate = min(done / size, 1.0), done / seconds
+    bar = "#" * int(share * _WIDTH)
+    left = (size - done) / rate
+    return (
+        f"distscan: {phase:7} [{bar:.<{_WIDTH}}] {share:4.0%}  {done / 1e9:.2f} of "
+        f"{size / 1e9:.2f} GB  {rate / 1e9:.2f} GB/s  {_time(left)} left"
+    )
+
+
+def _time(seconds: float) -> str:
+    """Return a time in the units that people read.
+
+    >>> _time(0.3), _time(75), _time(7265)
+    ('1 s', '1:15', '2:01:05')
+    """
+    whole = math.ceil(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}" if minutes else f"{rest} s"

@@ -128,15 +128,18 @@ def ours(comm: Comm, bound: binding.Binding, values: Values, dtype: type) -> Err
     low, high = bounds(values.n, comm.size, comm.rank)
     with agreed(comm):
         x = bound.memory.empty(high - low, np.dtype(np.float32))
+        lane = bound.memory.Lane(PIECE * 4)
         for start, piece in values.pieces(low, high):
-            bound.memory.upload(piece, x[start - low : start - low + len(piece)])
+            part = x[start - low : start - low + len(piece)]
+            lane.landing(part)[:] = piece
+            lane.upload(part)
     distscan.scan(x, comm=comm, dtype=dtype, out=x)
     earlier = comm.allgather(values.sums(low, high))[: comm.rank]
     with agreed(comm):
-        buffer = bound.memory.staging(PIECE * 4)
+        bound.memory.synchronize()  # a lane does not wait for the scan
 
         def result(start: int, stop: int) -> Floats:
-            return bound.memory.download(x[start - low : stop - low], buffer)
+            return lane.download(x[start - low : stop - low])
 
         before = Sums(sum(one.plain for one in earlier), sum(one.absolute for one in earlier))
         worst = largest_errors(values, low, high, before, result)

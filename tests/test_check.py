@@ -6,7 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from distscan.job import check, output, rounding
+from distscan.job import check, rounding
+from support.writers import spoil
 
 FORMS = [
     [option for option in each if option]
@@ -53,37 +54,31 @@ def test_correct_scans_pass(op, code, form, run, save, comm, rng, monkeypatch):
         if rows:
             save("x.npy", x.reshape(-1, 3))
         arguments = ["--op", op, "--strategy", strategy, "--check", "--force", "--quiet"]
-        status, _, err = run("x.npy", *arguments, *form, *rows)
-        assert status == 0, f"{name}: {err}"
+        memory = ["--memory=2K"] if rng.random() < 0.5 else []  # in many pieces
+        status, _, err = run("x.npy", *arguments, *form, *rows, *memory)
+        assert status == 0, f"{name}, {' '.join([strategy, *rows, *memory])}: {err}"
         comm.Barrier()
 
 
 def test_long_decay(run, save):
     save("x.npy", np.full(100_000, 0.9))
-    for form in ([], ["--reverse"], ["--exclusive"]):
+    for form in ([], ["--reverse"], ["--exclusive"], ["--memory=2K"]):
         status, _, err = run("x.npy", "--op", "prod", "--check", "--force", "--quiet", *form)
         assert status == 0, err
 
 
 def plant(monkeypatch, index, bit):
     """Flip a bit of one element between the scan and the file."""
-    write = output.write
 
-    def spoilt(file, start, pieces):
-        def spoil(low=start):
-            for piece in pieces:
-                copy = piece.copy()
-                if low <= index < low + len(copy):
-                    item = copy[index - low : index - low + 1]
-                    size = item.real.itemsize
-                    kind = {2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.uint64}[size]
-                    item.view(kind)[: item.nbytes // size] ^= kind(1 << bit)
-                low += len(copy)
-                yield copy
+    def flip(elements, low):
+        if low <= index < low + len(elements):
+            item = elements[index - low : index - low + 1]
+            size = item.real.itemsize
+            kind = {2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.uint64}[size]
+            item.view(kind)[: item.nbytes // size] ^= kind(1 << bit)
+        return elements
 
-        write(file, start, spoil())
-
-    monkeypatch.setattr(output, "write", spoilt)
+    spoil(monkeypatch, flip)
 
 
 def near_one(rng, *behind):

@@ -8,13 +8,14 @@ import pytest
 
 import distscan
 from distscan.cpu import steps as cpu
-from distscan.job import files
 from support.data import OPS, exact, expected
 from support.together import left
+from support.writers import spoil
 
 KEYS = ["elements", "dtype_in", "dtype_out", "op", "ranks", "nodes", "backend", "device",
-        "strategy", "total", "output", "seconds"]  # fmt: skip
-PHASES = ["read", "reduce", "exscan", "scan", "write", "all"]
+        "strategy", "total", "output", "seconds", "bytes", "bounds"]  # fmt: skip
+PHASES = ["start", "read", "copy_in", "reduce", "exscan", "scan", "copy_out", "write", "check",
+          "all"]  # fmt: skip
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -32,7 +33,7 @@ def test_the_main_job(op, code, run, save, folder, comm, rng):
     assert f"{op} of 40003 elements" in out
     assert "(checked)" in out
     assert [line for line in err.splitlines() if line] == [
-        f"distscan: {phase}" for phase in ("read", "scan", "write", "check")
+        f"distscan: {phase}" for phase in ["reduce"] * (comm.size > 1) + ["scan", "check"]
     ]
 
 
@@ -57,14 +58,26 @@ def test_fewer_elements_than_ranks(n, run, save, folder):
     assert json.loads(out)["total"] == int((np.arange(n) + 3).sum())
 
 
-def test_pieces(run, save, folder, rng, monkeypatch):
-    """Files much larger than the buffer that they pass through."""
-    monkeypatch.setattr(files, "PIECE", 1 << 10)
-    x = rng.integers(-9, 9, 30011).astype(">i4")
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_pieces(threads, run, save, folder, comm, rng, monkeypatch):
+    """Files much larger than the memory that they pass through."""
+    x, written = rng.integers(-9, 9, 30011).astype(">i4"), []
+
+    def note(elements, index):
+        written.append((index, index + len(elements)))
+        return elements
+
+    spoil(monkeypatch, note)
     save("x.npy", x)
-    status, _, err = run("x.npy", "--check")
+    status, _, err = run("x.npy", "--check", "--memory", "4K", "--threads", threads)
     assert status == 0, err
     np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), np.cumsum(x))
+    # Each element once, and at most as many at a time as have room.
+    ends = [at for pieces in comm.allgather(sorted(written)) for piece in pieces for at in piece]
+    assert ends[0] == 0
+    assert ends[-1] == x.size
+    assert ends[1:-1:2] == ends[2::2]
+    assert max(high - low for low, high in written) <= 4096 // 8
 
 
 def test_json(run, save, comm):
@@ -74,18 +87,24 @@ def test_json(run, save, comm):
     assert status == 0
     report = json.loads(out)
     assert list(report) == KEYS
-    assert list(report["seconds"]) == PHASES
+    assert list(report["seconds"]) == list(report["bytes"]) == PHASES
+    assert list(report["bounds"]) == PHASES[1:-2]
     assert {key: report[key] for key in KEYS[:7]} == {
         "elements": 10, "dtype_in": "int16", "dtype_out": "int64", "op": "sum",
         "ranks": comm.size, "nodes": 1, "backend": "cpu",
     }  # fmt: skip
     assert (report["strategy"], report["total"], report["output"]) == ("scan-add", 45, "y.npy")
-    assert report["seconds"]["reduce"] == 0
+    # Ranks need the totals of the others, so that they read their shards twice or keep them.
+    assert (report["seconds"]["reduce"] > 0) == (comm.size > 1)
     assert report["seconds"]["all"] >= report["seconds"]["read"] > 0
+    assert report["seconds"]["check"] == 0
+    moved = report["bytes"]
+    assert (moved["read"], moved["write"], moved["scan"], moved["all"]) == (20, 80, 100, 100)
+    assert moved["reduce"] == 20 * (comm.size > 1)
     strategy[1] = "reduce-scan"
     report = json.loads(run("x.npy", "--json", "--quiet", "--backend", "cpu", *strategy)[1])
     assert report["strategy"] == "reduce-scan"
-    assert report["seconds"]["reduce"] > 0
+    assert (report["seconds"]["reduce"] > 0) == (comm.size > 1)
 
 
 @pytest.mark.parametrize(

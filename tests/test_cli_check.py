@@ -3,29 +3,22 @@
 import numpy as np
 import pytest
 
-from distscan.job import output
 from support.together import left
+from support.writers import spoil
 
 
 @pytest.mark.parametrize(("op", "code"), [("sum", "i4"), ("sum", "f8"), ("max", "f4"),
                                           ("prod", "c16"), ("sum", "f2")])  # fmt: skip
 def test_check_finds_the_first_difference(op, code, run, save, folder, comm, monkeypatch):
-    """One element of one rank is spoilt between the scan and the file."""
+    """Two elements of one rank are spoilt between the scan and the file; the first is named."""
     n = 5003
     save("x.npy", np.full(n, 2 if op == "sum" else 1).astype(code))
-    write = output.write
 
-    def spoilt(file, start, pieces):
-        def spoil():
-            for piece in pieces:
-                copy = piece.copy()
-                if comm.rank == comm.size - 1:
-                    copy[[-2, -1]] = 77  # the first of two is to be named
-                yield copy
+    def wrong(elements, index):
+        elements[max(n - 2 - index, 0) :] = 77
+        return elements
 
-        write(file, start, spoil())
-
-    monkeypatch.setattr(output, "write", spoilt)
+    spoil(monkeypatch, wrong)
     status, out, err = run("x.npy", "--check", "--quiet", "--op", op)
     assert (status, out) == (1, "")
     assert f"element {n - 2} of the result is " in err
@@ -48,20 +41,13 @@ def test_check_sees(case, at, error, run, save, monkeypatch, rng):
     """Everything from one element on is off by a little, or is finite where it should not be."""
     x = case(rng)
     save("x.npy", x)
-    write = output.write
 
-    def spoilt(file, start, pieces):
-        def spoil(low=start):
-            for piece in pieces:
-                copy = piece.copy()
-                late = np.arange(low, low + len(copy)) >= at
-                copy[late] = 5 if error == -np.inf else 0 if error == -1 else copy[late] + error
-                low += len(copy)
-                yield copy
+    def wrong(elements, index):
+        late = elements[max(at - index, 0) :]
+        late[:] = 5 if error == -np.inf else 0 if error == -1 else late + error
+        return elements
 
-        write(file, start, spoil())
-
-    monkeypatch.setattr(output, "write", spoilt)
+    spoil(monkeypatch, wrong)
     status, _, err = run("x.npy", "--check", "--quiet")
     assert status == 1
     assert f"element {at} of the result is " in err

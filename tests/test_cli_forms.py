@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 
 from distscan.core.operators import BUILTIN
-from distscan.job import check, files, output
+from distscan.job import budget, check
 from support import reference
 from support.data import OPS, exact, expected
+from support.writers import spoil
 
 FORMS = [
     [option for option in each if option]
     for each in itertools.product(("", "--exclusive"), ("", "--reverse"), ("", "--initial=3"))
 ]
 forms = pytest.mark.parametrize("form", FORMS)
+# With little memory, ranks read their shards twice; else they keep them.
+memories = pytest.mark.parametrize("memory", [[], ["--memory=1K"]])
 
 
 def keywords(form):
@@ -26,16 +29,23 @@ def keywords(form):
     }
 
 
+def small_pieces(monkeypatch):
+    """Read, scan, write and check files in many pieces."""
+    monkeypatch.setattr(budget, "CPU_CHUNK", 1 << 10)
+    monkeypatch.setattr(budget, "GPU_CHUNK", 1 << 10)
+    monkeypatch.setattr(check, "PIECE", 1 << 9)
+
+
 @forms
+@memories
 @pytest.mark.parametrize(("op", "code"), [("sum", "<i2"), ("max", ">f4"), ("sum", "<f2"),
                                           ("prod", "<f8"), ("sum", "<c8")])  # fmt: skip
-def test_forms(form, op, code, run, save, folder, rng, monkeypatch):
+def test_forms(form, memory, op, code, run, save, folder, rng, monkeypatch):
     """In many pieces, of the file and of the check."""
-    monkeypatch.setattr(files, "PIECE", 1 << 10)
-    monkeypatch.setattr(check, "PIECE", 1 << 9)
+    small_pieces(monkeypatch)
     x = exact(rng, op, code, 3001).astype(code)
     save("x.npy", x)
-    status, out, err = run("x.npy", "--op", op, "--check", "--json", "--quiet", *form)
+    status, out, err = run("x.npy", "--op", op, "--check", "--json", "--quiet", *form, *memory)
     assert status == 0, err
     native = x.astype(x.dtype.newbyteorder("="))
     plain = expected(op, native)
@@ -51,15 +61,17 @@ def test_forms(form, op, code, run, save, folder, rng, monkeypatch):
     assert json.loads(out)["total"] == pytest.approx(want, rel=2e-3 if code == "<f2" else 0)
 
 
+@memories
 @pytest.mark.parametrize("form", [[], FORMS[-1]])
 @pytest.mark.parametrize("shape", [(7, 5), (40, 3, 2), (2, 300), (1, 1), (0, 3), (3, 0)])
 @pytest.mark.parametrize("code", ["i4", "f4", "c16"])
-def test_axes(form, shape, code, run, save, folder, rng, monkeypatch):
+def test_axes(form, memory, shape, code, run, save, folder, rng, monkeypatch):
     monkeypatch.setattr(check, "PIECE", 1 << 9)
     x = exact(rng, "sum", code, int(np.prod(shape))).reshape(shape)
     save("x.npy", x)
     for axis in range(-1, len(shape)):
-        status, out, err = run("x.npy", "--axis", str(axis), "--check", "--json", "--force", *form)
+        arguments = ["--axis", str(axis), "--check", "--json", "--force", *form, *memory]
+        status, out, err = run("x.npy", *arguments)
         assert status == 0, err
         want = reference.scan(np.add, x, axis=axis, acc=np.cumsum(x).dtype, identity=0,
                               **keywords(form))  # fmt: skip
@@ -88,15 +100,16 @@ def test_raw(shape, code, run, comm, folder, rng):
     assert json.loads(out)["dtype_in"] == x.dtype.newbyteorder("=").name
 
 
+@memories
 @pytest.mark.parametrize("form", [[], ["--reverse"], ["--exclusive", "--initial=3"]])
 @pytest.mark.parametrize("axis", [None, -1, 0, 1, 2])
 @pytest.mark.parametrize("shape", [(7, 5, 9), (1, 40, 3), (60, 1, 1)])
-def test_fortran_order(shape, axis, form, run, save, folder, rng):
+def test_fortran_order(shape, axis, form, memory, run, save, folder, rng):
     """Along an axis, the result is in the order of the input; flattened, it is as NumPy's."""
     x = np.asfortranarray(rng.integers(-50, 50, shape).astype("i4"))
     save("x.npy", x)
     along = [] if axis is None else ["--axis", str(axis)]
-    status, out, err = run("x.npy", "--check", "--json", "--force", *along, *form)
+    status, out, err = run("x.npy", "--check", "--json", "--force", *along, *form, *memory)
     assert status == 0, err
     given = x.ravel() if axis is None else x
     want = reference.scan(np.add, given, axis=axis, acc=np.cumsum(x).dtype, identity=0,
@@ -122,28 +135,22 @@ def test_check_allows_rounding(form, axis, code, run, save, rng):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
 @pytest.mark.parametrize("code", "lfD")
-def test_check_names_the_element(reverse, axis, code, run, save, comm, rng, monkeypatch):
+@memories
+def test_check_names_the_element(memory, reverse, axis, code, run, save, rng, monkeypatch):
     """One element is spoilt between the scan and the file."""
     monkeypatch.setattr(check, "PIECE", 1 << 9)
     x = rng.integers(1, 9, (6, 5, 8)).astype(code)
     save("x.npy", x)
     spoilt = int(rng.integers(x.size))
-    write = output.write
 
-    def spoil(file, start, pieces):
-        def wrong(low=start):
-            for piece in pieces:
-                copy = piece.copy()
-                if low <= spoilt < low + len(copy):
-                    copy[spoilt - low] += 7 if code != "D" else 7j
-                low += len(copy)
-                yield copy
+    def wrong(elements, index):
+        if index <= spoilt < index + len(elements):
+            elements[spoilt - index] += 7 if code != "D" else 7j
+        return elements
 
-        write(file, start, wrong())
-
-    monkeypatch.setattr(output, "write", spoil)
+    spoil(monkeypatch, wrong)
     options = ["--reverse"] * reverse + ([] if axis is None else ["--axis", str(axis)])
-    status, out, err = run("x.npy", "--check", "--quiet", *options)
+    status, out, err = run("x.npy", "--check", "--quiet", *options, *memory)
     assert (status, out) == (1, "")
     assert f"element {spoilt} of the result is " in err
 

@@ -6,12 +6,14 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from time import monotonic
 
 import numpy as np
 import pytest
 
 from distscan import binding, command
-from distscan.job import job, output
+from distscan.job import check, job, output, storage
+from support.writers import raises, refuse, spoil
 
 
 def each_its_own(comm, monkeypatch, tmp_path):
@@ -75,28 +77,26 @@ def test_a_folder_that_is_not_shared(run, save, comm, folder, tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     ("step", "number", "status"),
-    [("create", errno.EROFS, 2), ("write", errno.ENOSPC, 1), ("publish", errno.EACCES, 2)],
+    [
+        ("create", errno.EROFS, 2),
+        ("write", errno.ENOSPC, 1),
+        ("mapped write", errno.ENOSPC, 1),
+        ("fsync", errno.ENOSPC, 1),
+        ("publish", errno.EACCES, 2),
+    ],
 )
 def test_what_the_system_refuses(step, number, status, run, save, comm, folder, monkeypatch):
     """On one rank; the message names the file, and nothing is left."""
-
-    def fail(*_, **__):
-        raise OSError(number, os.strerror(number))
-
     save("x.npy", np.arange(100))
+    monkeypatch.setattr(storage, "is_in_memory", lambda _: step == "mapped write")
     if step == "create":
-        monkeypatch.setattr(os, "open", fail)
-    elif step == "write" and comm.rank == comm.size - 1:
-        write = output.write
-
-        def full(*arguments):
-            with monkeypatch.context() as patch:
-                patch.setattr(os, "fsync", fail)
-                write(*arguments)
-
-        monkeypatch.setattr(output, "write", full)
+        monkeypatch.setattr(os, "open", raises(number))
+    elif step == "fsync":  # one rank of each node calls it
+        refuse(monkeypatch, step, number)
+    elif "write" in step and comm.rank == comm.size - 1:
+        refuse(monkeypatch, "write", number)
     elif step == "publish":
-        monkeypatch.setattr(type(folder), "replace", fail)
+        monkeypatch.setattr(type(folder), "replace", raises(number))
     found = run("x.npy", "--quiet", "--force")
     monkeypatch.undo()
     assert found[:2] == (status, "")
@@ -106,15 +106,37 @@ def test_what_the_system_refuses(step, number, status, run, save, comm, folder, 
     assert os.listdir(folder) == ["x.npy"]
 
 
+def test_on_the_disk_before_it_has_its_name(run, save, comm, folder, monkeypatch):
+    """What all ranks have written."""
+    written, synced, fsync = [], [], os.fsync
+
+    def note(elements, _):
+        written.append(monotonic())
+        return elements
+
+    def sync(opened):
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{opened}"))
+        synced.append((monotonic(), name, (folder / "x.scan.npy").exists()))
+        fsync(opened)
+
+    save("x.npy", np.arange(1000))
+    monkeypatch.setattr(storage, "is_in_memory", lambda _: False)
+    spoil(monkeypatch, note)
+    monkeypatch.setattr(os, "fsync", sync)
+    assert run("x.npy", "--quiet")[0] == 0
+    last = max(at for times in comm.allgather(written) for at in times)
+    if comm.rank == 0:
+        (_, header, _), (at, part, named), (_, place, there) = synced
+        assert header == part
+        assert part.endswith(".part")
+        assert at > last
+        assert (named, place, there) == (False, folder.name, True)
+
+
 def test_a_failed_check_keeps_the_file(run, save, comm, folder, monkeypatch):
     save("x.npy", np.ones(1000, int))
-    write = output.write
-
-    def spoilt(file, start, pieces):
-        write(file, start, (piece + (comm.rank == 0) for piece in pieces))
-
     with monkeypatch.context() as patch:
-        patch.setattr(output, "write", spoilt)
+        spoil(patch, lambda elements, _: elements + (comm.rank == 0))
         status, _, err = run("x.npy", "--check", "--quiet")
     assert status == 1
     assert "element 0 of the result is 2, NumPy gives 1; it is in " in err
@@ -127,22 +149,23 @@ def test_a_failed_check_keeps_the_file(run, save, comm, folder, monkeypatch):
     assert set(os.listdir(folder)) == {"x.npy", "x.scan.npy"}  # the next run removes it
 
 
+@pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_ended_by_a_signal(number, run, save, comm, folder, monkeypatch):
+def test_ended_by_a_signal(number, threads, run, save, comm, folder, monkeypatch):
+    """While it writes, in the rank's own thread or in another."""
     if comm.size > 1:
         pytest.skip("MPI_Abort would end the tests")
     save("x.npy", np.ones(1000))
-    write = output.write
 
-    def killed(*arguments):
+    def kill(elements, _):
         os.kill(os.getpid(), number)
-        write(*arguments)
+        return elements
 
     handler = signal.default_int_handler if number == signal.SIGINT else lambda *_: None
     before = signal.signal(number, handler)
-    monkeypatch.setattr(output, "write", killed)
+    spoil(monkeypatch, kill)
     try:
-        status, _, err = run("x.npy", "--quiet")
+        status, _, err = run("x.npy", "--quiet", "--threads", threads)
         assert signal.getsignal(number) is handler
     finally:
         signal.signal(number, before)
@@ -208,13 +231,12 @@ def test_an_error_is_one_line(run):
 def test_nohup(run, save, comm, monkeypatch):
     """What ignores SIGHUP goes on."""
     save("x.npy", np.ones(1000))
-    write = output.write
 
-    def hung_up(*arguments):
+    def hang_up(elements, _):
         os.kill(os.getpid(), signal.SIGHUP)
-        write(*arguments)
+        return elements
 
-    monkeypatch.setattr(output, "write", hung_up)
+    spoil(monkeypatch, hang_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert run("x.npy", "--quiet")[0] == 0
@@ -247,20 +269,26 @@ def test_one_number(axis, run, save, folder):
     np.testing.assert_array_equal(np.load(folder / "x.scan.npy"), np.array([3.5]))
 
 
-@pytest.mark.parametrize("when", ["read", "check"])
+@pytest.mark.parametrize("when", ["read", "write", "check"])
 def test_an_input_that_changes(when, run, save, folder, comm, monkeypatch):
-    """While it is read, or before it is checked."""
+    """Before it is read, while it is read and written, or before it is checked."""
     save("x.npy", np.arange(1000.0))
-    owner, name = (binding, "bind") if when == "read" else (output, "write")
+    owner, name = (binding, "bind") if when == "read" else (check, "check")
     work = getattr(owner, name)
 
-    def changes(*arguments):
-        done = work(*arguments)
+    def change(elements=None, _=0):
         if comm.rank == comm.size - 1:
             os.utime(folder / "x.npy", ns=(0, 1))
-        return done
+        return elements
 
-    monkeypatch.setattr(owner, name, changes)
+    def changes(*arguments, **options):
+        change()
+        return work(*arguments, **options)
+
+    if when == "write":
+        spoil(monkeypatch, change)
+    else:
+        monkeypatch.setattr(owner, name, changes)
     status, _, err = run("x.npy", "--check", "--quiet")
     assert status == 2
     assert "x.npy was changed while it was read" in err

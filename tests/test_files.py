@@ -1,20 +1,38 @@
 """Every .npy that NumPy writes is read; what is none is refused in one line."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 from numpy.lib import format as npy
 
 from distscan.core.errors import InputError
+from distscan.core.shards import chunks
 from distscan.job import files
 
 
-def whole(file, piece=1 << 10, **options):
-    """All elements of a file, read through a small buffer."""
-    buffer = np.empty(piece, np.uint8)
-    parts = [p.copy() for _, p in files.read(file, 0, file.n, buffer, **options)]
-    return np.concatenate(parts) if parts else np.empty(0, file.dtype.newbyteorder("="))
+@pytest.fixture
+def held():
+    """What is entered here ends when it is closed, at the latest with the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def whole(file, piece=1 << 10, *, flattened=False):
+    """All elements of a file."""
+    return part(file, 0, file.n, piece, flattened=flattened)
+
+
+def part(file, low, high, piece=1 << 10, *, flattened=False):
+    """Some elements of a file, read in pieces of so many bytes."""
+    dtype = file.dtype.newbyteorder("=")
+    y = np.full((high - low) * dtype.itemsize, 85, np.uint8).view(dtype)
+    with file.reading(flattened=flattened) as fill:
+        for a, b in chunks(low, high, piece // dtype.itemsize):
+            fill(y[a - low : b - low], a)
+    return y
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
@@ -34,9 +52,23 @@ def test_versions_and_byte_orders(version, code, n, tmp_path, rng):
 def test_a_part(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(1000))
     file = files.inspect(tmp_path / "x.npy")
-    pieces = [(at, p.copy()) for at, p in files.read(file, 300, 700, np.empty(800, np.uint8))]
-    assert [at for at, _ in pieces] == [0, 100, 200, 300]
-    np.testing.assert_array_equal(np.concatenate([p for _, p in pieces]), np.arange(300, 700))
+    np.testing.assert_array_equal(part(file, 300, 700, 800), np.arange(300, 700))
+
+
+@pytest.mark.parametrize("flattened", [False, True])
+@pytest.mark.parametrize("code", ["<i8", ">f4"])
+def test_parts_in_any_order(code, flattened, tmp_path, rng):
+    """By several threads, each of which fills no more than its piece."""
+    x = np.asfortranarray(rng.integers(0, 10**6, (300, 70)).astype(code))
+    np.save(tmp_path / "x.npy", x)
+    y, pieces = np.zeros(x.size, x.dtype.newbyteorder("=")), list(chunks(0, x.size, 101))
+    rng.shuffle(pieces)
+    with (
+        ThreadPoolExecutor(4) as threads,
+        files.inspect(tmp_path / "x.npy").reading(flattened=flattened) as fill,
+    ):
+        list(threads.map(lambda piece: fill(y[slice(*piece)], piece[0]), pieces))
+    np.testing.assert_array_equal(y, x.ravel() if flattened else x.ravel("K"))
 
 
 def test_shapes(tmp_path):
@@ -60,22 +92,21 @@ def test_fortran_order(shape, code, tmp_path, rng):
         np.testing.assert_array_equal(whole(file, piece, flattened=True), x.ravel())
     for _ in range(20):
         low, high = sorted(rng.integers(0, x.size + 1, 2))
-        pieces = files.read(file, low, high, np.empty(1 << 8, np.uint8), flattened=True)
-        parts = [(at, piece.copy()) for at, piece in pieces]
         np.testing.assert_array_equal(
-            np.concatenate([np.empty(0, code), *(piece for _, piece in parts)]), x.ravel()[low:high]
+            part(file, low, high, 1 << 8, flattened=True), x.ravel()[low:high]
         )
-        assert all(at == sum(len(p) for _, p in parts[:i]) for i, (at, _) in enumerate(parts))
 
 
-def test_fortran_order_becomes_shorter(tmp_path):
+def test_fortran_order_becomes_shorter(tmp_path, held):
     np.save(tmp_path / "f.npy", np.asfortranarray(np.zeros((200, 300))))
     file = files.inspect(tmp_path / "f.npy")
-    pieces = files.read(file, 0, file.n, np.empty(1 << 10, np.uint8), flattened=True)
-    next(pieces)
+    fill = held.enter_context(file.reading(flattened=True))
+    fill(np.empty(128), 0)
     os.truncate(tmp_path / "f.npy", 1000)
     with pytest.raises(InputError, match="became shorter"):
-        next(pieces)
+        fill(np.empty(128), 128)
+    with pytest.raises(InputError, match="was changed while it was read"):
+        held.close()
 
 
 @pytest.mark.parametrize("code", ["<f4", ">i8", "|b1"])
@@ -177,20 +208,25 @@ def test_shrinks_while_read(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])
-def test_changes_while_read(when, tmp_path):
+def test_changes_while_read(when, tmp_path, held):
     np.save(tmp_path / "x.npy", np.zeros(100))
     file = files.inspect(tmp_path / "x.npy")
-    pieces = files.read(file, 0, 100, np.empty(400, np.uint8))
-    for at in ("before", "between", "after"):
-        if when == at:
+
+    def change(now):
+        if now == when:
             with (tmp_path / "x.npy").open("r+b") as stream:
                 stream.seek(-1, os.SEEK_END)
                 stream.write(b"1")
             os.utime(tmp_path / "x.npy", ns=(0, file.stamp.mtime_ns + 1))
-        if at != "after":
-            next(pieces)
+
+    change("before")
+    fill = held.enter_context(file.reading())
+    fill(np.empty(50), 0)
+    change("between")
+    fill(np.empty(50), 50)
+    change("after")
     with pytest.raises(InputError, match="was changed while it was read"):
-        next(pieces)
+        held.close()
 
 
 def test_grows_while_read(tmp_path):

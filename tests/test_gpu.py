@@ -166,20 +166,21 @@ def test_binding(cp):
 
 
 def test_staging_may_be_reused_at_once(cp, rng):
-    """However busy the stream is, a piece has arrived when upload or download returns."""
+    """However busy the stream is, a chunk has arrived when upload or download returns."""
     from distscan.cuda import memory
 
-    buffer = memory.staging(1 << 20)
-    piece = buffer.view("l")
-    piece[:] = x = rng.integers(0, 1 << 60, piece.size)
-    array = cp.zeros(piece.size, "l")
-    busy = cp.zeros(1 << 26, "l")
+    lane, x = memory.Lane(1 << 20), rng.integers(0, 1 << 60, 1 << 17)
+    array, busy = cp.zeros(x.size, "l"), cp.zeros(1 << 26, "l")
+    memory.synchronize()  # a lane waits for no kernels
+    piece = lane.landing(array)
+    piece[:] = x
     for _ in range(20):
         busy += 1
-    memory.upload(piece, array)
+    lane.upload(array)
     piece[:] = 0
     np.testing.assert_array_equal(host(array), x)
+    array += 1
+    memory.synchronize()
     for _ in range(20):
         busy += 1
-    array += 1
-    np.testing.assert_array_equal(memory.download(array, buffer), x + 1)
+    np.testing.assert_array_equal(lane.download(array), x + 1)

@@ -1,6 +1,7 @@
 """What is written appears under its name when it is whole, and whatever is wrong is named."""
 
 import errno
+import itertools
 import os
 import pathlib
 import stat
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 from distscan.core.errors import OutputError
-from distscan.job import output
+from distscan.job import output, storage
 from distscan.job.files import File
+from support.writers import raises, refuse
 
 
 def made(path, n=3, code="f"):
@@ -21,13 +23,27 @@ def made(path, n=3, code="f"):
         return file
 
 
+def write(file, *, mapped=False):
+    with storage.writing(file, mapped=mapped) as put:
+        put(np.ones(file.shape, file.dtype), 0)
+        put.sync()
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["positioned", "mapped"])
 @pytest.mark.parametrize("code", "?bhlefdgFD")
-def test_written_in_parts(code, tmp_path, rng):
-    x = rng.integers(0, 2, 100).astype(code)
-    with output.create(tmp_path / "y.npy", x.dtype, (100,)) as part:
+@pytest.mark.parametrize("n", [100, 20_011])
+def test_written_in_parts(n, code, mapped, tmp_path, rng):
+    """By two writers, of any length, in any order."""
+    x = rng.integers(0, 2, n).astype(code)
+    ends = [0, *sorted((rng.choice(n - 1, 6, replace=False) + 1).tolist()), n]
+    pieces = list(itertools.pairwise(ends))
+    rng.shuffle(pieces)
+    with output.create(tmp_path / "y.npy", x.dtype, (n,)) as part:
         output.check_shared(part)
-        output.write(part, 60, [x[60:70], x[70:]])
-        output.write(part, 0, [x[:60]])
+        for some in (pieces[:3], pieces[3:]):
+            with storage.writing(part, mapped=mapped) as put:
+                for low, high in some:
+                    put(x[low:high], low)
         assert not (tmp_path / "y.npy").exists()
         output.publish(part.path, tmp_path / "y.npy", force=False)
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), x)
@@ -38,12 +54,12 @@ def test_an_existing_file_is_kept(tmp_path):
     path = tmp_path / "y.npy"
     part = made(path)
     path.write_text("came meanwhile")
-    for refuse in (
+    for refused in (
         lambda: output.publish(part.path, path, force=False),
         lambda: output.check(path, force=False),
     ):
         with pytest.raises(OutputError, match="--force replaces it"):
-            refuse()
+            refused()
     assert path.read_text() == "came meanwhile"
     output.publish(part.path, path, force=True)
     assert np.load(path).shape == (3,)
@@ -109,16 +125,9 @@ def test_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 
     part = made(path)
     monkeypatch.setattr(os, "fsync", fsync)
-    output.write(part, 0, [np.ones(3, "f")])
+    write(part)
     output.publish(part.path, path, force=False)
     assert synced == [(str(part.path), False), (str(tmp_path), True)]
-
-
-def raises(number):
-    def fail(*_, **__):
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 PLACE = [errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENAMETOOLONG]
@@ -145,6 +154,16 @@ def test_what_the_system_refuses(where, number, tmp_path, monkeypatch):
     assert where == "replace" or os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("number", PLACE + ELSE)
+@pytest.mark.parametrize(("step", "mapped"), [("write", False), ("write", True), ("fsync", False)])
+def test_what_the_system_refuses_to_write(step, mapped, number, tmp_path, monkeypatch):
+    part = made(tmp_path / "y.npy")
+    refuse(monkeypatch, step, number)
+    with pytest.raises(OSError if number in ELSE else OutputError) as caught:
+        write(part, mapped=mapped)
+    assert str(caught.value) == f"cannot write {part.path}: {os.strerror(number)}"
+
+
 def test_a_part_file_that_cannot_be_removed(tmp_path, monkeypatch):
     """What was wrong first is said."""
     monkeypatch.setattr(os, "fsync", raises(errno.ENOSPC))
@@ -156,7 +175,7 @@ def test_a_part_file_that_cannot_be_removed(tmp_path, monkeypatch):
 def test_a_full_disk():
     full = File(pathlib.Path("/dev/full"), np.dtype("f"), (10**6,), 0)
     with pytest.raises(OSError, match="cannot write /dev/full: No space left"):
-        output.write(full, 0, [np.zeros(10**6, "f")])
+        write(full)
 
 
 def test_files_that_grow_too_large(tmp_path):
@@ -168,7 +187,7 @@ def test_files_that_grow_too_large(tmp_path):
     works = [
         (64, lambda: made(path)),
         (1000, lambda: made(path, 1000)),
-        (1000, lambda: output.write(part, 0, [np.ones(1000, "f")])),
+        (1000, lambda: write(part)),
     ]
     for limit, work in works:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))

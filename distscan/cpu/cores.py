@@ -10,6 +10,16 @@ def allowed() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def unbind() -> None:
+    """Let this thread run on every core that the control group allows, whatever mask it has.
+
+    Launchers bind a rank to one core: Open MPI does by default. That is right for a rank that
+    computes on it, but not for threads that only copy on behalf of a GPU.
+    """
+    with suppress(OSError):  # a system that allows no change
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
 @functools.cache
 def of_node(groups: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
     """Return the number of cores that the ranks of this node share.

@@ -1,9 +1,11 @@
-"""Memory of the CPU backend: arrays, and copies of a file's pieces to and from them."""
+"""Memory of the CPU backend: arrays, and the way of a file's chunks to and from them."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .free_memory import free_memory
 
 
 def empty(n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -11,20 +13,32 @@ def empty(n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.empty(n, dtype)
 
 
-def staging(size: int) -> NDArray[np.uint8]:
-    """Allocate ``size`` bytes of host memory for ``upload`` and ``download``."""
-    return np.empty(size, np.uint8)
+class Lane:
+    """The way of chunks between host and device, of one thread: here both are the same memory."""
 
+    def __init__(self, size: int, gpu: None = None) -> None:
+        """Do nothing: no chunk is copied."""
 
-def upload(piece: NDArray[Any], array: NDArray[Any]) -> None:
-    """Copy a piece in host memory into ``array``."""
-    array[...] = piece
+    def landing(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return memory of the host for what is to be uploaded to ``array``: the array itself."""
+        return array
 
+    def upload(self, array: NDArray[Any]) -> None:
+        """Do nothing: what has landed is there."""
 
-def download(array: NDArray[Any], buffer: NDArray[np.uint8]) -> NDArray[Any]:
-    """Return ``array`` in host memory; ``buffer`` is not needed, because it is there already."""
-    return array
+    def download(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the elements of ``array`` in host memory: the array itself."""
+        return array
 
 
 def synchronize() -> None:
     """Wait for all work on this backend."""
+
+
+def current_gpu() -> None:
+    """Return None: there is no GPU."""
+
+
+def available() -> int:
+    """Return the bytes of memory that this machine and this process's control group have free."""
+    return free_memory()

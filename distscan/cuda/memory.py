@@ -1,4 +1,4 @@
-"""Memory on a GPU: allocation of arrays, and copies of a file's pieces to and from them."""
+"""Memory on a GPU: arrays, and the way of a file's chunks to and from them."""
 
 from typing import Any
 
@@ -15,25 +15,51 @@ def empty(n: int, dtype: np.dtype[Any]) -> Any:
     return cupy.empty(n, dtype)
 
 
-def staging(size: int) -> NDArray[np.uint8]:
-    """Allocate ``size`` bytes of pinned host memory."""
-    memory: NDArray[np.uint8] = np.frombuffer(cupy.cuda.alloc_pinned_memory(size), np.uint8, size)
-    return memory
+class Lane:
+    """The way of chunks between host and GPU, of one thread: pinned memory and a stream.
 
+    Copies of several lanes overlap, and none waits for kernels.
+    """
 
-def upload(piece: NDArray[Any], array: Any) -> None:
-    """Copy a piece in host memory into ``array``. Afterwards the piece may be overwritten."""
-    array.set(piece)
-    synchronize()  # from pinned memory, CuPy only queues the copy
+    def __init__(self, size: int, gpu: int | None = None) -> None:
+        """Allocate ``size`` bytes of pinned memory, for the largest chunk.
 
+        ``gpu`` becomes the current GPU of this thread; None is the one that is current.
+        """
+        if gpu is not None:
+            cupy.cuda.Device(gpu).use()
+        pinned = cupy.cuda.alloc_pinned_memory(size)
+        self._host: NDArray[np.uint8] = np.frombuffer(pinned, np.uint8, size)
+        self._stream = cupy.cuda.Stream(non_blocking=True)
 
-def download(array: Any, buffer: NDArray[np.uint8]) -> NDArray[Any]:
-    """Copy ``array`` to the start of ``buffer``, in host memory; return that part as an array."""
-    host: NDArray[Any] = buffer[: array.nbytes].view(array.dtype)
-    array.get(out=host)
-    return host
+    def landing(self, array: Any) -> NDArray[Any]:
+        """Return pinned memory for what is to be uploaded to ``array``."""
+        host: NDArray[Any] = self._host[: array.nbytes].view(array.dtype)
+        return host
+
+    def upload(self, array: Any) -> None:
+        """Copy what has landed to ``array``."""
+        array.set(self.landing(array), self._stream)
+        self._stream.synchronize()
+
+    def download(self, array: Any) -> NDArray[Any]:
+        """Copy ``array`` to pinned memory; the next copy of this lane overwrites it."""
+        host = self.landing(array)
+        array.get(self._stream, out=host)
+        self._stream.synchronize()
+        return host
 
 
 def synchronize() -> None:
     """Wait for all work on the current stream."""
     cupy.cuda.get_current_stream().synchronize()
+
+
+def current_gpu() -> int:
+    """Return the number of the GPU that is current in this thread."""
+    return int(cupy.cuda.runtime.getDevice())
+
+
+def available() -> int:
+    """Return the bytes of the GPU's memory that are free."""
+    return int(cupy.cuda.runtime.memGetInfo()[0])

@@ -6,57 +6,55 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..build import CompiledScan
 from ..core.errors import CheckError
 from ..core.shards import chunks
 from ..cpu.chunked import CHUNK
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.faults import mark_collective
-from . import files
-from .files import File
+from .decided import Decided
+from .files import File, Fill, Source
 from .rounding import Exact, Logs, Products, Sums, finite_size
 
 _ROUNDING = (np.add, np.multiply, np.logaddexp)
 PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 
-def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File) -> None:
+def check(comm: Comm, plan: Decided, source: Source, result: File, *, links: int = 0) -> None:
     """Compare a file's scan with NumPy's; each rank compares its own part; collective.
 
-    ``start`` is the index of this rank's first element in the file. Sums, products and logaddexp of
-    floats are recomputed in the next wider type, and may differ by the bounds of ``rounding.py``.
-    All other results must be equal.
+    ``links`` is the number of chunks that one sum goes through on a rank. Sums, products and
+    logaddexp of floats are recomputed in the next wider type, and may differ by the bounds of
+    ``rounding.py``. All other results must be equal.
 
     Raises ``CheckError`` on every rank, with the first element in scan order that differs.
     """
-    n, inner = plan.form.extents.n, plan.form.extents.inner
+    n, inner, start = plan.form.extents.n, plan.form.extents.inner, plan.start
     flat = plan.form.extents.axis is None
     longest = max(comm.allgather(n))
     before: list[_State] = []
     with agreed(comm):
-        reference = _Reference(plan, longest, comm.size)
+        reference = _Reference(plan, longest, comm.size, links)
         # Pieces of both files have the same number of elements, and whole rows.
         step = max(PIECE // max(source.dtype.itemsize, result.dtype.itemsize), inner)
         pieces = list(_pieces(plan, step))
-        ins, outs = (np.empty(step * f.dtype.itemsize, np.uint8) for f in (source, result))
+        ins, outs = (np.empty(step, f.dtype.newbyteorder("=")) for f in (source, result))
         if plan.across:
             reference.rewind(inner)
-            for low, high, outer, _ in pieces:
-                reference.skip(_read(source, start + low, start + high, ins, flat), outer)
+            with source.reading(flattened=flat) as fill:
+                for low, high, outer, _ in pieces:
+                    reference.skip(_read(fill, start + low, start + high, ins), outer)
     if plan.across:
         everyone = comm.allgather(reference.state if n > 0 else None)
         order = everyone[: comm.rank : -1] if plan.form.reverse else everyone[: comm.rank]
         before = [state for state in order if state is not None]
     found: tuple[int, str] | None = None
-    with agreed(comm):
+    with agreed(comm), source.reading(flattened=flat) as fill, result.reading() as fill_result:
         for low, high, outer, fresh in pieces:
             if fresh:
                 reference.rewind(outer * inner, plan.form.first, before)
-            expected, bound = reference.advance(
-                _read(source, start + low, start + high, ins, flat), outer
-            )
-            scanned = _read(result, start + low, start + high, outs, flat)
+            expected, bound = reference.advance(_read(fill, start + low, start + high, ins), outer)
+            scanned = _read(fill_result, start + low, start + high, outs)
             at = _first_difference(reference.in_scan_order(scanned, outer), expected, bound)
             if at is not None:
                 i = reference.index_in_memory(*at, n=len(expected))
@@ -71,7 +69,7 @@ def check(comm: Comm, plan: CompiledScan, start: int, source: File, result: File
         )
 
 
-def _pieces(plan: CompiledScan, step: int) -> Iterator[tuple[int, int, int, bool]]:
+def _pieces(plan: Decided, step: int) -> Iterator[tuple[int, int, int, bool]]:
     """Yield the pieces of a shard, of about ``step`` elements, in scan order.
 
     A piece is (low, high, outer, fresh): its elements in memory, its number of outer rows, and
@@ -88,10 +86,9 @@ def _pieces(plan: CompiledScan, step: int) -> Iterator[tuple[int, int, int, bool
             yield low, low + (bottom - top) * (b - a) * inner, bottom - top, fresh
 
 
-def _read(
-    file: File, start: int, stop: int, buffer: NDArray[np.uint8], flattened: bool
-) -> NDArray[Any]:
-    ((_, piece),) = files.read(file, start, stop, buffer, flattened=flattened)
+def _read(fill: Fill, start: int, stop: int, buffer: NDArray[Any]) -> NDArray[Any]:
+    piece = buffer[: stop - start]
+    fill(piece, start)
     return piece
 
 
@@ -109,7 +106,7 @@ class _Reference:
     complex numbers, which are two sums of real numbers; else 1.
     """
 
-    def __init__(self, plan: CompiledScan, longest: int, ranks: int) -> None:
+    def __init__(self, plan: Decided, longest: int, ranks: int, links: int) -> None:
         self.op, self.acc, self.out = plan.op, plan.types.acc, plan.types.out
         self.form = plan.form
         self.exact = self.acc.kind in "biu" or self.op.numpy not in _ROUNDING
@@ -122,9 +119,9 @@ class _Reference:
             self.wide = np.result_type(held, np.float64)
             if self.wide == held:
                 self.wide = np.result_type(held, np.longdouble)
-            self.bounds = self._bounds(longest, ranks)
+            self.bounds = self._bounds(longest, ranks, links)
 
-    def _bounds(self, longest: int, ranks: int) -> Sums | Products:
+    def _bounds(self, longest: int, ranks: int, links: int) -> Sums | Products:
         """Return the bounds of the roundings, those of the scan and of the reference together."""
         real = np.finfo(self.acc)
         u, u_wide = float(real.eps) / 2, float(np.finfo(self.wide).eps) / 2
@@ -132,9 +129,10 @@ class _Reference:
         times = 1 if self.sums or self.wide.kind != "c" else 4
         if self.op.numpy is np.multiply:
             return Products(times * (u + u_wide), real)
-        # The longest chain of roundings: in a chunk, from chunk to chunk, and from rank to rank.
+        # The longest chain of roundings: in NumPy's chunks, from one to the next, and so on for the
+        # file's chunks and for ranks.
         chain = longest if self.form.extents.inner > 1 else CHUNK + longest // CHUNK
-        factor = (chain + ranks + 1) * u + longest * ranks * u_wide
+        factor = (chain + links + ranks + 1) * u + longest * ranks * u_wide
         limit = float(real.max) / 4
         return Sums(factor, limit) if self.sums else Logs(4 * factor, limit)
 

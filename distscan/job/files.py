@@ -5,10 +5,10 @@ import os
 import stat
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib import format as npy
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from ..core.digest import digest
 from ..core.errors import InputError
-from ..core.shards import chunks
 
-PIECE = 1 << 24  # bytes moved between two reports of progress
+NUMBERS = "biufc"  # the kinds of NumPy's types that a scan takes
 _ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks
 
 
@@ -28,6 +27,46 @@ class Stamp(NamedTuple):
     size: int
     content: str  # a digest of the file's beginning and end
     mtime_ns: int  # the time of the last change
+
+
+class Source(Protocol):
+    """What a job reads: elements of one type, in one order. A format implements this."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the elements, in the byte order in which they are stored."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+
+    @property
+    def fortran(self) -> bool:
+        """Whether axis 0 varies fastest, of several axes."""
+
+    @property
+    def n(self) -> int:
+        """The number of elements."""
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be the same on every rank, by name."""
+
+    def reading(self, *, flattened: bool = False) -> AbstractContextManager["Fill"]:
+        """Open the source, and yield a function that fills arrays: see ``Fill``.
+
+        The elements are counted as they are stored; ``flattened`` counts them as ``numpy.ravel``
+        does, which differs in Fortran order. Raises ``InputError`` if the source has changed since
+        it was inspected: at once if it is too short, else at the end of the ``with`` block.
+        """
+
+
+#: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
+#: threads may call it at once.
+Fill = Callable[[NDArray[Any], int], None]
 
 
 class File(NamedTuple):
@@ -48,13 +87,38 @@ class File(NamedTuple):
             n *= length
         return n
 
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+        return str(self.path)
 
-def inspect(path: Path) -> File:
+    def terms(self) -> dict[str, object]:
+        """Return what must be the same on every rank, by name."""
+        # Nodes may have different files under the same path, on their own disks.
+        shared = f"{self.path}, which must be on a file system that all ranks share"
+        found = {} if self.stamp is None else self.stamp._asdict()
+        return {f"the {what} of {shared}": value for what, value in found.items()}
+
+    @contextmanager
+    def reading(self, *, flattened: bool = False) -> Iterator[Fill]:
+        """Open the file, and yield a function that fills arrays."""
+        with _reading(self.path) as stream:
+            gather = flattened and self.fortran
+            with _naming(self.path):
+                fill = _gathering(self, stream) if gather else _reader(self, stream)
+            yield fill
+            now, stamp = os.fstat(stream.fileno()), self.stamp
+            if stamp and (now.st_size, now.st_mtime_ns) != (stamp.size, stamp.mtime_ns):
+                raise InputError(f"{self.path} was changed while it was read")
+
+
+def inspect(path: Path, kinds: str = NUMBERS) -> File:
     """Read the header of a ``.npy`` file, version 1 to 3, and check that its data is complete.
 
-    Raises ``InputError`` if the file is missing, pickled, truncated, or not a ``.npy`` file.
+    ``kinds`` are those of NumPy's types that it may hold. Raises
+    ``InputError`` if the file is missing, pickled, truncated, or not a ``.npy`` file.
     """
-    with _reading(path) as stream:
+    with _reading(path) as stream, _naming(path):
         stamp = _stamp(stream)
         try:
             version = npy.read_magic(stream)
@@ -70,23 +134,25 @@ def inspect(path: Path) -> File:
             raise InputError(f"{path} is not a .npy file: {reason}") from error
         fortran = bool(fortran) and len(shape) > 1
         file = File(path, dtype, shape, stream.tell(), stamp, fortran)
-    _check(file)
+    _check(file, kinds)
     whole = file.start + file.n * dtype.itemsize
     if stamp.size < whole:
         raise InputError(f"{path} is truncated: {stamp.size} of {whole} bytes")
     return file
 
 
-def inspect_raw(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> File:
+def inspect_raw(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None, kinds: str = NUMBERS
+) -> File:
     """Check a file that holds elements of ``dtype`` and nothing else, in C order.
 
     ``shape`` None is one axis, as long as the file. Raises ``InputError`` if the file is missing,
     or has not as many bytes as such elements.
     """
-    with _reading(path) as stream:
+    with _reading(path) as stream, _naming(path):
         stamp = _stamp(stream)
     file = File(path, dtype, (0,) if shape is None else shape, 0, stamp)
-    _check(file)
+    _check(file, kinds)
     if shape is None:
         length, rest = divmod(stamp.size, dtype.itemsize)
         if rest:
@@ -101,12 +167,12 @@ def inspect_raw(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] | None)
     return file
 
 
-def _check(file: File) -> None:
+def _check(file: File, kinds: str) -> None:
     """Raise ``InputError`` for a type that cannot be scanned, and for an impossible shape."""
     path, dtype = file.path, file.dtype
     if dtype.hasobject:
         raise InputError(f"{path} holds pickled Python objects; a scan takes numbers")
-    if dtype.kind not in "biufc":
+    if dtype.kind not in kinds:
         raise InputError(
             f"{path} holds {dtype}; a scan takes bool, integer, float and complex types"
         )
@@ -114,47 +180,28 @@ def _check(file: File) -> None:
         raise InputError(f"{path} has the impossible shape {file.shape}")
 
 
-def read(
-    file: File, start: int, stop: int, buffer: NDArray[np.uint8], *, flattened: bool = False
-) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield elements ``start..stop`` of a file in pieces: (index in the shard, elements).
-
-    The elements are counted as they lie in the file; ``flattened`` counts them as
-    ``numpy.ravel`` does, which differs in Fortran order. The pieces are in the machine's byte
-    order. They lie in ``buffer``; the next piece overwrites the one before. Raises ``InputError``
-    if the file has changed since it was inspected.
-    """
-    native = file.dtype.newbyteorder("=")
-    step = len(buffer) // native.itemsize
-    with _reading(file.path) as stream:
-        fill = _gathering(file, stream) if flattened and file.fortran else _reader(file, stream)
-        for low, high in chunks(start, stop, step):
-            elements = buffer[: (high - low) * native.itemsize].view(native)
-            fill(elements, low)
-            yield low - start, elements
-        status = os.fstat(stream.fileno())
-        if file.stamp and (status.st_size, status.st_mtime_ns) != (
-            file.stamp.size,
-            file.stamp.mtime_ns,
-        ):
-            raise InputError(f"{file.path} was changed while it was read")
-
-
-def _reader(file: File, stream: BufferedReader) -> Callable[[NDArray[Any], int], None]:
-    """Return a function that fills an array with the elements from a number on, in file order."""
+def _reader(file: File, stream: BufferedReader) -> Fill:
+    """Return a function that reads elements in file order."""
+    opened = stream.fileno()
 
     def fill(elements: NDArray[Any], low: int) -> None:
-        stream.seek(file.start + low * elements.itemsize)
-        if stream.readinto(elements.view(np.uint8).data) != elements.nbytes:
-            raise InputError(f"{file.path} became shorter while it was read")
-        if not file.dtype.isnative:
+        rest, at = memoryview(elements.view(np.uint8)), file.start + low * elements.itemsize  # type: ignore[arg-type]
+        while len(rest) > 0:
+            with _naming(file.path):
+                read = os.preadv(opened, [rest], at)
+            if read == 0:
+                raise InputError(f"{file.path} became shorter while it was read")
+            rest, at = rest[read:], at + read
+        if file.dtype.names:  # each field has its own byte order
+            elements[...] = elements.view(file.dtype)
+        elif not file.dtype.isnative:
             elements.byteswap(inplace=True)
 
     return fill
 
 
-def _gathering(file: File, stream: BufferedReader) -> Callable[[NDArray[Any], int], None]:
-    """Return a function as of ``_reader``, for a file in Fortran order that is flattened.
+def _gathering(file: File, stream: BufferedReader) -> Fill:
+    """Return a function that reads a file in Fortran order, flattened.
 
     The array [[0 1 2] [3 4 5]] lies in the file as 0 3 1 4 2 5. The file is mapped, because
     neighbours of the flattened array lie far apart in it.
@@ -198,11 +245,19 @@ def _stamp(stream: BufferedReader) -> Stamp:
 @contextmanager
 def _reading(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file; every OSError becomes an ``InputError``."""
-    try:
+    with _naming(path):
         # To open a pipe would wait for a writer, perhaps for ever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path} is not a regular file")
-        with path.open("rb") as stream:
-            yield stream
+        stream = path.open("rb")
+    with stream:
+        yield stream
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn every OSError of the ``with`` block into an ``InputError`` that names the file."""
+    try:
+        yield
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error

@@ -1,159 +1,273 @@
 """The file job: each rank reads, scans and writes its own part of a file."""
 
-import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Any, NamedTuple, cast
+from typing import Any, cast, get_args
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import NDArray
 
 from .. import binding, build
 from ..binding import Binding
-from ..core import arrays, dtypes, operators
+from ..build import Op
+from ..core import dtypes
 from ..core.errors import CheckError
-from ..core.extents import Extents, axis_number
-from ..core.shards import bounds, chunks
-from ..mpi.agree import Agreement, agreed
+from ..cpu import cores
+from ..cpu.free_memory import free_memory
+from ..mpi import launcher
+from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from ..scan import Call, settle
-from . import files, output
-from .files import File
+from . import budget, inputs, output, restart, storage
+from .budget import WRITERS, Budget
+from .carry import Carry
+from .decided import Decided, Options, decide
+from .files import File, Source
+from .part import Part
+from .report import Report, report
+from .startup import may_have_gpu, meanwhile
+from .storage import Writer
+from .sweeps import Show, sweep
+from .timeline import Timeline
 
-PHASES = ("read", "reduce", "exscan", "scan", "write", "all")
-Show = Callable[[str, int, int], None]  # phase, elements done, all elements
 
-
-class Job(NamedTuple):
+@dataclass(frozen=True)
+class Job:
     """The options of a job, as on the command line."""
 
-    input: Path
+    inputs: tuple[Path, ...]  # several are one array, joined along axis 0
     output: Path
-    op: str = "sum"
-    dtype: str | None = None
+    op: Op = "sum"
+    dtype: Any = None
     axis: int | None = None
     exclusive: bool = False
-    initial: str | None = None
+    initial: Any = None
     reverse: bool = False
     backend: binding.Name = "auto"
     strategy: build.Strategy = "auto"
     threads: int | None = None
     force: bool = False
     check: bool = False
-    raw: bool = False  # whether the input has no header; ``dtype`` is then its type
+    raw: Any = None  # the type of inputs without a header
     shape: tuple[int, ...] | None = None  # of a raw input
+    segments: Path | None = None  # a file of flags or keys
+    memory: int | None = None  # the most bytes of each rank, on the host and on its GPU each
+    state: Path | None = None  # the running value: read before the job, written after it
+    resume: bool = False  # whether the job goes on where it was killed
+    trace: Path | None = None  # a file for the work of all ranks on every chunk
+
+    def inspect(self) -> tuple[Source, Source | None, Options]:
+        """Check the inputs; return the elements, the flags or keys, the options of the scan."""
+        raw = None if self.raw is None else dtypes.parse(self.raw)
+        source = inputs.inspect(self.inputs, self.op, raw=raw, shape=self.shape)
+        marks = inputs.inspect_segments(self.segments, source)
+        given = {name: getattr(self, name) for name in Options._fields}
+        given["segments"] = None if marks is None else marks.dtype
+        return source, marks, Options(**given)
+
+    def backend_for(self, source: Source) -> binding.Name:
+        """Return the backend that is asked for; CPUs for structures, which CuPy does not have."""
+        if self.backend not in get_args(binding.Name):
+            names = ", ".join(get_args(binding.Name))
+            raise ValueError(f"unknown backend {self.backend!r}; choose from {names}")
+        if not source.dtype.names:
+            return self.backend
+        if self.backend == "cuda":
+            raise TypeError(f"{source.name} holds structures, which CuPy has not; use CPUs")
+        return "cpu"
 
 
-class Report(NamedTuple):
-    """The result of a job. Seconds are the slowest rank's, 0 for a phase that did not run."""
+def perform(
+    comm: Comm,
+    job: Job,
+    show: Show,
+    warn: Callable[[str], None],
+    *,
+    of_process: bool = False,
+) -> Report:
+    """Scan a file into a file, and return the report; collective. Every rank raises, or none.
 
-    elements: int
-    dtype_in: str
-    dtype_out: str
-    op: str
-    ranks: int
-    nodes: int
-    backend: str
-    device: str
-    strategy: str
-    total: Any
-    output: str
-    seconds: dict[str, float]
+    ``of_process`` says that the job began when this process did.
+    """
+    clock = Timeline(trace=job.trace is not None, of_process=of_process)
+    # ---- check everything before any work -------------------------------------------------
+    with agreed(comm) as same:
+        source, marks, options = job.inspect()
+        for each in (source, marks):
+            same.update(each.terms() if each is not None else {})
+        backend = job.backend_for(source)
+        decided = decide(options, source, None, comm.size, comm.rank)
+        restart.state_of(job, decided)
+        final = _check_outputs(job) if comm.rank == 0 else job.output
 
-
-def perform(comm: Comm, job: Job, show: Show, warn: Callable[[str], None]) -> Report:
-    """Scan a file into a file, and return the report; collective. Every rank raises, or none."""
-    clock = _Clock()
-    with clock("all"):
-        # ---- check everything before any work ---------------------------------------------
-        with agreed(comm) as same:
-            source = _inspect(job)
-            # Nodes may have different files under the same path, on their own disks.
-            shared = f"{job.input}, which must be on a file system that all ranks share"
-            for what, value in source.stamp._asdict().items() if source.stamp else ():
-                same[f"the {what} of {shared}"] = value
-            final = output.check(job.output, force=job.force) if comm.rank == 0 else job.output
-        bound = binding.bind(comm, job.backend, warn, job.threads)
+    # ---- file -> chunks -> scan -> file -> its name ---------------------------------------
+    with ExitStack() as held:
+        made: Any = {"fortran": decided.fortran, "resume": job.resume}
+        part_of = part_file(comm, final, decided.types.out, decided.shape, **made)
+        target = held.enter_context(part_of)
         with agreed(comm):
-            part = _Part(comm, job, source, bound)
-        types = part.scan.types
-
-        # ---- file -> shard -> scan -> file -> its name ------------------------------------
-        with part_file(comm, final, types.out, part.shape, fortran=part.fortran) as target:
-            with clock("read"), agreed(comm):
-                part.read(source, show)
-            show("scan", 0, 0)
-            with clock("scan"):
-                # The agreement waits for slower ranks, so this is not part of the exchange's time.
-                ready = Agreement(comm)
-                ready.has_elements = part.scan.has_elements
-                call = Call(part.scan, comm)
-                with clock("reduce"):
-                    call.begin(part.shard, part.result, overlap=False)
-                    settle(call, ready)
-                with agreed(comm):
-                    with clock("exscan"):
-                        if ready.has_elements and part.scan.across:
-                            call.exchange()
-                    call.finish()
-                    bound.memory.synchronize()
-            if part.scan.strategy != "reduce-scan":
-                clock.seconds["reduce"] = 0.0
-            clock.seconds["scan"] -= clock.seconds["exscan"] + clock.seconds["reduce"]
-            with clock("write"), agreed(comm):
-                part.write(target, show)
-            if job.check:
-                from . import check  # noqa: PLC0415 - few jobs check their result
-
-                show("check", 0, 0)
-                check.check(comm, part.scan, part.start, source, target)
-            with agreed(comm):
-                if comm.rank == 0:
-                    output.publish(target.path, final, force=job.force)
-    ends = [total for total in comm.allgather(part.total()) if total is not None]
-    everyone = comm.allgather(clock.seconds)
-    return Report(
+            mapped = storage.is_in_memory(target.path)
+            writer = held.enter_context(storage.writing(target, mapped=mapped))
+        with _startup(job, decided, source, writer, backend):
+            bound = binding.bind(comm, backend, warn, job.threads)
+        with agreed(comm) as same:
+            gpu = bound.memory.current_gpu()
+            decided = decide(options, source, gpu, comm.size, comm.rank)
+            before = restart.state_of(job, decided)
+            same["the state"] = before.digest()
+            sizes = _budget(job, decided, bound, mapped=mapped)
+        same_job = {"backend": bound.name, "number of ranks": comm.size}
+        terms = restart.terms_of(decided, source, marks, before, **same_job)
+        journal, sizes = restart.journal_of(comm, job, target.path, terms, sizes)
+        given: Any = {"source": source, "marks": marks, "put": writer, "timeline": clock}
+        with agreed(comm):
+            part = Part(decided, sizes, bound.memory, **given)
+            restart.check(job, len(part.blocks))
+            part.open()
+        clock.from_the_beginning("start")
+        with agreed(comm), part:
+            end = sweep(comm, part, show, before, journal)
+        with agreed(comm), clock("write"):
+            if bound.first_on_node:
+                writer.sync()
+        if job.check:
+            _check(comm, source, target, part, show)
+        ends = [each for each in comm.allgather(end) if each.value is not None]
+        last = ends[0 if options.reverse else -1] if ends else before
+        with agreed(comm):
+            if comm.rank == 0:
+                output.publish(target.path, final, force=job.force)
+                restart.keep(job, decided, last)
+    clock.from_the_beginning("all")
+    clock.bytes["all"] = source.n * (decided.types.x.itemsize + decided.types.out.itemsize)
+    _write_trace(comm, job.trace, clock)
+    return report(
+        comm.allgather((clock.seconds, clock.bytes)),
         elements=source.n,
-        dtype_in=str(types.x),
-        dtype_out=str(types.out),
-        op=part.scan.op.name,
+        dtype_in=str(decided.types.x),
+        dtype_out=str(decided.types.out),
+        op=decided.op.name,
         ranks=comm.size,
         nodes=bound.nodes,
         backend=bound.name,
         device=bound.device,
-        strategy=part.scan.strategy,
-        total=ends[0 if job.reverse else -1] if ends else part.nothing(),
+        strategy=decided.strategy,
+        total=_total(decided, last.value),
         output=str(job.output),
-        seconds={phase: max(seconds[phase] for seconds in everyone) for phase in PHASES},
+        places=(
+            storage.place(job.inputs[0]),
+            storage.place(final if comm.rank == 0 else job.output),
+        ),
     )
 
 
-def _inspect(job: Job) -> File:
-    """Check the input, and return what it holds."""
-    if not job.raw:
-        return files.inspect(job.input)
-    if job.dtype is None:
-        raise ValueError("--raw needs --dtype, the type of INPUT's elements")
-    return files.inspect_raw(job.input, dtypes.parse(job.dtype), job.shape)
+def _check_outputs(job: Job) -> Path:
+    """Check, before any work, what will be written; return the path of the output."""
+    for path in (job.state, job.trace):
+        if path is not None:
+            output.check(path, force=True)
+    return output.check(job.output, force=job.force)
+
+
+def _check(comm: Comm, source: Source, target: File, part: Part, show: Show) -> None:
+    """Compare the result with NumPy's; collective."""
+    from . import check  # noqa: PLC0415 - few jobs check their result
+
+    if comm.rank == 0:
+        show("check", 0, 0)
+    with part.timeline("check"):
+        check.check(comm, part.decided, source, target, links=part.links)
+
+
+@contextmanager
+def _startup(
+    job: Job, decided: Decided, source: Source, writer: Writer, backend: binding.Name
+) -> Iterator[None]:
+    """Let other threads work while the GPU starts, if there may be one."""
+    with ExitStack() as held:
+        if backend != "cpu" and may_have_gpu():
+            threads = min(_threads(job, launcher.local_ranks(), gpu=True), WRITERS)
+            held.enter_context(meanwhile(decided, source, writer, threads))
+        yield
+
+
+def _write_trace(comm: Comm, path: Path | None, clock: Timeline) -> None:
+    """Write the work of all ranks to a file, if there is one; collective."""
+    if path is None:
+        return
+    everyone = comm.gather(clock.spans)
+    with agreed(comm):
+        if comm.rank == 0:
+            from . import trace  # noqa: PLC0415 - few jobs are traced
+
+            trace.write(path, everyone or [])
+
+
+def _budget(job: Job, decided: Decided, bound: Binding, *, mapped: bool) -> Budget:
+    gpu = bound.memory.current_gpu() is not None
+    return budget.decide(
+        size=decided.form.extents.size,
+        element=decided.types.x.itemsize,
+        result=decided.types.out.itemsize,
+        mark=0 if decided.options.segments is None else decided.options.segments.itemsize,
+        in_place=decided.types.x == decided.types.out,
+        gpu=gpu,
+        threads=_threads(job, bound.local_ranks, gpu=gpu),
+        sweeps=2 if decided.across else 1,
+        mapped=mapped,
+        limit=job.memory,
+        free_host=free_memory() // bound.local_ranks,
+        free_device=bound.memory.available() // bound.sharing,
+    )
+
+
+def _threads(job: Job, ranks: int, *, gpu: bool) -> int:
+    """Return the most threads of this rank, one of so many on this node.
+
+    Those that copy for a GPU are not bound to the cores that the launcher has given the rank.
+    """
+    if not gpu or job.threads is not None:
+        return binding.threads(job.threads)
+    return max(1, cores.of_node() // ranks)
+
+
+def _total(decided: Decided, value: NDArray[Any] | None) -> Any:
+    """Return the total for a report; None if there are several.
+
+    That of an empty file is as in NumPy: 0 for sum, 1 for prod, None for max.
+    """
+    if len(decided.shape) > 1:
+        return None
+    if value is None and decided.form.first is None:
+        return getattr(decided.op.numpy, "identity", None)
+    carry = Carry(decided.op, decided.totals, decided.form.first, segmented=False)
+    carry.start(value)
+    return dtypes.cast(np.asarray(carry.result()), decided.types.out).item()
 
 
 @contextmanager
 def part_file(
-    comm: Comm, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool = False
+    comm: Comm,
+    path: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    fortran: bool = False,
+    resume: bool = False,
 ) -> Iterator[File]:
     """Create the part file that will become ``path``; collective.
 
-    The part file is removed if anything fails, except the check.
+    The part file is removed if anything fails, except the check; not if journals say how far the
+    job has come.
     """
     target: File | None = None
     with ExitStack() as held:
         try:
             with agreed(comm):
                 if comm.rank == 0:
-                    target = held.enter_context(output.create(path, dtype, shape, fortran=fortran))
+                    made = output.create(path, dtype, shape, fortran=fortran, resume=resume)
+                    target = held.enter_context(made)
             target = cast(File, comm.bcast(target))
             with agreed(comm):
                 output.check_shared(target)
@@ -162,113 +276,6 @@ def part_file(
             raise
         except BaseException:
             # Any rank removes it: if another rank is interrupted, rank 0 may be waiting inside MPI.
-            if target is not None:
+            if target is not None and not (resume and output.journals(target.path)):
                 output.remove(target.path)
             raise
-
-
-class _Part:
-    """One rank's part of the job: its shard and its result, on its device."""
-
-    def __init__(self, comm: Comm, job: Job, source: File, bound: Binding) -> None:
-        self.memory = bound.memory
-        # With an axis, a rank has whole rows. In Fortran order, these are the rows of the array
-        # whose axes are reversed. A flattened input is divided by elements.
-        rows, axis = len(source.shape) > 1 and job.axis is not None, axis_number(job.axis)
-        shape = source.shape if rows else (source.n,)
-        self.fortran, self.shape = rows and source.fortran, shape  # of the whole output file
-        if self.fortran:
-            shape = shape[::-1]
-            axis = len(shape) - 1 - normalize_axis_index(axis or 0, len(shape))
-        width = math.prod(shape[1:])
-        low, high = bounds(shape[0], comm.size, comm.rank)
-        self.start, self.stop = low * width, high * width
-        self.shard = self.memory.empty(self.stop - self.start, source.dtype.newbyteorder("="))
-        op = operators.resolve(job.op)
-        dtype = None if job.dtype is None or job.raw else dtypes.parse(job.dtype)
-        initial = None if job.initial is None else _number(job.initial)
-        mine = (high - low, *shape[1:])
-        if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
-            mine = tuple(min(length, 1) for length in mine)
-        self.scan = build.make(
-            Extents.of(mine, axis),
-            self.shard.dtype,
-            arrays.gpu(self.shard),
-            op,
-            exclusive=job.exclusive,
-            initial=initial,
-            reverse=job.reverse,
-            dtype=dtype,
-            strategy=job.strategy,
-            threads=job.threads,
-            ranks=comm.size,
-        )
-        in_place = self.scan.types.x == self.scan.types.out
-        self.result = self.shard if in_place else self.scan.steps.empty()
-        self.buffer: NDArray[np.uint8] = self.memory.staging(files.PIECE)
-        self._last: dict[str, Any] = {}  # the last elements in scan order: "x" and "out"
-
-    def read(self, source: File, show: Show) -> None:
-        flattened = self.scan.form.extents.axis is None
-        for at, piece in files.read(
-            source, self.start, self.stop, self.buffer, flattened=flattened
-        ):
-            stop = at + len(piece)
-            self.memory.upload(piece, self.shard[at:stop])
-            self._note_last("x", piece)
-            show("read", stop, self.shard.size)
-
-    def write(self, target: File, show: Show) -> None:
-        output.write(target, self.start, self._pieces(show))
-
-    def _pieces(self, show: Show) -> Iterator[NDArray[Any]]:
-        size = self.result.size
-        for low, high in chunks(0, size, files.PIECE // self.result.itemsize):
-            piece = self.memory.download(self.result[low:high], self.buffer)
-            self._note_last("out", piece)
-            yield piece
-            show("write", high, size)
-
-    def _note_last(self, role: str, piece: NDArray[Any]) -> None:
-        """Store the last element so far in scan order."""
-        if not self.scan.form.reverse:
-            self._last[role] = piece[-1]
-        elif role not in self._last:
-            self._last[role] = piece[0]
-
-    def total(self) -> Any:
-        """Return the total of all elements up to this rank's last one; None without elements."""
-        if not self._last or len(self.shape) > 1:
-            return None
-        total, acc = self._last["out"], self.scan.types.acc
-        if self.scan.form.exclusive:
-            total = self.scan.op.combine(total.astype(acc), self._last["x"].astype(acc))
-        return dtypes.cast(total, self.scan.types.out).item()
-
-    def nothing(self) -> Any:
-        """Return the total of an empty file: as in NumPy, 0 for sum, 1 for prod, None for max."""
-        if len(self.shape) > 1:
-            return None
-        first = self.scan.form.first
-        return first.item() if first is not None else getattr(self.scan.op.numpy, "identity", None)
-
-
-def _number(text: str) -> Any:
-    """Return a text as an integer, float or complex number."""
-    for kind in (int, float, complex):
-        with suppress(ValueError):
-            return kind(text)
-    raise ValueError(f"initial {text!r} is no number")
-
-
-class _Clock:
-    """A clock that measures the seconds of each phase."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        start = perf_counter()
-        yield
-        self.seconds[phase] = perf_counter() - start

@@ -11,15 +11,16 @@ import os
 import platform
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
+from ..core.digest import digest
 from ..core.errors import OutputError
 from .files import File
 
@@ -41,7 +42,7 @@ def check(path: Path, *, force: bool) -> Path:
 
     A symbolic link is followed, not replaced. Raises ``OutputError``.
     """
-    with _writing(path):
+    with naming(path):
         try:
             path = path.resolve()
         except RuntimeError as error:
@@ -60,41 +61,77 @@ def check(path: Path, *, force: bool) -> Path:
 
 @contextmanager
 def create(
-    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool = False
+    path: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    fortran: bool = False,
+    resume: bool = False,
 ) -> Iterator[File]:
     """Create the part file that becomes ``path`` when it is complete; write its header only.
 
     The file is locked inside the ``with`` block, and not removed at its end. Part files that killed
-    jobs have left are removed first.
+    jobs have left are removed first. With ``resume`` the file has the same name in each job, and
+    keeps the contents that a killed job has left in it.
     """
-    if dtype.kind not in "biufc":
+    if dtype.kind not in "biufc" and not dtype.names:
         raise OutputError(f"a .npy file cannot hold {dtype}")
     _remove_dead(path)
     part = path.with_name(f"{_prefix(path)}{os.getpid()}-{os.urandom(4).hex()}.part")
-    with _writing(path):
+    if resume:
+        part = resumable(path)
+    elif not _is_held(resumable(path)):
+        remove(resumable(path))
+    header = _header(dtype, shape, fortran=fortran)
+    file = File(part, dtype, shape, len(header), fortran=fortran)
+    with naming(path):
         # Users that may not read the old file must not read the part file either.
         mode = 0o666 if _mode(path) is None else 0o600
-        opened = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
+        exclusive = 0 if resume else os.O_EXCL
+        opened = os.open(part, os.O_CREAT | exclusive | os.O_RDWR, mode)
     try:
         try:
-            with suppress(OSError):  # some file systems have no locks
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with _writing(path), part.open("r+b") as stream:
-                text = {
-                    "descr": npy.dtype_to_descr(dtype),
-                    "fortran_order": fortran,
-                    "shape": shape,
-                }
-                npy.write_array_header_1_0(stream, text)
-                file = File(part, dtype, shape, stream.tell(), fortran=fortran)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:  # some file systems have no locks
+            if error.errno == errno.EWOULDBLOCK:
+                raise OutputError(f"another job is writing {path}") from error
+        try:
+            with naming(path), part.open("r+b") as stream:
+                if resume and _is_of_another(stream, header, file):
+                    raise OutputError(
+                        f"{part} was left by a job with another output, which --resume may finish; "
+                        "a job without --resume removes it"
+                    )
+                stream.seek(0)
+                stream.write(header)
                 stream.truncate(_size(file))
                 os.fsync(stream.fileno())  # other hosts will write into the file's first page
         except BaseException:
-            remove(part)
+            if not resume:
+                remove(part)
             raise
         yield file
     finally:
         os.close(opened)
+
+
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool) -> bytes:
+    """Return the header of a ``.npy`` file."""
+    stream = BytesIO()
+    text = {"descr": npy.dtype_to_descr(dtype), "fortran_order": fortran, "shape": shape}
+    npy.write_array_header_1_0(stream, text)
+    return stream.getvalue()
+
+
+def _is_of_another(stream: BinaryIO, header: bytes, file: File) -> bool:
+    """Return whether a part file is that of another output, and has journals; else remove them."""
+    size = os.fstat(stream.fileno()).st_size
+    if size == _size(file) and stream.read(len(header)) == header:
+        return False
+    if size > 0 and journals(file.path):
+        return True
+    remove_journals(file.path)
+    return False
 
 
 def check_shared(file: File) -> None:
@@ -111,22 +148,13 @@ def check_shared(file: File) -> None:
         )
 
 
-def write(file: File, start: int, pieces: Iterable[NDArray[Any]]) -> None:
-    """Write the pieces of a shard into the part file, from element ``start`` on."""
-    with _writing(file.path), file.path.open("r+b") as stream:
-        stream.seek(file.start + start * file.dtype.itemsize)
-        for piece in pieces:
-            stream.write(piece.data)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 def publish(part: Path, path: Path, *, force: bool) -> None:
     """Rename the complete part file to ``path``; without ``force``, never replace a file.
 
     A file that is replaced passes on its mode, and its owner and group if that is permitted.
     """
-    with _writing(path):
+    remove_journals(part)
+    with naming(path):
         if force:
             with suppress(FileNotFoundError):
                 _hand_on(path.stat(), part)
@@ -145,13 +173,34 @@ def publish(part: Path, path: Path, *, force: bool) -> None:
 
 
 def remove(part: Path) -> None:
-    """Remove a part file if it exists; errors are ignored, so that they hide no other fault."""
+    """Remove a part file, and journals beside it; errors are ignored: they must hide no fault."""
+    remove_journals(part)
     with suppress(OSError):
         part.unlink()
 
 
+def remove_journals(part: Path) -> None:
+    """Remove the journals of a part file, if there are any, before the file itself is gone."""
+    for journal in journals(part):
+        journal.unlink(missing_ok=True)
+
+
+def journals(part: Path) -> list[Path]:
+    """Return the journals of a part file, and new ones that have not replaced old ones."""
+    prefix, names = f"{part.name}.", []
+    with suppress(OSError):
+        names = os.listdir(part.parent)
+    return [part.with_name(name) for name in names if name.startswith(prefix)]
+
+
+def resumable(path: Path) -> Path:
+    """Return the part file of jobs for ``path`` that can be resumed."""
+    number = digest(os.fsencode(path.name))
+    return path.with_name(f".{path.name[:32]}.distscan-{number:016x}.part")
+
+
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """Add the file's name to every OSError; an error of the path becomes an ``OutputError``."""
     try:
         yield
@@ -217,12 +266,30 @@ def _remove_dead(path: Path) -> None:
                     remove(path.with_name(name))
 
 
+def _is_held(part: Path) -> bool:
+    """Return whether a process holds a part file, as far as the file system can tell."""
+    try:
+        with part.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    return False
+
+
+def _is_zombie(pid: int) -> bool:
+    """Return whether a process has ended, and waits for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (OSError, IndexError):
+        return False
+
+
 def _is_dead(part: Path, pid: int) -> bool:
     """Return whether no process of this host writes a part file any more."""
     with suppress(ProcessLookupError, PermissionError):
         if pid != os.getpid():  # a file with our number is of a dead process or another container
             os.kill(pid, 0)
-            return False
+            return _is_zombie(pid)
     try:
         with part.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -52,6 +52,8 @@ class Node(NamedTuple):
 
     local_rank: int
     nodes: int  # of the communicator
+    local_ranks: int  # of the communicator, on this node
+    first: bool  # whether this rank is the first of them
 
 
 def node(comm: Comm) -> Node:
@@ -60,7 +62,9 @@ def node(comm: Comm) -> Node:
     try:
         nodes = comm.allreduce(int(shared.rank == 0))
         launched = local_rank()
-        return Node(shared.rank if launched is None else launched, nodes)
+        return Node(
+            shared.rank if launched is None else launched, nodes, shared.size, shared.rank == 0
+        )
     finally:
         shared.Free()
 
@@ -84,7 +88,10 @@ def backwards(comm: Comm) -> Comm:
 
 
 def aside(comm: Comm) -> Comm:
-    """Return a duplicate for distscan's own messages; the first call is collective."""
+    """Return a duplicate for distscan's own messages; the first call is collective.
+
+    Tags below 2**14 are of ``notices``, which may stay unreceived; those above are of ``watch``.
+    """
     kept: Any = comm.Get_attr(_aside())
     if kept is None:
         kept = comm.Dup()

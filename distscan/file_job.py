@@ -1,0 +1,164 @@
+"""``scan_file``: the file job, called from Python."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import DTypeLike
+
+from . import binding
+from .build import Op, Strategy
+from .core.extents import axis_number
+from .mpi.communicators import Comm, communicator, op_name
+
+if TYPE_CHECKING:
+    from .job.report import Report
+
+_Path = str | os.PathLike[str]
+
+
+def scan_file(
+    input: _Path | Sequence[_Path],
+    output: _Path,
+    op: Op = "sum",
+    *,
+    comm: Comm | None = None,
+    axis: int | None = None,
+    exclusive: bool = False,
+    initial: Any = None,
+    reverse: bool = False,
+    dtype: DTypeLike | None = None,
+    segments: _Path | None = None,
+    strategy: Strategy = "auto",
+    threads: int | None = None,
+    backend: binding.Name = "auto",
+    raw: DTypeLike | None = None,
+    shape: tuple[int, ...] | None = None,
+    memory: int | None = None,
+    force: bool = False,
+    check: bool = False,
+    state: _Path | None = None,
+    resume: bool = False,
+    trace: _Path | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> "Report":
+    """Scan a file into a file, as ``python -m distscan`` does; collective over ``comm``.
+
+    Each rank reads, scans and writes its own part, in chunks. So the array may be larger than all
+    memory together. The output appears under its name when it is whole.
+
+    Parameters
+    ----------
+    input
+        A file that every rank can read, or several, which are one array, joined along axis 0. They
+        are ``.npy`` files, or ``raw``.
+    output
+        The result, a ``.npy`` file.
+    op, axis, exclusive, initial, reverse, dtype, strategy, threads
+        As in ``scan``. An ``Operator`` may take structures, on CPUs.
+    comm
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+    segments
+        A ``.npy`` file with a flag or a key for each element, as ``segments`` of ``scan``.
+    backend
+        "cpu", "cuda", or "auto": GPUs if every rank has one. A rank of a node uses the GPU of its
+        number on the node.
+    raw
+        The type of the elements of files that have no header. None: the files are ``.npy`` files.
+    shape
+        The shape of each raw file; None is one axis.
+    memory
+        The most bytes of each rank for chunks, on the host and on its GPU each. None: as much as
+        is useful, at most half of what is free on the host, and four fifths on the GPU.
+    force
+        Whether to replace an existing output.
+    check
+        Whether to recompute the scan with NumPy, and compare.
+    state
+        A file with the running value. The scan begins behind that value, if the file exists, and
+        the value at its end replaces it.
+    resume
+        Whether to keep a journal, and to go on where a job that was killed has stopped.
+    trace
+        A file for the work of all ranks on every chunk, in the Chrome trace format.
+    progress
+        A function that is called on rank 0, some ten times a second, with the phase ("reduce",
+        "scan" or "check"), and with the bytes of the input that are done, and all its bytes.
+
+    Returns
+    -------
+    Report
+        The elements, the types, the ranks, the backend, the total; and of each phase the seconds,
+        the bytes, and what bounds it.
+
+    Raises
+    ------
+    InputError, OutputError, TypeError, ValueError, OverflowError, MemoryError, OSError
+        On every rank, even if one rank alone is at fault. The message names the ranks at fault.
+        There is no output then.
+    CheckError
+        If ``check`` finds a wrong element.
+
+    Examples
+    --------
+    >>> import distscan, numpy, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> numpy.save(f"{folder}/x.npy", [3, 1, 4])
+    >>> report = distscan.scan_file(f"{folder}/x.npy", f"{folder}/y.npy", backend="cpu")
+    >>> report.total, numpy.load(f"{folder}/y.npy")
+    (8, array([3, 4, 8]))
+    """
+    # These imports take as long as all others of distscan.
+    from pathlib import Path  # noqa: PLC0415
+
+    from .job.job import Job, perform  # noqa: PLC0415
+
+    several = [input] if isinstance(input, str | os.PathLike) else input
+    job = Job(
+        tuple(Path(path) for path in several),
+        Path(output),
+        op=op_name(op),
+        dtype=dtype,
+        axis=axis_number(axis),
+        exclusive=bool(exclusive),
+        initial=initial,
+        reverse=bool(reverse),
+        backend=backend,
+        strategy=strategy,
+        threads=threads,
+        force=force,
+        check=check,
+        raw=raw,
+        shape=shape,
+        segments=None if segments is None else Path(segments),
+        memory=memory,
+        state=None if state is None else Path(state),
+        resume=resume,
+        trace=None if trace is None else Path(trace),
+    )
+    with _current_gpu():
+        return perform(communicator(comm), job, progress or _nobody, lambda message: None)
+
+
+def _nobody(phase: str, done: int, size: int) -> None:
+    """Show progress to nobody."""
+
+
+@contextmanager
+def _current_gpu() -> Iterator[None]:
+    """Make the GPU that is current now current again at the end."""
+    if "cupy" not in sys.modules:
+        yield
+        return
+    runtime = sys.modules["cupy"].cuda.runtime
+    try:
+        before = runtime.getDevice()
+    except runtime.CUDARuntimeError:  # there is no GPU
+        before = None
+    try:
+        yield
+    finally:
+        if before is not None and runtime.getDevice() != before:
+            runtime.setDevice(before)

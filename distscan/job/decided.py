@@ -1,0 +1,136 @@
+"""What a job does, decided once before any work: types, operator, form, and each rank's part."""
+
+import math
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+
+from .. import build
+from ..build import Op, Strategy
+from ..core import dtypes, operators
+from ..core.dtypes import Types
+from ..core.extents import Extents, axis_number
+from ..core.form import Form
+from ..core.operators import Operator
+from ..core.shards import bounds
+from .files import Source
+
+
+class Options(NamedTuple):
+    """The options of the scan, as in ``scan``."""
+
+    op: Op = "sum"
+    dtype: Any = None
+    axis: int | None = None
+    exclusive: bool = False
+    initial: Any = None
+    reverse: bool = False
+    strategy: Strategy = "auto"
+    threads: int | None = None
+    segments: np.dtype[Any] | None = None  # the type of flags or keys
+
+
+class Decided(NamedTuple):
+    """The scan of one rank's part of a source.
+
+    With an axis, a rank has whole rows. In Fortran order, these are the rows of the array whose
+    axes are reversed. A flattened source is divided by elements.
+    """
+
+    options: Options
+    op: Operator
+    types: Types
+    strategy: str
+    totals: np.dtype[Any]  # of the running value between chunks and ranks
+    form: Form  # of this rank's shard
+    goes_on: bool  # whether the scan goes on from chunk to chunk
+    across: bool  # whether ranks exchange totals
+    shape: tuple[int, ...]  # of the whole result
+    fortran: bool  # whether the result is in Fortran order
+    row: tuple[int, ...]  # the shape of a row of the scan; () if the source is flattened
+    start: int  # the index of this rank's first element, as the source is read
+
+    def compile(self, extents: Extents, strategy: Strategy, gpu: int | None) -> build.CompiledScan:
+        """Make the scan of a chunk."""
+        return _make(self.options, self.types.x, extents, gpu, strategy=strategy, ranks=1)
+
+    @property
+    def chunk_strategy(self) -> Strategy:
+        """The strategy of a chunk that goes on from another."""
+        return "scan-add" if self.strategy == "scan-add" else "reduce-scan"
+
+
+def decide(options: Options, source: Source, gpu: int | None, ranks: int, rank: int) -> Decided:
+    """Check the options, and decide; local, without memory for a shard.
+
+    ``gpu`` is the number of the current GPU; None decides for CPUs.
+    """
+    rows, axis = len(source.shape) > 1 and options.axis is not None, axis_number(options.axis)
+    whole = source.shape if rows else (source.n,)
+    fortran, shape = rows and source.fortran, whole
+    if fortran:
+        shape = shape[::-1]
+        axis = len(shape) - 1 - normalize_axis_index(axis or 0, len(shape))
+    low, high = bounds(shape[0], ranks, rank)
+    mine = (high - low, *shape[1:])
+    if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
+        mine = tuple(min(length, 1) for length in mine)
+    x = source.dtype.newbyteorder("=")
+    # The scan of no rows decides as that of all rows does, and has no memory.
+    no_rows = Extents.of((0, *mine[1:]), axis)
+    none = _make(options, x, no_rows, gpu, strategy=options.strategy, ranks=ranks)
+    extents = Extents.of(mine, axis)
+    return Decided(
+        options,
+        none.op,
+        none.types,
+        none.strategy,
+        none.totals,
+        none.form._replace(extents=extents),
+        extents.goes_on,
+        extents.goes_on and ranks > 1,
+        whole,
+        fortran,
+        shape[1:],
+        low * math.prod(shape[1:]),
+    )
+
+
+def _make(
+    options: Options,
+    x: np.dtype[Any],
+    extents: Extents,
+    gpu: int | None,
+    *,
+    strategy: Strategy,
+    ranks: int,
+) -> build.CompiledScan:
+    initial = options.initial
+    return build.make(
+        extents,
+        x,
+        gpu,
+        operators.resolve(options.op),
+        exclusive=options.exclusive,
+        initial=number(initial) if isinstance(initial, str) else initial,
+        reverse=options.reverse,
+        dtype=None if options.dtype is None else dtypes.parse(options.dtype),
+        segments=None if options.segments is None else options.segments.newbyteorder("="),
+        strategy=strategy,
+        threads=options.threads,
+        ranks=ranks,
+    )
+
+
+def number(text: str) -> Any:
+    """Return a text as an integer, float or complex number.
+
+    >>> number("3"), number("1e3"), number("2+1j")
+    (3, 1000.0, (2+1j))
+    """
+    for kind in (int, float, complex):
+        with suppress(ValueError):
+            return kind(text)
+    raise ValueError(f"initial {text!r} is no number")

@@ -1,0 +1,174 @@
+"""The sweeps of all ranks over their shards, and the exchange of totals between them; collective.
+
+::
+
+    reduce   each rank finds the total of its shard         only if scans go on from rank to rank
+    exscan   each rank gets the total of all earlier ranks  likewise
+    scan     each rank scans its shard behind that total
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ..core.extents import Extents
+from ..core.segments import edge_dtype
+from ..mpi.agree import agreed
+from ..mpi.communicators import Comm
+from ..mpi.exscan import Exscan
+from ..mpi.watch import watching
+from . import saved
+from .carry import Carry
+from .chunks import Block, Chunk
+from .decided import Decided
+from .journal import Journal, Progress
+from .part import Part
+from .state import State
+
+Note = Callable[[int], None]  # bytes of the input that this rank has done since the last call
+Show = Callable[[str, int, int], None]  # phase, bytes of the input done, all its bytes
+
+
+_WATCHED = 1 << 24  # bytes: the progress of a smaller job is not gathered from its ranks
+
+
+def sweep(comm: Comm, part: Part, show: Show, state: State, journal: Journal | None) -> State:
+    """Scan all blocks behind ``state``; return the state behind this rank's last element.
+
+    It has no value if the rank has no elements, and if scans do not go on from row to row.
+    """
+    decided, carries = part.decided, list[Carry]()
+
+    def watched(phase: str, block: Block) -> AbstractContextManager[Callable[[int], None]]:
+        earlier = part.nbytes_before(block)
+        if comm.size > 1 and part.nbytes < _WATCHED:
+            # Messages between ranks would take longer than the work.
+            if comm.rank == 0:
+                show(phase, earlier, part.nbytes)
+            return nullcontext(lambda done: None)
+        return watching(comm, lambda done: show(phase, earlier + done, part.nbytes))
+
+    if not decided.across:
+        with agreed(comm), watched("scan", part.blocks[0]) as watch:
+            for i, block in enumerate(part.blocks):
+                sweeps = _Sweeps(part, block, i, state, journal)
+                if not sweeps.passed:
+                    carries.append(sweeps.scan(None, watch))
+    else:
+        # A state is the total of a rank before the first one in the order of the scan.
+        first = comm.size - 1 if decided.form.reverse else 0
+        before = state if comm.rank == first else State()
+        for i, block in enumerate(part.blocks):
+            sweeps = _Sweeps(part, block, i, before, journal)
+            # No rank goes on to the next block before all ranks have written this one.
+            if journal is not None and any(comm.allgather(sweeps.passed)):
+                continue
+            with agreed(comm), watched("reduce", block) as watch:
+                total, exscan = sweeps.reduce(watch), _exscan(decided, block.width)
+            with part.timeline("exscan"), agreed(comm):
+                offset = exscan(comm, total)
+            with agreed(comm), watched("scan", block) as watch:
+                carries.append(sweeps.scan(offset, watch))
+    if not decided.goes_on or decided.form.extents.size == 0 or not carries:
+        return State()
+    values = [np.atleast_1d(carry.total()) for carry in carries]
+    value = np.concatenate(values) if decided.form.extents.inner > 1 else values[0].reshape(())
+    edges = carries[-1].edges
+    return State(value, None if edges is None else edges.leaves)
+
+
+class _Sweeps:
+    """The sweeps of one rank over one block; a journal says which chunks are done already."""
+
+    def __init__(
+        self, part: Part, block: Block, index: int, before: State, journal: Journal | None
+    ) -> None:
+        self._part, self._block, self._journal = part, block, journal
+        self._before = before.of(block)
+        self._progress = Progress(index)
+        #: Whether the journal is of a later block.
+        self.passed = journal is not None and journal.progress.block > index
+        if journal is not None and journal.progress.block == index:
+            self._progress = journal.progress
+
+    def reduce(self, watch: Note) -> Carry:
+        """Return the total of the shard."""
+        carry, before = self._part.carry(), self._progress
+        carry.start(*self._before)
+        if before.total is not None:
+            saved.to_carry(before.total, carry)
+        count = before.reduced
+
+        def done(chunk: Chunk) -> None:
+            nonlocal count
+            count += 1
+            watch(self._bytes(chunk))
+            if self._journal is not None and self._journal.due:
+                record(self._journal)
+
+        def record(journal: Journal) -> None:
+            self._progress = self._progress._replace(reduced=count, total=saved.of_carry(carry))
+            journal.record(self._progress)
+
+        self._part.reduce(self._rest(before.reduced, watch), carry, done)
+        if self._journal is not None:
+            record(self._journal)
+        return carry
+
+    def scan(self, offset: Any, watch: Note) -> Carry:
+        """Scan the shard behind ``offset``; return the value behind its last element."""
+        carry, before, journal = self._part.carry(), self._progress, self._journal
+        scanned = written = before.scanned
+        waiting: tuple[int, dict[str, Any]] | None = None  # a record, and how many chunks it counts
+
+        def begin() -> None:
+            carry.start(offset) if self._before[0] is None else carry.start(*self._before)
+
+        def done(chunk: Chunk) -> None:
+            nonlocal scanned, waiting
+            scanned += 1
+            watch(self._bytes(chunk))
+            if journal is not None and journal.due and waiting is None:
+                waiting = scanned, saved.of_carry(carry)
+
+        def wrote() -> None:
+            nonlocal written, waiting
+            written += 1
+            if journal is not None and waiting is not None and written >= waiting[0]:
+                record(journal, *waiting)
+                waiting = None
+
+        def record(journal: Journal, count: int, value: dict[str, Any]) -> None:
+            self._part.flush()
+            journal.record(self._progress._replace(scanned=count, carry=value))
+
+        begin()
+        if before.carry is not None:
+            saved.to_carry(before.carry, carry)
+        self._part.scan(self._rest(before.scanned, watch), carry, begin, done, wrote)
+        if journal is not None:
+            record(journal, scanned, saved.of_carry(carry))
+        return carry
+
+    def _rest(self, skipped: int, watch: Note) -> Any:
+        """Return the chunks behind those that are done already."""
+        watch(sum(self._bytes(chunk) for chunk in islice(self._block, skipped)))
+        return islice(self._block, skipped, None)
+
+    def _bytes(self, chunk: Chunk) -> int:
+        return chunk.size * self._part.types.x.itemsize
+
+
+def _exscan(decided: Decided, width: int) -> Exscan:
+    """Prepare the exchange of the totals of a block whose rows are ``width`` wide; local."""
+    form = decided.form
+    if form.extents.inner > 1:
+        form = form._replace(extents=Extents.of((form.extents.n, width), 0))
+    # What comes before the first element is combined later, chunk by chunk.
+    edges = edge_dtype(decided.options.segments)
+    exscan = Exscan(decided.op, decided.totals, form._replace(first=None), edges=edges)
+    exscan.reserve()
+    return exscan

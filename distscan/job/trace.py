@@ -1,0 +1,43 @@
+"""``--trace``: the work of all ranks on every chunk, as a file for Perfetto or chrome://tracing.
+
+The format is Google's "Trace Event Format" (2016): complete events, with times in microseconds.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .output import naming
+from .timeline import Span
+
+
+def write(path: Path, everyone: Sequence[Sequence[Span]]) -> None:
+    """Write the spans of all ranks; a rank is shown as a process, its threads as threads."""
+    with naming(path), path.open("w") as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        file.write(",\n".join(map(json.dumps, _events(everyone))))
+        file.write("\n]}\n")
+
+
+def _events(everyone: Sequence[Sequence[Span]]) -> Iterator[dict[str, Any]]:
+    first = min((span.begin for spans in everyone for span in spans), default=0.0)
+    for rank, spans in enumerate(everyone):
+        yield _name("process_name", rank, 0, f"rank {rank}")
+        threads = {name: i for i, name in enumerate(sorted({span.thread for span in spans}))}
+        for name, i in threads.items():
+            yield _name("thread_name", rank, i, name)
+        for span in spans:
+            yield {
+                "name": span.phase,
+                "ph": "X",
+                "pid": rank,
+                "tid": threads[span.thread],
+                "ts": round((span.begin - first) * 1e6, 1),
+                "dur": round((span.end - span.begin) * 1e6, 1),
+                "args": {"bytes": span.bytes},
+            }
+
+
+def _name(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": rank, "tid": thread, "args": {"name": name}}

@@ -1,0 +1,283 @@
+"""Several INPUTs on the command line: one array along axis 0, or with ``--each`` many."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from support import reference
+from support.streams import FORMS, some
+from support.together import left
+
+pytestmark = pytest.mark.timeout(60)
+# A chunk of many parts, some chunks, and many inside a part.
+MEMORIES = [[], ["--memory=1K"], ["--memory=40"]]
+
+
+@pytest.fixture
+def write(save, folder, comm):
+    """Write parts as p0.npy, p1.npy, ..., or p0.bin, ...; return their names."""
+
+    def write(parts, raw=False):
+        names = [f"p{i}.{'bin' if raw else 'npy'}" for i in range(len(parts))]
+        for name, part in zip(names, parts, strict=True):
+            if not raw:
+                save(name, part)
+            elif comm.rank == 0:
+                np.ascontiguousarray(part).tofile(folder / name)
+        comm.Barrier()
+        return names
+
+    return write
+
+
+def drawn(rng, code, rows, *rest):
+    return rng.integers(-50, 50, (rows, *rest)).astype(code)
+
+
+def wanted(parts, axis, form):
+    """The scan of the joined parts, as NumPy's with the machine's byte order."""
+    x = np.concatenate([part.astype(part.dtype.newbyteorder("=")) for part in parts])
+    given = {"exclusive": "--exclusive" in form, "reverse": "--reverse" in form, "identity": 0}
+    initial = 3 if "--initial=3" in form else None
+    acc = np.cumsum(x.reshape(-1)[:0]).dtype
+    return reference.scan(np.add, x, axis=axis, acc=acc, initial=initial, **given)
+
+
+def is_wanted(folder, parts, axis=None, form=(), name="y.npy"):
+    y, want = np.load(folder / name), wanted(parts, axis, form)
+    assert (y.shape, y.dtype) == (want.shape, want.dtype)
+    np.testing.assert_array_equal(y, want)
+
+
+# ---- one array -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "lengths", "memory"),
+    some(itertools.product(["<i2", ">f4", "<c16"], ["odd", "holes", "ends", "empty"], MEMORIES)),
+)
+def test_parts(code, lengths, memory, write, run, folder, rng):
+    few = [int(n) for n in rng.integers(0, 60, 5) * 2 + 1]
+    lengths = {
+        "odd": few,
+        "holes": [few[0], 0, 0, few[1], 0, few[2]],
+        "ends": [0, 0, few[0], few[1], 0],
+        "empty": [0, 0, 0],
+    }[lengths]
+    parts = [drawn(rng, code, n) for n in lengths]
+    form = FORMS[rng.integers(len(FORMS))]
+    options = ["-o", "y.npy", "--check", "--json", "--quiet", *form, *memory]
+    status, out, err = run(*write(parts), *options)
+    assert status == 0, err
+    is_wanted(folder, parts, None, form)
+    report = json.loads(out)
+    assert (report["elements"], report["output"]) == (sum(lengths), "y.npy")
+    assert report["dtype_in"] == np.dtype(code).newbyteorder("=").name
+
+
+@pytest.mark.parametrize(("axis", "memory"), some(itertools.product([None, 0, 1, 2, -3], MEMORIES)))
+def test_parts_of_several_axes(axis, memory, write, run, folder, rng):
+    """Parts end inside chunks and inside ranks' shards; some have no rows."""
+    for rest in ((5, 3), (1, 1), (2, 9)):
+        parts = [drawn(rng, "i4", int(n), *rest) for n in [*rng.integers(1, 7, 4), 0, 3, 1]]
+        form = FORMS[rng.integers(len(FORMS))]
+        along = [] if axis is None else ["--axis", str(axis)]
+        options = ["-o", "y.npy", "--check", "--quiet", "--force", *along, *form, *memory]
+        status, _, err = run(*write(parts), *options)
+        assert status == 0, err
+        is_wanted(folder, parts, axis, form)
+
+
+@pytest.mark.parametrize("rest", [(3, 0), (0, 3), (0,)])
+def test_parts_without_columns(rest, write, run, folder):
+    parts = [np.zeros((n, *rest), "f4") for n in (2, 0, 3)]
+    for axis in range(len(rest) + 1):
+        options = ["-o", "y.npy", "--axis", str(axis), "--check", "--quiet", "--force"]
+        status, _, err = run(*write(parts), *options)
+        assert status == 0, err
+        is_wanted(folder, parts, axis)
+
+
+@pytest.mark.parametrize(
+    ("shape", "memory"), some(itertools.product([None, (6, 5), (3, 2, 5)], MEMORIES))
+)
+def test_raw_parts(shape, memory, write, run, folder, rng):
+    """A shape is that of each part; without one, parts are as long as their files."""
+    lengths = [30] * 3 if shape else [int(n) for n in [*rng.integers(1, 99, 4), 0, 7]]
+    parts = [drawn(rng, ">i4", n).reshape(shape or -1) for n in lengths]
+    options = ["--shape", ",".join(map(str, shape))] if shape else []
+    for axis in [None, 0] + [1] * (shape is not None):
+        along = [] if axis is None else ["--axis", str(axis)]
+        options = [*options, "-o", "y.npy", "--check", "--quiet", "--force", *memory]
+        status, _, err = run(*write(parts, raw=True), "--raw", "--dtype", ">i4", *along, *options)
+        assert status == 0, err
+        is_wanted(folder, parts, axis)
+
+
+def test_one_file_several_times(write, run, folder, rng):
+    """Also as its own OUTPUT: it is replaced when all is read."""
+    x = drawn(rng, "i8", 101)
+    write([x])
+    status, _, err = run("p0.npy", "./p0.npy", "p0.npy", "-o", "p0.npy", "--force", "--check")
+    assert status == 0, err
+    is_wanted(folder, [x] * 3, name="p0.npy")
+
+
+REFUSED = {
+    "type": np.zeros(4, "i4"),
+    "byte order": np.zeros(4, ">i8"),
+    "rows": np.zeros((4, 2), "i8"),
+    "Fortran order": np.asfortranarray(np.zeros((4, 3), "i8")),
+    "no axis": np.array(7),
+    "objects": np.array([{}, 1], object),
+    "text": np.array(["a", "b"]),
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["second", "first"])
+@pytest.mark.parametrize("case", some(REFUSED))
+def test_a_part_that_differs(case, first, save, run, comm, folder):
+    """The message names it, whatever its place among the others."""
+    odd = REFUSED[case]
+    alike = np.zeros((4, 3) if case == "Fortran order" else 4, "i8")
+    if odd is not None:
+        save("odd.npy", odd)
+    save("a.npy", alike)
+    save("c.npy", alike)
+    names = ["odd.npy", "a.npy", "c.npy"] if first else ["a.npy", "odd.npy", "c.npy"]
+    status, out, err = run(*names, "-o", "y.npy", "--quiet")
+    assert (status, out) == (2, "")
+    assert err.startswith("distscan: error: ")
+    assert err.count("\n") == 1
+    assert "odd.npy" in err
+    assert left(comm, folder) == ["a.npy", "c.npy"] + ["odd.npy"] * (odd is not None)
+
+
+def test_a_raw_part_that_differs(write, run, comm, folder):
+    """Of no multiple of an element's bytes, and of another size than the shape's."""
+    write([np.zeros(6, "i4"), np.zeros(6, "u1")], raw=True)
+    for options in ([], ["--shape", "3,2"]):
+        given = ["--raw", "--dtype", "i4", *options]
+        status, out, err = run("p0.bin", "p1.bin", "-o", "y.npy", "--quiet", *given)
+        assert (status, out) == (2, "")
+        assert "p1.bin has 6 bytes" in err
+        assert left(comm, folder) == ["p0.bin", "p1.bin"]
+
+
+@pytest.mark.parametrize("names", [["p0.npy", "p1.npy"], ["p[01].npy"]], ids=["names", "glob"])
+def test_one_array_needs_a_name(names, write, run, comm, folder, rng):
+    write([drawn(rng, "i4", 5), drawn(rng, "i4", 6)])
+    status, out, err = run(*names, "--quiet")
+    assert (status, out) == (2, "")
+    assert "several INPUTs are scanned as one array: -o names its OUTPUT" in err
+    assert left(comm, folder) == ["p0.npy", "p1.npy"]
+
+
+# ---- patterns --------------------------------------------------------------------------------
+
+
+def test_patterns(save, run, comm, folder, rng):
+    """In the order of names, each pattern in its place; a file's own name is no pattern."""
+    x = {name: drawn(rng, "i4", int(rng.integers(1, 40)))
+         for name in ("b2.npy", "b10.npy", "b1.npy", "a.npy", "b[1].npy")}  # fmt: skip
+    for name, part in x.items():
+        save(name, part)
+    for given, names in {
+        ("b?.npy",): ["b1.npy", "b2.npy"],
+        ("b*[0-9].npy", "a.npy"): ["b1.npy", "b10.npy", "b2.npy", "a.npy"],
+        ("a.npy", "b[1].npy", "b1?.npy"): ["a.npy", "b[1].npy", "b10.npy"],
+        ("*.npy", "a.npy"): ["a.npy", "b1.npy", "b10.npy", "b2.npy", "b[1].npy", "a.npy"],
+    }.items():
+        status, _, err = run(*given, "-o", "y", "--quiet", "--force", "--check")
+        assert status == 0, err
+        is_wanted(folder, [x[name] for name in names], name="y")
+    assert run("b?.npy", "--each", "--quiet")[0] == 0
+    assert run("b10*", "--quiet")[0] == 0  # one file: OUTPUT has its name
+    made = ["b1.scan.npy", "b10.scan.npy", "b2.scan.npy"]
+    assert left(comm, folder) == sorted([*x, "y", *made])
+    for name in ("b1", "b10", "b2"):
+        is_wanted(folder, [x[f"{name}.npy"]], name=f"{name}.scan.npy")
+
+
+@pytest.mark.parametrize("options", [[], ["-o", "y.npy"], ["--each"]])
+def test_a_pattern_without_files(options, write, run, comm, folder, rng):
+    write([drawn(rng, "i4", 5)])
+    for names in (["*.dat"], ["p0.npy", "x[0-9].npy"]):
+        if not options and len(names) > 1:
+            continue
+        status, out, err = run(*names, *options, "--quiet")
+        assert (status, out) == (2, "")
+        assert f"no file matches {names[-1]}" in err
+        assert left(comm, folder) == ["p0.npy"]
+
+
+# ---- each ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", [[], ["-o", "out"]], ids=["beside", "folder"])
+def test_each(output, save, run, comm, folder, rng):
+    """Of any types and shapes; a report each, in the order given."""
+    if comm.rank == 0:
+        (folder / "in").mkdir()
+        (folder / "out").mkdir()
+    comm.Barrier()
+    given = {"in/b.npy": (40,), "a.npy": (7, 5), "in/c": (0,), "d.x.npy": (3, 2, 4)}
+    codes = iter(["i2", ">f8", "u1", "c8"])
+    x = {name: drawn(rng, next(codes), *shape) for name, shape in given.items()}
+    for name, array in x.items():
+        if comm.rank == 0:
+            with (folder / name).open("wb") as file:
+                np.save(file, array)
+    comm.Barrier()
+    status, out, err = run(*x, "--each", *output, "--check", "--json", "--reverse")
+    assert status == 0, err
+    reports = [json.loads(line) for line in out.splitlines()]
+    assert [report["elements"] for report in reports] == [array.size for array in x.values()]
+    for (name, array), report in zip(x.items(), reports, strict=True):
+        stem = name.removesuffix(".npy")
+        made = f"{stem}.scan.npy" if not output else f"out/{stem.rpartition('/')[2]}.scan.npy"
+        assert report["output"] == made
+        is_wanted(folder, [array], None, ["--reverse"], made)
+    made = [len(left(comm, each)) for each in (folder, folder / "in", folder / "out")]
+    assert made == ([4, 2, 4] if output else [6, 4, 0])
+
+
+def test_each_that_fails(save, run, comm, folder, rng):
+    """The results before it are complete; the inputs after it are not scanned."""
+    x = drawn(rng, "i4", 30)
+    save("a.npy", x)
+    save("b.npy", np.array(["text"]))
+    save("c.npy", x)
+    status, out, err = run("a.npy", "b.npy", "c.npy", "--each", "--json", "--quiet")
+    assert status == 2
+    assert [json.loads(line)["output"] for line in out.splitlines()] == ["a.scan.npy"]
+    assert "b.npy holds <U4" in err
+    assert err.count("\n") == 1
+    assert left(comm, folder) == ["a.npy", "a.scan.npy", "b.npy", "c.npy"]
+    is_wanted(folder, [x], name="a.scan.npy")
+
+
+def test_each_into_no_folder(write, run, comm, folder, rng):
+    write([drawn(rng, "i4", 5)])
+    for output in ("y.npy", "p0.npy"):
+        status, out, err = run("p0.npy", "--each", "-o", output, "--force")
+        assert (status, out) == (2, "")
+        assert f"with --each, -o is a folder, and {output} is none" in err
+        assert left(comm, folder) == ["p0.npy"]
+
+
+def test_each_of_one_name(run, comm, folder):
+    """Two inputs whose results have one name: one of them would be lost, silently."""
+    if comm.rank == 0:
+        for name in ("a", "b", "out"):
+            (folder / name).mkdir()
+        for name in "ab":
+            np.save(folder / name / "x.npy", np.arange(3))
+    comm.Barrier()
+    status, out, err = run("a/x.npy", "b/x.npy", "--each", "-o", "out", "--force", "--quiet")
+    assert (status, out) == (2, ""), "the second result has replaced the first"
+    assert "x.scan.npy" in err
+    assert left(comm, folder / "out") == []

@@ -1,0 +1,258 @@
+"""``--state``: files scanned one after the other are scanned as one array."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import distscan
+from support import keys, reference
+from support.maps import COMPOSE, maps
+from support.streams import FORMS, RANKS, drawn, some, wanted
+from support.together import left
+from support.words import FINGERPRINTS, digits, printed
+
+pytestmark = pytest.mark.timeout(60)
+MAPS, PRINTS = "support.maps:COMPOSE", "support.words:FINGERPRINTS"
+TURNS = 3 if RANKS == 1 else 1
+MEMORY = [[], ["--memory", "1K"], ["--memory", "100"], ["--resume"]]
+
+
+class Series:
+    """Scans parts of an array one after the other, each behind the state that another has left."""
+
+    def __init__(self, run, save, folder, comm, rng):
+        self.run, self.save, self.folder, self.comm, self.rng = run, save, folder, comm, rng
+        self.state = folder / "s.json"
+
+    def cut(self, x, *, empty=True):
+        """Cut an array along axis 0 into some parts, of which a few are empty."""
+        cuts = sorted(self.rng.integers(0, len(x) + 1, 3))
+        return np.split(x, [*cuts[:1] * (1 + empty), *cuts])
+
+    def scan(self, parts, options, marks=None):
+        """Return the results of all parts, joined."""
+        self.comm.Barrier()  # other ranks have read the state of the last series
+        if self.comm.rank == 0:
+            self.state.unlink(missing_ok=True)
+        results, order = {}, range(len(parts))
+        for i in reversed(order) if "--reverse" in options else order:
+            self.save(f"x{i}.npy", parts[i])
+            given = ["--state", "s.json", "--force", "--quiet", "--json", *options]
+            if "--backend" not in options:  # not all types are on GPUs
+                given += ["--backend", "cpu"]
+            if marks is not None:
+                self.save(f"k{i}.npy", marks[i])
+                given += ["--segments", f"k{i}.npy"]
+            memory = MEMORY[self.rng.integers(len(MEMORY))]
+            status, out, err = self.run(f"x{i}.npy", "-o", f"y{i}.npy", *given, *memory)
+            assert status == 0, (i, err)
+            self.report = json.loads(out)
+            results[i] = np.load(self.folder / f"y{i}.npy")
+            assert results[i].shape == parts[i].shape or "--axis" not in options
+        return np.concatenate([results[i] for i in order])
+
+    def saved(self):
+        return json.loads(self.state.read_text())
+
+
+@pytest.fixture
+def series(run, save, folder, comm, rng):
+    return Series(run, save, folder, comm, rng)
+
+
+def given(form, rng):
+    """The form, with a map for ``--initial``."""
+    return [f"--initial={maps(rng, 1)[0]}" if "=" in option else option for option in form]
+
+
+def equal(y, want):
+    assert (y.shape, y.dtype) == (want.shape, want.dtype)
+    np.testing.assert_array_equal(y, want)
+
+
+CASES = {
+    "sum": ["i2", "e", ">f4", "D"],
+    "prod": ["d"],
+    "max": [">i4", "f", "?"],
+    "min": ["g"],
+    "bitwise_xor": ["L"],
+    "logical_xor": ["h"],
+}
+PAIRS = [(op, code) for op, codes in CASES.items() for code in codes]
+
+
+@pytest.mark.parametrize(("op", "code"), some(PAIRS))
+def test_operators(op, code, series, rng):
+    """What comes before the first element comes before it once."""
+    for i in rng.choice(len(FORMS), TURNS, replace=False):
+        x, form = drawn(rng, op, code, int(rng.integers(10, 300))), FORMS[i]
+        y = series.scan(series.cut(x), ["--op", op, *form])
+        equal(y, wanted(x, op, form, None, None))
+        if "--exclusive" not in form and y.dtype.kind in "iub":
+            assert series.report["total"] == y[0 if "--reverse" in form else -1]
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"), some(itertools.product(FORMS, [(), (1,), (5,), (60,), (3, 4)]))
+)
+def test_order(form, shape, series, rng):
+    """Maps do not commute. Along axis 0 the state is a row, which may be longer than a chunk."""
+    form, n = given(form, rng), int(rng.integers(5, 40))
+    x = maps(rng, n * int(np.prod(shape))).reshape(n, *shape)
+    y = series.scan(series.cut(x), ["--op", MAPS, *form, "--axis", "0"])
+    equal(y, wanted(x, MAPS, form, 0, None))
+
+
+KINDS = ["flags", "i1", ">i4", "f8", "g", "F", "M8[s]", "U3", "S2"]
+
+
+@pytest.mark.parametrize("kind", some(KINDS))
+def test_segments(kind, series, rng):
+    """A segment goes on from file to file if the last key is the first one, or by the flag."""
+    for i in rng.choice(len(FORMS), TURNS, replace=False):
+        form = given(FORMS[i], rng)
+        n = int(rng.integers(20, 200))
+        heads = rng.random(n) < rng.choice([0.02, 0.3])
+        marks = heads if kind == "flags" else keys.keys_at(rng, heads, kind)
+        x, cuts = maps(rng, n), np.sort(rng.integers(0, n + 1, 3))
+        y = series.scan(np.split(x, cuts), ["--op", MAPS, *form], np.split(marks, cuts))
+        equal(y, wanted(x, MAPS, form, None, marks))
+
+
+def test_text_of_each_file_is_as_wide_as_its_longest(series, rng):
+    """NumPy stores so; the last key of a file goes on in the next one."""
+    marks = [np.array(["a", "b", "b"]), np.array(["b", "long", "longer"]), np.array(["longer"])]
+    x = maps(rng, 7)
+    for reverse in (False, True):
+        form = ["--reverse"] if reverse else []
+        y = series.scan(np.split(x, [3, 6]), ["--op", MAPS, *form], marks)
+        equal(y, wanted(x, MAPS, form, None, np.concatenate(marks)))
+
+
+@pytest.mark.parametrize("form", some(FORMS))
+def test_structures(form, series, rng):
+    """Their initial value has one number in all fields."""
+    x = digits(rng, 60)
+    y = series.scan(series.cut(x), ["--op", PRINTS, *form])
+    first = (3, 3) if "--initial=3" in form else (0, 1)
+    line = np.concatenate([np.array([first], x.dtype), x[::-1] if "--reverse" in form else x])
+    if first == (3, 3):  # a word before the others
+        want = [line[:1]]
+        for element in line[1:]:
+            want.append(FINGERPRINTS.numpy(want[-1], element[None]))
+        want = np.concatenate(want)
+    else:
+        want = np.concatenate([line[:1], printed(line[1:])])
+    want = want[:-1] if "--exclusive" in form else want[1:]
+    equal(y, want[::-1] if "--reverse" in form else want)
+
+
+def test_the_state_is_that_of_one_scan(series, run, folder, rng):
+    """To the last bit, and whatever the number of files, of types in them, and of shapes."""
+    x = drawn(rng, "sum", "i2", 120)
+    parts = [x[:30].reshape(5, 6), x[30:30], x[30:90].astype("i8"), x[90:].reshape(1, 30, 1)]
+    want = wanted(x, "sum", [], None, None)
+    equal(series.scan(parts, []), want)
+    several, total = series.saved(), series.report["total"]
+    series.scan([x], [])
+    assert series.saved() == several
+    assert series.report["total"] == total == want[-1]
+    # Several inputs are one array; with --each, the next one goes on.
+    parts = series.cut(x)
+    for i, part in enumerate(parts):
+        series.save(f"p{i}.npy", part)
+    assert run("p?.npy", "-o", "y.npy", "--state", "t.json", "--quiet")[0] == 0
+    equal(np.load(folder / "y.npy"), want)
+    assert json.loads((folder / "t.json").read_text()) == several
+    assert run("p?.npy", "--each", "--state", "u.json", "--quiet")[0] == 0
+    equal(np.concatenate([np.load(folder / f"p{i}.scan.npy") for i in range(len(parts))]), want)
+    assert json.loads((folder / "u.json").read_text()) == several
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_files_without_elements(reverse, shape, series, comm, folder, rng):
+    """Before all others, between them, after them, and alone; the value stays as it is."""
+    x = maps(rng, 20 * (1 if not shape else 4)).reshape(20, *shape)
+    empty, form = x[:0], ["--reverse"] * reverse
+    options = ["--op", MAPS, "--axis", "0", *form]
+    for parts in ([empty, empty], [empty, x], [x, empty], [x[:7], empty, empty, x[7:]]):
+        y = series.scan(parts, options)
+        equal(y, wanted(np.concatenate(parts), MAPS, form, 0, None))
+    whole = series.saved()
+    series.scan([x], options)
+    assert series.saved() == whole
+    assert "s.json.new" not in left(comm, folder)
+
+
+@pytest.mark.parametrize(("n", "form"), some(itertools.product([1, 2, 3], [[], ["--reverse"]])))
+def test_fewer_elements_than_ranks(form, n, series, rng):
+    """The rank with the state may have no elements."""
+    x, marks = maps(rng, 4 * n), np.array(["a", "b"])[rng.integers(0, 2, 4 * n)]
+    y = series.scan(np.split(x, 4), ["--op", MAPS, *form])
+    equal(y, wanted(x, MAPS, form, None, None))
+    y = series.scan(np.split(x, 4), ["--op", MAPS, *form], np.split(marks, 4))
+    equal(y, wanted(x, MAPS, form, None, marks))
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("segmented", [False, True], ids=["plain", "segments"])
+def test_other_ranks_in_each_job(segmented, reverse, save, comm, folder, rng):
+    """All ranks, the first one alone, and the first two."""
+    x, n = maps(rng, 150), 50
+    marks = np.cumsum(rng.random(150) < 0.05)
+    order = [2, 1, 0] if reverse else [0, 1, 2]
+    for i, most in zip(order, (comm.size, 1, 2), strict=True):
+        part = slice(i * n, i * n + n)
+        save(f"x{i}.npy", x[part])
+        save(f"k{i}.npy", marks[part])
+        some_ranks = comm.Split(0 if comm.rank < most else MPI.UNDEFINED, comm.rank)
+        if some_ranks != MPI.COMM_NULL:
+            distscan.scan_file(
+                folder / f"x{i}.npy", folder / f"y{i}.npy", COMPOSE, comm=some_ranks,
+                segments=folder / f"k{i}.npy" if segmented else None, reverse=reverse,
+                state=folder / "s.json", memory=200, backend="cpu",
+            )  # fmt: skip
+            some_ranks.Free()
+        comm.Barrier()
+    heads = reference.heads_of(marks) if segmented else None
+    want = reference.scan(COMPOSE.numpy, x, reverse=reverse, heads=heads)
+    equal(np.concatenate([np.load(folder / f"y{i}.npy") for i in range(3)]), want)
+
+
+def test_fortran_order(series, comm, rng):
+    """Along its last axis, the rows of such a file are its columns: it is that, or refused."""
+    x = np.asfortranarray(rng.integers(0, 9, (7, 12)))
+    for i, part in enumerate((x[:, :5], x[:, 5:])):
+        series.save(f"x{i}.npy", np.asfortranarray(part))
+    options = ["--axis", "1", "--state", "s.json", "--quiet"]
+    ends = [series.run(f"x{i}.npy", *options) for i in range(2)]
+    if ends[0][0] == 2:
+        assert "--state" in ends[0][2]
+        assert left(comm, series.folder) == ["x0.npy", "x1.npy"]
+        return
+    assert [status for status, _, _ in ends] == [0, 0], ends
+    made = [np.load(series.folder / f"x{i}.scan.npy") for i in range(2)]
+    equal(np.concatenate(made, axis=1), np.cumsum(x, axis=1))
+    series.save("x2.npy", np.asfortranarray(np.ones((9, 5), int)))  # rows of another length
+    status, _, err = series.run("x2.npy", *options)
+    assert status == 2
+    assert "s.json" in err
+
+
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("form", [[], ["--exclusive"], ["--initial=0.1"], ["--axis=0"]])
+@pytest.mark.parametrize("code", "ef")
+def test_rounded_sums(code, form, backend, series, rng):
+    """They are accumulated in a wider type, in which one file begins where another has ended."""
+    x = rng.normal(size=(1500, 2)).astype(code)
+    y = series.scan(np.split(x, [0, 400, 611]), ["--op", "sum", "--backend", backend, *form])
+    want = np.cumsum(x, axis=0 if form == ["--axis=0"] else None, dtype="d")
+    if form == ["--exclusive"]:
+        want = np.concatenate([[0], want[:-1]])
+    want += 0.1 * (form == ["--initial=0.1"])
+    eps = 20 * np.finfo(code).eps
+    np.testing.assert_allclose(y, want, eps, 20 * eps)

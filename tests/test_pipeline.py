@@ -1,0 +1,297 @@
+"""The pipeline: the order of its stages, the slots in use, and faults in every stage."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from distscan.core.extents import Extents
+from distscan.job.chunks import cut
+from distscan.job.pipeline import Pipeline, Resident, Ring, Slot
+
+pytestmark = [pytest.mark.one_rank, pytest.mark.timeout(30)]
+MOST = 4  # elements of a chunk
+numbers = pytest.mark.parametrize(
+    ("readers", "writers"), [(0, 0), (1, 1), (0, 2), (3, 0), (2, 1), (4, 8)]
+)
+
+
+def line(n, reverse=False):
+    (block,) = cut(Extents.of((n,), None), MOST, goes_on=True, reverse=reverse)
+    return list(block)
+
+
+def new_slots(number):
+    return [Slot(np.zeros(MOST, int), np.zeros(MOST, int)) for _ in range(number)]
+
+
+class Stages:
+    """Stages that scan ``x`` into ``y``, and note what they do; a slot has one chunk at a time."""
+
+    def __init__(self, x, rng=None):
+        self.x, self.y = x, np.zeros_like(x)
+        self.value, self.notes, self.lock = 0, [], threading.Lock()
+        self.in_slot, self.most = {}, 0
+        self.delays = [0] if rng is None else rng.exponential(0.0005, 97).tolist()
+        self.fault = None, -1, None  # stage, start, exception
+        self.told = []  # what had been written at each call of ``written``
+
+    def note(self, stage, chunk):
+        time.sleep(self.delays[(chunk.start + len(stage)) % len(self.delays)])
+        with self.lock:
+            self.notes.append((stage, chunk.start, threading.current_thread().name))
+        if self.fault[:2] == (stage, chunk.start):
+            raise self.fault[2]
+
+    def read(self, chunk, slot):
+        with self.lock:
+            assert self.in_slot.setdefault(id(slot), chunk) is chunk
+            self.most = max(self.most, len(self.in_slot))
+        slot.x[: chunk.size] = self.x[chunk.start : chunk.start + chunk.size]
+        self.note("read", chunk)
+
+    def scan(self, chunk, slot):
+        assert self.in_slot[id(slot)] is chunk
+        slot.out[: chunk.size] = np.cumsum(slot.x[: chunk.size]) + self.value
+        self.value = slot.out[chunk.size - 1]
+        self.note("scan", chunk)
+
+    def write(self, chunk, slot):
+        assert self.in_slot[id(slot)] is chunk
+        self.note("write", chunk)
+        self.y[chunk.start : chunk.start + chunk.size] = slot.out[: chunk.size]
+        with self.lock:
+            del self.in_slot[id(slot)]
+
+    def written(self):
+        self.told.append(set(self.of("write")))
+        self.notes.append(("written", len(self.told), threading.current_thread().name))
+
+    def of(self, stage):
+        return [start for name, start, _ in self.notes if name == stage]
+
+    def threads(self, stage):
+        return {thread for name, _, thread in self.notes if name == stage}
+
+
+def run(stages, chunks, slots, readers, writers):
+    pipeline = Pipeline(readers, writers)
+    try:
+        pipeline.run(chunks, slots, stages.read, stages.scan, stages.write, written=stages.written)
+    finally:
+        pipeline.close()
+
+
+@numbers
+@pytest.mark.parametrize("number", [1, 2, 3, 13])
+def test_order_and_slots(number, readers, writers, rng):
+    for n in (0, 1, MOST, MOST + 1, int(rng.integers(2, 200))):
+        x = rng.integers(-99, 99, n)
+        stages, chunks, slots = Stages(x, rng), line(n), new_slots(number)
+        ring = Ring(slots)
+        run(stages, chunks, ring, readers, writers)
+        np.testing.assert_array_equal(stages.y, np.cumsum(x))
+        starts = [chunk.start for chunk in chunks]
+        assert stages.of("scan") == starts
+        assert sorted(stages.of("read")) == sorted(stages.of("write")) == starts
+        assert stages.most <= number
+        assert len(stages.told) == len(starts)
+        assert all(starts[i] in told for i, told in enumerate(stages.told))
+        # Each stage comes after the one before it, and all slots are free again.
+        at = {note[:2]: i for i, note in enumerate(stages.notes)}
+        for start in starts:
+            assert at["read", start] < at["scan", start] < at["write", start]
+        assert {id(ring.take(None)) for _ in slots} == set(map(id, slots))
+        assert ring.take(None) is None
+
+
+@numbers
+def test_threads(readers, writers, rng):
+    """The scan is this thread's; the other stages are, where they have no threads of their own."""
+    stages, here = Stages(rng.integers(0, 9, 100)), threading.current_thread().name
+    run(stages, line(100), Ring(new_slots(5)), readers, writers)
+    assert stages.threads("scan") == stages.threads("written") == {here}
+    for stage, number in (("read", readers), ("write", writers)):
+        found = stages.threads(stage)
+        assert len(found) <= max(number, 1)
+        assert (here in found) == (number == 0)
+    assert not [t for t in threading.enumerate() if t.name.startswith("distscan ")]
+
+
+def test_without_threads_chunk_after_chunk(rng):
+    """So that a chunk stays in the cache, however many slots there are."""
+    stages, chunks = Stages(rng.integers(0, 9, 50)), line(50)
+    run(stages, chunks, Ring(new_slots(4)), 0, 0)
+    stage_by_stage = [(stage, c.start) for c in chunks for stage in ("read", "scan", "write")]
+    assert [note[:2] for note in stages.notes if note[0] != "written"] == stage_by_stage
+
+
+@pytest.mark.parametrize("readers", [1, 4])
+def test_readers_work_ahead(readers, rng):
+    """All of them at a time, while the scan of an early chunk goes on."""
+    n = 30 * MOST
+    stages, together, ahead = Stages(rng.integers(0, 9, n)), threading.Barrier(readers), []
+
+    def read(chunk, slot):
+        if chunk.start < readers * MOST:
+            together.wait(10)
+        Stages.read(stages, chunk, slot)
+        if chunk.start >= readers * MOST:
+            later.set()
+
+    def scan(chunk, slot):
+        if chunk.start == 0:
+            ahead.append(later.wait(10))
+        Stages.scan(stages, chunk, slot)
+
+    later = threading.Event()
+    stages.read, stages.scan = read, scan
+    run(stages, line(n), Ring(new_slots(2 * readers)), readers, 1)
+    assert ahead == [True]
+    np.testing.assert_array_equal(stages.y, np.cumsum(stages.x))
+
+
+@pytest.mark.parametrize("writers", [1, 3])
+def test_writers_work_behind(writers, rng):
+    """All of them at a time, while later chunks are scanned."""
+    n = 30 * MOST
+    stages, together, behind = Stages(rng.integers(0, 9, n)), threading.Barrier(writers), []
+
+    def write(chunk, slot):
+        if chunk.start < writers * MOST:
+            together.wait(10)
+        if chunk.start == 0:
+            behind.append(scanned.wait(10))
+        Stages.write(stages, chunk, slot)
+
+    def scan(chunk, slot):
+        Stages.scan(stages, chunk, slot)
+        if chunk.start == writers * MOST:
+            scanned.set()
+
+    scanned = threading.Event()
+    stages.write, stages.scan = write, scan
+    run(stages, line(n), Ring(new_slots(writers + 2)), 1, writers)
+    assert behind == [True]
+    np.testing.assert_array_equal(stages.y, np.cumsum(stages.x))
+
+
+@numbers
+@pytest.mark.parametrize("stage", ["read", "scan", "write"])
+@pytest.mark.parametrize("at", ["first", "inner", "last"])
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
+def test_a_stage_fails(kind, at, stage, readers, writers, rng):
+    x = rng.integers(0, 9, 100)
+    stages, chunks = Stages(x, rng), line(100)
+    failing = chunks[{"first": 0, "inner": int(rng.integers(1, 24)), "last": 24}[at]].start
+    stages.fault = stage, failing, kind("no more")
+    with pytest.raises(kind, match="no more") as caught:
+        run(stages, chunks, Ring(new_slots(readers + writers + 1)), readers, writers)
+    assert caught.value is stages.fault[2]
+    assert not [t for t in threading.enumerate() if t.name.startswith("distscan ")]
+    # No later chunk is scanned than were on their way.
+    scanned = stages.of("scan")
+    assert scanned == [chunk.start for chunk in chunks][: len(scanned)]
+    if stage != "write":
+        assert max(scanned, default=-1) <= failing
+        assert failing not in stages.of("write")
+
+
+@numbers
+def test_chunks_that_end_with_a_fault(readers, writers, rng):
+    stages = Stages(rng.integers(0, 9, 100), rng)
+
+    def chunks():
+        yield from line(100)[:7]
+        raise ZeroDivisionError("no chunk")
+
+    with pytest.raises(ZeroDivisionError, match="no chunk"):
+        run(stages, chunks(), Ring(new_slots(readers + writers + 1)), readers, writers)
+    assert stages.of("scan") == [chunk.start for chunk in line(100)[:7]][: len(stages.of("scan"))]
+
+
+def test_calls_that_have_not_begun_are_dropped(rng):
+    """A fault is not kept waiting for a slow disk."""
+    stages, failed = Stages(rng.integers(0, 9, 100)), threading.Event()
+
+    def write(chunk, slot):
+        Stages.write(stages, chunk, slot)
+        failed.wait(10)
+        time.sleep(0.1)
+
+    def scan(chunk, slot):
+        Stages.scan(stages, chunk, slot)
+        if chunk.start == 2 * MOST:
+            failed.set()
+            raise OSError("no more")
+
+    stages.write, stages.scan = write, scan
+    with pytest.raises(OSError, match="no more"):
+        run(stages, line(100), Ring(new_slots(20)), 0, 1)
+    assert stages.of("write") == [0]
+
+
+@numbers
+def test_reduce_writes_nothing(readers, writers, rng):
+    """A sweep without a last stage; then another one in the same slots."""
+    x = rng.integers(-99, 99, int(rng.integers(50, 100)))
+    stages, ring, found = Stages(x, rng), Ring(new_slots(3)), []
+
+    def reduce(chunk, slot):
+        found.append(slot.x[: chunk.size].sum())
+        del stages.in_slot[id(slot)]
+
+    pipeline, chunks = Pipeline(readers, writers), line(x.size)
+    pipeline.run(chunks, ring, stages.read, reduce, None)
+    assert found == [x[c.start : c.start + c.size].sum() for c in chunks]
+    pipeline.run(chunks, ring, stages.read, stages.scan, stages.write)
+    pipeline.close()
+    np.testing.assert_array_equal(stages.y, np.cumsum(x))
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["beside", "in-place"])
+@numbers
+def test_resident(readers, writers, in_place, rng):
+    """What one sweep has read, the next one scans without reading; block after block."""
+    for shape, reverse in (((70,), False), ((9, 3), True), ((6, 19), False), ((5, 4), True)):
+        x = rng.integers(-99, 99, shape)
+        extents, y = Extents.of(shape, 0 if len(shape) > 1 else None), np.zeros(x.size, int)
+        shard, marks, ring = np.zeros(x.size, int), np.zeros(x.size, bool), Ring(new_slots(2))
+        slots = Resident(shard, marks, ring, in_place=in_place)
+        pipeline = Pipeline(readers, writers)
+
+        def at(chunk):
+            rows = np.arange(chunk.n)[:, None] * chunk.pitch
+            return chunk.start + (rows + np.arange(chunk.inner)).reshape(-1)
+
+        def read(chunk, slot, x=x):
+            assert slot.x.size == chunk.size
+            slot.x[:] = x.reshape(-1)[at(chunk)]
+            slot.marks[:] = slot.x > 0
+
+        def scan(chunk, slot):
+            assert slot.marks.size == chunk.size
+            slot.out[: chunk.size] = 3 * slot.x + slot.marks
+
+        def write(chunk, slot, y=y):
+            assert np.shares_memory(slot.out, shard) == in_place  # noqa: B023
+            y[at(chunk)] = slot.out[: chunk.size]
+
+        for block in cut(extents, MOST, goes_on=True, reverse=reverse):
+            pipeline.run(block, slots, read, lambda chunk, slot: None, None)
+            pipeline.run(block, slots, None, scan, write)
+        pipeline.close()
+        np.testing.assert_array_equal(y, (3 * x + (x > 0)).reshape(-1))
+
+
+def test_threads_begin(rng):
+    """Each thread calls a function before all others."""
+    begun, stages = [], Stages(rng.integers(0, 9, 100), rng)
+    for readers, writers in ((0, 0), (2, 3)):
+        pipeline = Pipeline(readers, writers, lambda: begun.append(threading.current_thread().name))
+        pipeline.run(line(100), Ring(new_slots(6)), stages.read, stages.scan, stages.write)
+        pipeline.close()
+        assert len(begun) == len(set(begun)) <= readers + writers
+    found = stages.threads("read") | stages.threads("write")
+    assert found - set(begun) == {threading.current_thread().name}

@@ -1,0 +1,282 @@
+"""Jobs that stop anywhere go on with --resume: the same bytes, and no chunk is written twice."""
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+from itertools import count, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from distscan import cli
+from distscan.job import journal, output, saved, storage
+from distscan.mpi import communicators
+from support.stopped import FORMS, MANY, RANKS, Jobs
+from support.streams import some
+from support.writers import raises
+
+LAUNCHERS = "PMI", "OMPI", "PRTE", "HYDRA", "MPI"
+LAUNCH = Path(__file__).parents[1] / "launch"
+MPIRUN = os.environ.get("MPIRUN", "mpirun")
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    """Each chunk is recorded, without a wait for the disk."""
+    monkeypatch.setattr(journal, "PERIOD", 0)
+    monkeypatch.setattr(journal, "_SHARE", 0)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(storage, "is_in_memory", lambda path: False)
+
+
+@pytest.fixture
+def jobs(run, save, folder, comm, monkeypatch):
+    return Jobs(run, save, folder, comm, monkeypatch)
+
+
+# ---- where a job stops -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("form", "stage"), some(product(FORMS, ["write", "scan"])))
+def test_every_chunk(form, stage, jobs, rng):
+    want = jobs.choose(form, rng)
+    report, every = jobs.report, sorted(jobs.written)
+    for turn in count():
+        guilty = [int(rng.integers(RANKS))] if rng.random() < 0.6 else range(RANKS)
+        if jobs.stop(stage, turn, guilty) == 0:
+            assert jobs.take() == want
+            break
+        first = jobs.written
+        found = jobs.resume(want)
+        assert sorted(first + jobs.written) == every  # each chunk once
+        assert (found["total"], found["elements"]) == (report["total"], report["elements"])
+    assert turn >= 4 or form == "one" or (form, stage) == ("axis-1", "scan")  # it has no carry
+
+
+@pytest.mark.parametrize("stage", ["write", "scan"])
+@pytest.mark.parametrize("form", ["flat", "reverse", "columns", "axis-1-long", "flags"])
+def test_again_and_again(form, stage, jobs, rng):
+    """Each job comes one chunk further, in one of its sweeps."""
+    want = jobs.choose(form, rng)
+    most = max(jobs.comm.allgather(len(jobs.written))) * (1 if stage == "write" else 2)
+    stops = next(turn for turn in count() if jobs.stop(stage, 1) == 0)
+    assert 4 <= stops <= most * (RANKS if form == "columns" else 1)
+    assert jobs.take() == want
+
+
+@pytest.mark.parametrize(
+    ("form", "way"),
+    some(product(["flat", "reverse", "columns", "flags", "structures"], ["streaming", "resident"])),
+)
+def test_threads(form, way, jobs, rng):
+    """They write chunks out of order."""
+    jobs.threads, jobs.resident = 3, way == "resident"
+    want = jobs.choose(form, rng)
+    for turn in rng.integers(0, 6, 5):
+        assert jobs.stop("write", turn, [int(rng.integers(RANKS))])
+        jobs.resume(want)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_chunks_are_on_the_disk_before_their_record(threads, jobs, rng, monkeypatch):
+    jobs.threads, on_disk, counts = threads, [], []
+    want, sync, write = jobs.choose("flat", rng), storage.Writer.sync, saved.write
+
+    def synced(writer):
+        on_disk[:] = jobs.written
+        sync(writer)
+
+    def wrote(path, contents):
+        counts.append(contents["progress"]["scanned"])
+        assert counts[-1] <= len(on_disk)
+        write(path, contents)
+
+    monkeypatch.setattr(storage.Writer, "sync", synced)
+    monkeypatch.setattr(saved, "write", wrote)
+    jobs.resume(want)
+    assert counts[-1] == len(jobs.written)
+    assert len(set(counts)) > 3
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+REFUSED = {
+    "operator": (["--op", "max"], "the operator was sum, and is max"),
+    "dtype": (["--dtype", "f4"], "another"),
+    "of-the-same-size": (["--dtype", "i8"], "another"),
+    "exclusive": (["--exclusive"], "exclusive was False, and is True"),
+    "reverse": (["--reverse"], "reverse was False, and is True"),
+    "initial": (["--initial", "2"], "initial was"),
+    "strategy": (["--strategy", "reduce-scan"], "strategy was scan-add, and is reduce-scan"),
+    "segments": (["--strategy", "auto", "--segments", "flags.npy"], "another job"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_another_job_is_refused(what, jobs, rng):
+    """And has spoilt nothing."""
+    (options, message), want = REFUSED[what], jobs.choose("scan-add", rng)
+    assert jobs.stop("write", 5)
+    status, _, err = jobs.job("--resume", *options)
+    assert (status, err.count("\n")) == (2, 1), err
+    assert message in err
+    jobs.resume(want)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "flags.npy"])
+@pytest.mark.parametrize("change", ["content", "time", "shape"])
+def test_a_changed_input_is_refused(change, name, jobs, rng):
+    want, path = jobs.choose("flags", rng), jobs.folder / name
+    assert jobs.stop("write", 5)
+    content, times = path.read_bytes(), path.stat()
+
+    def restore():
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def spoil_it():
+        if change == "shape":
+            np.save(path, jobs.inputs[name][: MANY // 2])
+        elif change == "content":
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        os.utime(path, ns=(1, times.st_mtime_ns + (change != "content")))
+
+    jobs.alone(spoil_it)
+    status, _, err = jobs.job("--resume")
+    assert (status, err.count("\n")) == (2, 1), err
+    assert "another" in err or "has shape" in err
+    jobs.alone(restore)
+    jobs.resume(want)
+
+
+def test_another_memory_is_not_refused(jobs, rng):
+    """Chunks are as long as before: other ones would round otherwise."""
+    want = jobs.choose("flat", rng)
+    assert jobs.stop("write", 5)
+    jobs.chunk = 7
+    jobs.resume(want)
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["all", "without-the-first"])
+def test_fewer_ranks_are_refused(missing, jobs, rng, monkeypatch):
+    """Also if the first rank has no journal yet."""
+    want = jobs.choose("flat", rng)
+    assert jobs.stop("write", 5)
+    if RANKS == 1:
+        (path,) = jobs.found(".*")
+        path.write_text(path.read_text().replace('number of ranks": 1', 'number of ranks": 2'))
+        if missing:
+            path.rename(path.with_suffix(".1"))
+    elif missing:
+        jobs.alone(jobs.found(".0")[0].unlink)
+    status = None
+    if jobs.comm.rank == 0:
+        with monkeypatch.context() as patch:
+            patch.setattr(communicators, "communicator", lambda comm: MPI.COMM_SELF)
+            options = ["--backend", "cpu", "--threads", "1", "--memory", "500"]
+            status = cli.main(["x.npy", *options, "--resume", "--quiet"])
+    assert jobs.comm.bcast(status) == 2
+    if RANKS > 1:
+        jobs.resume(want)
+
+
+BROKEN = {
+    "empty": lambda text: "",
+    "half": lambda text: text[: len(text) // 2],
+    "list": lambda text: "[]",
+    "version": lambda text: re.sub(r'"format": \d+', '"format": 0', text),
+    "terms": lambda text: re.sub('"terms"', '"items"', text),
+    "progress": lambda text: re.sub('"progress"', '"regress"', text),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_journal_is_refused(how, jobs, rng):
+    want = jobs.choose("flat", rng)
+    assert jobs.stop("write", 5)
+    path = jobs.found(f".{RANKS - 1}")[0]
+    jobs.alone(lambda: path.write_text(BROKEN[how](path.read_text())))
+    status, _, err = jobs.job("--resume")
+    assert (status, err.count("\n")) == (2, 1), err
+    assert path.name in err
+    assert jobs.job()[0] == 0
+    assert jobs.take() == want
+
+
+def test_two_jobs_do_not_resume_at_once(jobs, rng):
+    want = jobs.choose("flat", rng)
+    assert jobs.stop("write", 5)
+    (part,) = jobs.found("")
+    if jobs.comm.rank == 0:
+        held = output.create(jobs.folder / "x.scan.npy", np.dtype("f8"), (MANY,), resume=True)
+        held.__enter__()
+    jobs.comm.Barrier()
+    status, _, err = jobs.job("--resume")
+    assert status == 2
+    assert "another job is writing" in err
+    assert jobs.job()[0] == 0  # this one has a part file of its own
+    assert jobs.found("") == [part]
+    if jobs.comm.rank == 0:
+        held.__exit__(None, None, None)
+    jobs.resume(want)
+
+
+# ---- what is left --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", ["nothing", "part", "journals"])
+@pytest.mark.parametrize("resume", [False, True], ids=["anew", "resume"])
+def test_the_next_job_removes_what_is_left(resume, gone, jobs, rng):
+    """Journals without their part file count nothing, and it may be without journals."""
+    want = jobs.choose("flat", rng)
+    assert jobs.stop("write", 5)
+    removed = {"nothing": [], "part": jobs.found(""), "journals": jobs.found(".*")}[gone]
+    half = jobs.found("")[0].with_suffix(".part.0.new")
+    jobs.alone(lambda: [path.unlink() for path in removed])
+    jobs.alone(lambda: half.write_text("half") if gone == "nothing" else None)
+    assert jobs.job(*["--resume"] * resume)[0] == 0
+    assert jobs.take() == want
+
+
+def test_a_job_that_stops_after_it_has_named_the_output(jobs, rng, monkeypatch):
+    """The next one does not believe its journals."""
+    want = jobs.choose("flat", rng)
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "_sync_folder", raises(errno.EIO))
+        assert jobs.job("--resume")[0] == 1
+    assert (jobs.folder / "x.scan.npy").read_bytes() == want
+    jobs.resume(want)
+
+
+@pytest.mark.one_rank
+def test_a_process_that_nobody_has_waited_for(tmp_path):
+    """Its part file is removed, too."""
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as child:
+        child.stdout.read()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        path = tmp_path / "y.npy"
+        part = path.with_name(f"{output._prefix(path)}{child.pid}-00000000.part")
+        part.write_bytes(b"left")
+        with output.create(path, np.dtype("f"), (3,)):
+            assert not part.exists()
+
+
+@pytest.mark.one_rank
+@pytest.mark.skipif(not shutil.which(MPIRUN), reason="there is no mpirun")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_jobs_are_killed(ranks, tmp_path):
+    variables = {key: value for key, value in os.environ.items()
+                 if key == "MPIRUN" or not key.startswith(LAUNCHERS)}  # fmt: skip
+    command = [sys.executable, LAUNCH / "kill_jobs.py", "--kinds", "KILL to a rank", "KILL to all"]
+    run = subprocess.run(
+        [*command, "--ranks", str(ranks), "--kills", "1", "--seed", "1", "--folder", tmp_path],
+        env=variables, text=True, capture_output=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert os.listdir(tmp_path) == []
