@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: launch/gpu_job.sh RANKS [DISTSCAN ARGUMENT...]
 # The main job on the GPUs: scans a float32 and an int64 file of 4 GiB of random numbers, with
-# --check. docs/measured has its figures.
+# --check.
 #   PYTHON  the interpreter that has CuPy (default: python3)
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where

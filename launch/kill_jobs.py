@@ -1,0 +1,280 @@
+"""Disturb file jobs at random moments: what they leave is right, and the next jobs are, too.
+
+    python launch/kill_jobs.py                  # one rank
+    python launch/kill_jobs.py --ranks 3
+
+Jobs run through launch/mpirun.sh, on random data, in many small chunks, with --resume and without.
+A rank or mpirun gets a signal that it cannot, or can, catch; or the input becomes shorter while it
+is read; or the disk becomes full. After each of these:
+
+- all processes end within seconds;
+- the output has its old contents, or all of the new ones;
+- the next job, with --resume or without, ends with the same bytes as a job that nobody disturbs,
+  and leaves no other file.
+
+If the system permits, the script has a mount namespace of its own, and in it a disk that it can
+fill. Otherwise a limit of the size of files takes its place.
+
+What is done depends only on the seed and the number of the trial; the moment is a share of the
+time that the job takes. The first fault is printed with the command that repeats its trial.
+"""
+
+import argparse
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from kill_cases import JOB, LIMIT, OPERATOR, Case, Fault, Running, draw_case, kill
+
+GONE = 8  # seconds after which all processes have ended
+CASE = 4  # trials of one case
+ISOLATED = "KILL_JOBS_ISOLATED"  # the process that is in a namespace of its own
+SIGNALS = {f"{name} to {who}": (getattr(signal, f"SIG{name}"), who)
+           for name in ("KILL", "TERM", "INT", "HUP") for who in ("a rank", "mpirun")}  # fmt: skip
+KINDS = [*SIGNALS, "KILL to all", "a shorter input", "a full disk"]
+
+
+# ---- trials --------------------------------------------------------------------------------
+
+
+class Killer:
+    """Performs trials, in a folder of its own."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path, *, mounted: bool) -> None:
+        self.options, self.folder, self.mounted = options, folder, mounted
+        self.times, self.right, self.late = Counter[str](), Counter[str](), 0
+        self.running: Running | None = None
+        self.cases = dict[tuple[int, Path, str], Case]()
+        self.small, self.disk = folder / "small", folder / "disk"
+        for each in (self.small, self.disk):
+            each.mkdir()
+        (folder / "job.py").write_text(JOB)
+        (folder / "compose.py").write_text(OPERATOR)
+        if mounted:
+            _mount(self.small)
+            _cover(folder)
+
+    def case(self, number: int, place: Path, plain: str) -> Case:
+        """Return the case of a trial, after a job that nobody disturbs.
+
+        It writes to the same disk: with --memory, chunks depend on how files are written.
+        """
+        index, out = number // CASE, place / "wanted.npy"
+        if (found := self.cases.get((index, place, plain))) is not None:
+            return found
+        case = draw_case(np.random.default_rng([self.options.seed, 0, index]), self.folder)
+        self.job, begun = ["0", plain, "0", *case.arguments], time.monotonic()
+        self.run(["-o", str(out)], "a job that nobody disturbs")
+        seconds = time.monotonic() - begun
+        case = case._replace(want=out.read_bytes(), seconds=seconds)
+        out.unlink()
+        self.cases = {(index, place, plain): case}
+        return case
+
+    def start(self, arguments: Sequence[str], limit: int = 0) -> Running:
+        """Start a job; ``limit`` is that of the size of files."""
+        self.job[2] = str(limit)
+        self.running = Running(self.folder, self.options.ranks, [*self.job, *arguments])
+        return self.running
+
+    def run(self, arguments: Sequence[str], what: str) -> None:
+        """Run a job to its end."""
+        if status := self.start(arguments).end(LIMIT):
+            raise Fault(f"{what} ended with status {status}")
+
+    def trial(self, number: int) -> None:
+        """Disturb a job, perhaps again and again; let the next one be."""
+        rng = np.random.default_rng([self.options.seed, 1, number])
+        first = np.random.default_rng([self.options.seed, 2, number // len(KINDS)])
+        every = self.options.kinds or KINDS
+        kinds = [str(first.permutation(every)[number % len(every)])]
+        if resume := rng.random() < 0.65:
+            kinds += map(str, rng.choice(every, rng.integers(3)))
+        place = self.small if "a full disk" in kinds or rng.random() < 0.3 else self.disk
+        plain, period = str(rng.choice(["plain", "", ""])), str(rng.choice([0.01, 0.03, 0.1]))
+        case = self.case(number, place, plain)
+        self.job = [period, plain, "0", *case.arguments]
+        out = place / f"{rng.choice(['y', 'a long name, ' * 4])}.npy"
+        old = b"old" * 100 if rng.random() < 0.5 else None
+        if old is not None:
+            out.write_bytes(old)
+        arguments, ends = ["-o", str(out), "--force"], [old, case.want]
+        for kind in kinds:
+            self.said = f"{kind}, {'with' if resume else 'without'} --resume"
+            in_time = self.disturb(case, kind, arguments + ["--resume"] * resume, out, rng)
+            found = out.read_bytes() if out.exists() else None
+            if found not in ends:
+                raise Fault(f"{self.said}: {out} is neither as before nor as wanted")
+            left = [name for name in os.listdir(place) if name != out.name]
+            if kind in KINDS[-2:] and not resume and left:
+                raise Fault(f"{self.said}: the job has left {left}")
+            self.right[kind] += in_time
+            self.late += not in_time
+        resume ^= rng.random() < 0.2
+        then = f"{self.said}; the next job, {'with' if resume else 'without'} it,"
+        self.run(arguments + ["--resume"] * resume, then)
+        if out.read_bytes() != case.want:
+            raise Fault(f"{then} has written other bytes")
+        if os.listdir(place) != [out.name]:
+            raise Fault(f"{then} has left {os.listdir(place)}")
+        out.unlink()
+
+    def disturb(
+        self, case: Case, kind: str, arguments: list[str], out: Path, rng: np.random.Generator
+    ) -> bool:
+        """Start a job, and do something to it; return whether it came in time."""
+        share, limit = rng.uniform(0.05, 0.95), 0
+        moment = rng.uniform(0.8, 1.1) if rng.random() < 0.3 else rng.uniform(0.1, 1)
+        if kind == "a full disk" and self.mounted:
+            used = sum(path.stat().st_blocks * 512 for path in self.small.iterdir())
+            _mount(self.small, max(used, int(share * len(case.want))) + 65536)
+        elif kind == "a full disk":
+            limit = int(share * len(case.want))
+        running = self.start(arguments, limit)
+        try:
+            there = self._act(case, kind, running, moment, rng)
+            status = running.end(GONE if kind in SIGNALS and there else LIMIT)
+        except Fault as fault:
+            self.times[kind] += 1
+            raise Fault(f"{self.said}: {fault}") from None
+        finally:
+            if kind == "a full disk" and self.mounted:
+                _mount(self.small)
+        if status == 0 and not (out.exists() and out.read_bytes() == case.want):
+            raise Fault(f"{self.said}: the job has succeeded, and its output is not as wanted")
+        in_time = there and status != 0
+        self.times[kind] += in_time
+        return in_time
+
+    def _act(
+        self, case: Case, kind: str, running: Running, moment: float, rng: np.random.Generator
+    ) -> bool:
+        """Do what a kind says, at a moment; return whether the job was there."""
+        if kind == "a full disk":
+            return True
+        time.sleep(moment * case.seconds)
+        if kind in SIGNALS:
+            return running.send(*SIGNALS[kind], rng)
+        if kind == "KILL to all":  # as a batch system does
+            done = running.send(signal.SIGKILL, "mpirun", rng)
+            time.sleep(rng.choice([0, 0.01, 0.1]))
+            for pid in rng.permutation(list(running.processes())):
+                kill(int(pid), signal.SIGKILL)
+            return done
+        path = case.inputs[rng.integers(len(case.inputs))]
+        content, times = path.read_bytes(), path.stat()
+        os.truncate(path, int(rng.uniform() * len(content)))
+        running.end(LIMIT)
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return True
+
+
+# ---- a disk to fill ------------------------------------------------------------------------
+
+
+def isolate() -> bool:
+    """Begin this process again in a mount namespace of its own; return False if that is refused."""
+    if os.environ.get(ISOLATED) == str(os.getpid()):
+        return True
+    command = ["unshare", "--map-root-user", "--mount"]
+    trial = "mount -t tmpfs -o size=1M tmpfs /mnt && mount -o remount,size=2M /mnt"
+    try:
+        refused = subprocess.run([*command, "sh", "-c", trial], capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    if refused.returncode:
+        return False
+    os.environ[ISOLATED] = str(os.getpid())
+    return bool(os.execvp(command[0], [*command, sys.executable, *sys.argv]))
+
+
+def _cover(folder: Path) -> None:
+    """Give MPI a /dev/shm of its own: ranks that are killed leave files in it."""
+    shared = Path("/dev/shm")
+    if shared.is_dir() and shared not in folder.resolve().parents:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(shared)], check=True)
+
+
+def _mount(folder: Path, size: int = 1 << 34) -> None:
+    """Make a disk in memory, or give it another size."""
+    how = ["-o", f"remount,size={size}"]
+    if not folder.is_mount():
+        how = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
+    subprocess.run(["mount", *how, str(folder)], check=True)
+
+
+# ---- the command line ----------------------------------------------------------------------
+
+
+def parse() -> argparse.Namespace:
+    """Read the arguments."""
+    parser = argparse.ArgumentParser(prog="kill_jobs.py", description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--ranks", type=int, default=1)
+    add("--kills", type=int, default=40, help="how many times a job is disturbed, at least")
+    add("--kinds", nargs="+", choices=KINDS, metavar="KIND", help=f"these only: {', '.join(KINDS)}")
+    add("--folder", type=Path, help="where files are, in a new folder (default: /tmp)")
+    add("--seed", type=int, help="repeats a run; printed")
+    add("--first", type=int, default=0, metavar="TRIAL", help="the trial to begin with")
+    return parser.parse_args()
+
+
+def main(*, mounted: bool) -> int:
+    """Run the trials; return the exit status. With ``mounted`` there may be a disk of its own."""
+    options = parse()
+    if options.seed is None:
+        options.seed = secrets.randbelow(10**9)
+    folder = Path(tempfile.mkdtemp(prefix="kill_jobs-", dir=options.folder))
+    disk = "a small disk" if mounted else "no mounts: a limit of the size of files"
+    print(f"seed {options.seed}, {options.ranks} ranks, {disk}, {folder}", flush=True)
+    killer, begun, number = Killer(options, folder, mounted=mounted), time.monotonic(), 0
+    fault, spoken = None, begun
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while fault is None and killer.times.total() < options.kills:
+            try:
+                killer.trial(options.first + number)
+                number += 1
+            except Fault as raised:
+                fault = raised
+            if time.monotonic() > spoken + 10:
+                spoken = time.monotonic()
+                print(f"{spoken - begun:.0f} s: {killer.right.total()} times ok", flush=True)
+    except KeyboardInterrupt:
+        if killer.running is not None:
+            killer.running.kill()
+        raise
+    print(f"{'':18}{'times':>6}{'ok':>6}")
+    for kind in options.kinds or KINDS:
+        print(f"{kind:18}{killer.times[kind]:6}{killer.right[kind]:6}")
+    print(f"{killer.right.total()} times ok in {time.monotonic() - begun:.0f} s, {number} trials; "
+          f"{killer.late} more came too late")  # fmt: skip
+    if fault is not None:
+        print(f"FAULT in trial {options.first + number}: {fault}\n    {shlex.join(killer.job)}")
+        print((folder / "messages").read_text().strip())
+        again = f"--ranks {options.ranks} --seed {options.seed} --first {options.first + number}"
+        again += f" --kinds {shlex.join(options.kinds)}" if options.kinds else ""
+        print(f"    repeat it by python launch/kill_jobs.py {again} --kills 1; see {folder}")
+        if mounted:
+            shutil.copytree(killer.small, folder / "left on the small disk")
+        return 1
+    if mounted:
+        subprocess.run(["umount", str(killer.small)], check=True)
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    parse()  # faults are told once
+    sys.exit(main(mounted=isolate()))
