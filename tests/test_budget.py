@@ -31,7 +31,7 @@ def drawn(rng, gpu, **given):
         "gpu": gpu,
         "threads": int(rng.choice([1, 1, 2, 3, 4, 5, 8, 9, 64])),
         "sweeps": int(rng.integers(1, 3)),
-        "mapped": bool(rng.integers(2)),
+        "parallel": bool(rng.integers(2)),
         "limit": amount() + 1 if rng.integers(2) else None,
         "free_host": amount(),
         "free_device": amount(),
@@ -50,7 +50,7 @@ def threads_of(job):
     """The threads that read and that write, if there are several chunks."""
     if job["threads"] == 1 and not job["gpu"]:
         return 0, 0
-    return min(job["threads"], READERS), min(job["threads"], WRITERS) if job["mapped"] else 1
+    return min(job["threads"], READERS), min(job["threads"], WRITERS) if job["parallel"] else 1
 
 
 def allocated(job, found):

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from distscan import binding, command
-from distscan.job import check, job, output, storage
+from distscan.job import check, job, storage
+from distscan.job.files import File
 from support.writers import raises, refuse, spoil
 
 
@@ -60,10 +61,12 @@ def test_a_folder_that_is_not_shared(run, save, comm, folder, tmp_path, monkeypa
     if comm.rank == 0:
         (folder / "y.npy").symlink_to(places[0] / "y.npy")
     if comm.rank > 0:  # rank 0's folder, as another node sees it
+        check = File.check_shared
         monkeypatch.setattr(
-            output, "check_shared", lambda file, check=output.check_shared: check(
-                file._replace(path=tmp_path / "out" / file.path.name))
-        )  # fmt: skip
+            File,
+            "check_shared",
+            lambda file: check(file._replace(path=tmp_path / "out" / file.path.name)),
+        )
     status, out, err = run("here/x.npy", "-o", "here/y.npy", "--quiet")
     if comm.size == 1:
         assert (status, err) == (0, "")

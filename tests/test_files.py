@@ -6,11 +6,11 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from numpy.lib import format as npy
+from numpy.lib import format
 
 from distscan.core.errors import InputError
 from distscan.core.shards import chunks
-from distscan.job import files
+from distscan.job import files, npy
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def part(file, low, high, piece=1 << 10, *, flattened=False):
 def test_versions_and_byte_orders(version, code, n, tmp_path, rng):
     x = rng.integers(0, 100, n).astype(code)
     with (tmp_path / "x.npy").open("wb") as stream:
-        npy.write_array(stream, x, version=version)
-    file = files.inspect(tmp_path / "x.npy")
+        format.write_array(stream, x, version=version)
+    file = npy.inspect(tmp_path / "x.npy")
     assert file.n == n
     y = whole(file)
     assert y.dtype.isnative
@@ -51,7 +51,7 @@ def test_versions_and_byte_orders(version, code, n, tmp_path, rng):
 
 def test_a_part(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(1000))
-    file = files.inspect(tmp_path / "x.npy")
+    file = npy.inspect(tmp_path / "x.npy")
     np.testing.assert_array_equal(part(file, 300, 700, 800), np.arange(300, 700))
 
 
@@ -65,7 +65,7 @@ def test_parts_in_any_order(code, flattened, tmp_path, rng):
     rng.shuffle(pieces)
     with (
         ThreadPoolExecutor(4) as threads,
-        files.inspect(tmp_path / "x.npy").reading(flattened=flattened) as fill,
+        npy.inspect(tmp_path / "x.npy").reading(flattened=flattened) as fill,
     ):
         list(threads.map(lambda piece: fill(y[slice(*piece)], piece[0]), pieces))
     np.testing.assert_array_equal(y, x.ravel() if flattened else x.ravel("K"))
@@ -74,9 +74,9 @@ def test_parts_in_any_order(code, flattened, tmp_path, rng):
 def test_shapes(tmp_path):
     for name, x in {"0d": np.array(5.0), "2d": np.arange(6).reshape(2, 3)}.items():
         np.save(tmp_path / f"{name}.npy", x)
-        np.testing.assert_array_equal(whole(files.inspect(tmp_path / f"{name}.npy")), x.ravel())
+        np.testing.assert_array_equal(whole(npy.inspect(tmp_path / f"{name}.npy")), x.ravel())
     np.save(tmp_path / "f1.npy", np.asfortranarray(np.arange(5)))
-    np.testing.assert_array_equal(whole(files.inspect(tmp_path / "f1.npy")), np.arange(5))
+    np.testing.assert_array_equal(whole(npy.inspect(tmp_path / "f1.npy")), np.arange(5))
 
 
 @pytest.mark.parametrize("code", ["<f4", ">i8", "|u1"])
@@ -85,7 +85,7 @@ def test_fortran_order(shape, code, tmp_path, rng):
     """As it lies in the file, and flattened as NumPy does it; from any element to any other."""
     x = np.asfortranarray(rng.integers(0, 100, shape).astype(code))
     np.save(tmp_path / "f.npy", x)
-    file = files.inspect(tmp_path / "f.npy")
+    file = npy.inspect(tmp_path / "f.npy")
     assert file.fortran is not x.flags.c_contiguous
     np.testing.assert_array_equal(whole(file), x.ravel("K"))
     for piece in (8, 1 << 10):
@@ -99,7 +99,7 @@ def test_fortran_order(shape, code, tmp_path, rng):
 
 def test_fortran_order_becomes_shorter(tmp_path, held):
     np.save(tmp_path / "f.npy", np.asfortranarray(np.zeros((200, 300))))
-    file = files.inspect(tmp_path / "f.npy")
+    file = npy.inspect(tmp_path / "f.npy")
     fill = held.enter_context(file.reading(flattened=True))
     fill(np.empty(128), 0)
     os.truncate(tmp_path / "f.npy", 1000)
@@ -184,24 +184,24 @@ def test_refused(case, tmp_path):
     path = tmp_path / "x.npy"
     path.write_bytes(make(tmp_path))
     with pytest.raises(InputError, match=message) as caught:
-        files.inspect(path)
+        npy.inspect(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_not_a_file(tmp_path):
     with pytest.raises(InputError, match="No such file"):
-        files.inspect(tmp_path / "none.npy")
+        npy.inspect(tmp_path / "none.npy")
     with pytest.raises(InputError, match="not a regular file"):
-        files.inspect(tmp_path)
+        npy.inspect(tmp_path)
     os.mkfifo(tmp_path / "pipe.npy")
     with pytest.raises(InputError, match="not a regular file"):
-        files.inspect(tmp_path / "pipe.npy")
+        npy.inspect(tmp_path / "pipe.npy")
 
 
 def test_shrinks_while_read(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(100))
-    file = files.inspect(tmp_path / "x.npy")
+    file = npy.inspect(tmp_path / "x.npy")
     os.truncate(tmp_path / "x.npy", 500)
     with pytest.raises(InputError, match="became shorter"):
         whole(file)
@@ -210,7 +210,7 @@ def test_shrinks_while_read(tmp_path):
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 def test_changes_while_read(when, tmp_path, held):
     np.save(tmp_path / "x.npy", np.zeros(100))
-    file = files.inspect(tmp_path / "x.npy")
+    file = npy.inspect(tmp_path / "x.npy")
 
     def change(now):
         if now == when:
@@ -232,7 +232,7 @@ def test_changes_while_read(when, tmp_path, held):
 def test_grows_while_read(tmp_path):
     """And says that it was not touched."""
     np.save(tmp_path / "x.npy", np.zeros(100))
-    file = files.inspect(tmp_path / "x.npy")
+    file = npy.inspect(tmp_path / "x.npy")
     with (tmp_path / "x.npy").open("ab") as stream:
         stream.write(b"1")
     os.utime(tmp_path / "x.npy", ns=(0, file.stamp.mtime_ns))
@@ -244,13 +244,13 @@ def test_grows_while_read(tmp_path):
 def test_stamps(n, tmp_path):
     """Of a file's own: a byte at either end, the size and the time tell it from others."""
     np.save(tmp_path / "x.npy", np.zeros(n, np.uint8))
-    stamp = files.inspect(tmp_path / "x.npy").stamp
-    assert stamp == files.inspect(tmp_path / "x.npy").stamp
+    stamp = npy.inspect(tmp_path / "x.npy").stamp
+    assert stamp == npy.inspect(tmp_path / "x.npy").stamp
     for at in [0, -1] if n else []:
         x = np.zeros(n, np.uint8)
         x[at] = 1
         np.save(tmp_path / "y.npy", x)
         os.utime(tmp_path / "y.npy", ns=(0, stamp.mtime_ns))
-        other = files.inspect(tmp_path / "y.npy").stamp
+        other = npy.inspect(tmp_path / "y.npy").stamp
         assert other.content != stamp.content
         assert other == (stamp.size, other.content, stamp.mtime_ns)

@@ -39,7 +39,7 @@ def test_written_in_parts(n, code, mapped, tmp_path, rng):
     pieces = list(itertools.pairwise(ends))
     rng.shuffle(pieces)
     with output.create(tmp_path / "y.npy", x.dtype, (n,)) as part:
-        output.check_shared(part)
+        part.check_shared()
         for some in (pieces[:3], pieces[3:]):
             with storage.writing(part, mapped=mapped) as put:
                 for low, high in some:
@@ -215,9 +215,9 @@ def test_a_folder_that_is_another(tmp_path):
     (tmp_path / "a").mkdir()
     part = made(tmp_path / "a" / "y.npy")
     with pytest.raises(OutputError, match=r"b is not as rank 0 sees it .*all ranks share"):
-        output.check_shared(part._replace(path=tmp_path / "b" / part.path.name))
+        part._replace(path=tmp_path / "b" / part.path.name).check_shared()
     with pytest.raises(OutputError, match="a is not as rank 0 sees it"):
-        output.check_shared(part._replace(shape=(4,)))
+        part._replace(shape=(4,)).check_shared()
 
 
 # ---- what killed jobs have left ------------------------------------------------------------

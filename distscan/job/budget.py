@@ -34,7 +34,7 @@ CPU_CHUNK = 4 * MIB
 #: Bytes of a chunk on a GPU. Smaller ones cost more of Python's time (0.1 ms each), larger ones
 #: more pinned memory (0.4 s for a GiB).
 GPU_CHUNK = 8 * MIB
-#: The most threads of a rank that read, and that write through a mapping: see ``storage.py``.
+#: The most threads of a rank that read, and that write, if they do so in parallel: ``storage.py``.
 READERS, WRITERS = 4, 8
 
 
@@ -48,7 +48,7 @@ def decide(
     gpu: bool,
     threads: int,
     sweeps: int,
-    mapped: bool,
+    parallel: bool,
     limit: int | None,
     free_host: int,
     free_device: int,
@@ -58,7 +58,7 @@ def decide(
     ``size`` is the number of elements of its shard; ``element``, ``result`` and ``mark`` are the
     bytes of an element, of a result, and of a flag or a key, 0 without segments. Results are
     ``in_place`` if their type is that of elements. ``threads`` are those that the rank may use.
-    ``mapped`` says that the output is written through a mapping, by several threads at once.
+    ``parallel`` says that several threads write faster than one.
     ``limit`` is the caller's, in bytes, for the host and for the GPU each. ``free_host`` and
     ``free_device`` are this rank's shares of what is free.
     """
@@ -69,7 +69,7 @@ def decide(
     large = max(element, result, mark)
     each = (element if in_place else element + result) + mark  # bytes of a slot's element
     wanted = GPU_CHUNK if gpu else CPU_CHUNK
-    readers, writers = min(READERS, threads), min(WRITERS, threads) if mapped else 1
+    readers, writers = min(READERS, threads), min(WRITERS, threads) if parallel else 1
     if threads == 1 and not gpu:  # one thread would only interrupt itself
         readers = writers = 0
     slots = readers + writers + 1

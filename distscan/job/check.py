@@ -13,14 +13,14 @@ from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.faults import mark_collective
 from .decided import Decided
-from .files import File, Fill, Source
+from .interface import Fill, Source, Target
 from .rounding import Exact, Logs, Products, Sums, finite_size
 
 _ROUNDING = (np.add, np.multiply, np.logaddexp)
 PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 
-def check(comm: Comm, plan: Decided, source: Source, result: File, *, links: int = 0) -> None:
+def check(comm: Comm, plan: Decided, source: Source, result: Target, *, links: int = 0) -> None:
     """Compare a file's scan with NumPy's; each rank compares its own part; collective.
 
     ``links`` is the number of chunks that one sum goes through on a rank. Sums, products and

@@ -15,7 +15,7 @@ from ..core.extents import Extents, axis_number
 from ..core.form import Form
 from ..core.operators import Operator
 from ..core.shards import bounds
-from .files import Source
+from .interface import Source
 
 
 class Options(NamedTuple):

@@ -1,23 +1,26 @@
-"""File -> shard: each rank reads only its own part of a ``.npy`` or raw file. No MPI."""
+"""Elements that lie in a file one behind the other, at a known place. No MPI.
+
+Each rank reads and writes only its own part of them. Raw files are such files, and ``.npy`` files.
+"""
 
 import mmap
 import os
 import stat
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..core.digest import digest
-from ..core.errors import InputError
+from ..core.errors import InputError, OutputError
+from . import storage
+from .interface import NUMBERS, Fill, Put
+from .naming import naming_input
 
-NUMBERS = "biufc"  # the kinds of NumPy's types that a scan takes
 _ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks
 
 
@@ -29,48 +32,8 @@ class Stamp(NamedTuple):
     mtime_ns: int  # the time of the last change
 
 
-class Source(Protocol):
-    """What a job reads: elements of one type, in one order. A format implements this."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the elements, in the byte order in which they are stored."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
-
-    @property
-    def fortran(self) -> bool:
-        """Whether axis 0 varies fastest, of several axes."""
-
-    @property
-    def n(self) -> int:
-        """The number of elements."""
-
-    @property
-    def name(self) -> str:
-        """The name for messages."""
-
-    def terms(self) -> dict[str, object]:
-        """Return what must be the same on every rank, by name."""
-
-    def reading(self, *, flattened: bool = False) -> AbstractContextManager["Fill"]:
-        """Open the source, and yield a function that fills arrays: see ``Fill``.
-
-        The elements are counted as they are stored; ``flattened`` counts them as ``numpy.ravel``
-        does, which differs in Fortran order. Raises ``InputError`` if the source has changed since
-        it was inspected: at once if it is too short, else at the end of the ``with`` block.
-        """
-
-
-#: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
-#: threads may call it at once.
-Fill = Callable[[NDArray[Any], int], None]
-
-
 class File(NamedTuple):
-    """A ``.npy`` or raw file: its type, its shape, and the position of its elements."""
+    """Elements in a file, a ``Source`` and a ``Target``: their type, their shape, their place."""
 
     path: Path
     dtype: np.dtype[Any]  # in the file's byte order
@@ -88,6 +51,11 @@ class File(NamedTuple):
         return n
 
     @property
+    def end(self) -> int:
+        """The position behind the last element, in bytes."""
+        return self.start + self.n * self.dtype.itemsize
+
+    @property
     def name(self) -> str:
         """The name for messages."""
         return str(self.path)
@@ -102,43 +70,31 @@ class File(NamedTuple):
     @contextmanager
     def reading(self, *, flattened: bool = False) -> Iterator[Fill]:
         """Open the file, and yield a function that fills arrays."""
-        with _reading(self.path) as stream:
+        with opened(self.path) as stream:
             gather = flattened and self.fortran
-            with _naming(self.path):
+            with naming_input(self.path):
                 fill = _gathering(self, stream) if gather else _reader(self, stream)
             yield fill
             now, stamp = os.fstat(stream.fileno()), self.stamp
             if stamp and (now.st_size, now.st_mtime_ns) != (stamp.size, stamp.mtime_ns):
                 raise InputError(f"{self.path} was changed while it was read")
 
-
-def inspect(path: Path, kinds: str = NUMBERS) -> File:
-    """Read the header of a ``.npy`` file, version 1 to 3, and check that its data is complete.
-
-    ``kinds`` are those of NumPy's types that it may hold. Raises
-    ``InputError`` if the file is missing, pickled, truncated, or not a ``.npy`` file.
-    """
-    with _reading(path) as stream, _naming(path):
-        stamp = _stamp(stream)
+    def check_shared(self) -> None:
+        """Check that this rank sees the part file of rank 0, in the same folder."""
         try:
-            version = npy.read_magic(stream)
-            # Version 3 differs from 2 only in the encoding of field names; inputs have no fields.
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # NumPy warns of headers that Python 2 wrote
-                shape, fortran, dtype = read(stream)
-        except OSError:
-            raise
-        except Exception as error:  # NumPy's parser raises many types for a wrong header
-            reason = str(error).split("\n")[0].rstrip(".")
-            raise InputError(f"{path} is not a .npy file: {reason}") from error
-        fortran = bool(fortran) and len(shape) > 1
-        file = File(path, dtype, shape, stream.tell(), stamp, fortran)
-    _check(file, kinds)
-    whole = file.start + file.n * dtype.itemsize
-    if stamp.size < whole:
-        raise InputError(f"{path} is truncated: {stamp.size} of {whole} bytes")
-    return file
+            with self.path.open("r+b") as stream:
+                size, reason = os.fstat(stream.fileno()).st_size, "another file"
+        except OSError as error:
+            size, reason = -1, error.strerror or str(error)
+        if size != self.end:
+            raise OutputError(
+                f"{self.path.parent} is not as rank 0 sees it ({reason}: {self.path.name}); "
+                "put the output on a file system that all ranks share and may write"
+            )
+
+    def writing(self) -> AbstractContextManager[Put]:
+        """Open the file, and yield what writes elements in the way that is fastest there."""
+        return storage.writing(self, mapped=storage.is_in_memory(self.path))
 
 
 def inspect_raw(
@@ -149,10 +105,10 @@ def inspect_raw(
     ``shape`` None is one axis, as long as the file. Raises ``InputError`` if the file is missing,
     or has not as many bytes as such elements.
     """
-    with _reading(path) as stream, _naming(path):
-        stamp = _stamp(stream)
+    with opened(path) as stream, naming_input(path):
+        stamp = stamp_of(stream)
     file = File(path, dtype, (0,) if shape is None else shape, 0, stamp)
-    _check(file, kinds)
+    check(file, kinds)
     if shape is None:
         length, rest = divmod(stamp.size, dtype.itemsize)
         if rest:
@@ -167,7 +123,7 @@ def inspect_raw(
     return file
 
 
-def _check(file: File, kinds: str) -> None:
+def check(file: File, kinds: str) -> None:
     """Raise ``InputError`` for a type that cannot be scanned, and for an impossible shape."""
     path, dtype = file.path, file.dtype
     if dtype.hasobject:
@@ -187,7 +143,7 @@ def _reader(file: File, stream: BufferedReader) -> Fill:
     def fill(elements: NDArray[Any], low: int) -> None:
         rest, at = memoryview(elements.view(np.uint8)), file.start + low * elements.itemsize  # type: ignore[arg-type]
         while len(rest) > 0:
-            with _naming(file.path):
+            with naming_input(file.path):
                 read = os.preadv(opened, [rest], at)
             if read == 0:
                 raise InputError(f"{file.path} became shorter while it was read")
@@ -232,7 +188,7 @@ def _gathering(file: File, stream: BufferedReader) -> Fill:
     return fill
 
 
-def _stamp(stream: BufferedReader) -> Stamp:
+def stamp_of(stream: BufferedReader) -> Stamp:
     """Return the stamp of a file that is open at its beginning, and go back to the beginning."""
     status = os.fstat(stream.fileno())
     ends = stream.read(_ENDS)
@@ -243,21 +199,12 @@ def _stamp(stream: BufferedReader) -> Stamp:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[BufferedReader]:
+def opened(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file; every OSError becomes an ``InputError``."""
-    with _naming(path):
+    with naming_input(path):
         # To open a pipe would wait for a writer, perhaps for ever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path} is not a regular file")
         stream = path.open("rb")
     with stream:
         yield stream
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turn every OSError of the ``with`` block into an ``InputError`` that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..core.errors import InputError
 from ..core.operators import Operator
-from . import files
-from .files import File, Source
+from . import files, formats
+from .interface import NUMBERS, Source
 from .parts import Parts
 
 
@@ -25,9 +25,11 @@ def inspect(
     ``raw`` is the type of files without a header, ``shape`` their shape. Structures are for
     operators of the caller's own. Raises ``InputError``.
     """
-    kinds = f"{files.NUMBERS}V" if isinstance(op, Operator) else files.NUMBERS
-    found: list[File] = [
-        files.inspect(path, kinds) if raw is None else files.inspect_raw(path, raw, shape, kinds)
+    kinds = f"{NUMBERS}V" if isinstance(op, Operator) else NUMBERS
+    found = [
+        formats.of(path).inspect(path, kinds)
+        if raw is None
+        else files.inspect_raw(path, raw, shape, kinds)
         for path in paths
     ]
     return found[0] if len(found) == 1 else Parts(found)
@@ -37,7 +39,7 @@ def inspect_segments(path: Path | None, source: Source) -> Source | None:
     """Check the file of flags or keys for the elements of ``source``, and return what it holds."""
     if path is None:
         return None
-    marks = files.inspect(path, kinds=f"{files.NUMBERS}mMSU")
+    marks = formats.of(path).inspect(path, kinds=f"{NUMBERS}mMSU")
     if marks.shape not in (source.shape, (source.n,)):
         raise InputError(f"{marks.name} has shape {marks.shape}; {source.name} has {source.shape}")
     return marks

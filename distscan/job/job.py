@@ -23,11 +23,10 @@ from . import budget, inputs, output, restart, storage
 from .budget import WRITERS, Budget
 from .carry import Carry
 from .decided import Decided, Options, decide
-from .files import File, Source
+from .interface import Put, Source, Target
 from .part import Part
 from .report import Report, report
 from .startup import may_have_gpu, meanwhile
-from .storage import Writer
 from .sweeps import Show, sweep
 from .timeline import Timeline
 
@@ -107,20 +106,19 @@ def perform(
         part_of = part_file(comm, final, decided.types.out, decided.shape, **made)
         target = held.enter_context(part_of)
         with agreed(comm):
-            mapped = storage.is_in_memory(target.path)
-            writer = held.enter_context(storage.writing(target, mapped=mapped))
-        with _startup(job, decided, source, writer, backend):
+            put = held.enter_context(target.writing())
+        with _startup(job, decided, source, put, backend):
             bound = binding.bind(comm, backend, warn, job.threads)
         with agreed(comm) as same:
             gpu = bound.memory.current_gpu()
             decided = decide(options, source, gpu, comm.size, comm.rank)
             before = restart.state_of(job, decided)
             same["the state"] = before.digest()
-            sizes = _budget(job, decided, bound, mapped=mapped)
+            sizes = _budget(job, decided, bound, parallel=put.parallel)
         same_job = {"backend": bound.name, "number of ranks": comm.size}
         terms = restart.terms_of(decided, source, marks, before, **same_job)
         journal, sizes = restart.journal_of(comm, job, target.path, terms, sizes)
-        given: Any = {"source": source, "marks": marks, "put": writer, "timeline": clock}
+        given: Any = {"source": source, "marks": marks, "put": put, "timeline": clock}
         with agreed(comm):
             part = Part(decided, sizes, bound.memory, **given)
             restart.check(job, len(part.blocks))
@@ -130,7 +128,7 @@ def perform(
             end = sweep(comm, part, show, before, journal)
         with agreed(comm), clock("write"):
             if bound.first_on_node:
-                writer.sync()
+                put.sync()
         if job.check:
             _check(comm, source, target, part, show)
         ends = [each for each in comm.allgather(end) if each.value is not None]
@@ -170,7 +168,7 @@ def _check_outputs(job: Job) -> Path:
     return output.check(job.output, force=job.force)
 
 
-def _check(comm: Comm, source: Source, target: File, part: Part, show: Show) -> None:
+def _check(comm: Comm, source: Source, target: Target, part: Part, show: Show) -> None:
     """Compare the result with NumPy's; collective."""
     from . import check  # noqa: PLC0415 - few jobs check their result
 
@@ -182,13 +180,13 @@ def _check(comm: Comm, source: Source, target: File, part: Part, show: Show) -> 
 
 @contextmanager
 def _startup(
-    job: Job, decided: Decided, source: Source, writer: Writer, backend: binding.Name
+    job: Job, decided: Decided, source: Source, put: Put, backend: binding.Name
 ) -> Iterator[None]:
     """Let other threads work while the GPU starts, if there may be one."""
     with ExitStack() as held:
         if backend != "cpu" and may_have_gpu():
             threads = min(_threads(job, launcher.local_ranks(), gpu=True), WRITERS)
-            held.enter_context(meanwhile(decided, source, writer, threads))
+            held.enter_context(meanwhile(decided, source, put, threads))
         yield
 
 
@@ -204,7 +202,7 @@ def _write_trace(comm: Comm, path: Path | None, clock: Timeline) -> None:
             trace.write(path, everyone or [])
 
 
-def _budget(job: Job, decided: Decided, bound: Binding, *, mapped: bool) -> Budget:
+def _budget(job: Job, decided: Decided, bound: Binding, *, parallel: bool) -> Budget:
     gpu = bound.memory.current_gpu() is not None
     return budget.decide(
         size=decided.form.extents.size,
@@ -215,7 +213,7 @@ def _budget(job: Job, decided: Decided, bound: Binding, *, mapped: bool) -> Budg
         gpu=gpu,
         threads=_threads(job, bound.local_ranks, gpu=gpu),
         sweeps=2 if decided.across else 1,
-        mapped=mapped,
+        parallel=parallel,
         limit=job.memory,
         free_host=free_memory() // bound.local_ranks,
         free_device=bound.memory.available() // bound.sharing,
@@ -255,22 +253,22 @@ def part_file(
     *,
     fortran: bool = False,
     resume: bool = False,
-) -> Iterator[File]:
+) -> Iterator[Target]:
     """Create the part file that will become ``path``; collective.
 
     The part file is removed if anything fails, except the check; not if journals say how far the
     job has come.
     """
-    target: File | None = None
+    target: Target | None = None
     with ExitStack() as held:
         try:
             with agreed(comm):
                 if comm.rank == 0:
                     made = output.create(path, dtype, shape, fortran=fortran, resume=resume)
                     target = held.enter_context(made)
-            target = cast(File, comm.bcast(target))
+            target = cast(Target, comm.bcast(target))
             with agreed(comm):
-                output.check_shared(target)
+                target.check_shared()
             yield target
         except CheckError:
             raise

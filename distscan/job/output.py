@@ -13,28 +13,16 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
 from ..core.digest import digest
 from ..core.errors import OutputError
-from .files import File
-
-# Errors of the output's path, which the user can correct. All others are errors of the machine.
-_PATH_ERRORS = {
-    errno.EACCES,
-    errno.EISDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
-}
+from . import formats
+from .interface import Target
+from .naming import naming_output
 
 
 def check(path: Path, *, force: bool) -> Path:
@@ -42,7 +30,7 @@ def check(path: Path, *, force: bool) -> Path:
 
     A symbolic link is followed, not replaced. Raises ``OutputError``.
     """
-    with naming(path):
+    with naming_output(path):
         try:
             path = path.resolve()
         except RuntimeError as error:
@@ -67,24 +55,20 @@ def create(
     *,
     fortran: bool = False,
     resume: bool = False,
-) -> Iterator[File]:
-    """Create the part file that becomes ``path`` when it is complete; write its header only.
+) -> Iterator[Target]:
+    """Create the part file that becomes ``path`` when it is complete, without its elements.
 
     The file is locked inside the ``with`` block, and not removed at its end. Part files that killed
     jobs have left are removed first. With ``resume`` the file has the same name in each job, and
     keeps the contents that a killed job has left in it.
     """
-    if dtype.kind not in "biufc" and not dtype.names:
-        raise OutputError(f"a .npy file cannot hold {dtype}")
     _remove_dead(path)
     part = path.with_name(f"{_prefix(path)}{os.getpid()}-{os.urandom(4).hex()}.part")
     if resume:
         part = resumable(path)
     elif not _is_held(resumable(path)):
         remove(resumable(path))
-    header = _header(dtype, shape, fortran=fortran)
-    file = File(part, dtype, shape, len(header), fortran=fortran)
-    with naming(path):
+    with naming_output(path):
         # Users that may not read the old file must not read the part file either.
         mode = 0o666 if _mode(path) is None else 0o600
         exclusive = 0 if resume else os.O_EXCL
@@ -96,56 +80,31 @@ def create(
             if error.errno == errno.EWOULDBLOCK:
                 raise OutputError(f"another job is writing {path}") from error
         try:
-            with naming(path), part.open("r+b") as stream:
-                if resume and _is_of_another(stream, header, file):
-                    raise OutputError(
-                        f"{part} was left by a job with another output, which --resume may finish; "
-                        "a job without --resume removes it"
-                    )
-                stream.seek(0)
-                stream.write(header)
-                stream.truncate(_size(file))
-                os.fsync(stream.fileno())  # other hosts will write into the file's first page
+            with naming_output(path):
+                form, target = formats.of(path), None
+                if resume:
+                    target = form.reopen(part, dtype, shape, fortran=fortran)
+                if target is None:
+                    if resume:
+                        _begin_anew(part)
+                    target = form.create(part, dtype, shape, fortran=fortran)
         except BaseException:
-            if not resume:
+            if not resume or os.fstat(opened).st_size == 0:
                 remove(part)
             raise
-        yield file
+        yield target
     finally:
         os.close(opened)
 
 
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool) -> bytes:
-    """Return the header of a ``.npy`` file."""
-    stream = BytesIO()
-    text = {"descr": npy.dtype_to_descr(dtype), "fortran_order": fortran, "shape": shape}
-    npy.write_array_header_1_0(stream, text)
-    return stream.getvalue()
-
-
-def _is_of_another(stream: BinaryIO, header: bytes, file: File) -> bool:
-    """Return whether a part file is that of another output, and has journals; else remove them."""
-    size = os.fstat(stream.fileno()).st_size
-    if size == _size(file) and stream.read(len(header)) == header:
-        return False
-    if size > 0 and journals(file.path):
-        return True
-    remove_journals(file.path)
-    return False
-
-
-def check_shared(file: File) -> None:
-    """Check that this rank sees the part file of rank 0, in the same folder."""
-    try:
-        with file.path.open("r+b") as stream:
-            size, reason = os.fstat(stream.fileno()).st_size, "another file"
-    except OSError as error:
-        size, reason = -1, error.strerror or str(error)
-    if size != _size(file):
+def _begin_anew(part: Path) -> None:
+    """Remove journals of a part file that is empty; refuse one that another job may go on with."""
+    if part.stat().st_size > 0 and journals(part):
         raise OutputError(
-            f"{file.path.parent} is not as rank 0 sees it ({reason}: {file.path.name}); "
-            "put the output on a file system that all ranks share and may write"
+            f"{part} was left by a job with another output, which --resume may finish; "
+            "a job without --resume removes it"
         )
+    remove_journals(part)
 
 
 def publish(part: Path, path: Path, *, force: bool) -> None:
@@ -154,7 +113,7 @@ def publish(part: Path, path: Path, *, force: bool) -> None:
     A file that is replaced passes on its mode, and its owner and group if that is permitted.
     """
     remove_journals(part)
-    with naming(path):
+    with naming_output(path):
         if force:
             with suppress(FileNotFoundError):
                 _hand_on(path.stat(), part)
@@ -199,26 +158,12 @@ def resumable(path: Path) -> Path:
     return path.with_name(f".{path.name[:32]}.distscan-{number:016x}.part")
 
 
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to every OSError; an error of the path becomes an ``OutputError``."""
-    try:
-        yield
-    except OSError as error:
-        kind = OutputError if error.errno in _PATH_ERRORS else OSError
-        raise kind(f"cannot write {path}: {error.strerror or error}") from error
-
-
 def _mode(path: Path) -> int | None:
     """Return the mode of the file of this name; None if there is none."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:
         return None
-
-
-def _size(file: File) -> int:
-    return file.start + file.n * file.dtype.itemsize
 
 
 def _hand_on(old: os.stat_result, part: Path) -> None:

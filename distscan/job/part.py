@@ -17,9 +17,8 @@ from .budget import Budget
 from .carry import Carry
 from .chunks import Block, Chunk, cut
 from .decided import Decided
-from .files import Source
+from .interface import Put, Source
 from .pipeline import Pipeline, Resident, Ring, Slot, Slots
-from .storage import Writer
 from .timeline import Timeline
 
 
@@ -38,7 +37,7 @@ class Part:
         *,
         source: Source,
         marks: Source | None,
-        put: Writer,
+        put: Put,
         timeline: Timeline,
     ) -> None:
         self.decided, self.budget, self.timeline = decided, budget, timeline

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import InputError
-from .files import File, Fill
+from .interface import Fill, Source
 
 
 class Parts:
@@ -19,16 +19,16 @@ class Parts:
 
     fortran = False
 
-    def __init__(self, files: Sequence[File]) -> None:
+    def __init__(self, files: Sequence[Source]) -> None:
         self._files, first = files, files[0]
         for file in files:
             if file.fortran:
-                raise InputError(f"{file.path} is in Fortran order; parts must be in C order")
+                raise InputError(f"{file.name} is in Fortran order; parts must be in C order")
             if not file.shape:
-                raise InputError(f"{file.path} has no axis along which to join it with others")
+                raise InputError(f"{file.name} has no axis along which to join it with others")
             if file.dtype != first.dtype or file.shape[1:] != first.shape[1:]:
                 raise InputError(
-                    f"{file.path} has {file.dtype} of shape {file.shape}, {first.path} "
+                    f"{file.name} has {file.dtype} of shape {file.shape}, {first.name} "
                     f"{first.dtype} of shape {first.shape}: parts differ in their first axis only"
                 )
         self.dtype: np.dtype[Any] = first.dtype
@@ -43,11 +43,11 @@ class Parts:
     @property
     def name(self) -> str:
         """The name for messages."""
-        return f"{self._files[0].path} and {len(self._files) - 1} more"
+        return f"{self._files[0].name} and {len(self._files) - 1} more"
 
     def terms(self) -> dict[str, object]:
         """Return what must be the same on every rank, by name."""
-        found: dict[str, object] = {"the parts": [str(file.path) for file in self._files]}
+        found: dict[str, object] = {"the parts": [file.name for file in self._files]}
         for file in self._files:
             found |= file.terms()
         return found

@@ -9,7 +9,7 @@ from ..mpi.communicators import Comm
 from . import journal, state
 from .budget import Budget
 from .decided import Decided
-from .files import Source
+from .interface import Source
 from .journal import Journal
 from .state import State
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..core.steps import Edges
 from .carry import Carry
-from .output import naming
+from .naming import naming_output
 
 
 def write(path: Path, contents: dict[str, Any]) -> None:
@@ -20,7 +20,7 @@ def write(path: Path, contents: dict[str, Any]) -> None:
     import json  # noqa: PLC0415 - few jobs save anything
 
     new = path.with_name(f"{path.name}.new")
-    with naming(path):
+    with naming_output(path):
         with new.open("w") as file:
             json.dump(contents, file)
             file.flush()

@@ -10,8 +10,7 @@ import numpy as np
 from ..core.shards import chunks
 from ..cpu import cores
 from .decided import Decided
-from .files import Source
-from .storage import Writer
+from .interface import Put, Source
 
 _AHEAD = 1 << 20  # bytes that are read at a time
 #: Files of NVIDIA's driver, on Linux and on Windows' subsystem for Linux.
@@ -24,10 +23,10 @@ def may_have_gpu() -> bool:
 
 
 @contextmanager
-def meanwhile(decided: Decided, source: Source, writer: Writer, threads: int) -> Iterator[None]:
+def meanwhile(decided: Decided, source: Source, put: Put, threads: int) -> Iterator[None]:
     """Read ahead during the ``with`` block, and begin to allocate the output, by ``threads``."""
     start, size = decided.start, decided.form.extents.size
-    writer.allocate(start, start + size, threads)
+    put.allocate(start, start + size, threads)
     ended = threading.Event()
     reader = threading.Thread(target=_read_ahead, args=(decided, source, ended), daemon=True)
     reader.start()

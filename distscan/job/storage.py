@@ -20,15 +20,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.shards import chunks
 from ..cpu import cores
-from .files import File
-from .output import naming
+from .naming import naming_output
 
 _IN_MEMORY = {"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"}
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14; Python has no name for it
@@ -40,6 +39,26 @@ _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctype
 _START_WRITING = 2  # SYNC_FILE_RANGE_WRITE
 _FEWEST = 1 << 18  # bytes: to start the disk for fewer would cost more than it gains
 _ALLOCATED = 1 << 25  # bytes of the pages that a thread allocates at a time
+
+
+class Elements(Protocol):
+    """Elements one behind the other in a file."""
+
+    @property
+    def path(self) -> Path:
+        """The path of the file."""
+
+    @property
+    def start(self) -> int:
+        """The position of element 0, in bytes."""
+
+    @property
+    def end(self) -> int:
+        """The position behind the last element, in bytes."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Their type."""
 
 
 def file_system(path: Path) -> str:
@@ -79,16 +98,18 @@ class Writer:
     It writes by ``pwrite``, and tells the system to bring what is written to the disk meanwhile.
     """
 
-    def __init__(self, file: File) -> None:
+    parallel = False
+
+    def __init__(self, file: Elements) -> None:
         self._file = file
-        with naming(file.path):
+        with naming_output(file.path):
             self._opened = os.open(file.path, os.O_RDWR)
 
     def __call__(self, elements: NDArray[Any], index: int) -> None:
         """Write contiguous elements, the first of which is the file's element ``index``."""
         start = at = self._file.start + index * elements.itemsize
         rest = memoryview(elements.view(np.uint8))  # type: ignore[arg-type]
-        with naming(self._file.path):
+        with naming_output(self._file.path):
             while len(rest) > 0:
                 written = os.pwrite(self._opened, rest, at)
                 rest, at = rest[written:], at + written
@@ -100,7 +121,7 @@ class Writer:
 
     def sync(self) -> None:
         """Return when all that this node has written to the file is on the disk."""
-        with naming(self._file.path):
+        with naming_output(self._file.path):
             os.fsync(self._opened)
 
     def close(self) -> None:
@@ -115,10 +136,11 @@ class MappedWriter(Writer):
     system. A copy to a page that cannot be allocated would kill the process.
     """
 
-    def __init__(self, file: File) -> None:
+    parallel = True
+
+    def __init__(self, file: Elements) -> None:
         super().__init__(file)
-        size = file.start + file.n * file.dtype.itemsize
-        self._bytes = np.frombuffer(mmap.mmap(self._opened, size), np.uint8)
+        self._bytes = np.frombuffer(mmap.mmap(self._opened, file.end), np.uint8)
         self._allocators: list[threading.Thread] = []
         self._closing = False
 
@@ -129,7 +151,7 @@ class MappedWriter(Writer):
         if number := self._populate(low, high):
             # A page that cannot be allocated is reported as a bad address.
             number = errno.ENOSPC if number in (errno.EFAULT, errno.ENOMEM) else number
-            with naming(self._file.path):
+            with naming_output(self._file.path):
                 raise OSError(number, os.strerror(number))
         self._bytes[low:high] = elements.view(np.uint8)
 
@@ -171,7 +193,7 @@ class MappedWriter(Writer):
 
 
 @contextmanager
-def writing(file: File, *, mapped: bool) -> Iterator[Writer]:
+def writing(file: Elements, *, mapped: bool) -> Iterator[Writer]:
     """Open a part file; ``mapped`` writes through a mapping of the file."""
     writer = MappedWriter(file) if mapped and can_populate() else Writer(file)
     try:

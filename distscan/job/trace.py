@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .output import naming
+from .naming import naming_output
 from .timeline import Span
 
 
 def write(path: Path, everyone: Sequence[Sequence[Span]]) -> None:
     """Write the spans of all ranks; a rank is shown as a process, its threads as threads."""
-    with naming(path), path.open("w") as file:
+    with naming_output(path), path.open("w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         file.write(",\n".join(map(json.dumps, _events(everyone))))
         file.write("\n]}\n")

@@ -1,0 +1,111 @@
+"""The interface of a file format: a module with two functions, for arrays that it reads and writes.
+
+::
+
+    input   -> Format.inspect -> Source -> reading -> Fill      elements from a number on
+    output  <- Format.create  <- Target <- writing <- Put       likewise
+
+``formats.py`` lists the formats. All of a job that is not here is the same for every one.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+NUMBERS = "biufc"  # the kinds of NumPy's types that a scan takes
+#: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
+#: threads may call it at once.
+Fill = Callable[[NDArray[Any], int], None]
+
+
+class Source(Protocol):
+    """What a job reads: elements of one type, in one order."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the elements, in the byte order in which they are stored."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+
+    @property
+    def fortran(self) -> bool:
+        """Whether axis 0 varies fastest, of several axes."""
+
+    @property
+    def n(self) -> int:
+        """The number of elements."""
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be the same on every rank, by name."""
+
+    def reading(self, *, flattened: bool = False) -> AbstractContextManager[Fill]:
+        """Open the source, and yield a function that fills arrays: see ``Fill``.
+
+        The elements are counted as they are stored; ``flattened`` counts them as ``numpy.ravel``
+        does, which differs in Fortran order. Raises ``InputError`` if the source has changed since
+        it was inspected: at once if it is too short, else at the end of the ``with`` block.
+        """
+
+
+class Put(Protocol):
+    """Writes elements at their places in a target; several threads may do so at once."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads of a rank write faster than one."""
+
+    def __call__(self, elements: NDArray[Any], index: int) -> None:
+        """Write contiguous elements, the first of which is the target's element ``index``."""
+
+    def allocate(self, low: int, high: int, threads: int) -> None:
+        """Begin to allocate memory for elements ``low..high``, before they are written."""
+
+    def sync(self) -> None:
+        """Return when all that this node has written is on the disk."""
+
+
+class Target(Source, Protocol):
+    """What the ranks of a job write, a file that will have another name; it can be pickled."""
+
+    @property
+    def path(self) -> Path:
+        """The path of the file."""
+
+    def check_shared(self) -> None:
+        """Raise ``OutputError`` if this rank does not see the file that rank 0 has created."""
+
+    def writing(self) -> AbstractContextManager[Put]:
+        """Open the target, and yield what writes elements, counted as they are stored."""
+
+
+class Format(Protocol):
+    """A file format."""
+
+    def inspect(self, path: Path, kinds: str = NUMBERS) -> Source:
+        """Check a file, and return what it holds; ``kinds`` are those of types that it may hold.
+
+        Raises ``InputError``.
+        """
+
+    def create(
+        self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
+    ) -> Target:
+        """Give an empty file its whole size, and what the format has beside the elements.
+
+        Raises ``OutputError`` if the format cannot hold the type.
+        """
+
+    def reopen(
+        self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
+    ) -> Target | None:
+        """Return the target in a file that ``create`` has made for the same array; else None."""
