@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -73,12 +74,26 @@ class Parser(argparse.ArgumentParser):
 
     text = ""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_Help, **options)
+
     def error(self, message: str) -> NoReturn:
         """Raise ValueError; argparse would end the process."""
         raise ValueError(f"{message}; {self.prog} --help lists the arguments")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         self.text += message
+
+
+class _Help(argparse.HelpFormatter):
+    """Help as wide as the terminal. argparse would import ``shutil`` for it, which takes 4 ms."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = int(os.environ.get("COLUMNS", "")) or 80
+        except ValueError:
+            columns = os.get_terminal_size().columns if os.isatty(1) else 80
+        super().__init__(prog, width=columns - 2)
 
 
 def arguments(

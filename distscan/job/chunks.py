@@ -1,7 +1,6 @@
 """Chunks: the pieces in which a rank reads, scans and writes its shard. Integers only."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.extents import Extents
@@ -67,21 +66,20 @@ def cut(extents: Extents, most: int, *, goes_on: bool, reverse: bool) -> list["B
     # Columns are independent. A row that is longer than a chunk is cut into as few blocks.
     width = -(-inner // -(-inner // width))
     return [
-        Block(extents, most, low, high - low, goes_on, reverse)
+        Block(extents, most, low, high - low, goes_on=goes_on, reverse=reverse)
         for low, high in chunks(0, inner, width)
     ]
 
 
-@dataclass
 class Block:
     """Some columns of a shard: their chunks, in the order of the scan."""
 
-    extents: Extents
-    most: int
-    column: int  # the first one
-    width: int
-    goes_on: bool
-    reverse: bool
+    def __init__(
+        self, extents: Extents, most: int, column: int, width: int, *, goes_on: bool, reverse: bool
+    ) -> None:
+        """``column`` is the first of ``width``; a chunk has at most ``most`` elements."""
+        self.extents, self.most, self.goes_on, self.reverse = extents, most, goes_on, reverse
+        self.column, self.width = column, width
 
     def __iter__(self) -> Iterator[Chunk]:
         outer, n, inner = self.extents.outer, self.extents.n, self.extents.inner

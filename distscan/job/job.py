@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +30,7 @@ from .sweeps import Show, sweep
 from .timeline import Timeline
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """The options of a job, as on the command line."""
 
     inputs: tuple[Path, ...]  # several are one array, joined along axis 0
