@@ -46,6 +46,47 @@ def test_a_signal_inside_waits_for_the_end(handled):
     agree.collective(lambda: None)()  # nothing waits any more
 
 
+def test_a_signal_raises_in_a_step_that_may_be_interrupted(handled):
+    """One that came before raises when such a step begins."""
+    done = []
+
+    @signals.interruptible
+    def step(number):
+        done.append(f"step {number}")
+        if number == 2:
+            os.kill(os.getpid(), handled)
+        inner(number)
+        done.append("not reached")
+
+    @agree.collective
+    def inner(number):
+        if number == 3:
+            os.kill(os.getpid(), handled)
+        done.append("inner")
+
+    @agree.collective
+    def outer(number):
+        signals.defer()
+        if number == 1:
+            os.kill(os.getpid(), handled)
+        done.append("outer")
+        try:
+            step(number)
+        finally:
+            done.append("end")
+
+    for number, want in (
+        (1, ["outer", "end"]),
+        (2, ["outer", "step 2", "end"]),
+        (3, ["outer", "step 3", "inner", "end"]),
+    ):
+        done.clear()
+        with pytest.raises(TimeoutError):
+            outer(number)
+        assert done == want
+    agree.collective(lambda: None)()  # nothing waits any more
+
+
 def test_another_threads_call_does_not_hold_up_a_signal(handled):
     inside, go_on = threading.Event(), threading.Event()
 

@@ -12,6 +12,7 @@ from ..cpu.chunked import CHUNK
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.faults import mark_collective
+from ..mpi.signals import interruptible
 from .decided import Decided
 from .interface import Fill, Source, Target
 from .rounding import Exact, Logs, Products, Sums, finite_size
@@ -86,6 +87,7 @@ def _pieces(plan: Decided, step: int) -> Iterator[tuple[int, int, int, bool]]:
             yield low, low + (bottom - top) * (b - a) * inner, bottom - top, fresh
 
 
+@interruptible
 def _read(fill: Fill, start: int, stop: int, buffer: NDArray[Any]) -> NDArray[Any]:
     piece = buffer[: stop - start]
     fill(piece, start)

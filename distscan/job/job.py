@@ -16,7 +16,7 @@ from ..core.errors import CheckError
 from ..cpu import cores
 from ..cpu.free_memory import free_memory
 from ..mpi import launcher
-from ..mpi.agree import agreed
+from ..mpi.agree import agreed, collective
 from ..mpi.communicators import Comm
 from . import budget, inputs, output, restart, storage
 from .budget import WRITERS, Budget
@@ -75,6 +75,7 @@ class Job(NamedTuple):
         return "cpu"
 
 
+@collective
 def perform(
     comm: Comm,
     job: Job,

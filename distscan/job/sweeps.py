@@ -19,6 +19,7 @@ from ..core.segments import edge_dtype
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.exscan import Exscan
+from ..mpi.signals import interruptible
 from ..mpi.watch import watching
 from . import saved
 from .carry import Carry
@@ -94,6 +95,7 @@ class _Sweeps:
         if journal is not None and journal.progress.block == index:
             self._progress = journal.progress
 
+    @interruptible
     def reduce(self, watch: Note) -> Carry:
         """Return the total of the shard."""
         carry, before = self._part.carry(), self._progress
@@ -118,6 +120,7 @@ class _Sweeps:
             record(self._journal)
         return carry
 
+    @interruptible
     def scan(self, offset: Any, watch: Note) -> Carry:
         """Scan the shard behind ``offset``; return the value behind its last element."""
         carry, before, journal = self._part.carry(), self._progress, self._journal

@@ -156,7 +156,7 @@ def collective(function: Callable[P, R]) -> Callable[P, R]:
         finally:
             ended = not ended  # from here on signals are not deferred
             if signals.deferred:
-                signals.deliver(sys._getframe())
+                signals.deliver(sys._getframe().f_back)
 
     signals.calls.add(cast(FunctionType, call).__code__)
     return call

@@ -1,12 +1,28 @@
-"""Signals are deferred to the end of a collective call, so that no rank leaves it half way."""
+"""Signals are deferred to the end of a collective call, so that no rank leaves it half way.
 
+A call that takes long has parts between its exchanges in which a signal may raise: they are
+``interruptible``.
+"""
+
+import functools
 import signal
+import sys
 import threading
 from collections import deque
-from types import CodeType, FrameType
-from typing import Any
+from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType
+from typing import Any, ParamSpec, TypeVar, cast
 
-__all__ = ["SIGNALS", "calls", "defer", "deferred", "deliver", "getsignal", "latest_handlers"]
+__all__ = [
+    "SIGNALS",
+    "calls",
+    "defer",
+    "deferred",
+    "deliver",
+    "getsignal",
+    "interruptible",
+    "latest_handlers",
+]
 
 try:  # signal.getsignal converts its results to enumerations, which takes ten times as long
     from _signal import getsignal  # type: ignore[import-not-found]
@@ -40,6 +56,27 @@ class _Handler:
 
 #: The code of functions that defer signals, as long as their local variable ``ended`` is not True.
 calls: set[CodeType] = set()
+#: The code of functions that do not, inside these.
+_interruptible: set[CodeType] = set()
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def interruptible(function: Callable[P, R]) -> Callable[P, R]:
+    """Do not defer signals inside ``function``, a local step of a collective call.
+
+    Those that have been deferred until now are raised at its beginning.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        if deferred:
+            deliver(sys._getframe())
+        return function(*args, **options)
+
+    _interruptible.add(cast(FunctionType, call).__code__)
+    return call
 
 
 def defer() -> None:
@@ -59,15 +96,15 @@ latest_handlers: list[tuple[Any, ...]] = [()]
 
 
 def _in_a_call(frame: FrameType | None) -> bool:
-    while frame is not None:
+    while frame is not None and frame.f_code not in _interruptible:
         if frame.f_code in calls and not frame.f_locals.get("ended", False):
             return True
         frame = frame.f_back
     return False
 
 
-def deliver(frame: FrameType) -> None:
-    """Raise the deferred signals, at the end of the outermost call of the main thread."""
-    if threading.get_ident() == threading.main_thread().ident and not _in_a_call(frame.f_back):
+def deliver(frame: FrameType | None) -> None:
+    """Raise the deferred signals in the main thread, if none of these frames defers them."""
+    if threading.get_ident() == threading.main_thread().ident and not _in_a_call(frame):
         while deferred:
             signal.raise_signal(deferred.popleft())

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from time import monotonic, sleep
 
 from ..core.errors import RankError
+from .agree import collective
 from .api import MPI
 from .communicators import Comm, aside
+from .signals import interruptible
 
 _PERIOD = 0.1  # seconds between two messages of a rank
 _DONE, _STOP = 1 << 14, (1 << 14) + 1  # tags; those below are of notices
 _FAILED = -1
 
+_pause = interruptible(sleep)
 # The requests of messages that were sent. MPI sends small ones at once.
 _sent: "list[MPI.Request]" = []
 
@@ -46,6 +49,7 @@ class Watch:
         self._next = monotonic()
         self._stopped = False
 
+    @collective  # or a signal would raise between a message and what is known of it
     def __call__(self, done: int) -> None:
         """Note what this rank has done; raise ``RankError`` if another rank has failed."""
         self._done[self._comm.rank] += done
@@ -62,6 +66,7 @@ class Watch:
         if self._stopped:
             raise RankError("another rank has failed")
 
+    @collective
     def end(self, fault: BaseException | None) -> None:
         """End the sweep; collective. Rank 0 shows the progress of the others until they end, too.
 
@@ -85,7 +90,7 @@ class Watch:
                     if now >= self._next:
                         self._next = now + _PERIOD
                     if self._open:
-                        sleep(0.001)
+                        _pause(0.001)
                 if late is None:
                     self._show(sum(self._done))
             except BaseException as raised:
