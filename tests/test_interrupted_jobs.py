@@ -1,6 +1,8 @@
 """Signals in the middle of a job, several of them: no rank waits for another one ever after."""
 
+import os
 import signal
+import threading
 from contextlib import contextmanager
 from time import monotonic
 
@@ -9,7 +11,6 @@ import pytest
 
 import distscan
 from distscan.job import budget
-from distscan.mpi import signals
 from support.together import left
 
 pytestmark = pytest.mark.timeout(120)
@@ -20,26 +21,31 @@ class Stop(BaseException):
 
 
 @contextmanager
-def stopped(after, period):
-    """A signal comes ``after`` so many seconds, and again each ``period``; 0 is never."""
-    late = []
+def signalled(call, delays):
+    """Signals reach this process after each of ``delays``; they raise inside ``call``."""
+
+    def inside(frame):
+        return frame is not None and (frame.f_code is call.__code__ or inside(frame.f_back))
 
     def raises(number, frame):
-        raise Stop("a signal")
+        if inside(frame):
+            raise Stop("a signal")
 
-    before = signal.signal(signal.SIGALRM, raises)
-    signals.defer()
+    def send():
+        for delay in delays:
+            if ended.wait(delay):
+                break
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    ended, thread = threading.Event(), threading.Thread(target=send)
+    before = signal.signal(signal.SIGUSR1, raises)
+    thread.start()
     try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, after, period)
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    except Stop:
-        late.append("a signal behind the job")
+        yield
     finally:
-        signal.signal(signal.SIGALRM, before)
-        signals.deferred.clear()
+        ended.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("resume", [False, True], ids=["anew", "resume"])
@@ -62,8 +68,8 @@ def test_signals(who, resume, comm, folder, save, rng, monkeypatch):
     for _ in range(12):
         guilty = int(rng.integers(comm.size))
         mine = {"one": comm.rank == guilty, "several": own.random() < 0.5, "all": True}[who]
-        after = own.uniform(0.0001, 1.2 * seconds) if mine else 0
-        with stopped(after, own.choice([0, seconds / 20])):
+        first = [own.uniform(0, 1.2 * seconds)] * mine
+        with signalled(job, first + [seconds / 20] * int(mine and own.choice([0, 5]))):
             try:
                 job()
             except (RuntimeError, Stop) as error:

@@ -46,6 +46,28 @@ def test_a_signal_inside_waits_for_the_end(handled):
     agree.collective(lambda: None)()  # nothing waits any more
 
 
+def test_all_signals_inside_a_call_are_handled_at_its_end(handled):
+    """One of each kind, even if the handler of the first raises; none is left for a later call."""
+    seen = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: seen.append(number))
+    try:
+
+        @agree.collective
+        def call():
+            signals.defer()
+            for number in (handled, handled, signal.SIGUSR2, signal.SIGUSR2):
+                os.kill(os.getpid(), number)
+            assert seen == []
+
+        with pytest.raises(TimeoutError):
+            call()
+        assert seen == [signal.SIGUSR2]
+        agree.collective(lambda: None)()
+        assert seen == [signal.SIGUSR2]
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
 def test_a_signal_raises_in_a_step_that_may_be_interrupted(handled):
     """One that came before raises when such a step begins."""
     done = []

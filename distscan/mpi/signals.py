@@ -49,9 +49,11 @@ class _Handler:
         self.__wrapped__ = wrapped
 
     def __call__(self, number: int, frame: FrameType | None) -> Any:
-        if _in_a_call(frame):
-            return deferred.append(number)
-        return self.__wrapped__(number, frame)
+        if not _in_a_call(frame):
+            return self.__wrapped__(number, frame)
+        if number not in deferred:  # the system keeps one of each kind, too
+            deferred.append(number)
+        return None
 
 
 #: The code of functions that defer signals, as long as their local variable ``ended`` is not True.
@@ -106,5 +108,13 @@ def _in_a_call(frame: FrameType | None) -> bool:
 def deliver(frame: FrameType | None) -> None:
     """Raise the deferred signals in the main thread, if none of these frames defers them."""
     if threading.get_ident() == threading.main_thread().ident and not _in_a_call(frame):
-        while deferred:
+        _raise_all()
+
+
+def _raise_all() -> None:
+    """Raise the deferred signals; all of them, whatever the handler of one of them raises."""
+    if deferred:
+        try:
             signal.raise_signal(deferred.popleft())
+        finally:
+            _raise_all()
