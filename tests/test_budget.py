@@ -111,10 +111,19 @@ def test_chunks_are_of_the_size_that_is_fast(gpu, rng):
             more = decide(**job | {"limit": 2 * job["limit"] + 100})
             assert more.chunk >= found.chunk
             assert more.resident >= found.resident or more.chunk > found.chunk
-            readers, writers = threads_of(job)
-            larger = Budget(found.chunk + 1, readers, writers, readers + writers + 1, False)
+            larger = Budget(found.chunk + 1, READERS, WRITERS, READERS + WRITERS + 1, False)
             room = allocated(job, larger)
             assert found.chunk * large > wanted - large or max(room) > job["limit"]
+
+
+@one_rank
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_threads_change_no_chunk(gpu, rng):
+    """Nor does the way in which the output is written: sums of floats would have other bits."""
+    for _ in range(300):
+        job = drawn(rng, gpu)
+        others = ({"threads": number, "parallel": way} for number in (1, 3, 64) for way in (0, 1))
+        assert len({decide(**job | other).chunk for other in others}) == 1
 
 
 @one_rank

@@ -72,12 +72,13 @@ def decide(
     readers, writers = min(READERS, threads), min(WRITERS, threads) if parallel else 1
     if threads == 1 and not gpu:  # one thread would only interrupt itself
         readers = writers = 0
-    slots = readers + writers + 1
+    slots, most = readers + writers + 1, READERS + WRITERS + 1
+    # As if there were the most threads, so that their number changes no bit of a result.
     if gpu:  # every thread has pinned memory for a chunk
-        chunk = min(wanted, host // max(1, readers + writers)) // large
-        chunk = min(chunk, device // (slots * each))
+        chunk = min(wanted, host // (READERS + WRITERS)) // large
+        chunk = min(chunk, device // (most * each))
     else:
-        chunk = min(wanted // large, host // (slots * each))
+        chunk = min(wanted // large, host // (most * each))
     chunk = max(1, chunk)
     if size <= chunk:  # one chunk has nothing that could overlap
         readers, writers, slots = 0, 0, 1
