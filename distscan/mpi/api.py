@@ -1,31 +1,34 @@
-"""The only import of mpi4py.
+"""The only import of mpi4py: at the first use of MPI, not before.
 
-distscan can be imported without an MPI library. The first use of MPI then raises ImportError.
+So a client of the service needs no MPI library; nor does it start one, which may fail on the front
+end of a cluster.
 """
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 __all__ = ["MPI"]
 
 
-class _Missing:
-    """A stand-in for ``mpi4py.MPI`` if that cannot be loaded."""
+class _MPI:
+    """``mpi4py.MPI``, which is imported when the first of its attributes is read."""
 
-    Intracomm = Any  # for annotations
+    Intracomm = Any  # for annotations, until then
 
-    def __init__(self, reason: Exception) -> None:
-        self._reason = reason
-
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # doctest, inspect and others read such names of every object
             raise AttributeError(name)
-        raise ImportError(
-            f"mpi4py cannot load an MPI library ({self._reason}); install one, "
-            "for example, in a checkout: pip install '.[mpich]'"
-        ) from self._reason
+        try:
+            from mpi4py import MPI as loaded  # noqa: PLC0415 - it starts MPI
+        except (ImportError, RuntimeError) as error:
+            raise ImportError(
+                f"mpi4py cannot load an MPI library ({error}); install one, "
+                "for example, in a checkout: pip install '.[mpich]'"
+            ) from error
+        self.__dict__.update(vars(loaded))  # found without this method from now on
+        return getattr(loaded, name)
 
 
-try:
+if TYPE_CHECKING:
     from mpi4py import MPI
-except (ImportError, RuntimeError) as error:
-    MPI = _Missing(error)  # type: ignore[assignment]
+else:
+    MPI = _MPI()
