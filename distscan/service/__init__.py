@@ -1,0 +1,1 @@
+"""The service: ranks that stay up, and clients that need neither MPI nor CUDA."""

@@ -1,0 +1,231 @@
+"""The queue of file jobs: nothing is lost, nothing runs twice, whatever ends the process."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from distscan.service.store import ENDED, KeyReusedError, Store, StoreError
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
+
+
+@pytest.fixture
+def store(tmp_path):
+    held = Store(tmp_path / "state")
+    yield held
+    held.close()
+
+
+def request(number=0):
+    return {"inputs": [f"{number}.npy"], "op": "sum", "initial": None}
+
+
+def test_a_job_from_its_beginning_to_its_end(store):
+    begun = time.time()
+    made = store.add(request())
+    assert (made.state, made.attempts, made.started, made.report) == ("queued", 0, None, None)
+    assert begun <= made.created <= time.time()
+    started = store.start()
+    assert (started.number, started.state, started.attempts) == (made.number, "running", 1)
+    assert store.start() is None
+    store.publish(made.number, {"total": 3})
+    assert store.get(made.number).state == "publishing"
+    store.end(made.number, "done")
+    ended = store.get(made.number)
+    assert (ended.state, ended.report, ended.error) == ("done", {"total": 3}, None)
+    assert ended.created <= ended.started <= ended.ended <= time.time()
+    assert ended.request == request()
+
+
+def test_first_in_first_out(store):
+    numbers = [store.add(request(i)).number for i in range(5)]
+    assert store.queued() == 5
+    assert [record.number for record in store.newest()] == numbers[::-1]
+    assert [record.number for record in store.newest(2, before=numbers[3])] == numbers[2:0:-1]
+    assert store.cancel(numbers[1])
+    for number in (numbers[0], *numbers[2:]):
+        assert store.start().number == number
+    assert not store.cancel(numbers[0])
+    assert store.queued() == 0
+    assert store.get(numbers[1]).state == "cancelled"
+    assert store.get(1000) is None
+
+
+def test_a_key_is_one_job(store):
+    """However often it comes, and whatever became of the job."""
+    made = store.add(request(1), "a key")
+    assert store.add(request(1), "a key") == made
+    with pytest.raises(KeyReusedError, match="the key 'a key' is that of job 1"):
+        store.add(request(2), "a key")
+    store.start()
+    store.end(made.number, "failed", error={"type": "InputError", "message": "no file"})
+    again = store.add(request(1), "a key")
+    assert (again.number, again.state, again.error["message"]) == (1, "failed", "no file")
+    assert store.add(request(1)).number != store.add(request(1)).number  # no key
+    assert store.queued() == 2
+
+
+def test_what_may_follow_a_state(store):
+    """A job that has ended stays as it is."""
+    number = store.add(request()).number
+    for state in ENDED:
+        with pytest.raises(KeyError, match="job 1 is not running or publishing"):
+            store.end(number, state)
+    with pytest.raises(KeyError, match="job 1 is not running"):
+        store.publish(number, {})
+    store.start()
+    store.end(number, "cancelled")
+    for state in ENDED:
+        with pytest.raises(KeyError):
+            store.end(number, state)
+    with pytest.raises(KeyError):
+        store.again(number)
+
+
+def test_old_jobs_are_forgotten(store):
+    """Those that have ended, not those that wait or run."""
+    numbers = [store.add(request(i), f"key {i}").number for i in range(3)]
+    store.start()
+    store.end(numbers[0], "done", report={"total": 1})
+    store.start()
+    assert store.forget(time.time() - 60) == 0
+    assert store.forget(time.time() + 60) == 1
+    assert [record.number for record in store.newest()] == [numbers[2], numbers[1]]
+    assert store.add(request(0), "key 0").number > numbers[2]  # numbers do not come again
+
+
+def test_one_service_at_a_time(store, tmp_path):
+    with pytest.raises(StoreError, match="another service uses"):
+        Store(tmp_path / "state")
+    store.close()
+    other = Store(tmp_path / "state")
+    other.close()
+    store.__init__(tmp_path / "state")  # the fixture closes it
+
+
+def test_who_may_read_it(store, tmp_path):
+    """The user alone."""
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_another_version(tmp_path):
+    Store(tmp_path).close()
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StoreError, match="of another version of distscan: 99"):
+        Store(tmp_path)
+    (tmp_path / "jobs.sqlite").write_bytes(b"no database at all" * 1000)
+    with pytest.raises(StoreError, match="not a database"):
+        Store(tmp_path)
+
+
+def test_threads(store):
+    """Jobs that several threads add and start at once: each is started once."""
+    started, lock = [], threading.Lock()
+
+    def add(i):
+        for j in range(20):
+            store.add(request(j), f"{j}")
+
+    def start():
+        end = time.monotonic() + 20
+        while len(started) < 20 and time.monotonic() < end:
+            if record := store.start():
+                with lock:
+                    started.append(record.number)
+
+    threads = [threading.Thread(target=add, args=(i,)) for i in range(3)]
+    threads += [threading.Thread(target=start) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(started) == sorted(record.number for record in store.newest())
+    assert len(started) == 20
+
+
+def test_a_full_disk(tmp_path):
+    """What cannot be written is not there, and what was there stays."""
+    code = """
+import resource, sys
+from pathlib import Path
+from distscan.service.store import Store, StoreError
+store = Store(Path(sys.argv[1]))
+for i in range(3):
+    store.add({"number": i})
+size = sum(path.stat().st_size for path in Path(sys.argv[1]).iterdir())
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20000, size + 20000))
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+made = 3
+try:
+    for i in range(3, 100000):
+        store.add({"number": i, "text": "x" * 1000})
+        made += 1
+except StoreError as error:
+    print(made, len(store.newest(100000)), error)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+    )
+    made, found, *text = ran.stdout.split()
+    assert made == found
+    assert "cannot be stored" in " ".join(text)
+    store = Store(tmp_path)
+    assert [record.number for record in store.newest(10**6)] == [*range(int(made), 0, -1)]
+    store.close()
+
+
+WORK = """
+import sys
+from pathlib import Path
+from distscan.service.store import Store
+store = Store(Path(sys.argv[1]))
+for record in store.interrupted():
+    store.again(record.number)
+i = 0
+while True:
+    i += 1
+    made = store.add({"number": i})
+    print("added", made.number, flush=True)
+    record = store.start()
+    print("started", record.number, record.attempts, flush=True)
+    store.publish(record.number, {"total": record.number})
+    store.end(record.number, "done")
+    print("done", record.number, flush=True)
+"""
+
+
+def test_kills(tmp_path, rng):
+    """``kill -9`` at any moment: what was said is there, and each job is done once in the end."""
+    said = []
+    for _ in range(8):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WORK, tmp_path], stdout=subprocess.PIPE, text=True
+        )
+        process.stdout.readline()
+        time.sleep(float(rng.uniform(0, 0.1)))
+        os.kill(process.pid, signal.SIGKILL)
+        said += [line.split() for line in process.stdout if line.endswith("\n")]
+        process.stdout.close()
+        process.wait()
+    store = Store(tmp_path)
+    records = {record.number: record for record in store.newest(10**6)}
+    assert sorted(records) == [*range(1, len(records) + 1)]
+    for what, number, *_ in said:
+        assert int(number) in records
+        assert what != "done" or records[int(number)].state == "done"
+    waiting = [record for record in records.values() if record.state != "done"]
+    assert len(waiting) <= 8  # a kill leaves one at most
+    done = [int(number) for what, number, *_ in said if what == "done"]
+    assert len(done) == len(set(done))
+    for record in records.values():
+        assert record.state != "done" or record.report == {"total": record.number}
+    store.close()
