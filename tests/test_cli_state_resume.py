@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(60)
 MAPS = "support.maps:COMPOSE"
 # Chunks of 6 elements; each one is recorded.
 OPTIONS = ["--op", MAPS, "--state", "s.json", "--resume", "--quiet", "--backend", "cpu",
-           "--memory", "50", "--threads", "1"]  # fmt: skip
+           "--memory", "650", "--threads", "1"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,8 @@ class State(NamedTuple):
         value = self.value
         if value is not None and value.ndim > 0:
             value = value[block.column : block.column + block.width]
+            if block.width == 1:  # a column is scanned as an array of one axis
+                value = value.reshape(())
         return value, None if self.key is None else Edges(self.key, self.key)
 
 
