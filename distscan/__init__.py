@@ -21,6 +21,7 @@ from .aliases import (
     nancumprod,
     nancumsum,
 )
+from .connection import connect
 from .core.errors import (
     BackendError,
     CheckError,
@@ -42,6 +43,7 @@ from .recipes import offsets, segment_flags
 from .recurrence import linear_recurrence
 from .scan import scan
 from .selection import compact, select
+from .version import __version__ as __version__
 
 __all__ = [
     "BackendError",
@@ -57,6 +59,7 @@ __all__ = [
     "Predicate",
     "RankError",
     "compact",
+    "connect",
     "cummax",
     "cummin",
     "cumprod",
@@ -74,4 +77,3 @@ __all__ = [
     "segment_flags",
     "select",
 ]
-__version__ = "0.1.0"  # the only place: pyproject.toml reads it here

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from . import __version__
 from .build import Op, Strategy
 from .command import Parser
 from .core.errors import InputError
 from .core.operators import BUILTIN, Operator
 from .job.job import Job
+from .version import __version__
 
 
 def parser() -> Parser:

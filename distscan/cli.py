@@ -1,11 +1,8 @@
-"""The command line: jobs, progress, reports. Rank 0 alone prints."""
+"""The command line: file jobs, progress, reports; the commands of the service. Rank 0 prints."""
 
 import argparse
-import math
+import sys
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from . import arguments, command
 from .command import Progress
@@ -18,6 +15,15 @@ from .mpi.communicators import Comm
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on every rank; return the exit status, the same on each."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in ("submit", "jobs", "show", "cancel"):
+        from .service import commands  # noqa: PLC0415 - an extra
+
+        return commands.main(argv[0], argv[1:])
+    if argv and argv[0] == "serve":
+        from .service import serve  # noqa: PLC0415 - an extra
+
+        return serve.main(argv[1:])
     return command.run("distscan", _main, argv)
 
 
@@ -44,26 +50,10 @@ def _print(comm: Comm, args: argparse.Namespace, found: Report) -> None:
         if comm.rank == 0 and args.json:
             import json  # noqa: PLC0415 - only --json needs it
 
-            print(json.dumps(found._asdict() | {"total": _plain(found.total)}), flush=True)
+            print(json.dumps(report.plain(found)), flush=True)
         elif comm.rank == 0 and not args.quiet:
             text = report.text(found, checked=args.check)
             try:
                 print(text, flush=True)
             except UnicodeEncodeError:  # stdout cannot encode the file's name
                 print(text.encode("ascii", "backslashreplace").decode(), flush=True)
-
-
-# ---- report --------------------------------------------------------------------------------
-
-
-def _plain(value: Any) -> Any:
-    """Return a number in a form that JSON has: complex as a pair, NaN and infinities as text."""
-    if isinstance(value, tuple | list | np.ndarray):  # a structure, or a field of several values
-        return [_plain(each) for each in value]
-    if isinstance(value, complex):
-        return [_plain(value.real), _plain(value.imag)]
-    if isinstance(value, np.generic):  # long double: Python has no such number
-        return _plain(complex(value) if value.dtype.kind == "c" else float(value))
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

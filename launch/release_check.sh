@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: launch/release_check.sh TAG
-# Checks that TAG is v and the version in distscan/__init__.py, and that CHANGELOG.md begins with
+# Checks that TAG is v and the version in distscan/version.py, and that CHANGELOG.md begins with
 # that version, dated, and with nothing unreleased above it. Prints the version's changes.
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
@@ -12,8 +12,8 @@ fail() {
 }
 
 [[ $# == 1 ]] || { echo "usage: release_check.sh TAG" >&2 && exit 2; }
-version=$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' distscan/__init__.py)
-[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+ ]] || fail "distscan/__init__.py has no version, but '$version'"
+version=$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' distscan/version.py)
+[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+ ]] || fail "distscan/version.py has no version, but '$version'"
 [[ $1 == "v$version" ]] || fail "the tag is $1, the version $version"
 
 # All sections but an empty "Unreleased", then the first of them.

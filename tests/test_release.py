@@ -22,14 +22,14 @@ def test_the_version_stands_in_one_place():
     assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc|\.dev)\d+)?", VERSION)
     project = (ROOT / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in project
-    assert '[tool.hatch.version]\npath = "distscan/__init__.py"\n' in project
+    assert '[tool.hatch.version]\npath = "distscan/version.py"\n' in project
     for name in ("pyproject.toml", "CITATION.cff", "README.md"):
         assert not re.search(rf"^version\b.*{re.escape(VERSION)}", (ROOT / name).read_text(), re.M)
 
 
 def check(folder, tag, changelog):
     """Run the script on a changelog in a copy of what it reads."""
-    for name in ("launch/release_check.sh", "distscan/__init__.py"):
+    for name in ("launch/release_check.sh", "distscan/version.py"):
         (folder / name).parent.mkdir()
         shutil.copy(ROOT / name, folder / name)
     (folder / "CHANGELOG.md").write_text(changelog)

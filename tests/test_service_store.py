@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import pytest
 
-from distscan.service.store import ENDED, KeyReusedError, Store, StoreError
+from distscan.service.errors import KeyReusedError, StoreError
+from distscan.service.store import ENDED, Store
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 
@@ -29,14 +31,12 @@ def request(number=0):
 def test_a_job_from_its_beginning_to_its_end(store):
     begun = time.time()
     made = store.add(request())
-    assert (made.state, made.attempts, made.started, made.report) == ("queued", 0, None, None)
+    assert (made.state, made.started, made.ended, made.report) == ("queued", None, None, None)
     assert begun <= made.created <= time.time()
     started = store.start()
-    assert (started.number, started.state, started.attempts) == (made.number, "running", 1)
+    assert (started.number, started.state) == (made.number, "running")
     assert store.start() is None
-    store.publish(made.number, {"total": 3})
-    assert store.get(made.number).state == "publishing"
-    store.end(made.number, "done")
+    store.end(made.number, "done", report={"total": 3})
     ended = store.get(made.number)
     assert (ended.state, ended.report, ended.error) == ("done", {"total": 3}, None)
     assert ended.created <= ended.started <= ended.ended <= time.time()
@@ -75,17 +75,13 @@ def test_what_may_follow_a_state(store):
     """A job that has ended stays as it is."""
     number = store.add(request()).number
     for state in ENDED:
-        with pytest.raises(KeyError, match="job 1 is not running or publishing"):
+        with pytest.raises(KeyError, match="job 1 is not running"):
             store.end(number, state)
-    with pytest.raises(KeyError, match="job 1 is not running"):
-        store.publish(number, {})
     store.start()
     store.end(number, "cancelled")
     for state in ENDED:
         with pytest.raises(KeyError):
             store.end(number, state)
-    with pytest.raises(KeyError):
-        store.again(number)
 
 
 def test_old_jobs_are_forgotten(store):
@@ -156,7 +152,8 @@ def test_a_full_disk(tmp_path):
     code = """
 import resource, sys
 from pathlib import Path
-from distscan.service.store import Store, StoreError
+from distscan.service.errors import StoreError
+from distscan.service.store import Store
 store = Store(Path(sys.argv[1]))
 for i in range(3):
     store.add({"number": i})
@@ -189,16 +186,15 @@ from pathlib import Path
 from distscan.service.store import Store
 store = Store(Path(sys.argv[1]))
 for record in store.interrupted():
-    store.again(record.number)
+    store.end(record.number, "failed")
 i = 0
 while True:
     i += 1
     made = store.add({"number": i})
     print("added", made.number, flush=True)
     record = store.start()
-    print("started", record.number, record.attempts, flush=True)
-    store.publish(record.number, {"total": record.number})
-    store.end(record.number, "done")
+    print("started", record.number, flush=True)
+    store.end(record.number, "done", report={"total": record.number})
     print("done", record.number, flush=True)
 """
 
@@ -222,8 +218,9 @@ def test_kills(tmp_path, rng):
     for what, number, *_ in said:
         assert int(number) in records
         assert what != "done" or records[int(number)].state == "done"
-    waiting = [record for record in records.values() if record.state != "done"]
-    assert len(waiting) <= 8  # a kill leaves one at most
+    states = Counter(record.state for record in records.values())
+    assert states["queued"] <= 8  # a kill leaves one at most
+    assert states["failed"] + states["running"] <= 8
     done = [int(number) for what, number, *_ in said if what == "done"]
     assert len(done) == len(set(done))
     for record in records.values():

@@ -17,9 +17,10 @@ import numpy as np
 
 import distscan
 
-from .. import __version__, binding
+from .. import binding
 from ..build import Strategy
 from ..cpu import library
+from ..version import __version__
 from . import by_hand, cub, tbb
 from .case import Case, Task
 from .copies import copies

@@ -1,7 +1,10 @@
 """The report of a job: for each phase the seconds, the bytes, the rate, and what bounds it."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .timeline import PHASES
 
@@ -53,6 +56,24 @@ def report(
     moved = {phase: sum(each[phase] for _, each in measured) for phase in PHASES}
     moved["all"] = measured[0][1]["all"]
     return Report(**facts, seconds=seconds, bytes=moved, bounds=bounds)
+
+
+def plain(report: Report) -> dict[str, Any]:
+    """Return a report in a form that JSON has."""
+    return report._asdict() | {"total": _plain(report.total)}
+
+
+def _plain(value: Any) -> Any:
+    """Return a number in a form that JSON has: complex as a pair, NaN and infinities as text."""
+    if isinstance(value, tuple | list | np.ndarray):  # a structure, or a field of several values
+        return [_plain(each) for each in value]
+    if isinstance(value, complex):
+        return [_plain(value.real), _plain(value.imag)]
+    if isinstance(value, np.generic):  # long double: Python has no such number
+        return _plain(complex(value) if value.dtype.kind == "c" else float(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def text(report: Report, *, checked: bool) -> str:

@@ -43,6 +43,11 @@ def communicator(comm: Comm | None) -> Comm:
     return comm
 
 
+def alone() -> Comm:
+    """Return the communicator of this rank alone."""
+    return MPI.COMM_SELF
+
+
 _forked: list[bool] = []
 os.register_at_fork(after_in_child=lambda: _forked.append(True))
 

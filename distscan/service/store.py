@@ -2,9 +2,9 @@
 
 ::
 
-    queued -> running -> publishing -> done
-       |         |                     failed
-       +---------+-------------------> cancelled
+    queued -> running -> done | failed
+       |         |
+       +---------+-----> cancelled
 
 A record is on the disk before the call that makes it returns. So a job survives a crash of the
 ranks, of the host, and of its client.
@@ -21,7 +21,7 @@ from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
 
-from ..core.errors import DistscanError
+from .errors import KeyReusedError, ServiceError, StoreError
 
 _VERSION = 1  # of the tables
 _TABLES = """
@@ -30,7 +30,6 @@ CREATE TABLE jobs (
     key TEXT UNIQUE,
     request TEXT NOT NULL,
     state TEXT NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
     report TEXT,
     error TEXT,
     created REAL NOT NULL,
@@ -43,14 +42,6 @@ CREATE INDEX by_state ON jobs (state, number);
 ENDED = ("done", "failed", "cancelled")
 
 
-class StoreError(DistscanError, OSError):
-    """The jobs cannot be read or written, such as on a full disk."""
-
-
-class KeyReusedError(DistscanError, ValueError):
-    """A key comes again with another request."""
-
-
 class Record(NamedTuple):
     """A job. Times are seconds since 1970; None is not yet."""
 
@@ -58,7 +49,6 @@ class Record(NamedTuple):
     key: str | None  # the client's: a request that comes again under its key is the same job
     request: dict[str, Any]
     state: str
-    attempts: int  # how often it was begun
     report: dict[str, Any] | None
     error: dict[str, Any] | None
     created: float
@@ -155,15 +145,11 @@ class Store:
     def start(self) -> Record | None:
         """Begin the job that has waited longest, and return it; None if none waits."""
         with self._statement(
-            "UPDATE jobs SET state = 'running', started = ?, attempts = attempts + 1 WHERE number ="
+            "UPDATE jobs SET state = 'running', started = ? WHERE number ="
             " (SELECT min(number) FROM jobs WHERE state = 'queued') RETURNING *",
             (time(),),
         ) as rows:
             return rows[0] if rows else None
-
-    def publish(self, number: int, report: dict[str, Any]) -> None:
-        """Note the report of a running job, whose output is about to get its name."""
-        self._update(number, ("running",), "publishing", report=report)
 
     def end(
         self,
@@ -173,8 +159,14 @@ class Store:
         report: dict[str, Any] | None = None,
         error: dict[str, Any] | None = None,
     ) -> None:
-        """Note that a job is done, failed, or cancelled while it ran."""
-        self._update(number, ("running", "publishing"), state, report=report, error=error)
+        """Note that a running job is done, failed, or cancelled; its state is one of ``ENDED``."""
+        with self._statement(
+            "UPDATE jobs SET state = ?, report = ?, error = ?, ended = ? "
+            "WHERE number = ? AND state = 'running' RETURNING *",
+            (state, _text(report), _text(error), time(), number),
+        ) as rows:
+            if not rows:
+                raise KeyError(f"job {number} is not running")
 
     def cancel(self, number: int) -> bool:
         """Cancel a job that waits; return whether it did."""
@@ -186,41 +178,17 @@ class Store:
             return bool(rows)
 
     def interrupted(self) -> list[Record]:
-        """Return the jobs that were running when the service ended, the first one first."""
-        with self._statement(
-            "SELECT * FROM jobs WHERE state IN ('running', 'publishing') ORDER BY number", ()
-        ) as rows:
+        """Return the jobs that were running when the last service ended."""
+        with self._statement("SELECT * FROM jobs WHERE state = 'running'", ()) as rows:
             return rows
-
-    def again(self, number: int) -> None:
-        """Queue a job again that was interrupted; it is before all others that wait longer."""
-        self._update(number, ("running", "publishing"), "queued")
 
     def forget(self, before: float) -> int:
         """Remove jobs that ended before a time; return how many."""
         with self._statement(
-            f"DELETE FROM jobs WHERE state IN ({_marks(ENDED)}) AND ended < ? RETURNING *",
-            (*ENDED, before),
+            "DELETE FROM jobs WHERE ended < ? RETURNING *",
+            (before,),
         ) as rows:
             return len(rows)
-
-    def _update(
-        self,
-        number: int,
-        expected: tuple[str, ...],
-        state: str,
-        *,
-        report: dict[str, Any] | None = None,
-        error: dict[str, Any] | None = None,
-    ) -> None:
-        ended = time() if state in ENDED else None
-        with self._statement(
-            "UPDATE jobs SET state = ?, report = coalesce(?, report), error = ?, ended = ? "
-            f"WHERE number = ? AND state IN ({_marks(expected)}) RETURNING *",
-            (state, _text(report), _text(error), ended, number, *expected),
-        ) as rows:
-            if not rows:
-                raise KeyError(f"job {number} is not {' or '.join(expected)}")
 
     @contextmanager
     def _statement(self, text: str, values: Iterable[Any]) -> Iterator[list[Record]]:
@@ -242,10 +210,6 @@ def _text(value: dict[str, Any] | None) -> str | None:
     return None if value is None else json.dumps(value)
 
 
-def _marks(values: tuple[str, ...]) -> str:
-    return ", ".join("?" * len(values))
-
-
 @contextmanager
 def _naming(what: object) -> Iterator[None]:
     """Turn errors of SQLite and of the system into ``StoreError``."""
@@ -253,7 +217,7 @@ def _naming(what: object) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise StoreError(f"the jobs cannot be stored: {error}") from error
-    except DistscanError:
+    except ServiceError:
         raise
     except OSError as error:
         raise StoreError(f"{what}: {error.strerror or error}") from error

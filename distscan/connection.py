@@ -1,0 +1,52 @@
+"""``connect``: a client of a service."""
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .service.client import Client
+
+
+def connect(
+    address: str | os.PathLike[str] | None = None,
+    *,
+    token: str | None = None,
+    patience: float = 10.0,
+) -> "Client":
+    """Return a client of a service, which runs ``mpirun -n 8 python -m distscan serve``.
+
+    The client needs neither MPI nor CUDA. Threads may share it.
+
+    Parameters
+    ----------
+    address
+        The path of the service's socket, or its URL, such as ``http://127.0.0.1:8000``. None is
+        ``DISTSCAN_SERVICE`` of the environment, or else the default of this user.
+    token
+        What the service asks for over TCP.
+    patience
+        Seconds for which an unreachable service is tried again.
+
+    Returns
+    -------
+    Client
+        ``scan`` scans an array, ``submit`` queues a file job.
+
+    Raises
+    ------
+    ImportError
+        If the extra ``service`` is not installed.
+    ServiceError
+        By the first request, if no service answers.
+
+    Examples
+    --------
+    >>> client = distscan.connect()  # doctest: +SKIP
+    >>> client.scan([3, 1, 4])  # doctest: +SKIP
+    array([3, 4, 8])
+    """
+    try:
+        from .service.client import Client  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ImportError(f"{error}: install distscan[service]") from error
+    return Client(address, token, patience)

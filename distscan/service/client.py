@@ -1,0 +1,241 @@
+"""The client of a service: arrays in, arrays out; file jobs. It uses neither MPI nor CUDA."""
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, cast
+
+import httpx
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..core import dtypes, operators
+from ..core.operators import BUILTIN
+from . import errors, places
+from .errors import BusyError, CancelledJobError, ServiceError
+
+PROTOCOL = 1
+_ENDED = ("done", "failed", "cancelled")
+_WAIT = 20.0  # seconds of one request that waits for a job
+_LATER = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds before another try to reach the service, and so on
+_Path = str | os.PathLike[str]
+
+
+class Job:
+    """A file job of a service."""
+
+    def __init__(self, client: "Client", record: dict[str, Any]) -> None:
+        self._client, self._record = client, record
+
+    def __repr__(self) -> str:
+        return f"<Job {self.number}: {self._record['state']}>"
+
+    @property
+    def number(self) -> int:
+        """The number by which the service knows it."""
+        return int(self._record["number"])
+
+    @property
+    def state(self) -> str:
+        """Its state now: "queued", "running", "done", "failed" or "cancelled"."""
+        return str(self.refresh()["state"])
+
+    def progress(self) -> tuple[str, int, int] | None:
+        """Return its phase, the bytes that are done, and all bytes; None if it does not run."""
+        found = self.refresh()["progress"]
+        return None if found is None else (found["phase"], found["done"], found["size"])
+
+    def wait(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait for its end, and return its report.
+
+        Raises what the job has raised, ``CancelledJobError`` if it was cancelled, TimeoutError
+        if it has not ended after ``timeout`` seconds.
+        """
+        end = None if timeout is None else monotonic() + timeout
+        for record in self.updates(end):
+            if record["state"] in _ENDED:
+                return self._result()
+        raise TimeoutError(f"job {self.number} is {self._record['state']} after {timeout} s")
+
+    def updates(self, end: float | None = None) -> Iterator[dict[str, Any]]:
+        """Yield what the service says of the job, now and then until it has ended."""
+        while True:
+            left = _WAIT if end is None else max(0.0, min(_WAIT, end - monotonic()))
+            yield self.refresh(wait=min(left, 0.5))
+            if self._record["state"] in _ENDED or (end is not None and monotonic() >= end):
+                return
+
+    def cancel(self) -> None:
+        """Cancel it: at once if it waits, at its next chunk if it runs."""
+        self._record = self._client.request("DELETE", f"/v1/jobs/{self.number}").json()
+
+    def refresh(self, wait: float = 0) -> dict[str, Any]:
+        """Ask the service what it knows of the job; wait up to so many seconds for its end."""
+        url = f"/v1/jobs/{self.number}"
+        self._record = self._client.request("GET", url, params={"wait": wait}).json()
+        return self._record
+
+    def _result(self) -> dict[str, Any]:
+        if self._record["state"] == "cancelled":
+            raise CancelledJobError(f"job {self.number} was cancelled")
+        if self._record["state"] == "failed":
+            raise errors.from_json(self._record["error"])
+        return cast("dict[str, Any]", self._record["report"])
+
+
+class Client:
+    """A connection to a service: see ``distscan.connect``. Threads may share it."""
+
+    def __init__(self, address: _Path | None, token: str | None, patience: float) -> None:
+        where = os.fspath(address) if address is not None else str(places.socket_path())
+        self.address, self._patience = where, patience
+        head = {"distscan-protocol": str(PROTOCOL)}
+        if token is not None:
+            head["authorization"] = f"Bearer {token}"
+        over_tcp = where.startswith(("http://", "https://"))
+        self._http = httpx.Client(
+            base_url=where if over_tcp else "http://distscan",
+            transport=None if over_tcp else httpx.HTTPTransport(uds=where),
+            headers=head,
+            timeout=httpx.Timeout(None, connect=patience),
+            trust_env=False,
+        )
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; jobs go on."""
+        self._http.close()
+
+    def about(self) -> dict[str, Any]:
+        """Return what the service says of itself: version, ranks, backend, device."""
+        return cast("dict[str, Any]", self.request("GET", "/v1").json())
+
+    def scan(
+        self,
+        x: ArrayLike,
+        op: Any = "sum",
+        *,
+        axis: int | None = None,
+        exclusive: bool = False,
+        initial: Any = None,
+        reverse: bool = False,
+        dtype: Any = None,
+        strategy: str = "auto",
+    ) -> NDArray[Any]:
+        """Scan an array by the ranks of the service; the arguments are those of ``distscan.scan``.
+
+        ``op`` is one of the operators that have a name.
+        """
+        body = BytesIO()
+        np.save(body, np.asanyarray(x), allow_pickle=False)
+        given = {
+            "op": _name(op),
+            "axis": axis,
+            "exclusive": "true" if exclusive else None,
+            "initial": None if initial is None else _text(initial),
+            "reverse": "true" if reverse else None,
+            "dtype": None if dtype is None else str(dtypes.parse(dtype)),
+            "strategy": strategy,
+        }
+        params = {name: value for name, value in given.items() if value is not None}
+        answer = self.request("POST", "/v1/scans", params=params, content=body.getvalue())
+        return cast("NDArray[Any]", np.load(BytesIO(answer.content), allow_pickle=False))
+
+    def submit(
+        self,
+        input: _Path | Sequence[_Path],
+        output: _Path | None = None,
+        op: Any = "sum",
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> Job:
+        """Queue a file job; the arguments are those of ``distscan.scan_file``.
+
+        The files are the service's: paths of this machine are the same there. ``key`` names the
+        request: if it is sent again, it is the same job.
+        """
+        several = [input] if isinstance(input, str | os.PathLike) else list(input)
+        if output is None:
+            first = Path(several[0])
+            output = first.with_name(f"{first.name.removesuffix('.npy')}.scan.npy")
+        request = options | {
+            "inputs": [os.path.abspath(path) for path in several],
+            "output": os.path.abspath(output),
+            "op": _name(op),
+        }
+        for name in ("segments", "state", "trace"):
+            if request.get(name) is not None:
+                request[name] = os.path.abspath(request[name])
+        for name in ("dtype", "raw"):
+            if request.get(name) is not None:
+                request[name] = str(dtypes.parse(request[name]))
+        if request.get("initial") is not None:
+            request["initial"] = _text(request["initial"])
+        head = {"idempotency-key": key or uuid.uuid4().hex}
+        return Job(self, self.request("POST", "/v1/jobs", json=request, headers=head).json())
+
+    def job(self, number: int) -> Job:
+        """Return a job by its number."""
+        return Job(self, self.request("GET", f"/v1/jobs/{number}").json())
+
+    def jobs(self, most: int = 20) -> list[Job]:
+        """Return the newest jobs, the newest first."""
+        found = self.request("GET", "/v1/jobs", params={"most": most}).json()
+        return [Job(self, record) for record in found["jobs"]]
+
+    def request(self, method: str, url: str, **given: Any) -> httpx.Response:
+        """Send a request until it is answered; raise what the service has raised.
+
+        A service that is busy, or does not answer, is asked again for a while. Every request may be
+        sent twice: an array's scan has no effect but its result, and a file job has a key.
+        """
+        end, tries = monotonic() + self._patience, 0
+        while True:
+            try:
+                answer = self._http.request(method, url, **given)
+                if answer.status_code != BusyError.status or monotonic() > end:
+                    break
+            except httpx.TransportError as error:
+                if monotonic() > end:
+                    raise ServiceError(
+                        f"no service answers on {self.address} ({error}); "
+                        "start one: mpirun -n 8 python -m distscan serve"
+                    ) from error
+            sleep(_LATER[min(tries, len(_LATER) - 1)])
+            tries += 1
+        if answer.is_success:
+            return answer
+        try:
+            said = answer.json()["error"]
+        except (ValueError, KeyError, TypeError):
+            said = {"message": f"{self.address} answers {answer.status_code}: is it distscan?"}
+        raise errors.from_json(said)
+
+
+def _name(op: Any) -> str:
+    """Return the name of an operator that has one."""
+    if isinstance(op, str):
+        return op
+    resolved = operators.resolve(op)
+    if BUILTIN.get(resolved.name) is not resolved:
+        raise TypeError(f"a service takes operators that have a name, not {resolved.name}")
+    return resolved.name
+
+
+def _text(number: Any) -> str:
+    """Return a number as text, to its last bit."""
+    if isinstance(number, str):
+        return number
+    value = np.asarray(number)
+    if value.ndim > 0:
+        raise TypeError("a service takes one number as initial")
+    return str(value.item()) if value.dtype.kind != "c" else str(complex(value)).strip("()")

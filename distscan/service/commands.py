@@ -1,0 +1,154 @@
+"""``python -m distscan submit | jobs | show | cancel``: a service from the command line. No MPI."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from .. import arguments
+from ..command import Parser, Progress
+from ..core.errors import DistscanError
+from ..job import report
+from ..job.report import Report
+from . import places, work
+from .client import Client, Job
+
+
+def main(name: str, argv: Sequence[str]) -> int:
+    """Run a command; return the exit status, as that of a file job."""
+    try:
+        return _COMMANDS[name](argv)
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        return _fail(error, 2)
+    except (DistscanError, OSError, ImportError, RuntimeError, MemoryError) as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return _fail(RuntimeError("interrupted; the job goes on"), 130)
+
+
+def _fail(error: Exception, status: int) -> int:
+    print(f"distscan: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return status
+
+
+def _submit(argv: Sequence[str]) -> int:
+    parser = arguments.parser()
+    parser.prog = "python -m distscan submit"
+    parser.add_argument("--detach", action="store_true", help="do not wait for the job")
+    parser.add_argument("--key", help="the same job, if it is submitted again under this key")
+    _add_service(parser)
+    args = _parsed(parser, argv)
+    if args is None:
+        return 0
+    arguments.check(args)
+    own = {name: vars(args).pop(name) for name in ("detach", "key", "address", "token_file")}
+    with _client(argparse.Namespace(**own)) as client:
+        for job in arguments.jobs(args):
+            options = work.to_json(job)
+            made = client.submit(
+                options.pop("inputs"),
+                options.pop("output"),
+                key=own["key"],
+                **{name: value for name, value in options.items() if value not in (None, False)},
+            )
+            if own["detach"]:
+                print(made.number)
+                continue
+            _print(args, _followed(made, quiet=args.quiet))
+    return 0
+
+
+def _followed(job: Job, *, quiet: bool) -> dict[str, Any]:
+    """Show a job's progress until its end; return its report."""
+    progress = Progress(quiet=quiet)
+    try:
+        for record in job.updates():
+            found = record["progress"] or {"phase": record["state"], "done": 0, "size": 0}
+            progress.show(found["phase"], found["done"], found["size"])
+    finally:
+        progress.clear()
+    return job.wait()
+
+
+def _print(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    if args.json:
+        print(json.dumps(found))
+    elif not args.quiet:
+        print(report.text(Report(**found), checked=args.check))
+
+
+def _jobs(argv: Sequence[str]) -> int:
+    parser = Parser(prog="python -m distscan jobs", description="List the jobs of a service.")
+    parser.add_argument("--most", type=int, default=20, help="so many at most (default: 20)")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    _add_service(parser)
+    args = _parsed(parser, argv)
+    if args is None:
+        return 0
+    with _client(args) as client:
+        found = client.request("GET", "/v1/jobs", params={"most": args.most}).json()["jobs"]
+    if args.json:
+        print(json.dumps(found))
+        return 0
+    for record in found:
+        created = datetime.fromtimestamp(record["created"]).strftime("%Y-%m-%d %H:%M:%S")
+        what = record["request"]
+        print(f"{record['number']:6}  {record['state']:9}  {created}  {what['op']} of "
+              f"{' '.join(what['inputs'])}")  # fmt: skip
+    return 0
+
+
+def _show(argv: Sequence[str]) -> int:
+    parser = Parser(prog="python -m distscan show", description="Show what is known of a job.")
+    parser.add_argument("job", type=int, metavar="JOB")
+    _add_service(parser)
+    args = _parsed(parser, argv)
+    if args is None:
+        return 0
+    with _client(args) as client:
+        print(json.dumps(client.job(args.job).refresh(), indent=2))
+    return 0
+
+
+def _cancel(argv: Sequence[str]) -> int:
+    parser = Parser(prog="python -m distscan cancel", description="Cancel a job.")
+    parser.add_argument("job", type=int, metavar="JOB")
+    _add_service(parser)
+    args = _parsed(parser, argv)
+    if args is None:
+        return 0
+    with _client(args) as client:
+        client.job(args.job).cancel()
+    return 0
+
+
+def _add_service(parser: Parser) -> None:
+    parser.add_argument(
+        "--address", metavar="WHERE", help="the service's socket or URL (default: of this user)"
+    )
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="its token, over TCP")
+
+
+def _parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
+    """Return the arguments; None after the text of --help has been printed."""
+    try:
+        return parser.parse_args(argv)
+    except SystemExit:
+        print(parser.text, end="", flush=True)
+        return None
+
+
+def _client(args: argparse.Namespace) -> Client:
+    token = None if args.token_file is None else places.token_in(args.token_file)
+    return Client(args.address, token, 2.0)
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "submit": _submit,
+    "jobs": _jobs,
+    "show": _show,
+    "cancel": _cancel,
+}

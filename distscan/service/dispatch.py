@@ -1,0 +1,192 @@
+"""Rank 0's part of a service: one job at a time on all ranks, first in, first out."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any, NamedTuple
+
+from ..job.report import Report, plain
+from ..mpi import faults
+from ..mpi.communicators import Comm
+from . import errors, work
+from .errors import BusyError, CancelledJobError, NotFoundError, ServiceError, StoreError
+from .lines import Lines
+from .store import ENDED, Record, Store
+
+_log = logging.getLogger("distscan.service")
+
+
+class Progress(NamedTuple):
+    """How far a running job is: its phase, the bytes that are done, and all bytes."""
+
+    phase: str = "start"
+    done: int = 0
+    size: int = 0
+
+
+class Dispatcher:
+    """The jobs of a service; all methods but ``run`` may be called by any thread."""
+
+    def __init__(
+        self, comm: Comm, lines: Lines, store: Store, *, most: int, backend: str = "auto"
+    ) -> None:
+        """``most`` jobs may wait; they run on ``backend``, unless they name one."""
+        self._comm, self._lines, self._store, self._most = comm, lines, store, most
+        self._arrays: deque[tuple[dict[str, Any], Future[Report]]] = deque()
+        self._changed = threading.Condition()
+        self._running: int | None = None  # the number of a file job
+        self._progress = Progress()
+        self._cancelled = self._stopping = False
+        self._backend, self._end = backend, float("inf")
+        #: Called when a job has begun, goes on, or has ended.
+        self.notify: Callable[[], None] = lambda: None
+        for record in store.interrupted():
+            lost = ServiceError(
+                "the service ended while the job ran; the output is whole if it is there: submit "
+                "it again, if not"
+            )
+            store.end(record.number, "failed", error=errors.to_json(lost))
+
+    # ---- what clients ask for --------------------------------------------------------------------
+
+    def submit(self, job: dict[str, Any], key: str | None) -> Record:
+        """Queue a file job, and return it. It is on the disk."""
+        self._check_open(self._store.queued())
+        record = self._store.add(job, key)
+        self._wake()
+        return record
+
+    def scan(self, job: dict[str, Any]) -> "Future[Report]":
+        """Queue a job whose files are this service's own; return what will be its report."""
+        with self._changed:
+            self._check_open(len(self._arrays))
+            done: Future[Report] = Future()
+            self._arrays.append((job, done))
+            self._changed.notify_all()
+        return done
+
+    def get(self, number: int) -> tuple[Record, Progress | None]:
+        """Return a job, and its progress while it runs."""
+        record = self._store.get(number)
+        if record is None:
+            raise NotFoundError(f"there is no job {number}")
+        return record, self._progress if number == self._running else None
+
+    def newest(self, most: int, before: int | None) -> list[Record]:
+        """Return jobs, the newest first."""
+        return self._store.newest(most, before)
+
+    def cancel(self, number: int) -> Record:
+        """Cancel a job: one that waits at once, one that runs at its next chunk."""
+        record, _ = self.get(number)
+        if record.state not in ENDED and not self._store.cancel(number):
+            with self._changed:
+                self._cancelled = self._cancelled or self._running == number
+        self._wake()
+        return self.get(number)[0]
+
+    def stop(self, grace: float) -> None:
+        """Refuse new jobs, and end after the one that runs, or after so many seconds.
+
+        Jobs that wait stay in the store. A signal's handler may call this.
+        """
+        self._stopping, self._end = True, monotonic() + grace
+        threading.Thread(target=self._wake).start()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether new jobs are refused, since the service ends."""
+        return self._stopping
+
+    def _check_open(self, waiting: int) -> None:
+        if self._stopping:
+            raise BusyError("the service ends; submit the job again when it is back")
+        if waiting >= self._most:
+            raise BusyError(f"{waiting} jobs wait already; try again later")
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        self.notify()
+
+    # ---- the main thread -------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run jobs until the service stops."""
+        while True:
+            with self._changed:
+                record = None
+                while not self._stopping and not self._arrays:
+                    try:
+                        if record := self._store.start():
+                            break
+                        self._changed.wait()
+                    except StoreError as error:
+                        self._wait_for_the_disk(error)
+                if self._stopping:
+                    break
+                array = self._arrays.popleft() if self._arrays and not record else None
+            if array is not None:
+                self._scan(*array)
+            elif record is not None:
+                self._run(record)
+        for _, done in self._arrays:
+            done.set_exception(BusyError("the service ends; send the array again when it is back"))
+
+    def _scan(self, job: dict[str, Any], done: "Future[Report]") -> None:
+        try:
+            done.set_result(self._lead(job, lambda *_: None))
+        except Exception as error:
+            done.set_exception(error)
+            self._check_agreed(error)
+
+    def _lead(self, job: dict[str, Any], show: work.Show) -> Report:
+        given = job if job["backend"] != "auto" else job | {"backend": self._backend}
+        return work.lead(self._comm, self._lines, given, show)
+
+    def _run(self, record: Record) -> None:
+        with self._changed:
+            self._running, self._progress, self._cancelled = record.number, Progress(), False
+        self.notify()
+        ended: tuple[str, dict[str, Any]]
+        try:
+            report = self._lead(record.request, self._show)
+            ended = "done", {"report": plain(report)}
+        except Exception as error:
+            cancelled = self._cancelled and "was cancelled" in str(error)
+            ended = ("cancelled", {}) if cancelled else ("failed", {"error": errors.to_json(error)})
+            self._check_agreed(error)
+        finally:
+            with self._changed:
+                self._running = None
+        state, facts = ended
+        while True:
+            try:
+                self._store.end(record.number, state, **facts)
+                break
+            except StoreError as error:
+                with self._changed:
+                    self._wait_for_the_disk(error)
+                if self._stopping:  # the next service reports it as failed
+                    break
+        self.notify()
+
+    def _wait_for_the_disk(self, error: StoreError) -> None:
+        _log.error("%s; trying again", error)
+        self._changed.wait(1)
+
+    def _show(self, phase: str, done: int, size: int) -> None:
+        self._progress = Progress(phase, done, size)
+        self.notify()
+        if self._cancelled:
+            raise CancelledJobError("the job was cancelled")
+        if monotonic() > self._end:
+            raise ServiceError("the service ended before the job did; submit it again")
+
+    def _check_agreed(self, error: Exception) -> None:
+        """Raise a fault that only this rank has: the others wait for it, and must not."""
+        if self._comm.size > 1 and not faults.is_agreed(error):
+            raise error

@@ -1,0 +1,106 @@
+"""Exceptions on their way to a client: as JSON, with a status of HTTP."""
+
+from typing import Any
+
+from ..core import errors
+from ..core.errors import DistscanError
+
+# These mean a bad request, as status 2 of the command line.
+_USAGE = (TypeError, ValueError, OverflowError, NotImplementedError)
+_BUILTIN: tuple[type[Exception], ...] = (*_USAGE, MemoryError, OSError, RuntimeError)
+
+
+class ServiceError(DistscanError, RuntimeError):
+    """The service refuses a request, or cannot be reached."""
+
+    status = 500
+
+
+class BusyError(ServiceError):
+    """The service has too much to do: try again later."""
+
+    status = 429
+
+
+class TooLargeError(ServiceError):
+    """The array is larger than the service takes."""
+
+    status = 413
+
+
+class UnauthorizedError(ServiceError):
+    """The client has not brought the token of the service."""
+
+    status = 401
+
+
+class ForbiddenError(ServiceError):
+    """The service must not do this for this client."""
+
+    status = 403
+
+
+class NotFoundError(ServiceError):
+    """There is no such job."""
+
+    status = 404
+
+
+class StoreError(ServiceError):
+    """The jobs cannot be read or written, such as on a full disk."""
+
+    status = 507
+
+
+class KeyReusedError(ServiceError):
+    """A key comes again with another request."""
+
+    status = 409
+
+
+class CancelledJobError(ServiceError):
+    """The job was cancelled."""
+
+    status = 409
+
+
+class ProtocolError(ServiceError):
+    """The client and the service are of versions that do not understand each other."""
+
+    status = 426
+
+
+_OWN: dict[str, type[Exception]] = {
+    name: kind
+    for found in (vars(errors), globals())
+    for name, kind in found.items()
+    if isinstance(kind, type) and issubclass(kind, DistscanError)
+}
+_KINDS = {kind.__name__: kind for kind in _BUILTIN} | _OWN
+
+
+def to_json(error: Exception) -> dict[str, Any]:
+    """Return an exception in a form that JSON has.
+
+    >>> to_json(ValueError("axis 3"))
+    {'type': 'ValueError', 'message': 'axis 3'}
+    """
+    names = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]
+    return {"type": (names or ["Exception"])[0], "message": str(error) or type(error).__name__}
+
+
+def from_json(found: dict[str, Any]) -> Exception:
+    """Return the exception that ``to_json`` has described.
+
+    >>> from_json({"type": "ValueError", "message": "axis 3"})
+    ValueError('axis 3')
+    """
+    kind = _KINDS.get(str(found.get("type")), ServiceError)
+    return kind(str(found.get("message", "no message")))
+
+
+def status(error: Exception) -> int:
+    """Return the status of HTTP for an exception."""
+    if isinstance(error, ServiceError):
+        return error.status
+    return 400 if isinstance(error, _USAGE) else 500

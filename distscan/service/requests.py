@@ -1,0 +1,125 @@
+"""What clients ask for, checked before anything is done: options, types, and paths."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from .. import build
+from ..core.operators import BUILTIN
+from ..job.job import Job
+from . import work
+from .errors import ForbiddenError
+
+_FLAGS = ("exclusive", "reverse", "force", "check")
+_TEXTS = ("dtype", "raw", "backend", "strategy")
+_NUMBERS = ("axis", "threads", "memory")
+_PLACES = ("segments", "state", "trace")
+_OPTIONS = ("op", "initial", "shape", *_TEXTS, *_NUMBERS, *_FLAGS)
+
+
+class Paths:
+    """The folders in which clients may name files. Links that lead out of them are refused."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = [root.resolve(strict=True) for root in roots]
+
+    def checked(self, text: object) -> Path:
+        """Return the path of a file, without links; the file need not exist."""
+        if not isinstance(text, str) or "\0" in text:
+            raise TypeError(f"a path is text, not {text!r}")
+        path = Path(os.path.expanduser(text) if text.startswith("~/") else text)
+        if not path.is_absolute():
+            raise ValueError(f"{text} is relative; a service takes whole paths")
+        try:
+            path = path.resolve()
+        except (OSError, RuntimeError) as error:
+            raise ForbiddenError(f"{text} cannot be resolved: {error}") from error
+        if not any(path.is_relative_to(root) for root in self.roots):
+            raise ForbiddenError(f"{text} is in none of the folders that this service may use")
+        return path
+
+
+def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
+    """Check the request of a file job; return its job as JSON, with paths that are resolved."""
+    if not isinstance(request, dict):
+        raise TypeError("a job is an object of JSON")
+    if unknown := sorted(request.keys() - {"inputs", "output", *_PLACES, *_OPTIONS}):
+        raise ValueError(f"unknown options: {', '.join(unknown)}")
+    inputs = request.get("inputs")
+    if not isinstance(inputs, list) or not inputs:
+        raise TypeError("inputs is a list of paths")
+    asked = {name: value for name, value in request.items() if value is not None}
+    given: dict[str, Any] = {name: asked[name] for name in _OPTIONS if name in asked}
+    check(given)
+    for name in _PLACES:
+        if name in asked:
+            given[name] = paths.checked(asked[name])
+    files = tuple(paths.checked(path) for path in inputs)
+    return work.to_json(Job(files, paths.checked(request.get("output")), **given))
+
+
+def check(given: dict[str, Any]) -> None:
+    """Check the types of options, and names; all else is checked by the job."""
+    for name, value in given.items():
+        if name in _FLAGS and not isinstance(value, bool):
+            raise TypeError(f"{name} is true or false, not {value!r}")
+        if name in _TEXTS and not isinstance(value, str):
+            raise TypeError(f"{name} is text, not {value!r}")
+        if name in _NUMBERS and (not isinstance(value, int) or isinstance(value, bool)):
+            raise TypeError(f"{name} is a whole number, not {value!r}")
+    if given.get("memory", 1) < 1:
+        raise ValueError("memory is a number of bytes, at least 1")
+    op = given.get("op", "sum")
+    if not isinstance(op, str) or op not in BUILTIN:  # a name alone: a client brings no code
+        raise ValueError(f"unknown op {op!r}; choose from {', '.join(sorted(BUILTIN))}")
+    strategy = given.get("strategy", "auto")
+    if strategy not in get_args(build.Strategy):
+        raise ValueError(f"unknown strategy {strategy!r}")
+    if not isinstance(given.get("initial", 0), int | float | str):
+        raise TypeError("initial is a number, or its text")
+    shape = given.get("shape", [1])
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise TypeError(f"shape is a list of whole numbers, not {shape!r}")
+
+
+def scan_of(asked: Mapping[str, str]) -> dict[str, Any]:
+    """Check the options of an array's scan, as they stand in a URL.
+
+    >>> scan_of({"op": "max", "axis": "1", "reverse": "true"})
+    {'op': 'max', 'axis': 1, 'reverse': True}
+    """
+    if unknown := sorted(asked.keys() - {*_OF_ARRAYS}):
+        raise ValueError(f"unknown options: {', '.join(unknown)}")
+    given: dict[str, Any] = {name: asked[name] for name in _OF_ARRAYS if name in asked}
+    for name, text in given.items():
+        if name in _FLAGS:
+            if text not in ("true", "false"):
+                raise TypeError(f"{name} is true or false, not {text!r}")
+            given[name] = text == "true"
+    if "axis" in given:
+        given["axis"] = number(given, "axis", 0)
+    check(given)
+    return given
+
+
+_OF_ARRAYS = ("op", "axis", "exclusive", "initial", "reverse", "dtype", "strategy")
+
+
+def number(asked: Mapping[str, str], name: str, default: int) -> int:
+    """Return a whole number of a URL."""
+    try:
+        return int(asked.get(name, default))
+    except ValueError:
+        raise TypeError(f"{name} is a whole number, not {asked[name]!r}") from None
+
+
+def seconds(asked: Mapping[str, str], name: str) -> float:
+    """Return a number of seconds of a URL; 0 if there is none."""
+    try:
+        found = float(asked.get(name, "0"))
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise TypeError(f"{name} is a number of seconds, not {asked[name]!r}")
+    return found

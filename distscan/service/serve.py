@@ -1,0 +1,216 @@
+"""``python -m distscan serve``: the ranks of a service, from its start to its end."""
+
+import argparse
+import asyncio
+import fcntl
+import ipaddress
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from .. import binding, command
+from ..command import Parser
+from ..mpi.agree import agreed
+from ..mpi.communicators import Comm
+from . import places, work
+from .app import App, Limits
+from .dispatch import Dispatcher
+from .errors import ServiceError
+from .lines import Lines
+from .requests import Paths
+from .store import Store
+
+_log = logging.getLogger("distscan.service")
+_GIB = 1 << 30
+
+
+def parser() -> Parser:
+    """Return the parser of the arguments."""
+    made = Parser(
+        prog="python -m distscan serve",
+        description="Scan what clients ask for: the ranks stay up.",
+        epilog="example: mpirun -n 8 python -m distscan serve",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("--socket", metavar="PATH", type=Path, help="where to listen (default: of this user)")
+    add("--host", help="listen on TCP, on an address of this machine's own, such as 127.0.0.1")
+    add("--port", type=int, default=0, help="of TCP (default: any that is free)")
+    add("--token-file", metavar="FILE", type=Path, help="clients over TCP must bring its contents")
+    add("--root", metavar="DIR", type=Path, action="append", help="where files may be (default: .)")
+    add("--state-dir", metavar="DIR", type=Path, help="where jobs are kept (default: of this user)")
+    add("--backend", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
+    add("--queue", metavar="N", type=int, default=1000, help="jobs that may wait (default: 1000)")
+    add("--body", metavar="BYTES", type=int, default=4 * _GIB, help="the most of an array")
+    add("--grace", metavar="S", type=float, default=60.0, help="seconds for the last job")
+    return made
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse to listen where anybody could reach the service."""
+    if args.host is None:
+        if args.port or args.token_file:
+            raise ValueError("--port and --token-file are for TCP: name a --host")
+        return
+    if args.socket is not None:
+        raise ValueError("listen on a --socket or on a --host, not on both")
+    if args.token_file is None:
+        raise ValueError("over TCP any user of this machine could come: --token-file is needed")
+    try:
+        loopback = ipaddress.ip_address(args.host).is_loopback
+    except ValueError:
+        loopback = args.host == "localhost"
+    if not loopback:
+        raise ValueError(
+            f"{args.host} can be reached from other machines, and requests are not encrypted: "
+            "listen on 127.0.0.1, and let clients come by ssh -L or a reverse proxy"
+        )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the service on every rank; return the exit status."""
+    return command.run("distscan", _main, argv)
+
+
+def _main(comm: Comm, argv: Sequence[str]) -> int:
+    args = command.arguments(comm, argv, parser(), check)
+    if args is None:
+        return 0
+    logging.basicConfig(format="distscan: %(levelname)s: %(message)s")
+    bound = binding.bind(comm, args.backend, _log.warning)
+    lines = Lines(comm)
+    with ExitStack() as held:
+        held.callback(lines.close)
+        with agreed(comm):
+            if comm.rank == 0:
+                paths = Paths(args.root or [Path()])
+                store = Store(args.state_dir or places.state_folder())
+                held.callback(store.close)
+                listening, where = held.enter_context(_listening(args))
+                folder = held.enter_context(_folder_in_memory())
+                token = None if args.token_file is None else places.token_in(args.token_file)
+        if comm.rank > 0:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)  # rank 0 says when the service ends
+            work.follow(comm, lines)
+            return 0
+        dispatcher = Dispatcher(comm, lines, store, most=args.queue, backend=args.backend)
+        facts = {"ranks": comm.size, "backend": bound.name, "device": bound.device}
+        limits = Limits(args.body, folder, token)
+        app = App(dispatcher, paths, limits, facts)
+        held.callback(work.end, lines)
+        with _answering(app, listening), _ending(dispatcher, args.grace):
+            print(f"distscan: {comm.size} ranks ({bound.device}) listen on {where}", flush=True)
+            dispatcher.run()
+    return 0
+
+
+@contextmanager
+def _folder_in_memory() -> Iterator[Path]:
+    """Make a folder in memory for arrays on their way; remove those of services that were killed.
+
+    A service holds a lock in its folder.
+    """
+    shared = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+    prefix = f"distscan-{os.getuid()}-"
+    for path in shared.glob(f"{prefix}*/lock"):
+        with suppress(OSError), path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=shared) as made,
+        Path(made, "new").open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        Path(made, "new").rename(Path(made, "lock"))  # nobody sees it without its lock
+        yield Path(made)
+
+
+@contextmanager
+def _listening(args: argparse.Namespace) -> Iterator[tuple[socket.socket, str]]:
+    """Open the socket; yield it and where it is."""
+    if args.host is not None:
+        with socket.create_server((args.host, args.port), backlog=1024) as opened:
+            host, port = opened.getsockname()[:2]
+            yield opened, f"http://{host}:{port}"
+        return
+    path = args.socket or places.socket_path()
+    if args.socket is None:
+        places.make_private(path.parent)
+    with socket.socket(socket.AF_UNIX) as opened:
+        with suppress(FileNotFoundError):
+            _remove_dead(path)
+        before = os.umask(0o177)  # this user alone
+        try:
+            opened.bind(str(path))
+        except OSError as error:
+            raise ServiceError(f"cannot listen on {path}: {error.strerror}") from error
+        finally:
+            os.umask(before)
+        try:
+            opened.listen(1024)
+            yield opened, str(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove the socket of a service that was killed."""
+    with socket.socket(socket.AF_UNIX) as line:
+        try:
+            line.connect(str(path))
+        except ConnectionRefusedError:
+            if path.is_socket():
+                path.unlink()
+        else:
+            raise ServiceError(f"another service listens on {path}")
+
+
+@contextmanager
+def _answering(app: App, listening: socket.socket) -> Iterator[None]:
+    """Answer requests, in a thread of its own, while the ranks work."""
+    config = uvicorn.Config(
+        app.asgi,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def _ending(dispatcher: Dispatcher, grace: float) -> Iterator[None]:
+    """Let signals end the service: after the job that runs, if it takes less than ``grace``."""
+
+    def stop(number: int, frame: Any) -> None:
+        dispatcher.stop(grace)
+
+    before: dict[int, Callable[..., Any] | int | None] = {
+        number: signal.signal(number, stop)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

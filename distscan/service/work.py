@@ -1,0 +1,65 @@
+"""What the ranks of a service do: file jobs, one after the other, until the last task; collective.
+
+::
+
+    {"kind": "job", "job": {"inputs": ["/data/x.npy"], "output": "/data/y.npy", "op": "sum", ...}}
+    {"kind": "end"}
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..job.job import Job, perform
+from ..job.report import Report
+from ..mpi import faults
+from ..mpi.communicators import Comm
+from .lines import Lines
+
+_PATHS = ("output", "segments", "state", "trace")
+Show = Callable[[str, int, int], None]
+
+
+def to_json(job: Job) -> dict[str, Any]:
+    """Return the options of a job in a form that JSON has."""
+    found = job._asdict() | {"inputs": [str(path) for path in job.inputs]}
+    for name in _PATHS:
+        found[name] = None if found[name] is None else str(found[name])
+    return found
+
+
+def from_json(found: dict[str, Any]) -> Job:
+    """Return the job that ``to_json`` has described."""
+    given = found | {"inputs": tuple(Path(path) for path in found["inputs"])}
+    for name in _PATHS:
+        given[name] = None if given.get(name) is None else Path(given[name])
+    if given.get("shape") is not None:
+        given["shape"] = tuple(given["shape"])
+    return Job(**given)
+
+
+def lead(comm: Comm, lines: Lines, job: dict[str, Any], show: Show) -> Report:
+    """Run a job on all ranks, and return its report; rank 0 calls this.
+
+    ``show`` may raise an exception, which then ends the job on all ranks.
+    """
+    lines.send({"kind": "job", "job": job})
+    return perform(comm, from_json(job), show, lambda message: None)
+
+
+def follow(comm: Comm, lines: Lines) -> None:
+    """Take part in all jobs until the last task; the other ranks call this."""
+    while (task := lines.receive()) is not None and task["kind"] != "end":
+        try:
+            perform(comm, from_json(task["job"]), lambda *_: None, lambda message: None)
+        except Exception as error:
+            if not faults.is_agreed(error):  # a bug; rank 0 may wait for this rank
+                raise
+
+
+def end(lines: Lines) -> None:
+    """Let the other ranks end; rank 0 calls this."""
+    with suppress(RuntimeError):
+        lines.send({"kind": "end"})
+    lines.close()

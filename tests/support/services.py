@@ -1,0 +1,98 @@
+"""Services that tests start, in processes of their own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from distscan.service.client import Client
+
+ROOT = Path(__file__).parents[2]
+READY = re.compile(r"listen on (\S+)")
+
+
+class Service:
+    """A service of some ranks, with its folder: its socket, its jobs, and the root of files."""
+
+    def __init__(self, folder, ranks=1, *options):
+        self.folder, self.options = Path(folder), options
+        self.ranks, self.said, self.pids = ranks, [], set()
+        self.start()
+
+    def start(self):
+        """Start it, and wait until it listens."""
+        line = [sys.executable, "-m", "distscan", "serve", "--backend", "cpu"]
+        if "--host" not in self.options:
+            line += ["--socket", str(self.folder / "socket")]
+        line += ["--state-dir", str(self.folder / "state"), "--root", str(self.folder)]
+        if self.ranks > 1:
+            line = [str(ROOT / "launch/mpirun.sh"), str(self.ranks), *line]
+        environment = os.environ | {"DISTSCAN_LABELS": "0", "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            [*line, *self.options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self.address = None
+        for text in self.process.stdout:
+            self.said.append(text)
+            if found := READY.search(text):
+                self.address = found[1]
+                break
+        else:
+            raise RuntimeError("".join(self.said))
+        self.pids.update(self.ranks_of())
+        self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stdout))
+        self._reader.start()
+
+    def client(self, token=None, patience=5.0):
+        return Client(self.address, token, patience)
+
+    def ranks_of(self):
+        """The processes of the ranks."""
+        found, state = [], str(self.folder / "state")
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                line = path.read_bytes().decode().split("\0")
+                if line[1:4] == ["-m", "distscan", "serve"] and state in line:
+                    found.append(int(path.parent.name))
+        return found
+
+    def end(self, number=signal.SIGTERM, timeout=30):
+        """Send a signal to rank 0, or kill all; return the exit status."""
+        if self.process.poll() is None:
+            if number == signal.SIGKILL:
+                os.killpg(self.process.pid, number)
+                for pid in self.ranks_of():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
+            else:
+                for pid in self.ranks_of():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
+        return self.wait(timeout)
+
+    def wait(self, timeout=30):
+        """Wait for its end; return the exit status."""
+        status = self.process.wait(timeout)
+        self._reader.join()
+        self.process.stdout.close()
+        return status
+
+
+@contextmanager
+def serving(folder, ranks=1, *options):
+    """Run a service during a ``with`` block."""
+    service = Service(folder, ranks, *options)
+    try:
+        yield service
+    finally:
+        if service.process.poll() is None:
+            service.end(signal.SIGKILL)
