@@ -14,7 +14,7 @@ from ..mpi.communicators import Comm
 from . import errors, work
 from .errors import BusyError, CancelledJobError, NotFoundError, ServiceError, StoreError
 from .lines import Lines
-from .store import ENDED, Record, Store
+from .store import Record, Store
 
 _log = logging.getLogger("distscan.service")
 
@@ -81,10 +81,9 @@ class Dispatcher:
 
     def cancel(self, number: int) -> Record:
         """Cancel a job: one that waits at once, one that runs at its next chunk."""
-        record, _ = self.get(number)
-        if record.state not in ENDED and not self._store.cancel(number):
-            with self._changed:
-                self._cancelled = self._cancelled or self._running == number
+        with self._changed:  # a job begins under this lock, too
+            if not self._store.cancel(number) and self._running == number:
+                self._cancelled = True
         self._wake()
         return self.get(number)[0]
 
@@ -122,17 +121,21 @@ class Dispatcher:
                 while not self._stopping and not self._arrays:
                     try:
                         if record := self._store.start():
+                            self._running, self._progress = record.number, Progress()
+                            self._cancelled = False
                             break
                         self._changed.wait()
                     except StoreError as error:
                         self._wait_for_the_disk(error)
-                if self._stopping:
-                    break
-                array = self._arrays.popleft() if self._arrays and not record else None
-            if array is not None:
-                self._scan(*array)
-            elif record is not None:
+                array = None
+                if record is None:
+                    if self._stopping:
+                        break
+                    array = self._arrays.popleft()
+            if record is not None:
                 self._run(record)
+            elif array is not None and array[1].set_running_or_notify_cancel():
+                self._scan(*array)
         for _, done in self._arrays:
             done.set_exception(BusyError("the service ends; send the array again when it is back"))
 
@@ -148,8 +151,6 @@ class Dispatcher:
         return work.lead(self._comm, self._lines, given, show)
 
     def _run(self, record: Record) -> None:
-        with self._changed:
-            self._running, self._progress, self._cancelled = record.number, Progress(), False
         self.notify()
         ended: tuple[str, dict[str, Any]]
         try:

@@ -1,0 +1,100 @@
+"""Rank 0's queue, without HTTP: what comes first, what is cancelled, and a disk that is full."""
+
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from distscan.job.job import Job
+from distscan.service import work
+from distscan.service.dispatch import Dispatcher
+from distscan.service.errors import BusyError, StoreError
+from distscan.service.lines import Lines
+from distscan.service.store import Store
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
+
+
+@pytest.fixture
+def made(tmp_path):
+    store = Store(tmp_path / "state")
+    yield Dispatcher(MPI.COMM_SELF, Lines(MPI.COMM_SELF), store, most=100, backend="cpu")
+    store.close()
+
+
+def job(folder, i=0):
+    np.save(folder / f"{i}.npy", np.arange(10 + i))
+    return work.to_json(Job((folder / f"{i}.npy",), folder / f"{i}.scan.npy"))
+
+
+@contextmanager
+def running(dispatcher):
+    thread = threading.Thread(target=dispatcher.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        dispatcher.stop(0)
+        thread.join()
+
+
+def test_arrays_and_files(made, tmp_path):
+    records = [made.submit(job(tmp_path, i), None) for i in range(3)]
+    arrays = [made.scan(job(tmp_path, i)) for i in range(3, 6)]
+    ended = threading.Semaphore(0)
+    made.notify = ended.release
+    with running(made):
+        assert [array.result(20).elements for array in arrays] == [13, 14, 15]
+        while not all(made.get(record.number)[0].state == "done" for record in records):
+            assert ended.acquire(timeout=20)
+    for i in range(6):
+        np.testing.assert_array_equal(
+            np.load(tmp_path / f"{i}.scan.npy"), np.arange(10 + i).cumsum()
+        )
+
+
+def test_arrays_whose_client_is_gone(made, tmp_path):
+    """They are left out; the next one runs."""
+    gone, stays = made.scan(job(tmp_path, 1)), made.scan(job(tmp_path, 2))
+    assert gone.cancel()
+    with running(made):
+        assert stays.result(20).elements == 12
+    assert not (tmp_path / "1.scan.npy").exists()
+
+
+def test_the_end(made, tmp_path):
+    """Arrays that wait are refused, files that wait stay in the store."""
+    record, array = made.submit(job(tmp_path, 1), None), made.scan(job(tmp_path, 2))
+    made.stop(0)
+    made.run()
+    with pytest.raises(BusyError, match="the service ends"):
+        array.result(1)
+    with pytest.raises(BusyError, match="the service ends"):
+        made.scan(job(tmp_path, 3))
+    with pytest.raises(BusyError, match="the service ends"):
+        made.submit(job(tmp_path, 3), None)
+    assert made.get(record.number)[0].state == "queued"
+    assert made.stopping
+
+
+def test_a_disk_that_is_full_for_a_while(made, tmp_path, monkeypatch):
+    """The job's end is noted when it can be; none is begun before that."""
+    record, full = made.submit(job(tmp_path), None), threading.Event()
+    right, tries = Store.end, []
+
+    def end(store, *given, **facts):
+        tries.append(given)
+        if len(tries) == 1:
+            raise StoreError("the jobs cannot be stored: the disk is full")
+        right(store, *given, **facts)
+        full.set()
+
+    monkeypatch.setattr(Store, "end", end)
+    with running(made):
+        assert full.wait(20)
+    assert made.get(record.number)[0].state == "done"
+    assert len(tries) == 2
+    assert Path(tmp_path / "0.scan.npy").exists()
