@@ -244,3 +244,22 @@ def cut(request: pytest.FixtureRequest, comm: MPI.Intracomm, rng: np.random.Gene
         return slice(int(ends[comm.rank]), int(ends[comm.rank + 1]))
 
     return bounds
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["1-rank", "3-ranks"])
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """A service of so many ranks, for all tests of a file."""
+    from support.services import BODY, serving
+
+    folder = tmp_path_factory.mktemp("service")
+    with serving(folder, request.param, "--body", str(BODY), "--queue", "3") as made:
+        yield made
+
+
+@pytest.fixture
+def client(service: Any) -> Iterator[Any]:
+    """A client of it."""
+    with service.client() as made:
+        yield made

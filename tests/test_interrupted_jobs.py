@@ -13,7 +13,12 @@ import distscan
 from distscan.job import budget
 from support.together import left
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.timeout(120),
+    # An exception between open() and ``with`` leaves the file to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
 class Stop(BaseException):

@@ -9,9 +9,12 @@ import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
+
 from distscan.service.client import Client
 
 ROOT = Path(__file__).parents[2]
+BODY = 1 << 25  # bytes of an array, at most, that the services of tests take
 READY = re.compile(r"listen on (\S+)")
 
 
@@ -96,3 +99,24 @@ def serving(folder, ranks=1, *options):
     finally:
         if service.process.poll() is None:
             service.end(signal.SIGKILL)
+
+
+def post(service, url, **given):
+    """A request as curl sends it."""
+    transport = httpx.HTTPTransport(uds=service.address)
+    with httpx.Client(transport=transport, base_url="http://any", timeout=60) as made:
+        return made.post(url, **given)
+
+
+def command(*arguments, **given):
+    """Run ``python -m distscan``; return (status, stdout, stderr)."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "distscan", *map(str, arguments)],
+        capture_output=True,
+        check=False,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=60,
+        **given,
+    )
+    return ran.returncode, ran.stdout, ran.stderr

@@ -1,0 +1,172 @@
+"""Where a service listens, who may come, and its commands."""
+
+import subprocess
+import sys
+
+import httpx
+import numpy as np
+import pytest
+
+from distscan.service import places
+from distscan.service.errors import ServiceError, UnauthorizedError
+from support.services import command, serving
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
+TOKEN = "0123456789abcdef-a-token"
+
+# ---- over TCP ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def token(tmp_path):
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    (tmp_path / "token").chmod(0o600)
+    return tmp_path / "token"
+
+
+def test_over_tcp(tmp_path, token):
+    with serving(tmp_path, 1, "--host", "127.0.0.1", "--token-file", str(token)) as service:
+        with service.client(TOKEN) as client:
+            assert list(client.scan([3, 1, 4])) == [3, 4, 8]
+        for wrong in (None, "x", TOKEN[:-1], TOKEN + "x", "é"):
+            given = {} if wrong is None else {"authorization": f"Bearer {wrong}".encode()}
+            for url in ("/v1", "/v1/jobs", "/v1/jobs/1"):
+                answer = httpx.get(service.address + url, headers=given)
+                assert answer.status_code == 401
+        with service.client("wrong") as client, pytest.raises(UnauthorizedError):
+            client.scan([1])
+        assert httpx.get(f"{service.address}/healthz").status_code == 200
+        status, out, err = command("jobs", "--address", service.address, "--token-file", token)
+        assert (status, out, err) == (0, "", "")
+        assert service.end() == 0
+    said = "".join(service.said)
+    assert "was refused: a wrong token" in said
+    assert "was refused: no token" in said
+    assert TOKEN not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--host", "127.0.0.1"], "--token-file is needed"),
+        (["--host", "0.0.0.0", "--token-file", "token"], "can be reached from other machines"),
+        (["--host", "::", "--token-file", "token"], "can be reached from other machines"),
+        (["--host", "10.0.0.1", "--token-file", "token"], "can be reached from other machines"),
+        (["--host", "example.org", "--token-file", "token"], "can be reached from other machines"),
+        (["--token-file", "token"], "name a --host"),
+        (["--port", "80"], "name a --host"),
+        (["--host", "127.0.0.1", "--socket", "s", "--token-file", "token"], "not on both"),
+        (["--root", "none"], "No such file"),
+    ],
+)
+def test_where_it_does_not_listen(options, message, tmp_path, token):
+    status, out, err = command("serve", *options, "--state-dir", "state", cwd=tmp_path)
+    assert status != 0
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "message"),
+    [
+        (TOKEN, 0o644, "others may read"),
+        ("short", 0o600, "fewer than 16"),
+        (None, 0, "cannot read"),
+    ],
+    ids=["readable", "short", "missing"],
+)
+def test_tokens_that_are_no_secret(text, mode, message, tmp_path):
+    if text is not None:
+        (tmp_path / "token").write_text(text)
+        (tmp_path / "token").chmod(mode)
+    with pytest.raises(ServiceError, match=message):
+        places.token_in(tmp_path / "token")
+    given = ["--host", "127.0.0.1", "--token-file", "token", "--state-dir", "state"]
+    status, _, err = command("serve", *given, cwd=tmp_path)
+    assert status == 1
+    assert message in err
+
+
+# ---- its socket ----------------------------------------------------------------------------------
+
+
+def test_one_service_at_a_time(tmp_path):
+    with serving(tmp_path) as service:
+        assert (tmp_path / "socket").stat().st_mode & 0o777 == 0o600
+        given = ["--socket", tmp_path / "socket", "--backend", "cpu"]
+        status, _, err = command("serve", *given, "--state-dir", tmp_path / "other")
+        assert (status, err) == (
+            1, f"distscan: error: another service listens on {tmp_path}/socket\n")  # fmt: skip
+        status, _, err = command("serve", "--socket", tmp_path / "s", "--state-dir",
+                                 tmp_path / "state")  # fmt: skip
+        assert status == 1
+        assert "another service uses" in err
+        assert service.end() == 0
+    (tmp_path / "socket").write_text("a file")
+    status, _, err = command(
+        "serve", "--socket", tmp_path / "socket", "--state-dir", tmp_path / "o"
+    )
+    assert status == 1
+    assert (tmp_path / "socket").read_text() == "a file"
+
+
+def test_a_folder_of_another_user(tmp_path):
+    """A socket's folder to which others may write is no place for it."""
+    (tmp_path / "distscan").mkdir()
+    (tmp_path / "distscan").chmod(0o777)
+    with pytest.raises(ServiceError, match="nobody else may write to"):
+        places.make_private(tmp_path / "distscan")
+    places.make_private(tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_no_service(tmp_path):
+    """The message says how to start one."""
+    status, out, err = command("jobs", "--address", tmp_path / "none")
+    assert (status, out) == (1, "")
+    assert "no service answers on" in err
+    assert "python -m distscan serve" in err
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def test_commands(tmp_path):
+    """As the file job: the same options, the same report."""
+    x = np.arange(10.0)
+    np.save(tmp_path / "x.npy", x)
+    with serving(tmp_path) as service:
+        where = ["--address", service.address]
+        status, out, err = command("submit", "x.npy", "--op", "max", *where, cwd=tmp_path)
+        assert status == 0, err
+        assert "max of 10 elements, float64 to float64" in out
+        assert "total 9.0" in out
+        np.testing.assert_array_equal(np.load(tmp_path / "x.scan.npy"), x)
+        status, out, err = command("submit", "x.npy", *where, cwd=tmp_path)
+        assert (status, out) == (2, "")
+        assert "exists; --force replaces it" in err
+        given = ["--force", "--json", "--quiet", "--initial", "3"]
+        status, out, _ = command("submit", "x.npy", *given, *where, cwd=tmp_path)
+        assert '"total": 48.0' in out
+        status, out, _ = command("submit", "x.npy", "--force", "--detach", *where, cwd=tmp_path)
+        number = int(out)
+        status, out, _ = command("jobs", *where)
+        assert [line.split()[0] for line in out.splitlines()] == ["4", "3", "2", "1"]
+        assert f"{tmp_path}/x.npy" in out
+        status, out, _ = command("show", number, *where)
+        assert f'"number": {number}' in out
+        assert command("cancel", number, *where)[0] == 0
+        status, _, err = command("show", 77, *where)
+        assert (status, err) == (1, "distscan: error: there is no job 77\n")
+        for wrong in (["submit"], ["show", "x"], ["jobs", "--no"], ["submit", "x", "--axis", "y"]):
+            assert command(*wrong, *where)[0] == 2
+        assert command("serve", "--help")[0] == 0
+        assert command("submit", "--help")[1].startswith("usage: python -m distscan submit")
+        assert service.end() == 0
+
+
+def test_clients_start_no_mpi(tmp_path):
+    code = "import sys, distscan; distscan.connect('none'); print('mpi4py.MPI' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"

@@ -1,0 +1,111 @@
+"""What a service refuses: paths, options, bodies, protocols."""
+
+import time
+from io import BytesIO
+
+import numpy as np
+import pytest
+
+from distscan.service.errors import ForbiddenError, ProtocolError
+from support.services import post
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
+
+
+def test_paths_outside(service, client, tmp_path):
+    """Also by links, and by relative parts."""
+    np.save(tmp_path / "secret.npy", np.ones(3))
+    (service.folder / "link.npy").unlink(missing_ok=True)
+    (service.folder / "link.npy").symlink_to(tmp_path / "secret.npy")
+    (service.folder / "way").unlink(missing_ok=True)
+    (service.folder / "way").symlink_to(tmp_path)
+    np.save(service.folder / "x.npy", np.ones(3))
+    inside, out = service.folder / "x.npy", service.folder / "y.npy"
+    for source, target in (
+        (tmp_path / "secret.npy", out),
+        (service.folder / "link.npy", out),
+        (service.folder / "way/secret.npy", out),
+        (f"{service.folder}/../{tmp_path.name}/secret.npy", out),
+        (inside, tmp_path / "y.npy"),
+        (inside, service.folder / "way/y.npy"),
+        ("/etc/passwd", out),
+    ):
+        with pytest.raises(ForbiddenError, match="in none of the folders"):
+            client.submit(source, target)
+    for name in ("segments", "state", "trace"):
+        with pytest.raises(ForbiddenError, match="in none of the folders"):
+            client.submit(inside, out, **{name: tmp_path / "y.npy"})
+    assert not out.exists()
+    end = time.monotonic() + 10  # mpirun may hand the lines on late
+    while not any("was refused" in text and "secret.npy" in text for text in service.said):
+        assert time.monotonic() < end, service.said
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"op": "os:system"}, "unknown op"),
+        ({"op": ["sum"]}, "unknown op"),
+        ({"no": 1}, "unknown options: no"),
+        ({"inputs": []}, "inputs is a list"),
+        ({"inputs": "x.npy"}, "inputs is a list"),
+        ({"inputs": ["x.npy"]}, "is relative"),
+        ({"inputs": [7]}, "a path is text"),
+        ({"inputs": ["/x\0y"]}, "a path is text"),
+        ({"output": None}, "a path is text"),
+        ({"force": 1}, "force is true or false"),
+        ({"axis": "0"}, "axis is a whole number"),
+        ({"axis": True}, "axis is a whole number"),
+        ({"initial": [1]}, "initial is a number"),
+        ({"memory": 0}, "memory is a number of bytes"),
+        ({"shape": 3}, "shape is a list"),
+        ({"shape": [-1]}, "shape is a list"),
+        ({"dtype": 8}, "dtype is text"),
+        ({"strategy": "none"}, "unknown strategy"),
+    ],
+)
+def test_requests_that_are_wrong(asked, message, service):
+    right = {"inputs": [str(service.folder / "x.npy")], "output": str(service.folder / "y.npy")}
+    answer = post(service, "/v1/jobs", json=right | asked)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+
+
+def test_urls_that_are_wrong(service, client):
+    """Numbers beyond all jobs, or none at all."""
+    for url in ("/v1/jobs?most=x", "/v1/jobs?before=1.5", "/v1/jobs/1?wait=-1",
+                "/v1/jobs/1?wait=nan", f"/v1/jobs/{1 << 70}"):  # fmt: skip
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            client.request("GET", url)
+    assert client.request("GET", "/v1/jobs?most=-5").json() == {"jobs": []}
+    for url in ("?axis=x", "?exclusive=1", "?none=1", "?initial=x"):
+        with pytest.raises((TypeError, ValueError)):
+            client.request("POST", f"/v1/scans{url}", content=npy(np.ones(3)))
+    for key in ("", "k" * 201):
+        answer = post(service, "/v1/jobs", json={}, headers={"idempotency-key": key})
+        assert answer.status_code == 400
+
+
+def npy(x):
+    made = BytesIO()
+    np.save(made, x)
+    return made.getvalue()
+
+
+def test_what_is_no_json(service):
+    for body in (b"", b"{", b"[]", b"7", b"\xff\xfe", b"[" * 100_000):
+        answer = post(service, "/v1/jobs", content=body)
+        assert answer.status_code == 400, body[:10]
+    assert post(service, "/v1/jobs", content=b" " * (2 << 20)).status_code == 413
+
+
+def test_routes_that_do_not_exist(service):
+    assert post(service, "/v2/jobs").status_code == 404
+    assert "POST /v1 is not of protocol 1" in post(service, "/v1").json()["error"]["message"]
+
+
+def test_a_client_of_another_protocol(client):
+    client._http.headers["distscan-protocol"] = "99"
+    with pytest.raises(ProtocolError, match="install the same version on both sides"):
+        client.scan([1])
