@@ -167,8 +167,8 @@ def check(args: argparse.Namespace) -> None:
 
 def jobs(args: argparse.Namespace) -> Iterator[Job]:
     """Yield the jobs that the arguments describe: one, or with ``--each`` one for each INPUT."""
-    names = ("inputs", "output", "each", "json", "quiet")
-    given = {name: value for name, value in vars(args).items() if name not in names}
+    names = {*Job._fields} - {"inputs", "output"}
+    given = {name: value for name, value in vars(args).items() if name in names}
     given |= {"raw": args.dtype, "dtype": None} if args.raw else {"raw": None}
     inputs = tuple(path for text in args.inputs for path in _files(text))
     if not args.each:

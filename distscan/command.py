@@ -15,7 +15,7 @@ from .mpi.agree import agreed
 from .mpi.communicators import Comm
 
 # These mean a bad argument or a bad input: exit status 2. Anything else ends with status 1.
-_USAGE = (TypeError, ValueError, OverflowError, NotImplementedError)
+USAGE = (TypeError, ValueError, OverflowError, NotImplementedError)
 
 
 def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[str] | None) -> int:
@@ -28,7 +28,7 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
     try:
         comm = communicators.communicator(None)
     except (LaunchError, ImportError) as error:  # ImportError: there is no MPI
-        return _fail(name, error) if launcher.launched_rank() == 0 else 1
+        return fail(name, error) if launcher.launched_rank() == 0 else 1
     ends = [signal.SIGTERM, signal.SIGHUP]
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # during the imports: see __init__.py
         ends.append(signal.SIGINT)
@@ -41,12 +41,12 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
     except Exception as error:
         if comm.size > 1 and not faults.is_agreed(error):
             # A fault outside all agreed steps is a bug. The other ranks must not wait for this one.
-            _fail(name, error)
+            fail(name, error)
             comm.Abort(1)
-        return _fail(name, error) if comm.rank == 0 else _status(error)
+        return fail(name, error) if comm.rank == 0 else _status(error)
     except KeyboardInterrupt:
         if comm.rank == 0:
-            _fail(name, RuntimeError("interrupted"))
+            fail(name, RuntimeError("interrupted"))
         if comm.size > 1:
             comm.Abort(130)
         return 130
@@ -55,10 +55,11 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
             signal.signal(number, handler)
 
 
-def _fail(name: str, error: Exception) -> int:
+def fail(name: str, error: Exception) -> int:
+    """Print an error as one line; return the exit status."""
     message = " ".join(str(error).split()) or type(error).__name__
     if not isinstance(
-        error, (DistscanError, *_USAGE, MemoryError, OSError, ImportError, RuntimeError)
+        error, (DistscanError, *USAGE, MemoryError, OSError, ImportError, RuntimeError)
     ):
         message = f"{type(error).__name__}: {message}"
     print(f"{name}: error: {message}", file=sys.stderr, flush=True)
@@ -66,7 +67,7 @@ def _fail(name: str, error: Exception) -> int:
 
 
 def _status(error: Exception) -> int:
-    return 2 if isinstance(error, _USAGE) else 1
+    return 2 if isinstance(error, USAGE) else 1
 
 
 class Parser(argparse.ArgumentParser):

@@ -48,5 +48,7 @@ def connect(
     try:
         from .service.client import Client  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ImportError(f"{error}: install distscan[service]") from error
+        raise ImportError(
+            f"{error}; install it: in a checkout, pip install '.[service]'"
+        ) from error
     return Client(address, token, patience)

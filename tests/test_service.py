@@ -7,7 +7,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from distscan.service import app
+from distscan.service import protocol
 from distscan.service.errors import TooLargeError
 from support.services import BODY, post
 
@@ -135,7 +135,7 @@ def test_a_client_that_goes_in_mid_upload(service, client):
 
 def test_what_it_says_of_itself(service, client):
     found = client.about()
-    assert (found["protocol"], found["ranks"]) == (app.PROTOCOL, service.ranks)
+    assert (found["protocol"], found["ranks"]) == (protocol.VERSION, service.ranks)
     assert found["backend"] == "cpu"
     assert client.jobs() == []  # file jobs: arrays are none
     assert client.request("GET", "/healthz").json() == {"status": "ok"}

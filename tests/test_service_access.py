@@ -166,6 +166,32 @@ def test_commands(tmp_path):
         assert service.end() == 0
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_options_that_are_0(axis, tmp_path):
+    """They are options, too: along axis 0, behind the number 0."""
+    x = np.arange(12).reshape(3, 4)
+    np.save(tmp_path / "x.npy", x)
+    with serving(tmp_path) as service:
+        given = ["--axis", axis, "--initial", "0", "--exclusive", "--address", service.address]
+        status, _, err = command("submit", "x.npy", *given, cwd=tmp_path)
+        assert status == 0, err
+        np.testing.assert_array_equal(np.load(tmp_path / "x.scan.npy"), x.cumsum(axis) - x)
+        given = ["--each", "--key", "k", "--address", service.address]
+        assert command("submit", "x.npy", "--force", *given, cwd=tmp_path)[0] == 2
+        assert service.end() == 0
+
+
+def test_a_socket_of_another_user(tmp_path, monkeypatch):
+    """A client does not send its arrays there."""
+    monkeypatch.delenv("DISTSCAN_SERVICE", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert places.socket_to_use() == tmp_path / "distscan/socket"
+    (tmp_path / "distscan").mkdir()
+    (tmp_path / "distscan").chmod(0o777)
+    with pytest.raises(ServiceError, match="nobody else may write to"):
+        places.socket_to_use()
+
+
 def test_clients_start_no_mpi(tmp_path):
     code = "import sys, distscan; distscan.connect('none'); print('mpi4py.MPI' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -135,4 +135,4 @@ def test_idle_ranks_sleep(ranks, tmp_path):
         assert len(before) == ranks
         time.sleep(3)
         after = used()
-        assert max(after[pid] - before[pid] for pid in before) <= 0.03
+        assert max(after[pid] - before[pid] for pid in before) < 0.035  # ticks of 0.01

@@ -12,7 +12,8 @@ from collections import Counter
 import pytest
 
 from distscan.service.errors import KeyReusedError, StoreError
-from distscan.service.store import ENDED, Store
+from distscan.service.protocol import ENDED
+from distscan.service.store import Store
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 

@@ -28,14 +28,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ..version import __version__
-from . import arrays, errors, requests
+from . import arrays, errors, protocol, requests
 from .dispatch import Dispatcher, Progress
 from .errors import ForbiddenError, ProtocolError, TooLargeError, UnauthorizedError
 from .requests import Paths
-from .store import ENDED, Record
+from .store import Record
 
 _log = logging.getLogger("distscan.service")
-PROTOCOL = 1
 SMALL = 1 << 20  # bytes of an array that rank 0 scans alone: to wake the others takes longer
 _PIECE = 1 << 20  # bytes of an answer that are sent at a time
 _KEY = 200  # characters of a key at most
@@ -81,11 +80,11 @@ class App:
             self._loop = asyncio.get_running_loop()
             try:
                 self._check_token(request)
-                spoken = request.headers.get("distscan-protocol", str(PROTOCOL))
-                if spoken != str(PROTOCOL):
+                spoken = request.headers.get("distscan-protocol", str(protocol.VERSION))
+                if spoken != str(protocol.VERSION):
                     raise ProtocolError(
-                        f"the client speaks protocol {spoken}, this service {PROTOCOL} (distscan "
-                        f"{__version__}): install the same version on both sides"
+                        f"the client speaks protocol {spoken}, this service {protocol.VERSION} "
+                        f"(distscan {__version__}): install the same version on both sides"
                     )
                 return await answer(request)
             except ClientDisconnect:
@@ -123,7 +122,7 @@ class App:
 
     async def about(self, request: Request) -> Response:
         """Say what this service is."""
-        return JSONResponse({"version": __version__, "protocol": PROTOCOL, **self._facts})
+        return JSONResponse({"version": __version__, "protocol": protocol.VERSION, **self._facts})
 
     async def health(self, request: Request) -> Response:
         """Say whether jobs are taken."""
@@ -161,7 +160,7 @@ class App:
                 changed.clear()
                 record, progress = await run_in_threadpool(self._dispatcher.get, number)
                 left = end - asyncio.get_running_loop().time()
-                if record.state in ENDED or left <= 0:
+                if record.state in protocol.ENDED or left <= 0:
                     return JSONResponse(_job(record, progress))
                 with suppress(TimeoutError, asyncio.TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
@@ -234,11 +233,11 @@ async def _body(request: Request, most: int) -> bytes:
 
 
 def _too_large(most: int) -> TooLargeError:
-    return TooLargeError(f"the request has more than {most} bytes; --body of the service allows so")
+    return TooLargeError(f"the request has more than {most} bytes, the most that is taken")
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
-    text = f"{request.method} {request.url.path} is not of protocol {PROTOCOL}"
+    text = f"{request.method} {request.url.path} is not of protocol {protocol.VERSION}"
     status = getattr(error, "status_code", 404)
     return JSONResponse({"error": {"type": "NotFoundError", "message": text}}, status)
 

@@ -14,12 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..core import dtypes, operators
 from ..core.operators import BUILTIN
-from . import errors, places
+from . import errors, places, protocol
 from .errors import BusyError, CancelledJobError, ServiceError
 
-PROTOCOL = 1
-_ENDED = ("done", "failed", "cancelled")
-_WAIT = 20.0  # seconds of one request that waits for a job
+_WAIT = 0.5  # seconds of one request that waits for a job
 _LATER = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds before another try to reach the service, and so on
 _Path = str | os.PathLike[str]
 
@@ -56,7 +54,7 @@ class Job:
         """
         end = None if timeout is None else monotonic() + timeout
         for record in self.updates(end):
-            if record["state"] in _ENDED:
+            if record["state"] in protocol.ENDED:
                 return self._result()
         raise TimeoutError(f"job {self.number} is {self._record['state']} after {timeout} s")
 
@@ -64,8 +62,8 @@ class Job:
         """Yield what the service says of the job, now and then until it has ended."""
         while True:
             left = _WAIT if end is None else max(0.0, min(_WAIT, end - monotonic()))
-            yield self.refresh(wait=min(left, 0.5))
-            if self._record["state"] in _ENDED or (end is not None and monotonic() >= end):
+            yield self.refresh(wait=left)
+            if self._record["state"] in protocol.ENDED or (end is not None and monotonic() >= end):
                 return
 
     def cancel(self) -> None:
@@ -90,9 +88,9 @@ class Client:
     """A connection to a service: see ``distscan.connect``. Threads may share it."""
 
     def __init__(self, address: _Path | None, token: str | None, patience: float) -> None:
-        where = os.fspath(address) if address is not None else str(places.socket_path())
+        where = str(places.socket_to_use()) if address is None else os.fspath(address)
         self.address, self._patience = where, patience
-        head = {"distscan-protocol": str(PROTOCOL)}
+        head = {"distscan-protocol": str(protocol.VERSION)}
         if token is not None:
             head["authorization"] = f"Bearer {token}"
         over_tcp = where.startswith(("http://", "https://"))
@@ -180,7 +178,7 @@ class Client:
                 request[name] = str(dtypes.parse(request[name]))
         if request.get("initial") is not None:
             request["initial"] = _text(request["initial"])
-        head = {"idempotency-key": key or uuid.uuid4().hex}
+        head = {"idempotency-key": uuid.uuid4().hex if key is None else key}
         return Job(self, self.request("POST", "/v1/jobs", json=request, headers=head).json())
 
     def job(self, number: int) -> Job:

@@ -2,15 +2,13 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from .. import arguments
+from .. import arguments, command
 from ..command import Parser, Progress
-from ..core.errors import DistscanError
 from ..job import report
 from ..job.report import Report
 from . import places, work
@@ -21,17 +19,11 @@ def main(name: str, argv: Sequence[str]) -> int:
     """Run a command; return the exit status, as that of a file job."""
     try:
         return _COMMANDS[name](argv)
-    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        return _fail(error, 2)
-    except (DistscanError, OSError, ImportError, RuntimeError, MemoryError) as error:
-        return _fail(error, 1)
+    except Exception as error:
+        return command.fail("distscan", error)
     except KeyboardInterrupt:
-        return _fail(RuntimeError("interrupted; the job goes on"), 130)
-
-
-def _fail(error: Exception, status: int) -> int:
-    print(f"distscan: error: {' '.join(str(error).split())}", file=sys.stderr)
-    return status
+        command.fail("distscan", RuntimeError("interrupted; the job goes on"))
+        return 130
 
 
 def _submit(argv: Sequence[str]) -> int:
@@ -44,20 +36,17 @@ def _submit(argv: Sequence[str]) -> int:
     if args is None:
         return 0
     arguments.check(args)
-    own = {name: vars(args).pop(name) for name in ("detach", "key", "address", "token_file")}
-    with _client(argparse.Namespace(**own)) as client:
+    if args.each and args.key is not None:
+        raise ValueError("--key is for one job, --each for several")
+    with _client(args) as client:
         for job in arguments.jobs(args):
-            options = work.to_json(job)
-            made = client.submit(
-                options.pop("inputs"),
-                options.pop("output"),
-                key=own["key"],
-                **{name: value for name, value in options.items() if value not in (None, False)},
-            )
-            if own["detach"]:
+            options = {key: value for key, value in work.to_json(job).items() if value is not None}
+            made = client.submit(options.pop("inputs"), options.pop("output"), key=args.key,
+                                 **options)  # fmt: skip
+            if args.detach:
                 print(made.number)
-                continue
-            _print(args, _followed(made, quiet=args.quiet))
+            else:
+                _print(args, _followed(made, quiet=args.quiet))
     return 0
 
 
@@ -102,27 +91,27 @@ def _jobs(argv: Sequence[str]) -> int:
 
 
 def _show(argv: Sequence[str]) -> int:
-    parser = Parser(prog="python -m distscan show", description="Show what is known of a job.")
-    parser.add_argument("job", type=int, metavar="JOB")
-    _add_service(parser)
-    args = _parsed(parser, argv)
-    if args is None:
-        return 0
-    with _client(args) as client:
-        print(json.dumps(client.job(args.job).refresh(), indent=2))
+    args = _job_of("show", "Show what is known of a job.", argv)
+    if args is not None:
+        with _client(args) as client:
+            print(json.dumps(client.job(args.job).refresh(), indent=2))
     return 0
 
 
 def _cancel(argv: Sequence[str]) -> int:
-    parser = Parser(prog="python -m distscan cancel", description="Cancel a job.")
+    args = _job_of("cancel", "Cancel a job.", argv)
+    if args is not None:
+        with _client(args) as client:
+            client.job(args.job).cancel()
+    return 0
+
+
+def _job_of(name: str, description: str, argv: Sequence[str]) -> argparse.Namespace | None:
+    """Return the arguments of a command that takes the number of a job."""
+    parser = Parser(prog=f"python -m distscan {name}", description=description)
     parser.add_argument("job", type=int, metavar="JOB")
     _add_service(parser)
-    args = _parsed(parser, argv)
-    if args is None:
-        return 0
-    with _client(args) as client:
-        client.job(args.job).cancel()
-    return 0
+    return _parsed(parser, argv)
 
 
 def _add_service(parser: Parser) -> None:

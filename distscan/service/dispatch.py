@@ -157,8 +157,8 @@ class Dispatcher:
             report = self._lead(record.request, self._show)
             ended = "done", {"report": plain(report)}
         except Exception as error:
-            cancelled = self._cancelled and "was cancelled" in str(error)
-            ended = ("cancelled", {}) if cancelled else ("failed", {"error": errors.to_json(error)})
+            failed = "failed", {"error": errors.to_json(error)}
+            ended = ("cancelled", {}) if self._cancelled else failed
             self._check_agreed(error)
         finally:
             with self._changed:

@@ -2,12 +2,11 @@
 
 from typing import Any
 
+from ..command import USAGE
 from ..core import errors
 from ..core.errors import DistscanError
 
-# These mean a bad request, as status 2 of the command line.
-_USAGE = (TypeError, ValueError, OverflowError, NotImplementedError)
-_BUILTIN: tuple[type[Exception], ...] = (*_USAGE, MemoryError, OSError, RuntimeError)
+_BUILTIN: tuple[type[Exception], ...] = (*USAGE, MemoryError, OSError, RuntimeError)
 
 
 class ServiceError(DistscanError, RuntimeError):
@@ -103,4 +102,4 @@ def status(error: Exception) -> int:
     """Return the status of HTTP for an exception."""
     if isinstance(error, ServiceError):
         return error.status
-    return 400 if isinstance(error, _USAGE) else 500
+    return 400 if isinstance(error, USAGE) else 500

@@ -18,6 +18,14 @@ def socket_path() -> Path:
     return Path(os.environ.get("DISTSCAN_SERVICE") or runtime() / "socket")
 
 
+def socket_to_use() -> Path:
+    """Return ``socket_path`` for a client: no other user may have put a socket there."""
+    path = socket_path()
+    if "DISTSCAN_SERVICE" not in os.environ and path.parent.exists():
+        check_private(path.parent)
+    return path
+
+
 def state_folder() -> Path:
     """Return the default folder of a service's jobs."""
     given = os.environ.get("XDG_STATE_HOME")
@@ -25,8 +33,13 @@ def state_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder for this user alone; raise ``ServiceError`` if another user may write to it."""
+    """Make a folder for this user alone, unless it is there; then check it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_private(folder)
+
+
+def check_private(folder: Path) -> None:
+    """Raise ``ServiceError`` if another user may write to a folder."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise ServiceError(f"{folder} must be a folder of this user that nobody else may write to")

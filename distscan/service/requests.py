@@ -1,6 +1,5 @@
 """What clients ask for, checked before anything is done: options, types, and paths."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +10,7 @@ from ..job.job import Job
 from . import work
 from .errors import ForbiddenError
 
-_FLAGS = ("exclusive", "reverse", "force", "check")
+_FLAGS = ("exclusive", "reverse", "force", "check", "resume")
 _TEXTS = ("dtype", "raw", "backend", "strategy")
 _NUMBERS = ("axis", "threads", "memory")
 _PLACES = ("segments", "state", "trace")
@@ -28,7 +27,7 @@ class Paths:
         """Return the path of a file, without links; the file need not exist."""
         if not isinstance(text, str) or "\0" in text:
             raise TypeError(f"a path is text, not {text!r}")
-        path = Path(os.path.expanduser(text) if text.startswith("~/") else text)
+        path = Path(text)
         if not path.is_absolute():
             raise ValueError(f"{text} is relative; a service takes whole paths")
         try:

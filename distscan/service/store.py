@@ -38,8 +38,6 @@ CREATE TABLE jobs (
 );
 CREATE INDEX by_state ON jobs (state, number);
 """
-#: The states of jobs that have ended.
-ENDED = ("done", "failed", "cancelled")
 
 
 class Record(NamedTuple):
@@ -159,7 +157,7 @@ class Store:
         report: dict[str, Any] | None = None,
         error: dict[str, Any] | None = None,
     ) -> None:
-        """Note that a running job is done, failed, or cancelled; its state is one of ``ENDED``."""
+        """Note the end of a running job, in a state of ``protocol.ENDED``."""
         with self._statement(
             "UPDATE jobs SET state = ?, report = ?, error = ?, ended = ? "
             "WHERE number = ? AND state = 'running' RETURNING *",
