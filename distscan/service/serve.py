@@ -23,11 +23,12 @@ from ..command import Parser
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from . import places, work
-from .app import App, Limits
+from .app import App
 from .dispatch import Dispatcher
 from .errors import ServiceError
 from .lines import Lines
 from .requests import Paths
+from .scans import Limits
 from .store import Store
 
 _log = logging.getLogger("distscan.service")
@@ -106,8 +107,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             return 0
         dispatcher = Dispatcher(comm, lines, store, most=args.queue, backend=args.backend)
         facts = {"ranks": comm.size, "backend": bound.name, "device": bound.device}
-        limits = Limits(args.body, folder, token)
-        app = App(dispatcher, paths, limits, facts)
+        app = App(dispatcher, paths, Limits(args.body, folder), token, facts)
         held.callback(work.end, lines)
         with _answering(app, listening), _ending(dispatcher, args.grace):
             print(f"distscan: {comm.size} ranks ({bound.device}) listen on {where}", flush=True)

@@ -1,0 +1,75 @@
+"""What every request must bring: the token, a version of the protocol. Errors become answers."""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from ..version import __version__
+from . import errors, protocol
+from .errors import ForbiddenError, ProtocolError, TooLargeError, UnauthorizedError
+
+_log = logging.getLogger("distscan.service")
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Guard:
+    """Checks requests before they are answered."""
+
+    def __init__(self, token: str | None) -> None:
+        """``token`` is what a client must bring; None: the socket's mode says who may come."""
+        self._token = token
+
+    def __call__(self, answer: Answer) -> Answer:
+        """Return a route that answers requests which pass; exceptions become answers, too."""
+
+        async def route(request: Request) -> Response:
+            try:
+                self._check_token(request)
+                _check_version(request)
+                return await answer(request)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
+            except Exception as error:
+                if isinstance(error, ForbiddenError):
+                    _log.warning("%s %s was refused: %s", request.method, request.url.path, error)
+                return JSONResponse({"error": errors.to_json(error)}, errors.status(error))
+
+        return route
+
+    def _check_token(self, request: Request) -> None:
+        """Refuse a client that does not bring the token."""
+        said = request.headers.get("authorization", "")
+        if self._token is not None and not hmac.compare_digest(
+            said.encode(), f"Bearer {self._token}".encode()
+        ):
+            who = request.client.host if request.client else "a client"
+            _log.warning("%s was refused: %s", who, "a wrong token" if said else "no token")
+            raise UnauthorizedError("this service takes requests with its token only")
+
+
+def _check_version(request: Request) -> None:
+    """Refuse a client of another protocol."""
+    spoken = request.headers.get("distscan-protocol", str(protocol.VERSION))
+    if spoken != str(protocol.VERSION):
+        raise ProtocolError(
+            f"the client speaks protocol {spoken}, this service {protocol.VERSION} "
+            f"(distscan {__version__}): install the same version on both sides"
+        )
+
+
+async def body(request: Request, most: int) -> bytes:
+    """Return the body of a request; raise ``TooLargeError`` if it has more than ``most`` bytes."""
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > most:
+            raise too_large(most)
+    return bytes(found)
+
+
+def too_large(most: int) -> TooLargeError:
+    """Return the exception for a body of more than ``most`` bytes."""
+    return TooLargeError(f"the request has more than {most} bytes, the most that is taken")
