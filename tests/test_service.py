@@ -67,7 +67,7 @@ def test_errors_are_those_of_scan(n, client):
         client.scan(x, axis=3)
     with pytest.raises(TypeError, match="bitwise_or"):
         client.scan(x, "bitwise_or")
-    with pytest.raises(ValueError, match="unknown op 'none'"):
+    with pytest.raises(ValueError, match=r"unknown op.* 'none'"):
         client.scan(x, "none")
     with pytest.raises(TypeError, match="operators that have a name"):
         client.scan(x, np.hypot)
@@ -92,7 +92,7 @@ def test_bodies_that_are_no_array(service):
 
 
 def test_a_body_that_is_too_large(service, client):
-    x = np.zeros(BODY // 8)
+    x = np.zeros(BODY // 8 + 1)
     with pytest.raises(TooLargeError, match=f"more than {BODY} bytes"):
         client.scan(x)
 

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from distscan.binding import bind
 from distscan.job.job import Job
 from distscan.service import work
+from distscan.service.arrays import Scanner, Task
 from distscan.service.dispatch import Dispatcher
 from distscan.service.errors import BusyError, StoreError
 from distscan.service.lines import Lines
+from distscan.service.maps import Place
 from distscan.service.store import Store
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
@@ -21,13 +24,23 @@ pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 @pytest.fixture
 def made(tmp_path):
     store = Store(tmp_path / "state")
-    yield Dispatcher(MPI.COMM_SELF, Lines(MPI.COMM_SELF), store, most=100, backend="cpu")
+    comm = MPI.COMM_SELF
+    scanner = Scanner(comm, bind(comm, "cpu", str))
+    yield Dispatcher(comm, Lines(comm), store, scanner, most=100, backend="cpu")
     store.close()
 
 
 def job(folder, i=0):
     np.save(folder / f"{i}.npy", np.arange(10 + i))
     return work.to_json(Job((folder / f"{i}.npy",), folder / f"{i}.scan.npy"))
+
+
+def task(folder, i=0):
+    """The scan of an array in a file, as if that were a buffer."""
+    for name, x in (("x", np.arange(10 + i)), ("y", np.full(10 + i, -7))):
+        x.tofile(folder / f"{name}{i}")
+    places = [Place(str(folder / f"{name}{i}"), 0, "i8", (10 + i,)) for name in "xy"]
+    return Task(*places, None, {"op": "sum"})
 
 
 @contextmanager
@@ -43,37 +56,38 @@ def running(dispatcher):
 
 def test_arrays_and_files(made, tmp_path):
     records = [made.submit(job(tmp_path, i), None) for i in range(3)]
-    arrays = [made.scan(job(tmp_path, i)) for i in range(3, 6)]
+    arrays = [made.scan(task(tmp_path, i)) for i in range(3, 6)]
     ended = threading.Semaphore(0)
     made.notify = ended.release
     with running(made):
-        assert [array.result(20).elements for array in arrays] == [13, 14, 15]
+        assert [array.result(20) for array in arrays] == [None] * 3
         while not all(made.get(record.number)[0].state == "done" for record in records):
             assert ended.acquire(timeout=20)
     for i in range(6):
-        np.testing.assert_array_equal(
-            np.load(tmp_path / f"{i}.scan.npy"), np.arange(10 + i).cumsum()
-        )
+        path = tmp_path / (f"{i}.scan.npy" if i < 3 else f"y{i}")
+        y = np.load(path) if i < 3 else np.fromfile(path, int)
+        np.testing.assert_array_equal(y, np.arange(10 + i).cumsum())
 
 
 def test_arrays_whose_client_is_gone(made, tmp_path):
     """They are left out; the next one runs."""
-    gone, stays = made.scan(job(tmp_path, 1)), made.scan(job(tmp_path, 2))
+    gone, stays = made.scan(task(tmp_path, 1)), made.scan(task(tmp_path, 2))
     assert gone.cancel()
     with running(made):
-        assert stays.result(20).elements == 12
-    assert not (tmp_path / "1.scan.npy").exists()
+        assert stays.result(20) is None
+    assert set(np.fromfile(tmp_path / "y1", int)) == {-7}
+    assert np.fromfile(tmp_path / "y2", int)[-1] == np.arange(12).sum()
 
 
 def test_the_end(made, tmp_path):
     """Arrays that wait are refused, files that wait stay in the store."""
-    record, array = made.submit(job(tmp_path, 1), None), made.scan(job(tmp_path, 2))
+    record, array = made.submit(job(tmp_path, 1), None), made.scan(task(tmp_path, 2))
     made.stop(0)
     made.run()
     with pytest.raises(BusyError, match="the service ends"):
         array.result(1)
     with pytest.raises(BusyError, match="the service ends"):
-        made.scan(job(tmp_path, 3))
+        made.scan(task(tmp_path, 3))
     with pytest.raises(BusyError, match="the service ends"):
         made.submit(job(tmp_path, 3), None)
     assert made.get(record.number)[0].state == "queued"

@@ -1,5 +1,6 @@
 """Memory of the CPU backend: arrays, and the way of a file's chunks to and from them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,18 @@ class Lane:
     def download(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the elements of ``array`` in host memory: the array itself."""
         return array
+
+
+def staged(work: Callable[..., None], gpu: None, out: NDArray[Any], *inputs: Any) -> None:
+    """Call ``work(out, *inputs)``: host arrays are where they are needed."""
+    work(out, *inputs)
+
+
+def pin(array: NDArray[Any]) -> None:
+    """Do nothing: no GPU copies from this memory."""
+
+
+unpin = pin
 
 
 def synchronize() -> None:

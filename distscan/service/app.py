@@ -4,6 +4,7 @@
 
     GET    /v1                    what this service is
     POST   /v1/scans?op=sum&...   an array in the format .npy; the answer is its scan, likewise
+    POST   /v1/buffers            memory that the service shares with a client on its host
     POST   /v1/jobs               a file job, as JSON; the answer is its number
     GET    /v1/jobs               the newest jobs
     GET    /v1/jobs/7?wait=10     one job; waits for its end, at most so many seconds
@@ -24,7 +25,7 @@ from .dispatch import Dispatcher
 from .guard import Guard
 from .jobs import Jobs
 from .requests import Paths
-from .scans import Limits, Scans
+from .scans import Scans
 
 
 class App:
@@ -33,8 +34,8 @@ class App:
     def __init__(
         self,
         dispatcher: Dispatcher,
+        scans: Scans,
         paths: Paths,
-        limits: Limits,
         token: str | None,
         facts: dict[str, Any],
     ) -> None:
@@ -44,7 +45,7 @@ class App:
         self.asgi = Starlette(
             routes=[
                 Route("/v1", checked(self.about)),
-                *Scans(dispatcher, limits).routes(checked),
+                *scans.routes(checked),
                 *Jobs(dispatcher, paths).routes(checked),
                 Route("/healthz", self.health),
             ],

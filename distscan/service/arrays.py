@@ -1,37 +1,125 @@
-"""Scans of arrays that clients send: small ones by rank 0 alone, others as file jobs in memory."""
+"""Arrays that clients send: scanned by rank 0 alone, or by all ranks of one host.
+
+An array is in the memory of the host. On CPUs, rank 0 alone scans it by all cores of the node: one
+sweep over the array, and no exchange. On GPUs, rank 0's GPU does, or for a large array every rank's
+GPU, since each has its own bus.
+"""
 
 from io import BytesIO
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format
+from numpy.typing import NDArray
 
+from ..binding import Binding
+from ..core import dtypes, operators
 from ..core.errors import InputError
 from ..core.extents import axis_number
+from ..core.shards import bounds
+from ..cpu import cores
+from ..cpu import memory as host
 from ..job.decided import number
-from ..job.job import Job
-from ..mpi.communicators import alone
+from ..mpi.communicators import Comm, alone
 from ..scan import scan
-from . import work
+from .maps import Maps, Place
+
+SMALL = 1 << 20  # bytes of an array below which a GPU, or a turn among large arrays, costs time
+_LARGE = 1 << 26  # bytes of an array above which several GPUs share it
+_HEADER = 1 << 16  # bytes of a .npy file in which its header must be
 
 
-def scan_alone(body: bytes, options: dict[str, Any]) -> bytes:
-    """Scan an array in the format ``.npy``; return the result likewise. Any thread calls this."""
-    try:
-        x = np.load(BytesIO(body), allow_pickle=False)
-    except Exception as error:
-        raise InputError(f"the body is not a .npy file: {error}") from error
-    if not isinstance(x, np.ndarray):
-        raise InputError("the body is an archive; send one array")
+class Task(NamedTuple):
+    """The scan of an array in a buffer into another place, for all ranks."""
+
+    x: Place
+    out: Place
+    segments: Place | None
+    options: dict[str, Any]
+
+
+class Scanner:
+    """Scans arrays of this host's memory."""
+
+    def __init__(self, comm: Comm, bound: Binding) -> None:
+        self._comm, self._bound, self._gpu = comm, bound, bound.memory.current_gpu()
+        self.maps = Maps(bound.memory)
+
+    def needs_all(self, x: NDArray[Any]) -> bool:
+        """Whether all ranks are to scan an array."""
+        several = self._comm.size > 1 and self._bound.nodes == 1
+        return several and self._gpu is not None and x.nbytes > _LARGE
+
+    def alone(self, x: Any, out: Any, segments: Any, options: dict[str, Any]) -> None:
+        """Scan an array into another one by this rank alone; any thread calls this."""
+        cores.unbind()
+        memory = host if x.nbytes <= SMALL else self._bound.memory
+        _scan(alone(), memory, self._gpu, (x, out, segments), options)
+
+    def together(self, task: Task) -> None:
+        """Scan this rank's part of an array; collective."""
+        axis = axis_number(task.options.get("axis"))
+
+        def part(place: Place | None) -> NDArray[Any] | None:
+            if place is None:
+                return None
+            array = self.maps.array(place)
+            rows = array.reshape(-1) if axis is None else array
+            return rows[slice(*bounds(len(rows), self._comm.size, self._comm.rank))]
+
+        arrays = part(task.x), part(task.out), part(task.segments)
+        _scan(self._comm, self._bound.memory, self._gpu, arrays, task.options)
+
+
+def _scan(
+    comm: Comm, memory: Any, gpu: int | None, arrays: tuple[Any, Any, Any], options: dict[str, Any]
+) -> None:
+    """Scan host arrays (x, out, segments), by the backend that has ``memory``."""
     given = options | {"axis": axis_number(options.get("axis"))}
+    given.pop("out", None)  # the type of ``out``
     if isinstance(initial := given.get("initial"), str):
         given["initial"] = number(initial)
-    y = scan(x, comm=alone(), **given)
-    made = BytesIO()
-    np.save(made, y, allow_pickle=False)
-    return made.getvalue()
+    x, out, segments = arrays
+
+    def work(out: Any, x: Any, segments: Any) -> None:
+        scan(x, comm=comm, out=out, segments=segments, threads=cores.of_node(), **given)
+
+    memory.staged(work, gpu, out, x, segments)
 
 
-def job_of(source: Path, target: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the job that scans an array in a file of the service."""
-    return work.to_json(Job((source,), target, **options))
+def result_type(x: NDArray[Any], options: dict[str, Any]) -> np.dtype[Any]:
+    """Return the type of a scan's result."""
+    op = operators.resolve(options.get("op", "sum"))
+    return dtypes.resolve(op, x.dtype, options.get("dtype"), options.get("out")).out
+
+
+def result_shape(x: NDArray[Any], options: dict[str, Any]) -> tuple[int, ...]:
+    """Return the shape of a scan's result, which is flat without an axis, as in NumPy."""
+    return x.shape if options.get("axis") is not None else (x.size,)
+
+
+# ---- the format .npy, in memory ------------------------------------------------------------------
+
+
+def parse(body: memoryview) -> tuple[NDArray[Any], int]:
+    """Return the array in a ``.npy`` file, without a copy, and the number of bytes of the file."""
+    stream = BytesIO(body[:_HEADER])
+    try:
+        version = format.read_magic(stream)
+        read = format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
+        if dtype.hasobject:
+            raise ValueError("it holds objects of Python")
+        order: Any = "F" if fortran else "C"
+        x = np.ndarray(shape, dtype, body, stream.tell(), order=order)
+    except Exception as error:  # NumPy's parser raises many types for a wrong header
+        raise InputError(f"the body is not a .npy file: {error}") from error
+    return x, stream.tell() + x.nbytes
+
+
+def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the header of a ``.npy`` file in C order."""
+    stream = BytesIO()
+    text = {"descr": format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    format.write_array_header_1_0(stream, text)
+    return stream.getvalue()

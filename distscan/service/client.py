@@ -2,86 +2,24 @@
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
-from io import BytesIO
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, cast
 
 import httpx
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import dtypes, operators
 from ..core.operators import BUILTIN
 from . import errors, places, protocol
-from .errors import BusyError, CancelledJobError, ServiceError
+from .client_arrays import Arrays
+from .client_job import Job
+from .errors import BusyError, ServiceError
 
-_WAIT = 0.5  # seconds of one request that waits for a job
 _LATER = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds before another try to reach the service, and so on
 _Path = str | os.PathLike[str]
-
-
-class Job:
-    """A file job of a service."""
-
-    def __init__(self, client: "Client", record: dict[str, Any]) -> None:
-        self._client, self._record = client, record
-
-    def __repr__(self) -> str:
-        return f"<Job {self.number}: {self._record['state']}>"
-
-    @property
-    def number(self) -> int:
-        """The number by which the service knows it."""
-        return int(self._record["number"])
-
-    @property
-    def state(self) -> str:
-        """Its state now: "queued", "running", "done", "failed" or "cancelled"."""
-        return str(self.refresh()["state"])
-
-    def progress(self) -> tuple[str, int, int] | None:
-        """Return its phase, the bytes that are done, and all bytes; None if it does not run."""
-        found = self.refresh()["progress"]
-        return None if found is None else (found["phase"], found["done"], found["size"])
-
-    def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """Wait for its end, and return its report.
-
-        Raises what the job has raised, ``CancelledJobError`` if it was cancelled, TimeoutError
-        if it has not ended after ``timeout`` seconds.
-        """
-        end = None if timeout is None else monotonic() + timeout
-        for record in self.updates(end):
-            if record["state"] in protocol.ENDED:
-                return self._result()
-        raise TimeoutError(f"job {self.number} is {self._record['state']} after {timeout} s")
-
-    def updates(self, end: float | None = None) -> Iterator[dict[str, Any]]:
-        """Yield what the service says of the job, now and then until it has ended."""
-        while True:
-            left = _WAIT if end is None else max(0.0, min(_WAIT, end - monotonic()))
-            yield self.refresh(wait=left)
-            if self._record["state"] in protocol.ENDED or (end is not None and monotonic() >= end):
-                return
-
-    def cancel(self) -> None:
-        """Cancel it: at once if it waits, at its next chunk if it runs."""
-        self._record = self._client.request("DELETE", f"/v1/jobs/{self.number}").json()
-
-    def refresh(self, wait: float = 0) -> dict[str, Any]:
-        """Ask the service what it knows of the job; wait up to so many seconds for its end."""
-        url = f"/v1/jobs/{self.number}"
-        self._record = self._client.request("GET", url, params={"wait": wait}).json()
-        return self._record
-
-    def _result(self) -> dict[str, Any]:
-        if self._record["state"] == "cancelled":
-            raise CancelledJobError(f"job {self.number} was cancelled")
-        if self._record["state"] == "failed":
-            raise errors.from_json(self._record["error"])
-        return cast("dict[str, Any]", self._record["report"])
 
 
 class Client:
@@ -94,6 +32,7 @@ class Client:
         if token is not None:
             head["authorization"] = f"Bearer {token}"
         over_tcp = where.startswith(("http://", "https://"))
+        self._arrays = Arrays(self.request)
         self._http = httpx.Client(
             base_url=where if over_tcp else "http://distscan",
             transport=None if over_tcp else httpx.HTTPTransport(uds=where),
@@ -110,11 +49,21 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; jobs go on."""
+        self._arrays.close()
         self._http.close()
 
     def about(self) -> dict[str, Any]:
         """Return what the service says of itself: version, ranks, backend, device."""
         return cast("dict[str, Any]", self.request("GET", "/v1").json())
+
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
+        """Return a new array, as ``numpy.empty`` does, in memory that the service shares.
+
+        ``scan`` copies neither such an array nor its result, which is in shared memory, too. If
+        the service is on another host, the array is an ordinary one.
+        """
+        whole = (shape,) if isinstance(shape, int) else tuple(shape)
+        return self._arrays.empty(whole, dtypes.parse(dtype))
 
     def scan(
         self,
@@ -125,15 +74,16 @@ class Client:
         exclusive: bool = False,
         initial: Any = None,
         reverse: bool = False,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
+        out: NDArray[Any] | None = None,
+        segments: ArrayLike | None = None,
         strategy: str = "auto",
     ) -> NDArray[Any]:
         """Scan an array by the ranks of the service; the arguments are those of ``distscan.scan``.
 
-        ``op`` is one of the operators that have a name.
+        ``op`` is one of the operators that have a name. With a service on the same host, a large
+        array is copied into memory that both share, and the result out of it.
         """
-        body = BytesIO()
-        np.save(body, np.asanyarray(x), allow_pickle=False)
         given = {
             "op": _name(op),
             "axis": axis,
@@ -143,9 +93,9 @@ class Client:
             "dtype": None if dtype is None else str(dtypes.parse(dtype)),
             "strategy": strategy,
         }
-        params = {name: value for name, value in given.items() if value is not None}
-        answer = self.request("POST", "/v1/scans", params=params, content=body.getvalue())
-        return cast("NDArray[Any]", np.load(BytesIO(answer.content), allow_pickle=False))
+        options = {name: value for name, value in given.items() if value is not None}
+        flags = None if segments is None else np.asanyarray(segments)
+        return self._arrays.scan(np.asanyarray(x), flags, options, out)
 
     def submit(
         self,
@@ -179,16 +129,18 @@ class Client:
         if request.get("initial") is not None:
             request["initial"] = _text(request["initial"])
         head = {"idempotency-key": uuid.uuid4().hex if key is None else key}
-        return Job(self, self.request("POST", "/v1/jobs", json=request, headers=head).json())
+        return Job(
+            self.request, self.request("POST", "/v1/jobs", json=request, headers=head).json()
+        )
 
     def job(self, number: int) -> Job:
         """Return a job by its number."""
-        return Job(self, self.request("GET", f"/v1/jobs/{number}").json())
+        return Job(self.request, self.request("GET", f"/v1/jobs/{number}").json())
 
     def jobs(self, most: int = 20) -> list[Job]:
         """Return the newest jobs, the newest first."""
         found = self.request("GET", "/v1/jobs", params={"most": most}).json()
-        return [Job(self, record) for record in found["jobs"]]
+        return [Job(self.request, record) for record in found["jobs"]]
 
     def request(self, method: str, url: str, **given: Any) -> httpx.Response:
         """Send a request until it is answered; raise what the service has raised.

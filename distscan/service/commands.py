@@ -12,7 +12,8 @@ from ..command import Parser, Progress
 from ..job import report
 from ..job.report import Report
 from . import places, work
-from .client import Client, Job
+from .client import Client
+from .client_job import Job
 
 
 def main(name: str, argv: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ from ..job.report import Report, plain
 from ..mpi import faults
 from ..mpi.communicators import Comm
 from . import errors, work
+from .arrays import Scanner, Task
 from .errors import BusyError, CancelledJobError, NotFoundError, ServiceError, StoreError
 from .lines import Lines
 from .store import Record, Store
@@ -31,11 +32,19 @@ class Dispatcher:
     """The jobs of a service; all methods but ``run`` may be called by any thread."""
 
     def __init__(
-        self, comm: Comm, lines: Lines, store: Store, *, most: int, backend: str = "auto"
+        self,
+        comm: Comm,
+        lines: Lines,
+        store: Store,
+        scanner: Scanner,
+        *,
+        most: int,
+        backend: str = "auto",
     ) -> None:
         """``most`` jobs may wait; they run on ``backend``, unless they name one."""
         self._comm, self._lines, self._store, self._most = comm, lines, store, most
-        self._arrays: deque[tuple[dict[str, Any], Future[Report]]] = deque()
+        self._scanner = scanner
+        self._arrays: deque[tuple[Task, Future[None]]] = deque()
         self._changed = threading.Condition()
         self._running: int | None = None  # the number of a file job
         self._progress = Progress()
@@ -59,12 +68,12 @@ class Dispatcher:
         self._wake()
         return record
 
-    def scan(self, job: dict[str, Any]) -> "Future[Report]":
-        """Queue a job whose files are this service's own; return what will be its report."""
+    def scan(self, task: Task) -> "Future[None]":
+        """Queue an array for all ranks; it comes before file jobs that wait."""
         with self._changed:
             self._check_open(len(self._arrays))
-            done: Future[Report] = Future()
-            self._arrays.append((job, done))
+            done: Future[None] = Future()
+            self._arrays.append((task, done))
             self._changed.notify_all()
         return done
 
@@ -139,9 +148,10 @@ class Dispatcher:
         for _, done in self._arrays:
             done.set_exception(BusyError("the service ends; send the array again when it is back"))
 
-    def _scan(self, job: dict[str, Any], done: "Future[Report]") -> None:
+    def _scan(self, task: Task, done: "Future[None]") -> None:
         try:
-            done.set_result(self._lead(job, lambda *_: None))
+            work.lead_array(self._lines, self._scanner, task)
+            done.set_result(None)
         except Exception as error:
             done.set_exception(error)
             self._check_agreed(error)

@@ -1,8 +1,10 @@
 """What every request must bring: the token, a version of the protocol. Errors become answers."""
 
 import hmac
+import json
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -12,6 +14,7 @@ from . import errors, protocol
 from .errors import ForbiddenError, ProtocolError, TooLargeError, UnauthorizedError
 
 _log = logging.getLogger("distscan.service")
+_LONGEST = 1 << 20  # bytes of JSON
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -60,14 +63,17 @@ def _check_version(request: Request) -> None:
         )
 
 
-async def body(request: Request, most: int) -> bytes:
-    """Return the body of a request; raise ``TooLargeError`` if it has more than ``most`` bytes."""
+async def json_of(request: Request) -> Any:
+    """Return what a request has as JSON; raise ``TooLargeError`` if it is longer than a MiB."""
     found = bytearray()
     async for piece in request.stream():
         found += piece
-        if len(found) > most:
-            raise too_large(most)
-    return bytes(found)
+        if len(found) > _LONGEST:
+            raise too_large(_LONGEST)
+    try:
+        return json.loads(found)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the request is no JSON: {error}") from None
 
 
 def too_large(most: int) -> TooLargeError:

@@ -1,7 +1,6 @@
 """The requests for file jobs: to submit one, to list them, to wait for one, to cancel it."""
 
 import asyncio
-import json
 from contextlib import suppress
 from typing import Any
 
@@ -51,11 +50,7 @@ class Jobs:
 
     async def submit(self, request: Request) -> Response:
         """Queue a file job."""
-        try:
-            asked = json.loads(await guard.body(request, 1 << 20))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"the request is no JSON: {error}") from None
-        job = requests.job_of(asked, self._paths)
+        job = requests.job_of(await guard.json_of(request), self._paths)
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= _KEY:
             raise ValueError(f"a key has 1 to {_KEY} characters")

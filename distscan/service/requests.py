@@ -8,13 +8,15 @@ from .. import build
 from ..core.operators import BUILTIN
 from ..job.job import Job
 from . import work
+from .arrays import Task
 from .errors import ForbiddenError
+from .maps import Place
 
 _FLAGS = ("exclusive", "reverse", "force", "check", "resume")
 _TEXTS = ("dtype", "raw", "backend", "strategy")
 _NUMBERS = ("axis", "threads", "memory")
 _PLACES = ("segments", "state", "trace")
-_OPTIONS = ("op", "initial", "shape", *_TEXTS, *_NUMBERS, *_FLAGS)
+_OPTIONS = ("op", "initial", "shape", *_TEXTS, *_NUMBERS, *_FLAGS)  # of a file job
 
 
 class Paths:
@@ -63,7 +65,7 @@ def check(given: dict[str, Any]) -> None:
     for name, value in given.items():
         if name in _FLAGS and not isinstance(value, bool):
             raise TypeError(f"{name} is true or false, not {value!r}")
-        if name in _TEXTS and not isinstance(value, str):
+        if name in (*_TEXTS, "out") and not isinstance(value, str):
             raise TypeError(f"{name} is text, not {value!r}")
         if name in _NUMBERS and (not isinstance(value, int) or isinstance(value, bool)):
             raise TypeError(f"{name} is a whole number, not {value!r}")
@@ -82,27 +84,61 @@ def check(given: dict[str, Any]) -> None:
         raise TypeError(f"shape is a list of whole numbers, not {shape!r}")
 
 
-def scan_of(asked: Mapping[str, str]) -> dict[str, Any]:
-    """Check the options of an array's scan, as they stand in a URL.
+def scan_of(asked: Mapping[str, str]) -> tuple[dict[str, Any], bool]:
+    """Check the options of an array's scan, as they stand in a URL; return them, and ``segments``.
 
     >>> scan_of({"op": "max", "axis": "1", "reverse": "true"})
-    {'op': 'max', 'axis': 1, 'reverse': True}
+    ({'op': 'max', 'axis': 1, 'reverse': True}, False)
     """
-    if unknown := sorted(asked.keys() - {*_OF_ARRAYS}):
+    if unknown := sorted(asked.keys() - {"segments", *_OF_ARRAYS}):
         raise ValueError(f"unknown options: {', '.join(unknown)}")
     given: dict[str, Any] = {name: asked[name] for name in _OF_ARRAYS if name in asked}
     for name, text in given.items():
         if name in _FLAGS:
-            if text not in ("true", "false"):
-                raise TypeError(f"{name} is true or false, not {text!r}")
-            given[name] = text == "true"
+            given[name] = _flag(name, text)
     if "axis" in given:
         given["axis"] = number(given, "axis", 0)
     check(given)
-    return given
+    return given, _flag("segments", asked.get("segments", "false"))
 
 
-_OF_ARRAYS = ("op", "axis", "exclusive", "initial", "reverse", "dtype", "strategy")
+def _flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise TypeError(f"{name} is true or false, not {text!r}")
+    return text == "true"
+
+
+def size_of(asked: object) -> int:
+    """Return the number of bytes that a client asks for."""
+    size = asked.get("bytes") if isinstance(asked, dict) else None
+    if type(size) is not int or size < 1:
+        raise TypeError("a buffer is asked for as {'bytes': N}, at least 1")
+    return size
+
+
+def task_of(asked: object, options: dict[str, Any]) -> Task:
+    """Check what a client says of its arrays in buffers; they are not looked for yet."""
+    if not isinstance(asked, dict) or asked.keys() - {"x", "out", "segments"}:
+        raise TypeError("the arrays in buffers are x, out, and segments")
+    found = {name: _place(asked[name]) for name in asked if asked[name] is not None}
+    if not found.keys() >= {"x", "out"}:
+        raise TypeError("the arrays in buffers are x, out, and segments")
+    return Task(found["x"], found["out"], found.get("segments"), options)
+
+
+def _place(asked: object) -> Place:
+    if isinstance(asked, dict) and asked.keys() == {*Place._fields}:
+        shape, offset = asked["shape"], asked["offset"]
+        numbers = [offset, *shape] if isinstance(shape, list) else [None]
+        texts = asked["path"], asked["dtype"]
+        if all(type(n) is int and 0 <= n < 1 << 62 for n in numbers) and all(
+            isinstance(text, str) for text in texts
+        ):
+            return Place(texts[0], offset, texts[1], tuple(shape))
+    raise TypeError("an array in a buffer is {'path': ..., 'offset': 0, 'dtype': ..., 'shape': []}")
+
+
+_OF_ARRAYS = ("op", "axis", "exclusive", "initial", "reverse", "dtype", "out", "strategy")
 
 
 def number(asked: Mapping[str, str], name: str, default: int) -> int:

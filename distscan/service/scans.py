@@ -1,22 +1,33 @@
-"""The requests for scans of arrays."""
+"""The requests for scans of arrays, and for memory that the service shares with clients.
+
+::
+
+    small     body -> memory -> rank 0 -> body
+    large     body -> buffer -> rank 0, or all ranks -> buffer -> body
+    shared              buffer -> rank 0, or all ranks -> buffer
+"""
 
 import asyncio
-import tempfile
+import math
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from . import arrays, requests
+from . import arrays, guard, requests
+from .arrays import SMALL, Scanner, Task
+from .buffers import Buffer, Pool
 from .dispatch import Dispatcher
+from .errors import BusyError
 from .guard import Guard, too_large
+from .maps import Place
 
-SMALL = 1 << 20  # bytes of an array that rank 0 scans alone: to wake the others takes longer
 _PIECE = 1 << 20  # bytes of an answer that are sent at a time
 _NPY = "application/x-npy"
 
@@ -25,62 +36,146 @@ class Limits(NamedTuple):
     """What the service takes."""
 
     body: int  # bytes of an array
-    folder: Path  # in memory, for arrays on their way
+    waiting: int  # large arrays that may wait
 
 
 class Scans:
     """The routes of arrays."""
 
-    def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
-        self._dispatcher, self._limits = dispatcher, limits
+    def __init__(
+        self, dispatcher: Dispatcher, scanner: Scanner, pool: Pool, limits: Limits
+    ) -> None:
+        self._dispatcher, self._scanner, self._pool = dispatcher, scanner, pool
+        self._limits, self._turn, self._waiting = limits, asyncio.Lock(), 0
 
     def routes(self, checked: Guard) -> list[Route]:
         """Return the routes, each with its checks."""
-        return [Route("/v1/scans", checked(self.scan), methods=["POST"])]
+        return [
+            Route("/v1/scans", checked(self.scan), methods=["POST"]),
+            Route("/v1/buffers", checked(self.buffer), methods=["POST"]),
+        ]
+
+    async def buffer(self, request: Request) -> Response:
+        """Give a client on this host memory that it shares with the service."""
+        size = requests.size_of(await guard.json_of(request))
+        if size > self._limits.body:
+            raise too_large(self._limits.body)
+        return JSONResponse(await run_in_threadpool(self._pool.give, size), 201)
 
     async def scan(self, request: Request) -> Response:
-        """Scan the array of the request."""
-        options = requests.scan_of(request.query_params)
+        """Scan an array: that of the body, or one in a buffer if the body is JSON."""
+        options, segmented = requests.scan_of(request.query_params)
         with ExitStack() as held:
-            folder = held.enter_context(tempfile.TemporaryDirectory(dir=self._limits.folder))
-            source, target = Path(folder, "x.npy"), Path(folder, "y.npy")
-            small = await self._receive(request, source)
-            if small is not None:
-                made = await run_in_threadpool(arrays.scan_alone, small, options)
+            if request.headers.get("content-type", "").startswith("application/json"):
+                task = requests.task_of(await guard.json_of(request), options)
+                await self._scan_shared(task, held)
+                return Response(status_code=204)
+            body, buffer = await self._receive(request, held)
+            if buffer is None:
+                made = await run_in_threadpool(self._scan_small, body, options, segmented)
                 return Response(made, media_type=_NPY)
-            job = arrays.job_of(source, target, options)
-            await asyncio.wrap_future(self._dispatcher.scan(job))
-            source.unlink()
-            size, removed = target.stat().st_size, held.pop_all()
-        return StreamingResponse(
-            _pieces(target, removed), headers={"content-length": str(size)}, media_type=_NPY
-        )
+            size, pieces = await self._scan_large(body, buffer, options, segmented, held)
+            length, kept = {"content-length": str(size)}, held.pop_all()
+        return StreamingResponse(_sent(pieces, kept), headers=length, media_type=_NPY)
 
-    async def _receive(self, request: Request, path: Path) -> bytes | None:
-        """Receive the body: return a small one, write a larger one to a file."""
-        most, small = self._limits.body, bytearray()
-        if int(request.headers.get("content-length", 0)) > most:
+    async def _receive(self, request: Request, held: ExitStack) -> tuple[memoryview, Buffer | None]:
+        """Receive the body: a small one in memory of its own, a larger one in a buffer."""
+        most, said = self._limits.body, int(request.headers.get("content-length", 0))
+        if said > most:
             raise too_large(most)
-        stream = request.stream()
+        small, size, stream = bytearray(), 0, request.stream()
         async for piece in stream:
             small += piece
             if len(small) > SMALL:
                 break
         else:
-            return bytes(small)
-        size = len(small)
-        with path.open("wb", buffering=0) as file:
-            file.write(small)
-            async for piece in stream:
-                size += len(piece)
-                if size > most:
-                    raise too_large(most)
-                file.write(piece)
-        return None
+            return memoryview(small), None
+        # A request in chunks does not say its size. Pages that are not written take no memory.
+        buffer = held.enter_context(self._pool.own(said or most))
+        memory = self._scanner.maps.bytes(str(buffer.path)).data
+        memory[: len(small)], size = small, len(small)
+        async for piece in stream:
+            if size + len(piece) > min(most, len(memory)):
+                raise too_large(most)
+            memory[size : size + len(piece)] = piece
+            size += len(piece)
+        return memory[:size], buffer
+
+    def _scan_small(self, body: memoryview, options: dict[str, Any], segmented: bool) -> bytes:
+        x, segments, _ = _parsed(body, segmented)
+        out = np.empty(arrays.result_shape(x, options), arrays.result_type(x, options))
+        self._scanner.alone(x, out, segments, options)
+        return arrays.header(out.dtype, out.shape) + out.tobytes()
+
+    async def _scan_large(
+        self,
+        body: memoryview,
+        buffer: Buffer,
+        options: dict[str, Any],
+        segmented: bool,
+        held: ExitStack,
+    ) -> tuple[int, list[memoryview]]:
+        """Scan the array in a buffer into another one; return the size and the parts of a file."""
+        x, segments, ends = _parsed(body, segmented)
+        shape, dtype = arrays.result_shape(x, options), arrays.result_type(x, options)
+        head, nbytes = arrays.header(dtype, shape), math.prod(shape) * dtype.itemsize
+        other = held.enter_context(self._pool.own(nbytes))
+        target = Place(str(other.path), 0, dtype.str, shape)
+        path, places = str(buffer.path), list[Place]()
+        for each, end in zip((x, segments), ends, strict=True):
+            if each is not None and each.flags.c_contiguous:
+                places.append(Place(path, end - each.nbytes, each.dtype.str, each.shape))
+        whole = len(places) == 1 + segmented  # none is in Fortran order
+        task = Task(places[0], target, places[1] if segmented else None, options) if whole else None
+        out = self._scanner.maps.array(target)
+        await self._take_turn(x, out, segments, options, task)
+        return len(head) + nbytes, [memoryview(head), out.reshape(-1).view(np.uint8).data]
+
+    async def _scan_shared(self, task: Task, held: ExitStack) -> None:
+        """Scan an array in a client's buffer into another one, or the same."""
+        held.enter_context(self._pool.using(task.out.path, write=True))
+        read = {place.path for place in (task.x, task.segments) if place is not None}
+        for path in read - {task.out.path}:
+            held.enter_context(self._pool.using(path))
+        array = self._scanner.maps.array
+        segments = None if task.segments is None else array(task.segments)
+        await self._take_turn(array(task.x), array(task.out), segments, task.options, task)
+
+    async def _take_turn(
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        segments: NDArray[Any] | None,
+        options: dict[str, Any],
+        task: Task | None,
+    ) -> None:
+        """Scan an array; large ones one after the other, since each has all cores or GPUs."""
+        if x.nbytes <= SMALL:
+            await run_in_threadpool(self._scanner.alone, x, out, segments, options)
+            return
+        if self._waiting >= self._limits.waiting:
+            raise BusyError(f"{self._waiting} arrays wait already; try again later")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if task is not None and self._scanner.needs_all(x):
+                    await asyncio.wrap_future(self._dispatcher.scan(task))
+                else:
+                    await run_in_threadpool(self._scanner.alone, x, out, segments, options)
+        finally:
+            self._waiting -= 1
 
 
-async def _pieces(path: Path, held: ExitStack) -> AsyncIterator[bytes]:
-    """Yield a file in pieces, and let go of it."""
-    with held, path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
+def _parsed(body: memoryview, segmented: bool) -> tuple[Any, Any, tuple[int, int]]:
+    """Return the array of a body, the flags or keys behind it, and the byte behind each."""
+    x, end = arrays.parse(body)
+    segments, more = arrays.parse(body[end:]) if segmented else (None, 0)
+    return x, segments, (end, end + more)
+
+
+async def _sent(parts: list[memoryview], held: ExitStack) -> AsyncIterator[bytes]:
+    """Yield parts of an answer in pieces, and let go of their memory."""
+    with held:
+        for part in parts:
+            for low in range(0, len(part), _PIECE):
+                yield bytes(part[low : low + _PIECE])

@@ -20,15 +20,18 @@ import uvicorn
 
 from .. import binding, command
 from ..command import Parser
+from ..cpu.free_memory import free_memory
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from . import places, work
 from .app import App
+from .arrays import Scanner
+from .buffers import Pool
 from .dispatch import Dispatcher
 from .errors import ServiceError
 from .lines import Lines
 from .requests import Paths
-from .scans import Limits
+from .scans import Limits, Scans
 from .store import Store
 
 _log = logging.getLogger("distscan.service")
@@ -53,6 +56,7 @@ def parser() -> Parser:
     add("--backend", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
     add("--queue", metavar="N", type=int, default=1000, help="jobs that may wait (default: 1000)")
     add("--body", metavar="BYTES", type=int, default=4 * _GIB, help="the most of an array")
+    add("--memory", metavar="BYTES", type=int, help="the most of all arrays (default: half of it)")
     add("--grace", metavar="S", type=float, default=60.0, help="seconds for the last job")
     return made
 
@@ -89,7 +93,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         return 0
     logging.basicConfig(format="distscan: %(levelname)s: %(message)s")
     bound = binding.bind(comm, args.backend, _log.warning)
-    lines = Lines(comm)
+    lines, scanner = Lines(comm), Scanner(comm, bound)
     with ExitStack() as held:
         held.callback(lines.close)
         with agreed(comm):
@@ -103,11 +107,15 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         if comm.rank > 0:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)  # rank 0 says when the service ends
-            work.follow(comm, lines)
+            work.follow(comm, lines, scanner)
             return 0
-        dispatcher = Dispatcher(comm, lines, store, most=args.queue, backend=args.backend)
+        given: dict[str, Any] = {"most": args.queue, "backend": args.backend}
+        dispatcher = Dispatcher(comm, lines, store, scanner, **given)
+        pool = Pool(folder, free_memory() // 2 if args.memory is None else args.memory)
+        held.callback(pool.close)
+        scans = Scans(dispatcher, scanner, pool, Limits(args.body, args.queue))
         facts = {"ranks": comm.size, "backend": bound.name, "device": bound.device}
-        app = App(dispatcher, paths, Limits(args.body, folder), token, facts)
+        app = App(dispatcher, scans, paths, token, facts)
         held.callback(work.end, lines)
         with _answering(app, listening), _ending(dispatcher, args.grace):
             print(f"distscan: {comm.size} ranks ({bound.device}) listen on {where}", flush=True)

@@ -1,8 +1,9 @@
-"""What the ranks of a service do: file jobs, one after the other, until the last task; collective.
+"""What the ranks of a service do: file jobs and large arrays, one by one; collective.
 
 ::
 
     {"kind": "job", "job": {"inputs": ["/data/x.npy"], "output": "/data/y.npy", "op": "sum", ...}}
+    {"kind": "array", "task": [["/dev/shm/...", 0, "<f4", [1000]], [...], null, {"op": "sum"}]}
     {"kind": "end"}
 """
 
@@ -15,7 +16,9 @@ from ..job.job import Job, perform
 from ..job.report import Report
 from ..mpi import faults
 from ..mpi.communicators import Comm
+from .arrays import Scanner, Task
 from .lines import Lines
+from .maps import Place
 
 _PATHS = ("output", "segments", "state", "trace")
 Show = Callable[[str, int, int], None]
@@ -48,14 +51,34 @@ def lead(comm: Comm, lines: Lines, job: dict[str, Any], show: Show) -> Report:
     return perform(comm, from_json(job), show, lambda message: None)
 
 
-def follow(comm: Comm, lines: Lines) -> None:
+def lead_array(lines: Lines, scanner: Scanner, task: Task) -> None:
+    """Scan an array on all ranks; rank 0 calls this."""
+    lines.send({"kind": "array", "task": task})
+    scanner.together(task)
+
+
+def follow(comm: Comm, lines: Lines, scanner: Scanner) -> None:
     """Take part in all jobs until the last task; the other ranks call this."""
     while (task := lines.receive()) is not None and task["kind"] != "end":
         try:
-            perform(comm, from_json(task["job"]), lambda *_: None, lambda message: None)
+            if task["kind"] == "array":
+                scanner.together(_task(task["task"]))
+            else:
+                perform(comm, from_json(task["job"]), lambda *_: None, lambda message: None)
         except Exception as error:
             if not faults.is_agreed(error):  # a bug; rank 0 may wait for this rank
                 raise
+
+
+def _task(found: list[Any]) -> Task:
+    """Return the task that ``Task`` has become in JSON."""
+    x, out, segments, options = found
+    return Task(_place(x), _place(out), segments and _place(segments), options)
+
+
+def _place(found: list[Any]) -> Place:
+    path, offset, dtype, shape = found
+    return Place(path, offset, dtype, tuple(shape))
 
 
 def end(lines: Lines) -> None:

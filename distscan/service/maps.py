@@ -1,0 +1,61 @@
+"""The buffers that a rank maps: once, and pinned once if its GPU is to copy from and to them."""
+
+import mmap
+import os
+import threading
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import dtypes
+from ..core.errors import InputError
+
+
+class Place(NamedTuple):
+    """An array in C order in a buffer."""
+
+    path: str
+    offset: int  # bytes
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Maps:
+    """The buffers that this process maps. All methods may be called by any thread."""
+
+    def __init__(self, memory: Any) -> None:
+        """``memory`` is the backend's module of that name."""
+        self._memory, self._lock = memory, threading.Lock()
+        self._maps = dict[str, NDArray[np.uint8]]()
+
+    def bytes(self, path: str) -> NDArray[np.uint8]:
+        """Return the memory of a buffer, as an array of bytes."""
+        with self._lock:
+            if path not in self._maps:
+                self._forget_removed()
+                opened = os.open(path, os.O_RDWR)
+                try:
+                    self._maps[path] = np.frombuffer(mmap.mmap(opened, 0), np.uint8)
+                finally:
+                    os.close(opened)
+                self._memory.pin(self._maps[path])
+            return self._maps[path]
+
+    def array(self, place: Place) -> NDArray[Any]:
+        """Return an array in a buffer; raise ``InputError`` if it is not inside."""
+        dtype = dtypes.parse(place.dtype)
+        if dtype.hasobject:
+            raise TypeError(f"a buffer holds no {dtype}: these would be addresses")
+        try:
+            return np.ndarray(place.shape, dtype, self.bytes(place.path).data, place.offset)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the array is not inside its buffer: {error}") from error
+
+    def _forget_removed(self) -> None:
+        """Let go of buffers that the service has removed."""
+        for path in [path for path in self._maps if not os.path.exists(path)]:
+            with suppress(Exception):  # what cannot be unpinned stays pinned
+                self._memory.unpin(self._maps[path])
+            del self._maps[path]

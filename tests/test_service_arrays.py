@@ -1,0 +1,87 @@
+"""Arrays in buffers, scanned by all ranks; and places that are not inside a buffer."""
+
+import numpy as np
+import pytest
+
+from distscan.binding import bind
+from distscan.core.errors import InputError
+from distscan.service.arrays import Scanner, Task
+from distscan.service.maps import Place
+
+SHAPES = [((1,), None), ((10007,), None), ((503, 7), None), ((503, 7), 0), ((40, 11, 9), 1)]
+FORMS = [{}, {"exclusive": True, "initial": "3"}, {"reverse": True}]
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def scanner(request, comm):
+    return Scanner(comm, bind(comm, request.param, lambda message: None))
+
+
+@pytest.fixture
+def put(folder, comm):
+    """Put an array into a file, which is a buffer for a scanner."""
+
+    def made(name, x):
+        if comm.rank == 0:
+            x.tofile(folder / name)
+        comm.Barrier()
+        return Place(str(folder / name), 0, str(x.dtype), x.shape)
+
+    return made
+
+
+def wanted(x, axis, form):
+    """NumPy's scan of integers."""
+    x = x.ravel() if axis is None else x
+    axis = axis or 0
+    y = np.flip(np.flip(x, axis).cumsum(axis), axis) if form.get("reverse") else x.cumsum(axis)
+    return y + int(form.get("initial", 0)) - (x if form.get("exclusive") else 0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_by_all_ranks(shape, axis, form, scanner, put, folder, comm, rng):
+    x = rng.integers(-1000, 1000, shape)
+    right = wanted(x, axis, form)
+    task = Task(put("x", x), put("y", np.full_like(right, -7)), None, {"axis": axis} | form)
+    scanner.together(task)
+    comm.Barrier()
+    np.testing.assert_array_equal(np.fromfile(folder / "y", int).reshape(right.shape), right)
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_segments_by_all_ranks(keys, scanner, put, folder, comm, rng):
+    x, heads = rng.integers(-1000, 1000, 10007), rng.random(10007) < 0.01
+    heads[0] = True
+    numbers = heads.cumsum()
+    sums = x.cumsum()
+    right = sums - (sums - x)[heads][numbers - 1]
+    segments = put("s", numbers if keys else heads)
+    scanner.together(Task(put("x", x), put("y", np.full_like(x, -7)), segments, {}))
+    comm.Barrier()
+    np.testing.assert_array_equal(np.fromfile(folder / "y", int), right)
+
+
+def test_every_rank_raises(scanner, put):
+    x = np.arange(10.0)
+    with pytest.raises(TypeError, match="bitwise_or"):
+        scanner.together(Task(put("x", x), put("y", x), None, {"op": "bitwise_or"}))
+
+
+@pytest.mark.parametrize(
+    ("offset", "dtype", "shape"),
+    [(8, "f8", (10,)), (0, "f8", (11,)), (0, "f8", (1 << 40, 1 << 40)), (81, "f8", (0,)),
+     (0, "f8", (1,) * 65)],
+)  # fmt: skip
+def test_places_that_are_outside(offset, dtype, shape, scanner, put):
+    place = put("x", np.arange(10.0))
+    with pytest.raises(InputError, match="not inside its buffer"):
+        scanner.maps.array(Place(place.path, offset, dtype, shape))
+
+
+@pytest.mark.parametrize("dtype", ["O", "i4,O"])
+def test_objects_of_python(dtype, scanner, put):
+    """Their addresses would be the client's."""
+    place = put("x", np.arange(10.0))
+    with pytest.raises(TypeError, match="a buffer holds no"):
+        scanner.maps.array(Place(place.path, 0, dtype, (1,)))
