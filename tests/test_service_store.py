@@ -227,3 +227,17 @@ def test_kills(tmp_path, rng):
     for record in records.values():
         assert record.state != "done" or record.report == {"total": record.number}
     store.close()
+
+
+def test_a_folder_of_version_1(tmp_path):
+    """It had no attempts."""
+    held = Store(tmp_path / "state")
+    held.add(request(1))
+    held.close()
+    with sqlite3.connect(tmp_path / "state" / "jobs.sqlite") as db:
+        db.executescript("ALTER TABLE jobs DROP COLUMN attempts; PRAGMA user_version = 1;")
+    db.close()
+    held = Store(tmp_path / "state")
+    assert held.get(1).attempts == 0
+    assert held.start().attempts == 1
+    held.close()

@@ -66,8 +66,8 @@ def create(
     part = path.with_name(f"{_prefix(path)}{os.getpid()}-{os.urandom(4).hex()}.part")
     if resume:
         part = resumable(path)
-    elif not _is_held(resumable(path)):
-        remove(resumable(path))
+    else:
+        discard(path)
     with naming_output(path):
         # Users that may not read the old file must not read the part file either.
         mode = 0o666 if _mode(path) is None else 0o600
@@ -136,6 +136,12 @@ def remove(part: Path) -> None:
     remove_journals(part)
     with suppress(OSError):
         part.unlink()
+
+
+def discard(path: Path) -> None:
+    """Remove what a job for ``path`` has left so that it can be resumed, unless one is at work."""
+    if not _is_held(resumable(path)):
+        remove(resumable(path))
 
 
 def remove_journals(part: Path) -> None:

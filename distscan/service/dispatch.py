@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from ..job.report import Report, plain
 from ..mpi import faults
 from ..mpi.communicators import Comm
-from . import errors, work
+from . import again, errors, work
 from .arrays import Scanner, Task
 from .errors import BusyError, CancelledJobError, NotFoundError, ServiceError, StoreError
 from .lines import Lines
 from .store import Record, Store
 
+_ATTEMPTS = 3  # a job that was running at so many crashes is not begun again
 _log = logging.getLogger("distscan.service")
 
 
@@ -48,16 +49,12 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._running: int | None = None  # the number of a file job
         self._progress = Progress()
-        self._cancelled = self._stopping = False
+        self._cancelled = self._stopping = self._ended_early = False
         self._backend, self._end = backend, float("inf")
         #: Called when a job has begun, goes on, or has ended.
         self.notify: Callable[[], None] = lambda: None
         for record in store.interrupted():
-            lost = ServiceError(
-                "the service ended while the job ran; the output is whole if it is there: submit "
-                "it again, if not"
-            )
-            store.end(record.number, "failed", error=errors.to_json(lost))
+            self._interrupted(record)
 
     # ---- what clients ask for --------------------------------------------------------------------
 
@@ -156,34 +153,66 @@ class Dispatcher:
             done.set_exception(error)
             self._check_agreed(error)
 
-    def _lead(self, job: dict[str, Any], show: work.Show) -> Report:
+    def _lead(self, job: dict[str, Any]) -> Report:
         given = job if job["backend"] != "auto" else job | {"backend": self._backend}
-        return work.lead(self._comm, self._lines, given, show)
+        return work.lead(self._comm, self._lines, given, self._show)
 
     def _run(self, record: Record) -> None:
         self.notify()
         ended: tuple[str, dict[str, Any]]
         try:
-            report = self._lead(record.request, self._show)
-            ended = "done", {"report": plain(report)}
+            ended = "done", {"report": plain(self._attempt(record))}
         except Exception as error:
+            self._check_agreed(error)
             failed = "failed", {"error": errors.to_json(error)}
             ended = ("cancelled", {}) if self._cancelled else failed
-            self._check_agreed(error)
+            if not self._ended_early:
+                again.discard(record.request)
         finally:
             with self._changed:
                 self._running = None
-        state, facts = ended
         while True:
             try:
-                self._store.end(record.number, state, **facts)
+                self._note(record, *ended)
                 break
             except StoreError as error:
                 with self._changed:
                     self._wait_for_the_disk(error)
-                if self._stopping:  # the next service reports it as failed
+                if self._stopping:  # the next service finds it running
                     break
         self.notify()
+
+    def _attempt(self, record: Record) -> Report:
+        """Run a job; go on where an earlier service has left it."""
+        job = again.resumable(record.request)
+        try:
+            return self._lead(job)
+        except Exception as error:
+            self._check_agreed(error)
+            if record.attempts == 1 or self._cancelled or self._ended_early:
+                raise
+        again.discard(record.request)  # that service may have had other ranks
+        return self._lead(job)
+
+    def _note(self, record: Record, state: str, facts: dict[str, Any]) -> None:
+        """Note the end of a job."""
+        if self._ended_early and state == "failed":
+            self._interrupted(record)
+        else:
+            self._store.end(record.number, state, **facts)
+
+    def _interrupted(self, record: Record) -> None:
+        """Queue a job that a service could not end, if it can be run again; else it has failed."""
+        crashed = not self._ended_early
+        if again.may_run(record.request) and not (crashed and record.attempts >= _ATTEMPTS):
+            _log.warning("job %s was interrupted; it is queued again", record.number)
+            self._store.queue_again(record.number, counts=crashed)
+            return
+        lost = ServiceError(
+            "the service ended while the job ran; the output is whole if it is there: submit it "
+            "again, if not"
+        )
+        self._store.end(record.number, "failed", error=errors.to_json(lost))
 
     def _wait_for_the_disk(self, error: StoreError) -> None:
         _log.error("%s; trying again", error)
@@ -195,7 +224,8 @@ class Dispatcher:
         if self._cancelled:
             raise CancelledJobError("the job was cancelled")
         if monotonic() > self._end:
-            raise ServiceError("the service ended before the job did; submit it again")
+            self._ended_early = True
+            raise ServiceError("the service ended before the job did")
 
     def _check_agreed(self, error: Exception) -> None:
         """Raise a fault that only this rank has: the others wait for it, and must not."""

@@ -2,9 +2,9 @@
 
 ::
 
-    queued -> running -> done | failed
-       |         |
-       +---------+-----> cancelled
+    queued <-> running -> done | failed
+       |          |
+       +----------+-----> cancelled
 
 A record is on the disk before the call that makes it returns. So a job survives a crash of the
 ranks, of the host, and of its client.
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from .errors import KeyReusedError, ServiceError, StoreError
 
-_VERSION = 1  # of the tables
+_VERSION = 2  # of the tables
 _TABLES = """
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -32,12 +32,14 @@ CREATE TABLE jobs (
     state TEXT NOT NULL,
     report TEXT,
     error TEXT,
+    attempts INTEGER NOT NULL DEFAULT 0,
     created REAL NOT NULL,
     started REAL,
     ended REAL
 );
 CREATE INDEX by_state ON jobs (state, number);
 """
+_FROM_1 = "ALTER TABLE jobs ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;"
 
 
 class Record(NamedTuple):
@@ -49,6 +51,7 @@ class Record(NamedTuple):
     state: str
     report: dict[str, Any] | None
     error: dict[str, Any] | None
+    attempts: int  # how often it was begun: more than once if a service crashed while it ran
     created: float
     started: float | None
     ended: float | None
@@ -89,6 +92,8 @@ class Store:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;")
+            elif version == 1:
+                db.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version = {_VERSION}; COMMIT;")
             elif version != _VERSION:
                 db.close()
                 raise StoreError(f"{path} is of another version of distscan: {version}")
@@ -143,7 +148,7 @@ class Store:
     def start(self) -> Record | None:
         """Begin the job that has waited longest, and return it; None if none waits."""
         with self._statement(
-            "UPDATE jobs SET state = 'running', started = ? WHERE number ="
+            "UPDATE jobs SET state = 'running', attempts = attempts + 1, started = ? WHERE number ="
             " (SELECT min(number) FROM jobs WHERE state = 'queued') RETURNING *",
             (time(),),
         ) as rows:
@@ -165,6 +170,15 @@ class Store:
         ) as rows:
             if not rows:
                 raise KeyError(f"job {number} is not running")
+
+    def queue_again(self, number: int, *, counts: bool = True) -> None:
+        """Let a running job be the next one that begins; ``counts`` says if it was an attempt."""
+        with self._statement(
+            "UPDATE jobs SET state = 'queued', attempts = attempts - ? "
+            "WHERE number = ? AND state = 'running' RETURNING *",
+            (not counts, number),
+        ):
+            pass
 
     def cancel(self, number: int) -> bool:
         """Cancel a job that waits; return whether it did."""
