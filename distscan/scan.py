@@ -5,7 +5,7 @@ call.exchange()        2. MPI_Exscan: each rank gets its offset, the total of al
 call.finish()          3. each rank scans its shard, seeded with its offset
 """
 
-import pickle
+import pickle  # nosec B403 # it writes only
 import sys
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext

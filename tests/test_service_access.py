@@ -1,5 +1,6 @@
 """Where a service listens, who may come, and its commands."""
 
+import ssl
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
+import distscan
 from distscan.service import places
 from distscan.service.errors import ServiceError, UnauthorizedError
 from support.services import command, serving
@@ -193,6 +195,24 @@ def test_a_socket_of_another_user(tmp_path, monkeypatch):
 
 
 def test_clients_start_no_mpi(tmp_path):
-    code = "import sys, distscan; distscan.connect('none'); print('mpi4py.MPI' in sys.modules)"
+    """And nothing that the ranks need alone."""
+    code = (
+        "import sys, distscan; from distscan.service import commands; distscan.connect('none'); "
+        "print({'mpi4py.MPI', 'distscan.service.lines', 'sqlite3'} & sys.modules.keys())"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "False\n"
+    assert ran.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "loads"),
+    [("socket", 0), ("http://127.0.0.1:1", 0), ("https://example.org", 1)],
+)
+def test_certificates(address, loads, monkeypatch):
+    """They take long to load, so this is done for TLS alone; there the service's is checked."""
+    made, default = [], ssl.create_default_context
+    monkeypatch.setattr(
+        ssl, "create_default_context", lambda **given: made.append(default(**given)) or made[-1]
+    )
+    distscan.connect(address).close()
+    assert [context.verify_mode for context in made] == loads * [ssl.CERT_REQUIRED]

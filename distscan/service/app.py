@@ -3,6 +3,7 @@
 ::
 
     GET    /v1                    what this service is
+    GET    /v1/openapi.json       this protocol, in full
     POST   /v1/scans?op=sum&...   an array in the format .npy; the answer is its scan, likewise
     POST   /v1/buffers            memory that the service shares with a client on its host
     POST   /v1/jobs               a file job, as JSON; the answer is its number
@@ -12,6 +13,7 @@
     GET    /healthz               whether jobs are taken
 """
 
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -45,6 +47,7 @@ class App:
         self.asgi = Starlette(
             routes=[
                 Route("/v1", checked(self.about)),
+                Route("/v1/openapi.json", checked(_openapi)),
                 *scans.routes(checked),
                 *Jobs(dispatcher, paths).routes(checked),
                 Route("/healthz", self.health),
@@ -60,6 +63,12 @@ class App:
         """Say whether jobs are taken."""
         ends = self._dispatcher.stopping
         return JSONResponse({"status": "ending" if ends else "ok"}, 503 if ends else 200)
+
+
+async def _openapi(request: Request) -> Response:
+    """Return the description of the protocol."""
+    text = Path(__file__).with_name("openapi.json").read_bytes()
+    return Response(text, media_type="application/json")
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

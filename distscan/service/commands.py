@@ -1,6 +1,7 @@
 """``python -m distscan submit | jobs | show | cancel``: a service from the command line. No MPI."""
 
 import argparse
+import gc
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -11,13 +12,14 @@ from .. import arguments, command
 from ..command import Parser, Progress
 from ..job import report
 from ..job.report import Report
-from . import places, work
+from . import places
 from .client import Client
 from .client_job import Job
 
 
 def main(name: str, argv: Sequence[str]) -> int:
     """Run a command; return the exit status, as that of a file job."""
+    gc.freeze()  # or Python would look for garbage in all modules at its end, for 30 ms
     try:
         return _COMMANDS[name](argv)
     except Exception as error:
@@ -41,7 +43,7 @@ def _submit(argv: Sequence[str]) -> int:
         raise ValueError("--key is for one job, --each for several")
     with _client(args) as client:
         for job in arguments.jobs(args):
-            options = {key: value for key, value in work.to_json(job).items() if value is not None}
+            options = {key: value for key, value in job._asdict().items() if value is not None}
             made = client.submit(options.pop("inputs"), options.pop("output"), key=args.key,
                                  **options)  # fmt: skip
             if args.detach:

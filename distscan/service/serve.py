@@ -36,6 +36,9 @@ from .store import Store
 
 _log = logging.getLogger("distscan.service")
 _GIB = 1 << 30
+# Each ends the service. Launchers hand SIGUSR1 on to the ranks; at SIGTERM, mpirun of Open MPI and
+# srun kill them.
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def parser() -> Parser:
@@ -105,7 +108,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
                 folder = held.enter_context(_folder_in_memory())
                 token = None if args.token_file is None else places.token_in(args.token_file)
         if comm.rank > 0:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in ENDS:
                 signal.signal(number, signal.SIG_IGN)  # rank 0 says when the service ends
             work.follow(comm, lines, scanner)
             return 0
@@ -119,8 +122,16 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         held.callback(work.end, lines)
         with _answering(app, listening), _ending(dispatcher, args.grace):
             print(f"distscan: {comm.size} ranks ({bound.device}) listen on {where}", flush=True)
+            _tell_supervisor()
             dispatcher.run()
     return 0
+
+
+def _tell_supervisor() -> None:
+    """Tell systemd that the service is ready, if it asks: see ``man sd_notify``."""
+    if where := os.environ.get("NOTIFY_SOCKET"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.sendto(b"READY=1", where)
 
 
 @contextmanager
@@ -129,7 +140,9 @@ def _folder_in_memory() -> Iterator[Path]:
 
     A service holds a lock in its folder.
     """
-    shared = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+    shared = Path("/dev/shm")  # nosec B108 # the folder made in it has a random name and mode 0700
+    if not os.access(shared, os.W_OK):
+        shared = Path(tempfile.gettempdir())
     prefix = f"distscan-{os.getuid()}-"
     for path in shared.glob(f"{prefix}*/lock"):
         with suppress(OSError), path.open() as lock:
@@ -214,7 +227,7 @@ def _ending(dispatcher: Dispatcher, grace: float) -> Iterator[None]:
 
     before: dict[int, Callable[..., Any] | int | None] = {
         number: signal.signal(number, stop)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in ENDS
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:

@@ -21,8 +21,10 @@ READY = re.compile(r"listen on (\S+)")
 class Service:
     """A service of some ranks, with its folder: its socket, its jobs, and the root of files."""
 
-    def __init__(self, folder, ranks=1, *options):
+    def __init__(self, folder, ranks=1, *options, launcher=None):
+        """``launcher`` starts so many ranks; by default that is ``launch/mpirun.sh``."""
         self.folder, self.options = Path(folder), options
+        self.launcher = launcher or [ROOT / "launch/mpirun.sh", ranks]
         self.ranks, self.said, self.pids = ranks, [], set()
         self.start()
 
@@ -33,7 +35,7 @@ class Service:
             line += ["--socket", str(self.folder / "socket")]
         line += ["--state-dir", str(self.folder / "state"), "--root", str(self.folder)]
         if self.ranks > 1:
-            line = [str(ROOT / "launch/mpirun.sh"), str(self.ranks), *line]
+            line = [*map(str, self.launcher), *line]
         environment = os.environ | {"DISTSCAN_LABELS": "0", "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(
             [*line, *self.options],
@@ -91,9 +93,9 @@ class Service:
 
 
 @contextmanager
-def serving(folder, ranks=1, *options):
+def serving(folder, ranks=1, *options, launcher=None):
     """Run a service during a ``with`` block."""
-    service = Service(folder, ranks, *options)
+    service = Service(folder, ranks, *options, launcher=launcher)
     try:
         yield service
     finally:

@@ -1,0 +1,247 @@
+"""The description of the protocol in OpenAPI is that of the service: routes, answers, errors."""
+
+import fcntl
+import inspect
+import json
+import os
+import re
+import signal
+import time
+from io import BytesIO
+from pathlib import Path
+from typing import get_args
+from unittest.mock import MagicMock
+
+import httpx
+import numpy as np
+import openapi_spec_validator
+import pytest
+from jsonschema import Draft202012Validator
+
+from distscan import build
+from distscan.core.operators import BUILTIN
+from distscan.job.job import Job
+from distscan.job.report import Report
+from distscan.service import app, dispatch, errors, maps, protocol, scans, store
+from support.services import serving
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
+PATH = Path(app.__file__).with_name("openapi.json")
+TOKEN = "0123456789abcdef-a-token"
+METHODS = "get", "post", "put", "patch", "delete"
+
+
+def resolved(found):
+    """What a reference stands for."""
+    while "$ref" in found:
+        name = found["$ref"]
+        found = DOCUMENT
+        for part in name.removeprefix("#/").split("/"):
+            found = found[part]
+    return found
+
+
+def strict(found):
+    """A schema that refuses what it does not name: an answer that grows must be described."""
+    return found | {"additionalProperties": False} if "properties" in found else found
+
+
+DOCUMENT = json.loads(PATH.read_text())
+STRICT = json.loads(PATH.read_text(), object_hook=strict)
+SCHEMAS = DOCUMENT["components"]["schemas"]
+OPERATIONS = {
+    (path, method.upper()): item[method]
+    for path, item in DOCUMENT["paths"].items()
+    for method in METHODS
+    if method in item
+}
+
+
+def validate(value, schema):
+    """Compare a value with a schema of the document."""
+    Draft202012Validator(schema | {"components": STRICT["components"]}).validate(value)
+
+
+def test_it_is_openapi():
+    openapi_spec_validator.validate(DOCUMENT)
+    names = [operation["operationId"] for operation in OPERATIONS.values()]
+    assert len(names) == len(set(names))
+    assert DOCUMENT["info"]["version"] == str(protocol.VERSION)
+
+
+def made_of_stand_ins(kind, **given):
+    """An object whose parts are not used, but those that are given."""
+    return kind(**{name: MagicMock() for name in inspect.signature(kind).parameters} | given)
+
+
+def test_its_routes_are_those_of_the_service():
+    made = made_of_stand_ins(app.App, scans=made_of_stand_ins(scans.Scans))
+    routes = {
+        (route.path_format, method)
+        for route in made.asgi.routes
+        for method in route.methods - {"HEAD"}
+    }
+    assert routes == OPERATIONS.keys()
+
+
+def test_its_names_are_those_of_the_code():
+    for schema, names in (
+        ("Request", Job._fields),
+        ("Report", Report._fields),
+        ("Progress", dispatch.Progress._fields),
+        ("Place", maps.Place._fields),
+        ("Job", (*store.Record._fields, "progress")),
+    ):
+        assert SCHEMAS[schema]["properties"].keys() == set(names)
+    for given, names in (
+        (SCHEMAS["Op"]["enum"], BUILTIN),
+        (SCHEMAS["Strategy"]["enum"], get_args(build.Strategy)),
+        (SCHEMAS["Error"]["properties"]["type"]["enum"], {*errors._KINDS, "Exception"}),
+    ):
+        assert len(given) == len(set(given))
+        assert set(given) == set(names)
+    assert set(SCHEMAS["Job"]["properties"]["state"]["enum"]) > set(protocol.ENDED)
+
+
+# ---- answers of a service ------------------------------------------------------------------------
+
+
+class Talk:
+    """Requests to a service; each answer must be one of those in the document."""
+
+    def __init__(self, address):
+        self.http = httpx.Client(base_url=address, headers={"authorization": f"Bearer {TOKEN}"})
+        self.seen = set()
+
+    def __call__(self, method, url, **given):
+        answer = self.http.request(method, url, **given)
+        path = next(path for path, _ in OPERATIONS if re.fullmatch(
+            re.sub("{.*}", "[0-9]+", path), httpx.URL(url).path))  # fmt: skip
+        status = str(answer.status_code)
+        described = OPERATIONS[path, method]["responses"][status]
+        content = resolved(described).get("content", {"": {}})  # without it, there is no body
+        media = answer.headers.get("content-type", "").partition(";")[0]
+        assert media in content
+        if "schema" in content[media]:
+            validate(answer.json(), content[media]["schema"])
+        self.seen.add((path, method, status))
+        return answer
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("openapi")
+    (folder / "token").write_text(TOKEN)
+    (folder / "token").chmod(0o600)
+    given = ["--host", "127.0.0.1", "--token-file", str(folder / "token"), "--body", "4000000"]
+    with serving(folder, 1, *given, "--queue", "1", "--memory", "16000000") as made:
+        yield made
+
+
+def npy(x):
+    made = BytesIO()
+    np.save(made, x)
+    return made.getvalue()
+
+
+def until(said, state):
+    """Wait until a job is in a state."""
+    end = time.monotonic() + 30
+    while said().json()["state"] != state:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def check_what_every_request_brings(talk):
+    """The token, and the protocol."""
+    for path, method in OPERATIONS:
+        if path.startswith("/v1"):
+            url = path.replace("{number}", "1")
+            assert talk(method, url, headers={"authorization": "no"}).status_code == 401
+            assert talk(method, url, headers={"distscan-protocol": "99"}).status_code == 426
+
+
+def check_buffers(talk):
+    """An array in memory that the service shares."""
+    found = talk("POST", "/v1/buffers", json={"bytes": 8000}).json()
+    place = {"path": found["path"], "offset": 0, "dtype": "<f8", "shape": [1000]}
+    request = {"x": place, "out": place}
+    validate(request, {"$ref": "#/components/schemas/Shared"})
+    with open(found["path"], "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(np.ones(1000).tobytes())
+        file.flush()
+        assert talk("POST", "/v1/scans", json=request).status_code == 204
+        file.seek(0)
+        np.testing.assert_array_equal(np.frombuffer(file.read(8000)), np.arange(1, 1001))
+        held = [talk("POST", "/v1/buffers", json={"bytes": 4_000_000}) for _ in range(9)]
+    assert {answer.status_code for answer in held} == {201, 429}
+    assert talk("POST", "/v1/scans", content=npy(np.zeros(200_000))).status_code == 429
+    lost = request | {"x": place | {"path": "/none"}}
+    assert talk("POST", "/v1/scans", json=lost).status_code == 404
+    assert talk("POST", "/v1/buffers", json={}).status_code == 400
+    assert talk("POST", "/v1/buffers", json={"bytes": 1 << 40}).status_code == 413
+
+
+def test_answers(service, rng):
+    """Every answer that is described, but those to faults of the service, is seen here."""
+    talk, folder = Talk(service.address), service.folder
+    np.save(folder / "x.npy", rng.integers(0, 9, 1000))
+    np.lib.format.open_memmap(folder / "long.npy", "w+", "f8", (1 << 27,))
+    small = {"inputs": [str(folder / "x.npy")], "output": str(folder / "y.npy"), "force": True}
+    long = small | {"inputs": [str(folder / "long.npy")], "output": str(folder / "z.npy")}
+    for request in (small, long):
+        validate(request, {"$ref": "#/components/schemas/Request"})
+
+    check_what_every_request_brings(talk)
+    assert talk("GET", "/v1").json()["ranks"] == 1
+    assert talk("GET", "/v1/openapi.json").json() == DOCUMENT
+    assert talk("GET", "/healthz").json() == {"status": "ok"}
+
+    x = rng.integers(0, 9, 1000)
+    y = talk("POST", "/v1/scans?reverse=true&axis=0", content=npy(x)).content
+    np.testing.assert_array_equal(np.load(BytesIO(y)), x[::-1].cumsum()[::-1])
+    assert talk("POST", "/v1/scans?op=none", content=npy(x)).status_code == 400
+    assert talk("POST", "/v1/scans", content=bytes(5_000_000)).status_code == 413
+
+    check_buffers(talk)
+
+    key = {"idempotency-key": "once"}
+    number = talk("POST", "/v1/jobs", json=small, headers=key).json()["number"]
+    done = talk("GET", f"/v1/jobs/{number}?wait=30").json()
+    assert (done["state"], done["report"]["elements"]) == ("done", 1000)
+    other = small | {"op": "max"}
+    assert talk("POST", "/v1/jobs", json=other, headers=key).status_code == 409
+    assert talk("POST", "/v1/jobs", json=small | {"no": 1}).status_code == 400
+    assert talk("POST", "/v1/jobs", content=b" " * (2 << 20)).status_code == 413
+    assert talk("POST", "/v1/jobs", json=small | {"output": "/etc/y.npy"}).status_code == 403
+    assert talk("GET", "/v1/jobs?most=x").status_code == 400
+    for method in ("GET", "DELETE"):
+        assert talk(method, "/v1/jobs/77").status_code == 404
+        assert talk(method, f"/v1/jobs/{1 << 70}").status_code == 400
+
+    runs = talk("POST", "/v1/jobs", json=long).json()["number"]
+    until(lambda: talk("GET", f"/v1/jobs/{runs}"), "running")
+    waits = talk("POST", "/v1/jobs", json=small | {"inputs": [str(folder / "none.npy")]}).json()
+    assert talk("POST", "/v1/jobs", json=small).status_code == 429
+    states = [job["state"] for job in talk("GET", "/v1/jobs").json()["jobs"]]
+    assert states == ["queued", "running", "done"]
+    talk("DELETE", f"/v1/jobs/{runs}")
+    failed = talk("GET", f"/v1/jobs/{waits['number']}?wait=30").json()
+    assert (failed["state"], failed["error"]["type"]) == ("failed", "InputError")
+
+    runs = talk("POST", "/v1/jobs", json=long).json()["number"]
+    until(lambda: talk("GET", f"/v1/jobs/{runs}"), "running")
+    os.kill(*service.ranks_of(), signal.SIGTERM)
+    end = time.monotonic() + 10
+    while talk("GET", "/healthz").status_code == 200:
+        assert time.monotonic() < end
+    talk("DELETE", f"/v1/jobs/{runs}")
+    assert service.wait() == 0
+    talk.http.close()
+    described = {
+        (path, method, status)
+        for (path, method), operation in OPERATIONS.items()
+        for status in operation["responses"].keys() - {"default"}
+    }
+    assert talk.seen == described
