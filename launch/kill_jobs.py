@@ -35,10 +35,10 @@ from pathlib import Path
 
 import numpy as np
 from kill_cases import JOB, LIMIT, OPERATOR, Case, Fault, Running, draw_case, kill
+from small_disk import cover, isolate, mount
 
 GONE = 8  # seconds after which all processes have ended
 CASE = 4  # trials of one case
-ISOLATED = "KILL_JOBS_ISOLATED"  # the process that is in a namespace of its own
 SIGNALS = {f"{name} to {who}": (getattr(signal, f"SIG{name}"), who)
            for name in ("KILL", "TERM", "INT", "HUP") for who in ("a rank", "mpirun")}  # fmt: skip
 KINDS = [*SIGNALS, "KILL to all", "a shorter input", "a full disk"]
@@ -61,8 +61,8 @@ class Killer:
         (folder / "job.py").write_text(JOB)
         (folder / "compose.py").write_text(OPERATOR)
         if mounted:
-            _mount(self.small)
-            _cover(folder)
+            mount(self.small)
+            cover(folder)
 
     def case(self, number: int, place: Path, plain: str) -> Case:
         """Return the case of a trial, after a job that nobody disturbs.
@@ -137,7 +137,7 @@ class Killer:
         moment = rng.uniform(0.8, 1.1) if rng.random() < 0.3 else rng.uniform(0.1, 1)
         if kind == "a full disk" and self.mounted:
             used = sum(path.stat().st_blocks * 512 for path in self.small.iterdir())
-            _mount(self.small, max(used, int(share * len(case.want))) + 65536)
+            mount(self.small, max(used, int(share * len(case.want))) + 65536)
         elif kind == "a full disk":
             limit = int(share * len(case.want))
         running = self.start(arguments, limit)
@@ -149,7 +149,7 @@ class Killer:
             raise Fault(f"{self.said}: {fault}") from None
         finally:
             if kind == "a full disk" and self.mounted:
-                _mount(self.small)
+                mount(self.small)
         if status == 0 and not (out.exists() and out.read_bytes() == case.want):
             raise Fault(f"{self.said}: the job has succeeded, and its output is not as wanted")
         in_time = there and status != 0
@@ -178,40 +178,6 @@ class Killer:
         path.write_bytes(content)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         return True
-
-
-# ---- a disk to fill ------------------------------------------------------------------------
-
-
-def isolate() -> bool:
-    """Begin this process again in a mount namespace of its own; return False if that is refused."""
-    if os.environ.get(ISOLATED) == str(os.getpid()):
-        return True
-    command = ["unshare", "--map-root-user", "--mount"]
-    trial = "mount -t tmpfs -o size=1M tmpfs /mnt && mount -o remount,size=2M /mnt"
-    try:
-        refused = subprocess.run([*command, "sh", "-c", trial], capture_output=True, check=False)
-    except FileNotFoundError:
-        return False
-    if refused.returncode:
-        return False
-    os.environ[ISOLATED] = str(os.getpid())
-    return bool(os.execvp(command[0], [*command, sys.executable, *sys.argv]))
-
-
-def _cover(folder: Path) -> None:
-    """Give MPI a /dev/shm of its own: ranks that are killed leave files in it."""
-    shared = Path("/dev/shm")  # nosec B108 # nothing is written: it is covered
-    if shared.is_dir() and shared not in folder.resolve().parents:
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(shared)], check=True)
-
-
-def _mount(folder: Path, size: int = 1 << 34) -> None:
-    """Make a disk in memory, or give it another size."""
-    how = ["-o", f"remount,size={size}"]
-    if not folder.is_mount():
-        how = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
-    subprocess.run(["mount", *how, str(folder)], check=True)
 
 
 # ---- the command line ----------------------------------------------------------------------

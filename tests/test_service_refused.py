@@ -1,11 +1,15 @@
 """What a service refuses: paths, options, bodies, protocols."""
 
+import json
+import os
+import threading
 import time
 from io import BytesIO
 
 import numpy as np
 import pytest
 
+from distscan.service import arrays
 from distscan.service.errors import ForbiddenError, ProtocolError
 from support.services import post
 
@@ -58,6 +62,9 @@ def test_paths_outside(service, client, tmp_path):
         ({"axis": "0"}, "axis is a whole number"),
         ({"axis": True}, "axis is a whole number"),
         ({"initial": [1]}, "initial is a number"),
+        ({"initial": 1e999}, "write initial as text: 'inf'"),
+        ({"\ud800": 1}, "unknown options: \ud800"),
+        ({"inputs": ["\ud800"]}, "\ud800 is relative"),
         ({"memory": 0}, "memory is a number of bytes"),
         ({"shape": 3}, "shape is a list"),
         ({"shape": [-1]}, "shape is a list"),
@@ -67,9 +74,23 @@ def test_paths_outside(service, client, tmp_path):
 )
 def test_requests_that_are_wrong(asked, message, service):
     right = {"inputs": [str(service.folder / "x.npy")], "output": str(service.folder / "y.npy")}
-    answer = post(service, "/v1/jobs", json=right | asked)
+    answer = post(service, "/v1/jobs", content=json.dumps(right | asked))
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
+
+
+def test_names_that_are_no_text(service, client):
+    """Files may have them: a job is answered, done, and listed."""
+    source, target = (os.fsdecode(bytes(service.folder / name) + b"\xff") for name in "xy")
+    with open(source, "wb") as file:
+        np.save(file, np.arange(10))
+    job = json.dumps({"inputs": [source], "output": target, "force": True})
+    answer = post(service, "/v1/jobs", content=job)
+    assert answer.status_code == 202
+    assert client.job(answer.json()["number"]).wait(30)["total"] == 45
+    assert answer.json()["request"]["output"] == target
+    assert client.jobs(1)[0].number == answer.json()["number"]
+    assert os.path.exists(target)
 
 
 def test_urls_that_are_wrong(service, client):
@@ -79,6 +100,7 @@ def test_urls_that_are_wrong(service, client):
         with pytest.raises((TypeError, ValueError, OverflowError)):
             client.request("GET", url)
     assert client.request("GET", "/v1/jobs?most=-5").json() == {"jobs": []}
+    assert post(service, f"/v1/jobs/{'9' * 5000}").status_code == 404  # Python takes 4300 digits
     for url in ("?axis=x", "?exclusive=1", "?none=1", "?initial=x"):
         with pytest.raises((TypeError, ValueError)):
             client.request("POST", f"/v1/scans{url}", content=npy(np.ones(3)))
@@ -109,3 +131,24 @@ def test_a_client_of_another_protocol(client):
     client._http.headers["distscan-protocol"] = "99"
     with pytest.raises(ProtocolError, match="install the same version on both sides"):
         client.scan([1])
+
+
+def test_headers_are_read_by_one_thread_at_a_time(monkeypatch):
+    """NumPy reads them by Python's parser, in which two threads may disturb each other."""
+    read, inside, most = arrays.format.read_array_header_1_0, [], []
+
+    def watched(*given, **options):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)
+        inside.pop()
+        return read(*given, **options)
+
+    monkeypatch.setattr(arrays.format, "read_array_header_1_0", watched)
+    body = memoryview(npy(np.ones(3)))
+    threads = [threading.Thread(target=arrays.parse, args=(body,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1, 1]

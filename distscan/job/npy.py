@@ -1,6 +1,7 @@
 """The format ``.npy``: see ``interface.Format``."""
 
 import os
+import threading
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +15,10 @@ from . import files
 from .files import File
 from .interface import NUMBERS
 from .naming import naming_input
+
+#: Held by whoever lets NumPy read a header: before 3.11.8 and 3.12.2, Python may raise SystemError
+#: if two threads parse at once.
+PARSING = threading.Lock()
 
 
 def inspect(path: Path, kinds: str = NUMBERS) -> File:
@@ -30,7 +35,7 @@ def inspect(path: Path, kinds: str = NUMBERS) -> File:
             read = (
                 format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
             )
-            with warnings.catch_warnings():
+            with PARSING, warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # NumPy warns of headers that Python 2 wrote
                 shape, fortran, dtype = read(stream)
         except OSError:

@@ -18,13 +18,13 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ..version import __version__
 from . import protocol
 from .dispatch import Dispatcher
-from .guard import Guard
+from .guard import Guard, Json
 from .jobs import Jobs
 from .requests import Paths
 from .scans import Scans
@@ -52,17 +52,18 @@ class App:
                 *Jobs(dispatcher, paths).routes(checked),
                 Route("/healthz", self.health),
             ],
-            exception_handlers={404: _no_route, 405: _no_route},
+            # A number in a path may have more digits than Python takes: a ValueError.
+            exception_handlers={404: _no_route, 405: _no_route, ValueError: _no_route},
         )
 
     async def about(self, request: Request) -> Response:
         """Say what this service is."""
-        return JSONResponse({"version": __version__, "protocol": protocol.VERSION, **self._facts})
+        return Json({"version": __version__, "protocol": protocol.VERSION, **self._facts})
 
     async def health(self, request: Request) -> Response:
         """Say whether jobs are taken."""
         ends = self._dispatcher.stopping
-        return JSONResponse({"status": "ending" if ends else "ok"}, 503 if ends else 200)
+        return Json({"status": "ending" if ends else "ok"}, 503 if ends else 200)
 
 
 async def _openapi(request: Request) -> Response:
@@ -74,4 +75,4 @@ async def _openapi(request: Request) -> Response:
 async def _no_route(request: Request, error: Exception) -> Response:
     text = f"{request.method} {request.url.path} is not of protocol {protocol.VERSION}"
     status = getattr(error, "status_code", 404)
-    return JSONResponse({"error": {"type": "NotFoundError", "message": text}}, status)
+    return Json({"error": {"type": "NotFoundError", "message": text}}, status)

@@ -19,6 +19,7 @@ from ..core.extents import axis_number
 from ..core.shards import bounds
 from ..cpu import cores
 from ..cpu import memory as host
+from ..job import npy
 from ..job.decided import number
 from ..mpi.communicators import Comm, alone
 from ..scan import scan
@@ -107,7 +108,8 @@ def parse(body: memoryview) -> tuple[NDArray[Any], int]:
     try:
         version = format.read_magic(stream)
         read = format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
+        with npy.PARSING:
+            shape, fortran, dtype = read(stream)
         if dtype.hasobject:
             raise ValueError("it holds objects of Python")
         order: Any = "F" if fortran else "C"

@@ -18,6 +18,14 @@ _LONGEST = 1 << 20  # bytes of JSON
 Answer = Callable[[Request], Awaitable[Response]]
 
 
+class Json(JSONResponse):
+    """JSON in ASCII: the name of a file may have bytes that are no text, which UTF-8 has not."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of an answer."""
+        return json.dumps(content, allow_nan=False).encode()
+
+
 class Guard:
     """Checks requests before they are answered."""
 
@@ -38,7 +46,7 @@ class Guard:
             except Exception as error:
                 if isinstance(error, ForbiddenError):
                     _log.warning("%s %s was refused: %s", request.method, request.url.path, error)
-                return JSONResponse({"error": errors.to_json(error)}, errors.status(error))
+                return Json({"error": errors.to_json(error)}, errors.status(error))
 
         return route
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from . import guard, protocol, requests
 from .dispatch import Dispatcher, Progress
-from .guard import Guard
+from .guard import Guard, Json
 from .requests import Paths
 from .store import Record
 
@@ -55,14 +55,14 @@ class Jobs:
         if key is not None and not 0 < len(key) <= _KEY:
             raise ValueError(f"a key has 1 to {_KEY} characters")
         record = await run_in_threadpool(self._dispatcher.submit, job, key)
-        return JSONResponse(to_json(record, None), 202)
+        return Json(to_json(record, None), 202)
 
     async def newest(self, request: Request) -> Response:
         """List jobs, the newest first."""
         most = min(max(requests.number(request.query_params, "most", 100), 0), 1000)
         before = requests.number(request.query_params, "before", 1 << 62)
         records = await run_in_threadpool(self._dispatcher.newest, most, before)
-        return JSONResponse({"jobs": [to_json(record, None) for record in records]})
+        return Json({"jobs": [to_json(record, None) for record in records]})
 
     async def job(self, request: Request) -> Response:
         """Return a job; with ``wait``, at its end or after so many seconds."""
@@ -76,7 +76,7 @@ class Jobs:
                 record, progress = await run_in_threadpool(self._dispatcher.get, number)
                 left = end - self._loop.time()
                 if record.state in protocol.ENDED or left <= 0:
-                    return JSONResponse(to_json(record, progress))
+                    return Json(to_json(record, progress))
                 with suppress(TimeoutError, asyncio.TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
         finally:
@@ -85,7 +85,7 @@ class Jobs:
     async def cancel(self, request: Request) -> Response:
         """Cancel a job."""
         number = request.path_params["number"]
-        return JSONResponse(to_json(await run_in_threadpool(self._dispatcher.cancel, number), None))
+        return Json(to_json(await run_in_threadpool(self._dispatcher.cancel, number), None))
 
 
 def to_json(record: Record, progress: Progress | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What clients ask for, checked before anything is done: options, types, and paths."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, get_args
 
@@ -77,8 +78,11 @@ def check(given: dict[str, Any]) -> None:
     strategy = given.get("strategy", "auto")
     if strategy not in get_args(build.Strategy):
         raise ValueError(f"unknown strategy {strategy!r}")
-    if not isinstance(given.get("initial", 0), int | float | str):
+    initial = given.get("initial", 0)
+    if not isinstance(initial, int | float | str):
         raise TypeError("initial is a number, or its text")
+    if isinstance(initial, float) and not isfinite(initial):  # JSON has no such number
+        raise ValueError(f"write initial as text: {str(initial)!r}")
     shape = given.get("shape", [1])
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
         raise TypeError(f"shape is a list of whole numbers, not {shape!r}")

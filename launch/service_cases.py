@@ -1,0 +1,235 @@
+"""The faults of service_faults.py: what is done to a service, its disk, or its clients."""
+
+import json
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from kill_cases import LIMIT, Fault, kill
+from numpy.typing import NDArray
+from service_fuzz import exchange
+from service_requests import Made, Requests, framed
+from service_trial import Trial, draw_job
+from small_disk import mount
+
+from distscan.service.errors import StoreError
+
+LARGE = 1 << 19  # elements of an array of which all ranks scan a part
+SLOW = 0.5  # seconds that a slow client takes
+ANSWERED = 5.0  # seconds until a client is answered while others are slow
+# A client that sends its request in pieces, and can be killed meanwhile.
+SENDER = """
+import socket, sys, time
+line, raw, size = socket.socket(socket.AF_UNIX), sys.stdin.buffer.read(), int(sys.argv[2])
+line.connect(sys.argv[1])
+print(flush=True)
+for i in range(0, len(raw), size):
+    line.sendall(raw[i : i + size])
+    time.sleep(0.002)
+time.sleep(60)
+"""
+
+
+def kill_a_client(trial: Trial) -> None:
+    """Kill a client while it sends an array, or a job."""
+    rng, service = trial.rng, trial.service
+    if rng.random() < 0.5:
+        raw, size = framed(b"POST /v1/scans", npy(np.zeros(LARGE))), 1 << 15
+    else:
+        job = draw_job(rng, service.files, f"{trial.name}-killed")
+        trial.jobs.append(job)
+        key = b"idempotency-key: " + job.key.encode()
+        raw, size = framed(b"POST /v1/jobs", json.dumps(job.request).encode(), key), 5
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", SENDER, str(service.socket), str(size)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(raw)
+        process.stdin.close()
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.003) * (len(raw) / size))
+        process.kill()
+
+
+def kill_a_rank(trial: Trial) -> None:
+    """Kill a rank other than 0."""
+    kill(trial.service.pids[int(trial.rng.integers(1, trial.service.ranks))], signal.SIGKILL)
+
+
+def kill_rank_0(trial: Trial) -> None:
+    """Kill the rank that answers."""
+    kill(trial.service.pids[0], signal.SIGKILL)
+
+
+def kill_mpirun(trial: Trial) -> None:
+    """Kill mpirun."""
+    kill(trial.service.mpirun(), signal.SIGKILL)
+
+
+def fill_the_disk(trial: Trial) -> None:
+    """Let the disk of the jobs be full for a while: they are refused, and nothing is lost."""
+    service, kept = trial.service, list[str]()
+    with _full(trial), service.client() as client:
+        job = trial.jobs[0].request | {"initial": "x" * 100_000}  # stored, but no number
+        for i in range(100):
+            key = f"{trial.name}-large-{i}"
+            head = {"idempotency-key": key}
+            try:
+                client.request("POST", "/v1/jobs", json=job, headers=head)
+            except StoreError:
+                break
+            kept.append(key)
+        else:
+            raise Fault("the disk was not full")
+        known = trial.jobs[0]
+        if known.key in trial.numbers:  # its client is told, although nothing can be written
+            trial.note(known, known.submit(client))
+        time.sleep(trial.rng.uniform(0, 0.5))
+    with service.client() as client:
+        for key in kept:  # all that were taken are there
+            head = {"idempotency-key": key}
+            client.request("POST", "/v1/jobs", json=job, headers=head)
+        found = client.request("GET", "/v1/jobs", params={"most": 1000}).json()["jobs"]
+    there = [record["key"] for record in found if str(record["key"]).startswith(f"{trial.name}-l")]
+    if sorted(there) != sorted(kept):
+        raise Fault(f"jobs were taken on a full disk: {kept}; {there} are there")
+
+
+@contextmanager
+def _full(trial: Trial) -> Iterator[None]:
+    """Leave no room on the disk of the state; without mounts, limit the size of files."""
+    state, number = trial.service.state, trial.service.pids[0]
+    if trial.mounted:
+        used = sum(path.stat().st_blocks * 512 for path in state.iterdir())
+        mount(state, used + 65536)
+    else:
+        most = max(path.stat().st_size for path in state.iterdir()) + 65536
+        resource.prlimit(number, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        if trial.mounted:
+            mount(state)
+        else:
+            unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            resource.prlimit(number, resource.RLIMIT_FSIZE, unlimited)
+
+
+def send_what_is_corrupt(trial: Trial) -> None:
+    """Send bodies that are cut short, or changed."""
+    address, draw = str(trial.service.socket), random.Random(int(trial.rng.integers(1 << 32)))
+    job, key = json.dumps(trial.jobs[0].request).encode(), b"idempotency-key: corrupt"
+    small, large = npy(np.zeros(1000)), npy(np.zeros(LARGE))
+    for line, body, head in (
+        (b"POST /v1/jobs", job[: draw.randrange(len(job) - 1)], key),
+        (b"POST /v1/jobs", job.replace(b"inputs", b"in\xffuts"), key),
+        (b"POST /v1/scans", small[: draw.randrange(len(small))], b"x: y"),
+        (b"POST /v1/scans", large[: draw.randrange(1 << 21, len(large))], b"x: y"),
+        (b"POST /v1/scans", large.replace(b"NUMPY", b"NUMPI"), b"x: y"),
+    ):
+        status, said = exchange(address, Made(framed(line, body, head), framed=True))
+        if status != "400":
+            raise Fault(f"{line!r} with a corrupt body: {status} {said[:200]!r}")
+    for _ in range(20):
+        made = Requests(draw, trial.service.files).one()
+        status, said = exchange(address, made)
+        if status.startswith("5"):
+            raise Fault(f"{made.raw[:300]!r}: {status} {said[:200]!r}")
+
+
+def read_slowly(trial: Trial) -> None:
+    """Read an answer in small pieces, or not at all; then to its end, or not."""
+    x = trial.rng.integers(0, 1000, LARGE)
+    with _connected(trial) as line:
+        line.sendall(framed(b"POST /v1/scans", npy(x)))
+        got, end = bytearray(), time.monotonic() + SLOW
+        stops = trial.rng.random() < 0.5
+        while time.monotonic() < end:
+            if not stops:
+                got += line.recv(1000)
+            time.sleep(0.02)
+            _others_are_served(trial)
+        if trial.rng.random() < 0.5:
+            _check(line, bytes(got), x)
+
+
+def send_slowly(trial: Trial) -> None:
+    """Send an array in small pieces, or stop; then to its end, or not."""
+    x = trial.rng.integers(0, 1000, LARGE)
+    with _connected(trial) as line:
+        raw = framed(b"POST /v1/scans", npy(x))
+        sent, end = int(trial.rng.integers(len(raw))), time.monotonic() + SLOW
+        line.sendall(raw[:sent])
+        stops = trial.rng.random() < 0.5
+        while time.monotonic() < end:
+            if not stops:
+                sent += line.send(raw[sent : sent + 100])
+            time.sleep(0.02)
+            _others_are_served(trial)
+        if trial.rng.random() < 0.5:
+            line.sendall(raw[sent:])
+            _check(line, b"", x)
+
+
+@contextmanager
+def _connected(trial: Trial) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(LIMIT)
+        line.connect(str(trial.service.socket))
+        yield line
+
+
+def _others_are_served(trial: Trial) -> None:
+    """Scan a large array, as another client."""
+    x, begun = trial.rng.integers(0, 1000, LARGE // 2), time.monotonic()
+    with trial.service.client() as client:
+        if not np.array_equal(client.scan(x), x.cumsum()):
+            raise Fault("a large array has a wrong scan")
+    trial.longest = max(trial.longest, time.monotonic() - begun)
+    if trial.longest > ANSWERED:
+        raise Fault(f"a client is slow, and another one has waited {trial.longest:.1f} s")
+
+
+def _check(line: socket.socket, begun: bytes, x: NDArray[Any]) -> None:
+    """Read an answer to its end, and compare it."""
+    said = bytearray(begun)
+    want = npy(x.cumsum())
+    while len(said.partition(b"\r\n\r\n")[2]) < len(want):
+        if not (piece := line.recv(1 << 20)):
+            break
+        said += piece
+    if said.partition(b"\r\n\r\n")[2] != want:
+        raise Fault(f"a slow client has a wrong answer: {bytes(said[:200])!r}")
+
+
+def npy(x: NDArray[Any]) -> bytes:
+    """Return an array in the format ``.npy``."""
+    made = BytesIO()
+    np.save(made, x)
+    return made.getvalue()
+
+
+FAULTS: dict[str, Callable[[Trial], None]] = {
+    "KILL to a client": kill_a_client,
+    "KILL to a rank": kill_a_rank,
+    "KILL to rank 0": kill_rank_0,
+    "KILL to mpirun": kill_mpirun,
+    "a full disk": fill_the_disk,
+    "a corrupt body": send_what_is_corrupt,
+    "a slow reader": read_slowly,
+    "a slow sender": send_slowly,
+}
+ENDING = ("KILL to a rank", "KILL to rank 0", "KILL to mpirun")  # those that end the service
