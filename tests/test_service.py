@@ -104,6 +104,17 @@ def test_a_body_that_is_too_large(service, client):
     assert list(client.scan([1, 2])) == [1, 3]
 
 
+@pytest.mark.parametrize("n", [100, 300_000, 1_500_000])
+def test_a_body_in_chunks(n, service, rng):
+    """It does not say how long it is."""
+    x, body = rng.integers(0, 1000, n), BytesIO()
+    np.save(body, x)
+    whole = body.getvalue()
+    pieces = (whole[low : low + 70_001] for low in range(0, len(whole), 70_001))
+    answer = post(service, "/v1/scans", content=pieces)
+    np.testing.assert_array_equal(np.load(BytesIO(answer.content)), x.cumsum())
+
+
 def test_many_clients_at_once(service, rng):
     """Each gets its own array back."""
     wrong, arrays = [], [rng.integers(0, 1000, int(n)) for n in rng.integers(0, 300_000, 24)]

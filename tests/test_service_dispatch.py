@@ -1,6 +1,7 @@
 """Rank 0's queue, without HTTP: what comes first, what is cancelled, and a disk that is full."""
 
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,6 +78,19 @@ def test_arrays_whose_client_is_gone(made, tmp_path):
         assert stays.result(20) is None
     assert set(np.fromfile(tmp_path / "y1", int)) == {-7}
     assert np.fromfile(tmp_path / "y2", int)[-1] == np.arange(12).sum()
+
+
+def test_an_array_does_not_wait_for_a_file_job(made, tmp_path):
+    """Rank 0 alone scans it then."""
+    asked, submitted = [], made.submit(job(tmp_path), None)
+    # It is called first when the job begins.
+    made.notify = lambda: asked or asked.append(made.scan(task(tmp_path, 1)))
+    with running(made):
+        end = time.monotonic() + 20
+        while not asked and time.monotonic() < end:
+            time.sleep(0.01)
+    assert asked[0] is None
+    assert made.get(submitted.number)[0].state != "queued"
 
 
 def test_the_end(made, tmp_path):

@@ -1,6 +1,7 @@
 """Memory of the CPU backend: arrays, and the way of a file's chunks to and from them."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,10 @@ class Lane:
         return array
 
 
-def staged(work: Callable[..., None], gpu: None, out: NDArray[Any], *inputs: Any) -> None:
-    """Call ``work(out, *inputs)``: host arrays are where they are needed."""
-    work(out, *inputs)
+@contextmanager
+def staged(gpu: None, out: NDArray[Any], *inputs: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield ``out`` and the inputs: host arrays are where they are needed."""
+    yield out, *inputs
 
 
 def pin(array: NDArray[Any]) -> None:

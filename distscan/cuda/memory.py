@@ -1,7 +1,8 @@
 """Memory on a GPU: arrays, and the way of a file's chunks to and from them."""
 
-import threading
-from collections.abc import Callable
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import cupy
@@ -52,28 +53,36 @@ class Lane:
         return host
 
 
-_threads = threading.local()  # the stream of each thread: CuPy keeps memory for each stream
+@functools.cache
+def _stream(gpu: int) -> Any:
+    """Return the stream of ``staged`` on a GPU. CuPy keeps memory for each stream, so it is one."""
+    return cupy.cuda.Stream(non_blocking=True)
 
 
-def staged(work: Callable[..., None], gpu: int, out: NDArray[Any], *inputs: Any) -> None:
-    """Call ``work`` with copies of host arrays on a GPU, and copy what is in ``out`` back.
+@contextmanager
+def staged(gpu: int, out: NDArray[Any], *inputs: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield an array on a GPU for each host array; at the end, copy the first one back to ``out``.
 
-    All arrays are contiguous, in C order. An input may be None. Copies are fast if ``pin`` was
-    called for the memory.
+    Inside the ``with`` block, the GPU and a stream of its own are current. ``out`` is contiguous,
+    in C order. An input may be None. Copies are fast if ``pin`` was called for the memory.
     """
     cupy.cuda.Device(gpu).use()
-    if not hasattr(_threads, "stream"):
-        _threads.stream = cupy.cuda.Stream(non_blocking=True)
-    with _threads.stream as stream:
-        copies = [None if x is None else cupy.empty(x.shape, x.dtype) for x in inputs]
-        for copy, x in zip(copies, inputs, strict=True):
-            if copy is not None and copy.size:
-                copy.set(x, stream)
+    with _stream(gpu) as stream:
+        copies = [None if x is None else _copied(x, stream) for x in inputs]
         result = cupy.empty(out.shape, out.dtype)
-        work(result, *copies)
+        yield result, *copies
         if result.size:
             result.get(stream, out=out)
         stream.synchronize()
+
+
+def _copied(x: NDArray[Any], stream: Any) -> Any:
+    """Return a copy of a host array on the current GPU, in the machine's byte order."""
+    x = np.ascontiguousarray(x, x.dtype.newbyteorder("="))
+    copy = cupy.empty(x.shape, x.dtype)
+    if copy.size:
+        copy.set(x, stream)
+    return copy
 
 
 def pin(array: NDArray[Any]) -> None:

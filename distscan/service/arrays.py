@@ -5,6 +5,7 @@ sweep over the array, and no exchange. On GPUs, rank 0's GPU does, or for a larg
 GPU, since each has its own bus.
 """
 
+from contextlib import ExitStack
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -13,14 +14,15 @@ from numpy.lib import format
 from numpy.typing import NDArray
 
 from ..binding import Binding
-from ..core import dtypes, operators
 from ..core.errors import InputError
 from ..core.extents import axis_number
 from ..core.shards import bounds
 from ..cpu import cores
 from ..cpu import memory as host
+from ..cpu.threads import usable
 from ..job import npy
 from ..job.decided import number
+from ..mpi.agree import agreed
 from ..mpi.communicators import Comm, alone
 from ..scan import scan
 from .maps import Maps, Place
@@ -55,7 +57,7 @@ class Scanner:
         """Scan an array into another one by this rank alone; any thread calls this."""
         cores.unbind()
         memory = host if x.nbytes <= SMALL else self._bound.memory
-        _scan(alone(), memory, self._gpu, (x, out, segments), options)
+        self._scan(alone(), memory, (out, x, segments), options)
 
     def together(self, task: Task) -> None:
         """Scan this rank's part of an array; collective."""
@@ -68,35 +70,25 @@ class Scanner:
             rows = array.reshape(-1) if axis is None else array
             return rows[slice(*bounds(len(rows), self._comm.size, self._comm.rank))]
 
-        arrays = part(task.x), part(task.out), part(task.segments)
-        _scan(self._comm, self._bound.memory, self._gpu, arrays, task.options)
+        with agreed(self._comm):
+            arrays = part(task.out), part(task.x), part(task.segments)
+        self._scan(self._comm, self._bound.memory, arrays, task.options)
 
-
-def _scan(
-    comm: Comm, memory: Any, gpu: int | None, arrays: tuple[Any, Any, Any], options: dict[str, Any]
-) -> None:
-    """Scan host arrays (x, out, segments), by the backend that has ``memory``."""
-    given = options | {"axis": axis_number(options.get("axis"))}
-    given.pop("out", None)  # the type of ``out``
-    if isinstance(initial := given.get("initial"), str):
-        given["initial"] = number(initial)
-    x, out, segments = arrays
-
-    def work(out: Any, x: Any, segments: Any) -> None:
-        scan(x, comm=comm, out=out, segments=segments, threads=cores.of_node(), **given)
-
-    memory.staged(work, gpu, out, x, segments)
-
-
-def result_type(x: NDArray[Any], options: dict[str, Any]) -> np.dtype[Any]:
-    """Return the type of a scan's result."""
-    op = operators.resolve(options.get("op", "sum"))
-    return dtypes.resolve(op, x.dtype, options.get("dtype"), options.get("out")).out
-
-
-def result_shape(x: NDArray[Any], options: dict[str, Any]) -> tuple[int, ...]:
-    """Return the shape of a scan's result, which is flat without an axis, as in NumPy."""
-    return x.shape if options.get("axis") is not None else (x.size,)
+    def _scan(
+        self, comm: Comm, memory: Any, arrays: tuple[Any, Any, Any], options: dict[str, Any]
+    ) -> None:
+        """Scan host arrays (out, x, segments), by the backend that has ``memory``; collective."""
+        given = options | {"axis": axis_number(options.get("axis"))}
+        given.pop("out", None)  # the type of ``out``
+        if isinstance(initial := given.get("initial"), str):
+            given["initial"] = number(initial)
+        with ExitStack() as held:
+            with agreed(comm):
+                there = held.enter_context(memory.staged(self._gpu, *arrays))
+            out, x, segments = there
+            scan(x, comm=comm, out=out, segments=segments, threads=usable(1), **given)
+            with agreed(comm):
+                held.close()
 
 
 # ---- the format .npy, in memory ------------------------------------------------------------------

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from ..core import dtypes, operators
 from ..core.operators import BUILTIN
 from . import errors, places, protocol
-from .client_arrays import Arrays
+from .client_arrays import Arrays, Asked
 from .client_job import Job
 from .errors import BusyError, ServiceError
 
@@ -99,8 +99,13 @@ class Client:
             "strategy": strategy,
         }
         options = {name: value for name, value in given.items() if value is not None}
-        flags = None if segments is None else np.asanyarray(segments)
-        return self._arrays.scan(np.asanyarray(x), flags, options, out)
+        array, flags = np.asanyarray(x), None if segments is None else np.asanyarray(segments)
+        if out is not None:
+            shape = protocol.result_shape(array, options)
+            if not isinstance(out, np.ndarray) or out.shape != shape:
+                raise ValueError(f"out must be a NumPy array of shape {shape}")
+            options["out"] = str(out.dtype)
+        return self._arrays.scan(Asked(array, flags, out, options))
 
     def submit(
         self,

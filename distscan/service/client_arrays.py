@@ -2,17 +2,26 @@
 
 from collections.abc import Callable
 from io import BytesIO
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import dtypes, operators
+from . import protocol
 from .errors import NotFoundError
 from .shared import Shared
 
 _SHARED = 1 << 20  # bytes of an array above which shared memory is faster than a request's body
+
+
+class Asked(NamedTuple):
+    """What a client asks for: a scan of ``x`` into ``out``, or into a new array."""
+
+    x: NDArray[Any]
+    segments: NDArray[Any] | None
+    out: NDArray[Any] | None
+    options: dict[str, Any]  # of the request
 
 
 class Arrays:
@@ -34,20 +43,11 @@ class Arrays:
         found = self._shared.empty(shape, dtype)
         return np.empty(shape, dtype) if found is None else found
 
-    def scan(
-        self,
-        x: NDArray[Any],
-        segments: NDArray[Any] | None,
-        options: dict[str, Any],
-        out: NDArray[Any] | None,
-    ) -> NDArray[Any]:
-        """Scan an array; ``options`` are those of the request."""
-        shape = x.shape if options.get("axis") is not None else (x.size,)
-        if out is not None and (not isinstance(out, np.ndarray) or out.shape != shape):
-            raise ValueError(f"out must be a NumPy array of shape {shape}")
-        if x.nbytes > _SHARED or self._shared.place(x) is not None:
+    def scan(self, asked: Asked) -> NDArray[Any]:
+        """Scan an array."""
+        if asked.x.nbytes > _SHARED or self._shared.place(asked.x) is not None:
             try:
-                result = self._scan_shared(x, segments, options, out, shape)
+                result = self._scan_shared(asked)
             except NotFoundError:  # the service is not the one that had these buffers
                 self._shared.forget()
                 result = None
@@ -56,71 +56,48 @@ class Arrays:
                 raise
             if result is not None:
                 return result
-        return self._send(x, segments, options, out)
+        return self._send(asked)
 
-    def _send(
-        self,
-        x: NDArray[Any],
-        segments: NDArray[Any] | None,
-        options: dict[str, Any],
-        out: NDArray[Any] | None,
-    ) -> NDArray[Any]:
+    def _send(self, asked: Asked) -> NDArray[Any]:
         """Send an array, and receive its scan."""
-        body, params = BytesIO(), options
-        np.save(body, x, allow_pickle=False)
-        if segments is not None:
-            np.save(body, segments, allow_pickle=False)
+        body, params = BytesIO(), asked.options
+        np.save(body, asked.x, allow_pickle=False)
+        if asked.segments is not None:
+            np.save(body, asked.segments, allow_pickle=False)
             params = params | {"segments": "true"}
-        if out is not None:
-            params = params | {"out": str(out.dtype)}
         answer = self._request("POST", "/v1/scans", params=params, content=body.getvalue())
         y = cast("NDArray[Any]", np.load(BytesIO(answer.content), allow_pickle=False))
-        if out is None:
+        if asked.out is None:
             return y
-        out[...] = y
-        return out
+        asked.out[...] = y
+        return asked.out
 
-    def _scan_shared(
-        self,
-        x: NDArray[Any],
-        segments: NDArray[Any] | None,
-        options: dict[str, Any],
-        out: NDArray[Any] | None,
-        shape: tuple[int, ...],
-    ) -> NDArray[Any] | None:
+    def _scan_shared(self, asked: Asked) -> NDArray[Any] | None:
         """Scan an array in memory that the service shares; None if it is on another host.
 
         The result is never in the place of ``x``: a request that is sent again would scan it again.
         """
-        shared = self._shared
-        if (moved := shared.hold(x)) is None:
+        shared, out, options = self._shared, asked.out, asked.options
+        x = shared.hold(asked.x)
+        segments = None if asked.segments is None else shared.hold(asked.segments)
+        if x is None or (asked.segments is not None and segments is None):
             return None
-        flags = None if segments is None else shared.hold(segments)
-        there = out is not None and shared.place(out) is not None
         target = out
-        if out is None or not there or _overlaps(out, moved, flags):
-            target = shared.empty(shape, _result_type(moved, options, out))
-        asked = {"x": moved, "out": target, "segments": flags}
-        if target is None or (segments is not None and flags is None):
+        if out is None or shared.place(out) is None or _overlaps(out, x, segments):
+            shape, dtype = protocol.result_shape(x, options), protocol.result_type(x, options)
+            target = shared.empty(shape, dtype)
+        if target is None:
             return None
-        places = {
-            name: None if array is None else shared.place(array) for name, array in asked.items()
-        }
+        places = {"x": shared.place(x), "out": shared.place(target)}
+        if segments is not None:
+            places["segments"] = shared.place(segments)
         self._request("POST", "/v1/scans", params=options, json=places)
         if out is not None:
             if target is not out:
                 out[...] = target
             return out
-        return target if moved is x else target.copy()
+        return target if x is asked.x else target.copy()
 
 
 def _overlaps(out: NDArray[Any], *inputs: NDArray[Any] | None) -> bool:
     return any(each is not None and np.may_share_memory(out, each) for each in inputs)
-
-
-def _result_type(
-    x: NDArray[Any], options: dict[str, Any], out: NDArray[Any] | None
-) -> np.dtype[Any]:
-    """Return the type of the result, as the service would choose it."""
-    op = operators.resolve(options["op"])
-    return dtypes.resolve(op, x.dtype, options.get("dtype"), None if out is None else out.dtype).out

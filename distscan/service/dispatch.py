@@ -65,10 +65,15 @@ class Dispatcher:
         self._wake()
         return record
 
-    def scan(self, task: Task) -> "Future[None]":
-        """Queue an array for all ranks; it comes before file jobs that wait."""
+    def scan(self, task: Task) -> "Future[None] | None":
+        """Queue an array for all ranks; it comes before file jobs that wait.
+
+        None if a file job runs: the array would wait for its end.
+        """
         with self._changed:
             self._check_open(len(self._arrays))
+            if self._running is not None:
+                return None
             done: Future[None] = Future()
             self._arrays.append((task, done))
             self._changed.notify_all()
@@ -98,7 +103,7 @@ class Dispatcher:
 
         Jobs that wait stay in the store. A signal's handler may call this.
         """
-        self._stopping, self._end = True, monotonic() + grace
+        self._stopping, self._end = True, min(self._end, monotonic() + grace)
         threading.Thread(target=self._wake).start()
 
     @property

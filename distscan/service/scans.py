@@ -17,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from . import arrays, guard, requests
+from . import arrays, guard, protocol, requests
 from .arrays import SMALL, Scanner, Task
 from .buffers import Buffer, Pool
 from .dispatch import Dispatcher
 from .errors import BusyError
-from .guard import Guard, too_large
+from .guard import Guard, Json, too_large
 from .maps import Place
 
 _PIECE = 1 << 20  # bytes of an answer that are sent at a time
@@ -60,7 +61,7 @@ class Scans:
         size = requests.size_of(await guard.json_of(request))
         if size > self._limits.body:
             raise too_large(self._limits.body)
-        return JSONResponse(await run_in_threadpool(self._pool.give, size), 201)
+        return Json(await run_in_threadpool(self._pool.give, size), 201)
 
     async def scan(self, request: Request) -> Response:
         """Scan an array: that of the body, or one in a buffer if the body is JSON."""
@@ -76,7 +77,7 @@ class Scans:
                 return Response(made, media_type=_NPY)
             size, pieces = await self._scan_large(body, buffer, options, segmented, held)
             length, kept = {"content-length": str(size)}, held.pop_all()
-        return StreamingResponse(_sent(pieces, kept), headers=length, media_type=_NPY)
+        return _Answer(pieces, kept, headers=length, media_type=_NPY)
 
     async def _receive(self, request: Request, held: ExitStack) -> tuple[memoryview, Buffer | None]:
         """Receive the body: a small one in memory of its own, a larger one in a buffer."""
@@ -90,20 +91,27 @@ class Scans:
                 break
         else:
             return memoryview(small), None
-        # A request in chunks does not say its size. Pages that are not written take no memory.
-        buffer = held.enter_context(self._pool.own(said or most))
-        memory = self._scanner.maps.bytes(str(buffer.path)).data
+        buffer, memory = await self._own(max(said, 2 * SMALL), held)
         memory[: len(small)], size = small, len(small)
         async for piece in stream:
-            if size + len(piece) > min(most, len(memory)):
+            needed = size + len(piece)
+            if needed > most:
                 raise too_large(most)
-            memory[size : size + len(piece)] = piece
-            size += len(piece)
+            if needed > len(memory):  # a request in chunks does not say its size
+                received = memory[:size]
+                buffer, memory = await self._own(2 * needed, held)
+                memory[:size] = received
+            memory[size:needed], size = piece, needed
         return memory[:size], buffer
+
+    async def _own(self, size: int, held: ExitStack) -> tuple[Buffer, memoryview]:
+        """Return a buffer for this request, and its memory."""
+        buffer = held.enter_context(self._pool.own(size))
+        return buffer, (await run_in_threadpool(self._scanner.maps.bytes, str(buffer.path))).data
 
     def _scan_small(self, body: memoryview, options: dict[str, Any], segmented: bool) -> bytes:
         x, segments, _ = _parsed(body, segmented)
-        out = np.empty(arrays.result_shape(x, options), arrays.result_type(x, options))
+        out = np.empty(protocol.result_shape(x, options), protocol.result_type(x, options))
         self._scanner.alone(x, out, segments, options)
         return arrays.header(out.dtype, out.shape) + out.tobytes()
 
@@ -117,9 +125,9 @@ class Scans:
     ) -> tuple[int, list[memoryview]]:
         """Scan the array in a buffer into another one; return the size and the parts of a file."""
         x, segments, ends = _parsed(body, segmented)
-        shape, dtype = arrays.result_shape(x, options), arrays.result_type(x, options)
+        shape, dtype = protocol.result_shape(x, options), protocol.result_type(x, options)
         head, nbytes = arrays.header(dtype, shape), math.prod(shape) * dtype.itemsize
-        other = held.enter_context(self._pool.own(nbytes))
+        other, _ = await self._own(nbytes, held)
         target = Place(str(other.path), 0, dtype.str, shape)
         path, places = str(buffer.path), list[Place]()
         for each, end in zip((x, segments), ends, strict=True):
@@ -137,9 +145,13 @@ class Scans:
         read = {place.path for place in (task.x, task.segments) if place is not None}
         for path in read - {task.out.path}:
             held.enter_context(self._pool.using(path))
-        array = self._scanner.maps.array
-        segments = None if task.segments is None else array(task.segments)
-        await self._take_turn(array(task.x), array(task.out), segments, task.options, task)
+
+        def mapped() -> list[Any]:
+            places = task.x, task.out, task.segments
+            return [None if each is None else self._scanner.maps.array(each) for each in places]
+
+        x, out, segments = await run_in_threadpool(mapped)
+        await self._take_turn(x, out, segments, task.options, task)
 
     async def _take_turn(
         self,
@@ -158,8 +170,11 @@ class Scans:
         self._waiting += 1
         try:
             async with self._turn:
+                all_ranks = None
                 if task is not None and self._scanner.needs_all(x):
-                    await asyncio.wrap_future(self._dispatcher.scan(task))
+                    all_ranks = self._dispatcher.scan(task)
+                if all_ranks is not None:
+                    await asyncio.wrap_future(all_ranks)
                 else:
                     await run_in_threadpool(self._scanner.alone, x, out, segments, options)
         finally:
@@ -173,9 +188,21 @@ def _parsed(body: memoryview, segmented: bool) -> tuple[Any, Any, tuple[int, int
     return x, segments, (end, end + more)
 
 
-async def _sent(parts: list[memoryview], held: ExitStack) -> AsyncIterator[bytes]:
-    """Yield parts of an answer in pieces, and let go of their memory."""
-    with held:
-        for part in parts:
-            for low in range(0, len(part), _PIECE):
-                yield bytes(part[low : low + _PIECE])
+class _Answer(StreamingResponse):
+    """An answer from buffers. It lets go of them at its end, and if its client has gone."""
+
+    def __init__(self, parts: list[memoryview], held: ExitStack, **given: Any) -> None:
+        super().__init__(_pieces(parts), **given)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        with self._held:
+            await super().__call__(scope, receive, send)
+
+
+async def _pieces(parts: list[memoryview]) -> AsyncIterator[bytes]:
+    """Yield the parts of an answer in pieces."""
+    for part in parts:
+        for low in range(0, len(part), _PIECE):
+            yield bytes(part[low : low + _PIECE])

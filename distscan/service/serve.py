@@ -59,7 +59,7 @@ def parser() -> Parser:
     add("--backend", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
     add("--queue", metavar="N", type=int, default=1000, help="jobs that may wait (default: 1000)")
     add("--body", metavar="BYTES", type=int, default=4 * _GIB, help="the most of an array")
-    add("--memory", metavar="BYTES", type=int, help="the most of all arrays (default: half of it)")
+    add("--memory", metavar="BYTES", type=int, help="of all arrays (default: half the free)")
     add("--grace", metavar="S", type=float, default=60.0, help="seconds for the last job")
     return made
 
@@ -120,7 +120,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         facts = {"ranks": comm.size, "backend": bound.name, "device": bound.device}
         app = App(dispatcher, scans, paths, token, facts)
         held.callback(work.end, lines)
-        with _answering(app, listening), _ending(dispatcher, args.grace):
+        with _ending(dispatcher, args.grace), _answering(app, listening):
             print(f"distscan: {comm.size} ranks ({bound.device}) listen on {where}", flush=True)
             _tell_supervisor()
             dispatcher.run()
@@ -145,9 +145,11 @@ def _folder_in_memory() -> Iterator[Path]:
         shared = Path(tempfile.gettempdir())
     prefix = f"distscan-{os.getuid()}-"
     for path in shared.glob(f"{prefix}*/lock"):
-        with suppress(OSError), path.open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path.parent, ignore_errors=True)
+        with suppress(OSError, ServiceError):
+            places.check_private(path.parent)  # what another user has put there may block
+            with path.open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path.parent, ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=shared) as made,
         Path(made, "new").open("w") as lock,
