@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import cupy
@@ -86,13 +86,18 @@ def _copied(x: NDArray[Any], stream: Any) -> Any:
 
 
 def pin(array: NDArray[Any]) -> None:
-    """Let GPUs copy from and to the memory of an array by themselves; it takes 0.1 s for a GiB."""
-    cupy.cuda.runtime.hostRegister(array.ctypes.data, array.nbytes, 1)  # 1: portable
+    """Let GPUs copy from and to the memory of an array by themselves; it takes 0.1 s for a GiB.
+
+    Memory that CUDA cannot pin, such as a mapping of a file on a disk, is copied all the same.
+    """
+    with suppress(cupy.cuda.runtime.CUDARuntimeError):
+        cupy.cuda.runtime.hostRegister(array.ctypes.data, array.nbytes, 1)  # 1: portable
 
 
 def unpin(array: NDArray[Any]) -> None:
     """Undo ``pin``."""
-    cupy.cuda.runtime.hostUnregister(array.ctypes.data)
+    with suppress(cupy.cuda.runtime.CUDARuntimeError):  # it was not pinned
+        cupy.cuda.runtime.hostUnregister(array.ctypes.data)
 
 
 def synchronize() -> None:

@@ -3,7 +3,6 @@
 import mmap
 import os
 import threading
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +55,4 @@ class Maps:
     def _forget_removed(self) -> None:
         """Let go of buffers that the service has removed."""
         for path in [path for path in self._maps if not os.path.exists(path)]:
-            with suppress(Exception):  # what cannot be unpinned stays pinned
-                self._memory.unpin(self._maps[path])
-            del self._maps[path]
+            self._memory.unpin(self._maps.pop(path))
