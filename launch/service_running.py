@@ -92,12 +92,15 @@ class Running:
         return next(pid for pid, what in self.processes().items() if what == "mpirun")
 
     def memory(self) -> list[float]:
-        """Return the resident memory of each rank, in MiB."""
+        """Return the resident memory of each rank, in MiB, without buffers that clients share.
+
+        These are reused, and have a limit of their own: ``serve --memory``.
+        """
         found = []
         for _, pid in sorted(self.pids.items()):
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            size = next(line.split()[1] for line in lines if line.startswith("VmRSS:"))
-            found.append(int(size) / 1024)
+            sizes = [line.split()[1] for line in lines if line.startswith(("RssAnon:", "RssFile:"))]
+            found.append(sum(map(int, sizes)) / 1024)
         return found
 
     def sockets(self) -> int:

@@ -5,6 +5,7 @@ import pytest
 
 from distscan.binding import bind
 from distscan.core.errors import InputError
+from distscan.service import arrays
 from distscan.service.arrays import Scanner, Task
 from distscan.service.maps import Place
 
@@ -79,9 +80,20 @@ def test_places_that_are_outside(offset, dtype, shape, scanner, put):
         scanner.maps.array(Place(place.path, offset, dtype, shape))
 
 
-@pytest.mark.parametrize("dtype", ["O", "i4,O"])
-def test_objects_of_python(dtype, scanner, put):
-    """Their addresses would be the client's."""
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("O", (1,)), ("i4,O", (1,)), ("V0", (3,)), ("S0", (0,)), ("i8", (-1,))]
+)
+def test_arrays_that_cannot_be_sent(dtype, shape, scanner, put):
+    """Objects' addresses would be the client's; NumPy divides by the bytes of an element."""
     place = put("x", np.arange(10.0))
-    with pytest.raises(TypeError, match="a buffer holds no"):
-        scanner.maps.array(Place(place.path, 0, dtype, (1,)))
+    with pytest.raises(InputError, match="can be sent"):
+        scanner.maps.array(Place(place.path, 0, dtype, shape))
+
+
+@pytest.mark.parametrize("descr", ["[]", "'<i8'", "'|V0'", "'|O'"])
+@pytest.mark.parametrize("shape", ["(-1,)", "(2,-1)", "(-1,-1)"])
+def test_headers_that_no_array_has(shape, descr):
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    body = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64)
+    with pytest.raises(InputError, match="is not a"):
+        arrays.parse(memoryview(body))

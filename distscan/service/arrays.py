@@ -25,7 +25,7 @@ from ..job.decided import number
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm, alone
 from ..scan import scan
-from .maps import Maps, Place
+from .maps import Maps, Place, array_in
 
 SMALL = 1 << 20  # bytes of an array below which a GPU, or a turn among large arrays, costs time
 _LARGE = 1 << 26  # bytes of an array above which several GPUs share it
@@ -102,10 +102,7 @@ def parse(body: memoryview) -> tuple[NDArray[Any], int]:
         read = format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
         with npy.PARSING:
             shape, fortran, dtype = read(stream)
-        if dtype.hasobject:
-            raise ValueError("it holds objects of Python")
-        order: Any = "F" if fortran else "C"
-        x = np.ndarray(shape, dtype, body, stream.tell(), order=order)
+        x = array_in(body, stream.tell(), dtype, shape, "F" if fortran else "C")
     except Exception as error:  # NumPy's parser raises many types for a wrong header
         raise InputError(f"the body is not a .npy file: {error}") from error
     return x, stream.tell() + x.nbytes

@@ -21,6 +21,22 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
+def array_in(
+    memory: memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any = "C"
+) -> NDArray[Any]:
+    """Return the array that is at an offset in memory, as a client says.
+
+    Raises ``InputError`` if it is not inside. NumPy alone would take any bytes for addresses of
+    objects, and divide by an element's 0 bytes at a shape of (-1,).
+    """
+    if dtype.hasobject or dtype.itemsize == 0 or any(n < 0 for n in shape):
+        raise InputError(f"no array of {dtype} and of shape {shape} can be sent")
+    try:
+        return np.ndarray(shape, dtype, memory, offset, order=order)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the array is not inside its buffer: {error}") from error
+
+
 class Maps:
     """The buffers that this process maps. All methods may be called by any thread."""
 
@@ -44,13 +60,8 @@ class Maps:
 
     def array(self, place: Place) -> NDArray[Any]:
         """Return an array in a buffer; raise ``InputError`` if it is not inside."""
-        dtype = dtypes.parse(place.dtype)
-        if dtype.hasobject:
-            raise TypeError(f"a buffer holds no {dtype}: these would be addresses")
-        try:
-            return np.ndarray(place.shape, dtype, self.bytes(place.path).data, place.offset)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the array is not inside its buffer: {error}") from error
+        dtype, memory = dtypes.parse(place.dtype), self.bytes(place.path).data
+        return array_in(memory, place.offset, dtype, place.shape)
 
     def _forget_removed(self) -> None:
         """Let go of buffers that the service has removed."""
