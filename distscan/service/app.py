@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from ..version import __version__
 from . import protocol
+from .changes import Changes
 from .dispatch import Dispatcher
 from .guard import Guard, Json
 from .jobs import Jobs
@@ -43,13 +44,14 @@ class App:
     ) -> None:
         """``facts`` say what this service is."""
         self._dispatcher, self._facts = dispatcher, facts
-        checked = Guard(token)
+        checked, changes = Guard(token), Changes()
+        dispatcher.listeners.append(changes.tell)
         self.asgi = Starlette(
             routes=[
                 Route("/v1", checked(self.about)),
                 Route("/v1/openapi.json", checked(_openapi)),
                 *scans.routes(checked),
-                *Jobs(dispatcher, paths).routes(checked),
+                *Jobs(dispatcher, paths, changes).routes(checked),
                 Route("/healthz", self.health),
             ],
             # A number in a path may have more digits than Python takes: a ValueError.

@@ -51,8 +51,8 @@ class Dispatcher:
         self._progress = Progress()
         self._cancelled = self._stopping = self._ended_early = False
         self._backend, self._end = backend, float("inf")
-        #: Called when a job has begun, goes on, or has ended.
-        self.notify: Callable[[], None] = lambda: None
+        #: Called when a job is queued, has begun, goes on, or has ended; by any thread.
+        self.listeners: list[Callable[[], None]] = []
         for record in store.interrupted():
             self._interrupted(record)
 
@@ -120,7 +120,11 @@ class Dispatcher:
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-        self.notify()
+        self._tell()
+
+    def _tell(self) -> None:
+        for each in self.listeners:
+            each()
 
     # ---- the main thread -------------------------------------------------------------------------
 
@@ -163,7 +167,7 @@ class Dispatcher:
         return work.lead(self._comm, self._lines, given, self._show)
 
     def _run(self, record: Record) -> None:
-        self.notify()
+        self._tell()
         ended: tuple[str, dict[str, Any]]
         try:
             ended = "done", {"report": plain(self._attempt(record))}
@@ -185,7 +189,7 @@ class Dispatcher:
                     self._wait_for_the_disk(error)
                 if self._stopping:  # the next service finds it running
                     break
-        self.notify()
+        self._tell()
 
     def _attempt(self, record: Record) -> Report:
         """Run a job; go on where an earlier service has left it."""
@@ -225,7 +229,7 @@ class Dispatcher:
 
     def _show(self, phase: str, done: int, size: int) -> None:
         self._progress = Progress(phase, done, size)
-        self.notify()
+        self._tell()
         if self._cancelled:
             raise CancelledJobError("the job was cancelled")
         if monotonic() > self._end:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from . import guard, protocol, requests
+from .changes import Changes
 from .dispatch import Dispatcher, Progress
 from .guard import Guard, Json
 from .requests import Paths
@@ -22,11 +23,8 @@ _LONGEST = 60.0  # seconds that a request may wait for the end of a job
 class Jobs:
     """The routes of file jobs."""
 
-    def __init__(self, dispatcher: Dispatcher, paths: Paths) -> None:
-        self._dispatcher, self._paths = dispatcher, paths
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting = set[asyncio.Event]()
-        dispatcher.notify = self._notify
+    def __init__(self, dispatcher: Dispatcher, paths: Paths, changes: Changes) -> None:
+        self._dispatcher, self._paths, self._changes = dispatcher, paths, changes
 
     def routes(self, checked: Guard) -> list[Route]:
         """Return the routes, each with its checks."""
@@ -36,17 +34,6 @@ class Jobs:
             Route("/v1/jobs/{number:int}", checked(self.job)),
             Route("/v1/jobs/{number:int}", checked(self.cancel), methods=["DELETE"]),
         ]
-
-    def _notify(self) -> None:
-        """Wake the requests that wait for a job; any thread calls this."""
-
-        def wake() -> None:
-            for each in self._waiting:
-                each.set()
-
-        if self._loop is not None and self._waiting:
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(wake)
 
     async def submit(self, request: Request) -> Response:
         """Queue a file job."""
@@ -66,21 +53,17 @@ class Jobs:
 
     async def job(self, request: Request) -> Response:
         """Return a job; with ``wait``, at its end or after so many seconds."""
-        number, self._loop = request.path_params["number"], asyncio.get_running_loop()
-        wait = min(requests.seconds(request.query_params, "wait"), _LONGEST)
-        end, changed = self._loop.time() + wait, asyncio.Event()
-        self._waiting.add(changed)
-        try:
+        number, now = request.path_params["number"], asyncio.get_running_loop().time
+        end = now() + min(requests.seconds(request.query_params, "wait"), _LONGEST)
+        with self._changes.watched() as changed:
             while True:
                 changed.clear()
                 record, progress = await run_in_threadpool(self._dispatcher.get, number)
-                left = end - self._loop.time()
+                left = end - now()
                 if record.state in protocol.ENDED or left <= 0:
                     return Json(to_json(record, progress))
                 with suppress(TimeoutError, asyncio.TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
-        finally:
-            self._waiting.discard(changed)
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a job."""
