@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from typing import get_args
@@ -22,7 +23,8 @@ from distscan import build
 from distscan.core.operators import BUILTIN
 from distscan.job.job import Job
 from distscan.job.report import Report
-from distscan.service import app, dispatch, errors, maps, protocol, scans, store
+from distscan.service import app, dispatch, errors, events, maps, protocol, scans, store
+from support import event_streams
 from support.services import serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -110,11 +112,19 @@ class Talk:
     """Requests to a service; each answer must be one of those in the document."""
 
     def __init__(self, address):
-        self.http = httpx.Client(base_url=address, headers={"authorization": f"Bearer {TOKEN}"})
+        head = {"authorization": f"Bearer {TOKEN}"}
+        self.http = httpx.Client(base_url=address, headers=head, limits=httpx.Limits())
         self.seen = set()
 
     def __call__(self, method, url, **given):
-        answer = self.http.request(method, url, **given)
+        return self._checked(method, url, self.http.request(method, url, **given))
+
+    def follow(self, held):
+        """Open a stream of events until ``held`` closes it; return the answer."""
+        answer = held.enter_context(self.http.stream("GET", "/v1/events"))
+        return self._checked("GET", "/v1/events", answer)
+
+    def _checked(self, method, url, answer):
         path = next(path for path, _ in OPERATIONS if re.fullmatch(
             re.sub("{.*}", "[0-9]+", path), httpx.URL(url).path))  # fmt: skip
         status = str(answer.status_code)
@@ -122,7 +132,7 @@ class Talk:
         content = resolved(described).get("content", {"": {}})  # without it, there is no body
         media = answer.headers.get("content-type", "").partition(";")[0]
         assert media in content
-        if "schema" in content[media]:
+        if media == "application/json" and "schema" in content[media]:
             validate(answer.json(), content[media]["schema"])
         self.seen.add((path, method, status))
         return answer
@@ -136,6 +146,13 @@ def service(tmp_path_factory):
     given = ["--host", "127.0.0.1", "--token-file", str(folder / "token"), "--body", "4000000"]
     with serving(folder, 1, *given, "--queue", "1", "--memory", "16000000") as made:
         yield made
+
+
+@pytest.fixture
+def held():
+    """Streams that are open."""
+    with ExitStack() as stack:
+        yield stack
 
 
 def npy(x):
@@ -161,6 +178,14 @@ def check_what_every_request_brings(talk):
             assert talk(method, url, headers={"distscan-protocol": "99"}).status_code == 426
 
 
+def check_arrays(talk, x):
+    """An array in the body."""
+    y = talk("POST", "/v1/scans?reverse=true&axis=0", content=npy(x)).content
+    np.testing.assert_array_equal(np.load(BytesIO(y)), x[::-1].cumsum()[::-1])
+    assert talk("POST", "/v1/scans?op=none", content=npy(x)).status_code == 400
+    assert talk("POST", "/v1/scans", content=bytes(5_000_000)).status_code == 413
+
+
 def check_buffers(talk):
     """An array in memory that the service shares."""
     found = talk("POST", "/v1/buffers", json={"bytes": 8000}).json()
@@ -183,7 +208,26 @@ def check_buffers(talk):
     assert talk("POST", "/v1/buffers", json={"bytes": 1 << 40}).status_code == 413
 
 
-def test_answers(service, rng):
+def check_number_of_followers(talk):
+    """So many may follow the service at a time; one does already."""
+    with ExitStack() as held:
+        for _ in range(events._MOST - 1):
+            talk.follow(held)
+        assert talk("GET", "/v1/events").status_code == 429
+
+
+def check_events(lines):
+    """Each is what the document says of it."""
+    schemas = {"snapshot": "Snapshot", "job": "Job", "progress": "JobProgress", "service": "State"}
+    seen = set()
+    for name, data, _ in event_streams.events(lines):
+        if name in schemas:
+            validate(data, {"$ref": f"#/components/schemas/{schemas[name]}"})
+            seen.add(name)
+    assert seen == schemas.keys()
+
+
+def test_answers(service, rng, held):
     """Every answer that is described, but those to faults of the service, is seen here."""
     talk, folder = Talk(service.address), service.folder
     np.save(folder / "x.npy", rng.integers(0, 9, 1000))
@@ -194,16 +238,13 @@ def test_answers(service, rng):
         validate(request, {"$ref": "#/components/schemas/Request"})
 
     check_what_every_request_brings(talk)
+    follower = talk.follow(held)
+    check_number_of_followers(talk)
     assert talk("GET", "/v1").json()["ranks"] == 1
     assert talk("GET", "/v1/openapi.json").json() == DOCUMENT
     assert talk("GET", "/healthz").json() == {"status": "ok"}
 
-    x = rng.integers(0, 9, 1000)
-    y = talk("POST", "/v1/scans?reverse=true&axis=0", content=npy(x)).content
-    np.testing.assert_array_equal(np.load(BytesIO(y)), x[::-1].cumsum()[::-1])
-    assert talk("POST", "/v1/scans?op=none", content=npy(x)).status_code == 400
-    assert talk("POST", "/v1/scans", content=bytes(5_000_000)).status_code == 413
-
+    check_arrays(talk, rng.integers(0, 9, 1000))
     check_buffers(talk)
 
     key = {"idempotency-key": "once"}
@@ -238,6 +279,8 @@ def test_answers(service, rng):
         assert time.monotonic() < end
     talk("DELETE", f"/v1/jobs/{runs}")
     assert service.wait() == 0
+    check_events(follower.iter_lines())
+    held.close()
     talk.http.close()
     described = {
         (path, method, status)

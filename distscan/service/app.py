@@ -10,6 +10,7 @@
     GET    /v1/jobs               the newest jobs
     GET    /v1/jobs/7?wait=10     one job; waits for its end, at most so many seconds
     DELETE /v1/jobs/7             cancel it
+    GET    /v1/events             what happens, as server-sent events
     GET    /healthz               whether jobs are taken
 """
 
@@ -25,6 +26,7 @@ from ..version import __version__
 from . import protocol
 from .changes import Changes
 from .dispatch import Dispatcher
+from .events import Events
 from .guard import Guard, Json
 from .jobs import Jobs
 from .requests import Paths
@@ -43,8 +45,11 @@ class App:
         facts: dict[str, Any],
     ) -> None:
         """``facts`` say what this service is."""
-        self._dispatcher, self._facts = dispatcher, facts
+        self._dispatcher = dispatcher
+        self._about = {"version": __version__, "protocol": protocol.VERSION, **facts}
         checked, changes = Guard(token), Changes()
+        #: The clients that follow what happens: they must be let go before the server ends.
+        self.events = Events(dispatcher, changes, self._about)
         dispatcher.listeners.append(changes.tell)
         self.asgi = Starlette(
             routes=[
@@ -52,6 +57,7 @@ class App:
                 Route("/v1/openapi.json", checked(_openapi)),
                 *scans.routes(checked),
                 *Jobs(dispatcher, paths, changes).routes(checked),
+                *self.events.routes(checked),
                 Route("/healthz", self.health),
             ],
             # A number in a path may have more digits than Python takes: a ValueError.
@@ -60,7 +66,7 @@ class App:
 
     async def about(self, request: Request) -> Response:
         """Say what this service is."""
-        return Json({"version": __version__, "protocol": protocol.VERSION, **self._facts})
+        return Json(self._about)
 
     async def health(self, request: Request) -> Response:
         """Say whether jobs are taken."""

@@ -86,6 +86,17 @@ class Dispatcher:
             raise NotFoundError(f"there is no job {number}")
         return record, self._progress if number == self._running else None
 
+    @property
+    def store(self) -> Store:
+        """All jobs, for those who read them."""
+        return self._store
+
+    @property
+    def running(self) -> tuple[int, Progress] | None:
+        """The number of the file job that runs, and its progress; None if none does."""
+        with self._changed:
+            return None if self._running is None else (self._running, self._progress)
+
     def newest(self, most: int, before: int | None) -> list[Record]:
         """Return jobs, the newest first."""
         return self._store.newest(most, before)

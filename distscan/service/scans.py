@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from . import arrays, guard, protocol, requests
+from .answers import Streamed
 from .arrays import SMALL, Scanner, Task
 from .buffers import Buffer, Pool
 from .dispatch import Dispatcher
@@ -77,7 +77,7 @@ class Scans:
                 return Response(made, media_type=_NPY)
             size, pieces = await self._scan_large(body, buffer, options, segmented, held)
             length, kept = {"content-length": str(size)}, held.pop_all()
-        return _Answer(pieces, kept, headers=length, media_type=_NPY)
+        return Streamed(_pieces(pieces), kept, headers=length, media_type=_NPY)
 
     async def _receive(self, request: Request, held: ExitStack) -> tuple[memoryview, Buffer | None]:
         """Receive the body: a small one in memory of its own, a larger one in a buffer."""
@@ -186,19 +186,6 @@ def _parsed(body: memoryview, segmented: bool) -> tuple[Any, Any, tuple[int, int
     x, end = arrays.parse(body)
     segments, more = arrays.parse(body[end:]) if segmented else (None, 0)
     return x, segments, (end, end + more)
-
-
-class _Answer(StreamingResponse):
-    """An answer from buffers. It lets go of them at its end, and if its client has gone."""
-
-    def __init__(self, parts: list[memoryview], held: ExitStack, **given: Any) -> None:
-        super().__init__(_pieces(parts), **given)
-        self._held = held
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        with self._held:
-            await super().__call__(scope, receive, send)
 
 
 async def _pieces(parts: list[memoryview]) -> AsyncIterator[bytes]:

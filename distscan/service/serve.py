@@ -6,6 +6,7 @@ import fcntl
 import ipaddress
 import logging
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -97,6 +98,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     logging.basicConfig(format="distscan: %(levelname)s: %(message)s")
     bound = binding.bind(comm, args.backend, _log.warning)
     lines, scanner = Lines(comm), Scanner(comm, bound)
+    placement = comm.gather({"host": platform.node(), "device": bound.device})
     with ExitStack() as held:
         held.callback(lines.close)
         with agreed(comm):
@@ -117,7 +119,13 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         pool = Pool(folder, free_memory() // 2 if args.memory is None else args.memory)
         held.callback(pool.close)
         scans = Scans(dispatcher, scanner, pool, Limits(args.body, args.queue))
-        facts = {"ranks": comm.size, "backend": bound.name, "device": bound.device}
+        facts = {
+            "ranks": comm.size,
+            "nodes": bound.nodes,
+            "backend": bound.name,
+            "device": bound.device,
+            "placement": placement,
+        }
         app = App(dispatcher, scans, paths, token, facts)
         held.callback(work.end, lines)
         with _ending(dispatcher, args.grace), _answering(app, listening):
@@ -216,6 +224,7 @@ def _answering(app: App, listening: socket.socket) -> Iterator[None]:
     try:
         yield
     finally:
+        app.events.end()
         server.should_exit = True
         thread.join()
 

@@ -140,10 +140,8 @@ class Store:
 
     def queued(self) -> int:
         """Return the number of jobs that wait."""
-        with self._lock, _naming(self._db):
-            return int(
-                self._db.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()[0]
-            )
+        ((found,),) = self._rows("SELECT count(*) FROM jobs WHERE state = 'queued'")
+        return int(found)
 
     def start(self) -> Record | None:
         """Begin the job that has waited longest, and return it; None if none waits."""
@@ -201,6 +199,37 @@ class Store:
             (before,),
         ) as rows:
             return len(rows)
+
+    # ---- for those who follow what happens -------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """A number that grows with each change of a job."""
+        with self._lock, _naming(self._db):
+            return self._db.total_changes
+
+    def open_states(self) -> dict[int, str]:
+        """Return the states of all jobs that have not ended, by their numbers."""
+        return dict(
+            self._rows("SELECT number, state FROM jobs WHERE state IN ('queued', 'running')")
+        )
+
+    def newest_ended(self, most: int) -> list[int]:
+        """Return the numbers of jobs that have ended, the newest first."""
+        text = (  # the plus keeps SQLite from sorting all of them
+            "SELECT number FROM jobs WHERE +state NOT IN ('queued', 'running') "
+            "ORDER BY number DESC LIMIT ?"
+        )
+        return [number for (number,) in self._rows(text, most)]
+
+    def numbers_after(self, number: int, most: int) -> list[int]:
+        """Return the numbers of jobs behind a number, the oldest first."""
+        text = "SELECT number FROM jobs WHERE number > ? ORDER BY number LIMIT ?"
+        return [found for (found,) in self._rows(text, number, most)]
+
+    def _rows(self, text: str, *values: int) -> list[tuple[Any, ...]]:
+        with self._lock, _naming(self._db):
+            return [tuple(row) for row in self._db.execute(text, values)]
 
     @contextmanager
     def _statement(self, text: str, values: Iterable[Any]) -> Iterator[list[Record]]:

@@ -1,0 +1,268 @@
+"""What a service tells those who follow it."""
+
+import asyncio
+import json
+import time
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import httpx
+import numpy as np
+import pytest
+
+from distscan.service import events
+from distscan.service.changes import Changes
+from distscan.service.dispatch import Progress
+from distscan.service.errors import StoreError
+from distscan.service.news import News
+from distscan.service.store import Store
+from support.event_streams import following, is_job, until
+from support.services import serving
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
+TOKEN = "0123456789abcdef-a-token"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("events")
+    np.save(folder / "x.npy", np.arange(1000))
+    np.lib.format.open_memmap(folder / "long.npy", "w+", "f8", (1 << 27,))
+    with serving(folder) as made:
+        yield made
+
+
+def submit(client, service, name="x.npy", **options):
+    return client.submit(service.folder / name, service.folder / "y.npy", force=True, **options)
+
+
+# ---- the stream ----------------------------------------------------------------------------------
+
+
+def test_a_job_from_its_beginning_to_its_end(service):
+    with service.client() as client, following(service) as stream:
+        name, milliseconds, _ = next(stream)
+        assert (name, milliseconds > 0) == ("retry", True)
+        name, found, number = next(stream)
+        assert (name, number) == ("snapshot", 1)
+        assert found["about"] == client.about()
+        assert abs(found["now"] - time.time()) < 10
+        assert (found["status"], found["queued"]) == ("ok", 0)
+        job = submit(client, service)
+        seen = until(stream, is_job(job.number, "done"))
+        assert seen[-1][1] == job.refresh()
+        states = [data["state"] for name, data in seen if name == "job"]
+        assert states == sorted(states, key=["queued", "running", "done"].index)
+
+
+def test_progress(service):
+    """At most some four times a second; then the job ends, here since it is cancelled."""
+    with service.client() as client, following(service) as stream:
+        job, begun = submit(client, service, "long.npy", threads=1), time.monotonic()
+        until(stream, lambda name, data: name == "progress" and data["progress"]["done"] > 0)
+        job.cancel()
+        seen = until(stream, is_job(job.number, "cancelled"))
+        assert len(seen) <= 5 * (time.monotonic() - begun) + 5
+        assert {data["number"] for name, data in seen if name == "progress"} <= {job.number}
+
+
+def test_the_queue(service):
+    """How many jobs wait is said beside the jobs."""
+    with service.client() as client, following(service) as stream:
+        runs = submit(client, service, "long.npy")
+        waits = submit(client, service)
+        until(stream, lambda name, data: name == "service" and data["queued"] == 1)
+        with following(service) as late:
+            snapshot = until(late, lambda name, data: name == "snapshot")[-1][1]
+        jobs = {job["number"]: job for job in snapshot["jobs"]}
+        assert jobs[waits.number]["state"] == "queued"
+        assert jobs[runs.number]["state"] == "running"
+        assert jobs[runs.number]["progress"] is not None
+        assert [*jobs] == sorted(jobs, reverse=True)
+        waits.cancel()
+        until(stream, is_job(waits.number, "cancelled"))
+        runs.cancel()
+        until(stream, is_job(runs.number, "cancelled"))
+
+
+def test_too_many(service):
+    with ExitStack() as held:
+        for _ in range(events._MOST):
+            held.enter_context(following(service))
+        answer = get(service)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (429, "BusyError")
+    end = time.monotonic() + 10
+    while True:  # the service learns that they have gone
+        try:
+            with following(service) as stream:
+                assert next(stream)[0] == "retry"
+            break
+        except httpx.HTTPStatusError:
+            assert time.monotonic() < end
+
+
+def get(service):
+    transport = httpx.HTTPTransport(uds=service.address)
+    with httpx.Client(transport=transport, base_url="http://any") as made:
+        return made.get("/v1/events")
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
+def test_the_end_waits_for_no_client(read, tmp_path):
+    """The stream ends, and says before what the last job came to."""
+    np.save(tmp_path / "x.npy", np.arange(1000))
+    with serving(tmp_path) as service, following(service) as stream:
+        if read:
+            until(stream, lambda name, data: name == "snapshot")
+        with service.client() as client:
+            submit(client, service).wait(30)
+        begun = time.monotonic()
+        assert service.end() == 0
+        assert time.monotonic() - begun < 3
+        if read:
+            seen = list(stream)
+            assert ("job", "done") in [(name, data.get("state")) for name, data, _ in seen]
+            assert seen[-1][1]["status"] == "ending"
+
+
+def test_over_tcp(tmp_path):
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    given = ["--host", "127.0.0.1", "--token-file", str(tmp_path / "token")]
+    with serving(tmp_path, 1, *given) as service:
+        assert httpx.get(f"{service.address}/v1/events").status_code == 401
+        with following(service, TOKEN) as stream:
+            assert next(stream)[0] == "retry"
+        assert service.end() == 0
+
+
+def test_where_the_ranks_are(tmp_path):
+    with serving(tmp_path, 3) as service:
+        with service.client() as client:
+            about = client.about()
+        assert service.end() == 0
+    assert (about["ranks"], about["nodes"]) == (3, 1)
+    assert about["placement"] == 3 * [{"host": about["placement"][0]["host"],
+                                       "device": about["device"]}]  # fmt: skip
+
+
+# ---- what has changed ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dispatcher(tmp_path):
+    """The jobs of a service that runs none."""
+    store = Store(tmp_path)
+    yield SimpleNamespace(store=store, running=None, stopping=False)
+    store.close()
+
+
+def names(news):
+    """The events, each by its name, and the number of its job if it has one."""
+    return [(name, data["number"]) if "number" in data else name for name, data in news.events()]
+
+
+def test_news(dispatcher):
+    """Only what the client does not know; a job that ended between two looks is told once."""
+    store, news = dispatcher.store, News(dispatcher, {})
+    assert names(news) == ["snapshot"]
+    assert names(news) == []
+    store.add({"op": "sum"})
+    store.add({"op": "sum"})
+    assert names(news) == [("job", 1), ("job", 2), "service"]
+    dispatcher.running = store.start().number, Progress()
+    assert names(news) == [("job", 1), "service"]
+    for done in (1, 2):
+        dispatcher.running = 1, Progress("scan", done, 2)
+        assert names(news) == [("progress", 1)]
+        assert names(news) == []
+    store.end(1, "done", report={})
+    dispatcher.running = store.start().number, Progress()
+    store.add({"op": "max"})
+    store.cancel(3)
+    assert names(news) == [("job", 1), ("job", 2), ("job", 3), "service"]
+    dispatcher.stopping = True
+    assert news.events() == [("service", {"status": "ending", "queued": 0})]
+    store.queue_again(2)
+    dispatcher.running = None
+    assert names(news) == [("job", 2), "service"]
+
+
+def test_a_client_that_comes_late(dispatcher):
+    """It gets a snapshot; of many jobs, those that matter."""
+    store, news = dispatcher.store, News(dispatcher, {})
+    news.events()
+    for _ in range(150):
+        store.cancel(store.add({}).number)
+    waits = store.add({}).number
+    for _ in range(150):
+        store.cancel(store.add({}).number)
+    ((name, found),) = news.events()
+    assert name == "snapshot"
+    numbers = [job["number"] for job in found["jobs"]]
+    assert numbers == [*range(301, 201, -1), waits]
+    assert names(news) == []
+    store.cancel(waits)
+    assert names(news) == [("job", waits), "service"]
+
+
+def test_nothing_is_read_where_nothing_changed(dispatcher, monkeypatch):
+    """Progress does not read the store: many clients may follow."""
+    news = News(dispatcher, {})
+    news.events()
+    monkeypatch.setattr(dispatcher.store, "open_states", None)
+    dispatcher.running = 1, Progress("scan", 1, 2)
+    assert names(news) == [("progress", 1)]
+
+
+# ---- clients that are slow, and disks that are broken --------------------------------------------
+
+
+async def first(stream, number):
+    return [(await anext(stream)).decode() for _ in range(number)]
+
+
+def test_the_heartbeat(dispatcher, monkeypatch):
+    monkeypatch.setattr(events, "_HEARTBEAT", 0.01)
+    made = events.Events(dispatcher, Changes(), {})
+    stream = made._stream(asyncio.Event())
+    retry, snapshot, *beats = asyncio.run(first(stream, 4))
+    assert (retry, beats) == ("retry: 2000\n\n", 2 * [": the service is there\n\n"])
+    assert snapshot.startswith("id: 1\nevent: snapshot\ndata: {")
+
+
+def test_a_slow_client(dispatcher):
+    """What happens meanwhile is not kept for it: it gets what is so when it reads again."""
+    made, store = events.Events(dispatcher, Changes(), {}), dispatcher.store
+
+    async def read():
+        changed = asyncio.Event()
+        stream = made._stream(changed)
+        await first(stream, 2)
+        for number in range(1, 1001):
+            store.cancel(store.add({}).number)
+            dispatcher.running = number, Progress("scan", number, 1000)
+            changed.set()
+        await asyncio.sleep(0.05)
+        return await first(stream, 1)
+
+    (text,) = asyncio.run(read())
+    assert text.startswith("id: 2\nevent: snapshot\n")
+    assert len(json.loads(text.split("data: ")[1])["jobs"]) == 100
+
+
+def test_a_broken_disk(dispatcher, monkeypatch, caplog):
+    """The stream ends; the client comes again."""
+
+    def broken(number):
+        raise StoreError("disk I/O error")
+
+    dispatcher.store.add({})
+    monkeypatch.setattr(dispatcher.store, "get", broken)
+    made = events.Events(dispatcher, Changes(), {})
+
+    async def read():
+        return [text async for text in made._stream(asyncio.Event())]
+
+    assert asyncio.run(read()) == [b"retry: 2000\n\n"]
+    assert "disk I/O error" in caplog.text
