@@ -74,6 +74,8 @@ class ProtocolError(ServiceError):
     status = 426
 
 
+#: What a service refuses although the request is well-formed.
+REFUSALS = (UnauthorizedError, ForbiddenError, TooLargeError, BusyError, ProtocolError)
 _OWN: dict[str, type[Exception]] = {
     name: kind
     for found in (vars(errors), globals())
