@@ -227,6 +227,13 @@ def check_events(lines):
     assert seen == schemas.keys()
 
 
+def until_it_ends(talk):
+    """Ask until new jobs are refused."""
+    end = time.monotonic() + 10
+    while talk("GET", "/healthz").status_code == 200:
+        assert time.monotonic() < end
+
+
 def test_answers(service, rng, held):
     """Every answer that is described, but those to faults of the service, is seen here."""
     talk, folder = Talk(service.address), service.folder
@@ -266,8 +273,9 @@ def test_answers(service, rng, held):
     until(lambda: talk("GET", f"/v1/jobs/{runs}"), "running")
     waits = talk("POST", "/v1/jobs", json=small | {"inputs": [str(folder / "none.npy")]}).json()
     assert talk("POST", "/v1/jobs", json=small).status_code == 429
-    states = [job["state"] for job in talk("GET", "/v1/jobs").json()["jobs"]]
-    assert states == ["queued", "running", "done"]
+    jobs = talk("GET", "/v1/jobs").json()["jobs"]
+    assert [job["state"] for job in jobs] == ["queued", "running", "done"]
+    time.sleep(0.6)  # its progress is told four times a second
     talk("DELETE", f"/v1/jobs/{runs}")
     failed = talk("GET", f"/v1/jobs/{waits['number']}?wait=30").json()
     assert (failed["state"], failed["error"]["type"]) == ("failed", "InputError")
@@ -275,9 +283,7 @@ def test_answers(service, rng, held):
     runs = talk("POST", "/v1/jobs", json=long).json()["number"]
     until(lambda: talk("GET", f"/v1/jobs/{runs}"), "running")
     os.kill(*service.ranks_of(), signal.SIGTERM)
-    end = time.monotonic() + 10
-    while talk("GET", "/healthz").status_code == 200:
-        assert time.monotonic() < end
+    until_it_ends(talk)
     talk("DELETE", f"/v1/jobs/{runs}")
     assert service.wait() == 0
     check_events(follower.iter_lines())
