@@ -12,6 +12,7 @@
     DELETE /v1/jobs/7             cancel it
     GET    /v1/events             what happens, as server-sent events
     GET    /healthz               whether jobs are taken
+    GET    /                      a page for browsers, and its files in /page/
 """
 
 from pathlib import Path
@@ -23,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..version import __version__
-from . import protocol
+from . import protocol, website
 from .changes import Changes
 from .dispatch import Dispatcher
 from .events import Events
@@ -59,6 +60,7 @@ class App:
                 *Jobs(dispatcher, paths, changes).routes(checked),
                 *self.events.routes(checked),
                 Route("/healthz", self.health),
+                *website.routes(),
             ],
             # A number in a path may have more digits than Python takes: a ValueError.
             exception_handlers={404: _no_route, 405: _no_route, ValueError: _no_route},
