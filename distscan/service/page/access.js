@@ -11,27 +11,27 @@ export const keepToken = (text) => sessionStorage.setItem(KEY, text.trim());
 /** Forget the token. */
 export const forgetToken = () => sessionStorage.removeItem(KEY);
 
-/** What the service has refused: the status of HTTP, the name of the exception, and its text. */
-export class Refused extends Error {
-  constructor(status, type, message) {
-    super(message);
-    this.status = status;
-    this.type = type;
-  }
-}
+/** The service has refused a request. */
+export class Refused extends Error {}
 
-/** Send a request; return the answer, or raise `Refused`. */
+/** The service has refused the token, or there is none. */
+export class Locked extends Refused {}
+
+/** Send a request; return the answer, or raise `Refused`. A token that is refused is forgotten. */
 export async function ask(path, given = {}) {
   const headers = { "distscan-protocol": "1" };
   const token = sessionStorage.getItem(KEY);
-  if (token !== null) {
-    if (!/^[\x20-\x7e]*$/.test(token)) throw new Refused(401, "UnauthorizedError", "no such token");
-    headers.authorization = `Bearer ${token}`;
-  }
+  if (/[^\x20-\x7e]/.test(token)) refuse(token); // a header cannot have it
+  if (token !== null) headers.authorization = `Bearer ${token}`;
   const url = new URL(path, document.baseURI);
   const answer = await fetch(url, { cache: "no-store", credentials: "omit", headers, ...given });
   if (answer.ok) return answer;
+  if (answer.status === 401) refuse(token);
   const said = await answer.json().catch(() => null);
-  const { type, message } = said?.error ?? { message: `the answer is ${answer.status}` };
-  throw new Refused(answer.status, type ?? "Error", message);
+  throw new Refused(said?.error?.message ?? `the answer is ${answer.status}`);
+}
+
+function refuse(token) {
+  if (sessionStorage.getItem(KEY) === token) forgetToken();
+  throw new Locked(token === null ? "" : "The service refuses this token.");
 }

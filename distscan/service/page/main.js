@@ -74,7 +74,7 @@ function showConnection(state, reason = "", seconds = 0) {
   if (state === "waiting") say(byId("lost"), `No connection: ${reason}. ${old}`);
   if (live || state === "locked") say(byId("lost"), "");
   if (live) showJobs(true);
-  if (state === "locked") lock();
+  if (state === "locked") lock(reason);
   showNotices();
 }
 
@@ -92,10 +92,9 @@ function showJobs(open) {
   locked.hidden = open;
 }
 
-/** Ask for the token. A token that the service has refused is not kept. */
-function lock() {
-  say(byId("wrong"), hasToken() ? "The service refuses this token." : "");
-  forgetToken();
+/** Ask for the token. */
+function lock(reason) {
+  say(byId("wrong"), reason);
   showJobs(false);
   byId("token").value = "";
   byId("token").focus();

@@ -1,6 +1,6 @@
 // The events of the service, over a connection that is made again whenever it is lost.
 
-import { Refused, ask } from "./access.js";
+import { Locked, Refused, ask } from "./access.js";
 
 const SILENCE = 40_000; // milliseconds without a word, heartbeats included: the connection is lost
 const LONGEST = 30; // seconds until another try, at most
@@ -66,7 +66,7 @@ export class Stream {
       try {
         await this.#follow();
       } catch (error) {
-        if (error instanceof Refused && error.status === 401) {
+        if (error instanceof Locked) {
           this.#shown("locked", error.message);
           await new Promise((wake) => (this.#wake = wake));
           continue;
