@@ -9,6 +9,7 @@ from .command import Progress
 from .job import report
 from .job.job import perform
 from .job.report import Report
+from .mpi import launcher
 from .mpi.agree import agreed
 from .mpi.communicators import Comm
 
@@ -17,14 +18,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on every rank; return the exit status, the same on each."""
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in ("submit", "jobs", "show", "cancel"):
-        from .service import commands  # noqa: PLC0415 - an extra
+        from .service import commands  # noqa: PLC0415 - file jobs need no client
 
         return commands.main(argv[0], argv[1:])
     if argv and argv[0] == "serve":
-        from .service import serve  # noqa: PLC0415 - an extra
-
-        return serve.main(argv[1:])
+        return _serve(argv[1:])
     return command.run("distscan", _main, argv)
+
+
+def _serve(argv: Sequence[str]) -> int:
+    """Run a service, if the packages of its extra are there."""
+    try:
+        from .service import serve  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        missing = ImportError(f"{error}; in a checkout: pip install '.[service]'")
+        return command.fail("distscan", missing) if launcher.launched_rank() == 0 else 1
+    return serve.main(argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:

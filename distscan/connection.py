@@ -15,7 +15,7 @@ def connect(
 ) -> "Client":
     """Return a client of a service, which runs ``mpirun -n 8 python -m distscan serve``.
 
-    The client needs neither MPI nor CUDA. Threads may share it.
+    The client needs neither MPI nor CUDA, and no more packages than NumPy. Threads may share it.
 
     Parameters
     ----------
@@ -34,8 +34,6 @@ def connect(
 
     Raises
     ------
-    ImportError
-        If the extra ``service`` is not installed.
     ServiceError
         By the first request, if no service answers.
 
@@ -45,10 +43,6 @@ def connect(
     >>> client.scan([3, 1, 4])  # doctest: +SKIP
     array([3, 4, 8])
     """
-    try:
-        from .service.client import Client  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise ImportError(
-            f"{error}; install it: in a checkout, pip install '.[service]'"
-        ) from error
+    from .service.client import Client  # noqa: PLC0415 - most programs have no service
+
     return Client(address, token, patience)

@@ -1,5 +1,6 @@
 """Where a service listens, who may come, and its commands."""
 
+import os
 import ssl
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import distscan
 from distscan.service import places
 from distscan.service.errors import ServiceError, UnauthorizedError
-from support.services import command, serving
+from support.services import ROOT, command, serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 TOKEN = "0123456789abcdef-a-token"
@@ -207,7 +208,7 @@ def test_clients_start_no_mpi(tmp_path):
 
 @pytest.mark.parametrize(
     ("address", "loads"),
-    [("socket", 0), ("http://127.0.0.1:1", 0), ("https://example.org", 1)],
+    [("socket", 0), ("http://127.0.0.1:1", 0), ("https://127.0.0.1:1", 1)],
 )
 def test_certificates(address, loads, monkeypatch):
     """They take long to load, so this is done for TLS alone; there the service's is checked."""
@@ -215,5 +216,27 @@ def test_certificates(address, loads, monkeypatch):
     monkeypatch.setattr(
         ssl, "create_default_context", lambda **given: made.append(default(**given)) or made[-1]
     )
-    distscan.connect(address).close()
+    with distscan.connect(address, patience=0.1) as client, pytest.raises(ServiceError):
+        client.about()
     assert [context.verify_mode for context in made] == loads * [ssl.CERT_REQUIRED]
+
+
+def test_without_its_extra(tmp_path):
+    """``serve`` says what to install; clients need none of it."""
+    (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no starlette here')")
+    (tmp_path / "httpx.py").write_text("raise ModuleNotFoundError('no httpx here')")
+    line = "import distscan; distscan.connect('/nowhere', patience=0).scan([1])"
+    for arguments, said in (
+        (["-m", "distscan", "serve"], "no starlette here; in a checkout: pip install"),
+        (["-c", line], "no service answers on /nowhere"),
+    ):
+        ran = subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=60,
+            env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        )
+        assert ran.returncode == 1
+        assert said in ran.stderr

@@ -1,5 +1,6 @@
 """How a service begins and ends: by signals, by kills, by what it is given."""
 
+import ctypes
 import os
 import signal
 import time
@@ -144,3 +145,15 @@ def test_idle_ranks_sleep(ranks, tmp_path):
         time.sleep(3)
         after = used()
         assert max(after[pid] - before[pid] for pid in before) < 0.035  # ticks of 0.01
+
+
+def test_a_signal_to_another_thread(tmp_path):
+    """The system may deliver a signal to any thread; the main thread sleeps meanwhile."""
+    tgkill = ctypes.CDLL(None, use_errno=True).tgkill
+    with serving(tmp_path) as service:
+        with service.client() as client:
+            client.about()
+        pid = service.process.pid
+        others = {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()} - {pid}
+        assert tgkill(pid, max(others), signal.SIGTERM) == 0
+        assert service.wait(20) == 0

@@ -9,7 +9,8 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from distscan.service import arrays
+import distscan
+from distscan.service import arrays, protocol
 from distscan.service.errors import ForbiddenError, ProtocolError
 from support.services import post
 
@@ -127,10 +128,13 @@ def test_routes_that_do_not_exist(service):
     assert "POST /v1 is not of protocol 1" in post(service, "/v1").json()["error"]["message"]
 
 
-def test_a_client_of_another_protocol(client):
-    client._http.headers["distscan-protocol"] = "99"
-    with pytest.raises(ProtocolError, match="install the same version on both sides"):
-        client.scan([1])
+def test_a_client_of_another_protocol(client, monkeypatch):
+    monkeypatch.setattr(protocol, "VERSION", 99)
+    with (
+        distscan.connect(client.address) as other,
+        pytest.raises(ProtocolError, match="install the same version on both sides"),
+    ):
+        other.scan([1])
 
 
 def test_headers_are_read_by_one_thread_at_a_time(monkeypatch):

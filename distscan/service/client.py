@@ -7,7 +7,6 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, cast
 
-import httpx
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -17,6 +16,7 @@ from . import errors, places, protocol
 from .client_arrays import Arrays, Asked
 from .client_job import Job
 from .errors import BusyError, ServiceError
+from .transport import LOST, Answer, Transport
 
 _LATER = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds before another try to reach the service, and so on
 _Path = str | os.PathLike[str]
@@ -31,20 +31,8 @@ class Client:
         head = {"distscan-protocol": str(protocol.VERSION)}
         if token is not None:
             head["authorization"] = f"Bearer {token}"
-        over_tcp = where.startswith(("http://", "https://"))
         self._arrays = Arrays(self.request)
-        self._http = httpx.Client(
-            base_url=where if over_tcp else "http://distscan",
-            # To load the certificates of TLS takes 40 ms: where there is no TLS, they are left out.
-            transport=httpx.HTTPTransport(
-                uds=None if over_tcp else where,
-                verify=where.startswith("https://"),
-                trust_env=False,
-            ),
-            headers=head,
-            timeout=httpx.Timeout(None, connect=patience),
-            trust_env=False,
-        )
+        self._http = Transport(where, head, patience)
 
     def __enter__(self) -> "Client":
         return self
@@ -152,7 +140,7 @@ class Client:
         found = self.request("GET", "/v1/jobs", params={"most": most}).json()
         return [Job(self.request, record) for record in found["jobs"]]
 
-    def request(self, method: str, url: str, **given: Any) -> httpx.Response:
+    def request(self, method: str, url: str, **given: Any) -> Answer:
         """Send a request until it is answered; raise what the service has raised.
 
         A service that is busy, or does not answer, is asked again for a while. Every request may be
@@ -162,9 +150,9 @@ class Client:
         while True:
             try:
                 answer = self._http.request(method, url, **given)
-                if answer.status_code != BusyError.status or monotonic() > end:
+                if answer.status != BusyError.status or monotonic() > end:
                     break
-            except httpx.TransportError as error:
+            except LOST as error:
                 if monotonic() > end:
                     raise ServiceError(
                         f"no service answers on {self.address} ({error}); "
@@ -172,12 +160,12 @@ class Client:
                     ) from error
             sleep(_LATER[min(tries, len(_LATER) - 1)])
             tries += 1
-        if answer.is_success:
+        if answer.status < 300:
             return answer
         try:
             said = answer.json()["error"]
         except (ValueError, KeyError, TypeError):
-            said = {"message": f"{self.address} answers {answer.status_code}: is it distscan?"}
+            said = {"message": f"{self.address} answers {answer.status}: is it distscan?"}
         raise errors.from_json(said)
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import Any, NamedTuple, cast
 
-import httpx
 import numpy as np
 from numpy.typing import NDArray
 
 from . import protocol
 from .errors import NotFoundError
 from .shared import Shared
+from .transport import Answer
 
 _SHARED = 1 << 20  # bytes of an array above which shared memory is faster than a request's body
 
@@ -27,7 +27,7 @@ class Asked(NamedTuple):
 class Arrays:
     """The scans of a client. Threads may share it."""
 
-    def __init__(self, request: Callable[..., httpx.Response]) -> None:
+    def __init__(self, request: Callable[..., Answer]) -> None:
         """``request`` sends a request: method, URL, and what else it has."""
         self._request = request
         self._shared = Shared(

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, cast
 
-import httpx
-
 from . import errors, protocol
 from .errors import CancelledJobError
+from .transport import Answer
 
 _WAIT = 0.5  # seconds of one request that waits for a job
-Request = Callable[..., httpx.Response]
+Request = Callable[..., Answer]
 
 
 class Job:

@@ -112,10 +112,10 @@ class Dispatcher:
     def stop(self, grace: float) -> None:
         """Refuse new jobs, and end after the one that runs, or after so many seconds.
 
-        Jobs that wait stay in the store. A signal's handler may call this.
+        Jobs that wait stay in the store.
         """
         self._stopping, self._end = True, min(self._end, monotonic() + grace)
-        threading.Thread(target=self._wake).start()
+        self._wake()
 
     @property
     def stopping(self) -> bool:

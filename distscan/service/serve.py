@@ -231,18 +231,32 @@ def _answering(app: App, listening: socket.socket) -> Iterator[None]:
 
 @contextmanager
 def _ending(dispatcher: Dispatcher, grace: float) -> Iterator[None]:
-    """Let signals end the service: after the job that runs, if it takes less than ``grace``."""
+    """Let signals end the service: after the job that runs, if it takes less than ``grace``.
 
-    def stop(number: int, frame: Any) -> None:
-        dispatcher.stop(grace)
+    The system may deliver a signal to any thread. Python's handler would then wait until the main
+    thread wakes. So the signal is written to a socket, which a thread of its own reads.
+    """
+    written, read = socket.socketpair()
 
-    before: dict[int, Callable[..., Any] | int | None] = {
-        number: signal.signal(number, stop)
-        for number in ENDS
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def stop() -> None:
+        while read.recv(1):
+            dispatcher.stop(grace)
+
+    thread = threading.Thread(target=stop)
+    with written, read:
+        written.setblocking(False)
+        writes = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+        before: dict[int, Callable[..., Any] | int | None] = {
+            number: signal.signal(number, lambda *_: None)
+            for number in ENDS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
+        thread.start()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(writes)
+            written.shutdown(socket.SHUT_WR)
+            thread.join()
