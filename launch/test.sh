@@ -33,6 +33,7 @@ one_of() {
 }
 
 source launch/setup.sh mpich test coverage
+launch/browser.sh
 # Without mpirun, or each worker would take itself for the rank that it started; and without
 # pytest-benchmark, since its warning that it is off would be an error.
 echo "== 1 rank, MPICH =="

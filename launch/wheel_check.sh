@@ -40,7 +40,8 @@ package = Path(distscan.__file__).parent
 assert package.is_relative_to(sys.prefix), f"{package} is not the installed package"
 assert distscan.__version__ == version("distscan"), f"the wheel is {version('distscan')}"
 kernels = "scan.cu", "base/tile.cuh", "textbook/chains/look_ahead.cuh"
-for name in ("py.typed", "service/openapi.json", *(f"kernels/{name}" for name in kernels)):
+page = "service/page/index.html", "service/page/main.js"
+for name in ("py.typed", "service/openapi.json", *page, *(f"kernels/{name}" for name in kernels)):
     assert (package / name).is_file(), f"{name} is not in the wheel"
 for source in ("cub.cu", "tbb.cpp"):
     assert (package / "bench" / source).is_file(), f"bench/{source} is not in the wheel"

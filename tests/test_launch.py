@@ -1,6 +1,7 @@
 """The scripts in launch/ work wherever they are called from, and whatever CDPATH says."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -51,3 +52,29 @@ def test_demo(folder, repository):
     out = bash("launch/demo.sh", folder, cwd=repository)
     there = repository / folder
     assert out == f"launch/demo.py build {there}\nlaunch/demo.py prove {there}\n"
+
+
+@pytest.mark.parametrize("there", ["browser", "apt-get", "broken apt-get", "nothing"])
+def test_browser(there, tmp_path):
+    """It is installed if it is missing, and that is said if it cannot be."""
+    stubs = tmp_path / "bin"
+    stubs.mkdir()
+    for name in ("bash", "head", "mktemp", "rm", "tail", "timeout"):
+        (stubs / name).symlink_to(shutil.which(name))
+    scripts = {"sudo": 'shift; exec "$@"'}
+    if there == "browser":
+        scripts |= {"google-chrome": "", "chromedriver": ""}
+    if "apt-get" in there:
+        status = int(there.startswith("broken"))
+        scripts["apt-get"] = f'echo "$*" >>{tmp_path}/asked; echo no room; exit {status}'
+    for name, text in scripts.items():
+        (stubs / name).write_text(f"#!{stubs}/bash\n{text}\n")
+        (stubs / name).chmod(0o755)
+    ran = subprocess.run(["bash", LAUNCH / "browser.sh"], env={"PATH": str(stubs)}, text=True,
+                         check=True, capture_output=True, timeout=30)  # fmt: skip
+    asked = (tmp_path / "asked").read_text() if "apt-get" in there else ""
+    assert ("install" in asked and "chromium chromium-driver" in asked) == (there == "apt-get")
+    assert ("apt install chromium chromium-driver" in ran.stderr) == (
+        there in {"broken apt-get", "nothing"}
+    )
+    assert ("no room" in ran.stderr) == (there == "broken apt-get")

@@ -13,6 +13,7 @@
     GET    /v1/events             what happens, as server-sent events
     GET    /metrics               counts and times, for Prometheus
     GET    /healthz               whether jobs are taken
+    GET    /                      a page for browsers, and its files in /page/
 """
 
 from pathlib import Path
@@ -26,7 +27,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..version import __version__
-from . import protocol
+from . import protocol, website
 from .changes import Changes
 from .dispatch import Dispatcher
 from .events import Events
@@ -65,6 +66,7 @@ class App:
             *self.events.routes(checked),
             Route("/metrics", checked(self.metrics)),
             Route("/healthz", self.health),
+            *website.routes(),
         ]
         self.asgi = Starlette(
             routes=routes,

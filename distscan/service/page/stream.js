@@ -1,0 +1,122 @@
+// The events of the service, over a connection that is made again whenever it is lost.
+
+import { Locked, Refused, ask } from "./access.js";
+
+const SILENCE = 40_000; // milliseconds without a word, heartbeats included: the connection is lost
+const LONGEST = 30; // seconds until another try, at most
+
+/** Yield the server-sent events of a body, each as its name and its data. */
+export async function* events(body) {
+  let rest = "";
+  let name = "message";
+  let data = [];
+  for await (const text of pieces(body)) {
+    const lines = (rest + text).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line === "" && data.length > 0) yield [name, JSON.parse(data.join("\n"))];
+      if (line === "") [name, data] = ["message", []];
+      else if (line.startsWith("event: ")) name = line.slice(7);
+      else if (line.startsWith("data: ")) data.push(line.slice(6));
+    }
+  }
+}
+
+/** Yield the text of a body as it comes. A stream cannot be iterated in every browser. */
+async function* pieces(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+export class Stream {
+  #heard;
+  #shown;
+  #tries = 0;
+  #wake = () => {};
+
+  /**
+   * `heard(name, data)` is called for each event. `shown(state, reason, seconds)` is told of the
+   * connection: "connecting", "live", "waiting" for another try, or "locked" without a token.
+   */
+  constructor(heard, shown) {
+    this.#heard = heard;
+    this.#shown = shown;
+    addEventListener("online", () => this.again());
+  }
+
+  /** Try again now. */
+  again() {
+    this.#tries = 0;
+    this.#wake();
+  }
+
+  /** Follow the service until the page is closed. */
+  async run() {
+    for (;;) {
+      let reason = "the connection has ended";
+      this.#shown("connecting");
+      try {
+        await this.#follow();
+      } catch (error) {
+        if (error instanceof Locked) {
+          this.#shown("locked", error.message);
+          await new Promise((wake) => (this.#wake = wake));
+          continue;
+        }
+        reason = error instanceof Refused ? error.message : "the service does not answer";
+      }
+      await this.#pause(reason);
+    }
+  }
+
+  /** Hear the events of one connection. */
+  async #follow() {
+    const lost = new AbortController();
+    let timer = setTimeout(() => lost.abort(), SILENCE);
+    const alive = new TransformStream({
+      transform(piece, onward) {
+        clearTimeout(timer);
+        timer = setTimeout(() => lost.abort(), SILENCE);
+        onward.enqueue(piece);
+      },
+    });
+    try {
+      const answer = await ask("v1/events", { signal: lost.signal });
+      for await (const [name, data] of events(answer.body.pipeThrough(alive))) {
+        this.#heard(name, data);
+        if (name === "snapshot") {
+          this.#tries = 0;
+          this.#shown("live");
+        }
+      }
+    } finally {
+      clearTimeout(timer);
+      lost.abort();
+    }
+  }
+
+  /** Wait before another try: 1, 2, 4, ... seconds, or until `again` is called. */
+  async #pause(reason) {
+    const end = Date.now() + 1000 * Math.min(2 ** this.#tries, LONGEST);
+    this.#tries += 1;
+    let woken = false;
+    while (!woken && Date.now() < end) {
+      this.#shown("waiting", reason, Math.ceil((end - Date.now()) / 1000));
+      woken = await new Promise((done) => {
+        const timer = setTimeout(() => done(false), Math.min(1000, end - Date.now()));
+        this.#wake = () => {
+          clearTimeout(timer);
+          done(true);
+        };
+      });
+    }
+  }
+}

@@ -1,0 +1,49 @@
+"""A real browser without a window, driven by Selenium: chromium and its driver, as installed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from shutil import which
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service as Driver
+
+_BROWSERS = "chromium", "chromium-browser", "google-chrome"
+_FLAGS = "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"
+_QUIET = "--hide-scrollbars", "--lang=en-US", "--force-device-scale-factor=1"
+
+
+@contextmanager
+def browsing() -> Iterator[webdriver.Chrome]:
+    """Yield a browser. Where there is none, skip the test; in CI, fail."""
+    browser, driver = next(filter(None, map(which, _BROWSERS)), None), which("chromedriver")
+    if browser is None or driver is None:
+        missing = "no browser: run launch/browser.sh, or install chromium and its chromedriver"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*_FLAGS, *_QUIET):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=Driver(executable_path=driver))
+    try:
+        made.set_page_load_timeout(20)
+        made.set_script_timeout(20)
+        yield made
+    finally:
+        made.quit()
+
+
+def resize(browser: webdriver.Chrome, width: int, height: int) -> None:
+    """Give the page so many pixels: a window has a least width, this has not."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def prefer(browser: webdriver.Chrome, **features: str) -> None:
+    """Let the system's user prefer something, such as ``prefers_color_scheme="dark"``."""
+    found = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": found})
