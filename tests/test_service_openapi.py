@@ -173,8 +173,10 @@ def until(said, state):
 
 
 def check_what_every_request_brings(talk):
-    """The token, and the protocol."""
+    """The token, and the protocol; and no page of another site may send it."""
     for path, method in OPERATIONS:
+        other = {"origin": "https://example.org"}
+        assert talk(method, path.replace("{number}", "1"), headers=other).status_code == 403
         if path.startswith("/v1"):
             url = path.replace("{number}", "1")
             assert talk(method, url, headers={"authorization": "no"}).status_code == 401
@@ -219,15 +221,17 @@ def check_number_of_followers(talk):
         assert talk("GET", "/v1/events").status_code == 429
 
 
-def check_events(lines):
-    """Each is what the document says of it."""
+def check_events(stream):
+    """Read them until all kinds have come; each is what the document says of it."""
     schemas = {"snapshot": "Snapshot", "job": "Job", "progress": "JobProgress", "service": "State"}
-    seen = set()
-    for name, data, _ in event_streams.events(lines):
+    missing = {*schemas}
+    for name, data, _ in stream:
         if name in schemas:
             validate(data, {"$ref": f"#/components/schemas/{schemas[name]}"})
-            seen.add(name)
-    assert seen == schemas.keys()
+            missing.discard(name)
+        if not missing:
+            return
+    raise AssertionError(f"the stream ended without {missing}")
 
 
 def test_answers(service, rng, held):
@@ -241,7 +245,7 @@ def test_answers(service, rng, held):
         validate(request, {"$ref": "#/components/schemas/Request"})
 
     check_what_every_request_brings(talk)
-    follower = talk.follow(held)
+    stream = event_streams.events(talk.follow(held).iter_lines())
     check_number_of_followers(talk)
     assert talk("GET", "/v1").json()["ranks"] == 1
     assert talk("GET", "/v1/openapi.json").json() == DOCUMENT
@@ -270,6 +274,7 @@ def test_answers(service, rng, held):
     assert talk("POST", "/v1/jobs", json=small).status_code == 429
     states = [job["state"] for job in talk("GET", "/v1/jobs").json()["jobs"]]
     assert states == ["queued", "running", "done"]
+    check_events(stream)
     talk("DELETE", f"/v1/jobs/{runs}")
     failed = talk("GET", f"/v1/jobs/{waits['number']}?wait=30").json()
     assert (failed["state"], failed["error"]["type"]) == ("failed", "InputError")
@@ -282,7 +287,6 @@ def test_answers(service, rng, held):
         assert time.monotonic() < end
     talk("DELETE", f"/v1/jobs/{runs}")
     assert service.wait() == 0
-    check_events(follower.iter_lines())
     held.close()
     talk.http.close()
     described = {

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -30,6 +31,7 @@ from .dispatch import Dispatcher
 from .events import Events
 from .guard import Guard, Json
 from .jobs import Jobs
+from .origin import Names, Protected
 from .requests import Paths
 from .scans import Scans
 
@@ -43,9 +45,11 @@ class App:
         scans: Scans,
         paths: Paths,
         token: str | None,
+        *,
         facts: dict[str, Any],
+        names: Names,
     ) -> None:
-        """``facts`` say what this service is."""
+        """``facts`` say what this service is, ``names`` how clients may call it."""
         self._dispatcher = dispatcher
         self._about = {"version": __version__, "protocol": protocol.VERSION, **facts}
         checked, changes = Guard(token), Changes()
@@ -62,6 +66,7 @@ class App:
                 Route("/healthz", self.health),
                 *website.routes(),
             ],
+            middleware=[Middleware(Protected, names)],
             # A number in a path may have more digits than Python takes: a ValueError.
             exception_handlers={404: _no_route, 405: _no_route, ValueError: _no_route},
         )
