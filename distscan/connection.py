@@ -12,10 +12,12 @@ def connect(
     *,
     token: str | None = None,
     patience: float = 10.0,
+    timeout: float | None = 600.0,
 ) -> "Client":
     """Return a client of a service, which runs ``mpirun -n 8 python -m distscan serve``.
 
-    The client needs neither MPI nor CUDA, and no more packages than NumPy. Threads may share it.
+    The client needs neither MPI nor CUDA, and no more packages than NumPy. Threads may share it,
+    and a forked process may go on with it.
 
     Parameters
     ----------
@@ -26,6 +28,9 @@ def connect(
         What the service asks for over TCP.
     patience
         Seconds for which an unreachable service is tried again.
+    timeout
+        Seconds for which the service may say nothing while it scans an array, its wait for larger
+        arrays included. None: no limit. For other requests the limit is 30 seconds.
 
     Returns
     -------
@@ -36,6 +41,8 @@ def connect(
     ------
     ServiceError
         By the first request, if no service answers.
+    NoAnswerError
+        A ``ServiceError`` and a TimeoutError, by a request, if a service is there but is silent.
 
     Examples
     --------
@@ -45,4 +52,4 @@ def connect(
     """
     from .service.client import Client  # noqa: PLC0415 - most programs have no service
 
-    return Client(address, token, patience)
+    return Client(address, token, patience, timeout)

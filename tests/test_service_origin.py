@@ -1,6 +1,7 @@
 """Requests that a browser sends for pages of other sites, and names that lead to this machine."""
 
 import asyncio
+import re
 
 import httpx
 import pytest
@@ -8,12 +9,15 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
+from distscan.service.guard import Guard
+from distscan.service.metrics import Metrics
 from distscan.service.origin import Names, Protected, host_of
 from support.services import command, post, serving
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 TOKEN = "0123456789abcdef-a-token"
 APP = Starlette(routes=[Mount("/", PlainTextResponse("here"))])
+GUARD = Guard(None, Metrics())
 ALLOWED = frozenset({host_of("scans.example.org"), host_of("other.example.org:8443")})
 
 
@@ -21,7 +25,7 @@ def status(headers, path="/v1/jobs", method="GET", *, over_tcp=True, allowed=ALL
     """The status of the answer to a request with these headers."""
 
     async def ask():
-        transport = httpx.ASGITransport(Protected(APP, Names(over_tcp, allowed)))
+        transport = httpx.ASGITransport(Protected(APP, GUARD, Names(over_tcp, allowed)))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             answer = await client.request(method, path, headers=headers)
         assert not [name for name in answer.headers if name.startswith("access-control-")]
@@ -59,7 +63,7 @@ def test_other_names(host, over_tcp, caplog):
     """Such as one that its owner lets lead to 127.0.0.1; also for the page, and over ssh -L."""
     for path in ("/v1/jobs", "/", "/page/main.js", "/healthz"):
         assert status({"host": host}, path, over_tcp=over_tcp) == 403
-    assert caplog.text.count("127.0.0.1 was refused: this service is not") == 4
+        assert f"GET {path} by 127.0.0.1:123 was refused: this service is not" in caplog.text
 
 
 @pytest.mark.parametrize("host", ["any", "distscan", "distscan:80", "a_b"])
@@ -82,7 +86,7 @@ def test_no_name(over_tcp):
         async def send(message):
             said.append(message)
 
-        await Protected(APP, Names(over_tcp, ALLOWED))(scope, None, send)
+        await Protected(APP, GUARD, Names(over_tcp, ALLOWED))(scope, None, send)
         return said[0]["status"]
 
     assert asyncio.run(ask()) == 200
@@ -159,9 +163,9 @@ def test_over_tcp(tmp_path):
             assert list(client.scan([1, 2])) == [1, 3]
         assert service.end() == 0
     said = "".join(service.said)
-    assert "127.0.0.1 was refused: this service is not 'c.example.org'" in said
-    assert "127.0.0.1 was refused: a page of 'https://c.example.org'" in said
-    assert "127.0.0.1 was refused: a page of another site" in said
+    for why in ("this service is not 'c.example.org'", "a page of 'https://c.example.org' may not",
+                "a page of another site may not"):  # fmt: skip
+        assert re.search(rf"GET /v1/jobs by 127.0.0.1:\d+ was refused: {why}", said)
 
 
 def test_over_a_unix_socket(tmp_path):
@@ -172,7 +176,9 @@ def test_over_a_unix_socket(tmp_path):
         for other in ({"origin": "https://example.org"}, {"host": "example.org"}):
             assert post(service, "/v1/scans", headers=page | other).status_code == 403
         assert service.end() == 0
-    assert "a client was refused: a page of 'https://example.org'" in "".join(service.said)
+    assert "by a client of this user was refused: a page of 'https://example.org'" in "".join(
+        service.said
+    )
 
 
 @pytest.mark.parametrize("name", ["https://example.org", "", "a b", "example.org/x"])

@@ -1,7 +1,6 @@
 """Arrays in memory that a service shares with its clients."""
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.service import shared
 from support.services import BODY, ROOT, serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -201,21 +199,6 @@ def test_after_the_service_has_ended(tmp_path, rng):
             np.testing.assert_allclose(each, x.cumsum(), rtol=1e-9)
         client.scan(x, out=x)
         np.testing.assert_array_equal(x, z)
-
-
-def test_a_child_process_has_its_own(client, rng):
-    x = rng.random(LARGE)
-    client.scan(x)  # leaves buffers
-    memory = client._arrays._shared
-    before = [segment.path for segment in memory._idle]
-    if (child := os.fork()) == 0:
-        try:
-            memory._ask = lambda size: os._exit(0 if before else 1)  # and takes none of those
-            memory.empty((LARGE,), np.dtype(float))
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
-    assert len(before) <= shared._IDLE
 
 
 def test_all_memory_is_in_use(tmp_path, rng):

@@ -110,6 +110,13 @@ def current_gpu() -> int:
     return int(cupy.cuda.runtime.getDevice())
 
 
+def usage(gpu: int) -> tuple[int, int]:
+    """Return the bytes of a GPU's memory that any process uses, and all bytes."""
+    with cupy.cuda.Device(gpu):
+        free, size = cupy.cuda.runtime.memGetInfo()
+    return int(size - free), int(size)
+
+
 def available() -> int:
     """Return the bytes of the GPU's memory that are free."""
     return int(cupy.cuda.runtime.memGetInfo()[0])

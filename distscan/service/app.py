@@ -11,6 +11,7 @@
     GET    /v1/jobs/7?wait=10     one job; waits for its end, at most so many seconds
     DELETE /v1/jobs/7             cancel it
     GET    /v1/events             what happens, as server-sent events
+    GET    /metrics               counts and times, for Prometheus
     GET    /healthz               whether jobs are taken
     GET    /                      a page for browsers, and its files in /page/
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,6 +33,7 @@ from .dispatch import Dispatcher
 from .events import Events
 from .guard import Guard, Json
 from .jobs import Jobs
+from .metrics import MEDIA_TYPE, Counted, Metrics
 from .origin import Names, Protected
 from .requests import Paths
 from .scans import Scans
@@ -47,26 +50,32 @@ class App:
         token: str | None,
         *,
         facts: dict[str, Any],
+        metrics: Metrics,
         names: Names,
     ) -> None:
         """``facts`` say what this service is, ``names`` how clients may call it."""
-        self._dispatcher = dispatcher
+        self._dispatcher, self._metrics = dispatcher, metrics
         self._about = {"version": __version__, "protocol": protocol.VERSION, **facts}
-        checked, changes = Guard(token), Changes()
+        checked, changes = Guard(token, metrics), Changes()
         #: The clients that follow what happens: they must be let go before the server ends.
         self.events = Events(dispatcher, changes, self._about)
         dispatcher.listeners.append(changes.tell)
+        routes = [
+            Route("/v1", checked(self.about)),
+            Route("/v1/openapi.json", checked(_openapi)),
+            *scans.routes(checked),
+            *Jobs(dispatcher, paths, changes).routes(checked),
+            *self.events.routes(checked),
+            Route("/metrics", checked(self.metrics)),
+            Route("/healthz", self.health),
+            *website.routes(),
+        ]
         self.asgi = Starlette(
-            routes=[
-                Route("/v1", checked(self.about)),
-                Route("/v1/openapi.json", checked(_openapi)),
-                *scans.routes(checked),
-                *Jobs(dispatcher, paths, changes).routes(checked),
-                *self.events.routes(checked),
-                Route("/healthz", self.health),
-                *website.routes(),
+            routes=routes,
+            middleware=[
+                Middleware(Counted, metrics, routes),
+                Middleware(Protected, checked, names),
             ],
-            middleware=[Middleware(Protected, names)],
             # A number in a path may have more digits than Python takes: a ValueError.
             exception_handlers={404: _no_route, 405: _no_route, ValueError: _no_route},
         )
@@ -74,6 +83,11 @@ class App:
     async def about(self, request: Request) -> Response:
         """Say what this service is."""
         return Json(self._about)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return counts and times. Some are read from the disk, so not in the event loop."""
+        text = await run_in_threadpool(self._metrics.text)
+        return Response(text, media_type=MEDIA_TYPE)
 
     async def health(self, request: Request) -> Response:
         """Say whether jobs are taken."""

@@ -53,6 +53,11 @@ class Scanner:
         several = self._comm.size > 1 and self._bound.nodes == 1
         return several and self._gpu is not None and x.nbytes > _LARGE
 
+    def gpu_memory(self) -> tuple[int, int]:
+        """Return the bytes of memory of this rank's GPU that are in use, and all bytes."""
+        used, size = self._bound.memory.usage(self._gpu)
+        return used, size
+
     def alone(self, x: Any, out: Any, segments: Any, options: dict[str, Any]) -> None:
         """Scan an array into another one by this rank alone; any thread calls this."""
         cores.unbind()

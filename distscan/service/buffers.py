@@ -113,6 +113,12 @@ class Pool:
                 buffer.users -= 1
                 buffer.written = False
 
+    @property
+    def used(self) -> int:
+        """The bytes of all buffers."""
+        with self._lock:
+            return self._used()
+
     def close(self) -> None:
         """Remove all buffers."""
         with self._lock:

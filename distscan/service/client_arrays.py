@@ -27,9 +27,12 @@ class Asked(NamedTuple):
 class Arrays:
     """The scans of a client. Threads may share it."""
 
-    def __init__(self, request: Callable[..., Answer]) -> None:
-        """``request`` sends a request: method, URL, and what else it has."""
-        self._request = request
+    def __init__(self, request: Callable[..., Answer], timeout: float | None) -> None:
+        """``request`` sends a request: method, URL, and what else it has.
+
+        ``timeout``: seconds for which the service may say nothing while it scans.
+        """
+        self._request, self._timeout = request, timeout
         self._shared = Shared(
             lambda size: dict(request("POST", "/v1/buffers", json={"bytes": size}).json())
         )
@@ -65,7 +68,7 @@ class Arrays:
         if asked.segments is not None:
             np.save(body, asked.segments, allow_pickle=False)
             params = params | {"segments": "true"}
-        answer = self._request("POST", "/v1/scans", params=params, content=body.getvalue())
+        answer = self._ask(params, content=body.getvalue())
         y = cast("NDArray[Any]", np.load(BytesIO(answer.content), allow_pickle=False))
         if asked.out is None:
             return y
@@ -91,12 +94,15 @@ class Arrays:
         places = {"x": shared.place(x), "out": shared.place(target)}
         if segments is not None:
             places["segments"] = shared.place(segments)
-        self._request("POST", "/v1/scans", params=options, json=places)
+        self._ask(options, json=places)
         if out is not None:
             if target is not out:
                 out[...] = target
             return out
         return target if x is asked.x else target.copy()
+
+    def _ask(self, params: dict[str, Any], **body: Any) -> Answer:
+        return self._request("POST", "/v1/scans", params=params, timeout=self._timeout, **body)
 
 
 def _overlaps(out: NDArray[Any], *inputs: NDArray[Any] | None) -> bool:

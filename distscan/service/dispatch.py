@@ -185,6 +185,9 @@ class Dispatcher:
         except Exception as error:
             self._check_agreed(error)
             failed = "failed", {"error": errors.to_json(error)}
+            if errors.status(error) == 500 and not self._cancelled and not self._ended_early:
+                _log.error("job %s met a fault", record.number, exc_info=error,
+                           extra={"job": record.number, "op": record.request["op"]})  # fmt: skip
             ended = ("cancelled", {}) if self._cancelled else failed
             if not self._ended_early:
                 again.discard(record.request)
@@ -225,7 +228,8 @@ class Dispatcher:
         """Queue a job that a service could not end, if it can be run again; else it has failed."""
         crashed = not self._ended_early
         if again.may_run(record.request) and not (crashed and record.attempts >= _ATTEMPTS):
-            _log.warning("job %s was interrupted; it is queued again", record.number)
+            _log.warning("job %s was interrupted; it is queued again", record.number,
+                         extra={"job": record.number})  # fmt: skip
             self._store.queue_again(record.number, counts=crashed)
             return
         lost = ServiceError(

@@ -2,11 +2,16 @@
 
 from typing import Any
 
+import numpy as np
+
 from ..command import USAGE
 from ..core import errors
 from ..core.errors import DistscanError
 
-_BUILTIN: tuple[type[Exception], ...] = (*USAGE, MemoryError, OSError, RuntimeError)
+_BUILTIN: tuple[type[Exception], ...] = (
+    *(np.exceptions.AxisError, *USAGE),
+    *(MemoryError, OSError, RuntimeError),
+)
 
 
 class ServiceError(DistscanError, RuntimeError):
@@ -69,6 +74,8 @@ class ProtocolError(ServiceError):
     status = 426
 
 
+#: What a service refuses although the request is well-formed.
+REFUSALS = (UnauthorizedError, ForbiddenError, TooLargeError, BusyError, ProtocolError)
 _OWN: dict[str, type[Exception]] = {
     name: kind
     for found in (vars(errors), globals())
@@ -76,6 +83,10 @@ _OWN: dict[str, type[Exception]] = {
     if isinstance(kind, type) and issubclass(kind, DistscanError)
 }
 _KINDS = {kind.__name__: kind for kind in _BUILTIN} | _OWN
+
+
+class NoAnswerError(ServiceError, TimeoutError):  # of clients alone: it is never sent
+    """The service is there, but has said nothing for too long."""
 
 
 def to_json(error: Exception) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from ..version import __version__
-from . import errors, protocol
-from .errors import ForbiddenError, ProtocolError, TooLargeError, UnauthorizedError
+from . import errors, logs, protocol
+from .errors import ProtocolError, TooLargeError, UnauthorizedError
+from .metrics import Metrics
 
 _log = logging.getLogger("distscan.service")
 _LONGEST = 1 << 20  # bytes of JSON
@@ -27,11 +28,11 @@ class Json(JSONResponse):
 
 
 class Guard:
-    """Checks requests before they are answered."""
+    """Checks requests before they are answered; logs and counts those that are refused."""
 
-    def __init__(self, token: str | None) -> None:
+    def __init__(self, token: str | None, metrics: Metrics) -> None:
         """``token`` is what a client must bring; None: the socket's mode says who may come."""
-        self._token = token
+        self._token, self._metrics = token, metrics
 
     def __call__(self, answer: Answer) -> Answer:
         """Return a route that answers requests which pass; exceptions become answers, too."""
@@ -44,9 +45,7 @@ class Guard:
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody reads it
             except Exception as error:
-                if isinstance(error, ForbiddenError):
-                    _log.warning("%s %s was refused: %s", request.method, request.url.path, error)
-                return Json({"error": errors.to_json(error)}, errors.status(error))
+                return self.refusal(request, error)
 
         return route
 
@@ -56,9 +55,35 @@ class Guard:
         if self._token is not None and not hmac.compare_digest(
             said.encode(), f"Bearer {self._token}".encode()
         ):
-            who = request.client.host if request.client else "a client"
-            _log.warning("%s was refused: %s", who, "a wrong token" if said else "no token")
-            raise UnauthorizedError("this service takes requests with its token only")
+            wrong = "a wrong token" if said else "no token"
+            raise UnauthorizedError(f"{wrong}: this service takes requests with its token only")
+
+    def refusal(self, request: Request, error: Exception) -> Response:
+        """Return the answer to a request that raises an exception; log and count it."""
+        self._note(request, error)
+        return Json({"error": errors.to_json(error)}, errors.status(error))
+
+    def _note(self, request: Request, error: Exception) -> None:
+        """Log a request that was refused, or that met a fault of the service."""
+        status, reason = errors.status(error), logs.cut(str(error))
+        facts = {"method": request.method, "path": request.url.path, "status": status}
+        facts |= {"reason": reason} | _who(request)
+        what = f"{request.method} {request.url.path} by {facts['client']}"
+        if isinstance(error, errors.REFUSALS):
+            self._metrics.refused(error)
+            _log.warning("%s was refused: %s", what, reason, extra=facts)
+        elif status >= 500:
+            _log.error("%s has failed: %s", what, reason, extra=facts, exc_info=error)
+
+
+def _who(request: Request) -> dict[str, str]:
+    """Return the address of a client over TCP, and the one for which a proxy says that it asks."""
+    if request.client is None:  # the socket's mode lets no other user in
+        return {"client": "a client of this user"}
+    found = {"client": f"{request.client.host}:{request.client.port}"}
+    if said := request.headers.get("x-forwarded-for"):
+        found["forwarded_for"] = logs.cut(said)
+    return found
 
 
 def _check_version(request: Request) -> None:

@@ -16,19 +16,17 @@ comes by ``ssh -L 8000:/path/to/socket``.
 """
 
 import ipaddress
-import logging
 import re
 from contextlib import suppress
 from typing import NamedTuple
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import errors
 from .errors import ForbiddenError
-from .guard import Json
+from .guard import Guard
 
-_log = logging.getLogger("distscan.service")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][\s/@?#:\\]+)(?::(\d+))?", re.ASCII)
 
 
@@ -62,8 +60,9 @@ def host_of(text: str) -> Host:
 class Protected:
     """An application that answers no requests of other web pages."""
 
-    def __init__(self, app: ASGIApp, names: Names) -> None:
-        self._app, self._names = app, names
+    def __init__(self, app: ASGIApp, guard: Guard, names: Names) -> None:
+        """``guard`` answers those that are refused."""
+        self._app, self._guard, self._names = app, guard, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -71,9 +70,7 @@ class Protected:
             try:
                 self._check(scope["method"], scope["path"], Headers(scope=scope))
             except ForbiddenError as error:
-                who = scope["client"][0] if scope["client"] else "a client"
-                _log.warning("%s was refused: %s", who, error)
-                answer = Json({"error": errors.to_json(error)}, error.status)
+                answer = self._guard.refusal(Request(scope), error)
                 await answer(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import dtypes, operators
+from ..core.extents import Extents
 
 #: The version of the protocol; a client of another one is refused.
 VERSION = 1
@@ -22,4 +23,4 @@ def result_type(x: NDArray[Any], options: Mapping[str, Any]) -> np.dtype[Any]:
 
 def result_shape(x: NDArray[Any], options: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the shape of a scan's result, which is flat without an axis, as in NumPy."""
-    return x.shape if options.get("axis") is not None else (x.size,)
+    return Extents.of(x.shape, options.get("axis")).result_shape

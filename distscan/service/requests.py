@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from .. import build
-from ..core.operators import BUILTIN
+from ..core import operators
 from ..job.job import Job
 from . import work
 from .arrays import Task
@@ -73,11 +73,12 @@ def check(given: dict[str, Any]) -> None:
     if given.get("memory", 1) < 1:
         raise ValueError("memory is a number of bytes, at least 1")
     op = given.get("op", "sum")
-    if not isinstance(op, str) or op not in BUILTIN:  # a name alone: a client brings no code
-        raise ValueError(f"unknown op {op!r}; choose from {', '.join(sorted(BUILTIN))}")
-    strategy = given.get("strategy", "auto")
-    if strategy not in get_args(build.Strategy):
-        raise ValueError(f"unknown strategy {strategy!r}")
+    if not isinstance(op, str):  # a name alone: a client brings no code
+        raise TypeError(f"unknown operator {op!r}: its name is text")
+    operators.resolve(op)
+    strategy, known = given.get("strategy", "auto"), get_args(build.Strategy)
+    if strategy not in known:
+        raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(known)}")
     initial = given.get("initial", 0)
     if not isinstance(initial, int | float | str):
         raise TypeError("initial is a number, or its text")

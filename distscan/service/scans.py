@@ -8,15 +8,17 @@
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -28,9 +30,12 @@ from .dispatch import Dispatcher
 from .errors import BusyError
 from .guard import Guard, Json, too_large
 from .maps import Place
+from .metrics import Metrics
 
+_log = logging.getLogger("distscan.service")
 _PIECE = 1 << 20  # bytes of an answer that are sent at a time
 _NPY = "application/x-npy"
+_Answered = tuple[Response, tuple[int, int]]  # and the bytes of arrays: those read, those written
 
 
 class Limits(NamedTuple):
@@ -44,10 +49,17 @@ class Scans:
     """The routes of arrays."""
 
     def __init__(
-        self, dispatcher: Dispatcher, scanner: Scanner, pool: Pool, limits: Limits
+        self,
+        dispatcher: Dispatcher,
+        scanner: Scanner,
+        pool: Pool,
+        limits: Limits,
+        metrics: Metrics,
     ) -> None:
         self._dispatcher, self._scanner, self._pool = dispatcher, scanner, pool
-        self._limits, self._turn, self._waiting = limits, asyncio.Lock(), 0
+        self._limits, self._metrics, self._turn = limits, metrics, asyncio.Lock()
+        #: Large arrays that wait for their turn, with the one that has it.
+        self.waiting = 0
 
     def routes(self, checked: Guard) -> list[Route]:
         """Return the routes, each with its checks."""
@@ -65,19 +77,46 @@ class Scans:
 
     async def scan(self, request: Request) -> Response:
         """Scan an array: that of the body, or one in a buffer if the body is JSON."""
-        options, segmented = requests.scan_of(request.query_params)
+        begun, kind = perf_counter(), request.headers.get("content-type", "")
+        shared = kind.startswith("application/json")
+        try:
+            options, segmented = requests.scan_of(request.query_params)
+            if shared:
+                answer, moved = await self._answer_shared(request, options)
+            else:
+                answer, moved = await self._answer_body(request, options, segmented)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            self._metrics.scan_failed(error)
+            raise
+        way, seconds = "shared" if shared else "body", perf_counter() - begun
+        self._metrics.scanned(way, seconds, *moved)
+        facts = {"op": options.get("op", "sum"), "way": way, "seconds": seconds, "bytes": moved[0]}
+        _log.debug("%(op)s of an array of %(bytes)s bytes, %(way)s: %(seconds).6f s", facts,
+                   extra=facts)  # fmt: skip
+        return answer
+
+    async def _answer_shared(self, request: Request, options: dict[str, Any]) -> _Answered:
+        """Answer a request for a scan in buffers."""
         with ExitStack() as held:
-            if request.headers.get("content-type", "").startswith("application/json"):
-                task = requests.task_of(await guard.json_of(request), options)
-                await self._scan_shared(task, held)
-                return Response(status_code=204)
+            task = requests.task_of(await guard.json_of(request), options)
+            moved = await self._scan_shared(task, held)
+        return Response(status_code=204), moved
+
+    async def _answer_body(
+        self, request: Request, options: dict[str, Any], segmented: bool
+    ) -> _Answered:
+        """Answer a request with an array in its body."""
+        with ExitStack() as held:
             body, buffer = await self._receive(request, held)
             if buffer is None:
                 made = await run_in_threadpool(self._scan_small, body, options, segmented)
-                return Response(made, media_type=_NPY)
+                return Response(made, media_type=_NPY), (len(body), len(made))
             size, pieces = await self._scan_large(body, buffer, options, segmented, held)
             length, kept = {"content-length": str(size)}, held.pop_all()
-        return Streamed(_pieces(pieces), kept, headers=length, media_type=_NPY)
+        answer = Streamed(_pieces(pieces), kept, headers=length, media_type=_NPY)
+        return answer, (len(body), size)
 
     async def _receive(self, request: Request, held: ExitStack) -> tuple[memoryview, Buffer | None]:
         """Receive the body: a small one in memory of its own, a larger one in a buffer."""
@@ -139,8 +178,8 @@ class Scans:
         await self._take_turn(x, out, segments, options, task)
         return len(head) + nbytes, [memoryview(head), out.reshape(-1).view(np.uint8).data]
 
-    async def _scan_shared(self, task: Task, held: ExitStack) -> None:
-        """Scan an array in a client's buffer into another one, or the same."""
+    async def _scan_shared(self, task: Task, held: ExitStack) -> tuple[int, int]:
+        """Scan an array in a client's buffer into another one, or the same; return their bytes."""
         held.enter_context(self._pool.using(task.out.path, write=True))
         read = {place.path for place in (task.x, task.segments) if place is not None}
         for path in read - {task.out.path}:
@@ -152,6 +191,7 @@ class Scans:
 
         x, out, segments = await run_in_threadpool(mapped)
         await self._take_turn(x, out, segments, task.options, task)
+        return x.nbytes + (0 if segments is None else segments.nbytes), out.nbytes
 
     async def _take_turn(
         self,
@@ -165,9 +205,9 @@ class Scans:
         if x.nbytes <= SMALL:
             await run_in_threadpool(self._scanner.alone, x, out, segments, options)
             return
-        if self._waiting >= self._limits.waiting:
-            raise BusyError(f"{self._waiting} arrays wait already; try again later")
-        self._waiting += 1
+        if self.waiting >= self._limits.waiting:
+            raise BusyError(f"{self.waiting} arrays wait already; try again later")
+        self.waiting += 1
         try:
             async with self._turn:
                 all_ranks = None
@@ -178,7 +218,7 @@ class Scans:
                 else:
                     await run_in_threadpool(self._scanner.alone, x, out, segments, options)
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
 
 def _parsed(body: memoryview, segmented: bool) -> tuple[Any, Any, tuple[int, int]]:

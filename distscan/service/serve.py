@@ -24,17 +24,19 @@ from ..command import Parser
 from ..cpu.free_memory import free_memory
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from . import places, work
+from ..version import __version__
+from . import logs, places, work
 from .app import App
 from .arrays import Scanner
 from .buffers import Pool
 from .dispatch import Dispatcher
 from .errors import ServiceError
 from .lines import Lines
+from .metrics import Metrics
 from .origin import Names, host_of
 from .requests import Paths
 from .scans import Limits, Scans
-from .store import Store
+from .store import Record, Store
 
 _log = logging.getLogger("distscan.service")
 _GIB = 1 << 30
@@ -64,6 +66,8 @@ def parser() -> Parser:
     add("--queue", metavar="N", type=int, default=1000, help="jobs that may wait (default: 1000)")
     add("--body", metavar="BYTES", type=int, default=4 * _GIB, help="the most of an array")
     add("--memory", metavar="BYTES", type=int, help="of all arrays (default: half the free)")
+    add("--log-format", choices=logs.FORMS, default="text", help="of stderr (default: text)")
+    add("--log-level", choices=logs.LEVELS, default="info", help="(default: info)")
     add("--grace", metavar="S", type=float, default=60.0, help="seconds for the last job")
     return made
 
@@ -100,7 +104,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     args = command.arguments(comm, argv, parser(), check)
     if args is None:
         return 0
-    logging.basicConfig(format="distscan: %(levelname)s: %(message)s")
+    logs.begin(args.log_format, args.log_level)
     bound = binding.bind(comm, args.backend, _log.warning)
     lines, scanner = Lines(comm), Scanner(comm, bound)
     placement = comm.gather({"host": platform.node(), "device": bound.device})
@@ -109,7 +113,8 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         with agreed(comm):
             if comm.rank == 0:
                 paths = Paths(args.root or [Path()])
-                store = Store(args.state_dir or places.state_folder())
+                metrics = Metrics()
+                store = Store(args.state_dir or places.state_folder(), _noting(metrics))
                 held.callback(store.close)
                 listening, where = held.enter_context(_listening(args))
                 folder = held.enter_context(_folder_in_memory())
@@ -123,22 +128,41 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         dispatcher = Dispatcher(comm, lines, store, scanner, **given)
         pool = Pool(folder, free_memory() // 2 if args.memory is None else args.memory)
         held.callback(pool.close)
-        scans = Scans(dispatcher, scanner, pool, Limits(args.body, args.queue))
-        facts = {
+        scans = Scans(dispatcher, scanner, pool, Limits(args.body, args.queue), metrics)
+        facts: dict[str, Any] = {
             "ranks": comm.size,
             "nodes": bound.nodes,
             "backend": bound.name,
             "device": bound.device,
-            "placement": placement,
         }
+        metrics.watch(
+            facts | {"version": __version__},
+            queued=store.queued,
+            running=lambda: dispatcher.running is not None,
+            waiting=lambda: scans.waiting,
+            buffers=lambda: pool.used,
+            limit=pool.most,
+            gpu=scanner.gpu_memory if bound.name == "cuda" else None,
+        )
+        facts["placement"] = placement
         names = Names(args.host is not None, frozenset(map(host_of, args.allow_host)))
-        app = App(dispatcher, scans, paths, token, facts=facts, names=names)
+        app = App(dispatcher, scans, paths, token, facts=facts, metrics=metrics, names=names)
         held.callback(work.end, lines)
         with _ending(dispatcher, args.grace), _answering(app, listening):
             print(f"distscan: {comm.size} ranks ({bound.device}) listen on {where}", flush=True)
             _tell_supervisor()
             dispatcher.run()
     return 0
+
+
+def _noting(metrics: Metrics) -> Callable[[Record], None]:
+    """Return a function that logs and counts what becomes of a job."""
+
+    def note(record: Record) -> None:
+        logs.job_changed(record)
+        metrics.job_changed(record)
+
+    return note
 
 
 def _tell_supervisor() -> None:
@@ -221,6 +245,7 @@ def _answering(app: App, listening: socket.socket) -> Iterator[None]:
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # any client can send them: guard.py logs both addresses
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
     )

@@ -50,17 +50,16 @@ class Shared:
         """``ask`` asks the service for a buffer of so many bytes."""
         self._ask = ask
         self._begin()
+        _every.add(self)
 
     def _begin(self) -> None:
         self._idle: deque[Segment] = deque(maxlen=_IDLE)
         self._used = weakref.WeakValueDictionary[int, Segment]()  # by address
-        self._process, self._here, self._lock = os.getpid(), True, threading.Lock()
+        self._here, self._lock = True, threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """Return an array in C order in a buffer; None if the service is on another host."""
         nbytes = math.prod(shape) * dtype.itemsize
-        if self._process != os.getpid():  # the parent process uses those that were there
-            self._begin()
         segment = self._segment(max(nbytes, 1)) if self._here else None
         if segment is None:
             return None
@@ -124,3 +123,20 @@ class Shared:
                 self._here = False
                 return None
         return None
+
+
+# A process that is forked has the parent's arrays. Neither uses their memory for another array.
+_every = weakref.WeakSet[Shared]()
+
+
+def _before_fork() -> None:
+    for shared in _every:
+        shared.forget()
+
+
+def _in_child() -> None:
+    for shared in _every:
+        shared._begin()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_in_child)

@@ -15,7 +15,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import time
@@ -63,7 +63,14 @@ class Store:
     Every method raises ``StoreError`` if the disk is full or broken.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, on_change: Callable[[Record], None] = lambda record: None
+    ) -> None:
+        """``on_change`` hears of each job that was submitted, begins, or has ended.
+
+        It is called before anybody else can see the change, so it must not call this store.
+        """
+        self._on_change = on_change
         with _naming(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
@@ -116,6 +123,7 @@ class Store:
             "INSERT INTO jobs (key, request, state, created) VALUES (?, ?, 'queued', ?) "
             "ON CONFLICT (key) DO NOTHING RETURNING *",
             (key, text, time()),
+            tell=True,
         ) as rows:
             if rows:
                 return rows[0]
@@ -149,6 +157,7 @@ class Store:
             "UPDATE jobs SET state = 'running', attempts = attempts + 1, started = ? WHERE number ="
             " (SELECT min(number) FROM jobs WHERE state = 'queued') RETURNING *",
             (time(),),
+            tell=True,
         ) as rows:
             return rows[0] if rows else None
 
@@ -165,6 +174,7 @@ class Store:
             "UPDATE jobs SET state = ?, report = ?, error = ?, ended = ? "
             "WHERE number = ? AND state = 'running' RETURNING *",
             (state, _text(report), _text(error), time(), number),
+            tell=True,
         ) as rows:
             if not rows:
                 raise KeyError(f"job {number} is not running")
@@ -172,7 +182,7 @@ class Store:
     def queue_again(self, number: int, *, counts: bool = True) -> None:
         """Let a running job be the next one that begins; ``counts`` says if it was an attempt."""
         with self._statement(
-            "UPDATE jobs SET state = 'queued', attempts = attempts - ? "
+            "UPDATE jobs SET state = 'queued', started = NULL, attempts = attempts - ? "
             "WHERE number = ? AND state = 'running' RETURNING *",
             (not counts, number),
         ):
@@ -184,6 +194,7 @@ class Store:
             "UPDATE jobs SET state = 'cancelled', ended = ? WHERE number = ? AND state = 'queued' "
             "RETURNING *",
             (time(), number),
+            tell=True,
         ) as rows:
             return bool(rows)
 
@@ -232,10 +243,16 @@ class Store:
             return [tuple(row) for row in self._db.execute(text, values)]
 
     @contextmanager
-    def _statement(self, text: str, values: Iterable[Any]) -> Iterator[list[Record]]:
-        """Run a statement, and yield the jobs that it returns."""
-        with self._lock, _naming(self._db):
-            found = [_record(row) for row in self._db.execute(text, tuple(values)).fetchall()]
+    def _statement(
+        self, text: str, values: Iterable[Any], *, tell: bool = False
+    ) -> Iterator[list[Record]]:
+        """Run a statement, and yield the jobs that it returns; ``tell`` of them."""
+        with self._lock:
+            with _naming(self._db):
+                found = [_record(row) for row in self._db.execute(text, tuple(values)).fetchall()]
+            if tell:
+                for record in found:
+                    self._on_change(record)
         yield found
 
 

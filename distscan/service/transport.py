@@ -18,6 +18,14 @@ from urllib.parse import urlencode, urlsplit
 
 #: What a request raises if it was not answered.
 LOST = (OSError, HTTPException)
+# A host that has died is noticed after a minute.
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
+)
 _SPARE = 8  # connections that are kept for requests to come
 
 
@@ -116,6 +124,12 @@ class Transport:
         connection = self._new()
         try:
             connection.connect()
+            if self._over_tcp:
+                for option in _KEEP_ALIVE:
+                    connection.sock.setsockopt(*option)
+        except TimeoutError as error:
+            connection.close()
+            raise ConnectionError(f"no connection within {self._patience:g} s") from error
         except BaseException:
             connection.close()
             raise

@@ -1,0 +1,228 @@
+"""What a service counts and measures, for Prometheus: the answer to ``GET /metrics``.
+
+Counters and histograms grow where things happen. Gauges are read when somebody asks.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from . import errors, protocol
+from .store import Record
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_WAYS = ("body", "shared")  # of arrays
+_SCAN = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+_JOB = (0.01, 0.1, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400)  # seconds
+_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+# Else each counter has a second series: when it was made.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Metrics:
+    """The metrics of a service, in a registry of their own. Any thread may call all methods."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._given: dict[str, Any] = {"namespace": "distscan", "registry": self._registry}
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        self._make_jobs()
+        self._make_scans()
+        self._requests = self._counter(
+            "http_requests", "Requests that were answered.", "method", "route", "status"
+        )
+        self._refusals = self._counter(
+            "http_refusals", "Requests that were refused, by the type of their error.", "reason"
+        )
+        for kind in errors.REFUSALS:
+            self._refusals.labels(kind.__name__)
+
+    def text(self) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+    # ---- file jobs -------------------------------------------------------------------------------
+
+    def _make_jobs(self) -> None:
+        self._jobs = self._counter("jobs_ended", "File jobs that have ended.", "state")
+        for state in protocol.ENDED:
+            self._jobs.labels(state)
+        self._waited = self._histogram(
+            "job_wait_seconds", "Time from a file job's submission to its beginning.", _JOB
+        )
+        self._ran = self._histogram(
+            "job_run_seconds", "Time from a file job's beginning to its end.", _JOB
+        )
+        self._phases = self._counter(
+            "job_phase_seconds",
+            "Time of the slowest rank in each phase, of file jobs that are done. Phases overlap; "
+            '"all" is the whole job.',
+            "phase",
+        )
+        self._read = self._counter("job_read_bytes", "Bytes read by file jobs that are done.")
+        self._written = self._counter(
+            "job_written_bytes", "Bytes written by file jobs that are done."
+        )
+
+    def job_changed(self, record: Record) -> None:
+        """Count a job if it has ended."""
+        if record.ended is None:
+            return
+        self._jobs.labels(record.state).inc()
+        if record.started is not None:  # else it was cancelled while it waited
+            self._waited.observe(max(record.started - record.created, 0.0))
+            self._ran.observe(max(record.ended - record.started, 0.0))
+        if record.report is not None:
+            for phase, seconds in record.report["seconds"].items():
+                self._phases.labels(phase).inc(seconds)
+            self._read.inc(record.report["bytes"]["read"])
+            self._written.inc(record.report["bytes"]["write"])
+
+    # ---- arrays ----------------------------------------------------------------------------------
+
+    def _make_scans(self) -> None:
+        seconds = self._histogram(
+            "scan_seconds",
+            "Time of an array's scan, from the head of its request until the answer is ready. The "
+            "array was in the body, or in memory that is shared with its client.",
+            _SCAN,
+            "way",
+        )
+        taken = self._counter("scan_input_bytes", "Bytes of arrays that were scanned.", "way")
+        given = self._counter("scan_output_bytes", "Bytes of the results of these scans.", "way")
+        self._scans = {
+            way: (seconds.labels(way), taken.labels(way), given.labels(way)) for way in _WAYS
+        }
+        self._failed = self._counter(
+            "scans_failed", "Scans of arrays that have failed, or were refused.", "type"
+        )
+
+    def scanned(self, way: str, seconds: float, taken: int, given: int) -> None:
+        """Count the scan of an array of so many bytes into one of so many, by body or shared."""
+        time, inputs, outputs = self._scans[way]
+        time.observe(seconds)
+        inputs.inc(taken)
+        outputs.inc(given)
+
+    def scan_failed(self, error: Exception) -> None:
+        """Count the scan of an array that has ended in an exception."""
+        self._failed.labels(errors.to_json(error)["type"]).inc()
+
+    # ---- requests --------------------------------------------------------------------------------
+
+    def answered(self, method: str, route: str, status: int) -> None:
+        """Count an answer. Clients choose methods: those that nobody knows are one."""
+        self._requests.labels(method if method in _METHODS else "other", route, status).inc()
+
+    def refused(self, error: Exception) -> None:
+        """Count a refusal, one of ``errors.REFUSALS``."""
+        self._refusals.labels(type(error).__name__).inc()
+
+    # ---- what is read when somebody asks ---------------------------------------------------------
+
+    def watch(
+        self,
+        facts: Mapping[str, object],
+        *,
+        queued: Callable[[], int],
+        running: Callable[[], bool],
+        waiting: Callable[[], int],
+        buffers: Callable[[], int],
+        limit: int,
+        gpu: Callable[[], tuple[int, int]] | None = None,
+    ) -> None:
+        """Tell what the service is, and read its state by these functions when somebody asks.
+
+        Parameters
+        ----------
+        facts : mapping
+            What it is, by name.
+        queued : callable
+            Returns the number of file jobs that wait.
+        running : callable
+            Returns whether a file job runs.
+        waiting : callable
+            Returns the number of large arrays that wait for their turn or have it.
+        buffers : callable
+            Returns the bytes of the buffers for arrays.
+        limit : int
+            The most bytes of them.
+        gpu : callable, optional
+            Returns the bytes of a GPU's memory that are in use, and all bytes.
+
+        """
+        named = {name: str(fact) for name, fact in facts.items()}
+        Info("distscan", "What this service is.", registry=self._registry).info(named)
+        self._gauge("jobs_queued", "File jobs that wait.", queued)
+        self._gauge("jobs_running", "File jobs that run: 0 or 1.", running)
+        self._gauge(
+            "scans_waiting", "Large arrays that wait for their turn, with the one that has it.",
+            waiting,
+        )  # fmt: skip
+        self._gauge(
+            "buffers_used_bytes", "Bytes of all buffers for arrays, also of free ones.", buffers
+        )
+        self._gauge("buffers_limit_bytes", "The most bytes of these buffers.", lambda: limit)
+        if gpu is not None:
+            of = "of the memory of the GPU of rank 0"
+            self._gauge("gpu_memory_used_bytes", f"Bytes {of} that any process uses.",
+                        lambda: gpu()[0])  # fmt: skip
+            self._gauge("gpu_memory_size_bytes", f"All bytes {of}.", lambda: gpu()[1])
+
+    def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(name, text, **self._given).set_function(lambda: _now(value))
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, **self._given)
+
+    def _histogram(
+        self, name: str, text: str, bounds: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(name, text, labels, buckets=bounds, **self._given)
+
+
+def _now(value: Callable[[], float]) -> float:
+    """Return a value, NaN if it cannot be read: a full disk must not hide what else is known."""
+    try:
+        return value()
+    except RuntimeError:  # StoreError, CUDARuntimeError
+        return float("nan")
+
+
+class Counted:
+    """Counts the answers of an application by route, such as ``/v1/jobs/{number}``.
+
+    The paths themselves would be as many series as clients like.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Iterable[BaseRoute]) -> None:
+        self._app, self._metrics = app, metrics
+        self._templates: dict[Any, str] = {
+            each.endpoint: each.path_format for each in routes if isinstance(each, Route)
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and count it when its answer begins."""
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = self._templates.get(scope.get("endpoint"), "none")
+                self._metrics.answered(scope["method"], route, message["status"])
+            await send(message)
+
+        await self._app(scope, receive, sent)
