@@ -4,7 +4,9 @@ import os
 import re
 import signal
 import socket
-from contextlib import suppress
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +15,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from support.browsers import browsing, prefer, resize
 from support.services import serving
+
+sys.path.append(str(Path(__file__).parents[1] / "launch"))
+
+from headless import browsing, prefer, resize
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 TOKEN = "0123456789abcdef-a-token"
@@ -23,7 +28,14 @@ HOSTILE = "<img src=x onerror=window.hit=1>\u202e.npy"
 
 @pytest.fixture(scope="module")
 def browser():
-    with browsing() as made:
+    """Without one, the tests are skipped; in CI, they fail."""
+    with ExitStack() as held:
+        try:
+            made = held.enter_context(browsing())
+        except FileNotFoundError as error:
+            if os.environ.get("CI") == "true":
+                raise
+            pytest.skip(str(error))
         yield made
 
 
