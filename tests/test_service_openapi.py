@@ -164,10 +164,10 @@ def npy(x):
     return made.getvalue()
 
 
-def until(said, state):
-    """Wait until a job is in a state."""
+def until(said, state, name="state"):
+    """Wait until a job, or the service, is in a state."""
     end = time.monotonic() + 30
-    while said().json()["state"] != state:
+    while said().json()[name] != state:
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -223,22 +223,13 @@ def check_number_of_followers(talk):
 
 def check_events(stream):
     """Read them until all kinds have come; each is what the document says of it."""
-    schemas = {"snapshot": "Snapshot", "job": "Job", "progress": "JobProgress", "service": "State"}
-    missing = {*schemas}
-    for name, data, _ in stream:
-        if name in schemas:
-            validate(data, {"$ref": f"#/components/schemas/{schemas[name]}"})
-            missing.discard(name)
-        if not missing:
-            return
-    raise AssertionError(f"the stream ended without {missing}")
-
-
-def until_it_ends(talk):
-    """Ask until new jobs are refused."""
-    end = time.monotonic() + 10
-    while talk("GET", "/healthz").status_code == 200:
-        assert time.monotonic() < end
+    kinds = {"snapshot": "Snapshot", "job": "Job", "progress": "JobProgress", "service": "State"}
+    missing = {*kinds, "retry"}
+    while missing:
+        name, data, _ = next(stream)
+        missing.discard(name)
+        if name in kinds:
+            validate(data, {"$ref": f"#/components/schemas/{kinds[name]}"})
 
 
 def test_answers(service, rng, held):
@@ -290,7 +281,7 @@ def test_answers(service, rng, held):
     runs = talk("POST", "/v1/jobs", json=long).json()["number"]
     until(lambda: talk("GET", f"/v1/jobs/{runs}"), "running")
     os.kill(*service.ranks_of(), signal.SIGTERM)
-    until_it_ends(talk)
+    until(lambda: talk("GET", "/healthz"), "ending", "status")
     talk("DELETE", f"/v1/jobs/{runs}")
     assert service.wait() == 0
     held.close()

@@ -145,7 +145,9 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             gpu=scanner.gpu_memory if bound.name == "cuda" else None,
         )
         facts["placement"] = placement
-        names = Names(args.host is not None, frozenset(map(host_of, args.allow_host)))
+        names = Names(
+            over_tcp=args.host is not None, allowed=frozenset(map(host_of, args.allow_host))
+        )
         app = App(dispatcher, scans, paths, token, facts=facts, metrics=metrics, names=names)
         held.callback(work.end, lines)
         with _ending(dispatcher, args.grace), _answering(app, listening):
