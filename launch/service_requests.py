@@ -29,7 +29,9 @@ PATHS = ("/v1", "/v1/jobs", "/v1/scans", "/v1/jobs/1", "/healthz", "/", "*", "",
          "/v1/jobs/", "/v1/jobs/0", "/v1/jobs/-1", "/v1/jobs/1.5", "/v1/jobs/" + "9" * 5000,
          "/v1/jobs/٣", "/v1/jobs/%31", "/v1/jobs/1/2", "/v1/../v1", "/%", "/%zz", "/\0", "/v2",
          "/v1/jobs/9223372036854775808", "/v1/jobs/" + "1" * 70000, "http://[/v1", "http://x:y/v1",
-         "http://any/v1", "/v1/jobs/1?wait=1e-9", "/v1?#x", "/openapi.json", "/v1;x")  # fmt: skip
+         "http://any/v1", "/v1/jobs/1?wait=1e-9", "/v1?#x", "/openapi.json", "/v1;x",
+         "/page", "/page/", "/page/../app.py", "/page/%2e%2e%2fapp.py", "/page/\0", "/page/%00",
+         "/page/%ff", "/page//etc/passwd", "/page/main.js/x", "/page/" + "x" * 5000)  # fmt: skip
 HEADS = (
     *("content-length: -1", "content-length: 0x10", "content-length: 5, 5", "content-length: 1_0"),
     *("content-length: 99999999999999999999", "content-length: ", "content-length: ٣"),
@@ -49,6 +51,7 @@ HEADS = (
     *("distscan-protocol: ", "distscan-protocol: 1.0", "idempotency-key: é\xff"),
     *("idempotency-key:", "idempotency-key: \t", "idempotency-key: " + "k" * 201, "x" * 20000),
     *("content-encoding: gzip", "x: " + "y" * 70000, "x:\0", " x: y", "x : y", ": y", "x\r\n y"),
+    *("origin: null", "origin: ", "origin: http://[", "origin: é", "sec-fetch-site: \0"),
     *("cookie: \xff", "range: x", "\r\n".join(f"x{i}: {i}" for i in range(300))),
     *("content-type: \x80/; charset=x", "x-forwarded-for: ["),
 )

@@ -10,7 +10,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -263,3 +263,45 @@ def client(service: Any) -> Iterator[Any]:
     """A client of it."""
     with service.client() as made:
         yield made
+
+
+# ---- the page of a service -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A browser. Without one, tests are skipped; in CI, they fail."""
+    from support.pages import browsing
+
+    with ExitStack() as held:
+        try:
+            made = held.enter_context(browsing())
+        except FileNotFoundError as error:
+            if os.environ.get("CI") == "true":
+                raise
+            pytest.skip(str(error))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def site(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A service with a page."""
+    from support.pages import with_files
+
+    with with_files(tmp_path_factory.mktemp("page")) as made:
+        yield made
+
+
+@pytest.fixture
+def page(browser: Any, site: Any) -> Iterator[Any]:
+    """Its page, open. When the test ends, the console has said nothing."""
+    from support.pages import TOKEN, Page
+
+    with site.client(TOKEN, 20.0) as client:
+        made = Page(browser, site, client)
+        made.open()
+        made.live()
+        yield made
+        for job in client.jobs(10):
+            job.cancel()
+    assert made.messages() == []

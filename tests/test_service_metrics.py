@@ -24,6 +24,7 @@ from distscan.service.dispatch import Dispatcher
 from distscan.service.errors import StoreError
 from distscan.service.lines import Lines
 from distscan.service.metrics import Metrics
+from distscan.service.origin import Names
 from distscan.service.store import Record, Store
 from support.expositions import series, values
 
@@ -195,7 +196,8 @@ def application(metrics, token=None, **given):
     scans = MagicMock(routes=lambda checked: [])
     names = inspect.signature(App).parameters
     parts = {name: MagicMock() for name in names} | {"facts": {}, "token": token, "scans": scans}
-    return App(**(parts | {"metrics": metrics} | given)).asgi
+    parts |= {"metrics": metrics, "names": Names(over_tcp=False)}
+    return App(**(parts | given)).asgi
 
 
 def talking(asgi):

@@ -149,6 +149,14 @@ def test_nothing_comes_from_elsewhere():
         assert name in FILES
 
 
+def test_nothing_moves_for_those_who_do_not_like_it():
+    moves = r"(?:transition|animation)[\w-]*:"
+    allowed = r"@media \(prefers-reduced-motion: no-preference\) \{(?:[^{}]*\{[^{}]*\})*\s*\}"
+    texts = [(PAGE / name).read_text() for name in FILES if name.endswith(".css")]
+    assert re.search(moves, "".join(texts))
+    assert not re.search(moves, re.sub(allowed, "", "".join(texts)))
+
+
 def luminance(colour):
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]

@@ -34,6 +34,7 @@ from .events import Events
 from .guard import Guard, Json
 from .jobs import Jobs
 from .metrics import MEDIA_TYPE, Counted, Metrics
+from .origin import Names, Protected
 from .requests import Paths
 from .scans import Scans
 
@@ -50,8 +51,9 @@ class App:
         *,
         facts: dict[str, Any],
         metrics: Metrics,
+        names: Names,
     ) -> None:
-        """``facts`` say what this service is."""
+        """``facts`` say what this service is, ``names`` how clients may call it."""
         self._dispatcher, self._metrics = dispatcher, metrics
         self._about = {"version": __version__, "protocol": protocol.VERSION, **facts}
         checked, changes = Guard(token, metrics), Changes()
@@ -70,7 +72,10 @@ class App:
         ]
         self.asgi = Starlette(
             routes=routes,
-            middleware=[Middleware(Counted, metrics, routes)],
+            middleware=[
+                Middleware(Counted, metrics, routes),
+                Middleware(Protected, checked, names),
+            ],
             # A number in a path may have more digits than Python takes: a ValueError.
             exception_handlers={404: _no_route, 405: _no_route, ValueError: _no_route},
         )

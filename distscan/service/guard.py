@@ -45,8 +45,7 @@ class Guard:
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody reads it
             except Exception as error:
-                self._note(request, error)
-                return Json({"error": errors.to_json(error)}, errors.status(error))
+                return self.refusal(request, error)
 
         return route
 
@@ -58,6 +57,11 @@ class Guard:
         ):
             wrong = "a wrong token" if said else "no token"
             raise UnauthorizedError(f"{wrong}: this service takes requests with its token only")
+
+    def refusal(self, request: Request, error: Exception) -> Response:
+        """Return the answer to a request that raises an exception; log and count it."""
+        self._note(request, error)
+        return Json({"error": errors.to_json(error)}, errors.status(error))
 
     def _note(self, request: Request, error: Exception) -> None:
         """Log a request that was refused, or that met a fault of the service."""

@@ -33,6 +33,7 @@ from .dispatch import Dispatcher
 from .errors import ServiceError
 from .lines import Lines
 from .metrics import Metrics
+from .origin import Names, host_of
 from .requests import Paths
 from .scans import Limits, Scans
 from .store import Record, Store
@@ -57,6 +58,8 @@ def parser() -> Parser:
     add("--host", help="listen on TCP, on an address of this machine's own, such as 127.0.0.1")
     add("--port", type=int, default=0, help="of TCP (default: any that is free)")
     add("--token-file", metavar="FILE", type=Path, help="clients over TCP must bring its contents")
+    add("--allow-host", metavar="NAME", action="append", default=[],
+        help="that of a reverse proxy by which browsers come; may come several times")  # fmt: skip
     add("--root", metavar="DIR", type=Path, action="append", help="where files may be (default: .)")
     add("--state-dir", metavar="DIR", type=Path, help="where jobs are kept (default: of this user)")
     add("--backend", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
@@ -71,6 +74,8 @@ def parser() -> Parser:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse to listen where anybody could reach the service."""
+    for name in args.allow_host:
+        host_of(name)
     if args.host is None:
         if args.port or args.token_file:
             raise ValueError("--port and --token-file are for TCP: name a --host")
@@ -140,7 +145,10 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             gpu=scanner.gpu_memory if bound.name == "cuda" else None,
         )
         facts["placement"] = placement
-        app = App(dispatcher, scans, paths, token, facts=facts, metrics=metrics)
+        names = Names(
+            over_tcp=args.host is not None, allowed=frozenset(map(host_of, args.allow_host))
+        )
+        app = App(dispatcher, scans, paths, token, facts=facts, metrics=metrics, names=names)
         held.callback(work.end, lines)
         with _ending(dispatcher, args.grace), _answering(app, listening):
             print(f"distscan: {comm.size} ranks ({bound.device}) listen on {where}", flush=True)

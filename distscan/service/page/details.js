@@ -12,7 +12,7 @@ export function details(job) {
   const found = el("div", { class: "details" });
   if (job.error) {
     found.append(el("div", { class: "error" }, el("strong", {}, job.error.type),
-      el("pre", {}, visible(job.error.message).replaceAll("\\u{a}", "\n"))));
+      el("pre", {}, job.error.message.split("\n").map(visible).join("\n"))));
   }
   found.append(el("dl", { class: "facts" }, ...facts(job)));
   if (job.report) found.append(phases(job.report));

@@ -6,7 +6,7 @@ import { byId, cell, el, list, say, table } from "./dom.js";
 import { details } from "./details.js";
 import { badge, files, operator } from "./files.js";
 import { moment, momentInFull, seconds, visible, whole } from "./format.js";
-import { legend, timeline, times } from "./timeline.js";
+import { fit, legend, timeline, times } from "./timeline.js";
 
 const COLUMNS = ["Job", "State", "Operator", "Files", "Waited and ran", "Ran", "Ended"];
 const PAGE = 100; // older jobs that are asked for at a time
@@ -37,6 +37,7 @@ export class JobHistory {
     const filtered = kept.length < all.length ? `${whole(kept.length)} of ${whole(all.length)}` : whole(all.length);
     say(byId("history-count"), all.length > 0 ? filtered : "");
     list(this.#table, kept, (job) => job.number, made, update);
+    fit(this.#legend, kept);
     this.#table.hidden = this.#legend.hidden = kept.length === 0;
     this.#empty.hidden = kept.length > 0;
     say(this.#empty, all.length > 0 ? "No job passes the filters." : "No job has ended yet.");

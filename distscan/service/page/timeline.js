@@ -3,8 +3,8 @@
 import { el } from "./dom.js";
 import { seconds } from "./format.js";
 
-/** The phases of a report, in their order, each with the class of its colour, and what it is. */
-export const PHASES = [
+/** The parts of a bar, in their order, and what each is. */
+const PHASES = [
   ["waited", "waited for its turn"],
   ["start", "start, until the first chunk is read"],
   ["read", "read the input"],
@@ -58,7 +58,16 @@ export function timeline(job) {
 
 /** Return the legend of the bars. */
 export function legend() {
-  const items = PHASES.map(([phase, what]) =>
-    el("li", { title: what }, el("span", { class: `phase ${phase}`, "aria-hidden": "true" }), phaseName(phase)));
+  const items = PHASES.map(([phase, what]) => el("li", { title: what, "data-phase": phase },
+    el("span", { class: `phase ${phase}`, "aria-hidden": "true" }), phaseName(phase)));
   return el("ul", { class: "legend", "aria-label": "Colours of the bars" }, ...items);
+}
+
+/** Let a legend have the phases of some jobs: without GPUs, nothing is copied to them. */
+export function fit(legend, jobs) {
+  const found = new Set(["waited"]);
+  for (const job of jobs) {
+    for (const [phase, time] of Object.entries(job.report?.seconds ?? {})) if (time > 0) found.add(phase);
+  }
+  for (const item of legend.children) item.hidden = !found.has(item.dataset.phase);
 }
