@@ -4,6 +4,8 @@ import os
 import ssl
 import subprocess
 import sys
+from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -128,6 +130,7 @@ def test_no_service(tmp_path):
     """The message says how to start one."""
     status, out, err = command("jobs", "--address", tmp_path / "none")
     assert (status, out) == (1, "")
+    assert "distscan: waiting for a service on" in err
     assert "no service answers on" in err
     assert "python -m distscan serve" in err
 
@@ -240,3 +243,40 @@ def test_without_its_extra(tmp_path):
         )
         assert ran.returncode == 1
         assert said in ran.stderr
+
+
+@contextmanager
+def serving_by(lines, folder):
+    """Run lines of a shell, of which the first starts a service; end it."""
+    given = {"XDG_RUNTIME_DIR": str(folder / "run"), "HOME": str(folder), "DISTSCAN_LABELS": "0"}
+    given |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state")}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    end = "kill -USR1 $!; wait $!"
+    with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
+        ran = subprocess.run(
+            ["bash", "-c", "\n".join(["set -e", *lines, end])],
+            cwd=folder,
+            env=os.environ | given | {"PATH": path},
+            stdout=out,
+            stderr=err,
+            check=False,
+            timeout=90,
+            start_new_session=True,
+        )
+        yield ran.returncode, (folder / "out").read_text(), (folder / "err").read_text()
+
+
+def test_readme(tmp_path):
+    """README's lines for a service run as they are copied, on two ranks."""
+    section = (ROOT / "README.md").read_text().partition("\n## Service\n")[2].partition("\n## ")[0]
+    lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    assert len(lines) == 5
+    assert lines[0].startswith("mpirun -n 8 python -m distscan serve &")
+    (tmp_path / "run").mkdir(mode=0o700)
+    lines[0] = lines[0].replace("mpirun -n 8", "mpirun -n 2")
+    with serving_by(lines, tmp_path) as (status, out, err):
+        assert status == 0, err
+    assert "sum of 1000000 elements, float64 to float64" in out
+    assert "     1  done " in out
+    assert out.endswith("[3 4 8]\n")
+    np.testing.assert_array_equal(np.load(tmp_path / "input.scan.npy"), np.arange(1.0, 10**6 + 1))

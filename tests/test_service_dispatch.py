@@ -126,3 +126,20 @@ def test_a_disk_that_is_full_for_a_while(made, tmp_path, monkeypatch):
     assert made.get(record.number)[0].state == "done"
     assert len(tries) == 2
     assert Path(tmp_path / "0.scan.npy").exists()
+
+
+def test_old_jobs_are_forgotten(made, tmp_path):
+    """Those that ended long ago, and no others."""
+    store, now = made.store, time.time()
+    made._keep = 60
+    for i, ended in enumerate((now - 61, now - 59, None)):
+        number = store.add(job(tmp_path, i)).number
+        if ended is not None:
+            store.start()
+            store.end(number, "failed")
+            store._db.execute("UPDATE jobs SET ended = ? WHERE number = ?", (ended, number))
+    with running(made):
+        end = time.monotonic() + 20
+        while made.get(3)[0].state != "done" and time.monotonic() < end:
+            time.sleep(0.01)
+    assert [record.number for record in store.newest()] == [3, 2]

@@ -1,7 +1,7 @@
 """The client of a service: arrays in, arrays out; file jobs. It uses neither MPI nor CUDA."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import uniform
 from time import monotonic, sleep
 from typing import Any, NoReturn, cast
@@ -28,13 +28,18 @@ class Client:
         token: str | None,
         patience: float,
         timeout: float | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Take the arguments of ``distscan.connect``; connect by the first request."""
+        """Take the arguments of ``distscan.connect``; connect by the first request.
+
+        ``say`` is told if no service answers for a while.
+        """
         self.address = str(places.socket_to_use()) if address is None else os.fspath(address)
         head = {"distscan-protocol": str(protocol.VERSION)}
         if token is not None:
             head["authorization"] = f"Bearer {token}"
         self._arrays, self._patience = Arrays(self.request, timeout), patience
+        self._say = say
         self._http = Transport(self.address, head, patience)
 
     def __reduce__(self) -> NoReturn:
@@ -133,6 +138,8 @@ class Client:
             except LOST as error:
                 if monotonic() > end or self._http.closed:
                     raise self._lost(error, timeout) from error
+                if tries == len(_LATER) - 1:
+                    self._say(f"waiting for a service on {self.address}")
             most = _LATER[min(tries, len(_LATER) - 1)]
             sleep(uniform(most / 2, most))  # clients that were refused at once come one by one
             tries += 1

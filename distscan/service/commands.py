@@ -3,6 +3,7 @@
 import argparse
 import gc
 import json
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ from ..job.report import Report
 from . import places
 from .client import Client
 from .client_job import Job
+
+_PATIENCE = 10.0  # seconds: a service that was just started may begin to listen
 
 
 def main(name: str, argv: Sequence[str]) -> int:
@@ -135,7 +138,11 @@ def _parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
 
 def _client(args: argparse.Namespace) -> Client:
     token = None if args.token_file is None else places.token_in(args.token_file)
-    return Client(args.address, token, 2.0)
+    return Client(args.address, token, _PATIENCE, say=_say)
+
+
+def _say(text: str) -> None:
+    print(f"distscan: {text}", file=sys.stderr, flush=True)
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

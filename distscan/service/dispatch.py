@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from time import monotonic
+from time import monotonic, time
 from typing import Any, NamedTuple
 
 from ..job.report import Report, plain
@@ -17,6 +17,7 @@ from .errors import BusyError, CancelledJobError, NotFoundError, ServiceError, S
 from .lines import Lines
 from .store import Record, Store
 
+_DAY = 86400.0  # seconds
 _ATTEMPTS = 3  # a job that was running at so many crashes is not begun again
 _log = logging.getLogger("distscan.service")
 
@@ -40,9 +41,13 @@ class Dispatcher:
         scanner: Scanner,
         *,
         most: int,
+        keep: float = float("inf"),
         backend: str = "auto",
     ) -> None:
-        """``most`` jobs may wait; they run on ``backend``, unless they name one."""
+        """``most`` jobs may wait; they run on ``backend``, unless they name one.
+
+        Jobs that ended ``keep`` seconds ago are forgotten.
+        """
         self._comm, self._lines, self._store, self._most = comm, lines, store, most
         self._scanner = scanner
         self._arrays: deque[tuple[Task, Future[None]]] = deque()
@@ -51,6 +56,7 @@ class Dispatcher:
         self._progress = Progress()
         self._cancelled = self._stopping = self._ended_early = False
         self._backend, self._end = backend, float("inf")
+        self._keep, self._tidied = keep, float("-inf")
         #: Called when a job is queued, has begun, goes on, or has ended; by any thread.
         self.listeners: list[Callable[[], None]] = []
         for record in store.interrupted():
@@ -146,6 +152,7 @@ class Dispatcher:
                 record = None
                 while not self._stopping and not self._arrays:
                     try:
+                        self._forget_old()
                         if record := self._store.start():
                             self._running, self._progress = record.number, Progress()
                             self._cancelled = False
@@ -164,6 +171,12 @@ class Dispatcher:
                 self._scan(*array)
         for _, done in self._arrays:
             done.set_exception(BusyError("the service ends; send the array again when it is back"))
+
+    def _forget_old(self) -> None:
+        """Remove jobs that ended long ago, once a day."""
+        if monotonic() - self._tidied > _DAY:
+            self._store.forget(time() - self._keep)
+            self._tidied = monotonic()
 
     def _scan(self, task: Task, done: "Future[None]") -> None:
         try:
