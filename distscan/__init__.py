@@ -21,7 +21,7 @@ from .aliases import (
     nancumprod,
     nancumsum,
 )
-from .connection import connect
+from .connection import connect, connect_async
 from .core.errors import (
     BackendError,
     CheckError,
@@ -60,6 +60,7 @@ __all__ = [
     "RankError",
     "compact",
     "connect",
+    "connect_async",
     "cummax",
     "cummin",
     "cumprod",

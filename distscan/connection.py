@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .service.client import Client
+    from .service.client_async import AsyncClient
 
 
 def connect(
@@ -53,3 +54,45 @@ def connect(
     from .service.client import Client  # noqa: PLC0415 - most programs have no service
 
     return Client(address, token, patience, timeout)
+
+
+def connect_async(
+    address: str | os.PathLike[str] | None = None,
+    *,
+    token: str | None = None,
+    patience: float = 10.0,
+    timeout: float | None = 600.0,
+) -> "AsyncClient":
+    """Return a client of a service for asyncio: its methods are those of ``connect``, to await.
+
+    Requests wait in threads of the client's own. Waits for jobs take none. A task may be cancelled
+    at any time; jobs go on then.
+
+    Parameters
+    ----------
+    address, token, patience, timeout
+        As in ``connect``.
+
+    Returns
+    -------
+    AsyncClient
+        ``await client.scan(x)`` scans an array, ``await client.submit(...)`` queues a file job.
+
+    Raises
+    ------
+    ServiceError, NoAnswerError
+        As ``connect``.
+
+    Examples
+    --------
+    >>> async def main():
+    ...     async with distscan.connect_async() as client:
+    ...         job = await client.submit("input.npy")
+    ...         print(await client.scan([3, 1, 4]))
+    ...         await job.wait()
+    >>> asyncio.run(main())  # doctest: +SKIP
+    [3 4 8]
+    """
+    from .service.client_async import AsyncClient  # noqa: PLC0415 - most programs have no service
+
+    return AsyncClient(connect(address, token=token, patience=patience, timeout=timeout))

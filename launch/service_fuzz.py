@@ -30,6 +30,7 @@ from collections import Counter
 from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 from kill_cases import Fault
@@ -163,6 +164,9 @@ def exchange(address: str, made: Made) -> tuple[str, bytes]:
 def exceptions(text: str) -> dict[str, str]:
     """Return the exceptions that a service has printed, each with the place that raised it."""
     found = {}
+    # The service's log indents them.
+    text = re.sub(r"^    Traceback .*\n(?:(?:    .*)?\n)*", lambda each: dedent(each[0]), text,
+                  flags=re.M)  # fmt: skip
     for trace in re.split(r"^Traceback ", text, flags=re.M)[1:]:
         frames = re.match(r".*\n(?:[ \n].*\n)*", trace)
         if frames is None:

@@ -4,11 +4,11 @@ import copy
 import gc
 import os
 import pickle
-import sys
-import traceback
 
 import numpy as np
 import pytest
+
+from support.forked import ended, forked
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -18,25 +18,6 @@ pytestmark = [
 ]
 TIMES = 50
 LARGE = 300_000  # elements of which a client makes more than a MiB
-
-
-def forked(work):
-    """Run ``work`` in a child process; return its number."""
-    if (child := os.fork()) == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    return child
-
-
-def ended(child):
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.parametrize("n", [10, LARGE])

@@ -1,5 +1,6 @@
 """The queue of file jobs: nothing is lost, nothing runs twice, whatever ends the process."""
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -83,6 +84,27 @@ def test_what_may_follow_a_state(store):
     for state in ENDED:
         with pytest.raises(KeyError):
             store.end(number, state)
+
+
+def test_who_hears_of_changes(tmp_path):
+    """Of each job that was submitted, begins or has ended: once, and in this order."""
+    heard = []
+    with contextlib.closing(Store(tmp_path, heard.append)) as store:
+        for _ in range(2):
+            store.add(request(), "a key")
+        waits = store.add(request(1)).number
+        store.start()
+        store.queue_again(1)
+        assert (store.get(1).state, store.get(1).started) == ("queued", None)
+        store.start()
+        store.end(1, "done", report={"total": 1})
+        assert store.cancel(waits)
+        assert not store.cancel(waits)
+        assert heard[-2:] == [store.get(1), store.get(waits)]
+    assert [(record.number, record.state) for record in heard] == [
+        *((1, "queued"), (waits, "queued"), (1, "running"), (1, "running")),
+        *((1, "done"), (waits, "cancelled")),
+    ]
 
 
 def test_old_jobs_are_forgotten(store):

@@ -11,12 +11,11 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from ..core import dtypes
 from . import client_asked, errors, places, protocol
 from .client_arrays import Arrays
-from .client_job import Job
+from .client_job import SILENT, Job
 from .errors import BusyError, NoAnswerError, ServiceError
 from .transport import LOST, Answer, Transport
 
 _LATER = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds at most before another try, and so on
-_SILENT = 30.0  # seconds after which a service that says nothing is given up, scans apart
 Path = str | os.PathLike[str]
 
 
@@ -51,7 +50,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; jobs go on."""
+        """Close the connection; jobs go on. Requests of other threads end."""
         self._arrays.close()
         self._http.close()
 
@@ -117,7 +116,7 @@ class Client:
         return [Job(self.request, record) for record in found["jobs"]]
 
     def request(
-        self, method: str, url: str, *, timeout: float | None = _SILENT, **given: Any
+        self, method: str, url: str, *, timeout: float | None = SILENT, **given: Any
     ) -> Answer:
         """Send a request until it is answered; raise what the service has raised.
 
@@ -132,7 +131,7 @@ class Client:
                 if answer.status != BusyError.status or monotonic() > end:
                     break
             except LOST as error:
-                if monotonic() > end:
+                if monotonic() > end or self._http.closed:
                     raise self._lost(error, timeout) from error
             most = _LATER[min(tries, len(_LATER) - 1)]
             sleep(uniform(most / 2, most))  # clients that were refused at once come one by one

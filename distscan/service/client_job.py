@@ -1,19 +1,22 @@
 """A file job, as its client sees it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any, cast
 
-from . import errors, protocol
+from ..job.report import Report
+from . import client_progress, errors, protocol
 from .errors import CancelledJobError
 from .transport import Answer
 
 _WAIT = 0.5  # seconds of one request that waits for a job
+SILENT = 30.0  # seconds after which a service that says nothing is given up, scans apart
 Request = Callable[..., Answer]
 
 
 class Job:
-    """A file job of a service."""
+    """A file job of a service. Threads may share it."""
 
     def __init__(self, request: Request, record: dict[str, Any]) -> None:
         """``request`` sends a request: method, URL, and what else it has."""
@@ -37,24 +40,39 @@ class Job:
         found = self.refresh()["progress"]
         return None if found is None else (found["phase"], found["done"], found["size"])
 
-    def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """Wait for its end, and return its report.
+    def wait(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
+        """Wait for its end, and return its report, as a dictionary.
+
+        ``progress`` shows a bar, in a terminal and in a notebook, by tqdm. Ctrl-C ends the wait,
+        and the job goes on.
 
         Raises what the job has raised, ``CancelledJobError`` if it was cancelled, TimeoutError
         if it has not ended after ``timeout`` seconds.
         """
         end = None if timeout is None else monotonic() + timeout
-        for record in self.updates(end):
-            if record["state"] in protocol.ENDED:
-                return self._result()
-        raise TimeoutError(f"job {self.number} is {self._record['state']} after {timeout} s")
+        with client_progress.Bar(self.number) if progress else nullcontext() as bar:
+            for record in self.updates(end):
+                if bar is not None:
+                    bar.show(record)
+        return self.outcome(timeout)
+
+    def result(self, timeout: float | None = None) -> Report:
+        """Wait as ``wait`` does, and return what ``distscan.scan_file`` returns.
+
+        ``report.output`` is the path of the output. ``report.total`` is as in JSON: NaN and
+        infinities are text, complex numbers pairs.
+        """
+        return Report(**self.wait(timeout))
 
     def updates(self, end: float | None = None) -> Iterator[dict[str, Any]]:
-        """Yield what the service says of the job, now and then until it has ended."""
+        """Yield what the service says of the job, now and then until it has ended.
+
+        ``end`` is a time of ``time.monotonic`` at which this ends, too.
+        """
         while True:
             left = _WAIT if end is None else max(0.0, min(_WAIT, end - monotonic()))
             yield self.refresh(wait=left)
-            if self._record["state"] in protocol.ENDED or (end is not None and monotonic() >= end):
+            if self.is_over(end):
                 return
 
     def cancel(self) -> None:
@@ -63,13 +81,23 @@ class Job:
 
     def refresh(self, wait: float = 0) -> dict[str, Any]:
         """Ask the service what it knows of the job; wait up to so many seconds for its end."""
-        url = f"/v1/jobs/{self.number}"
-        self._record = self._request("GET", url, params={"wait": wait}).json()
+        url, given = f"/v1/jobs/{self.number}", {"params": {"wait": wait}}
+        self._record = self._request("GET", url, timeout=wait + SILENT, **given).json()
         return self._record
 
-    def _result(self) -> dict[str, Any]:
-        if self._record["state"] == "cancelled":
+    # ---- what is known: what the service has said last -------------------------------------------
+
+    def is_over(self, end: float | None) -> bool:
+        """Whether the job has ended, or the time of those who wait for it."""
+        return self._record["state"] in protocol.ENDED or (end is not None and monotonic() >= end)
+
+    def outcome(self, timeout: float | None) -> dict[str, Any]:
+        """Return the report, or raise what ``wait`` raises."""
+        state = self._record["state"]
+        if state == "cancelled":
             raise CancelledJobError(f"job {self.number} was cancelled")
-        if self._record["state"] == "failed":
+        if state == "failed":
             raise errors.from_json(self._record["error"])
+        if state != "done":
+            raise TimeoutError(f"job {self.number} is {state} after {timeout} s")
         return cast("dict[str, Any]", self._record["report"])

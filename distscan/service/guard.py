@@ -66,9 +66,10 @@ class Guard:
     def _note(self, request: Request, error: Exception) -> None:
         """Log a request that was refused, or that met a fault of the service."""
         status, reason = errors.status(error), logs.cut(str(error))
-        facts = {"method": request.method, "path": request.url.path, "status": status}
-        facts |= {"reason": reason} | _who(request)
-        what = f"{request.method} {request.url.path} by {facts['client']}"
+        path = request.scope["path"]
+        facts = {"method": request.method, "path": path, "status": status, "reason": reason}
+        facts |= _who(request)
+        what = f"{request.method} {path} by {facts['client']}"
         if isinstance(error, errors.REFUSALS):
             self._metrics.refused(error)
             _log.warning("%s was refused: %s", what, reason, extra=facts)

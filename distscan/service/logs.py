@@ -23,6 +23,7 @@ LEVELS = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+_ENDS = {"done": "is done", "failed": "has failed", "cancelled": "was cancelled"}
 _LONGEST = 1000  # characters of what clients say
 _log = logging.getLogger("distscan.service")
 _OWN = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime"}
@@ -110,10 +111,10 @@ def job_changed(record: Record) -> None:
         what = f"was submitted: {_named(record.request)}"
     elif record.state == "running":
         facts |= {"attempt": record.attempts, "seconds": round(begun - record.created, 3)}
-        what = f"begins after {facts['seconds']} s in the queue"
+        what = f"begins {facts['seconds']} s after its submission, attempt {record.attempts}"
     else:
         facts["seconds"] = round((record.ended or begun) - begun, 3)
-        what = f"is {record.state} after {facts['seconds']} s"
+        what = f"{_ENDS[record.state]} after {facts['seconds']} s"
         if record.error is not None:
             facts["reason"] = cut(f"{record.error['type']}: {record.error['message']}")
             what += f": {facts['reason']}"

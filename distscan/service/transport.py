@@ -60,6 +60,7 @@ class Transport:
     def __init__(self, address: str, headers: Mapping[str, str], patience: float) -> None:
         """``headers`` go with every request; ``patience`` limits the seconds to connect."""
         self._spare, self._owner = deque[HTTPConnection](), os.getpid()
+        self._busy, self.closed = set[HTTPConnection](), False
         self._address, self._headers, self._patience = address, dict(headers), patience
         self._over_tcp = address.startswith(("http://", "https://"))
         self._base = urlsplit(address).path.rstrip("/") if self._over_tcp else ""
@@ -69,7 +70,11 @@ class Transport:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that no request uses."""
+        """Close all connections; requests of other threads end by one of ``LOST``."""
+        self.closed = True
+        for each in list(self._busy):
+            with suppress(OSError, AttributeError):
+                each.sock.shutdown(socket.SHUT_RDWR)
         with suppress(IndexError):
             while True:
                 self._spare.pop().close()
@@ -95,7 +100,10 @@ class Transport:
             given["content-type"], content = "application/json", codec.dumps(json).encode()
         path = self._base + url + (f"?{urlencode(params)}" if params else "")
         connection = self._connected()
+        self._busy.add(connection)
         try:
+            if self.closed:
+                raise ConnectionError("the client is closed")
             connection.sock.settimeout(timeout)
             with suppress(BrokenPipeError, ConnectionResetError):
                 # A service that refuses a long body answers before the end of it.
@@ -105,7 +113,9 @@ class Transport:
         except BaseException:  # what is left of this answer must not be that of another request
             connection.close()
             raise
-        if answer.will_close or len(self._spare) >= _SPARE:
+        finally:
+            self._busy.discard(connection)
+        if answer.will_close or self.closed or len(self._spare) >= _SPARE:
             connection.close()
         else:
             self._spare.append(connection)
@@ -114,7 +124,7 @@ class Transport:
     def _connected(self) -> Any:
         """Return a connection that no other request uses."""
         if self._owner != os.getpid():  # this process was forked: the connections are its parent's
-            self._spare, self._owner = deque(), os.getpid()
+            self._spare, self._busy, self._owner = deque(), set(), os.getpid()
         with suppress(IndexError):
             while True:
                 connection = self._spare.pop()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -57,8 +58,8 @@ class Service:
         self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stdout))
         self._reader.start()
 
-    def client(self, token=None, patience=5.0):
-        return Client(self.address, token, patience)
+    def client(self, token=None, patience=5.0, timeout=None):
+        return Client(self.address, token, patience, timeout)
 
     def ranks_of(self):
         """The processes of the ranks."""
@@ -90,6 +91,14 @@ class Service:
         self._reader.join()
         self.process.stdout.close()
         return status
+
+
+def stop(pid):
+    """Stop a process, and wait until all its threads have stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        while (task / "stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
 
 
 @contextmanager

@@ -1,0 +1,160 @@
+"""The client of a service for asyncio: ``Client``, whose requests wait in threads."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from time import monotonic
+from typing import Any, TypeVar
+
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from ..job.report import Report
+from . import client_progress
+from .client import Client, Path
+from .client_job import Job
+
+_AT_ONCE = 16  # requests of a client; a wait for a job is one now and then
+_SOONEST, _LATEST = 0.02, 0.5  # seconds between two looks at a job
+T = TypeVar("T")
+
+
+class AsyncJob:
+    """A file job of a service: ``Job`` with coroutines."""
+
+    def __init__(self, job: Job, run: Callable[..., Any]) -> None:
+        """``run`` awaits a call in a thread."""
+        self._job, self._run = job, run
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._job)[1:]}"
+
+    @property
+    def number(self) -> int:
+        """The number by which the service knows it."""
+        return self._job.number
+
+    async def state(self) -> str:
+        """Return its state now: "queued", "running", "done", "failed" or "cancelled"."""
+        return str((await self._run(self._job.refresh))["state"])
+
+    async def progress(self) -> tuple[str, int, int] | None:
+        """Return its phase, the bytes that are done, and all bytes; None if it does not run."""
+        found: tuple[str, int, int] | None = await self._run(self._job.progress)
+        return found
+
+    async def wait(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
+        """Wait for its end, as ``Job.wait`` does. If the wait is cancelled, the job goes on."""
+        end = None if timeout is None else monotonic() + timeout
+        with client_progress.Bar(self.number) if progress else nullcontext() as bar:
+            async for record in self.updates(end):
+                if bar is not None:
+                    bar.show(record)
+        return self._job.outcome(timeout)
+
+    async def result(self, timeout: float | None = None) -> Report:
+        """Wait for its end, and return its report, as ``Job.result`` does."""
+        return Report(**await self.wait(timeout))
+
+    async def updates(self, end: float | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Yield what the service says of the job, as ``Job.updates`` does. No thread waits."""
+        pause = _SOONEST
+        while True:
+            yield await self._run(self._job.refresh)
+            if self._job.is_over(end):
+                return
+            left = pause if end is None else max(0.0, min(pause, end - monotonic()))
+            await asyncio.sleep(left)
+            pause = min(2 * pause, _LATEST)
+
+    async def cancel(self) -> None:
+        """Cancel it: at once if it waits, at its next chunk if it runs."""
+        await self._run(self._job.cancel)
+
+
+class AsyncClient:
+    """A connection to a service: see ``distscan.connect_async``. Tasks may share it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._begin()
+
+    def _begin(self) -> None:
+        self._threads, self._process = ThreadPoolExecutor(_AT_ONCE, "distscan"), os.getpid()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection; jobs go on. Requests that are not answered yet end."""
+        self._client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def address(self) -> str:
+        """The service's socket or URL."""
+        return self._client.address
+
+    async def about(self) -> dict[str, Any]:
+        """Return what the service says of itself: version, ranks, backend, device."""
+        return await self._run(self._client.about)
+
+    async def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
+        """Return a new array in memory that the service shares, as ``Client.empty`` does."""
+        return await self._run(self._client.empty, shape, dtype)
+
+    async def scan(
+        self,
+        x: ArrayLike,
+        op: Any = "sum",
+        *,
+        axis: int | None = None,
+        exclusive: bool = False,
+        initial: Any = None,
+        reverse: bool = False,
+        dtype: DTypeLike | None = None,
+        out: NDArray[Any] | None = None,
+        segments: ArrayLike | None = None,
+        strategy: str = "auto",
+    ) -> NDArray[Any]:
+        """Scan an array by the ranks of the service, as ``Client.scan`` does.
+
+        The arrays must stay as they are until the scan has ended. If the task is cancelled, it ends
+        at once, and the scan goes on: ``out`` may be written to until the service has answered.
+        """
+        form: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
+        form |= {"dtype": dtype, "out": out, "segments": segments, "strategy": strategy}
+        return await self._run(self._client.scan, x, op, **form)
+
+    async def submit(
+        self,
+        input: Path | Sequence[Path],
+        output: Path | None = None,
+        op: Any = "sum",
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> AsyncJob:
+        """Queue a file job, as ``Client.submit`` does."""
+        made = await self._run(self._client.submit, input, output, op, key=key, **options)
+        return AsyncJob(made, self._run)
+
+    async def job(self, number: int) -> AsyncJob:
+        """Return a job by its number."""
+        return AsyncJob(await self._run(self._client.job, number), self._run)
+
+    async def jobs(self, most: int = 20) -> list[AsyncJob]:
+        """Return the newest jobs, the newest first."""
+        return [AsyncJob(job, self._run) for job in await self._run(self._client.jobs, most)]
+
+    async def _run(self, function: Callable[..., T], *given: Any, **options: Any) -> T:
+        """Call a function in a thread, and await its result."""
+        if self._process != os.getpid():  # it was forked: the threads are its parent's
+            self._begin()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(function, *given, **options))

@@ -1,0 +1,200 @@
+"""Clients of a service that is lost for a while: answers, connections, the whole service."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from distscan.service import client as client_module
+from distscan.service import client_job
+from distscan.service.client import Client
+from distscan.service.errors import NoAnswerError, ServiceError
+from support.cutting import cutting
+from support.services import serving, stop
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.one_rank,
+    # httpcore leaves a socket that cannot connect to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+LARGE = 300_000  # elements of which a client makes more than a MiB
+TOKEN = "0123456789abcdef-a-token"
+
+
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory):
+    """A service for all tests that leave it as it was."""
+    with serving(tmp_path_factory.mktemp("service")) as made:
+        yield made
+
+
+@contextmanager
+def stopped(service):
+    """A service that neither works nor ends, for the ``with`` block."""
+    (pid,) = service.ranks_of()
+    stop(pid)
+    try:
+        yield lambda: os.kill(pid, signal.SIGCONT)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def jobs_of(service):
+    with service.client() as client:
+        return len(client.jobs(1000))
+
+
+# ---- answers that are lost -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [10, LARGE])
+@pytest.mark.parametrize("lost", [1, 3])
+def test_scans_whose_answers_are_lost(lost, n, lone, rng):
+    with cutting(lone) as cutter, Client(cutter.address, None, 10.0) as client:
+        for _ in range(4):
+            cutter.lose = lost
+            x = rng.integers(0, 1000, n)
+            np.testing.assert_array_equal(client.scan(x), x.cumsum())
+        assert cutter.lost == 4 * lost
+
+
+@pytest.mark.parametrize("n", [10, LARGE])
+def test_scans_in_place_whose_answers_are_lost(n, lone, rng):
+    """``x`` is not the array that the service writes to, or the second try would scan it again."""
+    with cutting(lone) as cutter, Client(cutter.address, None, 10.0) as client:
+        for x in (np.empty(n, int), client.empty(n, int)):
+            x[...] = rng.integers(0, 1000, n)
+            wanted, cutter.lose = x.cumsum(), 2
+            assert client.scan(x, out=x) is x
+            np.testing.assert_array_equal(x, wanted)
+            assert cutter.lose == 0
+
+
+def test_a_job_whose_answer_is_lost_is_one_job(lone):
+    np.save(lone.folder / "x.npy", np.ones(10))
+    before = jobs_of(lone)
+    with cutting(lone) as cutter, Client(cutter.address, None, 10.0) as client:
+        cutter.lose = 3
+        job = client.submit(lone.folder / "x.npy", force=True)
+        assert (cutter.lost, jobs_of(lone)) == (3, before + 1)
+        cutter.lose = 3
+        assert job.wait(30)["elements"] == 10
+        assert cutter.lost == 6
+
+
+def test_answers_that_are_always_lost(lone):
+    with cutting(lone) as cutter, Client(cutter.address, None, 0.5) as client:
+        cutter.lose = 10**9
+        begun = time.monotonic()
+        with pytest.raises(ServiceError, match="no service answers"):
+            client.scan([1, 2])
+        assert time.monotonic() - begun < 10
+        cutter.lose = 0
+        assert list(client.scan([1, 2])) == [1, 3]
+
+
+# ---- a service that is started again -------------------------------------------------------------
+
+
+def test_a_service_that_is_started_again(tmp_path):
+    """A client that waits for a job waits on, and gets the report of the next service."""
+    np.lib.format.open_memmap(tmp_path / "long.npy", "w+", "f8", (1 << 27,))
+    with serving(tmp_path) as service, service.client(patience=30) as client:
+        job, reports = client.submit(tmp_path / "long.npy"), []
+        waiting = threading.Thread(target=lambda: reports.append(job.wait(60)))
+        waiting.start()
+        while client.job(job.number).state == "queued":
+            time.sleep(0.005)
+        service.end(signal.SIGKILL)
+        assert waiting.is_alive()
+        service.start()
+        waiting.join()
+        assert reports[0]["elements"] == 1 << 27
+        assert client.job(job.number).refresh()["attempts"] == 2
+        service.end(signal.SIGKILL)
+
+
+def test_tries_are_spread(tmp_path, monkeypatch):
+    """Clients that were refused at once do not come again at once."""
+    pauses = []
+    monkeypatch.setattr(client_module, "sleep", pauses.append)
+    for _ in range(20):
+        with Client(tmp_path / "none", None, 0.001) as client, pytest.raises(ServiceError):
+            client.about()
+    assert len({*pauses}) > 10
+    assert {0.025 <= pause <= 1.0 for pause in pauses} == {True}
+
+
+# ---- a service that says nothing -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [10, LARGE])
+def test_a_scan_ends_if_the_service_is_stopped(n, lone, rng):
+    x = rng.integers(0, 1000, n)
+    with lone.client(patience=0.1, timeout=0.5) as client:
+        client.scan(x)
+        with stopped(lone) as go_on:
+            with pytest.raises(NoAnswerError, match=r"said nothing for 0\.5 s") as caught:
+                client.scan(x)
+            assert isinstance(caught.value, TimeoutError)
+            go_on()
+            np.testing.assert_array_equal(client.scan(x), x.cumsum())
+
+
+def test_a_scan_may_take_long(lone):
+    """Without a limit, it waits until the service goes on."""
+    with lone.client(patience=0.1) as client, stopped(lone) as go_on:
+        timer = threading.Timer(1, go_on)
+        timer.start()
+        assert list(client.scan([1, 2])) == [1, 3]
+        timer.join()
+
+
+def test_a_wait_ends_if_the_service_is_stopped(lone, monkeypatch):
+    monkeypatch.setattr(client_job, "SILENT", 0.2)
+    np.save(lone.folder / "x.npy", np.ones(10))
+    with lone.client(patience=0.1) as client:
+        job = client.submit(lone.folder / "x.npy", force=True)
+        with stopped(lone), pytest.raises(NoAnswerError, match=r"said nothing for 0\.7 s"):
+            job.wait()
+        assert job.wait(30)["elements"] == 10
+
+
+def test_a_wait_goes_on_with_the_service(lone, monkeypatch):
+    monkeypatch.setattr(client_job, "SILENT", 0.2)
+    np.save(lone.folder / "x.npy", np.ones(10))
+    with lone.client(patience=20) as client:
+        job = client.submit(lone.folder / "x.npy", force=True)
+        with stopped(lone) as go_on:
+            timer = threading.Timer(2, go_on)
+            timer.start()
+            assert job.wait(30)["elements"] == 10
+            timer.join()
+
+
+def test_other_requests_have_a_limit(lone):
+    with lone.client(patience=0.1) as client, stopped(lone), pytest.raises(NoAnswerError):
+        client.request("GET", "/v1", timeout=0.3)
+
+
+def test_a_host_that_has_died_is_noticed(tmp_path):
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    given = ["--host", "127.0.0.1", "--token-file", str(tmp_path / "token")]
+    with serving(tmp_path, 1, *given) as service, service.client(TOKEN) as client:
+        client.about()
+        line = client._http._spare[-1].sock
+        assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        found = [
+            line.getsockopt(socket.IPPROTO_TCP, name)
+            for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        ]
+        assert found[0] + found[1] * found[2] == 60  # seconds
+        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+        service.end()
