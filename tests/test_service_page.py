@@ -50,7 +50,7 @@ def test_a_job_from_its_beginning_to_its_end(page):
     first.cancel()
     page.shows(second, "done")
     page.shows(first, "cancelled")
-    page.until(lambda: page.text("#waiting") == "No job waits: the next one begins at once.")
+    page.until(lambda: page.text("#waiting") == "No job waits.")
     assert "python -m distscan submit input.npy" in page.text("#running")
     said = "return document.getElementById('said').textContent"  # for those who do not see
     page.until(lambda: page.script(said) == f"Job {second.number}: done")

@@ -2,15 +2,7 @@
 
 import { ask } from "./access.js";
 import { byId, el, say } from "./dom.js";
-
-/** Show a fault of an action for a while; without a text, hide it. */
-export function fault(text) {
-  const shown = byId("fault");
-  clearTimeout(shown.timer);
-  shown.hidden = !text;
-  say(shown, text);
-  if (text) shown.timer = setTimeout(() => fault(""), 15_000);
-}
+import { fault } from "./fault.js";
 
 /**
  * Return a button that cancels a job. `home` gets the focus when the button goes with its job, and

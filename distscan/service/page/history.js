@@ -1,9 +1,9 @@
 // The jobs that have ended.
 
 import { ask } from "./access.js";
-import { fault } from "./cancel.js";
-import { byId, cell, el, list, say, table } from "./dom.js";
 import { details } from "./details.js";
+import { byId, cell, el, list, say, table } from "./dom.js";
+import { fault } from "./fault.js";
 import { badge, files, operator } from "./files.js";
 import { moment, momentInFull, seconds, visible, whole } from "./format.js";
 import { fit, legend, timeline, times } from "./timeline.js";

@@ -1,10 +1,9 @@
 // What the page knows of the service: its state, and its jobs.
 
-export const ENDED = ["done", "failed", "cancelled"];
+const ENDED = ["done", "failed", "cancelled"];
 const KEPT = 1000; // jobs that have ended: a page that is open for weeks must not grow
 
-/** Whether a job has ended. */
-export const hasEnded = (job) => ENDED.includes(job.state);
+const hasEnded = (job) => ENDED.includes(job.state);
 
 export class Model {
   about = null;

@@ -40,6 +40,7 @@ export class Stream {
   #heard;
   #shown;
   #tries = 0;
+  #locked = false;
   #wake = () => {};
 
   /**
@@ -49,7 +50,7 @@ export class Stream {
   constructor(heard, shown) {
     this.#heard = heard;
     this.#shown = shown;
-    addEventListener("online", () => this.again());
+    addEventListener("online", () => this.#locked || this.again());
   }
 
   /** Try again now. */
@@ -68,7 +69,9 @@ export class Stream {
       } catch (error) {
         if (error instanceof Locked) {
           this.#shown("locked", error.message);
+          this.#locked = true;
           await new Promise((wake) => (this.#wake = wake));
+          this.#locked = false;
           continue;
         }
         reason = error instanceof Refused ? error.message : "the service does not answer";

@@ -10,7 +10,7 @@ const FEW = 20; // rows, until more are asked for
 
 export class Waiting {
   #parent = byId("waiting");
-  #empty = el("p", { class: "empty" }, "No job waits: the next one begins at once.");
+  #empty = el("p", { class: "empty" }, "No job waits.");
   #table = table("Jobs that wait", ["Job", "Operator", "Files", "Waits for", el("span", { class: "unseen" }, "Cancel")]);
   #body = el("tbody", { role: "rowgroup" });
   #more = el("button", { type: "button", class: "quiet more" }, "");
