@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -88,6 +89,17 @@ def test_a_child_of_a_child(client):
         assert child is None or ended(child) == 0
 
     work(2)
+
+
+def test_a_child_that_closes(client):
+    """It closes what it has; a request of its parent goes on."""
+    x = np.arange(LARGE)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(5):
+            scan = pool.submit(lambda: [client.scan(x) for _ in range(5)])
+            assert ended(forked(client.close)) == 0
+            for y in scan.result(60):
+                np.testing.assert_array_equal(y, x.cumsum())
 
 
 def test_no_copies(client):
