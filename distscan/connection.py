@@ -65,8 +65,8 @@ def connect_async(
 ) -> "AsyncClient":
     """Return a client of a service for asyncio: its methods are those of ``connect``, to await.
 
-    Requests wait in threads of the client's own. Waits for jobs take none. A task may be cancelled
-    at any time; jobs go on then.
+    Requests wait in threads of the client's own. Waits for jobs take none. A task that is cancelled
+    ends at once, and so does its request; jobs go on.
 
     Parameters
     ----------

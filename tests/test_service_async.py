@@ -1,11 +1,13 @@
 """The client for asyncio: the same answers, and many waits at once."""
 
 import asyncio
-import gc
+import copy
 import os
+import pickle
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,8 +23,6 @@ from support.services import serving, stop
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.one_rank,
-    # httpcore leaves a socket that cannot connect to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 LARGE = 300_000  # elements of which a client makes more than a MiB
@@ -201,6 +201,12 @@ def stopped(tmp_path):
         os.kill(pid, signal.SIGCONT)
 
 
+async def end_of_threads(client):
+    """Wait until no thread waits for an answer."""
+    await asyncio.wait_for(asyncio.to_thread(client._threads.shutdown), 10)
+    client._threads = ThreadPoolExecutor()
+
+
 @pytest.mark.parametrize("n", [10, LARGE])
 def test_a_scan_that_is_cancelled(n, stopped, rng):
     """It ends at once, although the service says nothing; its memory is not used again."""
@@ -218,17 +224,43 @@ def test_a_scan_that_is_cancelled(n, stopped, rng):
         assert not any(task.done() for task in tasks)
         for task in tasks:
             task.cancel()
-        begun = time.monotonic()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
+        found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
         assert {type(each) for each in found} == {asyncio.CancelledError}
-        assert time.monotonic() - begun < 5
+        await end_of_threads(client)
         assert not client._client._arrays._shared._idle
-        gc.collect()
         go_on()
         results = await asyncio.gather(*map(client.scan, others))
         np.testing.assert_array_equal(results, others.cumsum(axis=1))
         np.testing.assert_array_equal(await client.scan(mine), x.cumsum())
         np.testing.assert_array_equal(mine, x)
+
+    run(service, work)
+
+
+def test_a_scan_that_is_cancelled_between_tries(tmp_path):
+    async def work():
+        async with distscan.connect_async(tmp_path / "none", patience=60) as client:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.scan([1, 2]), 0.3)
+            await end_of_threads(client)
+
+    asyncio.run(work())
+
+
+def test_cancelled_scans_take_no_threads(stopped):
+    """More than a client has threads: the next request is sent all the same."""
+    service, stop, go_on = stopped
+
+    async def work(client):
+        stop()
+        for _ in range(2):
+            waits = [
+                asyncio.wait_for(client.scan([1, 2]), 0.3) for _ in range(client_async._AT_ONCE)
+            ]
+            found = await asyncio.gather(*waits, return_exceptions=True)
+            assert {type(each) for each in found} == {asyncio.TimeoutError}
+        go_on()
+        assert list(await asyncio.wait_for(client.scan([1, 2]), 20)) == [1, 3]
 
     run(service, work)
 
@@ -244,6 +276,7 @@ def test_a_wait_that_is_cancelled(stopped):
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(job.wait(), 0.3)
         assert time.monotonic() - begun < 5
+        await end_of_threads(client)
         go_on()
         assert (await job.wait(30))["elements"] == 10  # it went on
 
@@ -321,7 +354,7 @@ def test_no_service(tmp_path):
 
 @pytest.mark.parametrize("n", [10, LARGE])
 def test_a_forked_process(n, service):
-    """It has an event loop of its own, and its own connection."""
+    """It has an event loop, threads and a connection of its own."""
 
     async def scans(client, seed):
         mine = np.random.default_rng(seed)
@@ -334,5 +367,36 @@ def test_a_forked_process(n, service):
         child = forked(lambda: asyncio.run(scans(client, 2)))
         await scans(client, 3)
         assert ended(child) == 0
+
+    run(service, work)
+
+
+def test_several_event_loops(service):
+    """One after the other, and at once in threads: a client belongs to none of them."""
+    client, wrong = distscan.connect_async(service.address), []
+
+    async def work():
+        for _ in range(5):
+            x = np.arange(LARGE)
+            if not np.array_equal(await client.scan(x), x.cumsum()):
+                wrong.append(x)
+
+    for _ in range(2):
+        threads = [threading.Thread(target=lambda: asyncio.run(work())) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        asyncio.run(work())
+        for thread in threads:
+            thread.join()
+    asyncio.run(client.aclose())
+    assert wrong == []
+
+
+def test_no_copies(service):
+    async def work(client):
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="connect in each process"):
+                copied(client)
+        assert repr(client) == f"<AsyncClient of {service.address}>"
 
     run(service, work)

@@ -1,27 +1,31 @@
 """Clients of a service that is lost for a while: answers, connections, the whole service."""
 
+import json
 import os
 import signal
 import socket
 import threading
 import time
 from contextlib import contextmanager
+from io import BytesIO
 
 import numpy as np
 import pytest
 
-from distscan.service import client as client_module
 from distscan.service import client_job
 from distscan.service.client import Client
-from distscan.service.errors import NoAnswerError, ServiceError
+from distscan.service.client_stop import Stop
+from distscan.service.errors import NoAnswerError, ServiceError, StoppedError
+from distscan.service.transport import Answer
 from support.cutting import cutting
+from support.forked import ended, forked
 from support.services import serving, stop
 
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.one_rank,
-    # httpcore leaves a socket that cannot connect to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    # Python warns since a test's process has threads; no lock of these is used here.
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 LARGE = 300_000  # elements of which a client makes more than a MiB
 TOKEN = "0123456789abcdef-a-token"
@@ -123,12 +127,14 @@ def test_a_service_that_is_started_again(tmp_path):
 def test_tries_are_spread(tmp_path, monkeypatch):
     """Clients that were refused at once do not come again at once."""
     pauses = []
-    monkeypatch.setattr(client_module, "sleep", pauses.append)
+    monkeypatch.setattr(Stop, "sleep", lambda stop, pause: pauses.append(pause))
     for _ in range(20):
-        with Client(tmp_path / "none", None, 0.001) as client, pytest.raises(ServiceError):
+        with Client(tmp_path / "none", None, 60.0) as client:
+            answers = iter([*8 * [Answer(429, b"{}")], Answer(200, b"{}")])
+            monkeypatch.setattr(client._http, "request", lambda *_, a=answers, **given: next(a))
             client.about()
-    assert len({*pauses}) > 10
-    assert {0.025 <= pause <= 1.0 for pause in pauses} == {True}
+    for i, most in enumerate((0.05, 0.1, 0.2, 0.5, *4 * [1])):
+        assert most / 2 <= min(pauses[i::8]) < max(pauses[i::8]) <= most
 
 
 # ---- a service that says nothing -----------------------------------------------------------------
@@ -178,9 +184,66 @@ def test_a_wait_goes_on_with_the_service(lone, monkeypatch):
             timer.join()
 
 
-def test_other_requests_have_a_limit(lone):
-    with lone.client(patience=0.1) as client, stopped(lone), pytest.raises(NoAnswerError):
-        client.request("GET", "/v1", timeout=0.3)
+def scan_in_thread(client, results):
+    """Begin a scan in another thread, on a service that is stopped; wait until it is sent."""
+
+    def scan():
+        try:
+            results.append(list(client.scan([1, 2])))
+        except ServiceError as error:
+            results.append(error)
+
+    thread = threading.Thread(target=scan)
+    thread.start()
+    while not any(each._line for each in list(client._http._busy)):
+        time.sleep(0.01)
+    time.sleep(0.1)
+    return thread
+
+
+def test_a_client_that_is_closed(lone):
+    """Requests of other threads end; there are no new ones."""
+    client, results = lone.client(patience=60), []
+    with stopped(lone):
+        thread = scan_in_thread(client, results)
+        client.close()
+        thread.join(10)
+    assert [type(each) for each in results] == [StoppedError]
+    with pytest.raises(StoppedError):
+        client.scan([1, 2])
+
+
+def test_a_forked_process_closes_no_connection_of_its_parent(lone):
+    with lone.client(patience=0) as client:
+        results = []
+        with stopped(lone):
+            thread = scan_in_thread(client, results)
+            assert ended(forked(client.close)) == 0
+            time.sleep(0.1)
+        thread.join()
+    assert results == [[1, 3]]
+
+
+def test_other_requests_have_a_limit(lone, monkeypatch):
+    with lone.client(patience=0.1, timeout=7) as client:
+        with stopped(lone), pytest.raises(NoAnswerError):
+            client.request("GET", "/v1", timeout=0.3)
+        job, limits = client_job.Job(client.request, {"number": 1}), []
+        monkeypatch.setattr(client._http, "request", lambda *_, **given: noted(limits, given))
+        client.about()
+        client.empty(LARGE)
+        job.refresh(wait=60)
+        client.scan([1, 2])
+    assert limits == [30, 30, 90, 7]
+
+
+def noted(limits, given):
+    """Note the limit of a request, and answer it."""
+    limits.append(given["timeout"])
+    body = BytesIO()
+    np.save(body, np.zeros(2))
+    place = {"path": "/dev/null", "bytes": 1, "device": 0, "inode": 0}
+    return Answer(200, body.getvalue() if "content" in given else json.dumps(place).encode())
 
 
 def test_a_host_that_has_died_is_noticed(tmp_path):

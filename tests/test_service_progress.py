@@ -11,6 +11,7 @@ from tqdm import std
 import distscan
 from distscan.core.errors import InputError
 from distscan.job.report import Report
+from distscan.service import client_progress
 from distscan.service.client_job import Job
 from distscan.service.errors import CancelledJobError
 from distscan.service.transport import Answer
@@ -95,6 +96,13 @@ def test_a_job_that_begins_again(capsys):
     again = [*COURSE, record("queued"), *COURSE[1:]]
     Course(*again, record("done", report={})).job.wait(progress=True)
     assert "job 7: queued: " in capsys.readouterr().err.rpartition("75%")[0].partition("75%")[2]
+
+
+def test_several_threads_wait(monkeypatch):
+    """What a later, slower answer to another thread says does not matter."""
+    course = Course(record("done", report={"total": 3}), record("running", "scan", 1))
+    monkeypatch.setattr(client_progress.Bar, "show", lambda bar, record: course.job.refresh())
+    assert course.job.wait(progress=True) == {"total": 3}
 
 
 def test_no_tqdm(monkeypatch):

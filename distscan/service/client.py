@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from random import uniform
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, NoReturn, cast
 
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -12,6 +12,7 @@ from ..core import dtypes
 from . import client_asked, errors, places, protocol
 from .client_arrays import Arrays
 from .client_job import SILENT, Job
+from .client_stop import Stop, stop_of_context
 from .errors import BusyError, NoAnswerError, ServiceError
 from .transport import LOST, Answer, Transport
 
@@ -129,19 +130,20 @@ class Client:
         sent twice: an array's scan has no effect but its result, and a file job has a key. The
         service may say nothing for ``timeout`` seconds. What else is ``given``, ``Transport`` says.
         """
-        end, tries = monotonic() + self._patience, 0
+        end, tries, stop = monotonic() + self._patience, 0, stop_of_context.get() or Stop()
         while True:
             try:
-                answer = self._http.request(method, url, timeout=timeout, **given)
+                answer = self._http.request(method, url, timeout=timeout, stop=stop, **given)
                 if answer.status != BusyError.status or monotonic() > end:
                     break
             except LOST as error:
-                if monotonic() > end or self._http.closed:
+                stop.check()
+                if monotonic() > end:
                     raise self._lost(error, timeout) from error
                 if tries == len(_LATER) - 1:
                     self._say(f"waiting for a service on {self.address}")
             most = _LATER[min(tries, len(_LATER) - 1)]
-            sleep(uniform(most / 2, most))  # clients that were refused at once come one by one
+            stop.sleep(uniform(most / 2, most))  # clients that were refused at once come one by one
             tries += 1
         if answer.status < 300:
             return answer

@@ -5,16 +5,18 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from contextvars import copy_context
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..job.report import Report
-from . import client_progress
+from . import client_job, client_progress
 from .client import Client, Path
 from .client_job import Job
+from .client_stop import Stop, stop_of_context
 
 _AT_ONCE = 16  # requests of a client; a wait for a job is one now and then
 _SOONEST, _LATEST = 0.02, 0.5  # seconds between two looks at a job
@@ -47,12 +49,12 @@ class AsyncJob:
 
     async def wait(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
         """Wait for its end, as ``Job.wait`` does. If the wait is cancelled, the job goes on."""
-        end = None if timeout is None else monotonic() + timeout
+        end, record = None if timeout is None else monotonic() + timeout, dict[str, Any]()
         with client_progress.Bar(self.number) if progress else nullcontext() as bar:
             async for record in self.updates(end):
                 if bar is not None:
                     bar.show(record)
-        return self._job.outcome(timeout)
+        return client_job.outcome(record, timeout)
 
     async def result(self, timeout: float | None = None) -> Report:
         """Wait for its end, and return its report, as ``Job.result`` does."""
@@ -62,8 +64,9 @@ class AsyncJob:
         """Yield what the service says of the job, as ``Job.updates`` does. No thread waits."""
         pause = _SOONEST
         while True:
-            yield await self._run(self._job.refresh)
-            if self._job.is_over(end):
+            record = await self._run(self._job.refresh)
+            yield record
+            if client_job.is_over(record, end):
                 return
             left = pause if end is None else max(0.0, min(pause, end - monotonic()))
             await asyncio.sleep(left)
@@ -75,11 +78,20 @@ class AsyncJob:
 
 
 class AsyncClient:
-    """A connection to a service: see ``distscan.connect_async``. Tasks may share it."""
+    """A connection to a service: see ``distscan.connect_async``.
+
+    Tasks may share it, also those of several event loops.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._begin()
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self.address}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be pickled: connect in each process")
 
     def _begin(self) -> None:
         self._threads, self._process = ThreadPoolExecutor(_AT_ONCE, "distscan"), os.getpid()
@@ -125,7 +137,7 @@ class AsyncClient:
         """Scan an array by the ranks of the service, as ``Client.scan`` does.
 
         The arrays must stay as they are until the scan has ended. If the task is cancelled, it ends
-        at once, and the scan goes on: ``out`` may be written to until the service has answered.
+        at once, but ``out`` may be written to for a while: use it for nothing else.
         """
         form: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
         form |= {"dtype": dtype, "out": out, "segments": segments, "strategy": strategy}
@@ -153,8 +165,14 @@ class AsyncClient:
         return [AsyncJob(job, self._run) for job in await self._run(self._client.jobs, most)]
 
     async def _run(self, function: Callable[..., T], *given: Any, **options: Any) -> T:
-        """Call a function in a thread, and await its result."""
+        """Call a function in a thread; if this task is cancelled, its request ends."""
         if self._process != os.getpid():  # it was forked: the threads are its parent's
             self._begin()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, partial(function, *given, **options))
+        stop, context = Stop(), copy_context()
+        context.run(stop_of_context.set, stop)
+        call = partial(context.run, function, *given, **options)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except asyncio.CancelledError:
+            stop.set()
+            raise

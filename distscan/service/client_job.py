@@ -50,11 +50,12 @@ class Job:
         if it has not ended after ``timeout`` seconds.
         """
         end = None if timeout is None else monotonic() + timeout
+        record = self._record
         with client_progress.Bar(self.number) if progress else nullcontext() as bar:
             for record in self.updates(end):
                 if bar is not None:
                     bar.show(record)
-        return self.outcome(timeout)
+        return outcome(record, timeout)
 
     def result(self, timeout: float | None = None) -> Report:
         """Wait as ``wait`` does, and return what ``distscan.scan_file`` returns.
@@ -71,8 +72,9 @@ class Job:
         """
         while True:
             left = _WAIT if end is None else max(0.0, min(_WAIT, end - monotonic()))
-            yield self.refresh(wait=left)
-            if self.is_over(end):
+            record = self.refresh(wait=left)
+            yield record
+            if is_over(record, end):
                 return
 
     def cancel(self) -> None:
@@ -82,22 +84,26 @@ class Job:
     def refresh(self, wait: float = 0) -> dict[str, Any]:
         """Ask the service what it knows of the job; wait up to so many seconds for its end."""
         url, given = f"/v1/jobs/{self.number}", {"params": {"wait": wait}}
-        self._record = self._request("GET", url, timeout=wait + SILENT, **given).json()
-        return self._record
+        record = dict(self._request("GET", url, timeout=wait + SILENT, **given).json())
+        self._record = record
+        return record
 
-    # ---- what is known: what the service has said last -------------------------------------------
 
-    def is_over(self, end: float | None) -> bool:
-        """Whether the job has ended, or the time of those who wait for it."""
-        return self._record["state"] in protocol.ENDED or (end is not None and monotonic() >= end)
+# What a service has said of a job. Those who wait for it keep it: another thread may ask, too.
 
-    def outcome(self, timeout: float | None) -> dict[str, Any]:
-        """Return the report, or raise what ``wait`` raises."""
-        state = self._record["state"]
-        if state == "cancelled":
-            raise CancelledJobError(f"job {self.number} was cancelled")
-        if state == "failed":
-            raise errors.from_json(self._record["error"])
-        if state != "done":
-            raise TimeoutError(f"job {self.number} is {state} after {timeout} s")
-        return cast("dict[str, Any]", self._record["report"])
+
+def is_over(record: dict[str, Any], end: float | None) -> bool:
+    """Whether a job has ended, or the time of those who wait for it."""
+    return record["state"] in protocol.ENDED or (end is not None and monotonic() >= end)
+
+
+def outcome(record: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+    """Return a job's report, or raise what ``Job.wait`` raises."""
+    number, state = record["number"], record["state"]
+    if state == "cancelled":
+        raise CancelledJobError(f"job {number} was cancelled")
+    if state == "failed":
+        raise errors.from_json(record["error"])
+    if state != "done":
+        raise TimeoutError(f"job {number} is {state} after {timeout} s")
+    return cast("dict[str, Any]", record["report"])

@@ -85,8 +85,15 @@ _OWN: dict[str, type[Exception]] = {
 _KINDS = {kind.__name__: kind for kind in _BUILTIN} | _OWN
 
 
-class NoAnswerError(ServiceError, TimeoutError):  # of clients alone: it is never sent
+# Those of clients alone: they are never sent.
+
+
+class NoAnswerError(ServiceError, TimeoutError):
     """The service is there, but has said nothing for too long."""
+
+
+class StoppedError(ServiceError):
+    """The client was closed, or the task that asked was cancelled, before there was an answer."""
 
 
 def to_json(error: Exception) -> dict[str, Any]:

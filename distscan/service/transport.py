@@ -16,6 +16,8 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from .client_stop import Stop
+
 #: What a request raises if it was not answered.
 LOST = (OSError, HTTPException)
 # A host that has died is noticed after a minute.
@@ -60,7 +62,7 @@ class Transport:
     def __init__(self, address: str, headers: Mapping[str, str], patience: float) -> None:
         """``headers`` go with every request; ``patience`` limits the seconds to connect."""
         self._spare, self._owner = deque[HTTPConnection](), os.getpid()
-        self._busy, self.closed = set[HTTPConnection](), False
+        self._busy, self._closed = set[Stop](), False
         self._address, self._headers, self._patience = address, dict(headers), patience
         self._over_tcp = address.startswith(("http://", "https://"))
         self._base = urlsplit(address).path.rstrip("/") if self._over_tcp else ""
@@ -70,11 +72,11 @@ class Transport:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; requests of other threads end by one of ``LOST``."""
-        self.closed = True
-        for each in list(self._busy):
-            with suppress(OSError, AttributeError):
-                each.sock.shutdown(socket.SHUT_RDWR)
+        """Close all connections; requests of other threads end."""
+        self._closed = True
+        # A process that was forked would end those of its parent: they share the sockets.
+        for stop in list(self._busy) if self._owner == os.getpid() else ():
+            stop.set()
         with suppress(IndexError):
             while True:
                 self._spare.pop().close()
@@ -89,33 +91,43 @@ class Transport:
         json: Any = None,
         content: Any = None,
         timeout: float | None = None,
+        stop: Stop,
     ) -> Answer:
         """Send a request, and return the answer; the body is ``json``, or ``content`` as it is.
 
         Raises one of ``LOST`` if there is no answer, TimeoutError if the service says nothing for
-        ``timeout`` seconds.
+        ``timeout`` seconds. ``stop`` ends it.
         """
         given = self._headers | dict(headers or {})
         if json is not None:
             given["content-type"], content = "application/json", codec.dumps(json).encode()
         path = self._base + url + (f"?{urlencode(params)}" if params else "")
-        connection = self._connected()
-        self._busy.add(connection)
+        if self._owner != os.getpid():  # this process was forked: the connections are its parent's
+            self._spare, self._busy, self._owner = deque(), set[Stop](), os.getpid()
+        self._busy.add(stop)
         try:
-            if self.closed:
-                raise ConnectionError("the client is closed")
+            if self._closed:
+                stop.set()
+            stop.check()
+            return self._exchange((method, path, content, given), timeout, stop)
+        finally:
+            self._busy.discard(stop)
+
+    def _exchange(self, asked: tuple[Any, ...], timeout: float | None, stop: Stop) -> Answer:
+        """Send a request over a connection of its own, and return the answer."""
+        connection = self._connected()
+        try:
             connection.sock.settimeout(timeout)
-            with suppress(BrokenPipeError, ConnectionResetError):
-                # A service that refuses a long body answers before the end of it.
-                connection.request(method, path, content, given)
-            answer = connection.getresponse()
-            found = Answer(answer.status, answer.read())
+            with stop.ends(connection.sock):
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    # A service that refuses a long body answers before the end of it.
+                    connection.request(*asked)
+                answer = connection.getresponse()
+                found = Answer(answer.status, answer.read())
         except BaseException:  # what is left of this answer must not be that of another request
             connection.close()
             raise
-        finally:
-            self._busy.discard(connection)
-        if answer.will_close or self.closed or len(self._spare) >= _SPARE:
+        if answer.will_close or self._closed or len(self._spare) >= _SPARE:
             connection.close()
         else:
             self._spare.append(connection)
@@ -123,8 +135,6 @@ class Transport:
 
     def _connected(self) -> Any:
         """Return a connection that no other request uses."""
-        if self._owner != os.getpid():  # this process was forked: the connections are its parent's
-            self._spare, self._busy, self._owner = deque(), set(), os.getpid()
         with suppress(IndexError):
             while True:
                 connection = self._spare.pop()
