@@ -52,7 +52,7 @@ def serving(folder: Path, ranks: int, backend: str) -> Iterator[Client]:
     process = subprocess.Popen(
         [str(ROOT / "launch/mpirun.sh"), str(ranks), sys.executable, "-m", "distscan", "serve",
          "--socket", str(folder / "socket"), "--state-dir", str(folder / "state"),
-         "--root", str(folder), "--backend", backend],
+         "--root", str(folder), "--backend", backend, "--log-level", "warning"],
         env=os.environ | {"PYTHONPATH": str(ROOT), "DISTSCAN_LABELS": "0"},
         stdout=subprocess.DEVNULL,
         start_new_session=True,
