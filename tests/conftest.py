@@ -10,7 +10,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -271,15 +271,9 @@ def client(service: Any) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A browser. Without one, tests are skipped; in CI, they fail."""
-    from support.pages import browsing
+    from support.pages import browsing_if_any
 
-    with ExitStack() as held:
-        try:
-            made = held.enter_context(browsing())
-        except FileNotFoundError as error:
-            if os.environ.get("CI") == "true":
-                raise
-            pytest.skip(str(error))
+    with browsing_if_any() as made:
         yield made
 
 
@@ -298,8 +292,7 @@ def page(browser: Any, site: Any) -> Iterator[Any]:
     from support.pages import TOKEN, Page
 
     with site.client(TOKEN, 20.0) as client:
-        made = Page(browser, site, client)
-        made.open()
+        (made := Page(browser, site, client)).open()
         made.live()
         yield made
         for job in client.jobs(10):

@@ -55,6 +55,14 @@ def test_files(name, address):
     check_headers(answer)
 
 
+def test_the_icon(address):
+    """Browsers ask for it by this name beside answers that are no page."""
+    answer = httpx.get(f"{address}/favicon.ico")
+    assert answer.content == (PAGE / "icon.svg").read_bytes()
+    assert answer.headers["content-type"] == TYPES[".svg"]
+    check_headers(answer)
+
+
 def check_headers(answer):
     policy = dict(
         part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; ")

@@ -41,4 +41,7 @@ def routes() -> list[BaseRoute]:
     async def index(request: Request) -> Response:
         return await files.get_response("index.html", request.scope)
 
-    return [Route("/", index), Mount("/page", files)]
+    async def icon(request: Request) -> Response:  # which browsers ask for beside any answer
+        return await files.get_response("icon.svg", request.scope)
+
+    return [Route("/", index), Route("/favicon.ico", icon), Mount("/page", files)]
