@@ -141,6 +141,29 @@ def logcumsumexp(
     return scan(x, "logaddexp", axis=axis, dtype=dtype, out=out, **options)
 
 
+def fcumsum(
+    x: Any,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+    *,
+    window: tuple[int, int] | None = None,
+    **options: "Unpack[Options]",
+) -> Any:
+    """Cumulative sum over all ranks, each exact and rounded once, as ``math.fsum`` rounds.
+
+    x [n, ...] of floats, complex numbers, integers or bool; the result has the type of x, or
+    float64 for integers. ``window`` is that of ``scan``. The result is [x.size] for ``axis=None``,
+    else of the shape of x. Raises as ``scan`` does.
+
+    >>> import distscan
+    >>> distscan.fcumsum([1e16, 1.0, 1.0, -1e16])
+    array([1.e+16, 1.e+16, 1.e+16, 2.e+00])
+    """
+    given: Any = {"axis": axis, "dtype": dtype, "out": out, "window": window}
+    return scan(x, "fsum", **given, **options)
+
+
 @collective
 def nancumsum(
     x: Any,

@@ -1,0 +1,57 @@
+"""What exact sums of finite numbers do not say: infinities, NaN, and the sign of zero.
+
+A prefix has a code, the bitwise or of its elements' codes. So codes are scanned by ``bitwise_or``.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .fixed import as_float64
+
+_SOME, _PLUS_OR_FINITE, _PLUS, _MINUS, _NAN = 1, 2, 4, 8, 16
+#: Bits of what is not finite.
+NOT_FINITE = _PLUS | _MINUS | _NAN
+#: The code of a finite number that is not -0.0.
+FINITE = _SOME | _PLUS_OR_FINITE
+
+
+def codes(xp: Any, x: Any) -> Any:
+    """Return the codes of numbers, uint8.
+
+    >>> codes(np, np.array([1.5, -0.0, np.inf, -np.inf, np.nan])).tolist()
+    [3, 1, 7, 11, 19]
+    """
+    if x.dtype.kind in "biu":
+        return xp.full(x.shape, FINITE, np.uint8)
+    x = as_float64(xp, x)
+    found = xp.where((x == 0) & xp.signbit(x), _SOME, FINITE).astype(np.uint8)
+    found |= xp.where(x == np.inf, _PLUS, 0).astype(np.uint8)
+    found |= xp.where(x == -np.inf, _MINUS, 0).astype(np.uint8)
+    found |= xp.where(x != x, _NAN, 0).astype(np.uint8)  # noqa: PLR0124 - NaN alone
+    return found
+
+
+def code_of(number: int | float) -> int:
+    """Return the code of one number of Python."""
+    return FINITE if isinstance(number, int) else int(codes(np, np.array([number]))[0])
+
+
+def found_special(xp: Any, codes: Any) -> int:
+    """Return bits of what is not finite, and another bit if a number is -0.0; 0 if none is."""
+    if bool((codes == FINITE).all()):
+        return 0
+    bits = int((codes & _PLUS).max() | (codes & _MINUS).max() | (codes & _NAN).max())
+    return bits | _SOME * bool((codes == _SOME).any())
+
+
+def store_special(codes: Any, sums: Any) -> None:
+    """Store what IEEE additions in order would give over sums whose codes are special.
+
+    The sum of inf and -inf is NaN. A sum of -0.0 alone is -0.0; an empty one is +0.0.
+    """
+    plus, minus = codes & _PLUS != 0, codes & _MINUS != 0
+    sums[plus] = np.inf
+    sums[minus] = -np.inf
+    sums[(codes & _NAN != 0) | (plus & minus)] = np.nan
+    sums[codes == _SOME] = -0.0

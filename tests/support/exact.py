@@ -1,0 +1,82 @@
+"""The oracle of exact sums: Python's fractions, rounded to a type by integers alone."""
+
+import math
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+
+# The bits of a significand, the exponent of the lowest bit of all, and the first power of 2 that is
+# too large.
+FORMATS = {
+    "float16": (11, -24, 16),
+    "bfloat16": (8, -133, 128),
+    "float32": (24, -149, 128),
+    "float64": (53, -1074, 1024),
+}
+
+
+def rounded(value, name):
+    """The float of a type that is nearest to a fraction, ties to even, as a float of Python."""
+    precision, lowest, end = FORMATS[name]
+    size = abs(value)
+    if size == 0:
+        return 0.0
+    top = size.numerator.bit_length() - size.denominator.bit_length() + 1  # size < 2^top
+    top -= size < Fraction(2) ** (top - 1)
+    ulp = max(top - precision, lowest)
+    scaled = size / Fraction(2) ** ulp
+    whole, rest = divmod(scaled.numerator, scaled.denominator)
+    twice = 2 * rest
+    whole += twice > scaled.denominator or (twice == scaled.denominator and whole % 2)
+    nearest = whole * Fraction(2) ** ulp
+    result = math.inf if nearest >= Fraction(2) ** end else float(nearest)
+    return -result if value < 0 else result
+
+
+def prefixes(x, name, *, initial=None, exclusive=False, heads=None):
+    """The exact sums of all elements up to each, rounded once; a plain loop over floats."""
+    found = []
+
+    def begin():
+        state = {"sum": Fraction(0), "special": 0.0, "zeros": True, "some": False}
+        if initial is not None:
+            add(state, initial)
+        return state
+
+    def add(state, number):
+        number = float(number) if not isinstance(number, int) else number
+        state["some"] = True
+        if isinstance(number, int) or math.isfinite(number):
+            state["sum"] += Fraction(number)
+            state["zeros"] &= number == 0 and math.copysign(1, number) < 0
+        else:
+            state["special"] += number
+            state["zeros"] = False
+
+    def value(state):
+        if state["special"] != 0:  # also NaN
+            return state["special"]
+        if state["some"] and state["zeros"]:
+            return -0.0
+        return rounded(state["sum"], name)
+
+    state = begin()
+    for i, number in enumerate(x):
+        if heads is not None and heads[i]:
+            state = begin()
+        before = value(state) if exclusive else None
+        add(state, number)
+        found.append(before if exclusive else value(state))
+    dtype = ml_dtypes.bfloat16 if name == "bfloat16" else name
+    with np.errstate(over="ignore"):
+        return np.array(found, np.float64).astype(dtype)
+
+
+def same(x, y):
+    """Whether arrays of floats are equal, NaN equal to NaN, and zeros of the same sign."""
+    x, y = np.asarray(x), np.asarray(y)
+    wide, other = x.astype(np.float64), y.astype(np.float64)
+    nan = np.isnan(wide) & np.isnan(other)
+    alike = (wide == other) & (np.signbit(wide) == np.signbit(other))
+    return x.dtype == y.dtype and x.shape == y.shape and bool((nan | alike).all())

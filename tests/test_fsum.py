@@ -1,0 +1,225 @@
+"""``fsum``: every prefix is the exact sum, rounded once, whatever the ranks and the cuts."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import distscan
+from support.cuts import two_cuts
+from support.exact import prefixes, same
+from support.forms import forms
+from support.host import host
+
+
+def dtype_of(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def bits(rng, name, n):
+    """Numbers of all finite bit patterns."""
+    dtype = dtype_of(name)
+    x = rng.integers(0, 256, (n, dtype.itemsize), np.uint8).view(dtype).reshape(n)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = x.astype(np.float64)
+    return np.where(np.isfinite(wide), wide, 1.0).astype(dtype)
+
+
+def near(rng, name, n):
+    """Numbers of similar size, which one word holds."""
+    return rng.standard_normal(n).astype(dtype_of(name))
+
+
+def cancelling(rng, name, n):
+    """Each number comes with its opposite, somewhere."""
+    x = bits(rng, name, n)
+    x[n // 2 :] = -x[: n - n // 2]
+    return rng.permutation(x)
+
+
+def ties(rng, name, n):
+    """Sums half-way between two floats, and next to half-way."""
+    dtype = dtype_of(name)
+    ulp = {"float16": -10, "bfloat16": -7, "float32": -23, "float64": -52}[name]
+    small = np.array([2.0 ** (ulp - 1), -(2.0 ** (ulp - 1)), 2.0**ulp, 2.0 ** (2 * ulp), 1.0, -1.0])
+    return rng.choice(small, n).astype(dtype)
+
+
+def special(rng, name, n):
+    """Infinities, NaN and zeros of both signs among others."""
+    x = near(rng, name, n)
+    x[: n // 4] = -0.0
+    for value in (np.inf, -np.inf, np.nan, -0.0, 0.0):
+        x[rng.integers(n // 2, n, 2)] = value
+    return x
+
+
+DATA = [bits, near, cancelling, ties, special]
+
+
+def ordered(x, heads, form, name):
+    """The oracle for a form: ``heads`` are flags, or None."""
+    reverse = form["reverse"]
+    flags = heads
+    if reverse:
+        x = x[::-1]
+        flags = None if heads is None else np.append(heads[1:], True)[::-1]
+    given = {"initial": form["initial"], "exclusive": form["exclusive"], "heads": flags}
+    y = prefixes(x.astype(np.float64), name, **given)
+    return y[::-1] if reverse else y
+
+
+@forms
+@two_cuts
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_forms(form, data, name, xp, cut, rng):
+    n = 301
+    x, mine = data(rng, name, n), cut(n)
+    form = form | {"initial": form["initial"] and float(rng.standard_normal())}
+    y = distscan.scan(xp.asarray(x[mine]), "fsum", **form)
+    assert same(host(y), ordered(x, None, form, name)[mine])
+
+
+PLAIN = {"initial": None, "exclusive": False, "reverse": False}
+
+
+@two_cuts
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("data", DATA)
+def test_narrow_types(name, data, cut, rng):
+    x, mine = data(rng, name, 301), cut(301)
+    assert same(distscan.scan(x[mine], "fsum"), ordered(x, None, PLAIN, name)[mine])
+
+
+@forms
+@two_cuts
+@pytest.mark.parametrize("data", [bits, special])
+@pytest.mark.parametrize("often", [0.0, 0.1, 1.0])
+def test_segments(form, data, often, xp, cut, rng):
+    n = 301
+    x, mine, heads = data(rng, "float64", n), cut(n), rng.random(n) < often
+    heads[0] = True
+    keys = np.cumsum(heads) % 7
+    for flags in (heads, keys):
+        y = distscan.scan(xp.asarray(x[mine]), "fsum", segments=xp.asarray(flags[mine]), **form)
+        assert same(host(y), ordered(x, heads, form, "float64")[mine])
+
+
+@two_cuts
+@pytest.mark.parametrize("out", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("data", [bits, ties])
+def test_one_rounding(out, data, xp, cut, rng):
+    """Elements enter exactly; the sum is rounded to the type of the result."""
+    x, mine = data(rng, "float64", 301), cut(301)
+    want = ordered(x, None, PLAIN, out)[mine]
+    shard = xp.asarray(x[mine])
+    assert same(host(distscan.scan(shard, "fsum", dtype=out)), want)
+    y = xp.full(len(shard), np.nan, out)
+    assert distscan.scan(shard, "fsum", out=y) is y
+    assert same(host(y), want)
+
+
+@two_cuts
+@pytest.mark.parametrize("name", ["bool", "int8", "uint64", "int64"])
+def test_integers(name, xp, cut, rng):
+    mine, dtype = cut(301), np.dtype(name)
+    x = rng.integers(0, 256, (301, dtype.itemsize), np.uint8).view(dtype).reshape(301)
+    x = x != 0 if name == "bool" else x
+    want = prefixes([int(each) for each in x], "float64")[mine]
+    assert same(host(distscan.scan(xp.asarray(x[mine]), "fsum")), want)
+
+
+@two_cuts
+@pytest.mark.parametrize("name", ["complex64", "complex128"])
+def test_complex(name, xp, cut, rng):
+    part = "float32" if name == "complex64" else "float64"
+    x, mine = np.empty(301, name), cut(301)
+    x.real, x.imag = special(rng, part, 301), bits(rng, part, 301)
+    y = host(distscan.scan(xp.asarray(x[mine]), "fsum", initial=1 - 2j))
+    for of, first in ((np.real, 1), (np.imag, -2)):
+        assert same(of(y), ordered(of(x), None, PLAIN | {"initial": first}, part)[mine])
+
+
+@forms
+@two_cuts
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_axes(form, axis, xp, cut, rng):
+    shape, mine = (23, 5, 7), cut(23)
+    x = bits(rng, "float32", np.prod(shape)).reshape(shape)
+    x[rng.random(shape) < 0.05] = np.inf
+    x[rng.random(shape) < 0.05] = -np.inf
+    y = host(distscan.scan(xp.asarray(x[mine]), "fsum", axis=axis, **form))
+    lines = np.moveaxis(x, axis, -1).reshape(-1, shape[axis])
+    want = np.array([ordered(line, None, form, "float32") for line in lines])
+    want = np.moveaxis(want.reshape(np.moveaxis(x, axis, -1).shape), -1, axis)
+    assert same(y, want[mine])
+
+
+@two_cuts
+def test_in_place(xp, cut, rng):
+    x, mine = special(rng, "float64", 301), cut(301)
+    shard = xp.asarray(x[mine].copy())
+    assert distscan.scan(shard, "fsum", out=shard) is shard
+    assert same(host(shard), ordered(x, None, PLAIN, "float64")[mine])
+
+
+@two_cuts
+def test_window(xp, cut, rng):
+    """Data on a common grid; what lies outside of it is an error on every rank."""
+    x, mine = rng.integers(-(2**20), 2**20, 301) / 2.0**10, cut(301)
+    shard = xp.asarray(x[mine])
+    want = ordered(x, None, PLAIN, "float64")[mine]
+    assert same(host(distscan.scan(shard, "fsum", window=(-10, 11))), want)
+    assert same(host(distscan.scan(shard, "fsum", window=(-60, 70))), want)
+    for window in ((-9, 11), (-10, 9)):
+        with pytest.raises(ValueError, match="beyond window="):
+            distscan.scan(shard, "fsum", window=window)
+    with pytest.raises(ValueError, match="not finite"):
+        distscan.scan(xp.asarray(special(rng, "float64", 301)[mine]), "fsum", window=(-99, 99))
+    with pytest.raises(ValueError, match="beyond window="):
+        distscan.scan(shard, "fsum", window=(-10, 11), initial=2.0**11)
+
+
+WRONG = {
+    "strategy": ({"strategy": "scan-add"}, ValueError, "fsum takes 'reduce-scan'"),
+    "unknown": ({"strategy": "none"}, ValueError, "unknown strategy"),
+    "dtype": ({"dtype": "i8"}, TypeError, "fsum rounds to floats"),
+    "initial": ({"initial": "x"}, TypeError, "initial is"),
+    "initials": ({"initial": [1, 2]}, ValueError, "one value"),
+    "complex": ({"initial": 1j}, TypeError, "initial is"),
+    "window": ({"window": 3}, TypeError, "two integers"),
+    "order": ({"window": (3, 2)}, ValueError, "low must be below high"),
+    "out": ({"out": np.empty(3)}, ValueError, "out has shape"),
+    "axis": ({"axis": 2}, ValueError, "axis 2"),
+    "text": ({"x": np.array(["a"])}, TypeError, "fsum adds"),
+    "None": ({"x": None}, TypeError, "x is None"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong(case):
+    given, error, text = WRONG[case]
+    with pytest.raises(error, match=text):
+        distscan.scan(**({"x": np.ones(5), "op": "fsum"} | given))
+
+
+def test_window_of_another_operator():
+    with pytest.raises(ValueError, match="window= goes with"):
+        distscan.scan(np.ones(5), window=(0, 1))
+
+
+def test_bits_are_always_the_same(xp, comm, rng):
+    """Random cuts, both strategies, and the mirrored reverse: one value."""
+    x = bits(rng, "float64", 2000)
+    want = distscan.scan(x, "fsum", comm=MPI.COMM_SELF).tobytes()
+    for i in range(10):
+        ends = np.sort(rng.integers(0, 2001, comm.size - 1))
+        ends = np.concatenate([[0], ends, [2000]])
+        mine = slice(*ends[comm.rank : comm.rank + 2].tolist())
+        shard = xp.asarray(x[mine])
+        strategy = "reduce-scan" if i % 2 or comm.size > 1 else "single-pass"
+        found = comm.allgather(host(distscan.scan(shard, "fsum", strategy=strategy)))
+        assert np.concatenate(found).tobytes() == want
+        mirrored = distscan.scan(xp.asarray(x[::-1][mine]), "fsum", reverse=True)
+        assert np.concatenate(comm.allgather(host(mirrored)))[::-1].tobytes() == want
