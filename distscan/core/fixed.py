@@ -43,21 +43,30 @@ def magnitudes(xp: Any, x: Any) -> Magnitudes:
         whole = x.astype(np.int64).view(np.uint64) if x.dtype.kind == "i" else x.astype(np.uint64)
         whole = xp.where(negative, ~whole + np.uint64(1), whole)
         return Magnitudes(whole, xp.zeros(x.shape, np.int64), negative)
-    bits = as_float64(xp, x).view(np.uint64)
-    biased = (bits >> np.uint64(52) & np.uint64(0x7FF)).astype(np.int64)
-    whole = bits & np.uint64((1 << 52) - 1)
-    whole = xp.where(biased > 0, whole | np.uint64(1 << 52), whole)
-    whole = xp.where(biased == 0x7FF, np.uint64(0), whole)
-    return Magnitudes(whole, xp.maximum(biased, 1) - 1075, bits >> np.uint64(63) != 0)
+    (precision, lowest), bits = format_of(x.dtype), bits_of(xp, x)
+    size = 8 * x.dtype.itemsize
+    fraction, ones = (1 << precision - 1) - 1, (1 << size - precision) - 1
+    biased = (bits >> np.uint64(precision - 1) & np.uint64(ones)).astype(np.int64)
+    whole = bits & np.uint64(fraction)
+    whole = xp.where(biased > 0, whole | np.uint64(fraction + 1), whole)
+    whole = xp.where(biased == ones, np.uint64(0), whole)
+    return Magnitudes(whole, xp.maximum(biased, 1) + (lowest - 1), bits >> np.uint64(size - 1) != 0)
 
 
-def as_float64(xp: Any, x: Any) -> Any:
-    """Return floats of up to 64 bits as contiguous float64, which is exact."""
-    if is_bfloat16(x.dtype):
-        upper = xp.ascontiguousarray(x).view(np.uint16).astype(np.uint32)
-        x = (upper << np.uint32(16)).view(np.float32)
-    with np.errstate(invalid="ignore"):  # a signalling NaN
-        return xp.ascontiguousarray(x.astype(np.float64))
+# Of a type: the bits of a significand, and the exponent of the lowest bit of all.
+_FORMATS = {"float16": (11, -24), "float32": (24, -149), "float64": (53, -1074)}
+_BFLOAT16 = (8, -133)
+
+
+def format_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the bits of a type's significand, and the exponent of its lowest bit of all."""
+    return _BFLOAT16 if is_bfloat16(dtype) else _FORMATS[dtype.name]
+
+
+def bits_of(xp: Any, x: Any) -> Any:
+    """Return the bits of floats as uint64. Floats would lose what is subnormal on GPUs."""
+    native = xp.ascontiguousarray(x.astype(x.dtype.newbyteorder("="), copy=False))
+    return native.view(f"u{x.dtype.itemsize}").astype(np.uint64)
 
 
 def _bit_length(xp: Any, whole: Any) -> Any:
@@ -188,42 +197,32 @@ def _normalized(xp: Any, sums: Any, width: int) -> Any:
     return negative
 
 
-# Of a type: the bits of a significand, and the exponent of the lowest bit of all.
-_FORMATS = {"float16": (11, -24), "float32": (24, -149), "float64": (53, -1074)}
-_BFLOAT16 = (8, -133)
-
-
 def _nearest(xp: Any, leading: tuple[Any, Any, Any], negative: Any, dtype: np.dtype[Any]) -> Any:
     """Return (-1)^negative * whole * 2^at, rounded to the nearest float of a type, ties to even.
 
-    ``leading`` is (whole, at, more).
-
-    ``more`` says that the true number is a little larger, by less than 2^at; then ``whole`` has 64
-    bits.
+    ``leading`` is (whole, at, more). ``more`` says that the true number is a little larger, by less
+    than 2^at; then ``whole`` has 64 bits.
     """
-    (whole, at, more), bfloat16 = leading, is_bfloat16(dtype)
-    precision, lowest = _BFLOAT16 if bfloat16 else _FORMATS[dtype.name]
+    (whole, at, more), (precision, lowest) = leading, format_of(dtype)
     last = xp.maximum(at + _bit_length(xp, whole) - precision, lowest)  # the exponent of its ulp
-    off = xp.clip(last - at, 0, 65)  # bits that are rounded off
-    some = off > 0
-    shift = xp.clip(off, 1, 63).astype(np.uint64)
-    one = np.uint64(1)
-    kept = xp.where(some, whole >> shift, whole)
-    rest = xp.where(some, whole & ((one << shift) - one), np.uint64(0))
+    off = xp.minimum(last - at, 65)  # bits that are rounded off; below 0: bits that are added
+    shift, one = xp.clip(off, 1, 63).astype(np.uint64), np.uint64(1)
+    up = xp.clip(-off, 0, 63).astype(np.uint64)
+    rounds = off > 0
+    kept = xp.where(rounds, whole >> shift, whole << up)
+    rest = whole & ((one << shift) - one)
     half = one << (shift - one)
-    # Of 64 bits that are all rounded off, the highest is the half. Of 65 or more, less than half.
-    kept = xp.where(off >= 64, np.uint64(0), kept)
-    rest = xp.where(off >= 64, whole, rest)
-    half = xp.where(off >= 64, np.uint64(1 << 63), half)
-    tie = (rest == half) & ~more
-    up = (rest > half) | ((rest == half) & more) | (tie & (kept & one != 0))
-    up &= some & (off < 65)
-    exponent = xp.where(some, last, at)
-    with np.errstate(over="ignore"):
-        kept = (kept + up.astype(np.uint64)).astype(np.float64)
-        value = xp.ldexp(kept, exponent.astype(np.int32))
-        value = xp.where(negative, -value, value)
-        if not bfloat16:
-            return value.astype(dtype)
-        upper = value.astype(np.float32).view(np.uint32) >> np.uint32(16)
-        return upper.astype(np.uint16).view(dtype)
+    # Of 64 bits that are all rounded off, the highest is the half. Of 65, less than half.
+    beyond = off >= 64
+    kept = xp.where(beyond, np.uint64(0), kept)
+    rest = xp.where(beyond, whole, rest)
+    half = xp.where(beyond, np.uint64(1 << 63), half)
+    above = (rest > half) | ((rest == half) & (more | (kept & one != 0)))
+    kept += (above & rounds & (off < 65)).astype(np.uint64)
+    # The exponent is above the significand, whose highest bit adds 1 to it, as a carry does.
+    size = 8 * dtype.itemsize
+    infinite = ((1 << size - precision) - 1) << precision - 1
+    bits = kept + ((last - lowest).astype(np.uint64) << np.uint64(precision - 1))
+    bits = xp.minimum(xp.where(whole == 0, np.uint64(0), bits), np.uint64(infinite))
+    bits |= negative.astype(np.uint64) << np.uint64(size - 1)
+    return bits.astype(f"u{dtype.itemsize}").view(dtype)

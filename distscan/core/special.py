@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .fixed import as_float64
+from .fixed import bits_of, format_of
 
 _SOME, _PLUS_OR_FINITE, _PLUS, _MINUS, _NAN = 1, 2, 4, 8, 16
 #: Bits of what is not finite.
@@ -24,11 +24,14 @@ def codes(xp: Any, x: Any) -> Any:
     """
     if x.dtype.kind in "biu":
         return xp.full(x.shape, FINITE, np.uint8)
-    x = as_float64(xp, x)
-    found = xp.where((x == 0) & xp.signbit(x), _SOME, FINITE).astype(np.uint8)
-    found |= xp.where(x == np.inf, _PLUS, 0).astype(np.uint8)
-    found |= xp.where(x == -np.inf, _MINUS, 0).astype(np.uint8)
-    found |= xp.where(x != x, _NAN, 0).astype(np.uint8)  # noqa: PLR0124 - NaN alone
+    bits, (precision, _) = bits_of(xp, x), format_of(x.dtype)
+    sign = np.uint64(1 << 8 * x.dtype.itemsize - 1)
+    infinite = sign - np.uint64(1 << precision - 1)
+    size, negative = bits & ~sign, bits >= sign
+    found = xp.where(bits == sign, _SOME, FINITE).astype(np.uint8)
+    found |= xp.where((size == infinite) & ~negative, _PLUS, 0).astype(np.uint8)
+    found |= xp.where((size == infinite) & negative, _MINUS, 0).astype(np.uint8)
+    found |= xp.where(size > infinite, _NAN, 0).astype(np.uint8)
     return found
 
 
@@ -54,4 +57,4 @@ def store_special(codes: Any, sums: Any) -> None:
     sums[plus] = np.inf
     sums[minus] = -np.inf
     sums[(codes & _NAN != 0) | (plus & minus)] = np.nan
-    sums[codes == _SOME] = -0.0
+    sums[codes == _SOME] *= -1  # they are +0.0
