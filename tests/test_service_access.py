@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.service import places
+from distscan.service import commands, places
 from distscan.service.errors import ServiceError, UnauthorizedError
 from support.services import ROOT, command, serving
 
@@ -126,10 +126,12 @@ def test_a_folder_of_another_user(tmp_path):
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
-def test_no_service(tmp_path):
+def test_no_service(tmp_path, capsys, monkeypatch):
     """The message says how to start one."""
-    status, out, err = command("jobs", "--address", tmp_path / "none")
-    assert (status, out) == (1, "")
+    monkeypatch.setattr(commands, "_PATIENCE", 1.0)
+    assert commands.main("jobs", ["--address", str(tmp_path / "none")]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
     assert "distscan: waiting for a service on" in err
     assert "no service answers on" in err
     assert "python -m distscan serve" in err
