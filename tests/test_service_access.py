@@ -129,6 +129,7 @@ def test_a_folder_of_another_user(tmp_path):
 def test_no_service(tmp_path, capsys, monkeypatch):
     """The message says how to start one."""
     monkeypatch.setattr(commands, "_PATIENCE", 1.0)
+    monkeypatch.setattr(commands.gc, "freeze", lambda: None)  # this process goes on
     assert commands.main("jobs", ["--address", str(tmp_path / "none")]) == 1
     out, err = capsys.readouterr()
     assert out == ""
