@@ -115,29 +115,6 @@ def _shaped(shape: tuple[int, ...]) -> Through | None:
     return None if len(shape) == 1 else methodcaller("reshape", shape)
 
 
-def as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[Any, ...]:
-    """Return x, out and segments as the steps take them, and whether out is an array copy_back.
-
-    The steps write to an array copy_back, and the caller copies that to ``out``.
-    """
-    steps, keys = decided.compiled.steps, decided.compiled.form.keys
-    shard = array if decided.view is None else decided.view(array)
-    result = target if decided.view_out is None else decided.view_out(target)
-    copy_back = target is not None and result is None
-    copied = shard is None or copy_back
-    shard = array.reshape(-1) if shard is None else shard
-    result = steps.empty() if result is None else result
-    flags = None if flags is None else flags.reshape(-1)
-    if target is not None:
-        if arrays.overlap(shard, result):
-            shard, copied = shard.copy(), True
-        if flags is not None and arrays.overlap(flags, result, in_place=keys is None):
-            flags, copied = flags.copy(), True
-    if copied:
-        steps.refuse_capture("x, out or segments must be copied")
-    return shard, result, flags, copy_back
-
-
 def check_out(out: Any, target: Any, x: Any) -> None:
     """Check that the scan of ``x`` can be written to ``out``; ``target`` is the array over it."""
     if not hasattr(out, "__dlpack__"):

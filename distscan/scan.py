@@ -14,18 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import plan_cache
+from . import apart, plan_cache
 from .build import CompiledScan, Op, Strategy
 from .core import arrays, dtypes, operators
 from .core.extents import axis_number
 from .core.operators import Operator
 from .core.steps import Pending
 from .cpu.threads import checked
-from .decide import Decided, as_scanned, decide
-from .exact import scan_exactly
+from .decide import Decided, decide
 from .mpi.agree import Agreement, agreed, collective
 from .mpi.communicators import Comm, op_name
-from .tuples import scan_tuple
 
 _ANYWHERE = nullcontext()  # for host arrays: no GPU need be current
 _NUMBERS = {type(None), bool, int, float, complex}
@@ -126,9 +124,9 @@ def scan(
         of ``arity`` k: a tuple of k arrays of one shape; so are ``out`` and the result.
     op
         "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
-        "logical_and", "logical_or", "logical_xor" or "fsum"; the NumPy ufunc or the MPI op of the
-        same meaning; an ``Operator``; or, on CPUs, any other NumPy ufunc of two operands that is
-        associative, such as ``numpy.gcd``.
+        "logical_and", "logical_or", "logical_xor", "fsum" (``docs/fsum.rst``); the NumPy ufunc or
+        the MPI op of the same meaning; an ``Operator``; or, on CPUs, any other NumPy ufunc of two
+        operands that is associative, such as ``numpy.gcd``.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
     axis
@@ -167,8 +165,7 @@ def scan(
         The most threads of this rank, on CPUs. None is the number of cores that it may use for
         itself, or ``DISTSCAN_THREADS``. The number changes no bit of the result.
     window
-        Of "fsum": (low, high), the same on every rank. Every element is a multiple of 2^low, and
-        below 2^high in magnitude; others are a ValueError. None: the ranks find it.
+        (low, high) of "fsum": every element is a multiple of 2^low, below 2^high in magnitude.
 
     Returns
     -------
@@ -187,8 +184,7 @@ def scan(
     order of axes that ``x`` and ``out`` share, which a new result has, too. On CPUs, so are arrays
     whose strides allow a view [before, axis, behind]. Other arrays are copied.
 
-    Ranks on CPUs and ranks on GPUs may scan together. Sums of float32 along axis 0 of N-d arrays
-    are an exception: their rows of totals have different types.
+    Ranks on CPUs and on GPUs may scan together, except sums of float32 along axis 0 of N-d arrays.
 
     The elements are associated in another order than in a loop, always the same order, so floats
     are rounded differently. On CPUs, the order depends on the shards, the strategy and the MPI
@@ -196,13 +192,8 @@ def scan(
     part alone overflows, all results after it are infinite or NaN. Floating-point faults are
     silent, whatever ``np.errstate`` says.
 
-    The plans of the last 16 kinds of calls are cached. At most one cached plan holds more than
-    16 MiB beside its arrays. A repeated call compiles nothing, and allocates only its result.
-
-    "fsum" gives each prefix the exact sum of all elements up to it, rounded once, as ``math.fsum``
-    does: the same bits on any ranks, cuts and devices. ``docs/fsum.rst`` has its rules.
-
-    The algorithm is Blelloch's (1990), applied to ranks.
+    The algorithm is Blelloch's (1990), applied to ranks. The plans of the last 16 kinds of calls
+    are cached, at most one of more than 16 MiB.
 
     Examples
     --------
@@ -212,10 +203,11 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
     """
-    if _is_fsum(op) or window is not None or (isinstance(op, Operator) and op.arity > 1):
+    several = isinstance(op, Operator) and op.arity > 1
+    if several or window is not None or (type(op) is str and op == "fsum"):
         asked: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
         asked |= {"comm": comm, "dtype": dtype, "out": out, "segments": segments}
-        return _otherwise(x, op, window, threads, asked | {"strategy": strategy})
+        return apart.otherwise(scan, run, x, op, (strategy, window, threads), **asked)
     with Agreement(comm) as arguments:
         if x is None:
             raise TypeError("x is None; a scan takes an array or a sequence")
@@ -244,7 +236,7 @@ def scan(
                 decided: Decided = free.pop()  # type: ignore[union-attr]
             except (AttributeError, IndexError):
                 decided, free = decide(given, native, gpu, op, initial, **options), None
-            shard, result, flags, copy_back = as_scanned(decided, *native)
+            shard, result, flags, copy_back = _as_scanned(decided, *native)
         arguments.same, arguments.has_elements = decided.terms, decided.compiled.has_elements
     with device:
         run(decided.compiled, arguments, shard, result, flags)
@@ -266,17 +258,27 @@ def scan(
         return result if decided.convert is None else decided.convert(result)
 
 
-def _is_fsum(op: Any) -> bool:
-    return type(op) is str and op == "fsum"
+def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[Any, ...]:
+    """Return x, out and segments as the steps take them, and whether out is an array copy_back.
 
-
-def _otherwise(x: Any, op: Any, window: Any, threads: Any, asked: dict[str, Any]) -> Any:
-    """Scan what has an algorithm of its own: exact sums, and tuples of arrays."""
-    if _is_fsum(op):
-        return scan_exactly(scan, x, window=window, **asked)
-    if window is not None:
-        raise ValueError(f"window= goes with op='fsum', not {op!r}")
-    return scan_tuple(run, x, op, threads=threads, **asked)
+    The steps write to an array copy_back, and the caller copies that to ``out``.
+    """
+    steps, keys = decided.compiled.steps, decided.compiled.form.keys
+    shard = array if decided.view is None else decided.view(array)
+    result = target if decided.view_out is None else decided.view_out(target)
+    copy_back = target is not None and result is None
+    copied = shard is None or copy_back
+    shard = array.reshape(-1) if shard is None else shard
+    result = steps.empty() if result is None else result
+    flags = None if flags is None else flags.reshape(-1)
+    if target is not None:
+        if arrays.overlap(shard, result):
+            shard, copied = shard.copy(), True
+        if flags is not None and arrays.overlap(flags, result, in_place=keys is None):
+            flags, copied = flags.copy(), True
+    if copied:
+        steps.refuse_capture("x, out or segments must be copied")
+    return shard, result, flags, copy_back
 
 
 def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], Callable[[], Any]]:
