@@ -1,7 +1,5 @@
 """What a process that a rank has forked may do: scan on its own, and speak for nobody."""
 
-import os
-import traceback
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,21 +7,12 @@ import pytest
 from mpi4py import MPI
 
 import distscan
+from support.forked import ended, forked
 
 
 def in_a_fork(work):
     """Run ``work`` in a forked process; return whether it ended as it should."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return os.waitpid(child, 0)[1] == 0
+    return ended(forked(work)) == 0
 
 
 def test_its_own_scan_is_right(comm):
