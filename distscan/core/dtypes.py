@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .fixed_sum import FixedSum
 from .operators import BUILTIN, Operator, unloaded
 
 
@@ -49,6 +50,8 @@ def resolve(
     """
     if op.arity > 1:
         return _of_fields(op, np.dtype(x), dtype, out)
+    if isinstance(op, FixedSum):
+        return Types(np.dtype(x), op.acc, np.dtype(x if dtype is None else dtype))
     x, dtype = np.dtype(x), None if dtype is None else parse(dtype)
     out = None if out is None else np.dtype(out)
     for role, chosen in (("x", x), ("dtype", dtype), ("out", out)):
