@@ -9,15 +9,7 @@ from support.cuts import two_cuts
 from support.exact import dtype_of, same, scanned
 from support.forms import forms
 from support.host import host
-
-
-def bits(rng, name, n):
-    """Numbers of all finite bit patterns."""
-    dtype = dtype_of(name)
-    x = rng.integers(0, 256, (n, dtype.itemsize), np.uint8).view(dtype).reshape(n)
-    with np.errstate(invalid="ignore"):  # signalling NaN
-        wide = x.astype(np.float64)
-    return np.where(np.isfinite(wide), wide, 1.0).astype(dtype)
+from support.patterns import finite_bits
 
 
 def near(rng, name, n):
@@ -27,7 +19,7 @@ def near(rng, name, n):
 
 def cancelling(rng, name, n):
     """Each number comes with its opposite, somewhere."""
-    x = bits(rng, name, n)
+    x = finite_bits(rng, name, n)
     x[n // 2 :] = -x[: n - n // 2]
     return rng.permutation(x)
 
@@ -49,7 +41,7 @@ def special(rng, name, n):
     return x
 
 
-DATA = [bits, near, cancelling, ties, special]
+DATA = [finite_bits, near, cancelling, ties, special]
 
 
 @forms
@@ -74,7 +66,7 @@ def test_narrow_types(name, data, cut, rng):
 
 @forms
 @two_cuts
-@pytest.mark.parametrize("data", [bits, special])
+@pytest.mark.parametrize("data", [finite_bits, special])
 @pytest.mark.parametrize("often", [0.0, 0.1, 1.0])
 def test_segments(form, data, often, xp, cut, rng):
     n = 301
@@ -88,7 +80,7 @@ def test_segments(form, data, often, xp, cut, rng):
 
 @two_cuts
 @pytest.mark.parametrize("out", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("data", [bits, ties])
+@pytest.mark.parametrize("data", [finite_bits, ties])
 def test_one_rounding(out, data, xp, cut, rng):
     """Elements enter exactly; the sum is rounded to the type of the result."""
     x, mine = data(rng, "float64", 301), cut(301)
@@ -114,7 +106,7 @@ def test_integers(name, xp, cut, rng):
 def test_complex(name, xp, cut, rng):
     part = "float32" if name == "complex64" else "float64"
     x, mine = np.empty(301, name), cut(301)
-    x.real, x.imag = special(rng, part, 301), bits(rng, part, 301)
+    x.real, x.imag = special(rng, part, 301), finite_bits(rng, part, 301)
     y = host(distscan.scan(xp.asarray(x[mine]), "fsum", initial=1 - 2j))
     assert same(y, scanned(x, part, initial=1 - 2j)[mine])
 
@@ -124,7 +116,7 @@ def test_complex(name, xp, cut, rng):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_axes(form, axis, xp, cut, rng):
     shape, mine = (23, 5, 7), cut(23)
-    x = bits(rng, "float32", np.prod(shape)).reshape(shape)
+    x = finite_bits(rng, "float32", np.prod(shape)).reshape(shape)
     x[rng.random(shape) < 0.05] = np.inf
     x[rng.random(shape) < 0.05] = -np.inf
     y = host(distscan.scan(xp.asarray(x[mine]), "fsum", axis=axis, **form))
@@ -186,7 +178,7 @@ def test_window_of_another_operator():
 
 def test_bits_are_always_the_same(xp, comm, rng):
     """Random cuts, both strategies, and the mirrored reverse: one value."""
-    x = bits(rng, "float64", 2000)
+    x = finite_bits(rng, "float64", 2000)
     want = distscan.scan(x, "fsum", comm=MPI.COMM_SELF).tobytes()
     for i in range(10):
         ends = np.sort(rng.integers(0, 2001, comm.size - 1))

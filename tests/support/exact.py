@@ -77,7 +77,7 @@ def prefixes(x, name, *, initial=None, exclusive=False, heads=None):
 
 
 def scanned(x, name, *, axis=None, reverse=False, heads=None, **form):
-    """The same of an array of numbers, complex or not, in the order and along the axis of a scan."""
+    """The same of an array, complex or not, along an axis and in the order of a scan."""
     if x.dtype.kind == "c":
         found = np.empty(x.size if axis is None else x.shape, f"c{2 * np.dtype(name).itemsize}")
         first = form.pop("initial", None)
@@ -103,9 +103,11 @@ def scanned(x, name, *, axis=None, reverse=False, heads=None, **form):
 def same(x, y):
     """Whether arrays of floats are equal, NaN equal to NaN, and zeros of the same sign."""
     x, y = np.asarray(x), np.asarray(y)
+    if (x.dtype, x.shape) != (y.dtype, y.shape):
+        return False
     if x.dtype.kind == "c":
-        return x.dtype == y.dtype and same(x.real, y.real) and same(x.imag, y.imag)
+        return same(x.real, y.real) and same(x.imag, y.imag)
     wide, other = x.astype(np.float64), y.astype(np.float64)
     nan = np.isnan(wide) & np.isnan(other)
     alike = (wide == other) & (np.signbit(wide) == np.signbit(other))
-    return x.dtype == y.dtype and x.shape == y.shape and bool((nan | alike).all())
+    return bool((nan | alike).all())
