@@ -34,13 +34,15 @@ def cases(draw, names=NAMES, lists=None):
         special = st.sampled_from([math.inf, -math.inf, math.nan, -0.0])
         for value in draw(st.lists(special, max_size=3)):
             x.insert(draw(st.integers(0, len(x))), value)
+    times = draw(st.sampled_from([1, 1, 1, 20]))
     width = draw(st.sampled_from([None, None, None, 1, 2, 3]))
-    shape = (len(x),) if width is None else (len(x) // width, width)
+    shape = (times * len(x),) if width is None else (times * len(x) // width, width)
     axis = draw(st.sampled_from([None, *range(-len(shape), len(shape))]))
     segments = draw(st.sampled_from([None, "?", "i", "d"])) if axis is None else None
     return {
         "name": name,
         "x": x,
+        "times": times,  # as often, one after the other
         "shape": shape,
         "axis": axis,
         "cuts": sorted(
@@ -50,7 +52,7 @@ def cases(draw, names=NAMES, lists=None):
         "reverse": draw(st.booleans()),
         "initial": draw(st.none() | initials()),
         "segments": segments,
-        "heads": draw(st.sets(st.integers(0, len(x)))) if segments else None,
+        "heads": draw(st.sets(st.integers(0, times * len(x)))) if segments else None,
         "result": result,
         "into": draw(st.sampled_from(["dtype", "out"])),
         "strategy": draw(st.sampled_from(["auto", "reduce-scan", "single-pass"][: 3 - (SIZE > 1)])),
@@ -80,7 +82,11 @@ def check(case, xp, comm):
     shape, axis, name = tuple(case["shape"]), case["axis"], case["name"]
     n, result = math.prod(shape), case["result"] or case["name"]
     with np.errstate(invalid="ignore"):
-        x = np.array(case["x"][:n], np.float64).astype(dtype_of(name)).reshape(shape)
+        x = (
+            np.array((case["times"] * case["x"])[:n], np.float64)
+            .astype(dtype_of(name))
+            .reshape(shape)
+        )
     edges = [0, *case["cuts"], shape[0]]
     mine = slice(*edges[comm.rank : comm.rank + 2])
     each = n // shape[0] if shape[0] else 0

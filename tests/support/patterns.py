@@ -49,6 +49,12 @@ def between(name, low, high):
     return st.tuples(st.sampled_from([1.0, -1.0]), sizes).map(lambda drawn: drawn[0] * drawn[1])
 
 
+def several(numbers, size):
+    """Lists of up to ``size`` numbers, half of them long: Hypothesis prefers short ones."""
+    least = st.sampled_from([0, size // 2])
+    return least.flatmap(lambda least: st.lists(numbers, min_size=least, max_size=size))
+
+
 @st.composite
 def of_words(draw, name, size, words=None):
     """Numbers whose lowest and highest bit are some words of 64 bits apart."""
@@ -56,8 +62,10 @@ def of_words(draw, name, size, words=None):
     words = words or draw(st.integers(1, -(-(end - lowest) // 64)))
     bits = min(64 * words - draw(st.integers(0, 63)), end - lowest)
     low = draw(st.integers(lowest, end - bits))
-    numbers = draw(st.lists(between(name, low, low + bits), max_size=size))
-    return [*numbers, ldexp(1.0, low), ldexp(1.0, low + bits - 1)]
+    numbers = draw(several(between(name, low, low + bits), size))
+    found = [*numbers, ldexp(1.0, low), ldexp(1.0, low + bits - 1)]
+    # Of one sign, their sums need the most bits.
+    return found if draw(st.booleans()) else [abs(number) for number in found]
 
 
 @st.composite
@@ -68,7 +76,7 @@ def ties(draw, name, result, size):
     places = [0, 1, own - 1, own, own + 1, 2 * own, 3 * own + 8, 8 * own]
     powers = st.sampled_from([ldexp(1.0, max(top - place, lowest)) for place in places])
     signs = st.sampled_from([1.0, -1.0])
-    return draw(st.lists(st.builds(lambda a, b: a * b, signs, powers), max_size=size))
+    return draw(several(st.builds(lambda a, b: a * b, signs, powers), size))
 
 
 def opposed(numbers):
@@ -86,8 +94,8 @@ def hard(name, result, size):
         "powers": st.integers(lowest, end - 1).map(lambda power: ldexp(1.0, power)),
         "zeros": st.sampled_from([0.0, -0.0]),
     }
-    lists = {family: st.lists(numbers, max_size=size) for family, numbers in families.items()}
-    lists["mixed"] = st.lists(st.one_of(*families.values()), max_size=size)
+    lists = {family: several(numbers, size) for family, numbers in families.items()}
+    lists["mixed"] = several(st.one_of(*families.values()), size)
     lists["words"] = of_words(name, size)
     lists["ties"] = ties(name, result, size)
     lists["opposed"] = opposed(st.one_of(lists["any"], lists["words"], lists["mixed"]))
