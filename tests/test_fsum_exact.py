@@ -117,7 +117,7 @@ def check(case, xp, comm):
 
 def examples(xp):
     """Many on CPUs; fewer on GPUs, where some are kernels to compile, and among many ranks."""
-    return EXAMPLES if xp is np and SIZE < 4 else EXAMPLES // 4
+    return max(EXAMPLES // (SIZE if SIZE > 3 else 1 if xp is np else 4), 8)
 
 
 def types(xp):
