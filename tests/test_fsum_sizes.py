@@ -1,0 +1,53 @@
+"""``fsum``: sizes at the edges of warps, tiles and chunks; exact sums by Python's integers."""
+
+from itertools import accumulate
+from math import ldexp
+
+import numpy as np
+import pytest
+
+import distscan
+from support.cuts import one_cut
+from support.exact import same
+from support.host import host
+
+SIZES = [0, 1, 2, 3, 31, 32, 33, 127, 128, 129, 8191, 8192, 8193, *(2**17 + i for i in (-1, 0, 1))]
+# Bits of elements: the sums of the largest size fill one word or two, or need more.
+WIDTHS = {"one-word": 45, "two-words": 109, "four-words": 200}
+
+
+def wholes(rng, n, bits):
+    """Integers of 24 bits, somewhere in so many."""
+    places = rng.integers(0, bits - 23, n).tolist()
+    some = rng.integers(-(2**24), 2**24, n, endpoint=True).tolist()
+    return [whole << place for whole, place in zip(some, places, strict=True)]
+
+
+def nearest(whole, low, name):
+    """whole * 2^low, rounded to a type.
+
+    NumPy rounds 60 bits. If others were cut off, the last of these is 1, so that none is half-way.
+    """
+    size = abs(whole)
+    off = max(size.bit_length() - 60, 0)
+    cut = size >> off | (size & (1 << off) - 1 > 0)
+    return ldexp(float(np.int64(cut if whole > 0 else -cut).astype(name)), low + off)
+
+
+@one_cut
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sizes(n, name, width, xp, cut, rng):
+    """Odd sizes are exclusive, from the end, with an initial number."""
+    bits, mine = WIDTHS[width], cut(n)
+    low = -bits // 2
+    elements = wholes(rng, n, bits)
+    x = np.array([ldexp(each, low) for each in elements]).astype(name)
+    form, sums = {}, list(accumulate(elements))
+    if n % 2 == 1:
+        form = {"exclusive": True, "reverse": True, "initial": ldexp(3, low)}
+        sums = list(accumulate(elements[:0:-1], initial=3))[::-1]
+    y = distscan.scan(xp.asarray(x[mine]), "fsum", **form)
+    want = np.array([nearest(each, low, name) for each in sums[mine]], name)
+    assert same(host(y), want)
