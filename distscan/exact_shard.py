@@ -71,6 +71,12 @@ class Shard:
         return window, special
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the results."""
+        found: np.dtype[Any] = self._out.dtype
+        return found
+
+    @property
     def is_one_scan(self) -> bool:
         """Whether all elements belong to one scan."""
         return self._extents.outer == self._extents.inner == 1 and self._segments is None

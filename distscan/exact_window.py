@@ -23,7 +23,7 @@ class Own(NamedTuple):
     window: Window
     special: int  # codes of core/special.py: what is not finite, and -0.0 where it matters
     compiled: bool  # whether kernels take its arrays
-    dtype: np.dtype[Any]  # of the elements
+    types: tuple[np.dtype[Any], np.dtype[Any]]  # of the elements, and of the results
 
 
 class Agreed(NamedTuple):
@@ -39,7 +39,7 @@ def own_window(shard: Shard, x: Any, initial: Any, *, compiled: bool) -> Own:
     window, special = _found(shard, x) if compiled else shard.window()
     if special & NEGATIVE_ZERO and not _begins_with_negative_zero(shard, initial):
         special &= ~NEGATIVE_ZERO
-    return Own(window, special, compiled, x.dtype)
+    return Own(window, special, compiled, (x.dtype, shard.dtype))
 
 
 def _begins_with_negative_zero(shard: Shard, initial: Any) -> bool:
@@ -87,5 +87,5 @@ def agree(
     low = -negative
     window = Window(low, high, most) if low < high else Window(0, 0, most)
     window = window.joined(Window.of_one(number))
-    op = None if not_compiled else that_holds(*window, own.dtype)
+    op = None if not_compiled else that_holds(window, *own.types)
     return Agreed(window, bool(special) or code_of(number) != FINITE, op)

@@ -118,7 +118,7 @@ def main() -> None:
         def window(x: Any = x, shard: Any = shard) -> Any:
             return own_window(shard, x, None, compiled=True).window
 
-        op = that_holds(*window())
+        op = that_holds(window(), x.dtype, x.dtype)
         assert op is not None and (op.acc.names is None) == (words == "one word"), op
         exact = compiled(x, op, "single-pass")
         check(x, exact())

@@ -29,7 +29,10 @@ _ACC = np.dtype([("lowest", np.uint32), ("largest", np.uint32), ("least", np.uin
 
 @dataclass(frozen=True, eq=False)
 class BitRangeOperator(TypedOperator):
-    """The operator that finds the bit range of floats of ``size`` bytes: kernels/base/bit_range.cuh."""
+    """The operator that finds the bit range of floats of ``size`` bytes.
+
+    See kernels/base/bit_range.cuh.
+    """
 
     size: int = 4
 

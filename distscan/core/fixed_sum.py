@@ -18,9 +18,9 @@ ONE_WORD = np.dtype(np.int64)
 #: An integer of two words, in the two's complement.
 TWO_WORDS = np.dtype([("low", np.uint64), ("high", np.int64)])
 
-# The most bits of a sum without its sign. An element of two words has at most 100 bits, and one of a
-# word 59 if sums have two; see kernels/base/fixed.cuh.
-_ROOM = {ONE_WORD: 63, TWO_WORDS: 126}
+# The most bits of a sum without its sign. An element of two words has at most 100 bits. One of one
+# word, if sums have two, has at most 59; see kernels/base/fixed.cuh.
+_ROOM = {ONE_WORD: 63, TWO_WORDS: 124}
 _WIDEST, _WIDEST_OF_ONE_WORD = 100, 59
 _STEPS = (32, 8, 1)  # exponents are multiples of these: so similar data share cached plans
 
@@ -50,25 +50,32 @@ class FixedSum(TypedOperator):
         return whole if self.acc == ONE_WORD else (whole & (1 << 64) - 1, whole >> 64)
 
 
-def that_holds(low: int, high: int, most: int, x: np.dtype[Any]) -> FixedSum | None:
-    """Return the operator that adds ``most`` multiples of 2^low that are below 2^high.
+def that_holds(
+    window: tuple[int, int, int], x: np.dtype[Any], out: np.dtype[Any]
+) -> FixedSum | None:
+    """Return the operator for a window (low, high, most).
 
-    ``x`` is the type of the elements. None if two words do not hold the sums.
+    It adds ``most`` multiples of 2^low that are below 2^high, elements of type ``x``, to results of
+    type ``out``. None if two words do not hold the sums.
 
-    >>> that_holds(-20, 4, 1000, np.dtype("f4")).cuda_type
+    >>> floats = np.dtype("f4"), np.dtype("f4")
+    >>> that_holds((-20, 4, 1000), *floats).cuda_type
     'Fixed<1>'
-    >>> that_holds(-20, 38, 1000, np.dtype("f4")).cuda_type
+    >>> that_holds((-20, 38, 1000), *floats).cuda_type
     'Fixed<2, 1>'
-    >>> that_holds(-149, 128, 1, np.dtype("f4")) is None
+    >>> that_holds((-149, 128, 1), *floats) is None
     True
     """
+    low, high, most = window
     carries = max(most - 1, 1).bit_length()
-    largest = 1023 if x.itemsize == 8 else 127  # exponent: kernels multiply elements with 2^-lowest
+    # Kernels multiply elements of one word with 2^-lowest, and results with 2^lowest.
+    largest = 1023 if x.itemsize == 8 else 127
+    exponents = range(-1074, 1024) if out.itemsize == 8 else range(-149, 128)
     for acc, room in _ROOM.items():
         for step in _STEPS:
             lowest = low // step * step
             width, fits = high - lowest, abs(lowest) <= largest
-            if width + carries > room or width > _WIDEST or not -1074 <= lowest <= 1023:
+            if width + carries > room or width > _WIDEST or lowest not in exponents:
                 continue
             if acc == TWO_WORDS:
                 return fixed_sum(lowest, acc, 1 if fits and width <= _WIDEST_OF_ONE_WORD else 2)

@@ -11,7 +11,8 @@ namespace distscan {
 // lower ones: the upper ones, if they are not 0, are set off by bit 31.
 //   float: [0.75 -4] -> lowest 0.25, largest 4, least -4
 struct BitRange {
-  unsigned lowest;   // the lowest bit that is set in any number, less 1: so that 0 counts for nothing
+  unsigned
+      lowest;  // the lowest bit that is set in any number, less 1: so that 0 counts for nothing
   unsigned largest;  // the largest magnitude; from that of infinity on if any is not finite
   unsigned least;    // the least, plus 2^31; 0 if any is -0.0
 };

@@ -72,6 +72,10 @@ template <class Op, int WIDTH = LANES, class T>
 __device__ T warp_scan(T x) {
 #pragma unroll(is_large<T> ? 1 : LANES)
   for (int distance = 1; distance < WIDTH; distance *= 2) {
+    if constexpr (is_fixed<T>) {
+      add_earlier(x, distance, x);
+      continue;
+    }
     const T earlier = shuffle_up(x, distance);
     if (lane_index() >= distance && (WIDTH == LANES || lane_index() < WIDTH))
       x = Op::combine(earlier, x);
@@ -101,7 +105,7 @@ __device__ T add_elements(const Vector<X, ITEMS>& vector) {
       const Parts next = Parts::of(get<double>(vector, i));
       total = {total.high + next.high, total.low + next.low};
     }
-    return total.joined(ITEMS);
+    return total.joined<ITEMS>();
   } else {
     Fixed<1> total = get<Fixed<1>>(vector, 0);
 #pragma unroll
