@@ -19,7 +19,6 @@ integers: no float comes between.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tables
 from numpy.typing import NDArray
 
 import distscan
@@ -208,30 +208,19 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     for (kind, title, ranks, where), found in table.items():
         cells = [f"{found[power]:.1e}" if power in found else None for power in POWERS]
         rows.append([f"{title}, {kind}", ranks, where, *cells])
-    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    for row in rows:
-        print(f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |")
+    print("\n".join([tables.head(columns), *map(tables.line, rows)]))
     if args.json is not None:
-        ranks = f"mpirun -n {comm.size} " * (comm.size > 1)
+        launcher = f"mpirun -n {comm.size} " * (comm.size > 1)
         made = {
             "title": f"Largest relative error of prefix sums over condition numbers, {args.arrays} "
             f"arrays of 2^{args.size} values",
-            "command": f"{ranks}python launch/accuracy_fsum.py --backend "
+            "command": f"{launcher}python launch/accuracy_fsum.py --backend "
             f"{bound.name} --json {args.json}; python docs/errors.py {args.json}",
             "columns": columns,
             "rows": rows,
         }
-        _update(args.json, made)
+        tables.update(args.json, made)
     return 0
-
-
-def _update(path: Path, made: dict[str, Any]) -> None:
-    """Write a table; what the file says beside it, such as the chip, stays."""
-    said = json.loads(path.read_text()) if path.exists() else {}
-    heads = [f' "{key}": {json.dumps(value)}' for key, value in (said | made).items()
-             if key != "rows"]  # fmt: skip
-    rows = ",\n".join(f"  {json.dumps(row)}" for row in made["rows"])
-    path.write_text("{\n" + ",\n".join([*heads, f' "rows": [\n{rows}\n ]']) + "\n}\n")
 
 
 def _parser() -> command.Parser:

@@ -1,6 +1,7 @@
 """What measures the error of prefix sums over condition numbers, and the plot of the errors."""
 
 import importlib.util
+import json
 import sys
 from fractions import Fraction
 from itertools import accumulate
@@ -18,6 +19,7 @@ CASES += [("float32", power) for power in (0, 4, 16, 70)]
 
 def module(path, monkeypatch):
     """A script as a module."""
+    monkeypatch.syspath_prepend(path.parent)  # as for a script: it imports its neighbours
     spec = importlib.util.spec_from_file_location(path.stem, path)
     made = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, path.stem, made)  # where dataclasses look
@@ -74,7 +76,7 @@ def test_a_table_and_its_plot(accuracy, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(accuracy, "POWERS", (0, 20))
     arguments = ["--size", "8", "--arrays", "1", "--backend", "cpu", "--json", str(path)]
     assert accuracy.main(arguments) == 0
-    table = accuracy.json.loads(path.read_text())
+    table = json.loads(path.read_text())
     assert table["chip"] == "a chip"
     cells = {row[0]: row[3:] for row in table["rows"]}
     assert all(float(cell) <= 2**-53 for cell in cells["distscan, fsum, float64"])
