@@ -70,6 +70,15 @@ class Shard:
             special |= found_special(xp, codes(xp, self._x[part]))
         return window, special
 
+    @property
+    def is_one_scan(self) -> bool:
+        """Whether all elements belong to one scan."""
+        return self._extents.outer == self._extents.inner == 1 and self._segments is None
+
+    def first_code(self) -> int:
+        """Return the code of the first element in scan order."""
+        return int(codes(self._xp, self._x[:, :1]).max(initial=0))
+
     def codes(self) -> Any:
         """Return the codes of the elements, in their shape and order."""
         found = self._xp.empty(self._extents.size, np.uint8)

@@ -12,27 +12,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .operators import Operator
+from .operators import TypedOperator
 
 ONE_WORD = np.dtype(np.int64)
 #: An integer of two words, in the two's complement.
 TWO_WORDS = np.dtype([("low", np.uint64), ("high", np.int64)])
 
+# The most bits of a sum without its sign, and of an element; see kernels/base/fixed.cuh.
+_ROOM = {ONE_WORD: (63, 63), TWO_WORDS: (126, 116)}
+_EXPONENTS = range(-1074, 1024)  # of float64: kernels multiply with these powers of 2
+_STEPS = (32, 8, 1)  # exponents are multiples of these: so similar data share cached plans
+
 
 @dataclass(frozen=True, eq=False)
-class FixedSum(Operator):
+class FixedSum(TypedOperator):
     """The sum of floats, each an integer times 2^lowest.
 
     Attributes
     ----------
     lowest
-        The exponent: the running value k stands for k * 2^lowest.
-    acc
-        The type of the running value, ``ONE_WORD`` or ``TWO_WORDS``. It holds every sum.
+        The exponent: the running value k stands for k * 2^lowest. Its type is ``ONE_WORD`` or
+        ``TWO_WORDS``, and holds every sum.
     """
 
     lowest: int = 0
-    acc: np.dtype[Any] = ONE_WORD
 
     def encode(self, number: int | float) -> Any:
         """Return a finite number of the window as ``initial`` of the scan.
@@ -46,13 +49,41 @@ class FixedSum(Operator):
         return whole if self.acc == ONE_WORD else (whole & (1 << 64) - 1, whole >> 64)
 
 
+def that_holds(low: int, high: int, most: int) -> FixedSum | None:
+    """Return the operator that adds ``most`` multiples of 2^low that are below 2^high.
+
+    None if two words do not hold them.
+
+    >>> that_holds(-20, 4, 1000).lowest, that_holds(-20, 40, 1000).acc == TWO_WORDS
+    (-32, True)
+    >>> that_holds(-149, 128, 1) is None
+    True
+    """
+    carries = max(most - 1, 1).bit_length()
+    for acc, (room, widest) in _ROOM.items():
+        for step in _STEPS:
+            lowest = low // step * step
+            width = high - lowest
+            if width <= widest and width + carries <= room and lowest in _EXPONENTS:
+                return fixed_sum(lowest, acc)
+    return None
+
+
 @lru_cache(maxsize=64)  # always the same operator, so that cached plans are found
 def fixed_sum(lowest: int, acc: np.dtype[Any]) -> FixedSum:
     """Return the operator for numbers that are multiples of 2^lowest."""
-    mpi = {"mpi": "SUM", "mpi_kinds": "i"} if acc == ONE_WORD else {}
-    add = np.add if acc == ONE_WORD else _add
+    one = acc == ONE_WORD
     return FixedSum(
-        "fsum", add, "plus(a, b)", _zero, commutative=True, lowest=lowest, acc=acc, **mpi
+        "fsum",
+        np.add if one else _add,
+        "plus(a, b)",
+        _zero,
+        mpi="SUM",
+        mpi_kinds="i" if one else "",
+        commutative=True,
+        acc=acc,
+        cuda_type="Fixed<1>" if one else "Fixed<2>",
+        lowest=lowest,
     )
 
 

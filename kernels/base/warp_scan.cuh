@@ -1,6 +1,7 @@
 // The scan and the reduction of one value per lane, by shuffles.
 #pragma once
 
+#include "fixed.cuh"
 #include "tile.cuh"
 
 namespace distscan {
@@ -90,9 +91,22 @@ __device__ T warp_reduce(T x, int count = LANES) {
   return x;
 }
 
+// The sum of one lane's vector by parts, which are joined once.
+template <class X, int ITEMS>
+__device__ Fixed<2> reduce_parts(const Vector<X, ITEMS>& vector) {
+  Parts total = parts_of(item(vector, 0));
+#pragma unroll
+  for (int i = 1; i < ITEMS; ++i) {
+    const Parts next = parts_of(item(vector, i));
+    total = {total.high + next.high, total.low + next.low};
+  }
+  return total.joined();
+}
+
 // The combination of one lane's vector. sum: [1 2 3 4] -> 10
 template <class Op, class T, class X, int ITEMS>
 __device__ T reduce(const Vector<X, ITEMS>& vector) {
+  if constexpr (adds_parts<T, X>) return reduce_parts(vector);
   T total = get<T>(vector, 0);
 #pragma unroll
   for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, get<T>(vector, i));
