@@ -2,8 +2,8 @@
 
     python launch/cost_fsum.py [--size 24] [--backend cpu|cuda] [--repeat 5] [--json FILE]
 
-One rank scans 2^SIZE elements, on one core or one GPU. The kinds of data differ in the bits that
-their sums need:
+One rank scans 2^SIZE elements, on one core or one GPU, by whole calls. ``fsum_speed.py`` times the
+parts of a call. The kinds of data differ in the bits that their sums need:
 
     one word      float32, multiples of 2^-24 in [0, 1)
     two words     float32, from 2^-1 to 2^40; float64, multiples of 2^-53 in [0, 1)
