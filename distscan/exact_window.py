@@ -2,12 +2,14 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import plan_cache
 from .core import arrays
+from .core.bit_range import BitRange
 from .core.fixed import Window
 from .core.fixed_sum import FixedSum, that_holds
 from .core.special import FINITE, NEGATIVE_ZERO, code_of, is_negative_zero
-from .core.bit_range import BitRange
 from .exact_shard import Shard
 from .mpi.communicators import Comm
 from .mpi.largest import largest
@@ -21,6 +23,7 @@ class Own(NamedTuple):
     window: Window
     special: int  # codes of core/special.py: what is not finite, and -0.0 where it matters
     compiled: bool  # whether kernels take its arrays
+    dtype: np.dtype[Any]  # of the elements
 
 
 class Agreed(NamedTuple):
@@ -36,7 +39,7 @@ def own_window(shard: Shard, x: Any, initial: Any, *, compiled: bool) -> Own:
     window, special = _found(shard, x) if compiled else shard.window()
     if special & NEGATIVE_ZERO and not _begins_with_negative_zero(shard, initial):
         special &= ~NEGATIVE_ZERO
-    return Own(window, special, compiled)
+    return Own(window, special, compiled, x.dtype)
 
 
 def _begins_with_negative_zero(shard: Shard, initial: Any) -> bool:
@@ -84,5 +87,5 @@ def agree(
     low = -negative
     window = Window(low, high, most) if low < high else Window(0, 0, most)
     window = window.joined(Window.of_one(number))
-    op = None if not_compiled else that_holds(*window)
+    op = None if not_compiled else that_holds(*window, own.dtype)
     return Agreed(window, bool(special) or code_of(number) != FINITE, op)

@@ -18,9 +18,10 @@ ONE_WORD = np.dtype(np.int64)
 #: An integer of two words, in the two's complement.
 TWO_WORDS = np.dtype([("low", np.uint64), ("high", np.int64)])
 
-# The most bits of a sum without its sign, and of an element; see kernels/base/fixed.cuh.
-_ROOM = {ONE_WORD: (63, 63), TWO_WORDS: (126, 116)}
-_EXPONENTS = range(-1074, 1024)  # of float64: kernels multiply with these powers of 2
+# The most bits of a sum without its sign. An element of two words has at most 100 bits, and one of a
+# word 59 if sums have two; see kernels/base/fixed.cuh.
+_ROOM = {ONE_WORD: 63, TWO_WORDS: 126}
+_WIDEST, _WIDEST_OF_ONE_WORD = 100, 59
 _STEPS = (32, 8, 1)  # exponents are multiples of these: so similar data share cached plans
 
 
@@ -49,29 +50,36 @@ class FixedSum(TypedOperator):
         return whole if self.acc == ONE_WORD else (whole & (1 << 64) - 1, whole >> 64)
 
 
-def that_holds(low: int, high: int, most: int) -> FixedSum | None:
+def that_holds(low: int, high: int, most: int, x: np.dtype[Any]) -> FixedSum | None:
     """Return the operator that adds ``most`` multiples of 2^low that are below 2^high.
 
-    None if two words do not hold them.
+    ``x`` is the type of the elements. None if two words do not hold the sums.
 
-    >>> that_holds(-20, 4, 1000).lowest, that_holds(-20, 40, 1000).acc == TWO_WORDS
-    (-32, True)
-    >>> that_holds(-149, 128, 1) is None
+    >>> that_holds(-20, 4, 1000, np.dtype("f4")).cuda_type
+    'Fixed<1>'
+    >>> that_holds(-20, 38, 1000, np.dtype("f4")).cuda_type
+    'Fixed<2, 1>'
+    >>> that_holds(-149, 128, 1, np.dtype("f4")) is None
     True
     """
     carries = max(most - 1, 1).bit_length()
-    for acc, (room, widest) in _ROOM.items():
+    largest = 1023 if x.itemsize == 8 else 127  # exponent: kernels multiply elements with 2^-lowest
+    for acc, room in _ROOM.items():
         for step in _STEPS:
             lowest = low // step * step
-            width = high - lowest
-            if width <= widest and width + carries <= room and lowest in _EXPONENTS:
+            width, fits = high - lowest, abs(lowest) <= largest
+            if width + carries > room or width > _WIDEST or not -1074 <= lowest <= 1023:
+                continue
+            if acc == TWO_WORDS:
+                return fixed_sum(lowest, acc, 1 if fits and width <= _WIDEST_OF_ONE_WORD else 2)
+            if fits:
                 return fixed_sum(lowest, acc)
     return None
 
 
 @lru_cache(maxsize=64)  # always the same operator, so that cached plans are found
-def fixed_sum(lowest: int, acc: np.dtype[Any]) -> FixedSum:
-    """Return the operator for numbers that are multiples of 2^lowest."""
+def fixed_sum(lowest: int, acc: np.dtype[Any], element: int = 1) -> FixedSum:
+    """Return the operator for multiples of 2^lowest, each an integer of ``element`` words."""
     one = acc == ONE_WORD
     return FixedSum(
         "fsum",
@@ -82,7 +90,7 @@ def fixed_sum(lowest: int, acc: np.dtype[Any]) -> FixedSum:
         mpi_kinds="i" if one else "",
         commutative=True,
         acc=acc,
-        cuda_type="Fixed<1>" if one else "Fixed<2>",
+        cuda_type="Fixed<1>" if one else f"Fixed<2, {element}>",
         lowest=lowest,
     )
 

@@ -5,9 +5,9 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ..core.bit_range import BitRange, bit_range_operator
 from ..core.dtypes import Types
 from ..core.form import PLAIN
-from ..core.bit_range import BitRange, bit_range_operator
 from . import epochs
 from .kernel import launch
 from .launches import HostTotal, Reduce

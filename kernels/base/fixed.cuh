@@ -3,10 +3,11 @@
 // An element x is the integer x / 2^lowest. The host has found `lowest`, and so many words that no
 // sum overflows (distscan/core/fixed_sum.py). Sums are rounded once, when they are stored:
 //
-//   lowest -1:  [0.5 2 inf] -> 1 4 0 -> sums 1 5 5 -> [0.5 2.5 2.5]; what is not finite counts as 0
+//   lowest -1:  [0.5 2] -> 1 4 -> sums 1 5 -> [0.5 2.5]
 //
-// Elements become integers, and integers floats, by multiplications with powers of 2. Those that a
-// conversion needs are in shared memory (`Units`), since conversions are called from everywhere.
+// Infinities and NaN become any integers: the host stores what comes behind them. Elements become
+// integers, and integers results, by multiplications with powers of 2. These are in shared memory
+// (`Units`), since conversions are called from everywhere.
 #pragma once
 
 #include "types.cuh"
@@ -14,27 +15,34 @@
 #ifdef __CUDACC__
 namespace distscan {
 
-template <int WORDS>
+// A sum of WORDS words; its elements have ELEMENT words. Those of one word are below 2^59, so that
+// 16 of them add in a word.
+template <int WORDS, int ELEMENT = WORDS>
 struct Fixed;
 template <>
 struct Fixed<1> {
   int64 value;
 };
-template <>
-struct Fixed<2> {  // in the two's complement
+template <int ELEMENT>
+struct Fixed<2, ELEMENT> {  // in the two's complement; below 2^126 in magnitude
   unsigned long long low;
   int64 high;
+
+  __device__ static Fixed of(int64 x) { return {static_cast<unsigned long long>(x), x >> 63}; }
 };
 
-template <int WORDS>
-inline constexpr bool is_fixed<Fixed<WORDS>> = true;
-template <int WORDS>
-inline constexpr bool is_exact<Fixed<WORDS>> = true;
+template <int WORDS, int ELEMENT>
+inline constexpr bool is_fixed<Fixed<WORDS, ELEMENT>> = true;
+template <int WORDS, int ELEMENT>
+inline constexpr bool is_exact<Fixed<WORDS, ELEMENT>> = true;
+template <class T>
+inline constexpr bool has_two_words = same<T, Fixed<2, 1>> || same<T, Fixed<2>>;
 
 __device__ inline Fixed<1> operator+(Fixed<1> a, Fixed<1> b) { return {a.value + b.value}; }
 
-__device__ inline Fixed<2> operator+(Fixed<2> a, Fixed<2> b) {
-  Fixed<2> sum;
+template <int ELEMENT>
+__device__ Fixed<2, ELEMENT> operator+(Fixed<2, ELEMENT> a, Fixed<2, ELEMENT> b) {
+  Fixed<2, ELEMENT> sum;
   asm("add.cc.u64 %0, %2, %4; addc.u64 %1, %3, %5;"
       : "=l"(sum.low), "=l"(sum.high)
       : "l"(a.low), "l"(a.high), "l"(b.low), "l"(b.high));
@@ -43,28 +51,27 @@ __device__ inline Fixed<2> operator+(Fixed<2> a, Fixed<2> b) {
 
 // ---- Powers of 2 ------------------------------------------------------------------------------
 
-// 2^exponent, the nearest float of all that are powers of 2.
+// 2^exponent, or the nearest power of 2 that the type has.
 template <class Real>
 __device__ Real power_of_2(int exponent) {
   if constexpr (same<Real, float>) {
-    exponent = exponent < -149 ? -149 : exponent > 127 ? 127 : exponent;
+    exponent = max(-149, min(127, exponent));
     return __int_as_float(exponent < -126 ? 1 << (exponent + 149) : (exponent + 127) << 23);
   } else {
-    exponent = exponent < -1074 ? -1074 : exponent > 1023 ? 1023 : exponent;
+    exponent = max(-1074, min(1023, exponent));
     return __longlong_as_double(exponent < -1022 ? 1ll << (exponent + 1074)
                                                  : static_cast<int64>(exponent + 1023) << 52);
   }
 }
 
-// Two words are joined from two parts, high * 2^SPLIT + low. Elements have high parts below 2^59:
-// so the parts of 16 elements add in 64 bits.
-constexpr int SPLIT = 58;
+// Elements of two words are joined from two parts, high * 2^SPLIT + low.
+constexpr int SPLIT = 51;
 
 // What the conversions of a kernel multiply with.
 struct Units {
-  double up[2], down;       // of float64: 2^-lowest or 2^(-lowest - SPLIT), as a product; 2^lowest
-  float up32[2], down32;    // the same of float32
-  bool by_double;           // whether results by way of `down32` might be wrong
+  double up, down;      // 2^-lowest, or 2^(-lowest - SPLIT) for elements of two words; 2^lowest
+  float up32, down32;   // the same for floats
+  bool by_double;       // whether `down32` may be wrong for results
 };
 
 __device__ inline Units& units() {
@@ -78,14 +85,8 @@ __device__ void set_units(int lowest) {
   if constexpr (is_fixed<T>) {
     if (threadIdx.x == 0) {
       const int up = -lowest - (same<T, Fixed<2>> ? SPLIT : 0);
-      Units& own = units();
-      own.up[0] = power_of_2<double>(up);
-      own.up[1] = power_of_2<double>(up > 1023 ? up - 1023 : 0);
-      own.down = power_of_2<double>(lowest);
-      own.up32[0] = power_of_2<float>(up);
-      own.up32[1] = power_of_2<float>(up > 127 ? up - 127 : up < -149 ? up + 149 : 0);
-      own.down32 = power_of_2<float>(lowest);
-      own.by_double = lowest < -149 || lowest > 127;
+      units() = {power_of_2<double>(up), power_of_2<double>(lowest), power_of_2<float>(up),
+                 power_of_2<float>(lowest), lowest < -149 || lowest > 127};
     }
     __syncthreads();
   }
@@ -93,65 +94,45 @@ __device__ void set_units(int lowest) {
 
 // ---- From floats ------------------------------------------------------------------------------
 
-// x * 2^-lowest or x * 2^(-lowest - SPLIT), which is exact; 0 if x is not finite.
-__device__ inline float scaled_up(float x) {
-  const Units& own = units();
-  x = fabsf(x) < __int_as_float(0x7f800000) ? x : 0;
-  return __fmul_rn(__fmul_rn(x, own.up32[0]), own.up32[1]);
-}
-__device__ inline double scaled_up(double x) {
-  const Units& own = units();
-  x = fabs(x) < __longlong_as_double(0x7ffll << 52) ? x : 0;
-  return __dmul_rn(__dmul_rn(x, own.up[0]), own.up[1]);
-}
+// An element of one word.
+__device__ inline int64 word_of(float x) { return __float2ll_rz(__fmul_rn(x, units().up32)); }
+__device__ inline int64 word_of(double x) { return __double2ll_rz(__dmul_rn(x, units().up)); }
 
-// An integer near x, such that x less it is exact and at most 1: rounded to even numbers by the
-// addition of 1.5 * 2^24; floats from 2^23 on are integers.
-__device__ inline float near_integer(float x) {
-  constexpr float ROUNDS = 3 << 23;
-  return fabsf(x) < (1 << 23) ? __fadd_rn(__fadd_rn(x, ROUNDS), -ROUNDS) : x;
-}
-__device__ inline double near_integer(double x) {
-  constexpr double ROUNDS = 3ll << 52;
-  return fabs(x) < (1ll << 52) ? __dadd_rn(__dadd_rn(x, ROUNDS), -ROUNDS) : x;
-}
+// An element of two words, below 2^102, as high * 2^SPLIT + low. A number that is added to 1.5 times
+// a large power of 2 is rounded to an integer, which is then in the sum's lowest bits. So the parts
+// are the bits of two sums, of which ROUNDS_HIGH and ROUNDS_LOW are yet to be subtracted. Parts of
+// several elements add as 64-bit integers.
+constexpr int64 ROUNDS_HIGH = 0x4338000000000000;  // the bits of 1.5 * 2^52
+constexpr int64 ROUNDS_LOW = 0x4008000000000000;   // of 1.5 * 2^(52 - SPLIT)
 
-// An integer of two words as high * 2^SPLIT + low. Parts add as 64-bit integers.
 struct Parts {
   int64 high, low;
 
-  __device__ Fixed<2> joined() const {
-    return Fixed<2>{static_cast<unsigned long long>(high) << SPLIT, high >> (64 - SPLIT)} +
-           Fixed<2>{static_cast<unsigned long long>(low), low >> 63};
+  __device__ static Parts of(double x) {
+    const double whole = __longlong_as_double(ROUNDS_HIGH), fine = __longlong_as_double(ROUNDS_LOW);
+    const double scaled = __dmul_rn(x, units().up), high = __dadd_rn(scaled, whole);
+    const double low = __dadd_rn(__dsub_rn(scaled, __dsub_rn(high, whole)), fine);
+    return {__double_as_longlong(high), __double_as_longlong(low)};
+  }
+  // Join the parts of `count` elements.
+  __device__ Fixed<2> joined(int count) const {
+    const int64 h = high - count * ROUNDS_HIGH;
+    return Fixed<2>{static_cast<unsigned long long>(h) << SPLIT, h >> (64 - SPLIT)} +
+           Fixed<2>::of(low - count * ROUNDS_LOW);
   }
 };
 
-__device__ inline Parts parts_of(float x) {
-  const float scaled = scaled_up(x), high = near_integer(scaled);
-  return {__float2ll_rz(high), __float2ll_rz(__fmul_rn(__fsub_rn(scaled, high), 1ll << SPLIT))};
-}
-__device__ inline Parts parts_of(double x) {
-  const double scaled = scaled_up(x), high = near_integer(scaled);
-  return {__double2ll_rz(high), __double2ll_rz(__dmul_rn(__dsub_rn(scaled, high), 1ll << SPLIT))};
-}
-__device__ inline Parts parts_of(half x) { return parts_of(convert<float>(x)); }
-__device__ inline Parts parts_of(bfloat16 x) { return parts_of(convert<float>(x)); }
-
 template <class To, class From>
 __device__ To to_fixed(From x) {
-  if constexpr (sizeof(From) < 4)
+  if constexpr (same<To, Fixed<2>>)
+    return Parts::of(convert<double>(x)).joined(1);
+  else if constexpr (sizeof(From) < 4)
     return to_fixed<To>(convert<float>(x));
-  else if constexpr (same<To, Fixed<2>>)
-    return parts_of(x).joined();
-  else if constexpr (same<From, double>)
-    return {__double2ll_rz(scaled_up(x))};
+  else if constexpr (same<To, Fixed<1>>)
+    return {word_of(x)};
   else
-    return {__float2ll_rz(scaled_up(x))};
+    return To::of(word_of(x));
 }
-
-// Whether the elements X of a vector are added in parts before they are joined.
-template <class T, class X>
-inline constexpr bool adds_parts = same<T, Fixed<2>> && !same<X, Fixed<2>>;
 
 // ---- To floats --------------------------------------------------------------------------------
 
@@ -169,22 +150,26 @@ __device__ inline int64 join_words(unsigned low, unsigned high) {
 }
 
 // Of a sum of more than 64 bits, 33 to 64: enough for float.
-__device__ inline Leading leading_words(Fixed<2> sum) {
+template <int ELEMENT>
+__device__ Leading leading_words(Fixed<2, ELEMENT> sum) {
   const unsigned w0 = static_cast<unsigned>(sum.low), w1 = static_cast<unsigned>(sum.low >> 32);
   const unsigned w2 = static_cast<unsigned>(sum.high), w3 = static_cast<unsigned>(sum.high >> 32);
-  if (sum.high == static_cast<int>(w1) >> 31) return {static_cast<int64>(sum.low), 0};
-  if (static_cast<int>(w3) == static_cast<int>(w2) >> 31)
-    return {join_words(w1 | (w0 != 0), w2), 32};
-  return {join_words(w2 | ((w0 | w1) != 0), w3), 64};
+  const bool far = static_cast<int>(w3) != static_cast<int>(w2) >> 31;
+  const bool near = sum.high == static_cast<int>(w1) >> 31;
+  const unsigned low = far ? w2 : near ? w0 : w1, high = far ? w3 : near ? w1 : w2;
+  const unsigned lost = far ? w0 | w1 : near ? 0 : w0;
+  return {join_words(low | (lost != 0), high), far ? 64 : near ? 0 : 32};
 }
 
 // Of a sum of more than 64 bits, 63: enough for double.
-__device__ inline Leading leading_bits(Fixed<2> sum) {
-  const int64 sign = sum.high >> 63, size = sum.high ^ sign;
-  const int shift = size != 0 ? 65 - __clzll(size)
-                              : static_cast<int>((sum.low ^ static_cast<unsigned long long>(sign)) >> 63);
+template <int ELEMENT>
+__device__ Leading leading_bits(Fixed<2, ELEMENT> sum) {
   const unsigned w0 = static_cast<unsigned>(sum.low), w1 = static_cast<unsigned>(sum.low >> 32);
   const unsigned w2 = static_cast<unsigned>(sum.high), w3 = static_cast<unsigned>(sum.high >> 32);
+  // The bits from the first one on that differs from the sign; 65 more than those of the low word.
+  const unsigned sign = static_cast<int>(w3) >> 31;
+  const unsigned upper = w3 ^ sign, middle = w2 ^ sign, top = (w1 ^ sign) >> 31;
+  const int shift = upper ? 65 - __clz(upper) : middle ? 33 - __clz(middle) : static_cast<int>(top);
   const bool far = shift >= 32;
   const unsigned a = far ? w1 : w0, b = far ? w2 : w1, c = far ? w3 : w2;
   const unsigned lost = __funnelshift_r(0, a, shift) | (far ? w0 : 0);
@@ -206,10 +191,13 @@ __device__ inline float float_to_odd(double number) {
   return __int_as_float(__float_as_int(below) | (below != number));
 }
 
+// 2^shift, 0 to 64
+__device__ inline double shifted(int shift) { return __hiloint2double((1023 + shift) << 20, 0); }
+
 // A result by way of double, whose range holds all numbers of other types.
 template <class To>
 __device__ __noinline__ To rounded_by_double(Leading sum) {
-  const double number = double_to_odd(sum.bits) * power_of_2<double>(sum.shift) * units().down;
+  const double number = double_to_odd(sum.bits) * shifted(sum.shift) * units().down;
   if constexpr (same<To, bfloat16>)
     return convert<To>(float_to_odd(number));
   else
@@ -217,9 +205,9 @@ __device__ __noinline__ To rounded_by_double(Leading sum) {
 }
 
 template <class To>
-__device__ To rounded(Leading sum) {
+__device__ To rounded_bits(Leading sum) {
   if constexpr (same<To, double>) {
-    return __ll2double_rn(sum.bits) * power_of_2<double>(sum.shift) * units().down;
+    return __ll2double_rn(sum.bits) * shifted(sum.shift) * units().down;
   } else {
     if (units().by_double) return rounded_by_double<To>(sum);
     const float shift = __int_as_float((127 + sum.shift) << 23), down = units().down32;
@@ -232,14 +220,14 @@ __device__ To rounded(Leading sum) {
 
 template <class To>
 __device__ To rounded(Fixed<1> sum) {
-  return rounded<To>(Leading{sum.value, 0});
+  return rounded_bits<To>(Leading{sum.value, 0});
 }
-template <class To>
-__device__ To rounded(Fixed<2> sum) {
+template <class To, int ELEMENT>
+__device__ To rounded(Fixed<2, ELEMENT> sum) {
   if constexpr (same<To, double>)
-    return rounded<To>(leading_bits(sum));
+    return rounded_bits<To>(leading_bits(sum));
   else
-    return rounded<To>(leading_words(sum));
+    return rounded_bits<To>(leading_words(sum));
 }
 
 }  // namespace distscan

@@ -91,22 +91,29 @@ __device__ T warp_reduce(T x, int count = LANES) {
   return x;
 }
 
-// The sum of one lane's vector by parts, which are joined once.
-template <class X, int ITEMS>
-__device__ Fixed<2> reduce_parts(const Vector<X, ITEMS>& vector) {
-  Parts total = parts_of(item(vector, 0));
+// The sum of one lane's vector of floats, in words that become two once.
+template <class T, class X, int ITEMS>
+__device__ T add_elements(const Vector<X, ITEMS>& vector) {
+  if constexpr (same<T, Fixed<2>>) {
+    Parts total = Parts::of(get<double>(vector, 0));
 #pragma unroll
-  for (int i = 1; i < ITEMS; ++i) {
-    const Parts next = parts_of(item(vector, i));
-    total = {total.high + next.high, total.low + next.low};
+    for (int i = 1; i < ITEMS; ++i) {
+      const Parts next = Parts::of(get<double>(vector, i));
+      total = {total.high + next.high, total.low + next.low};
+    }
+    return total.joined(ITEMS);
+  } else {
+    Fixed<1> total = get<Fixed<1>>(vector, 0);
+#pragma unroll
+    for (int i = 1; i < ITEMS; ++i) total = total + get<Fixed<1>>(vector, i);
+    return T::of(total.value);
   }
-  return total.joined();
 }
 
 // The combination of one lane's vector. sum: [1 2 3 4] -> 10
 template <class Op, class T, class X, int ITEMS>
 __device__ T reduce(const Vector<X, ITEMS>& vector) {
-  if constexpr (adds_parts<T, X>) return reduce_parts(vector);
+  if constexpr (has_two_words<T> && !same<T, X>) return add_elements<T>(vector);
   T total = get<T>(vector, 0);
 #pragma unroll
   for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, get<T>(vector, i));
