@@ -15,7 +15,7 @@ from .core.operators import Operator
 from .core.segments import check_type, compared, edge_dtype
 from .core.steps import Steps
 from .cpu import steps as cpu
-from .cpu.sweeps import is_compiled
+from .cpu.sweeps import has_fixed_sums, is_compiled
 from .mpi.agree import Terms
 from .mpi.exscan import Exscan
 
@@ -155,6 +155,13 @@ def make(
         Exscan(op, totals, form, edges=edges, seeds=types.acc, across=across),
         terms,
     )
+
+
+def adds_exactly(x: np.dtype[Any], out: np.dtype[Any], gpu: int | None) -> bool:
+    """Return whether kernels add elements of type ``x`` by a ``FixedSum``, and store ``out``."""
+    if x.kind in "biu":
+        return False
+    return gpu is not None or has_fixed_sums(x, out)
 
 
 # ---- what is decided -----------------------------------------------------------------------

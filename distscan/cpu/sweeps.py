@@ -112,6 +112,11 @@ def is_compiled(op: Operator, acc: np.dtype[Any]) -> bool:
     return kernels.find(op, Types(acc, acc, acc)) is not None
 
 
+def has_fixed_sums(x: np.dtype[Any], out: np.dtype[Any]) -> bool:
+    """Return whether there are compiled kernels for exact sums of ``x``, rounded to ``out``."""
+    return False
+
+
 def fields_read(op: Operator, types: Types) -> np.dtype[Any] | None:
     """Return the fields that compiled kernels read from a tuple of arrays; None if none does."""
     if kernels.find_recurrence(op, types) is None:
