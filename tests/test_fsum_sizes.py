@@ -1,6 +1,6 @@
-"""``fsum``: sizes at the edges of warps, tiles and chunks; exact sums by Python's integers."""
+"""``fsum``: sizes at the edges of warps, tiles and chunks, and every form of larger arrays."""
 
-from itertools import accumulate
+from itertools import accumulate, product
 from math import ldexp
 
 import numpy as np
@@ -8,8 +8,10 @@ import pytest
 
 import distscan
 from support.cuts import one_cut
-from support.exact import same
+from support.exact import same, scanned
+from support.forms import FORMS
 from support.host import host
+from support.seed import drawn
 
 SIZES = [0, 1, 2, 3, 31, 32, 33, 127, 128, 129, 8191, 8192, 8193, *(2**17 + i for i in (-1, 0, 1))]
 # Bits of elements: the sums of the largest size fill one word or two, or need more.
@@ -39,7 +41,7 @@ def nearest(whole, low, name):
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_sizes(n, name, width, xp, cut, rng):
-    """Odd sizes are exclusive, from the end, with an initial number."""
+    """Exact sums by Python's integers; odd sizes are exclusive, from the end, and start at 3."""
     bits, mine = WIDTHS[width], cut(n)
     low = -bits // 2
     elements = wholes(rng, n, bits)
@@ -51,3 +53,35 @@ def test_sizes(n, name, width, xp, cut, rng):
     y = distscan.scan(xp.asarray(x[mine]), "fsum", **form)
     want = np.array([nearest(each, low, name) for each in sums[mine]], name)
     assert same(host(y), want)
+
+
+# A shape, an axis, and how often segments begin.
+ARRAYS = [
+    ((9000,), None, 0.0),
+    ((9000,), None, 0.01),
+    ((9000,), None, 0.5),
+    ((1800, 5), 0, 0.0),
+    ((160, 57), 0, 0.0),
+    ((5, 1900), 1, 0.0),
+    ((1300, 7), 1, 0.0),
+    ((20, 20, 21), 1, 0.0),
+]
+CASES = list(product(FORMS, ARRAYS, WIDTHS, ("float32", "float64")))
+
+
+@one_cut
+@pytest.mark.parametrize("case", drawn(CASES), ids=CASES.index)
+def test_forms(case, xp, cut, rng):
+    """Of arrays as long as several tiles; also with infinities, NaN and -0 near the end."""
+    (form, (shape, axis, often), width, name), specials = case, rng.integers(2) * 9
+    n, mine = int(np.prod(shape)), cut(shape[0])
+    x = np.array([ldexp(each, -100) for each in wholes(rng, n, WIDTHS[width])]).astype(name)
+    x[rng.integers(n - n // 4, n, specials)] = rng.choice([np.inf, -np.inf, np.nan, -0.0], specials)
+    x, given = x.reshape(shape), {"axis": axis, **form}
+    heads = None
+    if often > 0:
+        heads = rng.random(n) < often
+        keys = np.cumsum(heads).astype("i")
+        given["segments"] = xp.asarray(heads[mine] if specials else keys[mine])
+    y = distscan.scan(xp.asarray(x[mine]), "fsum", **given)
+    assert same(host(y), scanned(x, name, axis=axis, heads=heads, **form)[mine])
