@@ -11,7 +11,7 @@ from support.cuts import one_cut
 from support.exact import same, scanned
 from support.forms import FORMS
 from support.host import host
-from support.seed import drawn
+from support.seed import drawn, drawn_among_many
 
 SIZES = [0, 1, 2, 3, 31, 32, 33, 127, 128, 129, 8191, 8192, 8193, *(2**17 + i for i in (-1, 0, 1))]
 # Bits of elements: the sums of the largest size fill one word or two, or need more.
@@ -37,9 +37,9 @@ def nearest(whole, low, name):
 
 
 @one_cut
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("name", ["float32", "float64"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("n", "name", "width"), drawn_among_many(product(SIZES, ("float32", "float64"), WIDTHS))
+)
 def test_sizes(n, name, width, xp, cut, rng):
     """Exact sums by Python's integers; odd sizes are exclusive, from the end, and start at 3."""
     bits, mine = WIDTHS[width], cut(n)

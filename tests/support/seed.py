@@ -19,3 +19,8 @@ def drawn(cases: Iterable[Any]) -> list[Any]:
     """An eighth of the cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
     cases = list(cases)
     return cases if WHOLE else random.Random(SEED).sample(cases, -(-len(cases) // 8))
+
+
+def drawn_among_many(cases: Iterable[Any]) -> list[Any]:
+    """All of the cases among up to three ranks, an eighth among more, which share few cores."""
+    return list(cases) if MPI.COMM_WORLD.size < 4 else drawn(cases)
