@@ -70,7 +70,7 @@ CASES = list(product(FORMS, ARRAYS, WIDTHS, ("float32", "float64")))
 
 
 @one_cut
-@pytest.mark.parametrize("case", drawn(CASES), ids=CASES.index)
+@pytest.mark.parametrize("case", drawn_among_many(drawn(CASES)), ids=CASES.index)
 def test_forms(case, xp, cut, rng):
     """Of arrays as long as several tiles; also with infinities, NaN and -0 near the end."""
     (form, (shape, axis, often), width, name), specials = case, rng.integers(2) * 9

@@ -1,0 +1,38 @@
+"""``launch/fsum_bits.py``: a line for each kind of data and number of ranks, and its verdict."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import distscan
+
+sys.path.append(str(Path(__file__).parents[1] / "launch"))
+
+import fsum_bits
+
+SMALL = ("--size", "8", "--cuts", "3", "--backend", "cpu")
+
+
+def test_one_digest(comm, capsys):
+    assert fsum_bits.main(SMALL) == 0
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()[1:-1]]
+    assert len(lines) == (6 * comm.size if comm.rank == 0 else 0)
+    assert all(len(line) == 6 for line in lines)  # one digest each
+    assert len({line[5] for line in lines}) == (6 if comm.rank == 0 else 0)
+
+
+@pytest.mark.one_rank
+def test_plain_sums_differ(monkeypatch, capsys):
+    """Another algorithm has another digest for each direction."""
+
+    def plain(x, op, *, reverse, **given):
+        y = np.cumsum(x[::-1] if reverse else x)
+        return y[::-1] * (1 + reverse)
+
+    monkeypatch.setattr(distscan, "scan", plain)
+    with np.errstate(all="ignore"):
+        assert fsum_bits.main(SMALL) == 1
+    assert "the digests differ" in capsys.readouterr().out
