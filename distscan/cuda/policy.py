@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.dtypes import Types
+from ..core.fixed_sum import ONE_WORD, TWO_WORDS
 from ..core.form import Form
 from .registers import is_log_sum
 
@@ -21,6 +22,11 @@ VECTOR = 16  # bytes per access
 def per_vector(*dtypes: np.dtype[Any]) -> int:
     """Return how many elements of the widest of these types, or of their fields, fill a vector."""
     return int(max(VECTOR // widest(*dtypes), 1))
+
+
+def is_fixed(types: Types) -> bool:
+    """Return whether floats are added as integers: ``Fixed`` of kernels/base/fixed.cuh."""
+    return types.acc == TWO_WORDS or (types.acc == ONE_WORD and types.x.kind not in "biu")
 
 
 def items_of(types: Types) -> int:
@@ -131,6 +137,8 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
     """
     threads, rows, items = _scan_shape(types, form, arch)
     running, reducers = types.acc.itemsize, 6 if threads == 384 and is_log_sum(types.acc) else 4
+    if is_fixed(types) and threads > 256:
+        reducers = threads // 64
     if form.keys is not None:
         items = keyed_items(form.keys, items)
     if _flagged(form):
@@ -232,6 +240,14 @@ def _flagged(form: Form) -> bool:
     return form.segmented or form.extents.outer > 1
 
 
+def _fixed_shape(types: Types) -> tuple[int, int, int]:
+    """Return the threads, rows and items of a tile of exact sums."""
+    two_vectors = min(2 * items_of(types), 8)
+    if types.acc == TWO_WORDS:
+        return 448, 2, two_vectors
+    return (256, 6, items_of(types)) if types.out.itemsize == 8 else (384, 2, two_vectors)
+
+
 def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     """Return the threads, rows and items of a tile, for shards of many tiles."""
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
@@ -239,6 +255,8 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     # A thread holds the running values of all its rows in registers. Narrow integers that
     # accumulate in 32 bits are held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
+    if is_fixed(types) and not _flagged(form):
+        return _fixed_shape(types)
     room = 64 if not packed else 80 if arch in SHARED else 24  # words of registers
     most = 6 if widening == 1 else 8
     if types.acc.itemsize < 4 and (form.exclusive or form.reverse):
