@@ -141,18 +141,17 @@ class FixedRows {
       auto total = all(int64(sum));
       for (; count >= N; count -= N, at += N * step) {
         uint64* const words = &tile.word[0][reverse ? at - N + 1 : at];
-        const auto loaded = load<Vector<int64>>(words);
-        const Vector<int64> added = reverse ? mirrored<int64>(loaded) : loaded;
-        Vector<int64> sums = added;
-        vector_scan<Op>(sums);
-        const auto last = splat_last<int64>(sums.part[PARTS - 1]);
+        Vector<int64> v = load_as<int64>(reinterpret_cast<const int64*>(words)), added = v;
+        if (reverse) v = mirrored<int64>(v);
+        vector_scan<Op>(v);
+        const auto last = splat_last<int64>(v.part[PARTS - 1]);
         UNROLL
-        for (int k = 0; k < PARTS; ++k) {
-          sums.part[k] += total;
-          if (EXCLUSIVE) sums.part[k] -= added.part[k];
-        }
+        for (int k = 0; k < PARTS; ++k) v.part[k] += total;
         total += last;
-        store(words, reverse ? mirrored<int64>(sums) : sums);
+        if (reverse) v = mirrored<int64>(v);
+        UNROLL
+        for (int k = 0; EXCLUSIVE && k < PARTS; ++k) v.part[k] -= added.part[k];
+        store_as(reinterpret_cast<int64*>(words), v);
       }
       sum = uint64(total[0]);
     }
