@@ -241,7 +241,7 @@ def _flagged(form: Form) -> bool:
     return form.segmented or form.extents.outer > 1
 
 
-def _fixed_shape(types: Types, form: Form) -> tuple[int, int, int]:
+def _fixed_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     """Return the threads, rows and items of a tile of exact sums.
 
     Beside 7 reducers, 2 look-ahead warps and the loader, 14 warps are the most that have 80
@@ -266,6 +266,8 @@ def _fixed_shape(types: Types, form: Form) -> tuple[int, int, int]:
     items, two = items_of(types), types.acc == TWO_WORDS
     if types.out.itemsize < 4:  # more registers: they are rounded twice
         return 256, 2, 8 if two else 16
+    if arch != "90":
+        return 256, 2 if two else 4, items
     if two:
         return 448, 1 if form.exclusive or form.reverse else 2, min(2 * items, 8)
     return (448, 4, items) if types.out.itemsize == 8 else (448, 2, 8)
@@ -279,13 +281,14 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     # accumulate in 32 bits are held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
     if is_fixed(types) and not _flagged(form):
-        return _fixed_shape(types, form)
+        return _fixed_shape(types, form, arch)
     room = 64 if not packed else 80 if arch in SHARED else 24  # words of registers
     most = 6 if widening == 1 else 8
     if types.acc.itemsize < 4 and (form.exclusive or form.reverse):
         room = 32  # each byte takes a register of its own
     if _flagged(form):
-        few = int(arch) > 90  # few registers: the compiler uses more of them there
+        # Few registers: the compiler uses more of them there.
+        few = int(arch) > 90 or (int(arch) < 90 and types.acc == TWO_WORDS)
         if items == 16 and (types.acc.itemsize < 4 or few):
             return 128, 4, items
         room = 24 if few else 48 if items >= 8 else 32
