@@ -264,10 +264,10 @@ def _fixed_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
         a sum of floats                                       550                     1091
     """
     items, two = items_of(types), types.acc == TWO_WORDS
+    if arch != "90":
+        return 256, 1 if types.out.itemsize < 4 else 2 if two else 4, min(items, 8)
     if types.out.itemsize < 4:  # more registers: they are rounded twice
         return 256, 2, 8 if two else 16
-    if arch != "90":
-        return 256, 2 if two else 4, items
     if two:
         return 448, 1 if form.exclusive or form.reverse else 2, min(2 * items, 8)
     return (448, 4, items) if types.out.itemsize == 8 else (448, 2, 8)
