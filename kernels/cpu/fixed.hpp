@@ -6,6 +6,7 @@
 #pragma once
 
 #include "convert.hpp"
+#include "job.hpp"
 
 namespace distscan {
 
