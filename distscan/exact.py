@@ -150,8 +150,6 @@ def _scan_real(part: _Part, limits: tuple[int, int] | None) -> None:
     number: Any = 0 if how.initial is None else how.initial
     with agreed(comm):
         compiled = adds_exactly(part.x.dtype, part.out.dtype, arrays.gpu(part.x))
-        if compiled:
-            part = part._replace(x=_contiguous(part.x))
         given = {"exclusive": how.exclusive, "reverse": how.reverse}
         shard = Shard(part.x, part.out, part.segments, extents, **given)
         own = own_window(shard, part.x, how.initial, compiled=compiled)
@@ -180,21 +178,8 @@ def _scan_real(part: _Part, limits: tuple[int, int] | None) -> None:
 
 def _scan_words(part: _Part, op: FixedSum, first: int | float) -> None:
     """Scan integers by the kernels of all scans; collective."""
-    with agreed(part.comm):
-        out, xp = part.out, arrays.namespace(part.out)
-        target = out if out.flags.c_contiguous else xp.empty(out.shape, out.dtype)
-    given: Any = {"out": target, "dtype": out.dtype, "strategy": part.how.strategy}
+    given: Any = {"out": part.out, "dtype": part.out.dtype, "strategy": part.how.strategy}
     part.scanned(part.x, op, op.encode(first), **given)
-    if target is not out:
-        out[...] = target
-
-
-def _contiguous(x: Any) -> Any:
-    """Return an array as kernels read it."""
-    native = x.astype(x.dtype.newbyteorder("="), copy=False)
-    if not arrays.is_cuda(x):
-        return np.require(native, requirements=["C", "A"])
-    return arrays.namespace(x).ascontiguousarray(native)
 
 
 # ---- integers of several digits ------------------------------------------------------------------

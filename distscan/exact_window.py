@@ -50,10 +50,10 @@ def _begins_with_negative_zero(shard: Shard, initial: Any) -> bool:
 
 
 def _found(shard: Shard, x: Any) -> tuple[Window, int]:
-    """Return the window of contiguous floats, by kernels, and what is special among them."""
+    """Return the window of floats, by kernels, and what is special among them."""
     if x.size == 0 or not arrays.is_cuda(x):
         return shard.window()
-    found = _range_on_gpu(x.reshape(-1))
+    found = _range_on_gpu(arrays.namespace(x).ascontiguousarray(x).reshape(-1))
     if not found.finite:
         return shard.window()
     return Window(found.low, found.high, x.size), NEGATIVE_ZERO * found.negative_zero

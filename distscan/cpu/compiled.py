@@ -44,6 +44,8 @@ class Compiled:
         *,
         find: int | None,
         loads: bool = False,
+        taken: tuple[np.dtype[Any], np.dtype[Any]] | None = None,
+        lowest: int = 0,
         totals: bool,
         most: int,
     ) -> None:
@@ -51,10 +53,12 @@ class Compiled:
 
         ``direct`` is the kernel that takes x and results as they are, or, if the operator ``loads``
         elements by a function of Python, as they are loaded. ``kernel`` is the one that takes both
-        converted to the type that accumulates, and loaded. ``find`` is the
-        function that finds the heads among keys; None if segments are always flags.
+        converted to the types ``taken``, or else to the type that accumulates, and loaded. ``find``
+        is the function that finds the heads among keys; None if segments are always flags.
+        ``lowest`` is the exponent of exact sums.
         """
         extents = form.extents
+        self._taken = taken or (types.acc, types.acc)
         self._op, self._acc, self._kernel, self._direct = op, types.acc, kernel, direct
         self._find = find
         self._loads, self._loaded = loads, loaded_type(types) if loads else types.acc
@@ -90,6 +94,7 @@ class Compiled:
             first=address(form.first),
             slots=address(self._slots),
             states=address(self._states),
+            lowest=lowest,
         )
 
     @property
@@ -121,7 +126,7 @@ class Compiled:
             job.x = address(x)
             self._run(lambda: reduce(byref(job)))
         else:
-            self._run(self._in_pieces(reduce, job, x, self._loaded if kernel else self._acc))
+            self._run(self._in_pieces(reduce, job, x, self._loaded if kernel else self._taken[0]))
         self._kernel.total(byref(job))
         return self._slots[0], bool(self._states[0])
 
@@ -163,7 +168,7 @@ class Compiled:
         elif kernel:
             self._run(self._in_pieces(scan, job, x, self._loaded))
         else:
-            self._run(self._in_pieces(scan, job, x, self._acc, out))
+            self._run(self._in_pieces(scan, job, x, self._taken[0], out))
         return None if self._slots is None else self._slots[self._blocks]  # of the first row
 
     def _new_job(self, heads: NDArray[Any] | None) -> Job:
@@ -196,9 +201,9 @@ class Compiled:
 
         A piece is a block, or several short rows, in a buffer of ``dtype``. The job on it is a part
         of ``job``: its arrays begin where they would if the buffer lay inside them. With ``out``,
-        results are written to the buffer, and then converted.
+        results are written to the buffer, or to one of their own type, and then converted.
         """
-        (outer, n, inner), size, op = self._shape, dtype.itemsize, self._op
+        (outer, n, inner), op, to = self._shape, self._op, self._taken[1]
         x = x.reshape(self._shape)
         results = None if out is None else out.reshape(self._shape)
         height, length = self._height, min(self._block, n)
@@ -206,6 +211,7 @@ class Compiled:
 
         def work() -> None:
             buffer = np.empty(height * length * inner, dtype)
+            found = buffer if results is None or to == dtype else np.empty(buffer.size, to)
             while (piece := next(drawn)) < -(-outer // height) * self._blocks:
                 top, b = piece // self._blocks * height, piece % self._blocks
                 low, high = b * length, min(n, (b + 1) * length)
@@ -219,14 +225,15 @@ class Compiled:
                 else:
                     load_into(op.name, op.load, source, converted)
                 part = Job.from_buffer_copy(job)
-                part.x = buffer.ctypes.data - (top * n + low) * inner * size
+                begin = (top * n + low) * inner
+                part.x = buffer.ctypes.data - begin * buffer.itemsize
                 if results is not None:
-                    part.y = part.x
+                    part.y = found.ctypes.data - begin * found.itemsize
                 part.ticket = piece if self._rows else (top * self._blocks + b) * self._strips
                 part.end = part.ticket + (1 if self._rows else len(source) * self._strips)
                 function(byref(part))
                 if results is not None:
-                    store(converted, results[where])
+                    store(found[: source.size].reshape(source.shape), results[where])
 
         return work
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.dtypes import Types
+from ..core.fixed_sum import TWO_WORDS, FixedSum
 from ..core.maps import MAPS, MAPS_IN_SEGMENTS
 from ..core.nan import SKIPPING_NAN
 from ..core.operators import BUILTIN, Operator, unloaded
@@ -41,6 +42,7 @@ class Job(Structure):
         ("a", c_void_p),
         ("a_step", c_int64),
         ("a_column", c_int64),
+        ("lowest", c_int64),
     ]
 
 
@@ -71,7 +73,7 @@ class Kernel(Structure):
     seed: Function
 
 
-_TABLES = ("sum", "prod", "max", "min", "bitwise", "recurrence", "nan", "logaddexp")
+_TABLES = ("sum", "prod", "max", "min", "bitwise", "recurrence", "nan", "logaddexp", "fsum")
 
 
 @functools.cache
@@ -99,6 +101,11 @@ def find_skipping_nan(op: Operator, types: Types) -> Kernel | None:
     """Return the kernel for elements of which ``op`` replaces NaN; it reads them as they are."""
     skips = SKIPPING_NAN.get(op.name) is op
     return _find(f"nan{op.name}", types) if skips else None
+
+
+def find_fixed(op: Operator, types: Types) -> Kernel | None:
+    """Return the kernel for exact sums of floats of a narrow window, and the type of results."""
+    return _find("fsum", types) if isinstance(op, FixedSum) else None
 
 
 def find_recurrence(op: Operator, types: Types) -> Kernel | None:
@@ -138,4 +145,6 @@ def finder(keys: np.dtype[Any] | None) -> int | None:
 
 
 def _name(dtype: Any) -> str:
+    if dtype == TWO_WORDS:
+        return "fixed128"
     return dtype.name if dtype.isnative else ""

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ..core.calls import load_into
 from ..core.dtypes import Types, fields
+from ..core.fixed_sum import FixedSum, fixed_sum
 from ..core.form import Form
 from ..core.operators import Operator
 from . import chunked, kernels
@@ -112,9 +113,17 @@ def is_compiled(op: Operator, acc: np.dtype[Any]) -> bool:
     return kernels.find(op, Types(acc, acc, acc)) is not None
 
 
-def has_fixed_sums(x: np.dtype[Any], out: np.dtype[Any]) -> bool:
-    """Return whether there are compiled kernels for exact sums of ``x``, rounded to ``out``."""
-    return False
+def adds_exactly(x: np.dtype[Any], acc: np.dtype[Any], out: np.dtype[Any]) -> bool:
+    """Return whether there is a compiled kernel for a ``FixedSum`` with running values ``acc``.
+
+    Shards of type ``x`` and results of type ``out`` may have any byte order, strides and alignment.
+    NumPy's sweeps do not take a ``FixedSum``.
+    """
+    return kernels.find_fixed(fixed_sum(0, acc), _native(Types(x, acc, out))) is not None
+
+
+def _native(types: Types) -> Types:
+    return types._replace(x=types.x.newbyteorder("="), out=types.out.newbyteorder("="))
 
 
 def fields_read(op: Operator, types: Types) -> np.dtype[Any] | None:
@@ -149,6 +158,13 @@ def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) 
         kernel = kernels.find_recurrence(op, types)
         if kernel is not None and form.extents.size > 0:
             return Recurrence(op, types, form, kernel, **options)
+        return Chunked(op, types, form)
+    if isinstance(op, FixedSum):
+        x, _, out = native = _native(types)
+        kernel = kernels.find_fixed(op, native)
+        if kernel is not None and form.extents.size > 0:
+            options |= {"taken": (x, out), "lowest": op.lowest}
+            return Compiled(op, types, form, kernel, kernel, **options)
         return Chunked(op, types, form)
     kernel = kernels.find(op, Types(types.acc, types.acc, types.acc))
     if kernel is None or form.extents.size == 0 or _is_for_numpy(op, types.acc, form):

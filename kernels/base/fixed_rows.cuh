@@ -21,12 +21,12 @@ __device__ Rows<Y, Shape> scan_fixed_rows(const Rows<X, Shape>& rows, const Pref
   for (int r = 0; r < Shape::ROWS; ++r) {
     T sum = before_row;
     add_earlier(inclusive[r], 1, sum);
-    T value[Shape::ITEMS];
+    Y value[Shape::ITEMS];
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
-      if constexpr (EXCLUSIVE) value[i] = sum;
+      if constexpr (EXCLUSIVE) value[i] = convert<Y>(sum);
       sum = sum + get<T>(rows.row[r], i);
-      if constexpr (!EXCLUSIVE) value[i] = sum;
+      if constexpr (!EXCLUSIVE) value[i] = convert<Y>(sum);
     }
     scanned.row[r] = pack<Y>(value);
     before_row = before_row + broadcast(inclusive[r], LANES - 1);

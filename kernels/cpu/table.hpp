@@ -34,7 +34,6 @@ constexpr Kernel kernel(const char* op, const char* type) {
 using int8 = signed char;
 using uint8 = unsigned char;
 using uint16 = unsigned short;
-using uint64 = unsigned long long;
 
 }  // namespace distscan
 

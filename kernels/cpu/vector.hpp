@@ -30,6 +30,8 @@
 
 namespace distscan {
 
+using uint64 = unsigned long long;
+
 #if defined __AVX512BW__
 constexpr int REGISTER = 64;
 #elif defined __AVX2__

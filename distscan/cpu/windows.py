@@ -1,0 +1,74 @@
+"""The windows of floats by compiled kernels: the bits that they need, and what is special."""
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_int64, c_void_p
+from itertools import count
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.fixed import Window
+from . import library, threads
+
+_PART = 1 << 20  # bytes that a thread takes at a time: few calls, and even shares
+
+
+class Found(Structure):
+    """``Found`` of kernels/cpu/window.cpp."""
+
+    _fields_: ClassVar = [("low", c_int64), ("high", c_int64), ("special", c_int64)]
+
+
+class _Entry(Structure):
+    """``Window`` of kernels/cpu/window.cpp: the function for a type."""
+
+    _fields_: ClassVar = [
+        ("type", c_char_p),
+        ("find", ctypes.CFUNCTYPE(None, c_void_p, c_int64, POINTER(Found))),
+    ]
+
+
+def find(x: NDArray[Any], most: int) -> tuple[Window, int] | None:
+    """Return the window of an array of floats, and what is special among them.
+
+    The second is as ``core.special.found_special`` has it. ``most`` is the most threads that look.
+    None: no kernel takes this array, because it is of another type, not contiguous, not aligned or
+    of another byte order.
+    """
+    function = _function(x.dtype)
+    contiguous = x.flags.c_contiguous or x.flags.f_contiguous
+    if function is None or not (contiguous and x.flags.aligned):
+        return None
+    address, step = x.__array_interface__["data"][0], _PART // x.itemsize
+    parts = max(1, -(-x.size // step))
+    found = (Found * parts)()
+    drawn = count()  # the next part; drawing is atomic
+
+    def work() -> None:
+        while (part := next(drawn)) < parts:
+            begin = part * step
+            size = min(step, x.size - begin)
+            function(address + begin * x.itemsize, size, ctypes.byref(found[part]))
+
+    if most == 1 or parts == 1:
+        work()
+    else:
+        threads.run(work, min(most, parts))
+    window, special = Window(0, 0, 0), 0
+    for each in found:
+        window = window.joined(Window(each.low, each.high, 0))
+        special |= each.special
+    return window._replace(most=x.size), special
+
+
+def _function(dtype: np.dtype[Any]) -> Any:
+    """Return the function for a type; None if none is compiled."""
+    if not dtype.isnative or (loaded := library.load()) is None:
+        return None
+    address = ctypes.addressof(c_char_p.in_dll(loaded.handle, "distscan_windows"))
+    while (entry := _Entry.from_address(address)).type:
+        if entry.type.decode() == dtype.name:
+            return entry.find
+        address += ctypes.sizeof(_Entry)
+    return None

@@ -1,0 +1,239 @@
+"""Exact sums by compiled kernels: floats as integers of one word or two, each sum rounded once."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import distscan
+from distscan.core.fixed_sum import ONE_WORD, TWO_WORDS, fixed_sum
+from distscan.cpu import compiled, library, sweeps
+from support.cpu_data import dtype_of
+from support.cpu_scans import FORMS, anew, ends, levels
+from support.exact import FORMATS, prefixes, rounded, same
+
+pytestmark = [
+    pytest.mark.one_rank,
+    pytest.mark.skipif(library.load() is None, reason="no compiled kernels"),
+]
+
+FLOATS = "float16", "bfloat16", "float32", "float64"
+kernels = pytest.mark.parametrize(
+    ("name", "acc", "result"),
+    [(x, acc, out) for acc in (ONE_WORD, TWO_WORDS) for x in FLOATS for out in FLOATS],
+)
+accs = pytest.mark.parametrize("acc", [ONE_WORD, TWO_WORDS])
+
+
+def drawn(rng, name, acc, shape, lowest, *, some_zeros=0.1):
+    """Draw floats of a type that are multiples of 2^lowest, and whose sums fit ``acc``."""
+    precision, least, end = FORMATS[name]
+    count = max(2, math.prod(shape if isinstance(shape, tuple) else (shape,)))
+    room = 8 * acc.itemsize - 2 - count.bit_length()
+    floor = max(lowest, least)
+    top = min(lowest + room, end, floor + 200)
+    bits = rng.integers(1, max(2, min(precision, top - floor) + 1), shape)  # of each significand
+    whole = np.floor(np.ldexp(1 + rng.random(shape), np.minimum(bits, 52) - 1))
+    exponent = floor + np.floor(rng.random(shape) * (top - floor - bits + 1)).astype(int)
+    x = np.ldexp(whole, exponent) * rng.choice([-1.0, 1.0], shape)
+    x[rng.random(shape) < some_zeros] = rng.choice([0.0, -0.0])
+    narrow = x.astype(dtype_of(name))
+    assert (narrow.astype(np.float64) == x).all()
+    return narrow
+
+
+def lines(x, axis):
+    """View the lines that are scanned as [lines, n]."""
+    return x.reshape(1, -1) if axis is None else np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
+
+
+def expected(x, result, axis, form, initial=None, heads=None):
+    """The exact sums, rounded once; zeros are +0: the sign of zeros is the business of others."""
+    numbers = lines(x, axis)
+    numbers = np.where(np.isfinite(numbers.astype(np.float64)), numbers, 0)
+    if form["reverse"]:
+        numbers, heads = numbers[:, ::-1], None if heads is None else ends(heads)[::-1]
+    options = {"initial": initial, "exclusive": form["exclusive"], "heads": heads}
+    found = np.array([prefixes(line + line.dtype.type(0), result, **options) for line in numbers])
+    if form["reverse"]:
+        found = found[:, ::-1]
+    if axis is None:
+        return found.reshape(x.shape if x.ndim == 1 else -1)
+    moved = np.moveaxis(x, axis, -1).shape
+    return np.moveaxis(found.reshape(moved), -1, axis)
+
+
+def check(x, result, acc, lowest, *, axis=None, form=FORMS[0], initial=None, heads=None, **given):
+    op = fixed_sum(lowest, acc)
+    assert sweeps.adds_exactly(x.dtype, acc, dtype_of(result))
+    got = distscan.scan(
+        x,
+        op,
+        axis=axis,
+        dtype=dtype_of(result),
+        initial=None if initial is None else op.encode(initial),
+        segments=given.pop("keys", heads),
+        **form,
+        **given,
+    )
+    want = expected(x, result, axis, form, initial, heads)
+    assert same(got, want), (x.shape, axis, form, initial, lowest)
+    return got
+
+
+def random_form(rng):
+    return FORMS[rng.integers(4)]
+
+
+@kernels
+def test_shapes(name, acc, result, rng, monkeypatch):
+    """Rows and columns of all lengths around registers and blocks, by one thread and by three."""
+    monkeypatch.setattr(compiled, "BLOCK", 1 << 12)
+    monkeypatch.setattr(compiled, "_COLUMNS_BLOCK", 1 << 12)
+    monkeypatch.setattr(compiled, "_FEWEST_ROWS", 8)
+    monkeypatch.setattr(compiled, "_THREAD", 1)
+    shapes = [((n,), None) for n in (1, 7, 8, 9, 31, 255, 256, 257, 1030)]
+    shapes += [((5, 3), 1), ((70, 9), 1), ((3, 700), 1), ((40, 3), 0), ((20, 70), 0)]
+    shapes += [((3, 20, 5), 1), ((9, 300), 0), ((2, 3), 0), ((50, 1), 0)]
+    for shape, axis in shapes:
+        lowest = int(rng.integers(-30, 1))
+        x = drawn(rng, name, acc, shape, lowest)
+        initial = rng.choice([None, -3.0, 0.0])
+        with anew(monkeypatch, threads=int(rng.choice([1, 3]))):
+            check(x, result, acc, lowest, axis=axis, form=random_form(rng), initial=initial)
+
+
+@kernels
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_segments(name, acc, result, form, rng, monkeypatch):
+    """By flags and by keys, in one step and in two."""
+    monkeypatch.setattr(compiled, "BLOCK", 1 << 11)
+    monkeypatch.setattr(compiled, "_THREAD", 1)
+    x = drawn(rng, name, acc, 700, -9)
+    for density, threads in itertools.product((0, 0.005, 0.3), (1, 3)):
+        heads = rng.random(x.size) < density
+        keys = np.cumsum(heads, dtype=np.int32)
+        by = rng.choice(["flags", "keys"])
+        initial = rng.choice([None, 2.5])
+        strategy = str(rng.choice(["single-pass", "reduce-scan"]))
+        with anew(monkeypatch, threads=threads):
+            given = {"form": form, "initial": initial, "heads": heads, "strategy": strategy}
+            if by == "keys":
+                given["keys"] = keys
+            check(x, result, acc, -9, **given)
+
+
+def ties(rng, precision, top):
+    """Integers up to 2^top of both signs: halfway between two floats, and next to it."""
+    for length in range(1, top):
+        half = 1 << max(0, length - precision - 1)
+        even = 1 << length | int(rng.integers(2)) * 2 * half
+        for number in (even, even | half, (2 << length) - 1):
+            for near in (number - 1, number, number + 1, number + half // 3):
+                yield from (near, -near)
+
+
+def parts(number):
+    """Integers with this sum, of at most 50 bits up to a power of 2."""
+    sign, size = (-1 if number < 0 else 1), abs(number)
+    return [sign * (size & ((1 << 50) - 1) << at) for at in (0, 50, 100)]
+
+
+@accs
+@pytest.mark.parametrize("result", FLOATS)
+def test_rounding(result, acc, rng):
+    """Ties, and numbers next to ties, of both signs and of every length."""
+    precision, least, _ = FORMATS[result]
+    for lowest in (0, -20, least, max(least - 40, -1074), 1023 - 90, -1074):
+        top = min(8 * acc.itemsize - 3, 1022 - lowest)
+        sums = [number for number in ties(rng, precision, top) if abs(number) < 1 << top]
+        # From 0 to a sum and back again. A sum takes several floats of 53 bits.
+        steps = [part for each in sums for part in (*parts(each), *parts(-each))]
+        x = np.array([math.ldexp(float(step), lowest) for step in steps])
+        check(x, result, acc, lowest)
+
+
+@accs
+def test_subnormal_results(acc, rng):
+    """Sums below the normal numbers of a type, and below its lowest bit, are rounded once."""
+    for name, result in itertools.product(FLOATS, FLOATS):
+        least = FORMATS[result][1]
+        for lowest in (least - 30, least - 3, least, least + 2):
+            if lowest < FORMATS[name][1]:
+                continue
+            x = drawn(rng, name, acc, 400, lowest)
+            check(x, result, acc, lowest, form=random_form(rng))
+            near = np.ldexp(rng.integers(-9, 9, 300).astype(float), lowest)
+            narrow = near.astype(dtype_of(name))
+            if (narrow.astype(float) == near).all():
+                check(narrow, result, acc, lowest)
+
+
+@accs
+@pytest.mark.parametrize("result", FLOATS)
+def test_overflow(result, acc):
+    """A sum beyond the range is infinite, and finite again where it comes back."""
+    end = FORMATS[result][2]
+    most = np.ldexp(1.0, end - 1)
+    x = np.array([most, most * (1 - 2.0**-12), most * 2.0**-12, -most, -most, -most, most, most])
+    x = np.concatenate([x, -x, x])
+    check(x, result, acc, end - 30)
+
+
+@kernels
+def test_not_finite_is_zero(name, acc, result, rng):
+    x = drawn(rng, name, acc, 300, -4)
+    x[::7] = np.array([np.inf, -np.inf, np.nan])[rng.integers(0, 3, x[::7].size)]
+    check(x, result, acc, -4)
+
+
+@accs
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_levels(name, acc, rng, monkeypatch):
+    for level in levels():
+        with anew(monkeypatch, level=level):
+            for result, lowest in itertools.product(FLOATS, (-9, -150, -140)):
+                x = drawn(rng, name, acc, 600, lowest if name == "float64" else max(lowest, -149))
+                check(x, result, acc, lowest, form=random_form(rng))
+                check(x.reshape(-1, 30), result, acc, lowest, axis=0, form=random_form(rng))
+                heads = rng.random(x.size) < 0.02
+                check(x, result, acc, lowest, form=random_form(rng), heads=heads)
+
+
+@accs
+def test_layouts(acc, rng, monkeypatch):
+    """Arrays that kernels do not take as they are: strided, of another byte order, not aligned."""
+    monkeypatch.setattr(compiled, "BLOCK", 1 << 12)
+    for name, result in itertools.product(("float32", "float64"), ("float32", "float64")):
+        for shape, axis in (((900,), None), ((7, 40), 1), ((60, 9), 0)):
+            x = drawn(rng, name, acc, shape, -20)
+            form = random_form(rng)
+            want = check(x, result, acc, -20, axis=axis, form=form)
+            off = np.empty(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(shape)
+            off[...] = x
+            for view in (np.repeat(x, 2, -1)[..., ::2], x.astype(x.dtype.newbyteorder()), off):
+                assert same(check(view, result, acc, -20, axis=axis, form=form), want)
+            out = np.repeat(np.empty(shape, result), 2, -1)[..., ::2]
+            distscan.scan(x, fixed_sum(-20, acc), axis=axis, out=out, dtype=result, **form)
+            assert same(out, want)
+
+
+@accs
+def test_long(acc, rng, monkeypatch):
+    """Blocks of their usual size, results past the caches, in place, and in several threads."""
+    x = drawn(rng, "float32", acc, 300_000, -12)
+    sums = list(itertools.accumulate(int(math.ldexp(float(each), 12)) for each in x))
+    want = [rounded(Fraction(each, 1 << 12), "float32") for each in sums[-50:]]
+    for threads, streamed, strategy in itertools.product(
+        (1, 3), (False, True), ("single-pass", "reduce-scan")
+    ):
+        with anew(monkeypatch, threads=threads, streamed=streamed):
+            got = distscan.scan(x, fixed_sum(-12, acc), strategy=strategy)
+            back = distscan.scan(x[::-1].copy(), fixed_sum(-12, acc), reverse=True)
+            y = x.copy()
+            distscan.scan(y, fixed_sum(-12, acc), out=y)
+        assert (back[::-1] == got).all()
+        assert (y == got).all()
+        assert got[-50:].tolist() == want
