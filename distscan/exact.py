@@ -14,18 +14,18 @@ memory.
 import math
 from collections.abc import Callable
 from functools import reduce
-from operator import index
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .build import Strategy
-from .core import arrays, dtypes
+from .core import arrays
 from .core import segments as segmented
 from .core.extents import Extents, axis_number
 from .core.fixed import Window
 from .core.special import FINITE, NOT_FINITE, code_of
 from .decide import check_memory, check_out
+from .exact_check import check_strategy, check_window, limits_of, number_of, result_type
 from .exact_shard import Shard, Total
 from .mpi.agree import Agreement, Terms, agreed
 from .mpi.communicators import Comm
@@ -76,7 +76,7 @@ def scan_exactly(
         native: list[Any] = [None if each is None else arrays.as_native(each) for each in given]
         array, target, flags = native
         extents = Extents.of(array.shape, axis_number(axis))
-        result = _result_type(array.dtype, None if target is None else target.dtype, dtype)
+        result = result_type(array.dtype, None if target is None else target.dtype, dtype)
         if target is not None:
             check_out(out, target, array)
             if target.shape != extents.result_shape:
@@ -87,10 +87,10 @@ def scan_exactly(
             check_memory("segments", flags, array)
             segmented.check_shape(flags, array)
             segmented.check_type(flags.dtype, extents)
-        _check_strategy(strategy, checked.comm.size if extents.goes_on else 1)
-        first = None if initial is None else _number(initial, result)
+        check_strategy(strategy, checked.comm.size if extents.goes_on else 1)
+        first = None if initial is None else number_of(initial, result)
         how = Options(extents.axis, bool(exclusive), bool(reverse), first, flags is not None)
-        limits = None if window is None else _limits(window)
+        limits = None if window is None else limits_of(window)
         checked.same = Terms(
             {
                 "the function": "scan",
@@ -142,8 +142,8 @@ def _scan_real(scan: Scan, part: _Part, limits: tuple[int, int] | None, comm: Co
         own, special = shard.window()
         initial = Window.of_one(number)
         if limits is not None:
-            _check_window("x", own, limits, finite=not special & NOT_FINITE)
-            _check_window("initial", initial, limits, finite=math.isfinite(number))
+            check_window("x", own, limits, finite=not special & NOT_FINITE)
+            check_window("initial", initial, limits, finite=math.isfinite(number))
     everyone = comm.allgather((own, special))
     window = reduce(Window.joined, [each for each, _ in everyone], initial)
     if limits is not None:
@@ -197,81 +197,6 @@ def _before_in_segments(totals: list[Total], first: Any) -> Any:
             before = each.digits + (first if each.head else before)
             last = each.edges
     return before
-
-
-# ---- arguments -----------------------------------------------------------------------------------
-
-
-def _result_type(x: np.dtype[Any], out: np.dtype[Any] | None, dtype: Any) -> np.dtype[Any]:
-    """Return the type to which sums are rounded: of ``out``, or ``dtype``, or of ``x``."""
-    asked = None if dtype is None else dtypes.parse(dtype)
-    if not (x.kind in "biu" or _is_float(x)):
-        raise TypeError(f"x is {x}; fsum adds integers, and floats of up to 64 bits a part")
-    for name, kind in (("dtype", asked), ("out", out)):
-        if kind is not None and not _is_float(kind):
-            raise TypeError(f"{name} is {kind}; fsum rounds to floats of up to 64 bits a part")
-    found = out or asked or (x if _is_float(x) else np.dtype(np.float64))
-    if x.kind == "c" and found.kind != "c":
-        raise TypeError(f"x is {x}, and the result {found}: the imaginary parts would be lost")
-    return found.newbyteorder("=")
-
-
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether a type is a float of up to 64 bits, or complex of two such."""
-    if not dtypes.is_number(dtype):
-        return False
-    most = {"f": 8, "c": 16, "V": 2}  # V: bfloat16
-    return dtype.itemsize <= most.get(dtype.kind, 0)
-
-
-def _number(initial: Any, result: np.dtype[Any]) -> int | float | complex:
-    """Return ``initial`` as a number of Python, which has its exact value."""
-    value = np.asarray(initial)
-    if value.ndim > 0:
-        raise ValueError(f"initial must be one value, not an array of shape {value.shape}")
-    number = float(value) if dtypes.is_bfloat16(value.dtype) else value.item()
-    kinds = (int, float, complex) if result.kind == "c" else (int, float)
-    if not isinstance(number, kinds):
-        raise TypeError(f"initial is {value.dtype}; the result is {result}")
-    return int(number) if isinstance(number, bool) else number
-
-
-_MOST = 1 << 14  # bits: far more than float64 has
-
-
-def _limits(window: Any) -> tuple[int, int]:
-    """Check ``window=(low, high)``."""
-    try:
-        low, high = map(index, window)
-    except TypeError as error:
-        raise TypeError(f"window is two integers (low, high), not {window!r}") from error
-    if not -_MOST <= low < high <= _MOST:
-        raise ValueError(f"window is {(low, high)}; low must be below high, both within {_MOST}")
-    return low, high
-
-
-def _check_window(name: str, own: Window, limits: tuple[int, int], *, finite: bool) -> None:
-    """Raise ValueError if numbers are outside of the window that the caller has named."""
-    low, high = limits
-    if not finite:
-        raise ValueError(f"{name} is not finite everywhere, and window={limits}")
-    if not own.is_empty and (own.low < low or own.high > high):
-        raise ValueError(
-            f"{name} needs window={(own.low, own.high)}, beyond window={limits}: numbers must be "
-            f"multiples of 2^{low} and below 2^{high}"
-        )
-
-
-def _check_strategy(strategy: str, ranks: int) -> None:
-    if strategy not in get_args(Strategy):
-        known = ", ".join(get_args(Strategy))
-        raise ValueError(f"unknown strategy {strategy!r}; choose from {known}")
-    if strategy == "scan-add":
-        raise ValueError("strategy 'scan-add' adds to rounded results; fsum takes 'reduce-scan'")
-    if strategy == "single-pass" and ranks > 1:
-        raise ValueError(
-            f"strategy 'single-pass' is for one rank, not {ranks}; several use 'reduce-scan'"
-        )
 
 
 # ---- the parts of complex numbers ----------------------------------------------------------------
