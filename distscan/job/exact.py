@@ -87,8 +87,9 @@ _WIDE = 64  # int64 of a running value, at most about so many
 
 def narrowed(budget: Budget, decided: Decided) -> Budget:
     """Return the memory of a job, in which running values of many columns have room."""
-    narrow = isinstance(decided.op, DigitSum) and decided.form.extents.inner > budget.chunk // _WIDE
-    return budget._replace(chunk=max(1, budget.chunk // _WIDE)) if narrow else budget
+    inner, chunk = decided.form.extents.inner, max(1, budget.chunk // _WIDE)
+    narrow = isinstance(decided.op, DigitSum) and inner > chunk
+    return budget._replace(chunk=chunk) if narrow else budget
 
 
 def find_window(comm: Comm, part: Part, sums: Sum, source: Source, show: Show) -> None:
