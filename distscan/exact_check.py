@@ -1,12 +1,16 @@
 """The checks of what ``fsum`` is asked for: types, ``initial``, ``window``, strategy."""
 
+import math
+from functools import reduce
 from operator import index
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from .build import Strategy
 from .core import dtypes
+from .core.digit_sum import DigitSum, digit_sum
+from .core.digits import encode
 from .core.fixed import Window
 from .digit_steps import ADDS
 
@@ -82,3 +86,41 @@ def check_strategy(strategy: str, ranks: int) -> None:
         raise ValueError(
             f"strategy 'single-pass' is for one rank, not {ranks}; several use 'reduce-scan'"
         )
+
+
+class Asked(NamedTuple):
+    """What ``fsum`` is asked for, when operators are made before elements are seen."""
+
+    x: np.dtype[Any]
+    result: np.dtype[Any]
+    initial: int | float | complex | None
+    limits: tuple[int, int] | None  # ``window`` of the caller
+
+    @classmethod
+    def of(
+        cls, x: np.dtype[Any], *, dtype: Any, initial: Any, window: Any, strategy: str, ranks: int
+    ) -> "Asked":
+        """Check the arguments; raise TypeError and ValueError."""
+        check_strategy(strategy, ranks)
+        result = result_type(x, None, dtype)
+        first = None if initial is None else number_of(initial, result)
+        found = cls(x, result, first, None if window is None else limits_of(window))
+        if found.limits is not None:
+            for part in found.parts:
+                finite = math.isfinite(part)
+                check_window("initial", Window.of_one(part), found.limits, finite=finite)
+        return found
+
+    @property
+    def parts(self) -> tuple[int | float, ...]:
+        """The parts of the initial value, 0 without one."""
+        first = 0 if self.initial is None else self.initial
+        return (first.real, first.imag)
+
+    def operator(self, window: Window) -> tuple[DigitSum, tuple[int, ...] | None]:
+        """Return the operator for elements of a window, and ``initial`` of its scan."""
+        joined = reduce(Window.joined, map(Window.of_one, self.parts), window)
+        if self.limits is not None:
+            joined = Window(*self.limits, joined.most)
+        op = digit_sum(joined, 2 if self.result.kind == "c" else 1)
+        return op, None if self.initial is None else encode(op, self.initial)

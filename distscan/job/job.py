@@ -14,8 +14,10 @@ from ..build import Op
 from ..core import dtypes
 from ..core.digit_sum import DigitSum
 from ..core.errors import CheckError
+from ..core.fixed import Window
 from ..cpu import cores
 from ..cpu.free_memory import free_memory
+from ..exact_check import Asked
 from ..mpi import launcher
 from ..mpi.agree import agreed, collective
 from ..mpi.communicators import Comm
@@ -23,7 +25,6 @@ from . import budget, exact, inputs, output, restart, storage
 from .budget import WRITERS, Budget
 from .carry import Carry
 from .decided import Decided, Options, decide
-from .exact import Sum
 from .interface import Put, Source, Target
 from .part import Part
 from .report import Report, report
@@ -57,7 +58,7 @@ class Job(NamedTuple):
     trace: Path | None = None  # a file for the work of all ranks on every chunk
     window: tuple[int, int] | None = None  # of fsum: the bits that all elements need
 
-    def inspect(self, ranks: int) -> tuple[Source, Source | None, Options, Sum | None]:
+    def inspect(self, ranks: int) -> tuple[Source, Source | None, Options, Asked | None]:
         """Check the inputs; return the elements, the flags or keys, the options of the scan.
 
         Then what ``fsum`` is asked for, whose operator is known when its window is.
@@ -69,7 +70,7 @@ class Job(NamedTuple):
         given["segments"] = None if marks is None else marks.dtype
         options, sums = Options(**given), exact.asked(self, source, ranks)
         if sums is not None:
-            options = exact.options_of(self, options, source, sums)
+            options = exact.by_window(options, sums, Window(0, 0, source.n))
         return source, marks, options, sums
 
     def backend_for(self, source: Source) -> binding.Name:
