@@ -91,7 +91,6 @@ def check_strategy(strategy: str, ranks: int) -> None:
 class Asked(NamedTuple):
     """What ``fsum`` is asked for, when operators are made before elements are seen."""
 
-    x: np.dtype[Any]
     result: np.dtype[Any]
     initial: int | float | complex | None
     limits: tuple[int, int] | None  # ``window`` of the caller
@@ -104,12 +103,16 @@ class Asked(NamedTuple):
         check_strategy(strategy, ranks)
         result = result_type(x, None, dtype)
         first = None if initial is None else number_of(initial, result)
-        found = cls(x, result, first, None if window is None else limits_of(window))
+        found = cls(result, first, None if window is None else limits_of(window))
         if found.limits is not None:
             for part in found.parts:
                 finite = math.isfinite(part)
                 check_window("initial", Window.of_one(part), found.limits, finite=finite)
         return found
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be the same on every rank, by name."""
+        return {"window": self.limits}
 
     @property
     def parts(self) -> tuple[int | float, ...]:

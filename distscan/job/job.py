@@ -102,7 +102,7 @@ def perform(
     # ---- check everything before any work -------------------------------------------------
     with agreed(comm) as same:
         source, marks, options, sums = job.inspect(comm.size)
-        for each in (source, marks):
+        for each in (source, marks, sums):
             same.update(each.terms() if each is not None else {})
         backend = job.backend_for(source)
         decided = decide(options, source, None, comm.size, comm.rank)
