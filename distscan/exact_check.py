@@ -15,6 +15,14 @@ from .core.fixed import Window
 from .digit_steps import ADDS
 
 
+def is_fsum(op: Any, window: Any) -> bool:
+    """Return whether an operator is "fsum"; raise ValueError if another one comes with a window."""
+    found = isinstance(op, str) and op == "fsum"
+    if window is not None and not found:
+        raise ValueError(f"window= goes with op='fsum', not {op!r}")
+    return found
+
+
 def result_type(x: np.dtype[Any], out: np.dtype[Any] | None, dtype: Any) -> np.dtype[Any]:
     """Return the type to which sums are rounded: of ``out``, or ``dtype``, or of ``x``."""
     asked = None if dtype is None else dtypes.parse(dtype)
@@ -55,8 +63,8 @@ _MOST = 1 << 14  # bits: far more than float64 has
 def limits_of(window: Any) -> tuple[int, int]:
     """Check ``window=(low, high)``."""
     try:
-        low, high = map(index, window)
-    except TypeError as error:
+        low, high = (index(limit) for limit in window)
+    except (TypeError, ValueError) as error:  # no integers, or not two
         raise TypeError(f"window is two integers (low, high), not {window!r}") from error
     if not -_MOST <= low < high <= _MOST:
         raise ValueError(f"window is {(low, high)}; low must be below high, both within {_MOST}")
@@ -97,11 +105,19 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(
-        cls, x: np.dtype[Any], *, dtype: Any, initial: Any, window: Any, strategy: str, ranks: int
+        cls,
+        x: np.dtype[Any],
+        *,
+        out: np.dtype[Any] | None = None,
+        dtype: Any,
+        initial: Any,
+        window: Any,
+        strategy: str,
+        ranks: int,
     ) -> "Asked":
         """Check the arguments; raise TypeError and ValueError."""
         check_strategy(strategy, ranks)
-        result = result_type(x, None, dtype)
+        result = result_type(x, out, dtype)
         first = None if initial is None else number_of(initial, result)
         found = cls(result, first, None if window is None else limits_of(window))
         if found.limits is not None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from .build import CompiledScan
 from .core.fixed import Window
-from .exact_check import Asked
+from .exact_check import Asked, is_fsum
 from .exact_window import checked_window
 from .mpi.agree import agreed
 from .mpi.communicators import Comm
@@ -79,9 +79,7 @@ def asked(
     op: Any, x: np.dtype[Any], options: dict[str, Any], window: Any, ranks: int
 ) -> Exact | None:
     """Check what a plan asks for; None if it is not ``fsum``. Raises TypeError and ValueError."""
-    if not (isinstance(op, str) and op == "fsum"):
-        if window is not None:
-            raise ValueError(f"window= goes with op='fsum', not {op!r}")
+    if not is_fsum(op, window):
         return None
     given = {name: options[name] for name in ("dtype", "initial", "strategy")}
     sums = Asked.of(x, window=window, ranks=ranks, **given)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..core.digit_sum import DigitSum
 from ..core.digits import decode
 from ..core.fixed import Window
-from ..exact_check import Asked
+from ..exact_check import Asked, is_fsum
 from ..exact_window import checked_window
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
@@ -30,9 +30,7 @@ from .sweeps import Note, Show, watched
 
 def asked(job: Any, source: Source, ranks: int) -> Asked | None:
     """Check what a job asks for; None if it is not ``fsum``. Raises TypeError and ValueError."""
-    if not (isinstance(job.op, str) and job.op == "fsum"):
-        if job.window is not None:
-            raise ValueError(f"window= goes with op='fsum', not {job.op!r}")
+    if not is_fsum(job.op, job.window):
         return None
     if job.state is not None:
         raise ValueError("--state does not take fsum: its running value has the window of one job")
