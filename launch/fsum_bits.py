@@ -19,6 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 import distscan
+from distscan.mpi.agree import agreed
 
 KINDS = ("grid", "normal", "any")  # one word, two words, all bit patterns
 
@@ -92,10 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for device, xp in where.items():
                 for ranks in range(1, world.size + 1):
                     comm = world.Split(0 if world.rank < ranks else MPI.UNDEFINED)
-                    if comm == MPI.COMM_NULL:
-                        continue
-                    found = digests(xp, x, comm, options.seed, options.cuts)
-                    comm.Free()
+                    found: set[str] = set()
+                    with agreed(world):
+                        if comm != MPI.COMM_NULL:
+                            found = digests(xp, x, comm, options.seed, options.cuts)
+                            comm.Free()
                     of_all |= found
                     if world.rank == 0:
                         line = f"{kind:8}{name:9}{device:8}{ranks:5}{options.cuts:7}"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import distscan
+from support.together import everywhere
 
 sys.path.append(str(Path(__file__).parents[1] / "launch"))
 
@@ -22,6 +23,16 @@ def test_one_digest(comm, capsys):
     assert len(lines) == (6 * comm.size if comm.rank == 0 else 0)
     assert all(len(line) == 6 for line in lines)  # one digest each
     assert len({line[5] for line in lines}) == (6 if comm.rank == 0 else 0)
+
+
+def test_one_rank_fails(comm, monkeypatch):
+    """Then all ranks raise what it does, also those that do not scan."""
+
+    def fails(*_, **__):
+        raise ArithmeticError("as it is")
+
+    monkeypatch.setattr(distscan, "scan", fails)
+    everywhere(comm, ArithmeticError, "as it is", lambda: fsum_bits.main(SMALL))
 
 
 @pytest.mark.one_rank
