@@ -248,8 +248,7 @@ class Case:
     ) -> None:
         rng = np.random.default_rng(seed)
         small = min(LARGE.bit_length() - 1, largest)
-        slow = form.recurrence or form.op == "fsum"
-        low, high = (small, largest) if large and not slow else (0, small)
+        low, high = (small, largest) if large and not form.recurrence else (0, small)
         shape: tuple[int, ...] = (draw_size(rng, low, high),)
         if form.axis is not None or (form.segments is None and rng.random() < 0.2):
             rows = int(rng.choice(ROWS)), int(rng.choice(ROWS[:7]))
