@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.job import journal
+from distscan.build import adds_exactly
+from distscan.job import exact, journal
 from support.exact import same, scanned
 from support.forms import forms
 from support.patterns import finite_bits
@@ -33,6 +34,21 @@ def special(rng, name, n):
     return x
 
 
+def one_word(rng, name, n):
+    """Numbers whose sums one word holds; some of them are -0.0."""
+    x = (rng.integers(-(2**10), 2**10, n) / 2.0**5).astype(name)
+    x[n // 3 : n // 2] = -0.0
+    return x
+
+
+def two_words(rng, name, n):
+    """Numbers of similar size, and of all bits of their type."""
+    return rng.standard_normal(n).astype(name)
+
+
+DATA = [finite_bits, special, one_word, two_words]
+
+
 @pytest.fixture
 def job(save, folder, comm):
     """Scan an array by way of files; each call has files of its own."""
@@ -53,7 +69,7 @@ def job(save, folder, comm):
 
 @ways
 @forms
-@pytest.mark.parametrize("data", [finite_bits, special])
+@pytest.mark.parametrize("data", DATA)
 def test_forms(form, data, way, job, rng):
     form = form | {"initial": form["initial"] and float(rng.standard_normal())}
     x = data(rng, "float64", 501)
@@ -66,9 +82,10 @@ def test_forms(form, data, way, job, rng):
 
 @forms
 @pytest.mark.parametrize("often", [0.0, 0.1, 1.0])
-def test_segments(form, often, job, rng):
+@pytest.mark.parametrize("data", [special, one_word, two_words])
+def test_segments(form, data, often, job, rng):
     n = 501
-    x, heads = special(rng, "float64", n), rng.random(n) < often
+    x, heads = data(rng, "float64", n), rng.random(n) < often
     heads[0] = True
     for marks in (heads, np.cumsum(heads) % 7):
         _, y = job(x, marks=marks, **form)
@@ -78,9 +95,10 @@ def test_segments(form, often, job, rng):
 @ways
 @pytest.mark.parametrize("fortran", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
-def test_axes(axis, fortran, way, job, rng):
+@pytest.mark.parametrize("data", [special, two_words])
+def test_axes(data, axis, fortran, way, job, rng):
     form = {"exclusive": bool(rng.integers(2)), "reverse": bool(rng.integers(2))}
-    x = special(rng, "float32", 23 * 5 * 7).reshape(23, 5, 7)
+    x = data(rng, "float32", 23 * 5 * 7).reshape(23, 5, 7)
     memory = None if way == "resident" else 60000  # of some columns
     _, y = job(np.asfortranarray(x) if fortran else x, way, axis=axis, memory=memory, **form)
     assert same(y, scanned(x, "float32", axis=axis, **form))
@@ -203,25 +221,55 @@ def test_a_resident_shard_is_read_once(job, rng):
     assert job(x, "resident")[0].bytes["read"] == x.nbytes
 
 
-def test_resume(run, save, folder, comm, rng, monkeypatch):
-    """A job that has stopped goes on, with the same window and the running value so far."""
+@pytest.fixture
+def recorded(monkeypatch):
+    """Each chunk is recorded in the journal."""
     monkeypatch.setattr(journal, "PERIOD", 0)
     monkeypatch.setattr(journal, "_SHARE", 0)
-    x = special(rng, "float64", 701 * comm.size)
+
+
+RESUMED = ["--op", "fsum", "--initial", "0.1", "--resume", "--backend", "cpu", "--quiet",
+           "--memory", "3000", "--threads", "1"]  # fmt: skip
+
+
+def full_after(turn):
+    """A disk that is full before write number ``turn``."""
+    room = iter(range(turn))
+
+    def change(elements, index):
+        if next(room, None) is None:
+            raise OSError(errno.ENOSPC, "no more")
+        return elements
+
+    return change
+
+
+@pytest.mark.parametrize("data", [special, one_word, two_words])
+@pytest.mark.usefixtures("recorded")
+def test_resume(data, run, save, folder, comm, rng, monkeypatch):
+    """A job that has stopped goes on, with the same window and the running value so far."""
+    x = data(rng, "float64", 701 * comm.size)
     save("x.npy", x)
-    options = ["--op", "fsum", "--initial", "0.1", "--resume", "--backend", "cpu", "--quiet"]
-    options += ["--memory", "3000", "--threads", "1"]
     for turn in (1, 3):
-        room = iter(range(turn))
-
-        def change(elements, index, room=room):
-            if next(room, None) is None:
-                raise OSError(errno.ENOSPC, "no more")
-            return elements
-
         with monkeypatch.context() as patch:
-            spoil(patch, change)
-            assert run("x.npy", *options)[0] == 1
-    status, _, err = run("x.npy", *options)
+            spoil(patch, full_after(turn))
+            assert run("x.npy", *RESUMED)[0] == 1
+    status, _, err = run("x.npy", *RESUMED)
     assert status == 0, err
     assert same(np.load(folder / "x.scan.npy"), scanned(x, "float64", initial=0.1))
+
+
+@pytest.mark.usefixtures("recorded")
+def test_resume_with_other_kernels(run, save, comm, rng, monkeypatch):
+    """The running value of kernels is not that of digits, and no other one."""
+    x = one_word(rng, "float64", 701 * comm.size)
+    if not adds_exactly(x.dtype, x.dtype, None):
+        pytest.skip("there are no compiled kernels")
+    save("x.npy", x)
+    with monkeypatch.context() as patch:
+        spoil(patch, full_after(2))
+        assert run("x.npy", *RESUMED)[0] == 1
+    monkeypatch.setattr(exact, "adds_exactly", lambda *_: False)
+    status, _, err = run("x.npy", *RESUMED)
+    assert status == 2
+    assert "the journal is of a job with other kernels" in err

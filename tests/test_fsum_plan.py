@@ -23,6 +23,12 @@ def special(rng, name, n):
     return x
 
 
+def near(rng, name, n):
+    """Numbers of similar size, in a window of two words."""
+    x = rng.standard_normal(n)
+    return np.where(abs(x) < 2.0**-15, 0.0, x).astype(name)
+
+
 def grid(rng, name, n):
     """Multiples of 2^-10 below 2^11, and zeros of both signs at the ends."""
     x = rng.integers(-(2**20), 2**20, n) / 2.0**10
@@ -65,6 +71,7 @@ def calls(plan, xp, x, *segments):
         ("float64", finite_bits, (-1074, 1024)),
         ("float64", special, None),
         ("float32", grid, (-10, 11)),
+        ("float64", near, (-70, 5)),
         ("float16", special, None),
     ],
 )

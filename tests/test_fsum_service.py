@@ -107,7 +107,8 @@ def test_a_file_job(service, client, rng):
     report = client.submit(service.folder / "x.npy", op="fsum", reverse=True, force=True).wait(60)
     want = scanned(x, "float64", reverse=True)
     assert same(np.load(service.folder / "x.scan.npy"), want)
-    assert (report["op"], report["total"]) == ("fsum", float(want[0]))
+    assert report["op"] == "fsum"
+    assert float(report["total"]) == want[0]  # JSON has infinity as text
     np.save(service.folder / "x.npy", np.ones(9))
     given = {"op": "fsum", "force": True}
     client.submit(service.folder / "x.npy", window=(0, 1), **given).wait(60)

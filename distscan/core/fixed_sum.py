@@ -61,7 +61,7 @@ def that_holds(
     >>> floats = np.dtype("f4"), np.dtype("f4")
     >>> that_holds((-20, 4, 1000), *floats).cuda_type
     'Fixed<1>'
-    >>> that_holds((-20, 38, 1000), *floats).cuda_type
+    >>> that_holds((-30, 25, 1000), *floats).cuda_type
     'Fixed<2, 1>'
     >>> that_holds((-149, 128, 1), *floats) is None
     True

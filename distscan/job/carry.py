@@ -23,13 +23,13 @@ class Carry:
     def __init__(
         self, op: Operator, dtype: np.dtype[Any], first: NDArray[Any] | None, *, segmented: bool
     ) -> None:
-        self._op, self._dtype, self._segmented = op, dtype, segmented
+        self._op, self.dtype, self._segmented = op, dtype, segmented
         self._first = None if first is None else dtypes.cast(first, dtype)
         self.start(None)
 
     def start(self, value: Any, edges: Edges | None = None) -> None:
         """Forget all elements, and begin behind others: their value, the edges of their keys."""
-        self.value: NDArray[Any] | None = None if value is None else np.array(value, self._dtype)
+        self.value: NDArray[Any] | None = None if value is None else np.array(value, self.dtype)
         self.edges = edges
         self.empty, self.head = value is None, False
         self.offset: Any = None
@@ -49,7 +49,7 @@ class Carry:
         """Combine the total of a chunk into the value."""
         if chunk.empty:
             return
-        total = dtypes.cast(chunk.total(), self._dtype)
+        total = dtypes.cast(chunk.total(), self.dtype)
         begins = self._segment_begins(chunk) or (self._segmented and chunk.head)
         if begins or self.value is None:
             self.value = total

@@ -115,10 +115,16 @@ def of_carry(carry: Carry) -> dict[str, Any]:
 
 
 def to_carry(saved: dict[str, Any], carry: Carry) -> None:
-    """Give ``carry`` the running value that ``of_carry`` has described."""
-    edges = saved["edges"]
+    """Give ``carry`` the running value that ``of_carry`` has described.
+
+    Raises ValueError if it is of another type: of exact sums, the window and the kernels decide.
+    """
+    edges, value = saved["edges"], to_array(saved["value"])
+    if value is not None and value.dtype != carry.dtype:
+        raise ValueError("the journal is of a job with other kernels; without --resume, it begins "
+                         "anew")  # fmt: skip
     if edges is not None:
         enters, leaves = (to_array(edge) for edge in edges)
         edges = Edges(enters[()], leaves[()])  # type: ignore[index]
-    carry.start(to_array(saved["value"]), edges)
+    carry.start(value, edges)
     carry.head, carry.empty = saved["head"], saved["empty"]
