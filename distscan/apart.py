@@ -15,7 +15,7 @@ def otherwise(
     """
     strategy, window, threads = given
     if isinstance(op, str) and op == "fsum":
-        return scan_exactly(scan, x, strategy=strategy, window=window, **asked)
+        return scan_exactly(scan, x, strategy=strategy, threads=threads, window=window, **asked)
     if window is not None:
         raise ValueError(f"window= goes with op='fsum', not {op!r}")
     return scan_tuple(run, x, op, strategy=strategy, threads=threads, **asked)

@@ -10,12 +10,13 @@ from . import binding
 from .core import dtypes
 from .core.dtypes import Types
 from .core.extents import Extents
+from .core.fixed_sum import ONE_WORD, TWO_WORDS
 from .core.form import Form, first_value
 from .core.operators import Operator
 from .core.segments import check_type, compared, edge_dtype
 from .core.steps import Steps
 from .cpu import steps as cpu
-from .cpu.sweeps import is_compiled
+from .cpu import sweeps
 from .mpi.agree import Terms
 from .mpi.exscan import Exscan
 
@@ -101,7 +102,7 @@ def make(
         # ranks leave no trace in the roundings. A result that is rounded on the store would need a
         # buffer as large as the shard. Compiled kernels move 3 n by reduce-scan, 4 n by scan-add:
         # .69 and .58 of a copy's speed at 2 ranks on a Xeon, 2^24 float64 each; .82, .69 at 8.
-        add=gpu is None and types.acc == types.out and not is_compiled(op, types.acc),
+        add=gpu is None and types.acc == types.out and not sweeps.is_compiled(op, types.acc),
         segmented=form.segmented,
         local=not extents.goes_on,
     )
@@ -155,6 +156,13 @@ def make(
         Exscan(op, totals, form, edges=edges, seeds=types.acc, across=across),
         terms,
     )
+
+
+def adds_exactly(x: np.dtype[Any], out: np.dtype[Any], gpu: int | None) -> bool:
+    """Return whether kernels add elements of type ``x`` by a ``FixedSum``, and store ``out``."""
+    if x.kind in "biu":
+        return False
+    return gpu is not None or all(sweeps.adds_exactly(x, acc, out) for acc in (ONE_WORD, TWO_WORDS))
 
 
 # ---- what is decided -----------------------------------------------------------------------

@@ -2,45 +2,37 @@
 
 ::
 
-    1. window   the bits that the elements of all ranks need              MPI_Allgather
-    2. total    each rank adds the digits of its shard                    MPI_Exscan
-    3. scan     each rank scans digits, seeded with its offset; each sum is rounded on the store
+    1. window   the bits that the elements of all ranks need              MPI_Allreduce
+    2. total    each rank adds the integers of its shard                  MPI_Exscan
+    3. scan     each rank scans integers, seeded with its offset; each sum is rounded on the store
 
-Digits are integers, which add exactly in any order. So the result depends on the elements alone:
-not on ranks, cuts, devices or strategies. Elements are taken in chunks, so that digits need little
-memory.
+Integers add exactly in any order. So the result depends on the elements alone: not on ranks, cuts,
+devices or strategies. In a narrow window elements are integers of one or two words. Then steps 2
+and 3 are a scan by an operator like any other (``core/fixed_sum.py``). In a wide window they have
+several digits, and are taken in chunks, so that digits need little memory (``core/fixed.py``).
 """
 
 import math
 from collections.abc import Callable
-from functools import reduce
-from operator import index
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .build import Strategy
-from .core import arrays, dtypes
+from .build import Strategy, adds_exactly
+from .core import arrays
 from .core import segments as segmented
 from .core.extents import Extents, axis_number
 from .core.fixed import Window
-from .core.special import FINITE, NOT_FINITE, code_of
+from .core.fixed_sum import FixedSum
+from .core.special import NOT_FINITE, code_of
 from .decide import check_memory, check_out
+from .exact_options import Options, check_strategy, check_window, limits_of, number_of, result_type
 from .exact_shard import Shard, Total
+from .exact_window import agree, own_window
 from .mpi.agree import Agreement, Terms, agreed
 from .mpi.communicators import Comm
 
 Scan = Callable[..., Any]  # distscan.scan
-
-
-class Options(NamedTuple):
-    """How elements are scanned."""
-
-    axis: int | None
-    exclusive: bool
-    reverse: bool
-    initial: int | float | complex | None
-    segmented: bool
 
 
 class _Part(NamedTuple):
@@ -51,6 +43,24 @@ class _Part(NamedTuple):
     segments: Any
     extents: Extents
     how: Options
+    comm: Comm
+    scan: Scan
+
+    def scanned(self, x: Any, op: Any, initial: Any, **options: Any) -> Any:
+        """Scan ``x`` as the elements of this part are scanned; collective."""
+        how = self.how
+        return self.scan(
+            x,
+            op,
+            comm=self.comm,
+            axis=how.axis,
+            exclusive=how.exclusive,
+            reverse=how.reverse,
+            segments=self.segments,
+            initial=None if how.initial is None else initial,
+            threads=how.threads,
+            **options,
+        )
 
 
 def scan_exactly(
@@ -66,6 +76,7 @@ def scan_exactly(
     out: Any,
     segments: Any,
     strategy: Strategy,
+    threads: int | None,
     window: Any,
 ) -> Any:
     """Scan as ``distscan.scan``, which is ``scan``, does with ``op="fsum"``; collective."""
@@ -76,7 +87,7 @@ def scan_exactly(
         native: list[Any] = [None if each is None else arrays.as_native(each) for each in given]
         array, target, flags = native
         extents = Extents.of(array.shape, axis_number(axis))
-        result = _result_type(array.dtype, None if target is None else target.dtype, dtype)
+        result = result_type(array.dtype, None if target is None else target.dtype, dtype)
         if target is not None:
             check_out(out, target, array)
             if target.shape != extents.result_shape:
@@ -87,10 +98,11 @@ def scan_exactly(
             check_memory("segments", flags, array)
             segmented.check_shape(flags, array)
             segmented.check_type(flags.dtype, extents)
-        _check_strategy(strategy, checked.comm.size if extents.goes_on else 1)
-        first = None if initial is None else _number(initial, result)
-        how = Options(extents.axis, bool(exclusive), bool(reverse), first, flags is not None)
-        limits = None if window is None else _limits(window)
+        check_strategy(strategy, checked.comm.size if extents.goes_on else 1)
+        first = None if initial is None else number_of(initial, result)
+        form = extents.axis, bool(exclusive), bool(reverse), first, flags is not None
+        how = Options(*form, strategy, threads)
+        limits = None if window is None else limits_of(window)
         checked.same = Terms(
             {
                 "the function": "scan",
@@ -99,7 +111,7 @@ def scan_exactly(
                 "the dtype of the result": result,
                 "the shape beyond axis 0": extents.shape[1:],
                 "axis": extents.axis,
-                "exclusive, reverse, initial": tuple(map(repr, how[1:])),
+                "exclusive, reverse, initial": tuple(map(repr, form[1:4])),
                 "the dtype of segments": flags
                 if flags is None
                 else segmented.edge_dtype(flags.dtype),
@@ -119,8 +131,8 @@ def scan_exactly(
                 flags = flags.copy()
             flags = None if flags is None else flags.reshape(-1)
         for of in (_real, _imag) if result.kind == "c" else (_real,):
-            part = _Part(of(array), of(sums), flags, extents, how._replace(initial=of(first)))
-            _scan_real(scan, part, limits, comm)
+            its = how._replace(initial=of(first))
+            _scan_real(_Part(of(array), of(sums), flags, extents, its, comm, scan), limits)
         if target is None:
             convert = arrays.converter(x)
             found = sums if convert is None else convert(sums)
@@ -132,50 +144,61 @@ def scan_exactly(
         return found
 
 
-def _scan_real(scan: Scan, part: _Part, limits: tuple[int, int] | None, comm: Comm) -> None:
+def _scan_real(part: _Part, limits: tuple[int, int] | None) -> None:
     """Scan real numbers; collective."""
-    extents, how = part.extents, part.how
+    extents, how, comm = part.extents, part.how, part.comm
     number: Any = 0 if how.initial is None else how.initial
     with agreed(comm):
+        compiled = adds_exactly(part.x.dtype, part.out.dtype, arrays.gpu(part.x))
         given = {"exclusive": how.exclusive, "reverse": how.reverse}
         shard = Shard(part.x, part.out, part.segments, extents, **given)
-        own, special = shard.window()
-        initial = Window.of_one(number)
+        own = own_window(shard, part.x, how.initial, compiled=compiled)
         if limits is not None:
-            _check_window("x", own, limits, finite=not special & NOT_FINITE)
-            _check_window("initial", initial, limits, finite=math.isfinite(number))
-    everyone = comm.allgather((own, special))
-    window = reduce(Window.joined, [each for each, _ in everyone], initial)
-    if limits is not None:
-        window = Window(*limits, window.most)
-    finite = number if math.isfinite(number) else 0
-    first = before = np.array(window.split_one(finite), np.int64)[:, None]
-    if extents.goes_on and comm.size > 1:
-        with agreed(comm):
-            total = shard.total(window)
-        before = _before(scan, total, first, how, comm)
+            check_window("x", own.window, limits, finite=not own.special & NOT_FINITE)
+            check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
+    most = extents.n * (comm.size if extents.goes_on else 1)
+    window, special, op = agree(comm, own, number, limits, most)
+    first = number if math.isfinite(number) else 0
     codes = None
-    if any(each for _, each in everyone) or code_of(number) != FINITE:
+    if special:
         with agreed(comm):
             own_codes = shard.codes()
-        codes = scan(
-            own_codes,
-            "bitwise_or",
-            comm=comm,
-            axis=how.axis,
-            exclusive=how.exclusive,
-            reverse=how.reverse,
-            segments=part.segments,
-            initial=None if how.initial is None else code_of(number),
-        )
-    with agreed(comm):
-        shard.scan(window, first, before)
-        if codes is not None:
+        codes = part.scanned(own_codes, "bitwise_or", code_of(number))
+    if op is not None:
+        _scan_words(part, op, first)
+    else:
+        _scan_digits(part, shard, window, first)
+    if codes is not None:
+        with agreed(comm):
             shard.store_special(codes)
 
 
-def _before(scan: Scan, total: Total, first: Any, how: Options, comm: Comm) -> Any:
+# ---- integers of one or two words ----------------------------------------------------------------
+
+
+def _scan_words(part: _Part, op: FixedSum, first: int | float) -> None:
+    """Scan integers by the kernels of all scans; collective."""
+    given: Any = {"out": part.out, "dtype": part.out.dtype, "strategy": part.how.strategy}
+    part.scanned(part.x, op, op.encode(first), **given)
+
+
+# ---- integers of several digits ------------------------------------------------------------------
+
+
+def _scan_digits(part: _Part, shard: Shard, window: Window, number: int | float) -> None:
+    """Scan digits, in chunks; collective."""
+    first = before = np.array(window.split_one(number), np.int64)[:, None]
+    if part.extents.goes_on and part.comm.size > 1:
+        with agreed(part.comm):
+            total = shard.total(window)
+        before = _before(part, total, first)
+    with agreed(part.comm):
+        shard.scan(window, first, before)
+
+
+def _before(part: _Part, total: Total, first: Any) -> Any:
     """Return the digits [digits, inner] of all that comes before this rank's shard; collective."""
+    comm, how = part.comm, part.how
     if how.segmented:
         everyone = comm.allgather(total)
         if how.reverse:
@@ -183,7 +206,7 @@ def _before(scan: Scan, total: Total, first: Any, how: Options, comm: Comm) -> A
         rank = comm.size - 1 - comm.rank if how.reverse else comm.rank
         return _before_in_segments(everyone[: rank + 1], first)
     exclusive = {"exclusive": True, "reverse": how.reverse}
-    return first + scan(total.digits[None], "sum", comm=comm, axis=0, **exclusive)[0]
+    return first + part.scan(total.digits[None], "sum", comm=comm, axis=0, **exclusive)[0]
 
 
 def _before_in_segments(totals: list[Total], first: Any) -> Any:
@@ -197,81 +220,6 @@ def _before_in_segments(totals: list[Total], first: Any) -> Any:
             before = each.digits + (first if each.head else before)
             last = each.edges
     return before
-
-
-# ---- arguments -----------------------------------------------------------------------------------
-
-
-def _result_type(x: np.dtype[Any], out: np.dtype[Any] | None, dtype: Any) -> np.dtype[Any]:
-    """Return the type to which sums are rounded: of ``out``, or ``dtype``, or of ``x``."""
-    asked = None if dtype is None else dtypes.parse(dtype)
-    if not (x.kind in "biu" or _is_float(x)):
-        raise TypeError(f"x is {x}; fsum adds integers, and floats of up to 64 bits a part")
-    for name, kind in (("dtype", asked), ("out", out)):
-        if kind is not None and not _is_float(kind):
-            raise TypeError(f"{name} is {kind}; fsum rounds to floats of up to 64 bits a part")
-    found = out or asked or (x if _is_float(x) else np.dtype(np.float64))
-    if x.kind == "c" and found.kind != "c":
-        raise TypeError(f"x is {x}, and the result {found}: the imaginary parts would be lost")
-    return found.newbyteorder("=")
-
-
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether a type is a float of up to 64 bits, or complex of two such."""
-    if not dtypes.is_number(dtype):
-        return False
-    most = {"f": 8, "c": 16, "V": 2}  # V: bfloat16
-    return dtype.itemsize <= most.get(dtype.kind, 0)
-
-
-def _number(initial: Any, result: np.dtype[Any]) -> int | float | complex:
-    """Return ``initial`` as a number of Python, which has its exact value."""
-    value = np.asarray(initial)
-    if value.ndim > 0:
-        raise ValueError(f"initial must be one value, not an array of shape {value.shape}")
-    number = float(value) if dtypes.is_bfloat16(value.dtype) else value.item()
-    kinds = (int, float, complex) if result.kind == "c" else (int, float)
-    if not isinstance(number, kinds):
-        raise TypeError(f"initial is {value.dtype}; the result is {result}")
-    return int(number) if isinstance(number, bool) else number
-
-
-_MOST = 1 << 14  # bits: far more than float64 has
-
-
-def _limits(window: Any) -> tuple[int, int]:
-    """Check ``window=(low, high)``."""
-    try:
-        low, high = map(index, window)
-    except TypeError as error:
-        raise TypeError(f"window is two integers (low, high), not {window!r}") from error
-    if not -_MOST <= low < high <= _MOST:
-        raise ValueError(f"window is {(low, high)}; low must be below high, both within {_MOST}")
-    return low, high
-
-
-def _check_window(name: str, own: Window, limits: tuple[int, int], *, finite: bool) -> None:
-    """Raise ValueError if numbers are outside of the window that the caller has named."""
-    low, high = limits
-    if not finite:
-        raise ValueError(f"{name} is not finite everywhere, and window={limits}")
-    if not own.is_empty and (own.low < low or own.high > high):
-        raise ValueError(
-            f"{name} needs window={(own.low, own.high)}, beyond window={limits}: numbers must be "
-            f"multiples of 2^{low} and below 2^{high}"
-        )
-
-
-def _check_strategy(strategy: str, ranks: int) -> None:
-    if strategy not in get_args(Strategy):
-        known = ", ".join(get_args(Strategy))
-        raise ValueError(f"unknown strategy {strategy!r}; choose from {known}")
-    if strategy == "scan-add":
-        raise ValueError("strategy 'scan-add' adds to rounded results; fsum takes 'reduce-scan'")
-    if strategy == "single-pass" and ranks > 1:
-        raise ValueError(
-            f"strategy 'single-pass' is for one rank, not {ranks}; several use 'reduce-scan'"
-        )
 
 
 # ---- the parts of complex numbers ----------------------------------------------------------------

@@ -70,6 +70,24 @@ class Shard:
             special |= found_special(xp, codes(xp, self._x[part]))
         return window, special
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the results."""
+        found: np.dtype[Any] = self._out.dtype
+        return found
+
+    @property
+    def is_one_scan(self) -> bool:
+        """Whether all elements belong to one scan."""
+        return self._extents.outer == self._extents.inner == 1 and self._segments is None
+
+    def first_code(self) -> int:
+        """Return the code of the first element in scan order."""
+        first = self._x[:1, :1, :1]
+        if first.size == 0:
+            return 0
+        return int(codes(np, first if self._xp is np else first.get())[0, 0, 0])
+
     def codes(self) -> Any:
         """Return the codes of the elements, in their shape and order."""
         found = self._xp.empty(self._extents.size, np.uint8)

@@ -1,8 +1,9 @@
-"""The tables of the page "Measured", from the JSON files in docs/measured.
+"""The tables of measurements, from the JSON files in docs/measured.
 
-``python docs/measured.py`` writes docs/generated/measured.rst; the build of the docs calls it. A
-new measurement replaces a file, and no prose: each file says its chip, date, command and spread,
-and its driver where that is known.
+``python docs/measured.py`` writes docs/generated/measured.rst, which the page "Measured" includes;
+the build of the docs calls it. A file with the key "page" becomes a file of its own, measured-NAME,
+which that page includes. A new measurement replaces a file, and no prose: each file says its chip,
+date, command and spread, and its driver where that is known.
 A cell is a number, text, null, or [number, share].
 
 A file with the key "report" has only a title and what it says: the rest is in the report that
@@ -17,9 +18,9 @@ DOCS = Path(__file__).resolve().parent
 KEYS = {"title", "chip", "date", "command", "says", "spread", "columns", "rows"}
 
 
-def tables() -> list[dict[str, Any]]:
-    """Read all files, in the order of their names."""
-    return [_checked(path) for path in sorted((DOCS / "measured").glob("*.json"))]
+def tables() -> dict[str, dict[str, Any]]:
+    """Read all files, in the order of their names; by these."""
+    return {path.stem: _checked(path) for path in sorted((DOCS / "measured").glob("*.json"))}
 
 
 def _checked(path: Path) -> dict[str, Any]:
@@ -106,8 +107,9 @@ def cell(value: Any) -> str:
 
 
 def rst(table: dict[str, Any]) -> str:
-    """Write one table as a section of reStructuredText."""
-    lines = [table["title"], "-" * len(table["title"]), "", table["says"], ""]
+    """Write one table as a section of reStructuredText; on another page, of a lower level."""
+    under = "~" if "page" in table else "-"
+    lines = [table["title"], under * len(table["title"]), "", table["says"], ""]
     lines += [".. list-table::", "   :header-rows: 1", ""]
     for row in [table["columns"], *table["rows"]]:
         first, *others = [cell(value) for value in row]
@@ -122,9 +124,14 @@ def rst(table: dict[str, Any]) -> str:
 
 
 def write(folder: Path) -> None:
-    """Write all tables to ``folder``/measured.rst."""
+    """Write the tables to ``folder``: to measured.rst, or to files of their own."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "measured.rst").write_text("\n".join(map(rst, tables())))
+    found = tables()
+    for name, table in found.items():
+        if "page" in table:
+            (folder / f"measured-{name}.rst").write_text(rst(table))
+    here = [rst(table) for table in found.values() if "page" not in table]
+    (folder / "measured.rst").write_text("\n".join(here))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@
 #pragma once
 
 #include "base/fields.cuh"
+#include "base/fixed.cuh"
 #include "base/operators.cuh"
+#include "base/bit_range.cuh"
 #include "base/tile.cuh"
 
 namespace distscan {

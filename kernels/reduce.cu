@@ -23,7 +23,8 @@ using Total = ValueOf<Source, T>;
 // `heads` has the flags or the keys.
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_reduce(Input x, int64 n, int64 peel, int64 cached, Total* totals, unsigned* arrived,
-                Totals total, unsigned epoch, const unsigned char* heads) {
+                Totals total, unsigned epoch, const unsigned char* heads, int lowest) {
+  set_units<T>(lowest);
   const Source source = pointer_of<Source>(x, heads, n);
   publish_ends<Total>(source, n, total, epoch);
   reduce<OperatorOf<Source, Op>, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>>(

@@ -163,6 +163,8 @@ class Stress:
             kind = "recurrence"
         elif kind == "scan in place" and not case.in_place:
             kind = "scan"
+        elif case.form.op == "fsum" and not kind.startswith("scan"):
+            kind = "scan"  # plans do not take it
         elif kind == "plan kept" and thread:
             kind = "plan dropped"  # a plan belongs to one thread
         streams = self.device.captures if kind in GRAPHS else self.device.streams

@@ -33,16 +33,18 @@ LATEST = distscan.Operator(
 )
 COMBINE: dict[str, Callable[..., Any]] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
-    "logical_xor": np.logical_xor, "bitwise_xor": np.bitwise_xor,
+    "logical_xor": np.logical_xor, "bitwise_xor": np.bitwise_xor, "fsum": np.add,
     "compose": COMPOSE.numpy, "latest": LATEST.numpy,
 }  # fmt: skip
 OWN = {"compose": COMPOSE, "latest": LATEST}
+COARSE = 2.0**60  # elements of "fsum" are integers, or multiples of it: together two words
 # The operator, the type of x, the type of the result.
 TYPES = [line.split() for line in (
     "sum ? l", "sum b l", "sum i l", "sum i i", "sum l l", "sum f f", "sum f d", "sum d d",
     "sum e e", "prod i l", "prod i i", "prod l l", "prod b l", "max i i", "max b b", "max l l",
     "max f f", "max d d", "max e e", "max ? ?", "min i i", "min f f", "logical_xor ? ?",
     "bitwise_xor i i", "compose L L", "compose L L", "latest i i", "latest l l",
+    "fsum f f", "fsum f d", "fsum d d",
 )]  # fmt: skip
 
 
@@ -85,6 +87,8 @@ def draw_form(rng: np.random.Generator, ranks: int) -> Form:
         strategies.append("scan-add")
     if ranks == 1:
         strategies += ["auto", "single-pass"]
+    if op == "fsum":
+        strategies = [name for name in strategies if name != "scan-add"]
     recurrence = bool(rng.random() < 0.06)
     if recurrence:
         op, x, segments, axis = "sum", str(rng.choice(["f", "d"])), None, 0
@@ -139,9 +143,12 @@ def identity(op: str, dtype: np.dtype[Any]) -> Any:
 
 def expected(form: Form, x: Any, segments: Any = None) -> Any:
     """Return the scan of the global array, computed by NumPy alone."""
-    out = np.dtype(form.out)
-    acc = np.dtype("f") if out == np.float16 else out
+    out, exact = np.dtype(form.out), form.op == "fsum"
+    acc = np.dtype("l" if exact else "f" if out == np.float16 else out)
     x = x.reshape(-1) if form.axis is None else np.moveaxis(x, form.axis, 0)
+    if exact:
+        fine = np.fmod(x, x.dtype.type(COARSE))
+        x = np.stack([(x - fine) / x.dtype.type(COARSE), fine], axis=-1)
     x = x.astype(acc)
     heads = np.zeros(len(x), bool)
     if form.segments == "flags":
@@ -159,12 +166,15 @@ def expected(form: Form, x: Any, segments: Any = None) -> Any:
             y = scanned(combine, x, heads)
         first = identity(form.op, acc) if form.initial is None else form.initial
         if form.initial is not None or form.exclusive:
+            first = np.array([0, first]) if exact else first
             begin = np.full(y.shape, first, acc)
             y = combine(begin, y).astype(acc)
             if form.exclusive:
                 y[1:] = y[:-1].copy()
                 y[heads] = first
         y = (y[::-1] if form.reverse else y).astype(out)
+        if exact:  # both are exact, and their sum is rounded once
+            y = y[..., 0] * out.type(COARSE) + y[..., 1]
     return np.ascontiguousarray(y if form.axis is None else np.moveaxis(y, 0, form.axis))
 
 
@@ -187,7 +197,7 @@ def recurred(form: Form, a: Any, b: Any) -> Any:
 
 
 def values(rng: np.random.Generator, form: Form, shape: tuple[int, ...]) -> Any:
-    """Draw elements whose scan does not round, and that change many of the later results."""
+    """Draw elements that change many of the later results. Only ``fsum`` rounds any of these."""
     dtype, n = np.dtype(form.x), prod(shape)
     if form.op in ("max", "min"):
         if dtype.kind == "b":
@@ -198,6 +208,10 @@ def values(rng: np.random.Generator, form: Form, shape: tuple[int, ...]) -> Any:
         return (x if form.op == "max" else -x).astype(dtype).reshape(shape)
     if dtype.kind == "b":
         return rng.random(shape) < 0.5
+    if form.op == "fsum":
+        x = rng.integers(-(2**23), 2**23, shape).astype(dtype)
+        # float32 sums of both would be rounded to float64, and once more.
+        return np.where(rng.random(shape) < 0.5 * (form.out == "d"), x * dtype.type(COARSE), x)
     if dtype.kind == "f":
         return rng.integers(-8, 9, shape).astype(dtype)
     limits = np.iinfo(dtype)
@@ -234,7 +248,8 @@ class Case:
     ) -> None:
         rng = np.random.default_rng(seed)
         small = min(LARGE.bit_length() - 1, largest)
-        low, high = (small, largest) if large and not form.recurrence else (0, small)
+        slow = form.recurrence or form.op == "fsum"
+        low, high = (small, largest) if large and not slow else (0, small)
         shape: tuple[int, ...] = (draw_size(rng, low, high),)
         if form.axis is not None or (form.segments is None and rng.random() < 0.2):
             rows = int(rng.choice(ROWS)), int(rng.choice(ROWS[:7]))

@@ -18,10 +18,23 @@ def measured():
 
 
 def test_every_file_is_a_table(measured):
-    for table in measured.tables():
+    for table in measured.tables().values():
         text = measured.rst(table)
         assert text.startswith(table["title"])
         assert table["chip"] in text
+
+
+def test_tables_of_other_pages_are_files_of_their_own(measured, tmp_path):
+    measured.write(tmp_path)
+    pages = {name: table["page"] for name, table in measured.tables().items() if "page" in table}
+    assert {path.stem for path in tmp_path.iterdir()} == {
+        "measured",
+        *(f"measured-{name}" for name in pages),
+    }
+    for name, page in pages.items():
+        include = f".. include:: generated/measured-{name}.rst"
+        assert include in (DOCS / f"{page}.rst").read_text()
+        assert measured.tables()[name]["title"] not in (tmp_path / "measured.rst").read_text()
 
 
 def test_a_report_of_uses(measured):

@@ -1,28 +1,15 @@
 """``fsum``: every prefix is the exact sum, rounded once, whatever the ranks and the cuts."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import distscan
 from support.cuts import two_cuts
-from support.exact import prefixes, same
+from support.exact import dtype_of, same, scanned
 from support.forms import forms
 from support.host import host
-
-
-def dtype_of(name):
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-def bits(rng, name, n):
-    """Numbers of all finite bit patterns."""
-    dtype = dtype_of(name)
-    x = rng.integers(0, 256, (n, dtype.itemsize), np.uint8).view(dtype).reshape(n)
-    with np.errstate(invalid="ignore"):  # signalling NaN
-        wide = x.astype(np.float64)
-    return np.where(np.isfinite(wide), wide, 1.0).astype(dtype)
+from support.patterns import finite_bits
 
 
 def near(rng, name, n):
@@ -32,7 +19,7 @@ def near(rng, name, n):
 
 def cancelling(rng, name, n):
     """Each number comes with its opposite, somewhere."""
-    x = bits(rng, name, n)
+    x = finite_bits(rng, name, n)
     x[n // 2 :] = -x[: n - n // 2]
     return rng.permutation(x)
 
@@ -54,19 +41,7 @@ def special(rng, name, n):
     return x
 
 
-DATA = [bits, near, cancelling, ties, special]
-
-
-def ordered(x, heads, form, name):
-    """The oracle for a form: ``heads`` are flags, or None."""
-    reverse = form["reverse"]
-    flags = heads
-    if reverse:
-        x = x[::-1]
-        flags = None if heads is None else np.append(heads[1:], True)[::-1]
-    given = {"initial": form["initial"], "exclusive": form["exclusive"], "heads": flags}
-    y = prefixes(x.astype(np.float64), name, **given)
-    return y[::-1] if reverse else y
+DATA = [finite_bits, near, cancelling, ties, special]
 
 
 @forms
@@ -78,10 +53,7 @@ def test_forms(form, data, name, xp, cut, rng):
     x, mine = data(rng, name, n), cut(n)
     form = form | {"initial": form["initial"] and float(rng.standard_normal())}
     y = distscan.scan(xp.asarray(x[mine]), "fsum", **form)
-    assert same(host(y), ordered(x, None, form, name)[mine])
-
-
-PLAIN = {"initial": None, "exclusive": False, "reverse": False}
+    assert same(host(y), scanned(x, name, **form)[mine])
 
 
 @two_cuts
@@ -89,12 +61,12 @@ PLAIN = {"initial": None, "exclusive": False, "reverse": False}
 @pytest.mark.parametrize("data", DATA)
 def test_narrow_types(name, data, cut, rng):
     x, mine = data(rng, name, 301), cut(301)
-    assert same(distscan.scan(x[mine], "fsum"), ordered(x, None, PLAIN, name)[mine])
+    assert same(distscan.scan(x[mine], "fsum"), scanned(x, name)[mine])
 
 
 @forms
 @two_cuts
-@pytest.mark.parametrize("data", [bits, special])
+@pytest.mark.parametrize("data", [finite_bits, special])
 @pytest.mark.parametrize("often", [0.0, 0.1, 1.0])
 def test_segments(form, data, often, xp, cut, rng):
     n = 301
@@ -103,16 +75,16 @@ def test_segments(form, data, often, xp, cut, rng):
     keys = np.cumsum(heads) % 7
     for flags in (heads, keys):
         y = distscan.scan(xp.asarray(x[mine]), "fsum", segments=xp.asarray(flags[mine]), **form)
-        assert same(host(y), ordered(x, heads, form, "float64")[mine])
+        assert same(host(y), scanned(x, "float64", heads=heads, **form)[mine])
 
 
 @two_cuts
 @pytest.mark.parametrize("out", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("data", [bits, ties])
+@pytest.mark.parametrize("data", [finite_bits, ties])
 def test_one_rounding(out, data, xp, cut, rng):
     """Elements enter exactly; the sum is rounded to the type of the result."""
     x, mine = data(rng, "float64", 301), cut(301)
-    want = ordered(x, None, PLAIN, out)[mine]
+    want = scanned(x, out)[mine]
     shard = xp.asarray(x[mine])
     assert same(host(distscan.scan(shard, "fsum", dtype=out)), want)
     y = xp.full(len(shard), np.nan, out)
@@ -126,8 +98,7 @@ def test_integers(name, xp, cut, rng):
     mine, dtype = cut(301), np.dtype(name)
     x = rng.integers(0, 256, (301, dtype.itemsize), np.uint8).view(dtype).reshape(301)
     x = x != 0 if name == "bool" else x
-    want = prefixes([int(each) for each in x], "float64")[mine]
-    assert same(host(distscan.scan(xp.asarray(x[mine]), "fsum")), want)
+    assert same(host(distscan.scan(xp.asarray(x[mine]), "fsum")), scanned(x, "float64")[mine])
 
 
 @two_cuts
@@ -135,10 +106,9 @@ def test_integers(name, xp, cut, rng):
 def test_complex(name, xp, cut, rng):
     part = "float32" if name == "complex64" else "float64"
     x, mine = np.empty(301, name), cut(301)
-    x.real, x.imag = special(rng, part, 301), bits(rng, part, 301)
+    x.real, x.imag = special(rng, part, 301), finite_bits(rng, part, 301)
     y = host(distscan.scan(xp.asarray(x[mine]), "fsum", initial=1 - 2j))
-    for of, first in ((np.real, 1), (np.imag, -2)):
-        assert same(of(y), ordered(of(x), None, PLAIN | {"initial": first}, part)[mine])
+    assert same(y, scanned(x, part, initial=1 - 2j)[mine])
 
 
 @forms
@@ -146,14 +116,11 @@ def test_complex(name, xp, cut, rng):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_axes(form, axis, xp, cut, rng):
     shape, mine = (23, 5, 7), cut(23)
-    x = bits(rng, "float32", np.prod(shape)).reshape(shape)
+    x = finite_bits(rng, "float32", np.prod(shape)).reshape(shape)
     x[rng.random(shape) < 0.05] = np.inf
     x[rng.random(shape) < 0.05] = -np.inf
     y = host(distscan.scan(xp.asarray(x[mine]), "fsum", axis=axis, **form))
-    lines = np.moveaxis(x, axis, -1).reshape(-1, shape[axis])
-    want = np.array([ordered(line, None, form, "float32") for line in lines])
-    want = np.moveaxis(want.reshape(np.moveaxis(x, axis, -1).shape), -1, axis)
-    assert same(y, want[mine])
+    assert same(y, scanned(x, "float32", axis=axis, **form)[mine])
 
 
 @two_cuts
@@ -161,7 +128,7 @@ def test_in_place(xp, cut, rng):
     x, mine = special(rng, "float64", 301), cut(301)
     shard = xp.asarray(x[mine].copy())
     assert distscan.scan(shard, "fsum", out=shard) is shard
-    assert same(host(shard), ordered(x, None, PLAIN, "float64")[mine])
+    assert same(host(shard), scanned(x, "float64")[mine])
 
 
 @two_cuts
@@ -169,7 +136,7 @@ def test_window(xp, cut, rng):
     """Data on a common grid; what lies outside of it is an error on every rank."""
     x, mine = rng.integers(-(2**20), 2**20, 301) / 2.0**10, cut(301)
     shard = xp.asarray(x[mine])
-    want = ordered(x, None, PLAIN, "float64")[mine]
+    want = scanned(x, "float64")[mine]
     assert same(host(distscan.scan(shard, "fsum", window=(-10, 11))), want)
     assert same(host(distscan.scan(shard, "fsum", window=(-60, 70))), want)
     for window in ((-9, 11), (-10, 9)):
@@ -211,7 +178,7 @@ def test_window_of_another_operator():
 
 def test_bits_are_always_the_same(xp, comm, rng):
     """Random cuts, both strategies, and the mirrored reverse: one value."""
-    x = bits(rng, "float64", 2000)
+    x = finite_bits(rng, "float64", 2000)
     want = distscan.scan(x, "fsum", comm=MPI.COMM_SELF).tobytes()
     for i in range(10):
         ends = np.sort(rng.integers(0, 2001, comm.size - 1))

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import distscan
 from support import reference
+from support.exact import scanned
 
 sys.path.append(str(Path(__file__).parents[1] / "launch"))
 
@@ -127,6 +128,12 @@ def test_what_it_expects_is_right(rng):
                 np.testing.assert_array_equal(wanted[i], h, repr(case))
             continue
         acc = np.dtype("f" if form.out == "e" else form.out)
+        heads = None if segments is None else reference.heads_of(segments)
+        if form.op == "fsum":
+            given = {"exclusive": form.exclusive, "initial": form.initial, "heads": heads}
+            y = scanned(x, acc.name, axis=form.axis, reverse=form.reverse, **given)
+            np.testing.assert_array_equal(want, y, repr(case))
+            continue
         y = reference.scan(
             cases.COMBINE[form.op],
             x,
@@ -136,7 +143,7 @@ def test_what_it_expects_is_right(rng):
             initial=form.initial,
             identity=cases.identity(form.op, acc),
             reverse=form.reverse,
-            heads=None if segments is None else reference.heads_of(segments),
+            heads=heads,
         )
         np.testing.assert_array_equal(want, y.astype(form.out), repr(case))
 

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .fixed_sum import FixedSum
-from .operators import BUILTIN, Operator, unloaded
+from .operators import BUILTIN, Operator, TypedOperator, unloaded
 
 
 class Types(NamedTuple):
@@ -50,7 +49,7 @@ def resolve(
     """
     if op.arity > 1:
         return _of_fields(op, np.dtype(x), dtype, out)
-    if isinstance(op, FixedSum):
+    if isinstance(op, TypedOperator):
         return Types(np.dtype(x), op.acc, np.dtype(x if dtype is None else dtype))
     x, dtype = np.dtype(x), None if dtype is None else parse(dtype)
     out = None if out is None else np.dtype(out)

@@ -19,7 +19,6 @@ import numpy as np
 
 from .dtypes import is_bfloat16
 
-_UP = 1074  # the lowest bit of a float64 is 2^-1074
 _ROOM = 62  # bits of a sum of digits: two less than of a word, for the sign and for carries
 
 
@@ -148,7 +147,8 @@ class Window(NamedTuple):
         ([-5, 0], 60)
         """
         numerator, denominator = number.as_integer_ratio()
-        whole = abs(numerator) * 2**_UP // denominator >> self.low + _UP
+        up = denominator.bit_length() - 1 + self.low  # the denominator is a power of 2
+        whole = abs(numerator) << -up if up < 0 else abs(numerator) >> up
         sign, mask, last = -1 if numerator < 0 else 1, (1 << self.width) - 1, self.digits - 1
         found = [whole >> place * self.width & mask for place in range(last)]
         return [sign * digit for digit in [*found, whole >> last * self.width]]

@@ -12,27 +12,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .operators import Operator
+from .operators import TypedOperator
 
 ONE_WORD = np.dtype(np.int64)
 #: An integer of two words, in the two's complement.
 TWO_WORDS = np.dtype([("low", np.uint64), ("high", np.int64)])
 
+# The most bits of a sum without its sign. An element of two words has at most 100 bits. One of one
+# word, if sums have two, has at most 59; see kernels/base/fixed.cuh.
+_ROOM = {ONE_WORD: 63, TWO_WORDS: 124}
+_WIDEST, _WIDEST_OF_ONE_WORD = 100, 59
+_STEPS = (32, 8, 1)  # exponents are multiples of these: so similar data share cached plans
+
 
 @dataclass(frozen=True, eq=False)
-class FixedSum(Operator):
+class FixedSum(TypedOperator):
     """The sum of floats, each an integer times 2^lowest.
 
     Attributes
     ----------
     lowest
-        The exponent: the running value k stands for k * 2^lowest.
-    acc
-        The type of the running value, ``ONE_WORD`` or ``TWO_WORDS``. It holds every sum.
+        The exponent: the running value k stands for k * 2^lowest. Its type is ``ONE_WORD`` or
+        ``TWO_WORDS``, and holds every sum.
     """
 
     lowest: int = 0
-    acc: np.dtype[Any] = ONE_WORD
 
     def encode(self, number: int | float) -> Any:
         """Return a finite number of the window as ``initial`` of the scan.
@@ -46,13 +50,55 @@ class FixedSum(Operator):
         return whole if self.acc == ONE_WORD else (whole & (1 << 64) - 1, whole >> 64)
 
 
+def that_holds(
+    window: tuple[int, int, int], x: np.dtype[Any], out: np.dtype[Any]
+) -> FixedSum | None:
+    """Return the operator for a window (low, high, most).
+
+    It adds ``most`` multiples of 2^low that are below 2^high, elements of type ``x``, to results of
+    type ``out``. None if two words do not hold the sums.
+
+    >>> floats = np.dtype("f4"), np.dtype("f4")
+    >>> that_holds((-20, 4, 1000), *floats).cuda_type
+    'Fixed<1>'
+    >>> that_holds((-20, 38, 1000), *floats).cuda_type
+    'Fixed<2, 1>'
+    >>> that_holds((-149, 128, 1), *floats) is None
+    True
+    """
+    low, high, most = window
+    carries = max(most - 1, 1).bit_length()
+    # Kernels multiply elements of one word with 2^-lowest, and results with 2^lowest.
+    largest = 1023 if x.itemsize == 8 else 127
+    exponents = range(-1074, 1024) if out.itemsize == 8 else range(-149, 128)
+    for acc, room in _ROOM.items():
+        for step in _STEPS:
+            lowest = low // step * step
+            width, fits = high - lowest, abs(lowest) <= largest
+            if width + carries > room or width > _WIDEST or lowest not in exponents:
+                continue
+            if acc == TWO_WORDS:
+                return fixed_sum(lowest, acc, 1 if fits and width <= _WIDEST_OF_ONE_WORD else 2)
+            if fits:
+                return fixed_sum(lowest, acc)
+    return None
+
+
 @lru_cache(maxsize=64)  # always the same operator, so that cached plans are found
-def fixed_sum(lowest: int, acc: np.dtype[Any]) -> FixedSum:
-    """Return the operator for numbers that are multiples of 2^lowest."""
-    mpi = {"mpi": "SUM", "mpi_kinds": "i"} if acc == ONE_WORD else {}
-    add = np.add if acc == ONE_WORD else _add
+def fixed_sum(lowest: int, acc: np.dtype[Any], element: int = 1) -> FixedSum:
+    """Return the operator for multiples of 2^lowest, each an integer of ``element`` words."""
+    one = acc == ONE_WORD
     return FixedSum(
-        "fsum", add, "plus(a, b)", _zero, commutative=True, lowest=lowest, acc=acc, **mpi
+        "fsum",
+        np.add if one else _add,
+        "plus(a, b)",
+        _zero,
+        mpi="SUM",
+        mpi_kinds="i" if one else "",
+        commutative=True,
+        acc=acc,
+        cuda_type="Fixed<1>" if one else f"Fixed<2, {element}>",
+        lowest=lowest,
     )
 
 

@@ -169,6 +169,25 @@ class Operator:
         return isinstance(self.numpy, np.ufunc) and self.numpy.types != ["OO->O"]
 
 
+_NO_TYPE = np.dtype(np.void)
+
+
+@dataclass(frozen=True, eq=False)
+class TypedOperator(Operator):
+    """An operator whose running value has one type, whatever the elements have.
+
+    Attributes
+    ----------
+    acc
+        The type of the running value.
+    cuda_type
+        Its name in kernels, which convert elements to it, and it to results.
+    """
+
+    acc: np.dtype[Any] = _NO_TYPE
+    cuda_type: str = ""
+
+
 # ---- the built-in operators ----------------------------------------------------------------
 
 

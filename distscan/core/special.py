@@ -9,11 +9,13 @@ import numpy as np
 
 from .fixed import bits_of, format_of
 
-_SOME, _PLUS_OR_FINITE, _PLUS, _MINUS, _NAN = 1, 2, 4, 8, 16
+_SOME, _NOT_NEGATIVE_ZERO, _PLUS, _MINUS, _NAN = 1, 2, 4, 8, 16
 #: Bits of what is not finite.
 NOT_FINITE = _PLUS | _MINUS | _NAN
 #: The code of a finite number that is not -0.0.
-FINITE = _SOME | _PLUS_OR_FINITE
+FINITE = _SOME | _NOT_NEGATIVE_ZERO
+#: The code of -0.0.
+NEGATIVE_ZERO = _SOME
 
 
 def codes(xp: Any, x: Any) -> Any:
@@ -33,6 +35,11 @@ def codes(xp: Any, x: Any) -> Any:
     found |= xp.where((size == infinite) & negative, _MINUS, 0).astype(np.uint8)
     found |= xp.where(size > infinite, _NAN, 0).astype(np.uint8)
     return found
+
+
+def is_negative_zero(code: int) -> bool:
+    """Return whether a code is that of -0.0, or of sums of -0.0 alone."""
+    return code == NEGATIVE_ZERO
 
 
 def code_of(number: int | float) -> int:

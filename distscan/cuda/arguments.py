@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import Types
 from ..core.field_arrays import FieldArrays
+from ..core.fixed_sum import FixedSum
+from ..core.operators import Operator
 
 Pointer = ctypes.c_uint64
 Int64 = ctypes.c_int64
@@ -129,19 +131,20 @@ def declared(entry: str, acc: np.dtype[Any], fields: tuple[int, int] = (1, 1)) -
     scan = arrays | {"shard": Shard, "work": Workspace} | offset | {"mail": Mail}
     stages = {"stage_bytes": Int, "pitch": Int}
     start = {"offset": Pointer, "first": value, "has_first": Bool}
+    unit = {"lowest": Int}  # of exact sums
     weights = {"x": Pointer, "n": Int64, "lead": Int64, "length": Int64}
     parameters: dict[str, dict[str, Any]] = {
-        "scan": {**scan, "heads": Pointer, "row": RowLength, "first": value},
-        "scan_short": scan,
+        "scan": {**scan, "heads": Pointer, "row": RowLength, "first": value, **unit},
+        "scan_short": scan | unit,
         "textbook": scan,
         "reduce": {"x": x, "n": Int64, "peel": Int64, "cached": Int64, "totals": Pointer,
-                   "arrived": Pointer, "total": Totals, "epoch": UInt, "heads": Pointer},
+                   "arrived": Pointer, "total": Totals, "epoch": UInt, "heads": Pointer, **unit},
         "add": {"y": Pointer, "out": Pointer, "n": Int64, "peel": Int64, **offset},
-        "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start},
+        "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start, **unit},
         "columns_per_thread": {**arrays, "scans": Int64, "n": Int64, "inner": Int64,
-                               "reverse": Bool, **start},
+                               "reverse": Bool, **start, **unit},
         "columns_reduce": {"x": x, "matrix": Matrix, **stages, "runs": Int64,
-                           "parts": Pointer, "arrived": Pointer, "total": Pointer},
+                           "parts": Pointer, "arrived": Pointer, "total": Pointer, **unit},
         "compact": {"x": Pointer, "mask": Pointer, "y": Pointer, "shard": Shard,
                     "work": Workspace},
         "gather": {"x": Pointer, "index": Pointer, "y": Pointer, "count": Int64, "row": Division},
@@ -179,6 +182,12 @@ def point(arguments: Any, name: str, arrays: FieldArrays) -> None:
         getattr(arguments, name)[:] = arrays.addresses
     else:
         setattr(arguments, name, arrays.addresses[0])
+
+
+def set_unit(arguments: Any, op: Operator) -> None:
+    """Set the exponent of the unit in which exact sums are counted; others have none."""
+    if isinstance(op, FixedSum):
+        arguments.lowest = op.lowest
 
 
 def places(parameters: type[Structure]) -> list[tuple[int, int]]:

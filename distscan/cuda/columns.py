@@ -14,7 +14,7 @@ from ..core.dtypes import Types
 from ..core.field_arrays import FieldArrays
 from ..core.form import Form
 from ..core.operators import Operator
-from .arguments import fields_of, point, view
+from .arguments import fields_of, point, set_unit, view
 from .columns_policy import ThreadPolicy, columns_policy, pitches, thread_policy
 from .configs import sm_count
 from .definitions import definitions
@@ -133,6 +133,7 @@ class Scan(_Scan):
         self.blocks = blocks * side
         self._work = self.arguments.work
         tiling.set(self.arguments)
+        set_unit(self.arguments, op)
         self._work.published.words, self._work.published.stride = self._totals.data.ptr, stride
         self._work.tile_counter = self._tile_counter.data.ptr
         self._work.blocks, self._work.at_once = blocks, side
@@ -162,6 +163,7 @@ class ThreadPerColumn(_Scan):
         )
         arguments.scans, arguments.n, arguments.inner = form.extents.outer, n, form.extents.inner
         arguments.reverse = form.reverse
+        set_unit(arguments, op)
         self.blocks = -(-vectors // policy.threads)
 
 
@@ -191,6 +193,7 @@ class Reduce(Kernel):
         self.blocks = runs * tiling.strips
         arguments = self.arguments
         tiling.set(arguments)
+        set_unit(arguments, op)
         arguments.runs, arguments.parts = runs, self._parts.data.ptr
         arguments.arrived = self._arrived.data.ptr
 

@@ -8,6 +8,7 @@ import math
 from typing import NamedTuple
 
 from ..core.dtypes import Types
+from ..core.fixed_sum import TWO_WORDS
 from .policy import SHARED, VECTOR, widest
 
 _LANES = 32  # lanes of a warp
@@ -103,6 +104,8 @@ def columns_policy(
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(read, 5)
     if acc > 32:
         rows = 1
+    if types.acc == TWO_WORDS:  # registers
+        rows = min(rows, 15)
     if items * size == 4 and strips.split and strips.number < sm_count // 2:
         rows = 43
     if widest(types.x) < 4 and items > 1:

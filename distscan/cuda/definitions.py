@@ -7,7 +7,7 @@ import numpy as np
 
 from ..core.dtypes import Types, is_bfloat16
 from ..core.form import Form
-from ..core.operators import BUILTIN, LOGICAL, Operator
+from ..core.operators import BUILTIN, LOGICAL, Operator, TypedOperator
 from ..core.predicates import Predicate
 from .registers import is_log_sum
 
@@ -134,6 +134,8 @@ def _running_name(op: Operator, types: Types) -> str:
     """Name the type of the running value. For logical operators, "truth" is a bool in 32 bits."""
     if is_log_sum(types.acc):
         return f"LogSum<{type_name(types.acc['max'])}>"
+    if isinstance(op, TypedOperator):
+        return op.cuda_type
     if types.acc.names:
         return "Structure"
     return "truth" if op in LOGICAL and types.acc != np.bool_ else type_name(types.acc)

@@ -16,7 +16,7 @@ from ..core.errors import KernelError
 from ..core.field_arrays import FieldArrays
 from ..core.form import Form
 from ..core.operators import Operator
-from .arguments import fields_of, flagged, point, view
+from .arguments import fields_of, flagged, point, set_unit, view
 from .configs import LaunchConfig, sm_count
 from .definitions import definitions, type_name
 from .kernel import Kernel
@@ -67,6 +67,7 @@ class Scan(Kernel):
         self._shard, self._work = arguments.shard, arguments.work
         self._last = self._work.total
         self._shard.n = n
+        set_unit(arguments, op)
         self._work.totals.words, self._work.totals.stride = self._totals.data.ptr, stride
         self._last.stride, self._work.tile_counter = 1, self._tile_counter.data.ptr
         # Rows have no offset, only ``first``.
@@ -150,6 +151,7 @@ class Reduce(Kernel):
         arguments = self.arguments
         arguments.n, arguments.cached = n, _CACHED // (types.x.itemsize + beside(form))
         arguments.totals, arguments.arrived = self._totals.data.ptr, self._arrived.data.ptr
+        set_unit(arguments, op)
         self._total = arguments.total
         self._total.stride = 1
 

@@ -103,6 +103,13 @@ struct LogSum {
 template <class T>
 inline constexpr bool is_log_sum = same<T, LogSum<float>> || same<T, LogSum<double>>;
 
+// Whether a type is an integer that stands for a float: see fixed.cuh.
+template <class T>
+inline constexpr bool is_fixed = false;
+
+// The bits of some floats: see bit_range.cuh.
+struct BitRange;
+
 // Whether any grouping of the running values gives the same bits.
 template <class T>
 inline constexpr bool is_exact = is_integer<T>;
@@ -139,12 +146,27 @@ __device__ unsigned nonzero(T x) {
     return static_cast<unsigned>(x);
 }
 
+template <class To, class From>
+__device__ To to_fixed(From x);
+template <class To, class From>
+__device__ To rounded(From sum);
+__device__ BitRange bit_range_of(float x);
+__device__ BitRange bit_range_of(double x);
+__device__ BitRange bit_range_of(half x);
+__device__ BitRange bit_range_of(bfloat16 x);
+
 // convert<To>(from) is C's cast, and for half, bfloat16 and complex what NumPy's astype does:
 // convert<half>(1.0f).bits == 0x3c00, convert<float>(complex<float>{1, 2}) == 1.
 template <class To, class From>
 __device__ To convert(From from) {
   if constexpr (same<To, From>) {
     return from;
+  } else if constexpr (same<To, BitRange>) {
+    return bit_range_of(from);
+  } else if constexpr (is_fixed<To>) {
+    return to_fixed<To>(from);
+  } else if constexpr (is_fixed<From>) {
+    return rounded<To>(from);
   } else if constexpr (is_log_sum<To>) {
     return {convert<typename To::Part>(from), 0};
   } else if constexpr (is_log_sum<From>) {

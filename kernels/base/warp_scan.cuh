@@ -1,6 +1,7 @@
 // The scan and the reduction of one value per lane, by shuffles.
 #pragma once
 
+#include "fixed.cuh"
 #include "tile.cuh"
 
 namespace distscan {
@@ -71,6 +72,10 @@ template <class Op, int WIDTH = LANES, class T>
 __device__ T warp_scan(T x) {
 #pragma unroll(is_large<T> ? 1 : LANES)
   for (int distance = 1; distance < WIDTH; distance *= 2) {
+    if constexpr (is_fixed<T>) {
+      add_earlier(x, distance, x);
+      continue;
+    }
     const T earlier = shuffle_up(x, distance);
     if (lane_index() >= distance && (WIDTH == LANES || lane_index() < WIDTH))
       x = Op::combine(earlier, x);
@@ -90,9 +95,29 @@ __device__ T warp_reduce(T x, int count = LANES) {
   return x;
 }
 
+// The sum of one lane's vector of floats, in words that become two once.
+template <class T, class X, int ITEMS>
+__device__ T add_elements(const Vector<X, ITEMS>& vector) {
+  if constexpr (same<T, Fixed<2>>) {
+    Parts total = Parts::of(get<double>(vector, 0));
+#pragma unroll
+    for (int i = 1; i < ITEMS; ++i) {
+      const Parts next = Parts::of(get<double>(vector, i));
+      total = {total.high + next.high, total.low + next.low};
+    }
+    return total.joined<ITEMS>();
+  } else {
+    Fixed<1> total = get<Fixed<1>>(vector, 0);
+#pragma unroll
+    for (int i = 1; i < ITEMS; ++i) total = total + get<Fixed<1>>(vector, i);
+    return T::of(total.value);
+  }
+}
+
 // The combination of one lane's vector. sum: [1 2 3 4] -> 10
 template <class Op, class T, class X, int ITEMS>
 __device__ T reduce(const Vector<X, ITEMS>& vector) {
+  if constexpr (has_two_words<T> && !same<T, X>) return add_elements<T>(vector);
   T total = get<T>(vector, 0);
 #pragma unroll
   for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, get<T>(vector, i));

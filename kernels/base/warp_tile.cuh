@@ -1,6 +1,7 @@
 // The warp level: the reduction and the scan of one warp tile, in the way that fits its type.
 #pragma once
 
+#include "fixed_rows.cuh"
 #include "log_sum.cuh"
 
 namespace distscan {
@@ -24,6 +25,8 @@ __device__ Rows<Y, Shape> scan_warp_tile(const Rows<X, Shape>& rows, const Segme
                                          const Prefixed& prefixed) {
   if constexpr (same<T, LogSum<float>>)
     return scan_log_sums<Op, T, Y, EXCLUSIVE>(rows, prefixed);
+  else if constexpr (is_fixed<T>)
+    return scan_fixed_rows<Op, T, Y, EXCLUSIVE>(rows, prefixed);
   else
     return scan_rows<Op, PartialOp, Partial, T, Y, EXCLUSIVE>(rows, segments, prefixed);
 }

@@ -16,6 +16,11 @@ FORMATS = {
 }
 
 
+def dtype_of(name):
+    """The type of a name."""
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
 def rounded(value, name):
     """The float of a type that is nearest to a fraction, ties to even, as a float of Python."""
     precision, lowest, end = FORMATS[name]
@@ -68,15 +73,41 @@ def prefixes(x, name, *, initial=None, exclusive=False, heads=None):
         before = value(state) if exclusive else None
         add(state, number)
         found.append(before if exclusive else value(state))
-    dtype = ml_dtypes.bfloat16 if name == "bfloat16" else name
-    with np.errstate(over="ignore"):
-        return np.array(found, np.float64).astype(dtype)
+    return np.array(found, np.float64).astype(dtype_of(name))
+
+
+def scanned(x, name, *, axis=None, reverse=False, heads=None, **form):
+    """The same of an array, complex or not, along an axis and in the order of a scan."""
+    if x.dtype.kind == "c":
+        found = np.empty(x.size if axis is None else x.shape, f"c{2 * np.dtype(name).itemsize}")
+        first = form.pop("initial", None)
+        for of in ("real", "imag"):
+            initial = None if first is None else getattr(first, of)
+            given = {"axis": axis, "reverse": reverse, "heads": heads, "initial": initial}
+            setattr(found, of, scanned(getattr(x, of), name, **given, **form))
+        return found
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    lines = np.moveaxis(x, axis, -1)
+    found = np.empty(lines.shape, dtype_of(name))
+    if heads is not None and reverse:
+        heads = np.append(heads[1:], True)[: len(heads)][::-1]
+    for place in np.ndindex(lines.shape[:-1]):
+        line = lines[place]
+        numbers = line.tolist() if x.dtype.kind in "biu" else line.astype(np.float64).tolist()
+        sums = prefixes(numbers[::-1] if reverse else numbers, name, heads=heads, **form)
+        found[place] = sums[::-1] if reverse else sums
+    return np.moveaxis(found, -1, axis)
 
 
 def same(x, y):
     """Whether arrays of floats are equal, NaN equal to NaN, and zeros of the same sign."""
     x, y = np.asarray(x), np.asarray(y)
+    if (x.dtype, x.shape) != (y.dtype, y.shape):
+        return False
+    if x.dtype.kind == "c":
+        return same(x.real, y.real) and same(x.imag, y.imag)
     wide, other = x.astype(np.float64), y.astype(np.float64)
     nan = np.isnan(wide) & np.isnan(other)
     alike = (wide == other) & (np.signbit(wide) == np.signbit(other))
-    return x.dtype == y.dtype and x.shape == y.shape and bool((nan | alike).all())
+    return bool((nan | alike).all())

@@ -1,0 +1,29 @@
+"""Tables of measurements: printed, and written as files of docs/measured/."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def line(cells: Sequence[Any]) -> str:
+    """Write a row as Markdown; None is an empty cell."""
+    return f"| {' | '.join('' if cell is None else str(cell) for cell in cells)} |"
+
+
+def head(columns: Sequence[str]) -> str:
+    """Write the first two lines of a table as Markdown."""
+    return f"{line(columns)}\n|{'---|' * len(columns)}"
+
+
+def update(path: Path, made: dict[str, Any]) -> None:
+    """Write a table to a file. What the file says beside it, such as the chip, stays."""
+    said = json.loads(path.read_text()) if path.exists() else {}
+    parts = []
+    for key, value in (said | made).items():
+        text = json.dumps(value)
+        if key in {"rows", "notes"} and value:  # a line each
+            each = ",\n".join(f"  {json.dumps(one)}" for one in value)
+            text = f"[\n{each}\n ]"
+        parts.append(f" {json.dumps(key)}: {text}")
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n")

@@ -1,0 +1,253 @@
+"""``fsum``: arrays of every layout, kind and type, into results of others; what is refused."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import distscan
+from support.cuts import one_cut, two_cuts
+from support.exact import same, scanned
+from support.foreign import Foreign
+from support.forms import forms
+from support.host import host
+from support.patterns import finite_bits
+from support.seed import drawn_among_many
+from support.together import everywhere
+
+# ---- layouts -------------------------------------------------------------------------------------
+
+
+def misaligned(x):
+    """The same elements, one byte off."""
+    found = np.empty(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    found[...] = x
+    return found
+
+
+def read_only(x):
+    found = x.copy()
+    found.flags.writeable = False
+    return found
+
+
+LAYOUTS = {
+    "contiguous": lambda x: x.copy(),
+    "Fortran": lambda x: x.copy(order="F"),
+    "every-second": lambda x: x.repeat(2, axis=-1)[..., ::2],
+    "backwards": lambda x: x[::-1].copy()[::-1],
+}
+ON_HOSTS = {"byte-swapped": lambda x: x.astype(x.dtype.newbyteorder()), "misaligned": misaligned}
+AXES = [None, 0, 1, -1]
+axes = pytest.mark.parametrize("axis", AXES)
+
+
+def layouts(xp, *others):
+    """Names of layouts of ``x`` and of ``out``, which the library has."""
+    names = [*LAYOUTS, *(ON_HOSTS if xp is np else [])]
+    return drawn_among_many(itertools.product([*names, *(others if xp is np else [])], names))
+
+
+@one_cut
+@axes
+@pytest.mark.parametrize("result", ["float64", "float32", "float16"])
+def test_layouts(axis, result, xp, cut, rng):
+    """Every layout of ``x`` into every one of ``out``."""
+    x, mine = finite_bits(rng, "float64", 9 * 7).reshape(9, 7), cut(9)
+    want = scanned(x, result, axis=axis)
+    want = want.reshape(9, 7)[mine].reshape(-1) if axis is None else want[mine]
+    made = LAYOUTS | ON_HOSTS | {"read-only": read_only}
+    for of, into in layouts(xp, "read-only"):
+        out = made[into](xp.asarray(np.full(want.shape, 7, result)))
+        kind = out.dtype
+        assert distscan.scan(made[of](xp.asarray(x[mine])), "fsum", axis=axis, out=out) is out
+        assert out.dtype == kind
+        assert same(host(out).astype(result), want), (of, into)
+
+
+@one_cut
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_in_place(axis, reverse, xp, cut, rng):
+    x, mine = finite_bits(rng, "float32", 9 * 7).reshape(9, 7), cut(9)
+    want = scanned(x, "float32", axis=axis, reverse=reverse)[mine]
+    for name, lay in (LAYOUTS | (ON_HOSTS if xp is np else {})).items():
+        out = lay(xp.asarray(x[mine]))
+        assert distscan.scan(out, "fsum", axis=axis, reverse=reverse, out=out) is out
+        assert same(host(out).astype("f4"), want), name
+
+
+@one_cut
+@forms
+def test_overlaps(form, xp, cut, rng):
+    """``out`` lies over ``x``: one element before it, one after it, or the other way round."""
+    x, mine = finite_bits(rng, "float64", 301), cut(301)
+    want, n = scanned(x, "float64", **form)[mine], len(x[mine])
+    for of, into in ((slice(n), slice(1, None)), (slice(1, None), slice(n)), (slice(n), None)):
+        memory = xp.zeros(n + 1)
+        memory[of] = xp.asarray(x[mine])
+        out = memory[of][::-1] if into is None else memory[into]
+        distscan.scan(memory[of], "fsum", out=out, **form)
+        assert same(host(out), want)
+
+
+@one_cut
+@forms
+def test_segments_in_memory_of_out(form, xp, cut, rng):
+    """Keys that the results overwrite are read before."""
+    x, mine = finite_bits(rng, "float64", 301), cut(301)
+    heads = np.arange(301) % 7 == 0
+    keys = xp.asarray(np.cumsum(heads)[mine].astype(np.float64))
+    distscan.scan(xp.asarray(x[mine]), "fsum", segments=keys, out=keys, **form)
+    assert same(host(keys), scanned(x, "float64", heads=heads, **form)[mine])
+
+
+@one_cut
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 3), (1, 1), (1, 40), (40, 1)])
+@axes
+def test_shapes(shape, axis, xp, cut, rng):
+    x, mine = finite_bits(rng, "float64", np.prod(shape)).reshape(shape), cut(shape[0])
+    y = distscan.scan(xp.asarray(x[mine]), "fsum", axis=axis)
+    row = x[0].size if len(x) else 0
+    part = slice(mine.start * row, mine.stop * row) if axis is None else mine
+    assert same(host(y), scanned(x, "float64", axis=axis)[part])
+
+
+# ---- kinds of arrays -----------------------------------------------------------------------------
+
+
+def lists(x):
+    return x.tolist()
+
+
+def dlpack(x):
+    return Foreign(x)
+
+
+def subclass(x):
+    return x.view(np.recarray)
+
+
+def torch(x):
+    return pytest.importorskip("torch").from_numpy(x)
+
+
+@one_cut
+@pytest.mark.parametrize("kind", [lists, tuple, dlpack, subclass, torch])
+def test_kinds(kind, cut, rng):
+    """As ``scan`` takes and returns them."""
+    x, mine = finite_bits(rng, "float64", 301), cut(301)
+    y = distscan.scan(kind(x[mine].copy()), "fsum")
+    assert isinstance(
+        y, Foreign if kind is dlpack else type(kind(x)) if kind is torch else np.ndarray
+    )
+    assert same(y.array if kind is dlpack else y, scanned(x, "float64")[mine])
+
+
+@pytest.mark.one_rank
+def test_scalars():
+    for x in (0.1, np.float64(0.1), np.array(0.1)):
+        assert same(distscan.scan(x, "fsum"), np.array([0.1]))
+    assert same(distscan.scan([], "fsum"), np.array([]))
+
+
+# ---- types ---------------------------------------------------------------------------------------
+
+
+@two_cuts
+@pytest.mark.parametrize("code", "?bBhHiIlLqQ")
+@pytest.mark.parametrize("result", ["float16", "float32", "float64"])
+def test_integers(code, result, xp, cut, rng):
+    """Of all widths, with the least and the largest among them."""
+    x, mine = np.ones(301, code), cut(301)
+    if code != "?":
+        limits = np.iinfo(code)
+        x = rng.integers(limits.min, limits.max, 301, code, endpoint=True)
+        x[rng.integers(301, size=60)] = rng.choice(np.array([limits.min, limits.max], code), 60)
+    y = distscan.scan(xp.asarray(x[mine]), "fsum", dtype=result)
+    assert same(host(y), scanned(x, result)[mine])
+
+
+@two_cuts
+@pytest.mark.parametrize("x", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("result", ["float16", "bfloat16", "float32", "float64"])
+def test_every_pair_of_types(x, result, cut, rng):
+    numbers, mine = finite_bits(rng, x, 301), cut(301)
+    dtype = ml_dtypes.bfloat16 if result == "bfloat16" else result
+    assert same(distscan.scan(numbers[mine], "fsum", dtype=dtype), scanned(numbers, result)[mine])
+
+
+@forms
+@two_cuts
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_complex_with_specials_in_one_part(form, axis, xp, cut, rng):
+    """The other part does not see them."""
+    x, mine = np.empty((31, 7), "D"), cut(31)
+    x.real, x.imag = finite_bits(rng, "float64", 2 * x.size).reshape(2, 31, 7)
+    part = x.imag if form["reverse"] else x.real
+    for value in (np.inf, -np.inf, np.nan, -0.0):
+        part[rng.random(part.shape) < 0.05] = value
+    flat = mine if axis is not None else slice(mine.start * 7, mine.stop * 7)
+    y = distscan.scan(xp.asarray(x[mine]), "fsum", axis=axis, **form)
+    assert same(host(y), scanned(x, "float64", axis=axis, **form)[flat])
+    given = form | {"initial": complex(-0.0, np.inf)}
+    y = distscan.scan(xp.asarray(x[mine]), "fsum", axis=axis, dtype="F", **given)
+    assert same(host(y), scanned(x, "float32", axis=axis, **given)[flat])
+
+
+@one_cut
+@pytest.mark.parametrize("form", [{}, {"reverse": True}, {"exclusive": True}])
+def test_zeros(form, xp, cut, rng):
+    """A sum is -0 only of -0 alone; the empty sum is +0."""
+    for often in (0.0, 0.02, 1.0):
+        x = np.where(rng.random(301) < often, 0.0, -0.0)
+        for initial in (None, 0.0, -0.0, 0):
+            given = form | {"initial": initial}
+            y = distscan.scan(xp.asarray(x[cut(301)]), "fsum", **given)
+            assert same(host(y), scanned(x, "float64", **given)[cut(301)])
+
+
+@one_cut
+def test_beyond_the_range_and_back(xp, cut):
+    """Sums are infinite beyond the largest float, and finite again where exact ones are."""
+    most = float(np.finfo("d").max)
+    x = np.array([most, most, most, -most, -most, 5e-324, -most, -most, -most, -most, most])
+    assert same(host(distscan.scan(xp.asarray(x[cut(11)]), "fsum")), scanned(x, "float64")[cut(11)])
+    want = [most, np.inf, np.inf, np.inf, most, most, 5e-324, -most, -np.inf, -np.inf, -np.inf]
+    assert scanned(x, "float64").tolist() == want
+
+
+@one_cut
+def test_errstate(xp, cut, rng):
+    """Nothing is a floating-point fault, whatever is asked of NumPy."""
+    x = finite_bits(rng, "float64", 301)
+    x[:4] = np.nan, np.inf, -np.inf, -0.0
+    for result in ("float16", "float64"):
+        with np.errstate(all="raise"):
+            y = distscan.scan(xp.asarray(x[::-1][cut(301)].copy()), "fsum", dtype=result)
+        assert same(host(y), scanned(x[::-1], result)[cut(301)])
+
+
+REFUSED = {
+    "longdouble": (np.ones(3, "g"), {}, "x is float128|x is longdouble"),
+    "clongdouble": (np.ones(3, "G"), {}, "x is complex256|x is clongdouble"),
+    "object": (np.array([1, 2.5], object), {}, "x is object"),
+    "large": ([2**70, 1], {}, "x is object"),
+    "dates": (np.zeros(3, "M8[s]"), {}, "x is datetime64"),
+    "structure": (np.zeros(3, "f8,f8"), {}, "fsum adds integers, and floats"),
+    "float8": (np.zeros(3, ml_dtypes.float8_e4m3fn), {}, "x is float8"),
+    "into-longdouble": (np.ones(3), {"dtype": "g"}, "dtype is"),
+    "into-integers": (np.ones(3), {"dtype": "i4"}, "dtype is int32; fsum rounds to floats"),
+    "into-bool": (np.ones(3), {"out": np.zeros(3, "?")}, "out is bool; fsum rounds to floats"),
+    "into-real": (np.ones(3, "F"), {"dtype": "f"}, "the imaginary parts would be lost"),
+    "into-real-out": (np.ones(3, "D"), {"out": np.zeros(3)}, "the imaginary parts would be lost"),
+    "masked": (np.ma.array([1.0, 2.0], mask=[0, 1]), {}, "masked arrays"),
+    "initial": (np.ones(3), {"initial": np.longdouble(1) / 3}, "initial is"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case, comm):
+    x, given, text = REFUSED[case]
+    everywhere(comm, TypeError, text, lambda: distscan.scan(x, "fsum", **given))
