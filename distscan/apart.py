@@ -3,6 +3,7 @@
 from typing import Any
 
 from .exact import Scan, scan_exactly
+from .exact_check import is_fsum
 from .tuples import scan_tuple
 
 
@@ -14,8 +15,6 @@ def otherwise(
     ``scan`` and ``run`` are those of ``scan.py``; ``given`` are strategy, window and threads.
     """
     strategy, window, threads = given
-    if isinstance(op, str) and op == "fsum":
+    if is_fsum(op, window):
         return scan_exactly(scan, x, strategy=strategy, threads=threads, window=window, **asked)
-    if window is not None:
-        raise ValueError(f"window= goes with op='fsum', not {op!r}")
     return scan_tuple(run, x, op, strategy=strategy, threads=threads, **asked)

@@ -16,6 +16,8 @@ from .core.operators import BUILTIN, Operator
 from .job.job import Job
 from .version import __version__
 
+_NAMES = ", ".join(sorted([*BUILTIN, "fsum"]))
+
 
 def parser() -> Parser:
     """Return the parser of the arguments."""
@@ -44,7 +46,14 @@ def parser() -> Parser:
         type=_operator,
         default="sum",
         metavar="OP",
-        help=f"{', '.join(sorted(BUILTIN))}, or MODULE:NAME of an Operator (default: sum)",
+        help=f"{_NAMES}, or MODULE:NAME of an Operator (default: sum)",
+    )
+    add(
+        "--window",
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        type=int,
+        help="of fsum: elements are multiples of 2^LOW and below 2^HIGH in magnitude",
     )
     add("--exclusive", action="store_true", help="leave each element out of its own result")
     add("--initial", metavar="V", help="a number that comes before the first element")
@@ -136,10 +145,9 @@ def _operator(text: str) -> Op:
     """Return the operator of a name, or of MODULE:NAME, which is imported."""
     module, colon, name = text.partition(":")
     if not colon:
-        if text not in BUILTIN:
+        if text not in BUILTIN and text != "fsum":
             raise argparse.ArgumentTypeError(
-                f"invalid choice: {text!r} (choose from {', '.join(sorted(BUILTIN))}, or "
-                "MODULE:NAME of an Operator)"
+                f"invalid choice: {text!r} (choose from {_NAMES}, or MODULE:NAME of an Operator)"
             )
         return text
     try:

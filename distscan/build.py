@@ -6,8 +6,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from . import binding
+from . import binding, digit_steps
 from .core import dtypes
+from .core.digit_sum import DigitSum
 from .core.dtypes import Types
 from .core.extents import Extents
 from .core.fixed_sum import ONE_WORD, TWO_WORDS
@@ -109,7 +110,9 @@ def make(
     _check_block_scan(block_scan, gpu)
     backend: Any = cpu
     options: dict[str, Any] = {"threads": binding.threads(threads)}
-    if gpu is not None:
+    if isinstance(op, DigitSum):
+        backend, options = digit_steps, {"gpu": gpu}
+    elif gpu is not None:
         # A CPU job need not have CuPy.
         from .cuda import steps as backend  # noqa: PLC0415
         from .cuda.policy import TextbookPolicy  # noqa: PLC0415

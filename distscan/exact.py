@@ -7,32 +7,43 @@
     3. scan     each rank scans integers, seeded with its offset; each sum is rounded on the store
 
 Integers add exactly in any order. So the result depends on the elements alone: not on ranks, cuts,
-devices or strategies. In a narrow window elements are integers of one or two words. Then steps 2
-and 3 are a scan by an operator like any other (``core/fixed_sum.py``). In a wide window they have
-several digits, and are taken in chunks, so that digits need little memory (``core/fixed.py``).
+devices or strategies. Steps 2 and 3 are a scan by an operator like any other. In a narrow window
+its running value is an integer of one or two words (``core/fixed_sum.py``). In a wide one it has
+several digits (``core/digit_sum.py``).
 """
 
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from .binding import threads as thread_count
 from .build import Strategy, adds_exactly
 from .core import arrays
 from .core import segments as segmented
+from .core.digit_sum import digit_sum
+from .core.digits import encode
 from .core.extents import Extents, axis_number
 from .core.fixed import Window
-from .core.fixed_sum import FixedSum
 from .core.special import NOT_FINITE, code_of
 from .decide import check_memory, check_out
-from .exact_options import Options, check_strategy, check_window, limits_of, number_of, result_type
-from .exact_shard import Shard, Total
-from .exact_window import agree, own_window
+from .exact_check import check_strategy, check_window, limits_of, number_of, result_type
+from .exact_special import codes_of_all, store_codes
+from .exact_window import Own, agree, window_of, without_zeros
 from .mpi.agree import Agreement, Terms, agreed
 from .mpi.communicators import Comm
 
 Scan = Callable[..., Any]  # distscan.scan
+
+
+class Options(NamedTuple):
+    """How elements are scanned."""
+
+    axis: int | None
+    exclusive: bool
+    reverse: bool
+    initial: int | float | complex | None
+    strategy: Strategy
+    threads: int | None
 
 
 class _Part(NamedTuple):
@@ -100,7 +111,7 @@ def scan_exactly(
             segmented.check_type(flags.dtype, extents)
         check_strategy(strategy, checked.comm.size if extents.goes_on else 1)
         first = None if initial is None else number_of(initial, result)
-        form = extents.axis, bool(exclusive), bool(reverse), first, flags is not None
+        form = extents.axis, bool(exclusive), bool(reverse), first
         how = Options(*form, strategy, threads)
         limits = None if window is None else limits_of(window)
         checked.same = Terms(
@@ -111,7 +122,7 @@ def scan_exactly(
                 "the dtype of the result": result,
                 "the shape beyond axis 0": extents.shape[1:],
                 "axis": extents.axis,
-                "exclusive, reverse, initial": tuple(map(repr, form[1:4])),
+                "exclusive, reverse, initial": tuple(map(repr, form[1:])),
                 "the dtype of segments": flags
                 if flags is None
                 else segmented.edge_dtype(flags.dtype),
@@ -150,76 +161,31 @@ def _scan_real(part: _Part, limits: tuple[int, int] | None) -> None:
     number: Any = 0 if how.initial is None else how.initial
     with agreed(comm):
         compiled = adds_exactly(part.x.dtype, part.out.dtype, arrays.gpu(part.x))
-        given = {"exclusive": how.exclusive, "reverse": how.reverse}
-        shard = Shard(part.x, part.out, part.segments, extents, **given)
-        own = own_window(shard, part.x, how.initial, compiled=compiled)
+        window, special = window_of(part.x, thread_count(how.threads))
+        one_scan = extents.outer == extents.inner == 1 and part.segments is None
+        zeros: Any = {"one_scan": one_scan, "reverse": how.reverse}
+        special = without_zeros(special, part.x, how.initial, **zeros)
+        own = Own(window, special, compiled, (part.x.dtype, part.out.dtype))
         if limits is not None:
             check_window("x", own.window, limits, finite=not own.special & NOT_FINITE)
             check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
     most = extents.n * (comm.size if extents.goes_on else 1)
-    window, special, op = agree(comm, own, number, limits, most)
-    first = number if math.isfinite(number) else 0
+    window, has_special, words = agree(comm, own, number, limits, most)
+    given: Any = {"out": part.out, "dtype": part.out.dtype, "strategy": how.strategy}
+    if words is None:
+        digits = digit_sum(window)
+        part.scanned(part.x, digits, encode(digits, number), **given)
+        return
     codes = None
-    if special:
+    if has_special:
         with agreed(comm):
-            own_codes = shard.codes()
+            own_codes = codes_of_all(part.x)
         codes = part.scanned(own_codes, "bitwise_or", code_of(number))
-    if op is not None:
-        _scan_words(part, op, first)
-    else:
-        _scan_digits(part, shard, window, first)
+    first = number if math.isfinite(number) else 0
+    part.scanned(part.x, words, words.encode(first), **given)
     if codes is not None:
         with agreed(comm):
-            shard.store_special(codes)
-
-
-# ---- integers of one or two words ----------------------------------------------------------------
-
-
-def _scan_words(part: _Part, op: FixedSum, first: int | float) -> None:
-    """Scan integers by the kernels of all scans; collective."""
-    given: Any = {"out": part.out, "dtype": part.out.dtype, "strategy": part.how.strategy}
-    part.scanned(part.x, op, op.encode(first), **given)
-
-
-# ---- integers of several digits ------------------------------------------------------------------
-
-
-def _scan_digits(part: _Part, shard: Shard, window: Window, number: int | float) -> None:
-    """Scan digits, in chunks; collective."""
-    first = before = np.array(window.split_one(number), np.int64)[:, None]
-    if part.extents.goes_on and part.comm.size > 1:
-        with agreed(part.comm):
-            total = shard.total(window)
-        before = _before(part, total, first)
-    with agreed(part.comm):
-        shard.scan(window, first, before)
-
-
-def _before(part: _Part, total: Total, first: Any) -> Any:
-    """Return the digits [digits, inner] of all that comes before this rank's shard; collective."""
-    comm, how = part.comm, part.how
-    if how.segmented:
-        everyone = comm.allgather(total)
-        if how.reverse:
-            everyone.reverse()
-        rank = comm.size - 1 - comm.rank if how.reverse else comm.rank
-        return _before_in_segments(everyone[: rank + 1], first)
-    exclusive = {"exclusive": True, "reverse": how.reverse}
-    return first + part.scan(total.digits[None], "sum", comm=comm, axis=0, **exclusive)[0]
-
-
-def _before_in_segments(totals: list[Total], first: Any) -> Any:
-    """Return what comes before the last shard of some, which are in scan order."""
-    *earlier, own = [each for each in totals[:-1] if each.edges is not None] + totals[-1:]
-    before, last = first, None
-    for each in [*earlier, own]:
-        if last is not None and each.edges is not None and last.leaves != each.edges.enters:
-            before = first  # a segment begins between the shards
-        if each is not own:
-            before = each.digits + (first if each.head else before)
-            last = each.edges
-    return before
+            store_codes(codes, part.out)
 
 
 # ---- the parts of complex numbers ----------------------------------------------------------------

@@ -7,14 +7,32 @@ import numpy as np
 from . import plan_cache
 from .core import arrays
 from .core.bit_range import BitRange
-from .core.fixed import Window
+from .core.fixed import Window, magnitudes
 from .core.fixed_sum import FixedSum, that_holds
-from .core.special import FINITE, NEGATIVE_ZERO, code_of, is_negative_zero
-from .exact_shard import Shard
+from .core.special import (
+    FINITE,
+    NEGATIVE_ZERO,
+    NOT_FINITE,
+    code_of,
+    codes,
+    found_special,
+    is_negative_zero,
+)
+from .cpu import windows
+from .exact_check import check_window
+from .exact_special import chunks, code_of_first
 from .mpi.communicators import Comm
 from .mpi.largest import largest
 
 _NONE = 1 << 20  # stands for an exponent where there is none: beyond those of all numbers
+
+
+class Agreed(NamedTuple):
+    """What all ranks know."""
+
+    window: Window  # of all elements, and of ``initial``
+    special: bool  # whether a result may be infinite, NaN or -0.0
+    words: FixedSum | None  # None: kernels do not hold the sums, or a rank has none
 
 
 class Own(NamedTuple):
@@ -26,48 +44,66 @@ class Own(NamedTuple):
     types: tuple[np.dtype[Any], np.dtype[Any]]  # of the elements, and of the results
 
 
-class Agreed(NamedTuple):
-    """What all ranks know."""
-
-    window: Window  # of all elements, and of ``initial``
-    special: bool  # whether a result may be infinite, NaN or -0.0
-    op: FixedSum | None  # None: kernels do not hold the sums, or a rank has none
+# ---- one rank ------------------------------------------------------------------------------------
 
 
-def own_window(shard: Shard, x: Any, initial: Any, *, compiled: bool) -> Own:
-    """Return what a rank knows of its elements ``x``, which ``shard`` scans; local."""
-    window, special = _found(shard, x) if compiled else shard.window()
-    if special & NEGATIVE_ZERO and not _begins_with_negative_zero(shard, initial):
-        special &= ~NEGATIVE_ZERO
-    return Own(window, special, compiled, (x.dtype, shard.dtype))
+def window_of(x: Any, threads: int = 1) -> tuple[Window, int]:
+    """Return the window of the elements of an array, and what is special among them.
+
+    ``threads`` is the most threads that look. Kernels look where there are any.
+    """
+    if x.dtype.kind == "c":
+        (real, special), (imag, other) = window_of(x.real, threads), window_of(x.imag, threads)
+        return real.joined(imag), special | other
+    if x.size > 0 and x.dtype.kind not in "biu":
+        found = _on_gpu(x) if arrays.is_cuda(x) else windows.find(x, threads)
+        if found is not None:
+            return found
+    xp, window, special = arrays.namespace(x), Window(0, 0, 0), 0
+    for _, chunk in chunks(x):
+        window = window.joined(Window.of(xp, magnitudes(xp, chunk)))
+        special |= found_special(xp, codes(xp, chunk))
+    return window, special
 
 
-def _begins_with_negative_zero(shard: Shard, initial: Any) -> bool:
-    """Return whether a sum may be -0.0. Only a sum whose elements all are -0.0 is."""
-    if initial is not None and not is_negative_zero(code_of(initial)):
-        return False
-    return not shard.is_one_scan or is_negative_zero(shard.first_code())
+def checked_window(name: str, x: Any, limits: tuple[int, int] | None) -> Window:
+    """Return the window of an array; raise ValueError if it is beyond that of the caller."""
+    window, special = window_of(x)
+    if limits is not None:
+        check_window(name, window, limits, finite=not special & NOT_FINITE)
+    return window
 
 
-def _found(shard: Shard, x: Any) -> tuple[Window, int]:
-    """Return the window of floats, by kernels, and what is special among them."""
-    if x.size == 0 or not arrays.is_cuda(x):
-        return shard.window()
-    found = _range_on_gpu(arrays.namespace(x).ascontiguousarray(x).reshape(-1))
-    if not found.finite:
-        return shard.window()
-    return Window(found.low, found.high, x.size), NEGATIVE_ZERO * found.negative_zero
-
-
-def _range_on_gpu(x: Any) -> BitRange:
+def _on_gpu(x: Any) -> tuple[Window, int] | None:
+    """Return the same by a kernel; None if numbers are not finite, which it does not leave out."""
     from .cuda.bit_range import BitRangeOf  # noqa: PLC0415 - a CPU job need not have CuPy
 
+    x = arrays.namespace(x).ascontiguousarray(x).reshape(-1)
     key = "bit range", arrays.gpu(x), arrays.stream(x), x.dtype, x.size
     kept, kind = plan_cache.taken(key)
     kept = kept or BitRangeOf(x.dtype, x.size)
     found: BitRange = kept(x)
     plan_cache.put_back(key, kept, kind)
-    return found
+    if not found.finite:
+        return None
+    return Window(found.low, found.high, x.size), NEGATIVE_ZERO * found.negative_zero
+
+
+def without_zeros(special: int, x: Any, initial: Any, *, one_scan: bool, reverse: bool) -> int:
+    """Return what is special, without -0.0 if no sum can be -0.0.
+
+    Only a sum whose elements all are -0.0 is. So in a single scan the first element must be.
+    """
+    if special & NEGATIVE_ZERO:
+        can_be = initial is None or is_negative_zero(code_of(initial))
+        if can_be and one_scan:
+            can_be = is_negative_zero(code_of_first(x, reverse=reverse))
+        if not can_be:
+            special &= ~NEGATIVE_ZERO
+    return special
+
+
+# ---- all ranks -----------------------------------------------------------------------------------
 
 
 def agree(
@@ -87,5 +123,5 @@ def agree(
     low = -negative
     window = Window(low, high, most) if low < high else Window(0, 0, most)
     window = window.joined(Window.of_one(number))
-    op = None if not_compiled else that_holds(window, *own.types)
-    return Agreed(window, bool(special) or code_of(number) != FINITE, op)
+    words = None if not_compiled else that_holds(window, *own.types)
+    return Agreed(window, bool(special) or code_of(number) != FINITE, words)

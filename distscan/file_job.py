@@ -42,6 +42,7 @@ def scan_file(
     state: _Path | None = None,
     resume: bool = False,
     trace: _Path | None = None,
+    window: tuple[int, int] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> "Report":
     """Scan a file into a file, as ``python -m distscan`` does; collective over ``comm``.
@@ -83,9 +84,12 @@ def scan_file(
         Whether to keep a journal, and to go on where a job that was killed has stopped.
     trace
         A file for the work of all ranks on every chunk, in the Chrome trace format.
+    window
+        Of "fsum": every element is a multiple of 2^low, below 2^high in magnitude, as in ``scan``.
     progress
-        A function that is called on rank 0, some ten times a second, with the phase ("reduce",
-        "scan" or "check"), and with the bytes of the input that are done, and all its bytes.
+        A function that is called on rank 0, some ten times a second, with the phase ("window",
+        "reduce", "scan" or "check"), and with the bytes of the input that are done, and all its
+        bytes.
 
     Returns
     -------
@@ -137,6 +141,7 @@ def scan_file(
         state=None if state is None else Path(state),
         resume=resume,
         trace=None if trace is None else Path(trace),
+        window=window,
     )
     with _current_gpu():
         return perform(communicator(comm), job, progress or _nobody, lambda message: None)

@@ -1,21 +1,21 @@
 """Plan: a scan that is decided, allocated and compiled once, and run many times."""
 
 import math
+from functools import partial
 from typing import Any
 
 from numpy.typing import DTypeLike
 
-from . import binding
+from . import binding, plan_exact
 from .build import BlockScan, Op, Strategy, make
 from .core import arrays, dtypes, operators
-from .core.errors import RankError
 from .core.extents import Extents, axis_number
 from .mpi.agree import Agreement, Terms, agreed, collective
 from .mpi.communicators import Comm, communicator, op_name
-from .mpi.notices import Notices
+from .plan_calls import Calls
 from .plan_check import Expected, segments_type, shape_of
+from .plan_exact import WindowCalls
 from .plan_lock import PlanLock
-from .scan import Call
 
 
 class Plan:
@@ -51,6 +51,11 @@ class Plan:
     agree
         Whether the ranks agree on faults in each call. Then every rank raises, or none does. It
         costs one ``MPI_Allreduce``.
+    window
+        (low, high) of "fsum": every element is a multiple of 2^low, below 2^high in magnitude; else
+        a call raises ValueError. None: each call finds the window first, and is collective; faults
+        are agreed on; ``start`` keeps the arrays, and ``wait`` does the work. float16 and integers
+        need no window.
 
     Attributes
     ----------
@@ -110,53 +115,50 @@ class Plan:
         backend: binding.Name = "auto",
         agree: bool = False,
         threads: int | None = None,
+        window: tuple[int, int] | None = None,
     ) -> None:
         self.comm = communicator(comm)
         self.backend = binding.choose(self.comm, backend, "Plan")
         with Agreement(self.comm) as arguments:
-            self.shape = shape_of(shape)
-            operator = operators.resolve(op_name(op))
-            flags = segments_type(segments)
+            self.shape, kind = shape_of(shape), dtypes.parse(dtype)
+            flags, extents = segments_type(segments), Extents.of(self.shape, axis_number(axis))
             gpu = arrays.current_gpu() if self.backend == "cuda" else None
-            if gpu is not None and dtypes.parse(dtype).names:
+            if gpu is not None and kind.names:
                 raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
-            self._scan = make(
-                Extents.of(self.shape, axis_number(axis)),
-                dtypes.parse(dtype),
-                gpu,
-                operator,
-                exclusive=bool(exclusive),
-                initial=initial,
-                reverse=bool(reverse),
-                segments=flags,
-                strategy=strategy,
-                block_scan=block_scan,
-                threads=threads,
-                dtype=None if out_dtype is None else dtypes.parse(out_dtype),
-                ranks=self.comm.size,
-            )
-            self.op, self.types, self.strategy = operator, self._scan.types, self._scan.strategy
-            self.out_shape, self.size = self._scan.form.extents.result_shape, math.prod(self.shape)
-            self._agree = bool(agree)
+            options: Any = {
+                "exclusive": bool(exclusive),
+                "initial": initial,
+                "reverse": bool(reverse),
+                "dtype": None if out_dtype is None else dtypes.parse(out_dtype),
+                "strategy": strategy,
+                "threads": threads,
+            }
+            fixed: Any = {"segments": flags, "block_scan": block_scan, "ranks": self.comm.size}
+            made: Any = partial(make, extents, kind, gpu, **fixed)
+            exact = plan_exact.asked(op, kind, options, window, self.comm.size)
+            if exact is None:
+                self._scan = made(operators.resolve(op_name(op)), **options)
+            else:
+                self._scan = exact.make(made, options)
             # "auto" may differ: a rank without compiled kernels chooses otherwise.
-            plans = {"the function": "Plan", "the strategy": strategy, "agree": self._agree}
+            plans: Any = {"the function": "Plan", "the strategy": strategy, "agree": bool(agree)}
+            plans["window"] = None if exact is None else exact.sums.limits
             arguments.same = Terms({**self._scan.terms, **plans})
             arguments.has_elements = self._scan.has_elements
+            self.out_shape, self.size = self._scan.form.extents.result_shape, math.prod(self.shape)
             array, self._device = arrays.on_gpu(gpu)
-            self._expected = Expected(self._scan, self.shape, self.size, array, gpu, flags)
+            expected = Expected(self._scan, self.shape, self.size, array, gpu, flags)
         arguments.settle()
-        self._exchanges = self._scan.across and arguments.has_elements
-        if self._exchanges:
-            with agreed(self.comm):
-                self._scan.exscan.reserve()
-            self._scan.exscan.prepare(self.comm)
-        self._notices = None
-        if self._exchanges and not self._agree:  # then faults are not agreed on, but sent later
-            reverse = self._scan.form.reverse
-            self._notices = Notices(self.comm, arguments.number, reverse=reverse)
-        self._calls_are_local = not self._exchanges and not (self._agree and self.comm.size > 1)
+        told: Any = {"has_elements": arguments.has_elements, "number": arguments.number}
+        told["agree"] = bool(agree)
+        self._calls: Calls | WindowCalls
+        if exact is None:
+            self._calls = Calls(self._scan, self.comm, expected.check, **told)
+        else:
+            self._scan, self._calls = exact.calls(self.comm, made, options, expected, **told)
+        self.op, self.types, self.strategy = self._scan.op, self._scan.types, self._scan.strategy
         self._lock = PlanLock()
-        self._started: tuple[Call, Any] | None = None  # the call, and the result of wait()
+        self._started: Any = None  # what start() has returned, for wait()
 
     @collective
     def __call__(self, x: Any, out: Any = None, segments: Any = None) -> Any:
@@ -188,12 +190,7 @@ class Plan:
         """
         with self._lock, self._device():
             self._check_not_started("its next use")
-            if self._calls_are_local:
-                shard, target, flags, out = self._expected.check(x, out, segments)
-                steps = self._scan.steps
-                steps.finish(steps.begin(shard, target, flags, overlap=True), self._scan.form.first)
-                return out
-            return self._end(*self._begin(x, out, segments, overlap=True))
+            return self._calls.run(x, out, segments)
 
     @collective
     def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
@@ -205,10 +202,7 @@ class Plan:
         """
         with self._lock, self._device():
             self._check_not_started("the next start()")
-            call, out = self._begin(x, out, segments, overlap=False)
-            if self._exchanges:
-                call.start()
-            self._started = call, out
+            self._started = self._calls.start(x, out, segments)
 
     @collective
     def wait(self) -> Any:
@@ -217,7 +211,7 @@ class Plan:
             if self._started is None:
                 raise RuntimeError("this plan was not started: start() comes before wait()")
             started, self._started = self._started, None
-            return self._end(*started)
+            return self._calls.wait(started)
 
     @collective
     def close(self) -> None:
@@ -236,9 +230,7 @@ class Plan:
             with agreed(self.comm, "Plan.close"):
                 self._check_not_started("close()")
             self._lock.closed = True
-            self._scan.steps.close()
-            if self._notices is not None:
-                self._notices.close()
+            self._calls.close()
 
     def __repr__(self) -> str:
         return (
@@ -247,42 +239,6 @@ class Plan:
             f"{self.strategy} on {self.backend}>"
         )
 
-    # ---- the steps of a call -----------------------------------------------------------------
-
     def _check_not_started(self, what: str) -> None:
         if self._started is not None:
             raise RuntimeError(f"this plan was started: wait() comes before {what}")
-
-    def _begin(self, x: Any, out: Any, segments: Any, *, overlap: bool) -> tuple[Call, Any]:
-        """Check the arrays, and begin to find the total; return the call and its result."""
-        call = Call(self._scan, self.comm)
-        try:
-            shard, target, flags, out = self._expected.check(x, out, segments)
-        except BaseException as fault:
-            call.fault = fault
-        else:
-            call.begin(shard, target, flags, overlap=overlap)
-        return call, out
-
-    def _end(self, call: Call, out: Any) -> Any:
-        """Exchange and scan, and return ``out``; with ``agree`` every rank raises, or none does."""
-        if self._agree:
-            with Agreement(self.comm) as work:
-                self._exchange_and_finish(call)
-            work.settle()
-        elif self._notices is None:
-            self._exchange_and_finish(call)
-        else:
-            heard = self._notices.receive()
-            self._exchange_and_finish(call)
-            if heard:
-                self._notices.tell()
-        return out
-
-    def _exchange_and_finish(self, call: Call) -> None:
-        if self._exchanges:
-            call.exchange()
-        fault, notices = call.fault, self._notices
-        if fault is not None and notices is not None and not isinstance(fault, RankError):
-            notices.send(fault)
-        call.finish()

@@ -21,17 +21,23 @@ from distscan.core import arrays
 from distscan.core.extents import Extents
 from distscan.core.fixed_sum import that_holds
 from distscan.core.operators import resolve
-from distscan.exact_shard import Shard
-from distscan.exact_window import own_window
+from distscan.exact_window import window_of
+
+try:
+    import cupy
+
+    cupy.cuda.runtime.getDeviceCount()
+except Exception:
+    cupy = None
 
 
 def grid(rng: np.random.Generator, n: int, dtype: str) -> Any:
-    """Multiples of 2^-12 below 2^12: their sums take one word."""
+    """Draw multiples of 2^-12 below 2^12: their sums take one word."""
     return (rng.integers(-(1 << 23), 1 << 23, n) / 4096).astype(dtype)
 
 
 def normal(rng: np.random.Generator, n: int, dtype: str) -> Any:
-    """Standard normal numbers: their sums take two words."""
+    """Draw standard normal numbers: their sums take two words."""
     return rng.standard_normal(n, np.float32 if dtype == "float16" else dtype).astype(dtype)
 
 
@@ -51,6 +57,7 @@ class Clock:
         self._xp, self._repeat = xp, repeat
 
     def __call__(self, function: Any) -> float:
+        """Return the median seconds of calls."""
         for _ in range(2):
             function()
         return statistics.median(self._once(function) for _ in range(self._repeat))
@@ -96,44 +103,39 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--backend", choices=("cpu", "cuda"))
     asked = parser.parse_args()
-    xp: Any = np
-    if asked.backend != "cpu":
-        try:
-            import cupy
-
-            cupy.cuda.runtime.getDeviceCount()
-            xp = cupy
-        except Exception:
-            if asked.backend == "cuda":
-                raise
+    xp: Any = np if asked.backend == "cpu" or cupy is None else cupy
+    if asked.backend == "cuda" and cupy is None:
+        parser.error("there is no GPU with CuPy")
     n = 1 << (asked.elements or (24 if xp is np else 28))
-    clock, rng = Clock(xp, asked.repeat), np.random.default_rng()
-    rows = ["copy", "sum", "fsum, single-pass", "fsum, reduce-scan", "window", "scan()", "cumsum"]
     print(f"{n} elements, {asked.repeat} times, medians in microseconds (share of sum's time)")
-    print(f"{'':24}" + "".join(f"{each:>19}" for each in rows))
+    print(f"{'':24}" + "".join(f"{each:>19}" for each in ROWS))
+    rng = np.random.default_rng()
     for dtype, data, words in CASES:
-        x = xp.asarray(data(rng, n, dtype))
-        shard = Shard(x, x, None, Extents.of(x.shape, None), exclusive=False, reverse=False)
-
-        def window(x: Any = x, shard: Any = shard) -> Any:
-            return own_window(shard, x, None, compiled=True).window
-
-        op = that_holds(window(), x.dtype, x.dtype)
-        assert op is not None and (op.acc.names is None) == (words == "one word"), op
-        exact = compiled(x, op, "single-pass")
-        check(x, exact())
-        out = xp.empty_like(x)
-        seconds = [
-            clock(lambda: xp.copyto(out, x)),
-            clock(compiled(x, resolve("sum"), "single-pass")),
-            clock(exact),
-            clock(compiled(x, op, "reduce-scan")),
-            clock(window),
-            clock(lambda: distscan.scan(x, "fsum", out=out)),
-            clock(lambda: xp.cumsum(x, dtype=x.dtype, out=out)),
-        ]
+        seconds = timed(Clock(xp, asked.repeat), xp.asarray(data(rng, n, dtype)), words)
         shown = [f"{1e6 * each:10.0f} ({each / seconds[1]:5.2f})" for each in seconds]
         print(f"{dtype + ', ' + words:24}" + "".join(f"{each:>19}" for each in shown), flush=True)
+
+
+ROWS = ["copy", "sum", "fsum, single-pass", "fsum, reduce-scan", "window", "scan()", "cumsum"]
+
+
+def timed(clock: Clock, x: Any, words: str) -> list[float]:
+    """Return the seconds of each of ``ROWS`` for ``x``, whose sums have so many words."""
+    xp = arrays.namespace(x)
+    op = that_holds(window_of(x)[0], x.dtype, x.dtype)
+    if op is None or (op.acc.names is None) != (words == "one word"):
+        raise ValueError(f"{x.dtype} does not take {words}")
+    exact, out = compiled(x, op, "single-pass"), xp.empty_like(x)
+    check(x, exact())
+    return [
+        clock(lambda: xp.copyto(out, x)),
+        clock(compiled(x, resolve("sum"), "single-pass")),
+        clock(exact),
+        clock(compiled(x, op, "reduce-scan")),
+        clock(lambda: window_of(x)),
+        clock(lambda: distscan.scan(x, "fsum", out=out)),
+        clock(lambda: xp.cumsum(x, dtype=x.dtype, out=out)),
+    ]
 
 
 def check(x: Any, y: Any) -> None:

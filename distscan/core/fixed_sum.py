@@ -2,7 +2,7 @@
 
 Integers add exactly in any order. So these operators run in the kernels of every other operator:
 only what is read becomes an integer, and what is stored is rounded. Wider windows take several
-digits: see ``exact_shard.py``.
+digits: see ``digit_sum.py``.
 """
 
 from dataclasses import dataclass

@@ -290,5 +290,5 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
     if op in BUILTIN:
         return BUILTIN[op]
     if op == "fsum":
-        raise ValueError("operator 'fsum' is for distscan.scan: plans and files do not take it yet")
+        raise ValueError("operator 'fsum' has no form of its own: scan, Plan and scan_file take it")
     raise ValueError(f"unknown operator {op!r}; choose from {', '.join(BUILTIN)}")

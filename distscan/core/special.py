@@ -65,3 +65,24 @@ def store_special(codes: Any, sums: Any) -> None:
     sums[minus] = -np.inf
     sums[(codes & _NAN != 0) | (plus & minus)] = np.nan
     sums[codes == _SOME] *= -1  # they are +0.0
+
+
+def counts(xp: Any, x: Any) -> Any:
+    """Return what is counted so that counts of a sum tell its code: int64 [4, ...].
+
+    These are inf, -inf (NaN counts as both), what is not -0.0, and all numbers.
+    """
+    found, code = xp.empty((4, *x.shape), np.int64), codes(xp, x)
+    for row, bits in zip(
+        found, (_PLUS | _NAN, _MINUS | _NAN, _NOT_NEGATIVE_ZERO, _SOME), strict=True
+    ):
+        row[...] = code & bits != 0
+    return found
+
+
+def codes_of(xp: Any, counted: Any) -> Any:
+    """Return the codes of sums of ``counts``, as ``store_special`` takes them."""
+    found = xp.zeros(counted.shape[1:], np.uint8)
+    for row, bit in zip(counted, (_PLUS, _MINUS, _NOT_NEGATIVE_ZERO, _SOME), strict=True):
+        found |= xp.where(row > 0, bit, 0).astype(np.uint8)
+    return found

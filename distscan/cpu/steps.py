@@ -13,7 +13,7 @@ from ..core.steps import Edges, Pending
 from . import chunked, sweeps
 
 
-class _Call:
+class Call:
     """One call in flight: its arrays, and the total of the shard, which ``begin`` finds."""
 
     offset: Any = None
@@ -130,7 +130,7 @@ class ScanAdd(_Steps):
         self, x: NDArray[Any], out: NDArray[Any], segments: None = None, *, overlap: bool = False
     ) -> Pending:
         """Scan ``x`` into ``out`` without an offset; the last result is the shard's total."""
-        call = _Call(x, out)
+        call = Call(x, out)
         if self.n > 0:
             totals = self.sweeps.scan(x, out if self._wide is None else self._wide, None, None)
             assert totals is not None
@@ -161,7 +161,7 @@ class ReduceScan(_Steps):
         overlap: bool = False,
     ) -> Pending:
         """Reduce ``x`` to its total; ``out`` is not written."""
-        call = _Call(x, out, segments, reverse=self.form.reverse)
+        call = Call(x, out, segments, reverse=self.form.reverse)
         if segments is not None:
             call.heads = self._heads_of(segments)
         if self.n > 0:
@@ -178,7 +178,7 @@ class ReduceScan(_Steps):
         segmented.find_heads(segments, self._heads, reverse=form.reverse)
         return self._heads
 
-    def _reduce(self, call: _Call) -> None:
+    def _reduce(self, call: Call) -> None:
         """Find the total; with segments, the total of the elements from the last head on."""
         totals, call.head = self.sweeps.reduce(call.x, call.heads)
         call.found(self._total(totals))
@@ -195,5 +195,5 @@ class SinglePass(ReduceScan):
 
     finds_totals = False
 
-    def _reduce(self, call: _Call) -> None:
+    def _reduce(self, call: Call) -> None:
         """Do nothing: no total is needed."""

@@ -12,13 +12,17 @@ from .. import binding, build
 from ..binding import Binding
 from ..build import Op
 from ..core import dtypes
+from ..core.digit_sum import DigitSum
 from ..core.errors import CheckError
+from ..core.fixed import Window
+from ..core.operators import TypedOperator
 from ..cpu import cores
 from ..cpu.free_memory import free_memory
+from ..exact_check import Asked
 from ..mpi import launcher
 from ..mpi.agree import agreed, collective
 from ..mpi.communicators import Comm
-from . import budget, inputs, output, restart, storage
+from . import budget, exact, inputs, output, restart, storage
 from .budget import WRITERS, Budget
 from .carry import Carry
 from .decided import Decided, Options, decide
@@ -53,15 +57,22 @@ class Job(NamedTuple):
     state: Path | None = None  # the running value: read before the job, written after it
     resume: bool = False  # whether the job goes on where it was killed
     trace: Path | None = None  # a file for the work of all ranks on every chunk
+    window: tuple[int, int] | None = None  # of fsum: the bits that all elements need
 
-    def inspect(self) -> tuple[Source, Source | None, Options]:
-        """Check the inputs; return the elements, the flags or keys, the options of the scan."""
+    def inspect(self, ranks: int) -> tuple[Source, Source | None, Options, Asked | None]:
+        """Check the inputs; return the elements, the flags or keys, the options of the scan.
+
+        Then what ``fsum`` is asked for, whose operator is known when its window is.
+        """
         raw = None if self.raw is None else dtypes.parse(self.raw)
         source = inputs.inspect(self.inputs, self.op, raw=raw, shape=self.shape)
         marks = inputs.inspect_segments(self.segments, source)
         given = {name: getattr(self, name) for name in Options._fields}
         given["segments"] = None if marks is None else marks.dtype
-        return source, marks, Options(**given)
+        options, sums = Options(**given), exact.asked(self, source, ranks)
+        if sums is not None:
+            options = exact.by_window(options, sums, Window(0, 0, source.n), source.dtype)
+        return source, marks, options, sums
 
     def backend_for(self, source: Source) -> binding.Name:
         """Return the backend that is asked for; CPUs for structures, which CuPy does not have."""
@@ -91,8 +102,8 @@ def perform(
     clock = Timeline(trace=job.trace is not None, of_process=of_process)
     # ---- check everything before any work -------------------------------------------------
     with agreed(comm) as same:
-        source, marks, options = job.inspect()
-        for each in (source, marks):
+        source, marks, options, sums = job.inspect(comm.size)
+        for each in (source, marks, sums):
             same.update(each.terms() if each is not None else {})
         backend = job.backend_for(source)
         decided = decide(options, source, None, comm.size, comm.rank)
@@ -124,6 +135,8 @@ def perform(
             part.open()
         clock.from_the_beginning("start")
         with agreed(comm), part:
+            if sums is not None:
+                exact.find_window(comm, part, sums, source, show)
             end = sweep(comm, part, show, before, journal)
         with agreed(comm), clock("write"):
             if bound.first_on_node:
@@ -150,7 +163,7 @@ def perform(
         backend=bound.name,
         device=bound.device,
         strategy=decided.strategy,
-        total=_total(decided, last.value),
+        total=_total(part.decided, last.value),
         output=str(job.output),
         places=(
             storage.place(job.inputs[0]),
@@ -203,7 +216,7 @@ def _write_trace(comm: Comm, path: Path | None, clock: Timeline) -> None:
 
 def _budget(job: Job, decided: Decided, bound: Binding, *, parallel: bool) -> Budget:
     gpu = bound.memory.current_gpu() is not None
-    return budget.decide(
+    found = budget.decide(
         size=decided.form.extents.size,
         element=decided.types.x.itemsize,
         result=decided.types.out.itemsize,
@@ -211,12 +224,13 @@ def _budget(job: Job, decided: Decided, bound: Binding, *, parallel: bool) -> Bu
         in_place=decided.types.x == decided.types.out,
         gpu=gpu,
         threads=_threads(job, bound.local_ranks, gpu=gpu),
-        sweeps=2 if decided.across else 1,
+        sweeps=2 if decided.across or isinstance(decided.op, DigitSum) else 1,
         parallel=parallel,
         limit=job.memory,
         free_host=free_memory() // bound.local_ranks,
         free_device=bound.memory.available() // bound.sharing,
     )
+    return exact.narrowed(found, decided)
 
 
 def _threads(job: Job, ranks: int, *, gpu: bool) -> int:
@@ -236,10 +250,12 @@ def _total(decided: Decided, value: NDArray[Any] | None) -> Any:
     """
     if len(decided.shape) > 1:
         return None
-    if value is None and decided.form.first is None:
-        return getattr(decided.op.numpy, "identity", None)
     carry = Carry(decided.op, decided.totals, decided.form.first, segmented=False)
     carry.start(value)
+    if isinstance(decided.op, TypedOperator):
+        return exact.total(decided, carry.result())
+    if value is None and decided.form.first is None:
+        return getattr(decided.op.numpy, "identity", None)
     return dtypes.cast(np.asarray(carry.result()), decided.types.out).item()
 
 

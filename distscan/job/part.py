@@ -18,7 +18,7 @@ from .carry import Carry
 from .chunks import Block, Chunk, cut
 from .decided import Decided
 from .interface import Put, Source
-from .pipeline import Pipeline, Resident, Ring, Slot, Slots
+from .pipeline import Pipeline, Resident, Ring, Slot, Slots, Stage
 from .timeline import Timeline
 
 
@@ -40,12 +40,12 @@ class Part:
         put: Put,
         timeline: Timeline,
     ) -> None:
-        self.decided, self.budget, self.timeline = decided, budget, timeline
-        self.form, self.types = decided.form, decided.types
+        self.budget, self.timeline = budget, timeline
+        self.decide(decided)
         self._memory, self._source, self._marks, self._put = memory, source, marks, put
         extents = self.form.extents
         self.blocks = cut(extents, budget.chunk, goes_on=decided.goes_on, reverse=self.form.reverse)
-        self._gpu: int | None = memory.current_gpu()
+        self.gpu: int | None = memory.current_gpu()
         self._lanes, self._scans = threading.local(), dict[tuple[Extents, Strategy], CompiledScan]()
         self._in_place = self.types.x == self.types.out
         self._largest = min(budget.chunk, extents.size)
@@ -54,7 +54,12 @@ class Part:
         if budget.resident:
             shard, kept = memory.empty(extents.size, self.types.x), self._empty_marks(extents.size)
             self._slots = Resident(shard, kept, ring, in_place=self._in_place)
+        self._arrived = False  # whether the whole shard is in memory
         self._held = ExitStack()
+
+    def decide(self, decided: Decided) -> None:
+        """Scan as is decided now, with the same types of elements and results."""
+        self.decided, self.form, self.types = decided, decided.form, decided.types
 
     def open(self) -> None:
         """Open the source, and start the threads."""
@@ -63,7 +68,7 @@ class Part:
             self._fill = held.enter_context(self._source.reading(flattened=flattened))
             if self._marks is not None:
                 self._fill_marks = held.enter_context(self._marks.reading(flattened=True))
-            begin = None if self._gpu is None else cores.unbind
+            begin = None if self.gpu is None else cores.unbind
             self._pipeline = Pipeline(self.budget.readers, self.budget.writers, begin)
             held.callback(self._pipeline.close)
             self._held = held.pop_all()
@@ -106,6 +111,19 @@ class Part:
 
     # ---- sweeps --------------------------------------------------------------------------------
 
+    def look(
+        self, chunks: Iterable[Chunk], note: Callable[[Any], None], done: Callable[[Chunk], None]
+    ) -> None:
+        """Read chunks, and call ``note`` with the elements of each; then ``done``."""
+
+        def look(chunk: Chunk, slot: Slot) -> None:
+            with self.timeline("reduce", chunk.size * self.types.x.itemsize):
+                note(slot.x[: chunk.size])
+            done(chunk)
+
+        self._pipeline.run(chunks, self._slots, self._read, look, None)
+        self._arrived = isinstance(self._slots, Resident) and len(self.blocks) == 1
+
     def reduce(self, chunks: Iterable[Chunk], carry: Carry, done: Callable[[Chunk], None]) -> None:
         """Read chunks, and combine their totals into ``carry``; ``done`` is called for each."""
 
@@ -115,7 +133,7 @@ class Part:
                 carry.advance(scan.steps.begin(*_cut(slot, chunk.size)))
             done(chunk)
 
-        self._pipeline.run(chunks, self._slots, self._read, reduce, None)
+        self._pipeline.run(chunks, self._slots, self._unless(self._arrived), reduce, None)
 
     def scan(
         self,
@@ -128,7 +146,7 @@ class Part:
         """Read, scan and write chunks behind ``carry``, which is then behind the last one.
 
         ``begin`` is called before a chunk with which scans begin, ``done`` after a chunk is
-        scanned, ``written`` when it is written. If the shard is resident, ``reduce`` has read it.
+        scanned, ``written`` when it is written. A sweep before has read a shard that is resident.
         """
 
         def scan(chunk: Chunk, slot: Slot) -> None:
@@ -146,8 +164,13 @@ class Part:
                 self._memory.synchronize()
             done(chunk)
 
-        read = None if isinstance(self._slots, Resident) else self._read
+        reduced = self.decided.across and isinstance(self._slots, Resident)
+        read = self._unless(self._arrived or reduced)
         self._pipeline.run(chunks, self._slots, read, scan, self._write, written=written)
+
+    def _unless(self, arrived: bool) -> Stage | None:
+        """Return the stage that reads, unless all chunks are in memory."""
+        return None if arrived else self._read
 
     def flush(self) -> None:
         """Return when all that this rank has written is on the disk."""
@@ -162,7 +185,7 @@ class Part:
         """Return the compiled scan of a chunk; most chunks share one."""
         key = chunk.extents, strategy
         if key not in self._scans:
-            self._scans[key] = self.decided.compile(*key, self._gpu)
+            self._scans[key] = self.decided.compile(*key, self.gpu)
         return self._scans[key]
 
     # ---- stages of other threads -----------------------------------------------------------------
@@ -175,7 +198,7 @@ class Part:
             large = max(self.types.x.itemsize, self.types.out.itemsize)
             if self._marks is not None:
                 large = max(large, self._marks.dtype.itemsize)
-            lanes.lane = self._memory.Lane(self._largest * large, self._gpu)
+            lanes.lane = self._memory.Lane(self._largest * large, self.gpu)
         return lanes.lane
 
     def _read(self, chunk: Chunk, slot: Slot) -> None:
@@ -184,7 +207,7 @@ class Part:
         landing, nbytes = self._lane.landing(x), x.nbytes
         with self.timeline("read", nbytes):
             self._runs(chunk, lambda low, high, at: self._fill(landing[low:high], at))
-        if self._gpu is not None:
+        if self.gpu is not None:
             with self.timeline("copy_in", nbytes):
                 self._lane.upload(x)
         if slot.marks is not None:
@@ -197,7 +220,7 @@ class Part:
         """Write the result in a slot to the target."""
         out = slot.out[: chunk.size]
         host = out
-        if self._gpu is not None:
+        if self.gpu is not None:
             with self.timeline("copy_out", out.nbytes):
                 host = self._lane.download(out)
         with self.timeline("write", out.nbytes):

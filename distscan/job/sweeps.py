@@ -36,24 +36,27 @@ Show = Callable[[str, int, int], None]  # phase, bytes of the input done, all it
 _WATCHED = 1 << 24  # bytes: the progress of a smaller job is not gathered from its ranks
 
 
+def watched(
+    comm: Comm, part: Part, phase: str, block: Block, show: Show
+) -> AbstractContextManager[Note]:
+    """Return a context that shows the progress of all ranks in a block; collective."""
+    earlier = part.nbytes_before(block)
+    if comm.size > 1 and part.nbytes < _WATCHED:
+        # Messages between ranks would take longer than the work.
+        if comm.rank == 0:
+            show(phase, earlier, part.nbytes)
+        return nullcontext(lambda done: None)
+    return watching(comm, lambda done: show(phase, earlier + done, part.nbytes))
+
+
 def sweep(comm: Comm, part: Part, show: Show, state: State, journal: Journal | None) -> State:
     """Scan all blocks behind ``state``; return the state behind this rank's last element.
 
     It has no value if the rank has no elements, and if scans do not go on from row to row.
     """
     decided, carries = part.decided, list[Carry]()
-
-    def watched(phase: str, block: Block) -> AbstractContextManager[Callable[[int], None]]:
-        earlier = part.nbytes_before(block)
-        if comm.size > 1 and part.nbytes < _WATCHED:
-            # Messages between ranks would take longer than the work.
-            if comm.rank == 0:
-                show(phase, earlier, part.nbytes)
-            return nullcontext(lambda done: None)
-        return watching(comm, lambda done: show(phase, earlier + done, part.nbytes))
-
     if not decided.across:
-        with agreed(comm), watched("scan", part.blocks[0]) as watch:
+        with agreed(comm), watched(comm, part, "scan", part.blocks[0], show) as watch:
             for i, block in enumerate(part.blocks):
                 sweeps = _Sweeps(part, block, i, state, journal)
                 if not sweeps.passed:
@@ -67,11 +70,11 @@ def sweep(comm: Comm, part: Part, show: Show, state: State, journal: Journal | N
             # No rank goes on to the next block before all ranks have written this one.
             if journal is not None and any(comm.allgather(sweeps.passed)):
                 continue
-            with agreed(comm), watched("reduce", block) as watch:
+            with agreed(comm), watched(comm, part, "reduce", block, show) as watch:
                 total, exscan = sweeps.reduce(watch), _exscan(decided, block.width)
             with part.timeline("exscan"), agreed(comm):
                 offset = exscan(comm, total)
-            with agreed(comm), watched("scan", block) as watch:
+            with agreed(comm), watched(comm, part, "scan", block, show) as watch:
                 carries.append(sweeps.scan(offset, watch))
     if not decided.goes_on or decided.form.extents.size == 0 or not carries:
         return State()

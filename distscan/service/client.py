@@ -85,6 +85,7 @@ class Client:
         out: NDArray[Any] | None = None,
         segments: ArrayLike | None = None,
         strategy: str = "auto",
+        window: tuple[int, int] | None = None,
     ) -> NDArray[Any]:
         """Scan an array by the ranks of the service; the arguments are those of ``distscan.scan``.
 
@@ -93,6 +94,7 @@ class Client:
         """
         form: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
         form |= {"dtype": dtype, "out": out, "segments": segments, "strategy": strategy}
+        form["window"] = window
         return self._arrays.scan(client_asked.scan(x, op, **form))
 
     def submit(

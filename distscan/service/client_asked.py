@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .. import exact_check
 from ..core import arrays, dtypes, operators
 from ..core.extents import Extents, axis_number
 from ..core.form import first_value
@@ -31,6 +32,7 @@ def scan(
     out: Any,
     segments: Any,
     strategy: str,
+    window: Any,
 ) -> Asked:
     """Check the arguments of ``scan`` as ``distscan.scan`` does, and return what they ask for."""
     if x is None:
@@ -38,7 +40,7 @@ def scan(
     array = _on_host("x", x)
     target = None if out is None else _on_host("out", out)
     flags = None if segments is None else _on_host("segments", segments)
-    number, name = axis_number(axis), _name(op)
+    number, name = axis_number(axis), _name(op, window)
     parsed = None if dtype is None else dtypes.parse(dtype)
     if target is not None:
         if not isinstance(out, np.ndarray):
@@ -46,10 +48,14 @@ def scan(
         arrays.check_writable(out, target)
     if flags is not None:
         check_shape(flags, array)
-    extents, operator = Extents.of(array.shape, number), operators.resolve(name)
-    kind = None if target is None else target.dtype
-    acc = dtypes.resolve(operator, array.dtype, parsed, kind, wide=True).acc
-    first_value(operator, acc, initial, exclusive=bool(exclusive))
+    extents, kind = Extents.of(array.shape, number), None if target is None else target.dtype
+    limits = None
+    if name == "fsum":
+        exact = {"dtype": parsed, "initial": initial, "window": window, "strategy": strategy}
+        limits = exact_check.Asked.of(array.dtype, out=kind, ranks=1, **exact).limits
+    else:
+        acc = dtypes.resolve(operators.resolve(name), array.dtype, parsed, kind, wide=True).acc
+        first_value(operators.resolve(name), acc, initial, exclusive=bool(exclusive))
     if flags is not None:
         check_type(flags.dtype, extents)
     if target is not None and target.shape != extents.result_shape:
@@ -63,6 +69,7 @@ def scan(
         "dtype": None if parsed is None else str(parsed),
         "out": None if kind is None else str(kind),
         "strategy": strategy,
+        "window": None if limits is None else ",".join(map(str, limits)),
     }
     return Asked(
         array, flags, out, {key: value for key, value in given.items() if value is not None}
@@ -84,8 +91,10 @@ def job(
     request = options | {
         "inputs": [os.path.abspath(path) for path in several],
         "output": os.path.abspath(output),
-        "op": _name(op),
+        "op": _name(op, options.get("window")),
     }
+    if request.get("window") is not None:
+        request["window"] = exact_check.limits_of(request["window"])
     for name in ("segments", "state", "trace"):
         if request.get(name) is not None:
             request[name] = os.path.abspath(request[name])
@@ -111,8 +120,10 @@ def _on_host(name: str, given: Any) -> NDArray[Any]:
     return array
 
 
-def _name(op: Any) -> str:
+def _name(op: Any, window: Any) -> str:
     """Return the name of an operator that has one."""
+    if exact_check.is_fsum(op, window):
+        return "fsum"
     resolved = operators.resolve(op)
     if BUILTIN.get(resolved.name) is not resolved:
         raise TypeError(f"a service takes operators that have a name, not {resolved.name}")

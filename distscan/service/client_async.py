@@ -133,6 +133,7 @@ class AsyncClient:
         out: NDArray[Any] | None = None,
         segments: ArrayLike | None = None,
         strategy: str = "auto",
+        window: tuple[int, int] | None = None,
     ) -> NDArray[Any]:
         """Scan an array by the ranks of the service, as ``Client.scan`` does.
 
@@ -141,6 +142,7 @@ class AsyncClient:
         """
         form: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
         form |= {"dtype": dtype, "out": out, "segments": segments, "strategy": strategy}
+        form["window"] = window
         return await self._run(self._client.scan, x, op, **form)
 
     async def submit(

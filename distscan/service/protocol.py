@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import exact_check
 from ..core import dtypes, operators
 from ..core.extents import Extents
 
@@ -17,8 +18,11 @@ ENDED = ("done", "failed", "cancelled")
 
 def result_type(x: NDArray[Any], options: Mapping[str, Any]) -> np.dtype[Any]:
     """Return the type of a scan's result."""
-    op = operators.resolve(options.get("op", "sum"))
-    return dtypes.resolve(op, x.dtype, options.get("dtype"), options.get("out")).out
+    op, given = options.get("op", "sum"), (options.get("dtype"), options.get("out"))
+    if op == "fsum":
+        dtype, out = (None if each is None else dtypes.parse(each) for each in given)
+        return exact_check.result_type(x.dtype, out, dtype)
+    return dtypes.resolve(operators.resolve(op), x.dtype, *given).out
 
 
 def result_shape(x: NDArray[Any], options: Mapping[str, Any]) -> tuple[int, ...]:

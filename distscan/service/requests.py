@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from .. import build
 from ..core import operators
+from ..exact_check import is_fsum, limits_of
 from ..job.job import Job
 from . import work
 from .arrays import Task
@@ -17,7 +18,7 @@ _FLAGS = ("exclusive", "reverse", "force", "check", "resume")
 _TEXTS = ("dtype", "raw", "backend", "strategy")
 _NUMBERS = ("axis", "threads", "memory")
 _PLACES = ("segments", "state", "trace")
-_OPTIONS = ("op", "initial", "shape", *_TEXTS, *_NUMBERS, *_FLAGS)  # of a file job
+_OPTIONS = ("op", "initial", "shape", "window", *_TEXTS, *_NUMBERS, *_FLAGS)  # of a file job
 
 
 class Paths:
@@ -75,7 +76,11 @@ def check(given: dict[str, Any]) -> None:
     op = given.get("op", "sum")
     if not isinstance(op, str):  # a name alone: a client brings no code
         raise TypeError(f"unknown operator {op!r}: its name is text")
-    operators.resolve(op)
+    window = given.get("window")
+    if not is_fsum(op, window):
+        operators.resolve(op)
+    elif window is not None:
+        limits_of(window)
     strategy, known = given.get("strategy", "auto"), get_args(build.Strategy)
     if strategy not in known:
         raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(known)}")
@@ -103,8 +108,22 @@ def scan_of(asked: Mapping[str, str]) -> tuple[dict[str, Any], bool]:
             given[name] = _flag(name, text)
     if "axis" in given:
         given["axis"] = number(given, "axis", 0)
+    if "window" in given:
+        given["window"] = _window(given["window"])
     check(given)
     return given, _flag("segments", asked.get("segments", "false"))
+
+
+def _window(text: str) -> list[int]:
+    """Read a window, as it stands in a URL.
+
+    >>> _window("-10,11")
+    [-10, 11]
+    """
+    try:
+        return [int(limit) for limit in text.split(",")]
+    except ValueError:
+        raise TypeError(f"window is two whole numbers such as -10,11, not {text!r}") from None
 
 
 def _flag(name: str, text: str) -> bool:
@@ -143,7 +162,8 @@ def _place(asked: object) -> Place:
     raise TypeError("an array in a buffer is {'path': ..., 'offset': 0, 'dtype': ..., 'shape': []}")
 
 
-_OF_ARRAYS = ("op", "axis", "exclusive", "initial", "reverse", "dtype", "out", "strategy")
+_OF_FORM = ("op", "axis", "exclusive", "initial", "reverse", "window")
+_OF_ARRAYS = (*_OF_FORM, "dtype", "out", "strategy")
 
 
 def number(asked: Mapping[str, str], name: str, default: int) -> int:

@@ -1,0 +1,140 @@
+"""The local steps of exact sums by digits, on NumPy's and on CuPy's arrays; see ``DigitSum``.
+
+They take any window and what is not finite, and no compiled kernels. Elements become digits chunk
+by chunk, so that digits need little memory.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .core import arrays
+from .core import segments as segmented
+from .core.digit_sum import DigitSum, rows_of
+from .core.digits import split, store
+from .core.dtypes import Types
+from .core.form import Form
+from .core.steps import Pending
+from .cpu.chunked import Part, in_scan_order, parts
+from .cpu.steps import Call
+
+ADDS = "strategy 'scan-add' adds to rounded results; fsum takes 'reduce-scan'"
+_CHUNK = 1 << 18  # rows at a time on the host: they stay in the caches
+_GPU_CHUNK = 1 << 23  # on a GPU: enough to fill it
+
+
+class ReduceScan:
+    """Strategy ``reduce-scan`` on one shard: reduce it, then scan it seeded with the offset."""
+
+    nbytes = 0
+    finds_totals = True
+
+    def __init__(self, op: DigitSum, types: Types, form: Form, *, gpu: int | None) -> None:
+        self.op, self.types, self.form, self._gpu = op, types, form, gpu
+
+    def empty(self) -> Any:
+        """Allocate a result [outer * n * inner]."""
+        array, device = arrays.on_gpu(self._gpu)
+        with device():
+            return array(self.form.extents.size, self.types.out)
+
+    def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
+        """Reduce ``x`` to its total; ``out`` is not written."""
+        call = Call(x, out, segments, reverse=self.form.reverse)
+        if segments is not None:
+            xp = arrays.namespace(out)
+            call.heads = xp.empty(self.form.extents.n, np.bool_)
+            segmented.find_heads(segments, call.heads, reverse=self.form.reverse)
+        if self.form.extents.n > 0 and self.finds_totals:
+            self._reduce(call)
+        return call
+
+    def _reduce(self, call: Call) -> None:
+        """Find the total; with segments, the total of the elements from the last head on."""
+        xp, extents, begin = arrays.namespace(call.out), self.form.extents, 0
+        heads = self._heads(call)
+        if heads is not None and (starts := xp.flatnonzero(heads)).size:
+            begin, call.head = int(starts[-1]), True
+        found, x = np.zeros((self._rows, extents.inner), np.int64), self._ordered(call.x)
+        for strip in self._strips(xp):
+            for part in strip:
+                rows = slice(max(part[1].start, begin), part[1].stop)
+                piece = x[part[0], rows, part[2]]
+                if piece.shape[1] > 0:
+                    sums = split(self.op, xp, piece).sum(axis=(1, 2))
+                    found[:, part[2]] += sums if xp is np else sums.get()
+        total = np.ascontiguousarray(found.T).view(self.types.acc)
+        call.found(total.reshape(-1) if extents.inner > 1 else total.reshape(()))
+
+    def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
+        """Scan ``x`` into ``out``, which may be ``x``, seeded with ``offset``."""
+        op, xp = self.op, arrays.namespace(pending.out)
+        if self.form.extents.n == 0:
+            return
+        first, before = self._on_device(xp, self.form.first), self._on_device(xp, offset)
+        before = xp.broadcast_to(before, (self._rows, self.form.extents.inner))
+        x, out, heads = self._ordered(pending.x), self._ordered(pending.out), self._heads(pending)
+        for strip in self._strips(xp):
+            carry: Any = None
+            for part in strip:
+                if carry is None:
+                    carry = before[:, None, None, part[2]]
+                rows = split(op, xp, x[part])
+                sums = rows.cumsum(axis=2)
+                begins = None if heads is None else heads[part[1]]
+                if begins is not None and (starts := xp.flatnonzero(begins)).size:
+                    # What is added to all sums of a segment in this chunk.
+                    earlier = (sums - rows)[:, 0, starts, 0]
+                    added = xp.concatenate([carry[:, 0, 0], first - earlier], axis=1)
+                    sums += added[:, xp.cumsum(begins)][:, None, :, None]
+                else:
+                    sums += carry
+                carry = sums[:, :, -1:].copy()
+                if self.form.exclusive:
+                    sums -= rows
+                store(op, xp, sums, out[part])
+
+    @property
+    def _rows(self) -> int:
+        return self.op.parts * self.op.rows
+
+    def _on_device(self, xp: Any, values: NDArray[Any] | None) -> Any:
+        """Return running values, 0-d or [inner], as rows [rows, 1 or inner]; zeros of None."""
+        if values is None:
+            return xp.zeros((self._rows, 1), np.int64)
+        return xp.asarray(np.ascontiguousarray(rows_of(np.asarray(values)).T))
+
+    def _ordered(self, array: Any) -> Any:
+        return in_scan_order(array, self.form)
+
+    def _heads(self, call: Call) -> Any:
+        """Return the head flags in scan order."""
+        reverse = self.form.reverse and call.heads is not None
+        return call.heads[::-1] if reverse else call.heads  # type: ignore[index]
+
+    def _strips(self, xp: Any) -> Iterator[Iterator[Part]]:
+        """Yield strips of chunks in scan order, as ``parts`` does."""
+        extents = self.form.extents
+        chunk = (_CHUNK if xp is np else _GPU_CHUNK) // self._rows
+        return parts((extents.outer, extents.n, extents.inner), max(1, chunk))
+
+    def refuse_capture(self, reason: str) -> None:
+        """Do nothing: a scan of digits cannot be captured at all."""
+
+    def close(self) -> None:
+        """Do nothing: no memory is kept."""
+
+
+class SinglePass(ReduceScan):
+    """Strategy ``single-pass`` on the only shard: no total is needed."""
+
+    finds_totals = False
+
+
+class ScanAdd(ReduceScan):
+    """Strategy ``scan-add``: refused."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise ValueError(ADDS)

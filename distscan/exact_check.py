@@ -1,0 +1,160 @@
+"""The checks of what ``fsum`` is asked for: types, ``initial``, ``window``, strategy."""
+
+import math
+from functools import reduce
+from operator import index
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+
+from .build import Strategy
+from .core import dtypes
+from .core.digit_sum import DigitSum, digit_sum
+from .core.digits import encode
+from .core.fixed import Window
+from .core.fixed_sum import FixedSum, that_holds
+from .core.special import FINITE, code_of
+from .digit_steps import ADDS
+
+
+def is_fsum(op: Any, window: Any) -> bool:
+    """Return whether an operator is "fsum"; raise ValueError if another one comes with a window."""
+    found = isinstance(op, str) and op == "fsum"
+    if window is not None and not found:
+        raise ValueError(f"window= goes with op='fsum', not {op!r}")
+    return found
+
+
+def result_type(x: np.dtype[Any], out: np.dtype[Any] | None, dtype: Any) -> np.dtype[Any]:
+    """Return the type to which sums are rounded: of ``out``, or ``dtype``, or of ``x``."""
+    asked = None if dtype is None else dtypes.parse(dtype)
+    if not (x.kind in "biu" or _is_float(x)):
+        raise TypeError(f"x is {x}; fsum adds integers, and floats of up to 64 bits a part")
+    for name, kind in (("dtype", asked), ("out", out)):
+        if kind is not None and not _is_float(kind):
+            raise TypeError(f"{name} is {kind}; fsum rounds to floats of up to 64 bits a part")
+    found = out or asked or (x if _is_float(x) else np.dtype(np.float64))
+    if x.kind == "c" and found.kind != "c":
+        raise TypeError(f"x is {x}, and the result {found}: the imaginary parts would be lost")
+    return found.newbyteorder("=")
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    """Return whether a type is a float of up to 64 bits, or complex of two such."""
+    if not dtypes.is_number(dtype):
+        return False
+    most = {"f": 8, "c": 16, "V": 2}  # V: bfloat16
+    return dtype.itemsize <= most.get(dtype.kind, 0)
+
+
+def number_of(initial: Any, result: np.dtype[Any]) -> int | float | complex:
+    """Return ``initial`` as a number of Python, which has its exact value."""
+    value = np.asarray(initial)
+    if value.ndim > 0:
+        raise ValueError(f"initial must be one value, not an array of shape {value.shape}")
+    number = float(value) if dtypes.is_bfloat16(value.dtype) else value.item()
+    kinds = (int, float, complex) if result.kind == "c" else (int, float)
+    if not isinstance(number, kinds):
+        raise TypeError(f"initial is {value.dtype}; the result is {result}")
+    return int(number) if isinstance(number, bool) else number
+
+
+_MOST = 1 << 14  # bits: far more than float64 has
+
+
+def limits_of(window: Any) -> tuple[int, int]:
+    """Check ``window=(low, high)``."""
+    try:
+        low, high = (index(limit) for limit in window)
+    except (TypeError, ValueError) as error:  # no integers, or not two
+        raise TypeError(f"window is two integers (low, high), not {window!r}") from error
+    if not -_MOST <= low < high <= _MOST:
+        raise ValueError(f"window is {(low, high)}; low must be below high, both within {_MOST}")
+    return low, high
+
+
+def check_window(name: str, own: Window, limits: tuple[int, int], *, finite: bool) -> None:
+    """Raise ValueError if numbers are outside of the window that the caller has named."""
+    low, high = limits
+    if not finite:
+        raise ValueError(f"{name} is not finite everywhere, and window={limits}")
+    if not own.is_empty and (own.low < low or own.high > high):
+        raise ValueError(
+            f"{name} needs window={(own.low, own.high)}, beyond window={limits}: numbers must be "
+            f"multiples of 2^{low} and below 2^{high}"
+        )
+
+
+def check_strategy(strategy: str, ranks: int) -> None:
+    """Raise ValueError for a strategy that exact sums do not have on so many ranks."""
+    if strategy not in get_args(Strategy):
+        known = ", ".join(get_args(Strategy))
+        raise ValueError(f"unknown strategy {strategy!r}; choose from {known}")
+    if strategy == "scan-add":
+        raise ValueError(ADDS)
+    if strategy == "single-pass" and ranks > 1:
+        raise ValueError(
+            f"strategy 'single-pass' is for one rank, not {ranks}; several use 'reduce-scan'"
+        )
+
+
+class Asked(NamedTuple):
+    """What ``fsum`` is asked for, when operators are made before elements are seen."""
+
+    result: np.dtype[Any]
+    initial: int | float | complex | None
+    limits: tuple[int, int] | None  # ``window`` of the caller
+
+    @classmethod
+    def of(
+        cls,
+        x: np.dtype[Any],
+        *,
+        out: np.dtype[Any] | None = None,
+        dtype: Any,
+        initial: Any,
+        window: Any,
+        strategy: str,
+        ranks: int,
+    ) -> "Asked":
+        """Check the arguments; raise TypeError and ValueError."""
+        check_strategy(strategy, ranks)
+        result = result_type(x, out, dtype)
+        first = None if initial is None else number_of(initial, result)
+        found = cls(result, first, None if window is None else limits_of(window))
+        if found.limits is not None:
+            for part in found.parts:
+                finite = math.isfinite(part)
+                check_window("initial", Window.of_one(part), found.limits, finite=finite)
+        return found
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be the same on every rank, by name."""
+        return {"window": self.limits}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether ``initial`` is finite, and is not -0.0, or is none."""
+        return self.initial is None or all(code_of(part) == FINITE for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[int | float, ...]:
+        """The parts of the initial value, 0 without one."""
+        first = 0 if self.initial is None else self.initial
+        return (first.real, first.imag)
+
+    def operator(
+        self, window: Window, x: np.dtype[Any], *, words: bool = False
+    ) -> tuple[FixedSum | DigitSum, Any]:
+        """Return the operator for elements ``x`` of a window, and ``initial`` of its scan.
+
+        ``words`` says that kernels add them, if they fit: no result is infinite, NaN or -0.0.
+        """
+        joined = reduce(Window.joined, map(Window.of_one, self.parts), window)
+        if self.limits is not None:
+            joined = Window(*self.limits, joined.most)
+        narrow = that_holds(joined, x, self.result) if words and self.result.kind != "c" else None
+        if narrow is not None:
+            return narrow, None if self.initial is None else narrow.encode(self.parts[0])
+        op = digit_sum(joined, 2 if self.result.kind == "c" else 1)
+        return op, None if self.initial is None else encode(op, self.initial)

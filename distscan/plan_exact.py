@@ -1,0 +1,120 @@
+"""Plans of ``fsum``: by the operator of a known window, or of the window that each call finds."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .build import CompiledScan, adds_exactly
+from .core.fixed import Window
+from .exact_check import Asked, is_fsum
+from .exact_window import checked_window
+from .mpi.agree import agreed
+from .mpi.communicators import Comm
+from .plan_calls import Calls, Check
+from .plan_check import Expected
+from .scan import scan
+
+Make = Callable[..., CompiledScan]  # ``build.make`` for the shard and the options of a plan
+
+
+class WindowCalls:
+    """The calls of a plan that find the window of their elements first; each is collective."""
+
+    def __init__(
+        self, comm: Comm, expected: Expected, options: dict[str, Any], sums: Asked
+    ) -> None:
+        """``options`` are those of ``scan`` without segments and ``axis``."""
+        self._comm, self._expected = comm, expected
+        self._options = options | {"axis": expected.plan.form.extents.axis, "dtype": sums.result}
+
+    def run(self, x: Any, out: Any, segments: Any) -> Any:
+        """Scan ``x`` into ``out``, and return the result; collective."""
+        expected = self._expected
+        with agreed(self._comm):
+            shard, target, flags, out = expected.check(x, out, segments)
+        given = {"comm": self._comm, "segments": flags, **self._options}
+        result = target.reshape(expected.out_shape)
+        scan(shard.reshape(expected.shape), "fsum", out=result, **given)
+        return out
+
+    def start(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any]:
+        """Keep the arrays for ``wait``, which does the work."""
+        return x, out, segments
+
+    def wait(self, started: tuple[Any, Any, Any]) -> Any:
+        """Scan the arrays that ``start`` was given; collective."""
+        return self.run(*started)
+
+    def close(self) -> None:
+        """Do nothing: no memory is kept."""
+
+
+class Exact(NamedTuple):
+    """What a plan of ``fsum`` is asked for, and the window of all elements that there may be."""
+
+    sums: Asked
+    x: np.dtype[Any]  # of the elements
+    window: Window | None  # None: each call finds it
+
+    def make(
+        self, made: Make, options: dict[str, Any], most: int = 0, **words: bool
+    ) -> CompiledScan:
+        """Make the scan of at most so many elements; local. For ``words`` see ``operator``."""
+        window = Window(0, 0, most) if self.window is None else self.window._replace(most=most)
+        op, initial = self.sums.operator(window, self.x, **words)
+        return made(op, **options | {"initial": initial, "dtype": self.sums.result})
+
+    def calls(
+        self, comm: Comm, made: Make, options: dict[str, Any], expected: Expected, **told: Any
+    ) -> tuple[CompiledScan, Calls | WindowCalls]:
+        """Return the scan and the calls of a plan; collective."""
+        if self.window is None:
+            return expected.plan, WindowCalls(comm, expected, options, self.sums)
+        sums = self.sums
+        # Without ``initial``, a sum may be -0.0.
+        plain = sums.limits is not None and sums.initial is not None and sums.is_plain
+        own = plain and adds_exactly(self.x, sums.result, expected.gpu)
+        sizes, words = zip(*comm.allgather((expected.size, own)), strict=True)
+        with agreed(comm):
+            scan = self.make(made, options, sum(sizes), words=all(words))
+        check = _checking(expected._replace(plan=scan).check, self.sums)
+        return scan, Calls(scan, comm, check, **told)
+
+
+def asked(
+    op: Any, x: np.dtype[Any], options: dict[str, Any], window: Any, ranks: int
+) -> Exact | None:
+    """Check what a plan asks for; None if it is not ``fsum``. Raises TypeError and ValueError."""
+    if not is_fsum(op, window):
+        return None
+    given = {name: options[name] for name in ("dtype", "initial", "strategy")}
+    sums = Asked.of(x, window=window, ranks=ranks, **given)
+    return Exact(sums, x, known_window(sums, x))
+
+
+def known_window(sums: Asked, x: np.dtype[Any]) -> Window | None:
+    """Return the window of all elements that there may be, if it is named, or that of a type.
+
+    >>> sums = Asked(np.dtype("f2"), None, None)
+    >>> known_window(sums, np.dtype("f2")), known_window(sums, np.dtype("f8"))
+    (Window(low=-24, high=16, most=0), None)
+    """
+    if sums.limits is not None:
+        return Window(*sums.limits, 0)
+    if x.kind in "biu":
+        return Window(0, 64, 0)
+    return Window(-24, 16, 0) if x == np.float16 else None
+
+
+def _checking(check: Check, sums: Asked) -> Check:
+    """Return a check of arrays that also checks elements, if the caller has named their window."""
+    if sums.limits is None:
+        return check
+
+    def both(x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
+        found = check(x, out, segments)
+        checked_window("x", found[0], sums.limits)
+        return found
+
+    return both

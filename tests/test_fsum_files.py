@@ -1,0 +1,227 @@
+"""``fsum`` of files: every prefix correctly rounded, in chunks of few elements."""
+
+import errno
+import json
+
+import numpy as np
+import pytest
+
+import distscan
+from distscan.job import journal
+from support.exact import same, scanned
+from support.forms import forms
+from support.patterns import finite_bits
+from support.together import left
+from support.writers import spoil
+
+pytestmark = pytest.mark.timeout(60)
+WAYS = {
+    "streaming": {"memory": 3000, "threads": 1},
+    "threads": {"memory": 20000, "threads": 3},
+    "resident": {},
+}
+ways = pytest.mark.parametrize("way", WAYS)
+PLAIN = {"initial": None, "exclusive": False, "reverse": False}
+
+
+def special(rng, name, n):
+    """Infinities, NaN and zeros of both signs among numbers of all sizes."""
+    x = finite_bits(rng, name, n)
+    x[: n // 4] = x[-n // 4 :] = -0.0
+    for value in (np.inf, -np.inf, np.nan, -0.0, 0.0):
+        x[rng.integers(n // 3, 2 * n // 3, 2)] = value
+    return x
+
+
+@pytest.fixture
+def job(save, folder, comm):
+    """Scan an array by way of files; each call has files of its own."""
+
+    def job(x, way="streaming", marks=None, **options):
+        save("x.npy", x)
+        if marks is not None:
+            save("k.npy", marks)
+            options["segments"] = folder / "k.npy"
+        given = {"comm": comm, "backend": "cpu", "force": True, **WAYS[way], **options}
+        report = distscan.scan_file(folder / "x.npy", folder / "y.npy", "fsum", **given)
+        y = np.load(folder / "y.npy")
+        comm.Barrier()
+        return report, y
+
+    return job
+
+
+@ways
+@forms
+@pytest.mark.parametrize("data", [finite_bits, special])
+def test_forms(form, data, way, job, rng):
+    form = form | {"initial": form["initial"] and float(rng.standard_normal())}
+    x = data(rng, "float64", 501)
+    report, y = job(x, way, **form)
+    assert same(y, scanned(x, "float64", **form))
+    last = scanned(x, "float64", **(form | {"exclusive": False}))[0 if form["reverse"] else -1]
+    assert same(np.array(report.total), np.array(float(last)))
+    assert (report.op, report.dtype_in, report.dtype_out) == ("fsum", "float64", "float64")
+
+
+@forms
+@pytest.mark.parametrize("often", [0.0, 0.1, 1.0])
+def test_segments(form, often, job, rng):
+    n = 501
+    x, heads = special(rng, "float64", n), rng.random(n) < often
+    heads[0] = True
+    for marks in (heads, np.cumsum(heads) % 7):
+        _, y = job(x, marks=marks, **form)
+        assert same(y, scanned(x, "float64", heads=heads, **form))
+
+
+@ways
+@pytest.mark.parametrize("fortran", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+def test_axes(axis, fortran, way, job, rng):
+    form = {"exclusive": bool(rng.integers(2)), "reverse": bool(rng.integers(2))}
+    x = special(rng, "float32", 23 * 5 * 7).reshape(23, 5, 7)
+    memory = None if way == "resident" else 60000  # of some columns
+    _, y = job(np.asfortranarray(x) if fortran else x, way, axis=axis, memory=memory, **form)
+    assert same(y, scanned(x, "float32", axis=axis, **form))
+
+
+def test_rows_longer_than_a_chunk(job, rng):
+    x = special(rng, "float64", 9 * 700).reshape(9, 700)
+    _, y = job(x, memory=60000, axis=0)
+    assert same(y, scanned(x, "float64", axis=0))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("code", ["<f2", ">f8", "?", "i1", "u8"])
+def test_one_rounding(code, dtype, job, rng):
+    """Elements of any type enter exactly; the sum is rounded to the type of the result."""
+    bits = rng.integers(0, 256, (501, np.dtype(code).itemsize), np.uint8)
+    x = bits[:, 0] % 2 == 1 if code == "?" else bits.view(code).reshape(-1)
+    if x.dtype.kind == "f":
+        x = finite_bits(rng, x.dtype.name, 501).astype(code)
+    _, y = job(x, dtype=dtype)
+    assert same(y, scanned(x, dtype))
+
+
+def test_integers_give_float64(job):
+    report, y = job(np.arange(100, dtype="i4"))
+    assert same(y, np.cumsum(np.arange(100.0)))
+    assert report.total == 4950.0
+
+
+@forms
+def test_complex(form, job, rng):
+    x = np.empty(501, "c16")
+    x.real, x.imag = special(rng, "float64", 501), finite_bits(rng, "float64", 501)
+    form = form | {"initial": form["initial"] and complex(*rng.standard_normal(2))}
+    _, y = job(x, **form)
+    assert same(y, scanned(x, "float64", **form))
+    if form["initial"] is None:
+        _, y = job(x.real.copy(), dtype="c16", **form)
+        assert same(y.real, scanned(x.real, "float64", **form))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_fewer_elements_than_ranks(n, job, rng):
+    x = finite_bits(rng, "float64", n)
+    report, y = job(x)
+    want = scanned(x, "float64")
+    assert same(y, want)
+    assert report.total == (float(want[-1]) if n else 0.0)
+
+
+def test_the_same_bits_whatever_the_chunks(job, rng):
+    x = finite_bits(rng, "float32", 3001)
+    found = [job(x, way, memory=memory)[1].tobytes() for way in WAYS for memory in (2000, 9000)]
+    assert len(set(found)) == 1
+
+
+def test_window(job, rng):
+    x = rng.integers(-(2**20), 2**20, 501) / 2.0**10
+    _, y = job(x, window=(-10, 11))
+    assert same(y, scanned(x, "float64"))
+
+
+@pytest.mark.parametrize(
+    ("element", "options", "text"),
+    [
+        (0.25, {"window": (-1, 4)}, r"the input needs window=\(-2, 3\), beyond window=\(-1, 4\)"),
+        (np.inf, {"window": (-1, 4)}, r"the input is not finite everywhere, and window=\(-1, 4\)"),
+        (1.0, {"window": (-1, 4), "initial": 99}, r"initial needs window=\(0, 7\), beyond"),
+        (1.0, {"window": (4, -1)}, "low must be below high"),
+        (1.0, {"window": 4}, "window is two integers"),
+        (1.0, {"strategy": "scan-add"}, "'scan-add' adds to rounded results"),
+        (1.0, {"state": "s.json"}, "--state does not take fsum"),
+        (1.0, {"check": True}, "--check has no reference for fsum"),
+        (1.0, {"dtype": "int64"}, "dtype is int64; fsum rounds to floats"),
+        (1.0, {"initial": "1j"}, "initial is complex128; the result is float64"),
+    ],
+)
+def test_refusals(element, options, text, job, folder, comm, rng):
+    x = np.full(50, 4.5)
+    x[rng.integers(50)] = element
+    with pytest.raises((ValueError, TypeError), match=text):
+        job(x, **options)
+    assert left(comm, folder) == ["x.npy"]
+
+
+def test_window_of_another_operator(save, folder, comm):
+    save("x.npy", np.ones(3))
+    with pytest.raises(ValueError, match="window= goes with op='fsum', not 'sum'"):
+        distscan.scan_file(folder / "x.npy", folder / "y.npy", comm=comm, window=(0, 1))
+
+
+def test_elements_that_are_no_floats(save, folder, comm):
+    save("x.npy", np.ones(3, "g"))
+    with pytest.raises(TypeError, match="fsum adds integers, and floats of up to 64 bits"):
+        distscan.scan_file(folder / "x.npy", folder / "y.npy", "fsum", comm=comm)
+
+
+def test_the_command(run, save, folder, comm, rng):
+    x = finite_bits(rng, "float64", 501)
+    save("x.npy", x)
+    status, out, err = run("x.npy", "--op", "fsum", "--json", "--backend", "cpu")
+    assert status == 0, err
+    assert same(np.load(folder / "x.scan.npy"), scanned(x, "float64"))
+    phases = ["window"] + ["reduce"] * (comm.size > 1) + ["scan"]
+    assert [line for line in err.splitlines() if line] == [f"distscan: {each}" for each in phases]
+    report = json.loads(out)
+    assert report["op"] == "fsum"
+    assert report["seconds"]["reduce"] > 0  # the sweep for the window counts as reduce
+    arguments = ["--op", "fsum", "--window", "-2", "3", "--force"]
+    save("x.npy", np.full(9, 0.25))
+    assert run("x.npy", *arguments)[0] == 0
+    save("x.npy", np.full(9, 8.0))
+    status, _, err = run("x.npy", *arguments)
+    assert status == 2
+    assert "beyond window=(-2, 3)" in err
+
+
+def test_a_resident_shard_is_read_once(job, rng):
+    x = finite_bits(rng, "float64", 501)
+    assert job(x, "resident")[0].bytes["read"] == x.nbytes
+
+
+def test_resume(run, save, folder, comm, rng, monkeypatch):
+    """A job that has stopped goes on, with the same window and the running value so far."""
+    monkeypatch.setattr(journal, "PERIOD", 0)
+    monkeypatch.setattr(journal, "_SHARE", 0)
+    x = special(rng, "float64", 701 * comm.size)
+    save("x.npy", x)
+    options = ["--op", "fsum", "--initial", "0.1", "--resume", "--backend", "cpu", "--quiet"]
+    options += ["--memory", "3000", "--threads", "1"]
+    for turn in (1, 3):
+        room = iter(range(turn))
+
+        def change(elements, index, room=room):
+            if next(room, None) is None:
+                raise OSError(errno.ENOSPC, "no more")
+            return elements
+
+        with monkeypatch.context() as patch:
+            spoil(patch, change)
+            assert run("x.npy", *options)[0] == 1
+    status, _, err = run("x.npy", *options)
+    assert status == 0, err
+    assert same(np.load(folder / "x.scan.npy"), scanned(x, "float64", initial=0.1))
