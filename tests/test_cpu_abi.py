@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distscan.core import segments
-from distscan.cpu import compiled, kernels, library
+from distscan.cpu import compiled, kernels, library, windows
 from support.bfloat16 import BFLOAT16
 from support.keys import TYPES as KEYS
 
@@ -40,7 +40,7 @@ def test_jobs():
     assert ctypes.sizeof(kernels.Job) == ctypes.sizeof(Expected)
     places = {name: getattr(Expected, name).offset for name, _ in fields}
     assert {name: getattr(kernels.Job, name).offset for name in places} == places
-    assert ctypes.sizeof(kernels.Job) == 8 * 8 + 7 * 8 + 4 * 4 + 3 * 8  # without padding
+    assert ctypes.sizeof(kernels.Job) == 8 * 8 + 7 * 8 + 4 * 4 + 4 * 8  # without padding
 
 
 def test_kernels():
@@ -60,12 +60,11 @@ def test_kernels():
 def test_tables():
     """Python reads each table of the sources, and each of their lines."""
     tables, lines = [], 0
+    names = "kernel|recurrence|in_segments|sum|prod|fsum"
     for source in SOURCES.glob("*.cpp"):
         found = source.read_text()
         tables += re.findall(r"^DISTSCAN_TABLE\((\w+)\)", found, re.MULTILINE)
-        lines += len(
-            re.findall(r"^    (?:kernel|recurrence|in_segments|sum|prod)<", found, re.MULTILINE)
-        )
+        lines += len(re.findall(rf"^    (?:{names})<", found, re.MULTILINE))
     assert sorted(tables) == sorted(kernels._TABLES)
     if (loaded := library.load()) is None:
         pytest.skip("no compiled kernels")
@@ -88,8 +87,20 @@ def test_keys():
     assert kernels.finder(None) is None
 
 
+def test_windows():
+    assert text("window.cpp", "Found") == ["int64 low, high, special"]
+    assert windows.Found._fields_ == [(name, INT64) for name in ("low", "high", "special")]
+    assert text("window.cpp", "Window") == [
+        "const char* type",
+        "void (*find)(const void* x, int64 count, Found& found)",
+    ]
+    assert [name for name, _ in windows._Entry._fields_] == ["type", "find"]
+
+
 def test_strips_and_blocks_fit_the_kernels():
     widest = re.search(r"WIDEST = (\d+) / VECTOR", (SOURCES / "columns.hpp").read_text())
+    assert int(widest[1]) == compiled._STRIP
+    widest = re.search(r"WIDEST = (\d+) / sizeof", (SOURCES / "fixed_columns.hpp").read_text())
     assert int(widest[1]) == compiled._STRIP
     ready = re.search(r"READY = (\d+);", (SOURCES / "job.hpp").read_text())
     assert int(ready[1]) == compiled._READY

@@ -18,16 +18,38 @@ constexpr Kernel fsum(const char* x, const char* out) {
 
 }  // namespace
 
-#define TO_ALL(X, x)                                                       \
-  fsum<X, half, 1>(x, "float16"), fsum<X, bfloat16, 1>(x, "bfloat16"),     \
-      fsum<X, float, 1>(x, "float32"), fsum<X, double, 1>(x, "float64"),   \
-      fsum<X, half, 2>(x, "float16"), fsum<X, bfloat16, 2>(x, "bfloat16"), \
-      fsum<X, float, 2>(x, "float32"), fsum<X, double, 2>(x, "float64")
-
 DISTSCAN_TABLE(fsum) = {
-    TO_ALL(half, "float16"),
-    TO_ALL(bfloat16, "bfloat16"),
-    TO_ALL(float, "float32"),
-    TO_ALL(double, "float64"),
+    fsum<half, half, 1>("float16", "float16"),
+    fsum<half, bfloat16, 1>("float16", "bfloat16"),
+    fsum<half, float, 1>("float16", "float32"),
+    fsum<half, double, 1>("float16", "float64"),
+    fsum<bfloat16, half, 1>("bfloat16", "float16"),
+    fsum<bfloat16, bfloat16, 1>("bfloat16", "bfloat16"),
+    fsum<bfloat16, float, 1>("bfloat16", "float32"),
+    fsum<bfloat16, double, 1>("bfloat16", "float64"),
+    fsum<float, half, 1>("float32", "float16"),
+    fsum<float, bfloat16, 1>("float32", "bfloat16"),
+    fsum<float, float, 1>("float32", "float32"),
+    fsum<float, double, 1>("float32", "float64"),
+    fsum<double, half, 1>("float64", "float16"),
+    fsum<double, bfloat16, 1>("float64", "bfloat16"),
+    fsum<double, float, 1>("float64", "float32"),
+    fsum<double, double, 1>("float64", "float64"),
+    fsum<half, half, 2>("float16", "float16"),
+    fsum<half, bfloat16, 2>("float16", "bfloat16"),
+    fsum<half, float, 2>("float16", "float32"),
+    fsum<half, double, 2>("float16", "float64"),
+    fsum<bfloat16, half, 2>("bfloat16", "float16"),
+    fsum<bfloat16, bfloat16, 2>("bfloat16", "bfloat16"),
+    fsum<bfloat16, float, 2>("bfloat16", "float32"),
+    fsum<bfloat16, double, 2>("bfloat16", "float64"),
+    fsum<float, half, 2>("float32", "float16"),
+    fsum<float, bfloat16, 2>("float32", "bfloat16"),
+    fsum<float, float, 2>("float32", "float32"),
+    fsum<float, double, 2>("float32", "float64"),
+    fsum<double, half, 2>("float64", "float16"),
+    fsum<double, bfloat16, 2>("float64", "bfloat16"),
+    fsum<double, float, 2>("float64", "float32"),
+    fsum<double, double, 2>("float64", "float64"),
     {},
 };
