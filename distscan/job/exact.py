@@ -64,8 +64,9 @@ def narrowed(budget: Budget, decided: Decided) -> Budget:
 def find_window(comm: Comm, part: Part, sums: Asked, source: Source, show: Show) -> None:
     """Read all elements, and decide the scan by the operator of their window; collective."""
     own, special = Window(0, 0, 0), False
-    for block in part.blocks:
-        with agreed(comm), watched(comm, part, "window", block, show) as watch:
+    # Ranks may have different numbers of blocks.
+    with agreed(comm), watched(comm, part, "window", part.blocks[0], show) as watch:
+        for block in part.blocks:
             window, found = _sweep(part, block, sums, watch)
             own, special = own.joined(window), special or found
     x = part.types.x
