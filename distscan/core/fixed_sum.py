@@ -18,10 +18,10 @@ ONE_WORD = np.dtype(np.int64)
 #: An integer of two words, in the two's complement.
 TWO_WORDS = np.dtype([("low", np.uint64), ("high", np.int64)])
 
-# The most bits of a sum without its sign. An element of two words has at most 100 bits. One of one
-# word, if sums have two, has at most 59; see kernels/base/fixed.cuh.
+# The most bits of a sum without its sign, and those of an element of one word or of two: see
+# kernels/base/fixed.cuh.
 _ROOM = {ONE_WORD: 63, TWO_WORDS: 124}
-_WIDEST, _WIDEST_OF_ONE_WORD = 100, 59
+_WIDEST = {(ONE_WORD, 1): 63, (TWO_WORDS, 1): 59, (TWO_WORDS, 2): 100}
 _STEPS = (32, 8, 1)  # exponents are multiples of these: so similar data share cached plans
 
 
@@ -71,16 +71,12 @@ def that_holds(
     # Kernels multiply elements of one word with 2^-lowest, and results with 2^lowest.
     largest = 1023 if x.itemsize == 8 else 127
     exponents = range(-1074, 1024) if out.itemsize == 8 else range(-149, 128)
-    for acc, room in _ROOM.items():
+    for (acc, element), widest in _WIDEST.items():
         for step in _STEPS:
             lowest = low // step * step
-            width, fits = high - lowest, abs(lowest) <= largest
-            if width + carries > room or width > _WIDEST or lowest not in exponents:
-                continue
-            if acc == TWO_WORDS:
-                return fixed_sum(lowest, acc, 1 if fits and width <= _WIDEST_OF_ONE_WORD else 2)
-            if fits:
-                return fixed_sum(lowest, acc)
+            width, fits = high - lowest, element == 2 or abs(lowest) <= largest
+            if fits and width <= widest and width + carries <= _ROOM[acc] and lowest in exponents:
+                return fixed_sum(lowest, acc, element)
     return None
 
 
