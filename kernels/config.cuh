@@ -13,10 +13,10 @@
 //   DISTSCAN_THREADS, and more by kernel   the policy (cuda/policy.py)
 #pragma once
 
+#include "base/bit_range.cuh"
 #include "base/fields.cuh"
 #include "base/fixed.cuh"
 #include "base/operators.cuh"
-#include "base/bit_range.cuh"
 #include "base/tile.cuh"
 
 namespace distscan {

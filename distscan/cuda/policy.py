@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import ONE_WORD, TWO_WORDS
+from ..core.fixed_sum import TWO_WORDS
 from ..core.form import Form
+from .fixed_policy import fixed_shape, is_fixed
 from .registers import is_log_sum
 
 # The shared memory that one block may use, in KiB, by compute capability (CUDA C++ Programming
@@ -22,11 +23,6 @@ VECTOR = 16  # bytes per access
 def per_vector(*dtypes: np.dtype[Any]) -> int:
     """Return how many elements of the widest of these types, or of their fields, fill a vector."""
     return int(max(VECTOR // widest(*dtypes), 1))
-
-
-def is_fixed(types: Types) -> bool:
-    """Return whether floats are added as integers: ``Fixed`` of kernels/base/fixed.cuh."""
-    return types.acc == TWO_WORDS or (types.acc == ONE_WORD and types.x.kind not in "biu")
 
 
 def items_of(types: Types) -> int:
@@ -241,38 +237,6 @@ def _flagged(form: Form) -> bool:
     return form.segmented or form.extents.outer > 1
 
 
-def _fixed_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
-    """Return the threads, rows and items of a tile of exact sums.
-
-    Beside 7 reducers, 2 look-ahead warps and the loader, 14 warps are the most that have 80
-    registers. A lane takes two vectors at once: so it takes half as many shuffles. H200, sm_90,
-    2^28 elements, microseconds; ``wide`` has elements of two words::
-
-        threads  reducers  look-ahead warps  rows  items  float32  the same, wide  float64
-        sums of two words
-            448         7                 2     2   8, 4      876            1165     1558
-            512         8                 2     2   8, 4      838            1133     1493  spills
-            512         8                 3     2   8, 4      863            1135     1563  spills
-            480         5                 3     2   8, 4      875
-            384         6                 3     2   8, 4      901                     1743
-            512         4                 3     4   4, 2      939                     1759
-            256         4                 3  4, 6   4, 2     1212                     2159
-        sums of one word
-            448         7                 2  2, 4   8, 2      559                     1063
-            384         6                 2  2, 4   8, 2      566                     1080
-            256         4                 2     6   4, 2      599                     1061
-        a sum of floats                                       550                     1091
-    """
-    items, two = items_of(types), types.acc == TWO_WORDS
-    if arch != "90":
-        return 256, 1 if types.out.itemsize < 4 else 2 if two else 4, min(items, 8)
-    if types.out.itemsize < 4:  # more registers: they are rounded twice
-        return 256, 2, 8 if two else 16
-    if two:
-        return 448, 1 if form.exclusive or form.reverse else 2, min(2 * items, 8)
-    return (448, 4, items) if types.out.itemsize == 8 else (448, 2, 8)
-
-
 def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     """Return the threads, rows and items of a tile, for shards of many tiles."""
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
@@ -281,7 +245,7 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     # accumulate in 32 bits are held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
     if is_fixed(types) and not _flagged(form):
-        return _fixed_shape(types, form, arch)
+        return fixed_shape(types, form, arch, items)
     room = 64 if not packed else 80 if arch in SHARED else 24  # words of registers
     most = 6 if widening == 1 else 8
     if types.acc.itemsize < 4 and (form.exclusive or form.reverse):
