@@ -106,7 +106,7 @@ def test_shapes(name, acc, result, rng, monkeypatch):
 
 
 @kernels
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
 def test_segments(name, acc, result, form, rng, monkeypatch):
     """By flags and by keys, in one step and in two."""
     monkeypatch.setattr(compiled, "BLOCK", 1 << 11)
