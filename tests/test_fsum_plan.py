@@ -86,7 +86,7 @@ def test_forms(form, name, data, window, xp, cut, plan_of, rng):
 
 
 @two_cuts
-@pytest.mark.parametrize("window", [None, (-1074, 1024)])
+@pytest.mark.parametrize("window", [None, (-1074, 1024)], ids=["free", "wide"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_segments(reverse, window, xp, cut, plan_of, rng):
     mine, heads = cut(N), rng.random(N) < 0.1
@@ -100,7 +100,7 @@ def test_segments(reverse, window, xp, cut, plan_of, rng):
 
 
 @one_cut
-@pytest.mark.parametrize("window", [None, (-149, 128)])
+@pytest.mark.parametrize("window", [None, (-149, 128)], ids=["free", "wide"])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_axes(axis, window, xp, cut, plan_of, rng):
     mine = cut(23)
@@ -124,7 +124,7 @@ def test_integers(name, xp, cut, plan_of, rng):
 
 
 @one_cut
-@pytest.mark.parametrize("window", [None, (-1074, 1024)])
+@pytest.mark.parametrize("window", [None, (-1074, 1024)], ids=["free", "wide"])
 def test_complex(window, xp, cut, plan_of, rng):
     mine, x = cut(N), np.empty(N, "c16")
     x.real, x.imag = finite_bits(rng, "float64", N), finite_bits(rng, "float64", N)
