@@ -74,7 +74,7 @@ def calls(plan, xp, x, *segments):
         ("float64", near, (-70, 5)),
         ("float16", special, None),
     ],
-    ids=["bits", "special", "grid", "near", "half"],
+    ids=["doubles", "bits", "special", "floats", "near", "halves"],
 )
 def test_forms(form, name, data, window, xp, cut, plan_of, rng):
     mine = cut(N)
