@@ -6,7 +6,7 @@ number's sign. Digits of the same place are added as integers of 64 bits, which 
 order. So a sum is [digits] of int64. ``Window.rounded`` resolves the carries between the digits,
 and rounds to the nearest float, ties to even.
 
-Fixed point is how Kulisch adds exactly (1971, "long accumulator"). To keep digits narrower than
+Fixed point is the "long accumulator" of Kulisch and Snyder (2011). To keep digits narrower than
 words, so that carries wait, is the "carry-save" form, as in Neal's superaccumulators (2015).
 
 Arrays are NumPy's or CuPy's: ``xp`` is their module.
