@@ -8,10 +8,11 @@ import numpy as np
 
 from . import binding, digit_steps
 from .core import dtypes
+from .core.checked_steps import CheckedSteps
 from .core.digit_sum import DigitSum
 from .core.dtypes import Types
 from .core.extents import Extents
-from .core.fixed_sum import ONE_WORD, TWO_WORDS
+from .core.fixed_sum import ONE_WORD, TWO_WORDS, FixedSum
 from .core.form import Form, first_value
 from .core.operators import Operator
 from .core.segments import check_type, compared, edge_dtype
@@ -127,6 +128,9 @@ def make(
         "reduce-scan": backend.ReduceScan,
         "single-pass": backend.SinglePass,
     }[strategy]
+    made = steps(op, types, form, **options)
+    if isinstance(op, FixedSum) and op.check is not None:
+        made = CheckedSteps(made, op.check)
     edges = edge_dtype(segments)
     across = extents.goes_on and ranks > 1
     terms = Terms(
@@ -155,7 +159,7 @@ def make(
         form,
         across,
         totals,
-        steps(op, types, form, **options),
+        made,
         Exscan(op, totals, form, edges=edges, seeds=types.acc, across=across),
         terms,
     )

@@ -24,11 +24,11 @@ from .core.digit_sum import digit_sum
 from .core.digits import encode
 from .core.extents import Extents, axis_number
 from .core.fixed import Window
-from .core.special import NOT_FINITE, code_of
+from .core.special import NEGATIVE_ZERO, NOT_FINITE, code_of
 from .decide import check_memory, check_out
 from .exact_check import check_strategy, check_window, limits_of, number_of, result_type
-from .exact_special import codes_of_all, store_codes
-from .exact_window import Own, agree, window_of, without_zeros
+from .exact_special import codes_of_all, firsts, store_codes
+from .exact_window import Own, agree, check_of, window_of, without_zeros
 from .mpi.agree import Agreement, Terms, agreed
 from .mpi.communicators import Comm
 
@@ -155,24 +155,40 @@ def scan_exactly(
         return found
 
 
+def _own(part: _Part, limits: tuple[int, int] | None) -> Own:
+    """Find what this rank knows of its elements: their window, and what is special; local.
+
+    Kernels check elements of a named window as they add them. Only -0.0 must be known before.
+    """
+    x, how, check = part.x, part.how, None
+    starts = firsts(x, part.extents.axis, reverse=how.reverse) if part.segments is None else None
+    if limits is None or (starts is None and without_zeros(NEGATIVE_ZERO, None, how.initial)):
+        window, special = window_of(x, thread_count(how.threads))
+        if limits is not None:
+            check_window("x", window, limits, finite=not special & NOT_FINITE)
+    else:
+        window = Window(*limits, x.size) if x.size > 0 else Window(0, 0, 0)
+        special, check = NEGATIVE_ZERO, check_of(limits)
+    special = without_zeros(special, starts, how.initial)
+    compiled = adds_exactly(x.dtype, part.out.dtype, arrays.gpu(x))
+    return Own(window, special, compiled, (x.dtype, part.out.dtype), check)
+
+
 def _scan_real(part: _Part, limits: tuple[int, int] | None) -> None:
     """Scan real numbers; collective."""
     extents, how, comm = part.extents, part.how, part.comm
     number: Any = 0 if how.initial is None else how.initial
     with agreed(comm):
-        compiled = adds_exactly(part.x.dtype, part.out.dtype, arrays.gpu(part.x))
-        window, special = window_of(part.x, thread_count(how.threads))
-        one_scan = extents.outer == extents.inner == 1 and part.segments is None
-        zeros: Any = {"one_scan": one_scan, "reverse": how.reverse}
-        special = without_zeros(special, part.x, how.initial, **zeros)
-        own = Own(window, special, compiled, (part.x.dtype, part.out.dtype))
+        own = _own(part, limits)
         if limits is not None:
-            check_window("x", own.window, limits, finite=not own.special & NOT_FINITE)
             check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
     most = extents.n * (comm.size if extents.goes_on else 1)
     window, has_special, words = agree(comm, own, number, limits, most)
     given: Any = {"out": part.out, "dtype": part.out.dtype, "strategy": how.strategy}
     if words is None:
+        with agreed(comm):
+            if own.check is not None:
+                own.check(part.x)
         digits = digit_sum(window)
         part.scanned(part.x, digits, encode(digits, number), **given)
         return

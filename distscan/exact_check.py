@@ -12,7 +12,7 @@ from .core import dtypes
 from .core.digit_sum import DigitSum, digit_sum
 from .core.digits import encode
 from .core.fixed import Window
-from .core.fixed_sum import FixedSum, that_holds
+from .core.fixed_sum import Check, FixedSum, that_holds
 from .core.special import FINITE, code_of
 from .digit_steps import ADDS
 
@@ -37,6 +37,11 @@ def result_type(x: np.dtype[Any], out: np.dtype[Any] | None, dtype: Any) -> np.d
     if x.kind == "c" and found.kind != "c":
         raise TypeError(f"x is {x}, and the result {found}: the imaginary parts would be lost")
     return found.newbyteorder("=")
+
+
+def part_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of the parts of complex numbers; that of real numbers as it is."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
@@ -143,18 +148,30 @@ class Asked(NamedTuple):
         first = 0 if self.initial is None else self.initial
         return (first.real, first.imag)
 
+    def narrow(
+        self, window: Window, x: np.dtype[Any], check: Check | None = None
+    ) -> FixedSum | None:
+        """Return the operator by which kernels add the parts of elements ``x`` of a window.
+
+        None if two words do not hold the sums.
+        """
+        return that_holds(self._whole(window), part_of(x), part_of(self.result), check)
+
+    def _whole(self, window: Window) -> Window:
+        """Return the window of the elements and of ``initial``."""
+        joined = reduce(Window.joined, map(Window.of_one, self.parts), window)
+        return joined if self.limits is None else Window(*self.limits, joined.most)
+
     def operator(
-        self, window: Window, x: np.dtype[Any], *, words: bool = False
+        self, window: Window, x: np.dtype[Any], *, words: bool = False, check: Check | None = None
     ) -> tuple[FixedSum | DigitSum, Any]:
         """Return the operator for elements ``x`` of a window, and ``initial`` of its scan.
 
         ``words`` says that kernels add them, if they fit: no result is infinite, NaN or -0.0.
+        Kernels call ``check`` as ``FixedSum`` has it.
         """
-        joined = reduce(Window.joined, map(Window.of_one, self.parts), window)
-        if self.limits is not None:
-            joined = Window(*self.limits, joined.most)
-        narrow = that_holds(joined, x, self.result) if words and self.result.kind != "c" else None
+        narrow = self.narrow(window, x, check) if words and self.result.kind != "c" else None
         if narrow is not None:
             return narrow, None if self.initial is None else narrow.encode(self.parts[0])
-        op = digit_sum(joined, 2 if self.result.kind == "c" else 1)
+        op = digit_sum(self._whole(window), 2 if self.result.kind == "c" else 1)
         return op, None if self.initial is None else encode(op, self.initial)

@@ -20,12 +20,20 @@ def chunks(x: Any) -> Iterator[tuple[slice, Any]]:
         yield place, flat[place]
 
 
-def code_of_first(x: Any, *, reverse: bool) -> int:
-    """Return the code of the first element of a single scan; 0 of an empty array."""
-    if x.size == 0:
-        return 0
-    first = x.reshape(-1)[-1:] if reverse else x.reshape(-1)[:1]
-    return int(codes(np, first.get() if arrays.is_cuda(x) else first)[0])
+def firsts(x: Any, axis: int | None, *, reverse: bool) -> Any:
+    """Return the elements that come first along an axis, as a view; None: the one that does."""
+    one, every = slice(-1, None) if reverse else slice(1), slice(None)
+    where = (one if axis in {None, place} else every for place in range(x.ndim))
+    return x[(..., *where)]
+
+
+def has_negative_zero(x: Any) -> bool:
+    """Return whether any element is -0.0."""
+    if arrays.is_cuda(x) and x.size == 1:
+        x = x.get()  # one copy is faster than the kernels that look at it
+    if x.dtype.kind in "biu":
+        return False
+    return bool((arrays.namespace(x).signbit(x) & (x == 0)).any())
 
 
 def codes_of_all(x: Any) -> Any:

@@ -1,5 +1,6 @@
 """The window of exact sums: the bits that the elements of all ranks need, and what is special."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ from . import plan_cache
 from .core import arrays
 from .core.bit_range import BitRange
 from .core.fixed import Window, magnitudes
-from .core.fixed_sum import FixedSum, that_holds
+from .core.fixed_sum import Check, FixedSum, that_holds
 from .core.special import (
     FINITE,
     NEGATIVE_ZERO,
@@ -20,7 +21,7 @@ from .core.special import (
 )
 from .cpu import windows
 from .exact_check import check_window
-from .exact_special import chunks, code_of_first
+from .exact_special import chunks, has_negative_zero
 from .mpi.communicators import Comm
 from .mpi.largest import largest
 
@@ -42,6 +43,7 @@ class Own(NamedTuple):
     special: int  # codes of core/special.py: what is not finite, and -0.0 where it matters
     compiled: bool  # whether kernels take its arrays
     types: tuple[np.dtype[Any], np.dtype[Any]]  # of the elements, and of the results
+    check: Check | None  # of elements that were not looked at yet
 
 
 # ---- one rank ------------------------------------------------------------------------------------
@@ -66,12 +68,15 @@ def window_of(x: Any, threads: int = 1) -> tuple[Window, int]:
     return window, special
 
 
-def checked_window(name: str, x: Any, limits: tuple[int, int] | None) -> Window:
-    """Return the window of an array; raise ValueError if it is beyond that of the caller."""
-    window, special = window_of(x)
-    if limits is not None:
+@lru_cache(maxsize=64)  # always the same function, so that cached plans are found
+def check_of(limits: tuple[int, int], name: str = "x") -> Check:
+    """Return the function that raises ValueError if elements are beyond the caller's window."""
+
+    def check(x: Any) -> None:
+        window, special = window_of(x)
         check_window(name, window, limits, finite=not special & NOT_FINITE)
-    return window
+
+    return check
 
 
 def _on_gpu(x: Any) -> tuple[Window, int] | None:
@@ -89,16 +94,15 @@ def _on_gpu(x: Any) -> tuple[Window, int] | None:
     return Window(found.low, found.high, x.size), NEGATIVE_ZERO * found.negative_zero
 
 
-def without_zeros(special: int, x: Any, initial: Any, *, one_scan: bool, reverse: bool) -> int:
+def without_zeros(special: int, starts: Any, initial: Any) -> int:
     """Return what is special, without -0.0 if no sum can be -0.0.
 
-    Only a sum whose elements all are -0.0 is. So in a single scan the first element must be.
+    Only a sum whose elements all are -0.0 is. So the first element must be. ``starts`` are the
+    first elements of all scans; None: they are not known.
     """
     if special & NEGATIVE_ZERO:
         can_be = initial is None or is_negative_zero(code_of(initial))
-        if can_be and one_scan:
-            can_be = is_negative_zero(code_of_first(x, reverse=reverse))
-        if not can_be:
+        if not can_be or (starts is not None and not has_negative_zero(starts)):
             special &= ~NEGATIVE_ZERO
     return special
 
@@ -123,5 +127,5 @@ def agree(
     low = -negative
     window = Window(low, high, most) if low < high else Window(0, 0, most)
     window = window.joined(Window.of_one(number))
-    words = None if not_compiled else that_holds(window, *own.types)
+    words = None if not_compiled else that_holds(window, *own.types, own.check)
     return Agreed(window, bool(special) or code_of(number) != FINITE, words)

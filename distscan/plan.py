@@ -53,9 +53,9 @@ class Plan:
         costs one ``MPI_Allreduce``.
     window
         (low, high) of "fsum": every element is a multiple of 2^low, below 2^high in magnitude; else
-        a call raises ValueError. None: each call finds the window first, and is collective; faults
-        are agreed on; ``start`` keeps the arrays, and ``wait`` does the work. float16 and integers
-        need no window.
+        a call raises ValueError. Give ``initial``, too, such as 0.0. Without both, each call looks
+        at its elements first, and is collective; faults are agreed on; ``start`` keeps the arrays,
+        and ``wait`` does the work. float16 and integers need no window.
 
     Attributes
     ----------

@@ -7,8 +7,8 @@ import numpy as np
 
 from .build import CompiledScan, adds_exactly
 from .core.fixed import Window
-from .exact_check import Asked, is_fsum
-from .exact_window import checked_window
+from .exact_check import Asked, is_fsum, part_of
+from .exact_window import check_of
 from .mpi.agree import agreed
 from .mpi.communicators import Comm
 from .plan_calls import Calls, Check
@@ -19,14 +19,15 @@ Make = Callable[..., CompiledScan]  # ``build.make`` for the shard and the optio
 
 
 class WindowCalls:
-    """The calls of a plan that find the window of their elements first; each is collective."""
+    """The calls of a plan that first look at their elements, as ``scan``; each is collective."""
 
     def __init__(
         self, comm: Comm, expected: Expected, options: dict[str, Any], sums: Asked
     ) -> None:
         """``options`` are those of ``scan`` without segments and ``axis``."""
         self._comm, self._expected = comm, expected
-        self._options = options | {"axis": expected.plan.form.extents.axis, "dtype": sums.result}
+        form: Any = {"axis": expected.plan.form.extents.axis, "dtype": sums.result}
+        self._options = options | form | {"window": sums.limits}
 
     def run(self, x: Any, out: Any, segments: Any) -> Any:
         """Scan ``x`` into ``out``, and return the result; collective."""
@@ -62,7 +63,8 @@ class Exact(NamedTuple):
     ) -> CompiledScan:
         """Make the scan of at most so many elements; local. For ``words`` see ``operator``."""
         window = Window(0, 0, most) if self.window is None else self.window._replace(most=most)
-        op, initial = self.sums.operator(window, self.x, **words)
+        check = None if self.sums.limits is None else check_of(self.sums.limits)
+        op, initial = self.sums.operator(window, self.x, check=check, **words)
         return made(op, **options | {"initial": initial, "dtype": self.sums.result})
 
     def calls(
@@ -71,14 +73,21 @@ class Exact(NamedTuple):
         """Return the scan and the calls of a plan; collective."""
         if self.window is None:
             return expected.plan, WindowCalls(comm, expected, options, self.sums)
-        sums = self.sums
-        # Without ``initial``, a sum may be -0.0.
-        plain = sums.limits is not None and sums.initial is not None and sums.is_plain
-        own = plain and adds_exactly(self.x, sums.result, expected.gpu)
-        sizes, words = zip(*comm.allgather((expected.size, own)), strict=True)
+        sums, x, limits = self.sums, self.x, self.sums.limits
+        compiled = adds_exactly(part_of(x), part_of(sums.result), expected.gpu)
+        sizes, words = zip(*comm.allgather((expected.size, compiled)), strict=True)
+        window, by_words = self.window._replace(most=sum(sizes)), all(words) and limits is not None
+        if by_words and sums.narrow(window, x) is not None:
+            # Without ``initial``, a sum may be -0.0. Only ``scan`` looks for such sums.
+            if sums.initial is None or not sums.is_plain or x.kind == "c":
+                return expected.plan, WindowCalls(comm, expected, options, sums)
+        else:
+            by_words = False
         with agreed(comm):
-            scan = self.make(made, options, sum(sizes), words=all(words))
-        check = _checking(expected._replace(plan=scan).check, self.sums)
+            scan = self.make(made, options, sum(sizes), words=by_words)
+        check: Check = expected._replace(plan=scan).check
+        if limits is not None and not by_words:
+            check = _checking(check, limits)
         return scan, Calls(scan, comm, check, **told)
 
 
@@ -107,14 +116,12 @@ def known_window(sums: Asked, x: np.dtype[Any]) -> Window | None:
     return Window(-24, 16, 0) if x == np.float16 else None
 
 
-def _checking(check: Check, sums: Asked) -> Check:
-    """Return a check of arrays that also checks elements, if the caller has named their window."""
-    if sums.limits is None:
-        return check
+def _checking(check: Check, limits: tuple[int, int]) -> Check:
+    """Return a check of arrays that also checks elements: they must be in the caller's window."""
 
     def both(x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
         found = check(x, out, segments)
-        checked_window("x", found[0], sums.limits)
+        check_of(limits)(found[0])
         return found
 
     return both

@@ -13,8 +13,8 @@ constexpr int WARPS =
 
 DISTSCAN_KERNEL(WARPS* LANES, 1)
 distscan_columns(Input x, Output y, Matrix matrix, ColumnsWork work, int stage_bytes, int pitch,
-                 const T* offset, T first, bool has_first, int lowest) {
-  set_units<T>(lowest);
+                 const T* offset, T first, bool has_first, Unit unit) {
+  set_units<T>(unit);
   columns<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_STAGES,
           DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, DISTSCAN_LOADERS, DISTSCAN_COLUMNS,
           DISTSCAN_PANEL, DISTSCAN_GROUP, DISTSCAN_READS, DISTSCAN_STAGED, DISTSCAN_EXCLUSIVE, X,

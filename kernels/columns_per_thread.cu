@@ -8,8 +8,8 @@ namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_columns_per_thread(Input x, Output y, int64 scans, int64 n, int64 inner, bool reverse,
-                            const T* offset, T first, bool has_first, int lowest) {
-  set_units<T>(lowest);
+                            const T* offset, T first, bool has_first, Unit unit) {
+  set_units<T>(unit);
   thread_per_column<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_EXCLUSIVE,
                     X, Out>(x, y, scans, n, inner, reverse, Start<T>{offset, first, has_first});
 }

@@ -8,8 +8,8 @@ namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_LOADERS * LANES, 1)
 distscan_columns_reduce(Input x, Matrix matrix, int stage_bytes, int pitch, int64 runs, T* parts,
-                        unsigned* arrived, T* total, int lowest) {
-  set_units<T>(lowest);
+                        unsigned* arrived, T* total, Unit unit) {
+  set_units<T>(unit);
   columns_reduce<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_STAGES,
                  DISTSCAN_LOADERS, DISTSCAN_COLUMNS, X>(x, matrix, stage_bytes, pitch, runs, parts,
                                                         arrived, total);

@@ -1,7 +1,8 @@
 // The macros of a kernel: one operator and one set of types. distscan/cuda/definitions.py
 // defines these macros and writes these headers.
 //   DISTSCAN_X, DISTSCAN_T, DISTSCAN_OUT   the types of the shard, the running value, the result
-//   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements
+//   DISTSCAN_PARTIAL                       a type that holds any total of one warp's elements;
+//                                          Checked, if elements are checked
 //   structure.h                            the structure that T may be, and its conversions from
 //                                          and to the fields of X and DISTSCAN_OUT
 //   combine.h                              the operator: what becomes of a (earlier), b (later)
@@ -14,6 +15,7 @@
 #pragma once
 
 #include "base/bit_range.cuh"
+#include "base/checked.cuh"
 #include "base/fields.cuh"
 #include "base/fixed.cuh"
 #include "base/operators.cuh"
@@ -61,6 +63,8 @@ struct OpIn {
 using Op = OpIn<T>;
 using Partial = DISTSCAN_PARTIAL;
 using PartialOp = OpIn<Partial>;
+// The type in which totals are found, if elements are checked then; else T.
+using Found = typename Choose<is_checked<Partial>, Partial, T>::type;
 
 }  // namespace distscan
 

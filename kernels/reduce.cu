@@ -18,16 +18,17 @@ struct KeyedBy {
 };
 
 using Source = DISTSCAN_SOURCE<X>;
-using Total = ValueOf<Source, T>;
+using Total = ValueOf<Source, Found>;
 
 // `heads` has the flags or the keys.
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_reduce(Input x, int64 n, int64 peel, int64 cached, Total* totals, unsigned* arrived,
-                Totals total, unsigned epoch, const unsigned char* heads, int lowest) {
-  set_units<T>(lowest);
+                Totals total, unsigned epoch, const unsigned char* heads, Unit unit) {
+  set_units<T>(unit);
   const Source source = pointer_of<Source>(x, heads, n);
   publish_ends<Total>(source, n, total, epoch);
-  reduce<OperatorOf<Source, Op>, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>>(
+  reduce<OperatorOf<Source, OpIn<Found>>,
+         Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>>(
       source, n, peel, cached, totals, arrived, total, epoch);
 }
 

@@ -26,8 +26,8 @@ using Source = DISTSCAN_SOURCE<ScanShape, X>;
 // is for RowItems, `first` for all but Items, `mail` for Items.
 DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_LOOK_AHEAD_WARPS + 1) * LANES, 1)
 distscan_scan(Input x, Output y, Shard shard, Workspace work, T offset, bool has_offset, Mail mail,
-              const unsigned char* heads, RowLength row, T first, int lowest) {
-  set_units<T>(lowest);
+              const unsigned char* heads, RowLength row, T first, Unit unit) {
+  set_units<T>(unit);
   scan<OperatorOf<Source, Op>, OperatorOf<Source, PartialOp>, ValueOf<Source, Partial>, ScanShape,
        DISTSCAN_STAGES, DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, EXCLUSIVE, Out>(
       Source::of(x, heads, row), y, shard, work,

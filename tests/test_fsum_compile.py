@@ -20,7 +20,9 @@ from distscan.cuda import launches, steps
 
 pytestmark = pytest.mark.compile
 
-SUMS = [fixed_sum(-20, ONE_WORD), fixed_sum(-20, TWO_WORDS, 1), fixed_sum(-20, TWO_WORDS, 2)]
+WORDS = [(ONE_WORD, 1), (TWO_WORDS, 1), (TWO_WORDS, 2)]
+SUMS = [fixed_sum(-20, *words) for words in WORDS]
+CHECKED = [fixed_sum(-20, *words, (-20, 20), check=print) for words in WORDS]
 # Of elements and results.
 TYPES = [*((code, code) for code in ("e", "f", "d", BFLOAT16)), ("d", "f"), ("f", "d"), ("d", "e")]
 FIRST = np.array(1)
@@ -43,9 +45,10 @@ FORMS = {
 
 
 def kernels_of(arch, forms, sizes):
-    """What reduce-scan asks for; scan-add is refused."""
+    """What both strategies ask for; scan-add is refused."""
     with absent_gpu(arch) as kernels:
-        for op, (x, out), form, n in product(SUMS, TYPES, forms, sizes):
+        for op, (x, out), form, n in product(SUMS + CHECKED, TYPES, forms, sizes):
+            steps.SinglePass(op, resolve(op, x, out), of_size(n, FORMS[form]))
             steps.ReduceScan(op, resolve(op, x, out), of_size(n, FORMS[form]))
     return list(kernels)
 
@@ -59,6 +62,8 @@ def test_compiles_without_spills(arch):
     assert {kernel.entry for kernel in kernels} >= {"scan", "reduce", "scan_short"}
     types = {dict(kernel.given)["DISTSCAN_T"] for kernel in kernels}
     assert types == {"Fixed<1>", "Fixed<2, 1>", "Fixed<2, 2>"}
+    checked = {f"Checked<{name}>" for name in types}
+    assert {dict(kernel.given)["DISTSCAN_PARTIAL"] for kernel in kernels} == types | checked
     check(drawn(kernels), arch)
 
 

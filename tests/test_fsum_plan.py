@@ -167,7 +167,7 @@ def test_beyond_the_window(element, xp, comm, plan_of):
 def test_beyond_the_window_on_the_last_rank(xp, comm, plan_of):
     """Without ``agree``, the rank at fault raises, and the others in a later call."""
     last = comm.rank == comm.size - 1
-    plan = plan_of(2, "float64", window=(-2, 4))
+    plan = plan_of(2, "float64", window=(-2, 4), initial=0.0)
     x = xp.asarray(np.array([1.0, 99.0 if last else 1.0]))
     if last:
         with pytest.raises(ValueError, match="beyond window"):

@@ -12,7 +12,7 @@ from support.maps import NIBBLES
 from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import epochs, gpus, kernel, registers, strategy  # noqa: E402
+from distscan.cuda import calls, epochs, gpus, kernel, registers, strategy  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
         def make(self):
             return work
 
-    monkeypatch.setattr(cuda, "cupy", MagicMock())
+    monkeypatch.setattr(calls, "cupy", MagicMock())
     monkeypatch.setattr(strategy, "cupy", MagicMock())
     monkeypatch.setattr(strategy, "is_capturing", lambda _: False)
-    monkeypatch.setattr(cuda, "runtime", SimpleNamespace(streamIsCapturing=lambda _: 0))
+    monkeypatch.setattr(calls, "runtime", SimpleNamespace(streamIsCapturing=lambda _: 0))
     monkeypatch.setattr(cuda, "launch", lambda kernel, _: done.append(f"{kernel.name}: launch"))
     monkeypatch.setattr(epochs, "calls", epochs.numbers(4))  # the steps take one
     types = dtypes.Types(*[np.dtype("f")] * 3)

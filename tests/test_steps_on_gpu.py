@@ -17,7 +17,15 @@ from support import late_gpu
 from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import columns, configs, launches, row, strategy, workspace  # noqa: E402
+from distscan.cuda import (  # noqa: E402
+    calls,
+    columns,
+    configs,
+    launches,
+    row,
+    strategy,
+    workspace,
+)
 from distscan.cuda.kernel import Kernel  # noqa: E402
 
 PACKAGE = Path(distscan.__file__).parent
@@ -75,9 +83,9 @@ def absent(monkeypatch):
         compute_capability="90", attributes={"MultiProcessorCount": 132}
     )
     runtime = SimpleNamespace(streamIsCapturing=lambda _: 0, CUDARuntimeError=RuntimeError)
-    for module in (columns, configs, launches, row, strategy, workspace, cuda):
+    for module in (calls, columns, configs, launches, row, strategy, workspace, cuda):
         monkeypatch.setattr(module, "cupy", gpu)
-    for module in (workspace, cuda):
+    for module in (workspace, calls):
         monkeypatch.setattr(module, "runtime", runtime)
     monkeypatch.setattr(workspace, "releases", MagicMock())
     monkeypatch.setattr(strategy, "releases", MagicMock())
@@ -127,5 +135,5 @@ def test_a_call_enters_few_files(case):
         steps.finish(pending, None if pending.empty else offset)
 
     call()
-    wanted = {"cuda/steps.py", *(f"cuda/{name}.py" for name in files)}
+    wanted = {"cuda/steps.py", "cuda/calls.py", *(f"cuda/{name}.py" for name in files)}
     assert entered(call) == wanted | (SEGMENTS if form.segmented else set())

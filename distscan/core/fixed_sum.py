@@ -5,14 +5,18 @@ only what is read becomes an integer, and what is stored is rounded. Wider windo
 digits: see ``digit_sum.py``.
 """
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .operators import TypedOperator
+from .operators import Operator, TypedOperator
+
+#: Raises ValueError if an element of an array is outside of a window.
+Check = Callable[[Any], None]
 
 ONE_WORD = np.dtype(np.int64)
 #: An integer of two words, in the two's complement.
@@ -34,9 +38,21 @@ class FixedSum(TypedOperator):
     lowest
         The exponent: the running value k stands for k * 2^lowest. Its type is ``ONE_WORD`` or
         ``TWO_WORDS``, and holds every sum.
+    limits
+        The window that the caller has named, (low, high).
+    check
+        A function that raises ValueError if an element of an array is outside of ``limits``. Steps
+        call it if a kernel has seen such an element. None: elements need no check.
     """
 
     lowest: int = 0
+    limits: tuple[int, int] = (0, 0)
+    check: Check | None = None
+
+    @cached_property
+    def unchecked(self) -> "FixedSum":
+        """The operator without a check, for elements that another kernel checks."""
+        return replace(self, check=None)
 
     def encode(self, number: int | float) -> Any:
         """Return a finite number of the window as ``initial`` of the scan.
@@ -51,12 +67,15 @@ class FixedSum(TypedOperator):
 
 
 def that_holds(
-    window: tuple[int, int, int], x: np.dtype[Any], out: np.dtype[Any]
+    window: tuple[int, int, int],
+    x: np.dtype[Any],
+    out: np.dtype[Any],
+    check: Check | None = None,
 ) -> FixedSum | None:
     """Return the operator for a window (low, high, most).
 
     It adds ``most`` multiples of 2^low that are below 2^high, elements of type ``x``, to results of
-    type ``out``. None if two words do not hold the sums.
+    type ``out``. None if two words do not hold the sums. For ``check`` see ``FixedSum``.
 
     >>> floats = np.dtype("f4"), np.dtype("f4")
     >>> that_holds((-20, 4, 1000), *floats).cuda_type
@@ -76,12 +95,20 @@ def that_holds(
             lowest = low // step * step
             width, fits = high - lowest, element == 2 or abs(lowest) <= largest
             if fits and width <= widest and width + carries <= _ROOM[acc] and lowest in exponents:
-                return fixed_sum(lowest, acc, element)
+                if check is None:
+                    return fixed_sum(lowest, acc, element)
+                return fixed_sum(lowest, acc, element, (low, high), check)
     return None
 
 
 @lru_cache(maxsize=64)  # always the same operator, so that cached plans are found
-def fixed_sum(lowest: int, acc: np.dtype[Any], element: int = 1) -> FixedSum:
+def fixed_sum(
+    lowest: int,
+    acc: np.dtype[Any],
+    element: int = 1,
+    limits: tuple[int, int] = (0, 0),
+    check: Check | None = None,
+) -> FixedSum:
     """Return the operator for multiples of 2^lowest, each an integer of ``element`` words."""
     one = acc == ONE_WORD
     return FixedSum(
@@ -95,7 +122,14 @@ def fixed_sum(lowest: int, acc: np.dtype[Any], element: int = 1) -> FixedSum:
         acc=acc,
         cuda_type="Fixed<1>" if one else f"Fixed<2, {element}>",
         lowest=lowest,
+        limits=limits,
+        check=check,
     )
+
+
+def unchecked(op: Operator) -> Operator:
+    """Return the operator for elements that another kernel checks, if they are checked at all."""
+    return op.unchecked if isinstance(op, FixedSum) else op
 
 
 def _zero(dtype: np.dtype[Any]) -> Any:

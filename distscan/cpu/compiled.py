@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..core.calls import load_into
 from ..core.dtypes import Types
+from ..core.fixed_sum import FixedSum
 from ..core.form import Form
 from ..core.operators import Operator
 from . import kernels, threads
@@ -45,7 +46,7 @@ class Compiled:
         find: int | None,
         loads: bool = False,
         taken: tuple[np.dtype[Any], np.dtype[Any]] | None = None,
-        lowest: int = 0,
+        exact: FixedSum | None = None,
         totals: bool,
         most: int,
     ) -> None:
@@ -55,7 +56,8 @@ class Compiled:
         elements by a function of Python, as they are loaded. ``kernel`` is the one that takes both
         converted to the types ``taken``, or else to the type that accumulates, and loaded. ``find``
         is the function that finds the heads among keys; None if segments are always flags.
-        ``lowest`` is the exponent of exact sums.
+        ``exact`` is the operator of exact sums. If it has a ``check``, kernels look for elements
+        that are outside of its window.
         """
         extents = form.extents
         self._taken = taken or (types.acc, types.acc)
@@ -94,13 +96,21 @@ class Compiled:
             first=address(form.first),
             slots=address(self._slots),
             states=address(self._states),
-            lowest=lowest,
         )
+        self._outside = np.zeros(1, np.intc)  # see ``Job``
+        self._checks = exact is not None and exact.check is not None
+        if exact is not None:
+            self._job.lowest, (self._job.low, self._job.high) = exact.lowest, exact.limits
 
     @property
     def takes_keys(self) -> bool:
         """Whether ``heads`` may be keys."""
         return self._find is not None
+
+    @property
+    def outside(self) -> bool:
+        """Whether the last call has seen an element outside of the window."""
+        return bool(self._outside[0])
 
     @property
     def nbytes(self) -> int:
@@ -146,7 +156,7 @@ class Compiled:
         """
         if reduced:
             job = self._job
-            job.ticket = 0
+            job.ticket, job.outside = 0, None
         else:
             job = self._new_job(heads)
         if before is not None:
@@ -176,6 +186,8 @@ class Compiled:
         job.ticket, job.heads = 0, address(heads)
         job.find = None if heads is None or heads.dtype == np.bool_ else self._find
         self._states.fill(0)
+        if self._checks:
+            self._outside[0], job.outside = 0, address(self._outside)
         return job
 
     def _that_takes(self, *arrays: NDArray[Any]) -> Kernel | None:

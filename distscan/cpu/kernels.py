@@ -43,6 +43,9 @@ class Job(Structure):
         ("a_step", c_int64),
         ("a_column", c_int64),
         ("lowest", c_int64),
+        ("low", c_int64),
+        ("high", c_int64),
+        ("outside", c_void_p),
     ]
 
 

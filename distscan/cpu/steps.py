@@ -64,6 +64,8 @@ class _Steps:
     """The base of the strategies."""
 
     finds_totals = True
+    #: Whether kernels see elements that are outside of the window of an exact sum.
+    sees_outside = True
 
     def __init__(self, op: Operator, types: Types, form: Form, *, threads: int) -> None:
         """Allocate the memory that shards of this form need beside input and output.
@@ -89,6 +91,10 @@ class _Steps:
         """Free the memory."""
         self._heads = None
         self.sweeps.close()
+
+    def in_doubt(self, pending: Any) -> bool:
+        """Return whether a kernel that checks elements has seen one outside of the window."""
+        return self.sweeps.outside
 
     def refuse_capture(self, reason: str) -> None:
         """Do nothing: only GPUs have CUDA graphs."""

@@ -23,6 +23,13 @@ class Sweeps(Protocol):
         """Whether ``heads`` may also be keys [n], contiguous and of the form's type."""
 
     @property
+    def outside(self) -> bool:
+        """Whether the last call has seen an element outside of a window that it checks.
+
+        A scan that is ``reduced`` looks at none.
+        """
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that are kept between calls."""
 
@@ -55,6 +62,7 @@ class Chunked:
     """The sweeps by NumPy, for every operator and type; the reference for the compiled ones."""
 
     nbytes = 0
+    outside = False
     takes_keys = False
 
     def __init__(self, op: Operator, types: Types, form: Form) -> None:
@@ -163,7 +171,7 @@ def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) 
         x, _, out = native = _native(types)
         kernel = kernels.find_fixed(op, native)
         if kernel is not None and form.extents.size > 0:
-            options |= {"taken": (x, out), "lowest": op.lowest}
+            options |= {"taken": (x, out), "exact": op}
             return Compiled(op, types, form, kernel, kernel, **options)
         return Chunked(op, types, form)
     kernel = kernels.find(op, Types(types.acc, types.acc, types.acc))

@@ -100,6 +100,19 @@ class ColumnsWork(Structure):
     )
 
 
+class Unit(Structure):
+    """``Unit`` of ``kernels/base/fixed.cuh``."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("lowest", Int),
+        ("low", Int),
+        ("high", Int),
+        ("epoch", UInt),
+        ("outside", Pointer),
+    )
+
+
 def flagged(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type ``Flagged`` of ``kernels/linear/flagged.cuh``: a value with a head flag."""
     return np.dtype([("value", dtype), ("head", np.uint32)], align=True)
@@ -131,7 +144,7 @@ def declared(entry: str, acc: np.dtype[Any], fields: tuple[int, int] = (1, 1)) -
     scan = arrays | {"shard": Shard, "work": Workspace} | offset | {"mail": Mail}
     stages = {"stage_bytes": Int, "pitch": Int}
     start = {"offset": Pointer, "first": value, "has_first": Bool}
-    unit = {"lowest": Int}  # of exact sums
+    unit = {"unit": Unit}  # of exact sums
     weights = {"x": Pointer, "n": Int64, "lead": Int64, "length": Int64}
     parameters: dict[str, dict[str, Any]] = {
         "scan": {**scan, "heads": Pointer, "row": RowLength, "first": value, **unit},
@@ -185,9 +198,10 @@ def point(arguments: Any, name: str, arrays: FieldArrays) -> None:
 
 
 def set_unit(arguments: Any, op: Operator) -> None:
-    """Set the exponent of the unit in which exact sums are counted; others have none."""
+    """Set the unit in which exact sums are counted, and their window; others have none."""
     if isinstance(op, FixedSum):
-        arguments.lowest = op.lowest
+        unit = arguments.unit  # sets the arguments
+        unit.lowest, (unit.low, unit.high) = op.lowest, op.limits
 
 
 def places(parameters: type[Structure]) -> list[tuple[int, int]]:

@@ -5,11 +5,13 @@ from typing import Any
 import cupy
 
 from ..core.dtypes import Types
+from ..core.fixed_sum import unchecked
 from ..core.form import Form
 from ..core.operators import Operator
 from . import columns, epochs, launches
 from .configs import scan_config
 from .definitions import type_name
+from .outside import checks, sees_outside
 from .policy import TextbookPolicy
 from .registers import register_types
 from .workspace import Workspace, is_capturing, releases
@@ -49,7 +51,10 @@ class Strategy:
         next(epochs.calls)  # raises in a process that was forked
         for dtype in (types.x, types.acc, types.out):
             type_name(dtype)
-        self.op, self.types, self.form = op, types, form
+        #: Whether kernels see elements that are outside of the window of an exact sum.
+        self.sees_outside = sees_outside(types, form)
+        self.op = op if self.sees_outside else unchecked(op)
+        self.types, self.form = types, form
         self.n, self.size = form.extents.n, form.extents.size
         self._textbook = textbook
         if is_capturing(cupy.cuda.get_current_stream()):
@@ -64,12 +69,15 @@ class Strategy:
         """Make the kernels, and allocate the memory that they share."""
         raise NotImplementedError
 
-    def make_scan(self, types: Types) -> "launches.Scan | columns.Scan | columns.ThreadPerColumn":
+    def make_scan(
+        self, op: Operator, types: Types
+    ) -> "launches.Scan | columns.Scan | columns.ThreadPerColumn":
         """Make the kernel that scans, down columns or along rows."""
-        op, n, form, textbook = self.op, self.n, self.form, self._textbook
+        n, form, textbook = self.n, self.form, self._textbook
         if form.extents.inner == 1:
             types = register_types(op, types)
-            return launches.Scan(op, types, n, form, scan_config(types, n, form, textbook))
+            config = scan_config(types, n, form, textbook, checks=checks(op))
+            return launches.Scan(op, types, n, form, config)
         if textbook is not None:
             raise NotImplementedError("block_scan= is for scans along the last axis")
         return columns.make_scan(op, types, n, form)
@@ -82,6 +90,14 @@ class Strategy:
     def close(self) -> None:
         """Free the memory once all queued work has ended."""
         self.work = None
+
+    def in_doubt(self, call: Any) -> bool:
+        """Return whether the kernel that checks elements has seen one outside; wait for it."""
+        if self.work is None or not self.sees_outside:
+            return False
+        if not call.read:  # the total, which comes behind all checks
+            call.stream.synchronize()
+        return bool(call.work.outside.since(call.epoch))
 
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""

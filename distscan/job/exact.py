@@ -2,11 +2,12 @@
 
 ::
 
-    window   each rank finds the bits that its elements need      MPI_Allgather
+    window   each rank finds the bits that its elements need      MPI_Allgather, unless it is named
     reduce, exscan, scan: as for every operator, by the operator of that window
 """
 
 from functools import reduce
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from ..core.fixed import Window
 from ..core.fixed_sum import FixedSum
 from ..core.special import NEGATIVE_ZERO, NOT_FINITE
 from ..exact_check import Asked, check_window, is_fsum
-from ..exact_window import window_of, without_zeros
+from ..exact_special import firsts, has_negative_zero
+from ..exact_window import check_of, window_of, without_zeros
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.signals import interruptible
@@ -30,6 +32,8 @@ from .decided import Decided, Options, decide, number
 from .interface import Source
 from .part import Part
 from .sweeps import Note, Show, watched
+
+_NAME = "the input"  # in messages
 
 
 def asked(job: Any, source: Source, ranks: int) -> Asked | None:
@@ -45,9 +49,12 @@ def asked(job: Any, source: Source, ranks: int) -> Asked | None:
     return Asked.of(source.dtype, initial=initial, ranks=ranks, **given)
 
 
-def by_window(options: Options, sums: Asked, window: Window, x: Any, **words: bool) -> Options:
-    """Return the options of the scan, by the operator for elements ``x`` of a window."""
-    op, initial = sums.operator(window, x, **words)
+def by_window(options: Options, sums: Asked, window: Window, x: Any, **how: Any) -> Options:
+    """Return the options of the scan, by the operator for elements ``x`` of a window.
+
+    ``how`` is as in ``Asked.operator``.
+    """
+    op, initial = sums.operator(window, x, **how)
     return options._replace(op=op, initial=initial, dtype=sums.result)
 
 
@@ -62,40 +69,86 @@ def narrowed(budget: Budget, decided: Decided) -> Budget:
 
 
 def find_window(comm: Comm, part: Part, sums: Asked, source: Source, show: Show) -> None:
-    """Read all elements, and decide the scan by the operator of their window; collective."""
+    """Decide the scan by the operator of the window of all elements; collective.
+
+    All elements are read, unless the window is named and kernels check them as they add them.
+    """
+    if sums.limits is not None and _takes(sums.limits, comm, part, sums, source):
+        return
     own, special = Window(0, 0, 0), False
     # Ranks may have different numbers of blocks.
     with agreed(comm), watched(comm, part, "window", part.blocks[0], show) as watch:
         for block in part.blocks:
             window, found = _sweep(part, block, sums, watch)
             own, special = own.joined(window), special or found
-    x = part.types.x
-    compiled = adds_exactly(x, sums.result, part.gpu) and sums.is_plain
+    compiled = _adds(part, sums) and sums.is_plain
     everyone = comm.allgather((own, special or not compiled))
     window = reduce(Window.joined, [each for each, _ in everyone])._replace(most=source.n + 1)
     with agreed(comm):
         words = not any(each for _, each in everyone)
-        options = by_window(part.decided.options, sums, window, x, words=words)
+        options = by_window(part.decided.options, sums, window, part.types.x, words=words)
         part.decide(decide(options, source, part.gpu, comm.size, comm.rank))
+
+
+def _takes(limits: tuple[int, int], comm: Comm, part: Part, sums: Asked, source: Source) -> bool:
+    """Return whether kernels check elements, which are in the named window; collective.
+
+    Then the scan is decided. Only the first element is looked at, which must not be -0.0.
+    """
+    x, window, check = part.types.x, Window(0, 0, source.n + 1), check_of(limits, _NAME)
+    if x.kind == "c" or sums.narrow(window, x) is None:
+        return False
+    with agreed(comm):
+        own = _adds(part, sums) and sums.is_plain
+        if own and sums.initial is None:
+            own = _one_scan(part) and not _begins_with_zero(part)
+    if not all(comm.allgather(own)):
+        return False
+    with agreed(comm):
+        options = by_window(part.decided.options, sums, window, x, words=True, check=check)
+        part.decide(decide(options, source, part.gpu, comm.size, comm.rank))
+    return True
+
+
+def _adds(part: Part, sums: Asked) -> bool:
+    """Return whether kernels add the elements of this rank."""
+    return adds_exactly(part.types.x, sums.result, part.gpu)
+
+
+def _one_scan(part: Part) -> bool:
+    """Return whether the job is one scan of all elements."""
+    extents = part.form.extents
+    return extents.outer == extents.inner == 1 and not part.form.segmented
+
+
+def _begins_with_zero(part: Part) -> bool:
+    """Return whether the first element of this rank is -0.0; it reads one chunk."""
+    found = False
+
+    def note(x: Any) -> None:
+        nonlocal found
+        found = has_negative_zero(firsts(x, None, reverse=part.form.reverse))
+
+    part.look(islice(part.blocks[0], 1), note, lambda chunk: None)
+    return found
 
 
 @interruptible
 def _sweep(part: Part, block: Block, sums: Asked, watch: Note) -> tuple[Window, bool]:
     """Return the window of a block of this rank's elements, and whether anything is special."""
     found, special, chunks = Window(0, 0, 0), 0, 0
-    extents, form = part.form.extents, part.form
-    one_scan = extents.outer == extents.inner == 1 and not form.segmented
+    one_scan = _one_scan(part)
 
     def note(x: Any) -> None:
         nonlocal found, special, chunks
         window, codes = window_of(x, threads(part.decided.options.threads))
         if sums.limits is not None:
-            check_window("the input", window, sums.limits, finite=not codes & NOT_FINITE)
+            check_window(_NAME, window, sums.limits, finite=not codes & NOT_FINITE)
         if chunks > 0 and one_scan:  # sums that begin with -0.0 begin in the first chunk
             codes &= ~NEGATIVE_ZERO
         if x.dtype.kind != "c":  # complex numbers have digits anyway
-            zeros: Any = {"one_scan": one_scan, "reverse": form.reverse}
-            special |= without_zeros(codes, x, sums.initial, **zeros)
+            starts = firsts(x, None, reverse=part.form.reverse) if one_scan else None
+            special |= without_zeros(codes, starts, sums.initial)
         found, chunks = found.joined(window), chunks + 1
 
     def done(chunk: Chunk) -> None:

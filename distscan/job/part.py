@@ -122,7 +122,7 @@ class Part:
             done(chunk)
 
         self._pipeline.run(chunks, self._slots, self._read, look, None)
-        self._arrived = isinstance(self._slots, Resident) and len(self.blocks) == 1
+        self._arrived = isinstance(self._slots, Resident) and [chunks] == self.blocks
 
     def reduce(self, chunks: Iterable[Chunk], carry: Carry, done: Callable[[Chunk], None]) -> None:
         """Read chunks, and combine their totals into ``carry``; ``done`` is called for each."""

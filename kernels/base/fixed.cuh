@@ -92,10 +92,31 @@ __device__ Real power_of_2(int exponent) {
 // Elements of two words are joined from two parts, high * 2^SPLIT + low.
 constexpr int SPLIT = 51;
 
+// What the host says of exact sums; a parameter of kernels. A running value k stands for
+// k * 2^lowest. Where elements are checked, they should be multiples of 2^low, below 2^high.
+struct Unit {
+  int lowest, low, high;
+  unsigned epoch;     // of the launch
+  unsigned* outside;  // [1], in pinned host memory: gets the epoch if an element is outside
+};
+
+// The limits of elements that are checked: see checked.cuh.
+template <class Real>
+struct Limits {
+  Real top;    // 2^high, or infinity
+  Real whole;  // numbers below this one have less than a significand's bits above 2^low
+  Real most;   // the largest multiple of 2^low below it
+};
+
 // What the conversions of a kernel multiply with.
 struct Units {
   double up, down;     // 2^-lowest, or 2^(-lowest - SPLIT) for elements of two words; 2^lowest
   float up32, down32;  // the same for floats
+  // Of checks: see checked.cuh.
+  Limits<double> limits;
+  Limits<float> limits32;
+  unsigned epoch;
+  unsigned* outside;
 };
 
 __device__ inline Units& units() {
@@ -103,14 +124,30 @@ __device__ inline Units& units() {
   return shared;
 }
 
+// Of a window in which numbers are too large, no element is inside.
+template <class Real>
+__device__ Limits<Real> limits_of(int low, int high) {
+  constexpr int FRACTION = same<Real, float> ? 23 : 52, LAST = same<Real, float> ? 127 : 1023;
+  const Real infinite = __int_as_float(0x7f800000);
+  const Real top = high > LAST ? infinite : power_of_2<Real>(high);
+  const Real whole = low > LAST - FRACTION ? infinite : power_of_2<Real>(low + FRACTION);
+  return {top, whole, whole - power_of_2<Real>(low)};
+}
+
 // Set the units; by a whole block, before the first conversion. Without exact sums, do nothing.
 template <class T>
-__device__ void set_units(int lowest) {
+__device__ void set_units(const Unit& unit) {
   if constexpr (is_fixed<T>) {
     if (threadIdx.x == 0) {
-      const int up = -lowest - (same<T, Fixed<2>> ? SPLIT : 0);
-      units() = {power_of_2<double>(up), power_of_2<double>(lowest), power_of_2<float>(up),
-                 power_of_2<float>(lowest)};
+      const int up = -unit.lowest - (same<T, Fixed<2>> ? SPLIT : 0);
+      Units& to = units();
+      to.up = power_of_2<double>(up), to.down = power_of_2<double>(unit.lowest);
+      to.up32 = power_of_2<float>(up), to.down32 = power_of_2<float>(unit.lowest);
+      if (unit.outside) {
+        to.limits = limits_of<double>(unit.low, unit.high);
+        to.limits32 = limits_of<float>(unit.low, unit.high);
+        to.epoch = unit.epoch, to.outside = unit.outside;
+      }
     }
     __syncthreads();
   }

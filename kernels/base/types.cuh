@@ -107,6 +107,10 @@ inline constexpr bool is_log_sum = same<T, LogSum<float>> || same<T, LogSum<doub
 template <class T>
 inline constexpr bool is_fixed = false;
 
+// Whether elements are checked as they become such integers: see checked.cuh.
+template <class T>
+inline constexpr bool is_checked = false;
+
 // The bits of some floats: see bit_range.cuh.
 struct BitRange;
 
@@ -149,6 +153,8 @@ __device__ unsigned nonzero(T x) {
 template <class To, class From>
 __device__ To to_fixed(From x);
 template <class To, class From>
+__device__ To to_checked(From x);
+template <class To, class From>
 __device__ To rounded(From sum);
 __device__ BitRange bit_range_of(float x);
 __device__ BitRange bit_range_of(double x);
@@ -163,6 +169,10 @@ __device__ To convert(From from) {
     return from;
   } else if constexpr (same<To, BitRange>) {
     return bit_range_of(from);
+  } else if constexpr (is_checked<From>) {
+    return convert<To>(from.value);
+  } else if constexpr (is_checked<To>) {
+    return to_checked<To>(from);
   } else if constexpr (is_fixed<To>) {
     return to_fixed<To>(from);
   } else if constexpr (is_fixed<From>) {

@@ -1,7 +1,7 @@
 // The scan and the reduction of one value per lane, by shuffles.
 #pragma once
 
-#include "fixed.cuh"
+#include "checked.cuh"
 #include "tile.cuh"
 
 namespace distscan {
@@ -95,7 +95,7 @@ __device__ T warp_reduce(T x, int count = LANES) {
   return x;
 }
 
-// The sum of one lane's vector of floats, in words that become two once.
+// The sum of one lane's vector of floats; words become two once.
 template <class T, class X, int ITEMS>
 __device__ T add_elements(const Vector<X, ITEMS>& vector) {
   if constexpr (same<T, Fixed<2>>) {
@@ -110,18 +110,27 @@ __device__ T add_elements(const Vector<X, ITEMS>& vector) {
     Fixed<1> total = get<Fixed<1>>(vector, 0);
 #pragma unroll
     for (int i = 1; i < ITEMS; ++i) total = total + get<Fixed<1>>(vector, i);
-    return T::of(total.value);
+    if constexpr (same<T, Fixed<1>>)
+      return total;
+    else
+      return T::of(total.value);
   }
 }
 
 // The combination of one lane's vector. sum: [1 2 3 4] -> 10
 template <class Op, class T, class X, int ITEMS>
 __device__ T reduce(const Vector<X, ITEMS>& vector) {
-  if constexpr (has_two_words<T> && !same<T, X>) return add_elements<T>(vector);
-  T total = get<T>(vector, 0);
+  if constexpr (has_two_words<T> && !same<T, X>) {
+    return add_elements<T>(vector);
+  } else if constexpr (is_checked<T> && !same<T, X>) {
+    check(vector);
+    return {add_elements<decltype(T::value)>(vector)};
+  } else {
+    T total = get<T>(vector, 0);
 #pragma unroll
-  for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, get<T>(vector, i));
-  return total;
+    for (int i = 1; i < ITEMS; ++i) total = Op::combine(total, get<T>(vector, i));
+    return total;
+  }
 }
 
 }  // namespace distscan

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "chain.hpp"
+#include "outside.hpp"
 #include "rounded.hpp"
 #include "stream.hpp"
 
@@ -122,6 +123,7 @@ class FixedColumns {
         const int64 part = min_of(TILE_SIZE, width - left), count = rows * part;
         const int64 at = reverse ? width - left - part : left;  // of the first column in memory
         load_tile(x + at, count, job.lowest, reverse, tile);
+        check(job, x + at, count);
         for (int64 k = 0; k < rows; ++k)
           add_row(tile, (reverse ? rows - 1 - k : k) * part, part, sums, at, job.exclusive);
         if (!WRITES) continue;

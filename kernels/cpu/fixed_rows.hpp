@@ -5,6 +5,7 @@
 #pragma once
 
 #include "chain.hpp"
+#include "outside.hpp"
 #include "rounded.hpp"
 #include "segments.hpp"
 #include "stream.hpp"
@@ -28,7 +29,9 @@ class FixedRows {
     const DefaultFloats floats;
     for (int64 b; (b = draw(job)) < job.end;) {
       const int64 low = b * job.block, high = min_of(job.n, low + job.block);
-      const Total found = reduce_run(static_cast<const X*>(job.x), low, high, job);
+      const X* const x = static_cast<const X*>(job.x);
+      check(job, x + (job.reverse ? job.n - high : low), high - low);
+      const Total found = reduce_run(x, low, high, job);
       put_in<WORDS>(slot(job, b + 1), found.sum);
       job.states[b + 1] = found.head ? HEAD : 0;
     }
@@ -109,6 +112,7 @@ class FixedRows {
     for (int64 i = low; i < high; i += TILE_SIZE) {
       const int64 count = min_of(TILE_SIZE, high - i), place = reverse ? size - i - count : i;
       load_tile(x + place, count, job.lowest, reverse, tile);
+      check(job, x + place, count);
       const unsigned char* flags = job.heads ? flags_of(job, place, count, room) : nullptr;
       if (flags && !any_head(flags, count)) flags = nullptr;
       for (int64 done = 0; done < count;) {

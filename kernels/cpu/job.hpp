@@ -34,7 +34,9 @@ struct Job {
   int64 a_step;    // elements from one to the next along n; 0: all are the same
   int64 a_column;  // 1; 0: all columns have the same, and a has a vector of it
   // Of exact sums, whose slots, before and first are integers k:
-  int64 lowest;  // k stands for k * 2^lowest
+  int64 lowest;     // k stands for k * 2^lowest
+  int64 low, high;  // where elements are checked: multiples of 2^low, below 2^high
+  int* outside;     // becomes 1 if there is an element outside; null: none is checked
 };
 
 // Slot b holds what comes before block b: the prefix of the blocks before it, if READY. The

@@ -1,11 +1,8 @@
 // The bits that floats need: the lowest bit of all, the highest exponent, and what is special.
 //
-// x with its lowest bit cleared, y = bits & (bits - 1), is a float, too. x - y is the lowest bit as
-// a number, without a rounding. A number with no bits but the hidden one is its own lowest bit.
-//   x = 1.5 = 1.1000... has y = 1.0, x - y = 0.5
-// So the window is the least of these numbers, and the largest |x|. Float16 and bfloat16 are read
-// as float32, which has their numbers.
-#include "fixed.hpp"
+// The window is the least of the lowest bits, and the largest |x|. Float16 and bfloat16 are read as
+// float32, which has their numbers.
+#include "outside.hpp"
 
 namespace distscan {
 
@@ -24,21 +21,15 @@ struct Window {
 };
 
 template <class F>
-class Bounds {
+class Bounds : Floats<F> {
  public:
-  using Bits = Word<F>;
-  using R = Register<Bits>;
-  static constexpr int FRACTION = Format<F>::PRECISION - 1;
-  static constexpr Bits ABSOLUTE = Bits(~(1ull << (8 * sizeof(F) - 1)));
-  static constexpr Bits HIDDEN = Bits(1ull << FRACTION), INFINITE = ABSOLUTE - HIDDEN + 1;
+  using typename Floats<F>::Bits;
+  using typename Floats<F>::R;
+  using Floats<F>::FRACTION, Floats<F>::ABSOLUTE, Floats<F>::HIDDEN, Floats<F>::INFINITE;
 
   // Take in a register of elements. Finite ones alone: if there are others, `highest` says so.
   INLINE void add(Register<F> x) {
-    const R bits = (R)x, size = bits & ABSOLUTE;
-    const auto cleared = (Register<F>)(bits & (bits - 1));
-    const Register<F> bit = (bits & (HIDDEN - 1)) != 0 ? x - cleared : x;
-    // Less 1, 0 is the largest of all.
-    const R lower = (((R)bit & ABSOLUTE) - 1) & ABSOLUTE;
+    const R bits = (R)x, size = Floats<F>::magnitude(x), lower = Floats<F>::lowest_bit(x);
     least = lower < least ? lower : least;
     highest = size > highest ? size : highest;
     first = bits < first ? bits : first;  // -0.0 is the first of signed integers
@@ -92,23 +83,12 @@ class Bounds {
   }
 };
 
-// Registers of the floats that have the numbers of x.
-template <class F, class X>
-INLINE Register<F> floats_at(const X* x) {
-  if constexpr (same<X, half>)
-    return from_half(x);
-  else if constexpr (same<X, bfloat16>)
-    return from_bfloat16(x);
-  else
-    return load<Register<F>>(x);
-}
-
 // Elements that are looked at together. If some are not finite, they are looked at once more.
 constexpr int64 MANY = 2048;
 
 template <class X>
 void find_window(const void* from, int64 count, Found& found) {
-  using F = typename Choose<same<X, double>, double, float>::type;
+  using F = FloatOf<X>;
   constexpr int L = LANES<F>, WAYS = 4;  // so many minima do not wait for each other
   const DefaultFloats floats;
   auto x = static_cast<const X*>(from);
@@ -123,17 +103,17 @@ void find_window(const void* from, int64 count, Found& found) {
       UNROLL
       for (int k = 0; k < WAYS; ++k) {
         prefetch(x + i + k * L, false);
-        ways[k].add(floats_at<F>(x + i + k * L));
+        ways[k].add(floats_at(x + i + k * L));
       }
     }
-    for (; i < whole; i += L) ways[0].add(floats_at<F>(x + i));
-    ways[0].add(floats_at<F>(rest));
+    for (; i < whole; i += L) ways[0].add(floats_at(x + i));
+    ways[0].add(floats_at(rest));
     UNROLL
     for (int k = 1; k < WAYS; ++k) ways[0].join(ways[k]);
     if (!ways[0].all_finite()) {
       ways[0] = {};
-      for (i = 0; i < whole; i += L) ways[0].add_finite(floats_at<F>(x + i));
-      ways[0].add_finite(floats_at<F>(rest));
+      for (i = 0; i < whole; i += L) ways[0].add_finite(floats_at(x + i));
+      ways[0].add_finite(floats_at(rest));
     }
     all.join(ways[0]);
   }

@@ -91,7 +91,7 @@ struct Scan {
     Prefix<T> own, all = before;
     for (int64 i = 0; i < shard.peel; ++i) {
       const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
-      const T item = source.template item<T>(shard, i);
+      const T item = convert<T>(source.template item<Partial>(shard, i));
       if constexpr (STORES && EXCLUSIVE)
         put(y + at, convert<Y>(value_of(segments.before(all.value, item))));
       own = join<Op>(own, item);

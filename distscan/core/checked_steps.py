@@ -1,0 +1,60 @@
+"""Steps of exact sums whose elements must be in a window that the caller has named."""
+
+from typing import Any
+
+from . import arrays
+from .fixed_sum import Check
+from .steps import Pending
+
+
+class CheckedSteps:
+    """The steps of ``steps``, which raise ValueError if an element is outside of the window.
+
+    Kernels that can do so look at elements while they add them. Only if one has seen an element
+    outside, ``check`` reads the elements again, and raises the error. Other elements are checked
+    before the scan. So are those of a scan in place, which leaves nothing to read again.
+    """
+
+    def __init__(self, steps: Any, check: Check) -> None:
+        """Wrap ``steps``, which have ``sees_outside`` and ``in_doubt`` beside what all have."""
+        self._steps, self._check = steps, check
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that are kept between calls."""
+        return int(self._steps.nbytes)
+
+    def empty(self) -> Any:
+        """Allocate a result [outer * n * inner]."""
+        return self._steps.empty()
+
+    def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
+        """Begin the scan of ``x`` into ``out``."""
+        self._steps.refuse_capture("the host waits for the check of window=")
+        sees = self._sees(x, out)
+        if not sees:
+            self._check(x)
+        found: Pending = self._steps.begin(x, out, segments, overlap=overlap)
+        if sees and not found.empty:
+            found.total()  # no other rank must get a wrong one
+            if self._steps.in_doubt(found):
+                self._check(x)
+        return found
+
+    def finish(self, pending: Any, offset: Any) -> None:
+        """Scan the shard; without a total before, wait for what the scan has seen of elements."""
+        self._steps.finish(pending, offset)
+        if pending.empty and self._steps.in_doubt(pending) and self._sees(pending.x, pending.out):
+            self._check(pending.x)
+
+    def _sees(self, x: Any, out: Any) -> bool:
+        """Return whether kernels look at the elements, which can be read again after the scan."""
+        return self._steps.sees_outside and not arrays.overlap(x, out, in_place=False)
+
+    def refuse_capture(self, reason: str) -> None:
+        """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
+        self._steps.refuse_capture(reason)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._steps.close()

@@ -1,0 +1,241 @@
+"""``window=`` of ``fsum``: elements are checked as they are added, in every form."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+import distscan
+from distscan import exact, exact_window
+from support.cuts import length, one_cut, two_cuts
+from support.exact import dtype_of, same, scanned
+from support.host import host
+
+# A type, and a window that takes one word, two words with elements of one, or two. The last ones of
+# a type end where it ends.
+WINDOWS = [
+    ("float32", (-10, 11)),
+    ("float32", (-30, 28)),
+    ("float32", (-60, 20)),
+    ("float32", (-149, -100)),
+    ("float32", (100, 128)),
+    ("float64", (-10, 11)),
+    ("float64", (-30, 28)),
+    ("float64", (-60, 35)),
+    ("float64", (-1074, -1000)),
+    ("float64", (960, 1024)),
+    ("float16", (-24, 16)),
+    ("bfloat16", (-20, 10)),
+]
+# Axis, shape, whether there are segments.
+SHAPES = {
+    "plain": (None, (1009,), False),
+    "short": (None, (7,), False),
+    "segments": (None, (517,), True),
+    "rows": (1, (23, 61), False),
+    "columns": (0, (61, 23), False),
+    "a column": (0, (1009, 1), False),
+    "matrices": (1, (5, 17, 6), False),
+    "many columns": (0, (5, 3000), False),
+}
+windows = pytest.mark.parametrize(
+    ("name", "window"), WINDOWS, ids=[f"{name}.{low}.{high}" for name, (low, high) in WINDOWS]
+)
+shapes = pytest.mark.parametrize("shape", SHAPES)
+
+
+def inside(rng, name, window, shape):
+    """Numbers of a window, its smallest and its largest ones among them."""
+    low, high = window
+    precision = np.finfo(np.float64).nmant + 1 if name == "float64" else 24
+    precision = {"float16": 11, "bfloat16": 8}.get(name, precision)
+    bits = rng.integers(1, min(precision, high - low) + 1, shape)  # of each significand
+    whole = rng.integers(0, 1 << 62, shape) >> (62 - bits)
+    shift = rng.integers(0, high - low + 1 - bits)
+    x = np.ldexp(whole.astype(np.float64), low + shift) * rng.choice([1, -1], shape)
+    flat = x.reshape(-1)
+    places = rng.integers(1, flat.size, 4)
+    flat[places[:2]] = np.ldexp(1.0, low), -np.ldexp(1.0, low)
+    largest = np.ldexp(float((1 << min(precision, high - low)) - 1), 0)
+    flat[places[2:]] = np.ldexp(largest, high - min(precision, high - low)), 0.0
+    return x.astype(dtype_of(name))
+
+
+def outside(name, window):
+    """Numbers that are not in a window, as far as the type has them."""
+    low, high = window
+    found = [np.inf, -np.inf, np.nan]
+    with np.errstate(over="ignore"):
+        found += [np.ldexp(1.0, high), -np.ldexp(1.0, high), np.ldexp(1.0, low - 1)]
+        found += [3 * np.ldexp(1.0, low - 1), np.ldexp(-1.0, low - 40)]
+        return [x for x in found if np.isnan(x) or float(dtype_of(name).type(x)) == x != 0]
+
+
+@pytest.fixture
+def no_pass(monkeypatch):
+    """Count the passes over elements."""
+    passes = []
+
+    def counted(*given):
+        passes.append(given)
+        return found(*given)
+
+    found = exact_window.window_of
+    for module in (exact, exact_window):
+        monkeypatch.setattr(module, "window_of", counted)
+    return passes
+
+
+def directions(rng):
+    """Any of the forms."""
+    return {"exclusive": bool(rng.integers(2)), "reverse": bool(rng.integers(2))}
+
+
+def sharded(shape, cut):
+    """The rows, or elements, of this rank; of an axis that is not spread, all have all."""
+    return cut(SHAPES[shape][1][0])
+
+
+@windows
+@shapes
+@one_cut
+def test_inside(name, window, shape, xp, cut, rng, no_pass):
+    axis, size, segmented = SHAPES[shape]
+    if name == "bfloat16" and xp is not np:
+        pytest.skip("CuPy has no bfloat16")
+    mine, x = sharded(shape, cut), inside(rng, name, window, size)
+    heads = rng.random(size[0]) < 0.05 if segmented else None
+    if segmented:
+        heads[0] = True
+    for initial in (None, 0.0):
+        form = {"initial": initial} | directions(rng)
+        want = scanned(x, name, axis=axis, heads=heads, **form)[mine]
+        marks = None if heads is None else xp.asarray(heads[mine])
+        no_pass.clear()
+        y = distscan.scan(
+            xp.asarray(x[mine]), "fsum", axis=axis, segments=marks, window=window, **form
+        )
+        assert same(host(y), want)
+        knows = heads is None or initial is not None  # that no sum is -0.0
+        if y.size > 0 and kernels(name, xp):
+            one_scan = not segmented and (axis is None or shape == "a column")
+            on_gpu = one_scan and dtype_of(name).itemsize >= 4
+            assert len(no_pass) == (not (knows and (xp is np or on_gpu)))
+
+
+def kernels(name, xp):
+    """Whether kernels add such numbers: on a GPU, and on CPUs if there are compiled ones."""
+    return xp is not np or exact.adds_exactly(dtype_of(name), dtype_of(name), None)
+
+
+@windows
+@shapes
+@one_cut
+def test_outside(name, window, shape, xp, cut, rng):
+    axis, size, segmented = SHAPES[shape]
+    if name == "bfloat16" and xp is not np:
+        pytest.skip("CuPy has no bfloat16")
+    mine, clean = sharded(shape, cut), inside(rng, name, window, size)
+    heads = rng.random(size[0]) < 0.05 if segmented else None
+    bad = outside(name, window)
+    assert bad
+    for number in bad:
+        x = clean.copy()
+        place = rng.choice([0, x.size - 1, rng.integers(x.size)])
+        x.reshape(-1)[place] = number
+        form = {"initial": 0.0} | directions(rng)
+        marks = None if heads is None else xp.asarray(heads[mine])
+        with pytest.raises(ValueError, match=r"beyond window=|not finite everywhere"):
+            distscan.scan(
+                xp.asarray(x[mine]), "fsum", axis=axis, segments=marks, window=window, **form
+            )
+        shard = xp.asarray(x[mine])
+        with pytest.raises(ValueError, match=r"beyond window=|not finite everywhere"):
+            distscan.scan(
+                shard,
+                "fsum",
+                axis=axis,
+                out=shard.reshape(shard.shape if axis is not None else -1),
+                window=window,
+            )
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("reverse", [False, True])
+@one_cut
+def test_sums_of_negative_zeros(axis, reverse, xp, cut, rng):
+    """A sum is -0.0 if all its elements are."""
+    x, mine = np.full((40, 9), -0.0), cut(40)
+    for changes in range(4):
+        for exclusive in (False, True):
+            form = {"reverse": reverse, "exclusive": exclusive}
+            y = distscan.scan(xp.asarray(x[mine]), "fsum", axis=axis, window=(-3, 9), **form)
+            want = scanned(x, "float64", axis=axis, **form)
+            rows = slice(mine.start * 9, mine.stop * 9) if axis is None else mine
+            assert same(host(y), want[rows])
+        x[rng.integers(40), rng.integers(9)] = changes
+
+
+@two_cuts
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_large(name, xp, cut, rng):
+    """Several blocks and tiles; elements outside at any place."""
+    n, window = 300_007, (-12, 12)
+    mine = cut(n)
+    x = (rng.integers(-(1 << 24) + 1, 1 << 24, n) / 4096).astype(name)
+    want = np.cumsum(np.rint(x.astype(np.float64) * 4096).astype(np.int64))
+    y = distscan.scan(xp.asarray(x[mine]), "fsum", window=window)
+    assert same(host(y), (want / 4096).astype(name)[mine])
+    for place in (0, n - 1, *rng.integers(0, n, 3)):
+        z = x.copy()
+        z[place] = rng.choice([2.0**12, 2.0**-13, 1 + 2.0**-13])
+        with pytest.raises(ValueError, match="beyond window="):
+            distscan.scan(xp.asarray(z[mine]), "fsum", window=window)
+
+
+@two_cuts
+@pytest.mark.parametrize("initial", [None, 0.0, -0.0, 2.5])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_plans(dtype, initial, xp, cut, planned, rng, no_pass):
+    n, window = 517, (-20, 5)
+    mine, part = cut(n), "float32" if dtype == "float32" else "float64"
+    x = inside(rng, part, window, n)
+    if dtype == "complex128":
+        x = x + 1j * inside(rng, part, window, n)
+    plan = planned(length(mine), dtype, "fsum", window=window, initial=initial, agree=True)
+    for _ in range(2):
+        x[0] = rng.choice([-0.0, 1.0])
+        no_pass.clear()
+        y = plan(xp.asarray(x[mine]))
+        assert same(host(y), scanned(x, part, initial=initial)[mine])
+        if kernels(part, xp) and initial in {0.0, 2.5} and dtype != "complex128":
+            assert len(no_pass) == 0
+        bad = x.copy()
+        bad[rng.integers(n)] = 0.3 if part == "float64" else 2.0**5
+        with pytest.raises(ValueError, match="beyond window="):
+            plan(xp.asarray(bad[mine]))
+        in_place = xp.asarray(bad[mine])
+        with pytest.raises(ValueError, match="beyond window="):
+            plan(in_place, in_place)
+    plan.close()
+
+
+@two_cuts
+def test_a_plan_tells_the_others(xp, cut, planned, rng):
+    """Without ``agree``, the rank at fault raises, and so do the ranks behind it, at once."""
+    n = 101
+    mine, x = cut(n), np.ones(n)
+    plan = planned(length(mine), "float64", "fsum", window=(-3, 5), initial=0.0)
+    assert same(host(plan(xp.asarray(x[mine]))), np.cumsum(x)[mine])
+    x[n // 2] = 99.0
+    if mine.start <= n // 2 < mine.stop:
+        with pytest.raises(ValueError, match="beyond window="):
+            plan(xp.asarray(x[mine]))
+    elif mine.start > n // 2 and length(mine):
+        with pytest.raises(distscan.RankError, match="an earlier rank failed"):
+            plan(xp.asarray(x[mine]))
+    else:
+        with suppress(distscan.RankError):  # the notice may be here already
+            assert same(host(plan(xp.asarray(x[mine]))), np.cumsum(x)[mine])
+    with suppress(distscan.RankError):  # where no call has raised it
+        plan.close()
