@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import peers
 from numpy.typing import NDArray
 
 import distscan
@@ -81,6 +82,13 @@ class Values:
             if first < stop:
                 made = np.random.default_rng([self.seed, start // PIECE]).random(PIECE, np.float32)
                 yield first, made[first - start : stop - start]
+
+    def whole(self) -> Floats:
+        """Return all values."""
+        x = np.empty(self.n, np.float32)
+        for start, piece in self.pieces(0, self.n):
+            x[start : start + len(piece)] = piece
+        return x
 
     def sums(self, low: int, high: int) -> Sums:
         """Sum the values ``low..high``, exactly."""
@@ -146,41 +154,9 @@ def ours(comm: Comm, bound: binding.Binding, values: Values, dtype: type) -> Err
     return Errors(*(float(error) for error in np.max(comm.allgather(worst), axis=0)))
 
 
-def theirs(scan: Callable[[Floats], tuple[str, Floats]], values: Values) -> tuple[str, Errors]:
-    """Return where a library's scan ran, and its largest errors; ImportError where it cannot."""
-    x = np.empty(values.n, np.float32)
-    for start, piece in values.pieces(0, values.n):
-        x[start : start + len(piece)] = piece
-    where, y = scan(x)
-    errors = largest_errors(values, 0, values.n, Sums(0.0, 0.0), lambda start, stop: y[start:stop])
-    return where, errors
-
-
-def by_numpy(x: Floats) -> tuple[str, Floats]:
-    """Scan with NumPy."""
-    return "CPU", np.cumsum(x, out=x)
-
-
-def by_torch(x: Floats) -> tuple[str, Floats]:
-    """Scan with PyTorch, which adds in float64 on a CPU."""
-    import torch  # noqa: PLC0415 - it may be absent
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    result = torch.cumsum(torch.from_numpy(x).to(device), 0).cpu().numpy()
-    return "GPU" if device == "cuda" else "CPU", result
-
-
-def by_cupy(x: Floats) -> tuple[str, Floats]:
-    """Scan with CuPy."""
-    import cupy  # noqa: PLC0415 - it may be absent
-
-    try:
-        return "GPU", cupy.cumsum(cupy.asarray(x)).get()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise ImportError(f"no GPU for CuPy: {error}") from error
-
-
-PEERS = {"numpy.cumsum": by_numpy, "torch.cumsum": by_torch, "cupy.cumsum": by_cupy}
+def errors_of_all(values: Values, y: Floats) -> Errors:
+    """Return the largest errors of all prefixes."""
+    return largest_errors(values, 0, values.n, Sums(0.0, 0.0), lambda start, stop: y[start:stop])
 
 
 # ---- the table -----------------------------------------------------------------------------
@@ -206,12 +182,9 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     }
     if comm.rank > 0:
         return 0
-    for name, scan in PEERS.items():
-        try:
-            found = [theirs(scan, values) for values in data]
-        except ImportError:
-            continue
-        table[name, 1, found[0][0]] = [errors for _, errors in found]
+    for values in data:
+        for name, at, y in peers.theirs(peers.SUMS, values.whole()):
+            table.setdefault((name, 1, at), []).append(errors_of_all(values, y))
     kind = "that rise and fall" if args.conditions else "uniform in [0, 1)"
     print(f"sum of 2^{n.bit_length() - 1} float32 {kind}, seed {args.seed}; unit roundoff 2^-24")
     if args.conditions:

@@ -20,20 +20,19 @@ integers: no float comes between.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peers
 import tables
 from numpy.typing import NDArray
 
 import distscan
 from distscan import binding, command
-from distscan.core.shards import bounds
-from distscan.mpi.agree import agreed
 from distscan.mpi.communicators import Comm
 
 POWERS = (0, 4, 8, 12, 16, 20, 40, 70, 100, 200, 300)  # condition numbers, as powers of 10
@@ -108,49 +107,13 @@ def errors(y: Floats, sums: Sequence[int]) -> Iterator[float]:
 
 def ours(comm: Comm, bound: binding.Binding, x: Floats, op: str) -> Floats:
     """Return distscan's prefixes of all ranks; collective."""
-    low, high = bounds(len(x), comm.size, comm.rank)
-    with agreed(comm):
-        shard = bound.memory.empty(high - low, x.dtype)
-        lane = bound.memory.Lane(max(shard.nbytes, 1))
-        lane.landing(shard)[:] = x[low:high]
-        lane.upload(shard)
-    distscan.scan(shard, op, out=shard, comm=comm)
-    with agreed(comm):
-        bound.memory.synchronize()  # a lane does not wait for the scan
-        part = lane.download(shard).copy()
+    _, part = peers.ours(
+        comm, bound, x, lambda shard: distscan.scan(shard, op, out=shard, comm=comm)
+    )
     return np.concatenate(comm.allgather(part))
 
 
-def by_numpy(x: Floats) -> tuple[str, Floats]:
-    """Scan with NumPy."""
-    return "CPU", np.cumsum(x)
-
-
-def by_torch(x: Floats) -> tuple[str, Floats]:
-    """Scan with PyTorch."""
-    import torch  # noqa: PLC0415 - it may be absent
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    result = torch.cumsum(torch.from_numpy(x).to(device), 0).cpu().numpy()
-    return "GPU" if device == "cuda" else "CPU", result
-
-
-def by_cupy(x: Floats) -> tuple[str, Floats]:
-    """Scan with CuPy."""
-    import cupy  # noqa: PLC0415 - it may be absent
-
-    try:
-        return "GPU", cupy.cumsum(cupy.asarray(x)).get()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise ImportError(f"no GPU for CuPy: {error}") from error
-
-
 OURS = {"distscan, fsum": "fsum", "distscan, sum": "sum"}
-PEERS: dict[str, Callable[[Floats], tuple[str, Floats]]] = {
-    "numpy.cumsum": by_numpy,
-    "torch.cumsum": by_torch,
-    "cupy.cumsum": by_cupy,
-}
 
 
 # ---- the table -----------------------------------------------------------------------------
@@ -176,11 +139,7 @@ def measure(comm: Comm, bound: binding.Binding, n: int, seeds: Sequence[Sequence
             ]
             if comm.rank > 0:
                 continue
-            for title, scan in PEERS.items():
-                try:
-                    place, y = scan(x)
-                except ImportError:
-                    continue
+            for title, place, y in peers.theirs(peers.SUMS, x):
                 found.append(((name, title, 1, place), y))
             sums = exact(x)
             for key, y in found:

@@ -15,14 +15,14 @@ half of float32's spacing at 1. The reference is ``numpy.logaddexp.accumulate`` 
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+import peers
 from numpy.typing import NDArray
 
 import distscan
 from distscan import binding, command
-from distscan.core.shards import bounds
 from distscan.mpi.agree import agreed
 from distscan.mpi.communicators import Comm
 
@@ -48,36 +48,17 @@ def largest_error(y: Floats, exact: NDArray[np.float64]) -> float:
 
 def ours(comm: Comm, bound: binding.Binding, x: Floats, exact: NDArray[np.float64]) -> float:
     """Return the largest error of distscan's results on all ranks; collective."""
-    low, high = bounds(len(x), comm.size, comm.rank)
+    mine, y = peers.ours(
+        comm, bound, x, lambda shard: distscan.logcumsumexp(shard, out=shard, comm=comm)
+    )
     with agreed(comm):
-        shard = bound.memory.empty(high - low, np.dtype(np.float32))
-        lane = bound.memory.Lane(shard.nbytes)
-        lane.landing(shard)[:] = x[low:high]
-        lane.upload(shard)
-    distscan.logcumsumexp(shard, out=shard, comm=comm)
-    with agreed(comm):
-        bound.memory.synchronize()  # a lane does not wait for the scan
-        worst = largest_error(lane.download(shard), exact[low:high])
+        worst = largest_error(y, exact[mine])
     return float(np.max(comm.allgather(worst)))
 
 
-def by_numpy(x: Floats) -> tuple[str, Floats]:
-    """Scan with NumPy, element by element."""
-    return "CPU", np.logaddexp.accumulate(x)
-
-
-def by_torch(x: Floats) -> tuple[str, Floats]:
-    """Scan with PyTorch."""
-    import torch  # noqa: PLC0415 - it may be absent
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    result = torch.logcumsumexp(torch.from_numpy(x).to(device), 0).cpu().numpy()
-    return "GPU" if device == "cuda" else "CPU", result
-
-
-PEERS: dict[str, Callable[[Floats], tuple[str, Floats]]] = {
-    "numpy.logaddexp.accumulate": by_numpy,
-    "torch.logcumsumexp": by_torch,
+PEERS = {
+    "numpy.logaddexp.accumulate": peers.by_numpy(np.logaddexp.accumulate),
+    "torch.logcumsumexp": peers.by_torch("logcumsumexp"),
 }
 
 
@@ -99,11 +80,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             exact = np.logaddexp.accumulate(x, dtype=np.float64)
             row = table.setdefault(("distscan.logcumsumexp", comm.size, where), [])
             row.append(ours(comm, bound, x, exact))
-            for name, scan in PEERS.items() if comm.rank == 0 else ():
-                try:
-                    at, y = scan(x)
-                except ImportError:
-                    continue
+            for name, at, y in peers.theirs(PEERS if comm.rank == 0 else {}, x):
                 table.setdefault((name, 1, at), []).append(largest_error(y, exact))
     if comm.rank == 0:
         _print(table, n, args.seed)

@@ -1,24 +1,13 @@
 """What measures the error of sums, on errors that are known."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
+import accuracy
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "launch" / "accuracy.py"
 
-
-@pytest.fixture
-def accuracy(monkeypatch):
-    """The script as a module, with small pieces."""
-    spec = importlib.util.spec_from_file_location("accuracy", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "accuracy", module)  # where dataclasses look
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "PIECE", 1 << 8)
-    return module
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(accuracy, "PIECE", 1 << 8)
 
 
 def joined(pieces):
@@ -29,7 +18,7 @@ def joined(pieces):
 
 
 @pytest.mark.parametrize("condition", [1, 100])
-def test_values_are_the_same_however_they_are_cut(condition, accuracy):
+def test_values_are_the_same_however_they_are_cut(condition):
     values = accuracy.Values(3, 1000, condition)
     whole = joined(values.pieces(0, 1000))
     assert whole.dtype == np.float32
@@ -41,7 +30,7 @@ def test_values_are_the_same_however_they_are_cut(condition, accuracy):
 
 
 @pytest.mark.parametrize("condition", [1, 10, 1_000_000])
-def test_float64_is_exact(condition, accuracy):
+def test_float64_is_exact(condition):
     values = accuracy.Values(3, 1000, condition)
     x = joined(values.pieces(0, 1000))
     units = (x.astype(np.float64) * 2**24).astype(np.int64)
@@ -53,7 +42,7 @@ def test_float64_is_exact(condition, accuracy):
 
 
 @pytest.mark.parametrize("condition", [1, 10, 1000, 100_000])
-def test_condition_numbers(condition, accuracy):
+def test_condition_numbers(condition):
     """The sum of all has it; no prefix has a larger one."""
     x = joined(accuracy.Values(3, 1 << 14, condition).pieces(0, 1 << 14)).astype(np.float64)
     conditions = np.cumsum(np.abs(x)) / np.abs(np.cumsum(x))
@@ -63,7 +52,7 @@ def test_condition_numbers(condition, accuracy):
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1000), (300, 301), (300, 900)])
 @pytest.mark.parametrize("condition", [1, 100])
-def test_largest_errors(condition, low, high, accuracy):
+def test_largest_errors(condition, low, high):
     values = accuracy.Values(3, 1000, condition)
     x = joined(values.pieces(0, 1000)).astype(np.float64)
     exact, sizes = np.cumsum(x), np.cumsum(np.abs(x))
@@ -96,7 +85,7 @@ def tables(out):
     return found
 
 
-def test_table(accuracy, comm, capsys):
+def test_table(comm, capsys):
     assert accuracy.main(["--size", "16", "--backend", "cpu"]) == 0
     out = capsys.readouterr().out
     if comm.rank > 0:
@@ -107,7 +96,7 @@ def test_table(accuracy, comm, capsys):
     assert worst["distscan.scan, dtype=np.float64"] == worst["distscan.scan"]
 
 
-def test_tables_over_condition_numbers(accuracy, comm, capsys):
+def test_tables_over_condition_numbers(comm, capsys):
     """Sums in float64 are rounded once, whatever cancels; sums in float32 lose what cancels."""
     assert accuracy.main(["--size", "14", "--backend", "cpu", "--conditions"]) == 0
     out = capsys.readouterr().out
@@ -127,7 +116,7 @@ def test_tables_over_condition_numbers(accuracy, comm, capsys):
 @pytest.mark.parametrize(
     "wrong", [["--size", "30"], ["--size", "0"], ["--size", "x"], ["--seed", "-1"]]
 )
-def test_wrong_arguments(accuracy, comm, capsys, wrong):
+def test_wrong_arguments(comm, capsys, wrong):
     assert accuracy.main(wrong) == 2
     err = capsys.readouterr().err
     assert err.count("accuracy: error:") == (comm.rank == 0)

@@ -1,39 +1,23 @@
 """What measures the error of prefix sums over condition numbers, and the plot of the errors."""
 
-import importlib.util
 import json
-import sys
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
 from xml.etree import ElementTree
 
+import accuracy_fsum as accuracy
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.one_rank
-ROOT = Path(__file__).resolve().parents[1]
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 CASES = [("float64", power) for power in (0, 4, 16, 100, 300)]
 CASES += [("float32", power) for power in (0, 4, 16, 70)]
 
 
-def module(path, monkeypatch):
-    """A script as a module."""
-    monkeypatch.syspath_prepend(path.parent)  # as for a script: it imports its neighbours
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    made = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, path.stem, made)  # where dataclasses look
-    spec.loader.exec_module(made)
-    return made
-
-
-@pytest.fixture
-def accuracy(monkeypatch):
-    return module(ROOT / "launch" / "accuracy_fsum.py", monkeypatch)
-
-
 @pytest.mark.parametrize(("name", "power"), CASES)
-def test_condition_numbers(name, power, accuracy):
+def test_condition_numbers(name, power):
     """The sum of all has it; no prefix has a much larger one; about half are above its root."""
     x = accuracy.values(accuracy.KINDS[name], power, 512, (3, 0))
     assert x.dtype == name
@@ -47,14 +31,14 @@ def test_condition_numbers(name, power, accuracy):
     assert conditions[384] == pytest.approx(10 ** (power / 2), rel=10 ** (power / 200))
 
 
-def test_values_are_those_of_a_seed(accuracy):
+def test_values_are_those_of_a_seed():
     kind = accuracy.KINDS["float64"]
     first, again, other = (accuracy.values(kind, 20, 256, (3, seed)) for seed in (0, 0, 1))
     assert (first == again).all()
     assert (first != other).any()
 
 
-def test_sums_are_exact(accuracy):
+def test_sums_are_exact():
     x = np.array([1e300, 5e-324, -1e300, -2.5, 0.0])
     units = 2**accuracy.UNIT
     expected = [Fraction(1e300), Fraction(1e300) + Fraction(5e-324), Fraction(5e-324)]
@@ -62,13 +46,13 @@ def test_sums_are_exact(accuracy):
     assert accuracy.exact(x) == [value * units for value in expected]
 
 
-def test_errors(accuracy):
+def test_errors():
     sums = [each << accuracy.UNIT for each in (4, 4, 0, 0, 7, -4)]
     found = accuracy.errors(np.array([4.0, 5.0, 0.0, 1.0, np.nan, 4.0]), sums)
     assert list(found) == [0.0, 0.25, 0.0, np.inf, np.inf, 2.0]
 
 
-def test_a_table_and_its_plot(accuracy, monkeypatch, tmp_path, capsys):
+def test_a_table_and_its_plot(monkeypatch, tmp_path, capsys):
     """What the file says beside the table stays."""
     pytest.importorskip("matplotlib")
     path = tmp_path / "errors.json"
@@ -82,12 +66,15 @@ def test_a_table_and_its_plot(accuracy, monkeypatch, tmp_path, capsys):
     assert all(float(cell) <= 2**-53 for cell in cells["distscan, fsum, float64"])
     assert float(cells["numpy.cumsum, float64"][1]) > 1
     assert "numpy.cumsum, float64 | 1 | CPU" in capsys.readouterr().out
-    plot = module(ROOT / "docs" / "errors.py", monkeypatch).write(path)
+    monkeypatch.syspath_prepend(DOCS)
+    import errors
+
+    plot = errors.write(path)
     assert ElementTree.parse(plot).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     assert plot == tmp_path / "errors.svg"
 
 
 @pytest.mark.parametrize("arguments", [["--size", "7"], ["--size", "21"], ["--arrays", "0"]])
-def test_wrong_arguments(arguments, accuracy, capsys):
+def test_wrong_arguments(arguments, capsys):
     assert accuracy.main(arguments) == 2
     assert "accuracy_fsum: error: --size is from" in capsys.readouterr().err

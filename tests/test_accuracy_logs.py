@@ -1,25 +1,13 @@
 """What measures the error of logcumsumexp, on errors that are known; and the errors on CPUs."""
 
-import importlib.util
-from pathlib import Path
-
+import accuracy_logs as accuracy
 import numpy as np
 import pytest
 
 from distscan.cpu import library
 
-SCRIPT = Path(__file__).resolve().parents[1] / "launch" / "accuracy_logs.py"
 
-
-@pytest.fixture
-def accuracy():
-    spec = importlib.util.spec_from_file_location("accuracy_logs", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_largest_error(accuracy):
+def test_largest_error():
     exact = np.array([0.0, -4.0, 100.0])
     assert accuracy.largest_error(exact.astype("f"), exact) == 0
     for i, unit in ((0, 1), (1, 4), (2, 100)):
@@ -29,7 +17,7 @@ def test_largest_error(accuracy):
     assert np.isnan(accuracy.largest_error(np.array([0, np.nan, 100]), exact))
 
 
-def test_table(accuracy, comm, capsys):
+def test_table(comm, capsys):
     assert accuracy.main(["--size", "14", "--backend", "cpu"]) == 0
     out = capsys.readouterr().out
     if comm.rank > 0:
@@ -48,7 +36,7 @@ def test_table(accuracy, comm, capsys):
 
 
 @pytest.mark.parametrize("wrong", [["--size", "31"], ["--size", "0"], ["--seed", "-1"]])
-def test_wrong_arguments(accuracy, comm, capsys, wrong):
+def test_wrong_arguments(comm, capsys, wrong):
     assert accuracy.main(wrong) == 2
     err = capsys.readouterr().err
     assert err.count("accuracy_logs: error:") == (comm.rank == 0)

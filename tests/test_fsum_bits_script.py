@@ -1,17 +1,11 @@
 """``launch/fsum_bits.py``: a line for each kind of data and number of ranks, and its verdict."""
 
-import sys
-from pathlib import Path
-
+import fsum_bits
 import numpy as np
 import pytest
 
 import distscan
 from support.together import everywhere
-
-sys.path.append(str(Path(__file__).parents[1] / "launch"))
-
-import fsum_bits
 
 SMALL = ("--size", "8", "--cuts", "3", "--backend", "cpu")
 

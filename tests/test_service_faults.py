@@ -9,9 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "launch"))
-
 import service_faults
 import service_load
 from kill_cases import Fault

@@ -1,23 +1,18 @@
 """The stress test itself: what it expects is right, and it sees what is wrong. On CPUs."""
 
 import re
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import stress
+import stress_cases as cases
+import stress_device
 from mpi4py import MPI
 
 import distscan
 from support import reference
 from support.exact import scanned
-
-sys.path.append(str(Path(__file__).parents[1] / "launch"))
-
-import stress
-import stress_cases as cases
-import stress_device
 
 few_ranks = pytest.mark.skipif(
     MPI.COMM_WORLD.size > 4, reason="a step takes 10 s where 8 ranks share two cores"

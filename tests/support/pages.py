@@ -3,7 +3,6 @@
 import os
 import re
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,16 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from headless import browsing, prefer, resize
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from support.services import Service, serving
-
-sys.path.append(str(Path(__file__).parents[2] / "launch"))
-
-from headless import browsing, prefer, resize
 
 __all__ = [
     "HOSTILE",
