@@ -23,7 +23,6 @@ Python. A total that is rounded correctly has an error of at most 0.5.
 import argparse
 import ctypes
 import math
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -207,9 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(tables.head(columns))
     rows = [row for size in args.sizes for row in measure(size, args.repeat, archive)]
     if args.json is not None:
-        command = shlex.join(sys.argv[1:] if argv is None else argv)
         made = {
-            "command": f"python launch/compare_fsum.py {command}",
+            "command": tables.command("compare_fsum.py", argv),
             "spread": f"processor time, the fastest of {args.repeat} calls",
             "columns": columns,
             "rows": rows,

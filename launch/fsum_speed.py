@@ -1,169 +1,186 @@
-#!/usr/bin/env python3
-"""The time of exact sums beside plain ones, on a GPU or on one CPU core.
+"""What exact sums cost: "fsum" beside "sum" of the same type, in nanoseconds per element.
 
-    python launch/fsum_speed.py                    # 2^28 elements on a GPU, 2^24 without one
-    python launch/fsum_speed.py --elements 22
+    python launch/fsum_speed.py [--size LOG2] [--backend cpu|cuda] [--parts] [--repeat 5]
+                                [--json FILE]
 
-The scans by kernels are timed with the window known; ``window`` is the pass that finds it, and
-``scan()`` is a whole call. Results are compared with exact sums before they are timed.
+One rank scans 2^SIZE elements, on one core or one GPU, by whole calls: 2^28 on a GPU, 2^24 without
+one. The kinds of data differ in the bits that their sums need:
+
+    one word      float32 and float64, multiples of 2^-24 in [0, 1); float16 of nearly all sizes
+    two words     float32, from 2^-1 to 2^40; float64, multiples of 2^-53 in [0, 1)
+    digits        float64, from 2^-100 to 2^100, and over nearly the whole range
+
+"window=" is fsum with the window given: its elements are checked. With --parts, the parts of a call
+are timed, too: the pass that finds the window, and, where kernels add, their scans by two
+strategies with the window known. All of a row take turns; the times are medians. On a GPU they are
+the device's, on a CPU the processor's, so that other processes disturb less.
 """
 
 import argparse
-import statistics
-import time
-from typing import Any
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Any, NamedTuple
 
 import numpy as np
+import tables
+from mpi4py import MPI
+from numpy.typing import NDArray
 
 import distscan
 from distscan import build
+from distscan.bench.machine import Gpu, Host
 from distscan.core import arrays
 from distscan.core.extents import Extents
 from distscan.core.fixed_sum import that_holds
-from distscan.core.operators import resolve
 from distscan.exact_window import window_of
 
-try:
-    import cupy
-
-    cupy.cuda.runtime.getDeviceCount()
-except Exception:
-    cupy = None
+Call = Callable[[], object]
 
 
-def grid(rng: np.random.Generator, n: int, dtype: str) -> Any:
-    """Draw multiples of 2^-12 below 2^12: their sums take one word."""
-    return (rng.integers(-(1 << 23), 1 << 23, n) / 4096).astype(dtype)
+class Kind(NamedTuple):
+    """A kind of data: floats whose exponents are uniform in low..high, or multiples in [0, 1)."""
+
+    title: str
+    dtype: type
+    exponents: tuple[int, int] | None
+    window: tuple[int, int]
+
+    def values(self, n: int) -> NDArray[Any]:
+        """Return ``n`` values, all in the window."""
+        random = np.random.default_rng(7)
+        if self.exponents is None:
+            low, _ = self.window
+            return np.ldexp(random.integers(1 << -low, size=n), low).astype(self.dtype)
+        found = random.uniform(0.5, 1, n)
+        signs = random.choice([-1.0, 1.0], n)
+        up = random.integers(*self.exponents, n, endpoint=True)
+        return np.ldexp(found * signs, up).astype(self.dtype)
 
 
-def normal(rng: np.random.Generator, n: int, dtype: str) -> Any:
-    """Draw standard normal numbers: their sums take two words."""
-    return rng.standard_normal(n, np.float32 if dtype == "float16" else dtype).astype(dtype)
-
-
-CASES = [
-    ("float32", grid, "one word"),
-    ("float32", normal, "two words"),
-    ("float64", grid, "one word"),
-    ("float64", normal, "two words"),
-    ("float16", normal, "one word"),
+KINDS = [
+    Kind("float16, one word", np.float16, (-13, 4), (-24, 5)),
+    Kind("float32, one word", np.float32, None, (-24, 0)),
+    Kind("float32, two words", np.float32, (0, 40), (-24, 41)),
+    Kind("float64, one word", np.float64, None, (-24, 0)),
+    Kind("float64, two words", np.float64, None, (-53, 0)),
+    Kind("float64, 2^-100 to 2^100", np.float64, (-99, 100), (-153, 101)),
+    Kind("float64, 2^-900 to 2^900", np.float64, (-899, 900), (-953, 901)),
 ]
+PARTS = ["single-pass", "reduce-scan"]
 
 
-class Clock:
-    """The median seconds of a function: on a GPU by events, on a CPU by the wall clock."""
-
-    def __init__(self, xp: Any, repeat: int) -> None:
-        self._xp, self._repeat = xp, repeat
-
-    def __call__(self, function: Any) -> float:
-        """Return the median seconds of calls."""
-        for _ in range(2):
-            function()
-        return statistics.median(self._once(function) for _ in range(self._repeat))
-
-    def _once(self, function: Any) -> float:
-        if self._xp is np:
-            begin = time.perf_counter()
-            function()
-            return time.perf_counter() - begin
-        begin, end = (self._xp.cuda.Event() for _ in range(2))
-        begin.record()
-        function()
-        end.record()
-        end.synchronize()
-        return float(self._xp.cuda.get_elapsed_time(begin, end)) / 1000
+def columns(machine: Host, parts: bool) -> list[str]:
+    """Return the names of what is timed."""
+    whole = ["copy", f"{machine.xp.__name__}.cumsum", "sum", "fsum", "window="]
+    return whole + [*PARTS, "finding the window"] * parts
 
 
-def compiled(x: Any, op: Any, strategy: str) -> Any:
-    """Return a scan of ``x`` by an operator, and its result."""
-    scan = build.make(
-        Extents.of(x.shape, None),
-        x.dtype,
-        arrays.gpu(x),
-        op,
-        dtype=x.dtype,
-        strategy=strategy,
-        threads=1,
-        ranks=1,
-    )
-    out = arrays.namespace(x).empty_like(x)
-
-    def run() -> Any:
-        scan.steps.finish(scan.steps.begin(x, out), scan.form.first)
-        return out
-
-    return run
+def compiled(x: Any, y: Any, strategy: str) -> Call | None:
+    """Return the exact scan of ``x`` into ``y`` by kernels; None where digits are added."""
+    op = that_holds(window_of(x)[0], x.dtype, y.dtype)
+    if op is None or not build.adds_exactly(x.dtype, y.dtype, arrays.gpu(x)):
+        return None
+    extents, given = Extents.of(x.shape, None), {"strategy": strategy, "threads": 1, "ranks": 1}
+    scan = build.make(extents, x.dtype, arrays.gpu(x), op, dtype=y.dtype, **given)
+    return lambda: scan.steps.finish(scan.steps.begin(x, y), scan.form.first)
 
 
-def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--elements", type=int, metavar="LOG2")
-    parser.add_argument("--repeat", type=int, default=9)
-    parser.add_argument("--backend", choices=("cpu", "cuda"))
-    asked = parser.parse_args()
-    xp: Any = np if asked.backend == "cpu" or cupy is None else cupy
-    if asked.backend == "cuda" and cupy is None:
-        parser.error("there is no GPU with CuPy")
-    n = 1 << (asked.elements or (24 if xp is np else 28))
-    print(f"{n} elements, {asked.repeat} times, medians in microseconds (share of sum's time)")
-    print(f"{'':24}" + "".join(f"{each:>19}" for each in ROWS))
-    rng = np.random.default_rng()
-    for dtype, data, words in CASES:
-        seconds = timed(Clock(xp, asked.repeat), xp.asarray(data(rng, n, dtype)), words)
-        shown = [f"{1e6 * each:10.0f} ({each / seconds[1]:5.2f})" for each in seconds]
-        print(f"{dtype + ', ' + words:24}" + "".join(f"{each:>19}" for each in shown), flush=True)
+def timed(machine: Host, call: Call) -> float:
+    """Return the seconds of a call."""
+    machine.flush()
+    device = machine.elapsed(call)
+    if device is not None:
+        return device
+    begin = process_time()
+    call()
+    return process_time() - begin
 
 
-ROWS = ["copy", "sum", "fsum, single-pass", "fsum, reduce-scan", "window", "scan()", "cumsum"]
-
-
-def timed(clock: Clock, x: Any, words: str) -> list[float]:
-    """Return the seconds of each of ``ROWS`` for ``x``, whose sums have so many words."""
-    xp = arrays.namespace(x)
-    op = that_holds(window_of(x)[0], x.dtype, x.dtype)
-    if op is None or (op.acc.names is None) != (words == "one word"):
-        raise ValueError(f"{x.dtype} does not take {words}")
-    exact, out = compiled(x, op, "single-pass"), xp.empty_like(x)
-    check(x, exact())
-    return [
-        clock(lambda: xp.copyto(out, x)),
-        clock(compiled(x, resolve("sum"), "single-pass")),
-        clock(exact),
-        clock(compiled(x, op, "reduce-scan")),
-        clock(lambda: window_of(x)),
-        clock(lambda: distscan.scan(x, "fsum", out=out)),
-        clock(lambda: xp.cumsum(x, dtype=x.dtype, out=out)),
+def measure(machine: Host, kind: Kind, n: int, repeat: int, parts: bool) -> list[Any]:
+    """Return a row of the table."""
+    x = machine.xp.asarray(kind.values(n))
+    y = machine.xp.empty_like(x)
+    ours = partial(distscan.scan, x, out=y, comm=MPI.COMM_SELF, threads=1)
+    names = columns(machine, parts)
+    each: list[Call | None] = [
+        partial(machine.xp.copyto, y, x),
+        partial(machine.xp.cumsum, x, dtype=x.dtype, out=y),
+        partial(ours, "sum"),
+        partial(ours, "fsum"),
+        partial(ours, "fsum", window=kind.window),
     ]
+    if parts:
+        each += [*(compiled(x, y, strategy) for strategy in PARTS), partial(window_of, x)]
+    calls = {name: call for name, call in zip(names, each, strict=True) if call is not None}
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    few = min(n, 1 << 16)
+    want = x.dtype.type(math.fsum(x[:few].tolist()))
+    for turn in range(-1, repeat):  # the first is not counted
+        for name, call in calls.items():
+            y[few - 1] = np.nan
+            seconds = timed(machine, call)
+            if name in {"fsum", "window=", *PARTS} and y[few - 1] != want:
+                raise ArithmeticError(f"{kind.title}, {name}: {y[few - 1]} instead of {want}")
+            if turn >= 0:
+                found[name].append(seconds)
+    times = {name: median(each) * 1e9 / n for name, each in found.items()}
+    cells = [_three_digits(times[name]) if name in times else None for name in names]
+    shares = [f"{times[name] / times['sum']:.2f}" for name in ("fsum", "window=")]
+    return [kind.title, *cells, *shares]
 
 
-def check(x: Any, y: Any) -> None:
-    """Compare some results with sums of Python's integers."""
-    x, y = (arrays_on_host(each) for each in (x, y))
-    scale = 2.0**60
-    ends = np.unique(np.geomspace(1, len(x), 8).astype(int))
-    total, begin = 0, 0
-    for end in ends:
-        wide = x[begin:end].astype(np.float64)
-        high = np.floor(wide * 2.0**20)
-        low = (wide * 2.0**20 - high) * scale  # an integer below 2^60
-        sums = [int(high[i : i + 4096].sum()) for i in range(0, len(high), 4096)]
-        halves = np.divmod(low, 2.0**30)
-        lows = [[int(h[i : i + 4096].sum()) for i in range(0, len(h), 4096)] for h in halves]
-        total += (sum(sums) << 60) + (sum(lows[0]) << 30) + sum(lows[1])
-        begin = end
-        want = np.float64(total / (1 << 80)) if x.dtype == np.float64 else None
-        if want is not None:
-            assert y[end - 1] == want, (end, y[end - 1], want)
-        else:
-            assert abs(float(y[end - 1]) - total / (1 << 80)) <= np.spacing(abs(y[end - 1])), end
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def arrays_on_host(x: Any) -> Any:
-    """Return a NumPy array."""
-    return x.get() if arrays.is_cuda(x) else x
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the JSON file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("--size", type=int, help="2^SIZE elements (default: 28 on a GPU, 24 without one)")
+    add("--backend", choices=("cpu", "cuda"), help="(default: cuda where there is a GPU)")
+    add("--parts", action="store_true", help="time the parts of a call, too")
+    add("--repeat", type=int, default=5, help="times of each (default: 5)")
+    add("--json", type=Path, metavar="FILE", help="write the table to FILE, too")
+    args = parser.parse_args(argv)
+    if not 0 <= (args.size or 0) <= 30 or args.repeat < 1:
+        parser.error("--size is from 0 to 30, --repeat from 1")
+    machine = _machine(args.backend)
+    size = args.size if args.size is not None else 28 if machine.backend == "cuda" else 24
+    names = ["", *columns(machine, args.parts), "fsum / sum", "window= / sum"]
+    print(tables.head(names))
+    rows = []
+    for kind in KINDS:
+        rows.append(measure(machine, kind, 1 << size, args.repeat, args.parts))
+        print(tables.line(rows[-1]), flush=True)
+        machine.release()
+    if args.json is not None:
+        made = {
+            "title": f"Exact sums beside plain ones, 2^{size} elements, ns an element",
+            "command": tables.command("fsum_speed.py", argv),
+            "spread": f"medians of {args.repeat}",
+            "columns": names,
+            "rows": rows,
+        }
+        tables.update(args.json, made)
+    return 0
+
+
+def _machine(backend: str | None) -> Host:
+    """Return the GPU, or the CPU where it is asked for, or there is no other."""
+    if backend != "cpu":
+        try:
+            return Gpu("")
+        except Exception:
+            if backend == "cuda":
+                raise
+    return Host("")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,8 @@
 """Tables of measurements: printed, and written as files of docs/measured/."""
 
 import json
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ def line(cells: Sequence[Any]) -> str:
 def head(columns: Sequence[str]) -> str:
     """Write the first two lines of a table as Markdown."""
     return f"{line(columns)}\n|{'---|' * len(columns)}"
+
+
+def command(script: str, argv: Sequence[str] | None) -> str:
+    """Write the command that ran a script, with its arguments."""
+    return f"python launch/{script} {shlex.join(sys.argv[1:] if argv is None else argv)}".rstrip()
 
 
 def update(path: Path, made: dict[str, Any]) -> None:

@@ -1,34 +1,24 @@
 """The scripts that compare exact sums: with other libraries, and with plain ones."""
 
-import importlib.util
 import json
 import math
 from fractions import Fraction
-from pathlib import Path
 
+import compare_fsum as compare
+import fsum_speed
 import numpy as np
 import pytest
 
+import distscan
+from distscan.core.fixed_sum import ONE_WORD, TWO_WORDS, that_holds
+from support.ids import plain
+
 pytestmark = pytest.mark.one_rank
-LAUNCH = Path(__file__).resolve().parents[1] / "launch"
-
-
-def module(name, monkeypatch):
-    """A script as a module."""
-    monkeypatch.syspath_prepend(LAUNCH)  # as for a script: it imports its neighbours
-    spec = importlib.util.spec_from_file_location(name, LAUNCH / f"{name}.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-@pytest.fixture
-def compare(monkeypatch):
-    return module("compare_fsum", monkeypatch)
+kinds = pytest.mark.parametrize("kind", fsum_speed.KINDS, ids=lambda kind: plain(kind.title))
 
 
 @pytest.mark.parametrize("name", ["uniform", "wide", "cancelling"])
-def test_sums_are_exact(name, compare):
+def test_sums_are_exact(name):
     x = compare.DATA[name](1000, np.random.default_rng(3))
     assert len(x) == 1000
     assert Fraction(compare.exact(x), 2**compare.UNIT) == sum(map(Fraction, x.tolist()))
@@ -36,7 +26,7 @@ def test_sums_are_exact(name, compare):
     assert name != "uniform" or ((x * 2.0**-low % 1 == 0) & (abs(x) < 2.0**high)).all()
 
 
-def test_errors(compare):
+def test_errors():
     one = 1 << compare.UNIT
     assert compare.error(1.0, one) == 0
     assert compare.error(1.0, one + (one >> 53)) == 0.5
@@ -44,7 +34,7 @@ def test_errors(compare):
     assert compare.error(math.nan, one) == compare.error(1.0, 0) == math.inf
 
 
-def test_a_table(compare, tmp_path, capsys):
+def test_a_table(tmp_path, capsys):
     path = tmp_path / "totals.json"
     assert compare.main(["--sizes", "8", "--repeat", "1", "--json", str(path)]) == 0
     table = json.loads(path.read_text())
@@ -62,28 +52,44 @@ def test_a_table(compare, tmp_path, capsys):
     [(["--reproblas", "."], "has no libreproblas.a"), (["--sizes", "27"], "--sizes are from 4")],
     ids=["no-build", "size"],
 )
-def test_wrong_arguments(arguments, fault, compare, monkeypatch, tmp_path, capsys):
+def test_wrong_arguments(arguments, fault, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         compare.main(arguments)
     assert fault in capsys.readouterr().err
 
 
-def test_costs(monkeypatch, tmp_path, capsys):
-    cost = module("cost_fsum", monkeypatch)
+@pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
+def test_costs(parts, tmp_path, capsys):
     path = tmp_path / "cost.json"
     path.write_text('{"chip": "a chip"}')
-    assert cost.main(["--size", "8", "--repeat", "1", "--json", str(path)]) == 0
+    arguments = ["--size", "8", "--repeat", "1", "--backend", "cpu", "--json", str(path)]
+    assert fsum_speed.main(arguments + ["--parts"] * parts) == 0
     table = json.loads(path.read_text())
     assert table["chip"] == "a chip"
-    assert [row[0] for row in table["rows"]] == [kind.title for kind in cost.KINDS]
+    assert [row[0] for row in table["rows"]] == [kind.title for kind in fsum_speed.KINDS]
     assert all(len(row) == len(table["columns"]) for row in table["rows"])
+    assert ("single-pass" in table["columns"]) == parts
     assert "| float64, two words |" in capsys.readouterr().out
 
 
-def test_data_is_in_its_window(monkeypatch):
-    for kind in module("cost_fsum", monkeypatch).KINDS:
-        low, high = kind.window
-        units = [Fraction(value) / Fraction(2) ** low for value in kind.values(500).tolist()]
-        assert all(each.denominator == 1 for each in units)
-        assert max(map(abs, units)) < 2 ** (high - low)
+def test_costs_of_wrong_sums(monkeypatch):
+    monkeypatch.setattr(distscan, "scan", lambda x, op, *, out, **_: np.cumsum(x + 1, out=out))
+    with pytest.raises(ArithmeticError, match="float16, one word, fsum: "):
+        fsum_speed.main(["--size", "8", "--repeat", "1", "--backend", "cpu"])
+
+
+@kinds
+def test_data_is_in_its_window(kind):
+    low, high = kind.window
+    units = [Fraction(value) / Fraction(2) ** low for value in kind.values(500).tolist()]
+    assert all(each.denominator == 1 for each in units)
+    assert max(map(abs, units)) < 2 ** (high - low)
+
+
+@kinds
+def test_words(kind):
+    """The sums of the data need what its title says, also where there are many."""
+    op = that_holds((*kind.window, 1 << 28), np.dtype(kind.dtype), np.dtype(kind.dtype))
+    words = {ONE_WORD: "one word", TWO_WORDS: "two words"}
+    assert op is None if "^" in kind.title else words[op.acc] in kind.title
