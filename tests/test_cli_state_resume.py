@@ -1,6 +1,5 @@
 """``--state`` with ``--resume``: a job that has stopped goes on behind the state it began with."""
 
-import errno
 from itertools import product
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from distscan.job import journal
 from support.maps import maps
 from support.streams import some, wanted
-from support.writers import spoil
+from support.writers import full_after, spoil
 
 pytestmark = pytest.mark.timeout(60)
 MAPS = "support.maps:COMPOSE"
@@ -22,18 +21,6 @@ OPTIONS = ["--op", MAPS, "--state", "s.json", "--resume", "--quiet", "--backend"
 def records(monkeypatch):
     monkeypatch.setattr(journal, "PERIOD", 0)
     monkeypatch.setattr(journal, "_SHARE", 0)
-
-
-def stopping(turn):
-    """A disk that is full before write number ``turn``."""
-    room = iter(range(turn))
-
-    def change(elements, index):
-        if next(room, None) is None:
-            raise OSError(errno.ENOSPC, "no more")
-        return elements
-
-    return change
 
 
 def contents(path):
@@ -61,7 +48,7 @@ def test_a_series(form, kind, run, save, comm, folder, rng, monkeypatch):
         for turn in rng.integers(1, 3, 2):
             with monkeypatch.context() as patch:
                 if comm.rank == guilty:
-                    spoil(patch, stopping(turn))
+                    spoil(patch, full_after(turn))
                 assert run("x.npy", "-o", f"y{i}.npy", *given)[0] == 1
             assert contents(folder / "s.json") == state
             comm.Barrier()
@@ -76,7 +63,7 @@ def test_another_state(run, save, comm, folder, rng, monkeypatch):
     """A job that has stopped does not go on behind another one: what it has written is wrong."""
     save("x.npy", maps(rng, 60 * comm.size))
     with monkeypatch.context() as patch:
-        spoil(patch, stopping(2))
+        spoil(patch, full_after(2))
         assert run("x.npy", "-o", "y.npy", *OPTIONS)[0] == 1
     save("other.npy", maps(rng, 5))
     given = ["--op", MAPS, "--state", "s.json", "--quiet"]

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
+from support.addends import grid, normal, special_of_two_words
 from support.host import host
 from support.patterns import finite_bits
 from support.seed import WHOLE
@@ -14,30 +15,6 @@ from support.seed import WHOLE
 N = 3000
 # Among many ranks a part of them: 8 ranks on two cores take a second for ten.
 CUTS = 100 if MPI.COMM_WORLD.size < 4 or WHOLE else 160 // MPI.COMM_WORLD.size
-
-
-def grid(rng, name):
-    """Multiples of 2^-10 below 2^10: one word."""
-    return (rng.integers(-(2**20), 2**20, N) / 2.0**10).astype(name)
-
-
-def normal(rng, name):
-    """Normal deviates: two words."""
-    return rng.standard_normal(N).astype(name)
-
-
-def every(rng, name):
-    """Numbers of all bit patterns: as many words as there are."""
-    return finite_bits(rng, name, N)
-
-
-def special(rng, name):
-    """Normal deviates, infinities, NaN and zeros of both signs."""
-    x = normal(rng, name)
-    x[:100] = -0.0
-    for value in (0.0, -0.0, np.inf, -np.inf, np.nan):
-        x[rng.integers(N // 2, N, 2)] = value
-    return x
 
 
 def digest(parts):
@@ -61,10 +38,10 @@ def groups(comm):
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
-@pytest.mark.parametrize("data", [grid, normal, every, special])
+@pytest.mark.parametrize("data", [grid, normal, finite_bits, special_of_two_words])
 def test_one_digest(data, name, xp, comm, groups, rng):
     """Cuts over 1 to all ranks; the ranks that are left over scan the same by another cut."""
-    x = data(rng, name)
+    x = data(rng, name, N)
     want = digest([distscan.scan(x, "fsum", comm=MPI.COMM_SELF)])
     for i in range(CUTS):
         first = comm.size - i % comm.size

@@ -1,6 +1,5 @@
 """``fsum`` of files: every prefix correctly rounded, in chunks of few elements."""
 
-import errno
 import json
 
 import numpy as np
@@ -9,11 +8,12 @@ import pytest
 import distscan
 from distscan.build import adds_exactly
 from distscan.job import exact, journal
+from support.addends import grid, normal, special
 from support.exact import same, scanned
 from support.forms import forms
 from support.patterns import finite_bits
 from support.together import left
-from support.writers import spoil
+from support.writers import full_after, spoil
 
 pytestmark = pytest.mark.timeout(60)
 WAYS = {
@@ -22,31 +22,7 @@ WAYS = {
     "resident": {},
 }
 ways = pytest.mark.parametrize("way", WAYS)
-PLAIN = {"initial": None, "exclusive": False, "reverse": False}
-
-
-def special(rng, name, n):
-    """Infinities, NaN and zeros of both signs among numbers of all sizes."""
-    x = finite_bits(rng, name, n)
-    x[: n // 4] = x[-n // 4 :] = -0.0
-    for value in (np.inf, -np.inf, np.nan, -0.0, 0.0):
-        x[rng.integers(n // 3, 2 * n // 3, 2)] = value
-    return x
-
-
-def one_word(rng, name, n):
-    """Numbers whose sums one word holds; some of them are -0.0."""
-    x = (rng.integers(-(2**10), 2**10, n) / 2.0**5).astype(name)
-    x[n // 3 : n // 2] = -0.0
-    return x
-
-
-def two_words(rng, name, n):
-    """Numbers of similar size, and of all bits of their type."""
-    return rng.standard_normal(n).astype(name)
-
-
-DATA = [finite_bits, special, one_word, two_words]
+DATA = [finite_bits, special, grid, normal]
 
 
 @pytest.fixture
@@ -82,7 +58,7 @@ def test_forms(form, data, way, job, rng):
 
 @forms
 @pytest.mark.parametrize("often", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("data", [special, one_word, two_words])
+@pytest.mark.parametrize("data", [special, grid, normal])
 def test_segments(form, data, often, job, rng):
     n = 501
     x, heads = data(rng, "float64", n), rng.random(n) < often
@@ -95,7 +71,7 @@ def test_segments(form, data, often, job, rng):
 @ways
 @pytest.mark.parametrize("fortran", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
-@pytest.mark.parametrize("data", [special, two_words])
+@pytest.mark.parametrize("data", [special, normal])
 def test_axes(data, axis, fortran, way, job, rng):
     form = {"exclusive": bool(rng.integers(2)), "reverse": bool(rng.integers(2))}
     x = data(rng, "float32", 23 * 5 * 7).reshape(23, 5, 7)
@@ -232,19 +208,7 @@ RESUMED = ["--op", "fsum", "--initial", "0.1", "--resume", "--backend", "cpu", "
            "--memory", "3000", "--threads", "1"]  # fmt: skip
 
 
-def full_after(turn):
-    """A disk that is full before write number ``turn``."""
-    room = iter(range(turn))
-
-    def change(elements, index):
-        if next(room, None) is None:
-            raise OSError(errno.ENOSPC, "no more")
-        return elements
-
-    return change
-
-
-@pytest.mark.parametrize("data", [special, one_word, two_words])
+@pytest.mark.parametrize("data", [special, grid, normal])
 @pytest.mark.usefixtures("recorded")
 def test_resume(data, run, save, folder, comm, rng, monkeypatch):
     """A job that has stopped goes on, with the same window and the running value so far."""
@@ -262,7 +226,7 @@ def test_resume(data, run, save, folder, comm, rng, monkeypatch):
 @pytest.mark.usefixtures("recorded")
 def test_resume_with_other_kernels(run, save, comm, rng, monkeypatch):
     """The running value of kernels is not that of digits, and no other one."""
-    x = one_word(rng, "float64", 701 * comm.size)
+    x = grid(rng, "float64", 701 * comm.size)
     if not adds_exactly(x.dtype, x.dtype, None):
         pytest.skip("there are no compiled kernels")
     save("x.npy", x)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
+from support.addends import grid, normal, special
 from support.cuts import length, one_cut, two_cuts
 from support.exact import dtype_of, same, scanned
 from support.forms import forms
@@ -11,29 +12,12 @@ from support.host import host
 from support.patterns import finite_bits
 
 N = 301
-PLAIN = {"initial": None, "exclusive": False, "reverse": False}
-
-
-def special(rng, name, n):
-    """Infinities, NaN and zeros of both signs among numbers of all sizes."""
-    x = finite_bits(rng, name, n)
-    x[: n // 4] = x[-n // 4 :] = -0.0
-    for value in (np.inf, -np.inf, np.nan, -0.0, 0.0):
-        x[rng.integers(n // 3, 2 * n // 3, 2)] = value
-    return x
 
 
 def near(rng, name, n):
     """Numbers of similar size, in a window of two words."""
-    x = rng.standard_normal(n)
-    return np.where(abs(x) < 2.0**-15, 0.0, x).astype(name)
-
-
-def grid(rng, name, n):
-    """Multiples of 2^-10 below 2^11, and zeros of both signs at the ends."""
-    x = rng.integers(-(2**20), 2**20, n) / 2.0**10
-    x[: n // 4] = x[-n // 4 :] = -0.0
-    return x.astype(name)
+    x = normal(rng, name, n)
+    return np.where(abs(x) < 2.0**-15, x.dtype.type(0), x)
 
 
 @pytest.fixture

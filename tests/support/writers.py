@@ -1,6 +1,7 @@
 """What happens to a job's result on its way to the file: elements are spoilt, or writes fail."""
 
 import ctypes
+import errno
 import os
 from contextlib import contextmanager
 
@@ -14,6 +15,18 @@ def spoil(monkeypatch, change):
     call it, perhaps several at once.
     """
     _replace(monkeypatch, lambda writer: _Spoilt(writer, change))
+
+
+def full_after(turn):
+    """A change of ``spoil``: a disk that is full before write number ``turn``."""
+    room = iter(range(turn))
+
+    def change(elements, index):
+        if next(room, None) is None:
+            raise OSError(errno.ENOSPC, "no more")
+        return elements
+
+    return change
 
 
 def refuse(monkeypatch, step, number):
