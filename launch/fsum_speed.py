@@ -1,14 +1,15 @@
 """What exact sums cost: "fsum" beside "sum" of the same type, in nanoseconds per element.
 
-    python launch/fsum_speed.py [--size LOG2] [--backend cpu|cuda] [--parts] [--repeat 5]
-                                [--json FILE]
+    python launch/fsum_speed.py [--size LOG2] [--backend cpu|cuda] [--parts] [--digits]
+                                [--repeat 5] [--json FILE]
 
 One rank scans 2^SIZE elements, on one core or one GPU, by whole calls: 2^28 on a GPU, 2^24 without
 one. The kinds of data differ in the bits that their sums need:
 
     one word      float32 and float64, multiples of 2^-24 in [0, 1); float16 of nearly all sizes
     two words     float32, from 2^-1 to 2^40; float64, multiples of 2^-53 in [0, 1)
-    digits        float64, from 2^-100 to 2^100, and over nearly the whole range
+    digits        with --digits: float64, from 2^-100 to 2^100, and over nearly the whole range
+                  (up to a microsecond an element)
 
 "window=" is fsum with the window given: its elements are checked. With --parts, the parts of a call
 are timed, too: the pass that finds the window, and, where kernels add, their scans by two
@@ -68,6 +69,8 @@ KINDS = [
     Kind("float32, two words", np.float32, (0, 40), (-24, 41)),
     Kind("float64, one word", np.float64, None, (-24, 0)),
     Kind("float64, two words", np.float64, None, (-53, 0)),
+]
+OF_DIGITS = [
     Kind("float64, 2^-100 to 2^100", np.float64, (-99, 100), (-153, 101)),
     Kind("float64, 2^-900 to 2^900", np.float64, (-899, 900), (-953, 901)),
 ]
@@ -145,6 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--size", type=int, help="2^SIZE elements (default: 28 on a GPU, 24 without one)")
     add("--backend", choices=("cpu", "cuda"), help="(default: cuda where there is a GPU)")
     add("--parts", action="store_true", help="time the parts of a call, too")
+    add("--digits", action="store_true", help="also data whose sums need digits, which takes long")
     add("--repeat", type=int, default=5, help="times of each (default: 5)")
     add("--json", type=Path, metavar="FILE", help="write the table to FILE, too")
     args = parser.parse_args(argv)
@@ -155,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = ["", *columns(machine, args.parts), "fsum / sum", "window= / sum"]
     print(tables.head(names))
     rows = []
-    for kind in KINDS:
+    for kind in KINDS + OF_DIGITS * args.digits:
         rows.append(measure(machine, kind, 1 << size, args.repeat, args.parts))
         print(tables.line(rows[-1]), flush=True)
         machine.release()

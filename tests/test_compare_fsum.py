@@ -14,7 +14,8 @@ from distscan.core.fixed_sum import ONE_WORD, TWO_WORDS, that_holds
 from support.ids import plain
 
 pytestmark = pytest.mark.one_rank
-kinds = pytest.mark.parametrize("kind", fsum_speed.KINDS, ids=lambda kind: plain(kind.title))
+KINDS = fsum_speed.KINDS + fsum_speed.OF_DIGITS
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: plain(kind.title))
 
 
 @pytest.mark.parametrize("name", ["uniform", "wide", "cancelling"])
@@ -63,11 +64,21 @@ def test_wrong_arguments(arguments, fault, monkeypatch, tmp_path, capsys):
 def test_costs(parts, tmp_path, capsys):
     path = tmp_path / "cost.json"
     path.write_text('{"chip": "a chip"}')
-    arguments = ["--size", "8", "--repeat", "1", "--backend", "cpu", "--json", str(path)]
+    arguments = [
+        "--size",
+        "8",
+        "--repeat",
+        "1",
+        "--backend",
+        "cpu",
+        "--digits",
+        "--json",
+        str(path),
+    ]
     assert fsum_speed.main(arguments + ["--parts"] * parts) == 0
     table = json.loads(path.read_text())
     assert table["chip"] == "a chip"
-    assert [row[0] for row in table["rows"]] == [kind.title for kind in fsum_speed.KINDS]
+    assert [row[0] for row in table["rows"]] == [kind.title for kind in KINDS]
     assert all(len(row) == len(table["columns"]) for row in table["rows"])
     assert ("single-pass" in table["columns"]) == parts
     assert "| float64, two words |" in capsys.readouterr().out
