@@ -33,24 +33,18 @@ MEASURED = pytest.StashKey[set[str]]()
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 # These know of no ranks, and take long to import.
-collect_ignore = (
-    [
-        "test_arguments.py",
-        "test_kernels_compile.py",
-        "test_columns_compile.py",
-        "test_compact_compile.py",
-        "test_compiler.py",
-        "test_kernel_cache.py",
-        "test_gpu_operands.py",
-        "test_launches.py",
-        "test_shards.py",
-        "test_steps_on_gpu.py",
-        "test_tile_totals_compile.py",
-        "test_workspace.py",
-    ]
-    if MPI.COMM_WORLD.size > 1
-    else []
-)
+_OF_ONE_RANK = [
+    "*_compile.py",
+    "test_arguments.py",
+    "test_compiler.py",
+    "test_gpu_operands.py",
+    "test_kernel_cache.py",
+    "test_launches.py",
+    "test_shards.py",
+    "test_steps_on_gpu.py",
+    "test_workspace.py",
+]
+collect_ignore_glob = _OF_ONE_RANK if MPI.COMM_WORLD.size > 1 else []
 
 
 def pytest_make_parametrize_id(val: Any, argname: str) -> str | None:

@@ -74,7 +74,7 @@ def test_compiles_without_spills(arch):
         entries.add("scan_short")
     assert {kernel.entry for kernel in kernels} == entries
     always = asked(SOME, arch) if arch == "90" else []
-    check(dict.fromkeys([*always, *drawn(dict.fromkeys(kernels))]), arch)
+    check(dict.fromkeys([*always, *drawn(dict.fromkeys(kernels), 16)]), arch)
 
 
 @pytest.mark.timeout(600)
@@ -98,7 +98,7 @@ def test_every_form_compiles_without_spills(arch):
         "KeyedBy<unsigned int>::Items",
         "KeyedBy<unsigned int>::Pointer",
     }
-    check(drawn(kernels), arch)
+    check(drawn(kernels, 16), arch)
 
 
 NINE = Operator(
@@ -118,7 +118,7 @@ def test_every_width_of_keys_compiles_without_spills(arch):
         for kernel in asked(cases, arch, form=Form(segmented=True, keys=np.dtype(keys)))
     )
     kernels |= dict.fromkeys(asked(cases[4:], arch, form=Form(segmented=True)))
-    check(drawn(kernels), arch)
+    check(drawn(kernels, 16), arch)
 
 
 def test_look_ahead_warps_end_in_stages_of_their_own():
@@ -169,7 +169,7 @@ def test_block_scans_compile_without_spills(arch):
     given = {name: {dict(k.given)[name] for k in kernels}
              for name in ("DISTSCAN_BLOCK_SCAN", "DISTSCAN_CHAIN")}  # fmt: skip
     assert given == {"DISTSCAN_BLOCK_SCAN": set(BLOCK_SCANS), "DISTSCAN_CHAIN": set(CHAINS)}
-    check(drawn(kernels), arch)
+    check(drawn(kernels, 16), arch)
 
 
 def test_steps_and_work_are_what_the_benchmark_says():
@@ -243,4 +243,4 @@ def test_elements_are_changed_in_every_form(form):
         [(SQUARES, "f"), (SQUARES, "e")], "90", sizes=(1 << 10, 1 << 20), form=FORMS[form]
     )
     assert all(dict(kernel.given)["DISTSCAN_LOADS"] == "true" for kernel in kernels)
-    check(drawn(dict.fromkeys(kernels)), "90")
+    check(drawn(dict.fromkeys(kernels), 16), "90")

@@ -15,10 +15,10 @@ os.environ["DISTSCAN_SEED"] = str(SEED)  # of pytest-xdist's workers, too
 WHOLE = os.environ.get("DISTSCAN_WHOLE") == "1"
 
 
-def drawn(cases: Iterable[Any]) -> list[Any]:
-    """An eighth of the cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
+def drawn(cases: Iterable[Any], share: int = 8) -> list[Any]:
+    """One of ``share`` cases, drawn by the run's seed; with ``DISTSCAN_WHOLE=1`` all."""
     cases = list(cases)
-    return cases if WHOLE else random.Random(SEED).sample(cases, -(-len(cases) // 8))
+    return cases if WHOLE else random.Random(SEED).sample(cases, -(-len(cases) // share))
 
 
 def drawn_among_many(cases: Iterable[Any]) -> list[Any]:
