@@ -2,8 +2,8 @@
 # Usage: launch/test.sh [PYTEST ARGUMENT...]
 # Runs the tests at 1, 2, 4 and 8 ranks under MPICH and at 3 under Open MPI. Those at 1 rank run side
 # by side on all cores; -n 0 runs them one after the other.
-# Without arguments, a run takes half of the tests at 2 ranks, an eighth at 4, at 8, and under Open MPI;
-# and it compiles an eighth of the kernels. Each run draws another part.
+# Without arguments, a run takes a third of the tests at 2 ranks, a twelfth at 4, at 8, and under Open
+# MPI; and it compiles a sixteenth of the kernels. Each run draws another part.
 # It also prints the coverage of distscan/, combined over 1, 2 and 4 ranks. tests/support/measured.py
 # says which tests are traced for it.
 #   DISTSCAN_WHOLE    1 runs all of them
@@ -40,17 +40,17 @@ echo "== 1 rank, MPICH =="
 some timeout --foreground -k 10 "$DISTSCAN_TIMEOUT" \
   "${python[@]}" -m pytest -p no:benchmark -n auto --dist worksteal "$@"
 echo "== 2 ranks, MPICH =="
-one_of 2 launch/mpirun.sh 2 "${python[@]}" -m pytest "$@"
+one_of 3 launch/mpirun.sh 2 "${python[@]}" -m pytest "$@"
 echo "== 4 ranks, MPICH =="
-one_of 8 launch/mpirun.sh 4 "${python[@]}" -m pytest "$@"
+one_of 12 launch/mpirun.sh 4 "${python[@]}" -m pytest "$@"
 if (($# == 0)); then
   echo "== coverage: files below 95 %, and the total =="
   python -m coverage combine -q
   python -m coverage report --sort=cover | awk '!/%$/ || /^TOTAL/ || $NF + 0 < 95'
 fi
 echo "== 8 ranks, MPICH =="
-one_of 8 launch/mpirun.sh 8 python -m pytest "$@"
+one_of 12 launch/mpirun.sh 8 python -m pytest "$@"
 
 source launch/setup.sh openmpi test
 echo "== 3 ranks, Open MPI =="
-one_of 8 launch/mpirun.sh 3 python -m pytest "$@"
+one_of 12 launch/mpirun.sh 3 python -m pytest "$@"

@@ -15,6 +15,7 @@ from distscan.bench.contenders import CONTENDERS, lesser_levels
 from distscan.bench.machine import Host
 from distscan.bench.suite import Row
 from distscan.cpu import library
+from support.cuts import few_ranks
 from support.ids import plain
 
 NAMED = {contender.name: contender for contender in CONTENDERS}
@@ -171,6 +172,7 @@ def run(comm, capfd):
     return call
 
 
+@few_ranks
 @pytest.mark.timeout(300)
 def test_forms_are_what_a_cpu_shows(run, comm, folder, monkeypatch):
     """Without arguments; then against this run itself."""

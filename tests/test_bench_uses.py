@@ -15,6 +15,7 @@ from distscan.bench.timing import Stats
 from distscan.bench.uses_data import uses as all_uses
 from distscan.bench.uses_peers import PEERS, Peer, suited
 from distscan.mpi.api import MPI
+from support.cuts import few_ranks
 from support.ids import plain
 
 USES = all_uses("cpu", 8)
@@ -217,6 +218,7 @@ def run(comm, capfd):
     return call
 
 
+@few_ranks
 @pytest.mark.timeout(300)
 def test_command(run, comm, folder):
     """One line for each use; the report, and a run against itself."""

@@ -10,6 +10,7 @@ import pytest
 import distscan
 from distscan.core.fixed_sum import ONE_WORD, TWO_WORDS, fixed_sum
 from distscan.cpu import compiled, library, sweeps
+from support import seed
 from support.cpu_data import dtype_of
 from support.cpu_scans import FORMS, anew, ends, levels
 from support.exact import FORMATS, prefixes, rounded, same
@@ -146,7 +147,8 @@ def parts(number):
 def test_rounding(result, acc, rng):
     """Ties, and numbers next to ties, of both signs and of every length."""
     precision, least, _ = FORMATS[result]
-    for lowest in (0, -20, least, max(least - 40, -1074), 1023 - 90, -1074):
+    places = (0, -20, least, max(least - 40, -1074), 1023 - 90, -1074)
+    for lowest in seed.drawn(places, 3):
         top = min(8 * acc.itemsize - 3, 1022 - lowest)
         sums = [number for number in ties(rng, precision, top) if abs(number) < 1 << top]
         # From 0 to a sum and back again. A sum takes several floats of 53 bits.

@@ -43,8 +43,10 @@ def ask_again(client, url):
         time.sleep(0.01)
 
 
-@ranks
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "ranks"),
+    [(signal.SIGTERM, 1), (signal.SIGTERM, 3), (signal.SIGINT, 3), (signal.SIGHUP, 1)],
+)
 def test_the_running_job_ends_first(number, ranks, tmp_path):
     """New ones are refused meanwhile; those that wait run when the service is back."""
     with serving(tmp_path, ranks) as service:

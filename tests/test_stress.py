@@ -8,15 +8,12 @@ import pytest
 import stress
 import stress_cases as cases
 import stress_device
-from mpi4py import MPI
 
 import distscan
 from support import reference
+from support.cuts import few_ranks
 from support.exact import scanned
 
-few_ranks = pytest.mark.skipif(
-    MPI.COMM_WORLD.size > 4, reason="a step takes 10 s where 8 ranks share two cores"
-)
 ONE_STEP = ("--backend", "cpu", "--steps", "1", "--largest", "12")
 
 
@@ -69,7 +66,7 @@ def test_a_seed_repeats_a_run(run):
 @pytest.mark.one_rank
 def test_graphs(run, monkeypatch):
     monkeypatch.setattr(stress_device, "choose", lambda *_, **__: Replaying())
-    status, out = run("--seed", "3", "--steps", "8")
+    status, out = run("--seed", "3", "--steps", "4")
     assert status == 0, out
     for kind in stress.GRAPHS:
         uses, results, wrong, _ = counts(out, kind)

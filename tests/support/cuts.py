@@ -19,6 +19,12 @@ two_cuts = pytest.mark.parametrize(
 one_cut = pytest.mark.parametrize("cut", CUTS[:1], indirect=True)
 
 
+# For tests that take long where many ranks share few cores.
+few_ranks = pytest.mark.skipif(
+    MPI.COMM_WORLD.size > 4, reason="it takes long where 8 ranks share two cores"
+)
+
+
 def length(mine: slice) -> int:
     """How many elements this rank's slice has."""
     return mine.stop - mine.start
