@@ -8,6 +8,7 @@ import pytest
 from distscan.bench import cub
 from distscan.bench.case import Case
 from distscan.core.operators import BUILTIN
+from support.seed import drawn
 
 pytestmark = pytest.mark.one_rank
 
@@ -73,19 +74,20 @@ def test_the_deterministic_scan_needs_a_new_cub(cccl, ok, monkeypatch):
             cub.run_to_run_version()
 
 
+# What is compiled, for which case, and the functions in it.
+PARTS = [
+    ("SCAN", case(), ["scan"]),
+    ("SCAN", case("i1", "i8", "max"), ["scan"]),
+    ("RUN_TO_RUN", case("f8"), ["keep_pool", "scan_run_to_run"]),
+    ("BY_HAND", case("i4"), ["reduce", "scan_behind"]),
+    ("BY_KEY", case(), ["sum_by_key"]),
+    ("FLAGGED", case(), ["flagged"]),
+]
+
+
 @pytest.mark.compile
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("part", "given", "entries"),
-    [
-        ("SCAN", case(), ["scan"]),
-        ("SCAN", case("i1", "i8", "max"), ["scan"]),
-        ("RUN_TO_RUN", case("f8"), ["keep_pool", "scan_run_to_run"]),
-        ("BY_HAND", case("i4"), ["reduce", "scan_behind"]),
-        ("BY_KEY", case(), ["sum_by_key"]),
-        ("FLAGGED", case(), ["flagged"]),
-    ],
-)
+@pytest.mark.parametrize(("part", "given", "entries"), drawn(PARTS, 3))
 def test_compiles(part, given, entries, nvcc):
     if part == "RUN_TO_RUN" and nvcc < (3, 5, 0):
         pytest.skip("this CUB has no deterministic scan")
