@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from support.addends import normal, special_of_two_words
+from support.addends import mixed, normal
 from support.cuts import two_cuts
 from support.exact import dtype_of, same, scanned
 from support.forms import forms
@@ -28,7 +28,7 @@ def ties(rng, name, n):
     return rng.choice(small, n).astype(dtype)
 
 
-DATA = [finite_bits, normal, cancelling, ties, special_of_two_words]
+DATA = [finite_bits, normal, cancelling, ties, mixed]
 
 
 @forms
@@ -53,7 +53,7 @@ def test_narrow_types(name, data, cut, rng):
 
 @forms
 @two_cuts
-@pytest.mark.parametrize("data", [finite_bits, special_of_two_words])
+@pytest.mark.parametrize("data", [finite_bits, mixed])
 @pytest.mark.parametrize("often", [0.0, 0.1, 1.0])
 def test_segments(form, data, often, xp, cut, rng):
     n = 301
@@ -93,7 +93,7 @@ def test_integers(name, xp, cut, rng):
 def test_complex(name, xp, cut, rng):
     part = "float32" if name == "complex64" else "float64"
     x, mine = np.empty(301, name), cut(301)
-    x.real, x.imag = special_of_two_words(rng, part, 301), finite_bits(rng, part, 301)
+    x.real, x.imag = mixed(rng, part, 301), finite_bits(rng, part, 301)
     y = host(distscan.scan(xp.asarray(x[mine]), "fsum", initial=1 - 2j))
     assert same(y, scanned(x, part, initial=1 - 2j)[mine])
 
@@ -112,7 +112,7 @@ def test_axes(form, axis, xp, cut, rng):
 
 @two_cuts
 def test_in_place(xp, cut, rng):
-    x, mine = special_of_two_words(rng, "float64", 301), cut(301)
+    x, mine = mixed(rng, "float64", 301), cut(301)
     shard = xp.asarray(x[mine].copy())
     assert distscan.scan(shard, "fsum", out=shard) is shard
     assert same(host(shard), scanned(x, "float64")[mine])
@@ -130,9 +130,7 @@ def test_window(xp, cut, rng):
         with pytest.raises(ValueError, match="beyond window="):
             distscan.scan(shard, "fsum", window=window)
     with pytest.raises(ValueError, match="not finite"):
-        distscan.scan(
-            xp.asarray(special_of_two_words(rng, "float64", 301)[mine]), "fsum", window=(-99, 99)
-        )
+        distscan.scan(xp.asarray(mixed(rng, "float64", 301)[mine]), "fsum", window=(-99, 99))
     with pytest.raises(ValueError, match="beyond window="):
         distscan.scan(shard, "fsum", window=(-10, 11), initial=2.0**11)
 

@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from support.addends import grid, normal, special_of_two_words
+from support.addends import grid, mixed, normal
 from support.host import host
 from support.patterns import finite_bits
 from support.seed import WHOLE
@@ -38,7 +38,7 @@ def groups(comm):
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
-@pytest.mark.parametrize("data", [grid, normal, finite_bits, special_of_two_words])
+@pytest.mark.parametrize("data", [grid, normal, finite_bits, mixed])
 def test_one_digest(data, name, xp, comm, groups, rng):
     """Cuts over 1 to all ranks; the ranks that are left over scan the same by another cut."""
     x = data(rng, name, N)

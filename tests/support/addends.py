@@ -27,6 +27,6 @@ def special(rng, name, n, of=finite_bits):
     return x
 
 
-def special_of_two_words(rng, name, n):
+def mixed(rng, name, n):
     """The same among numbers of similar size, which kernels add."""
     return special(rng, name, n, normal)
