@@ -1,6 +1,7 @@
 """The checks of what ``fsum`` is asked for: types, ``initial``, ``window``, strategy."""
 
 import math
+import sys
 from functools import reduce
 from operator import index
 from typing import Any, NamedTuple, get_args
@@ -52,6 +53,9 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.itemsize <= most.get(dtype.kind, 0)
 
 
+_LARGEST = int(sys.float_info.max)
+
+
 def number_of(initial: Any, result: np.dtype[Any]) -> int | float | complex:
     """Return ``initial`` as a number of Python, which has its exact value."""
     value = np.asarray(initial)
@@ -61,6 +65,11 @@ def number_of(initial: Any, result: np.dtype[Any]) -> int | float | complex:
     kinds = (int, float, complex) if result.kind == "c" else (int, float)
     if not isinstance(number, kinds):
         raise TypeError(f"initial is {value.dtype}; the result is {result}")
+    if isinstance(number, int) and abs(number) > _LARGEST:  # of any size in Python
+        raise ValueError(
+            f"initial is an integer of {number.bit_length()} bits; fsum takes integers up to the "
+            "largest float64, just below 2^1024: divide initial and x by a power of 2"
+        )
     return int(number) if isinstance(number, bool) else number
 
 

@@ -1,6 +1,7 @@
 """``fsum``: arrays of every layout, kind and type, into results of others; what is refused."""
 
 import itertools
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -245,6 +246,26 @@ REFUSED = {
     "masked": (np.ma.array([1.0, 2.0], mask=[0, 1]), {}, "masked arrays"),
     "initial": (np.ones(3), {"initial": np.longdouble(1) / 3}, "initial is"),
 }
+
+TOO_LARGE = "fsum takes integers up to the largest float64, just below 2\\^1024: divide initial"
+
+
+@pytest.mark.parametrize("code", "efdDi")
+def test_initial_beyond_float64(code, comm):
+    """Python's integers have any size; the error has no room for so many digits."""
+    x = np.ones(3, code)
+    for initial in (1 << 1024, -(1 << 1024), (1 << 1024) - 1, 1 << 20_000):
+        text = f"initial is an integer of {initial.bit_length()} bits; {TOO_LARGE}"
+        everywhere(comm, ValueError, text, partial(distscan.scan, x, "fsum", initial=initial))
+
+
+@two_cuts
+def test_largest_initial(xp, cut):
+    """The largest integer that float64 has still counts as an element."""
+    x, most = np.full(11, -(2.0**1023)), int(np.finfo("d").max)
+    for initial in (most, -most):
+        y = distscan.scan(xp.asarray(x[cut(11)]), "fsum", initial=initial)
+        assert same(host(y), scanned(x, "float64", initial=initial)[cut(11)])
 
 
 @pytest.mark.parametrize("case", REFUSED)

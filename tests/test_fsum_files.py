@@ -150,6 +150,8 @@ def test_window(job, rng):
         (1.0, {"check": True}, "--check has no reference for fsum"),
         (1.0, {"dtype": "int64"}, "dtype is int64; fsum rounds to floats"),
         (1.0, {"initial": "1j"}, "initial is complex128; the result is float64"),
+        (1.0, {"initial": 1 << 1024}, "initial is an integer of 1025 bits; fsum takes integers"),
+        (1.0, {"initial": str(-(1 << 1024))}, "initial is an integer of 1025 bits; fsum takes"),
     ],
 )
 def test_refusals(element, options, text, job, folder, comm, rng):

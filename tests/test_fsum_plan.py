@@ -187,6 +187,7 @@ def test_a_fault_of_a_call_that_finds_its_window(xp, comm, plan_of):
         ({"window": "wide"}, "window is two integers"),
         ({"window": (0, 1), "initial": 5}, r"initial needs window=\(0, 3\), beyond"),
         ({"initial": 1j}, "initial is complex128; the result is float64"),
+        ({"initial": 1 << 1024}, "initial is an integer of 1025 bits; fsum takes integers up to"),
     ],
 )
 def test_refusals(options, text, plan_of):

@@ -62,6 +62,7 @@ def test_types(client):
         ("fsum", {"window": (3, 1)}, "low must be below high"),
         ("fsum", {"window": 5}, "window is two integers"),
         ("fsum", {"initial": 1j}, "initial is complex128; the result is float64"),
+        ("fsum", {"initial": 1 << 1024}, "initial is an integer of 1025 bits; fsum takes"),
         ("sum", {"window": (0, 1)}, "window= goes with op='fsum', not 'sum'"),
     ],
 )
@@ -75,6 +76,7 @@ def test_refusals(op, options, text, client):
 
 def test_what_other_clients_may_send(service):
     for asked, text in (
+        (f"op=fsum&initial={1 << 1024}", "initial is an integer of 1025 bits; fsum takes"),
         ("op=fsum&window=1", "window is two integers"),
         ("op=fsum&window=a,b", "window is two whole numbers such as -10,11"),
         ("op=max&window=0,1", "window= goes with op='fsum', not 'max'"),
