@@ -75,7 +75,8 @@ def build(
 ) -> Built:
     """Build the libraries that are not there yet, or no longer up to date.
 
-    ``only`` is the name of the only source that is compiled, such as ``sum``; ``*`` is all.
+    ``only`` has the names of the only sources that are compiled, such as ``sum`` or
+    ``fsum,window``; ``*`` is all.
 
     Raises ``BuildError`` if there is no compiler, or if it fails.
     """
@@ -152,9 +153,12 @@ def _build(
     command: list[str], flags: list[str], libraries: list[str], paths: dict[str, Path], only: str
 ) -> None:
     """Compile each source for each level, all of them side by side; then link each level."""
-    sources = list((KERNELS / "cpu").glob(f"{only}.cpp"))
-    if not sources:
-        raise BuildError(f"{KERNELS / 'cpu'} has no {only}.cpp")
+    sources = list[Path]()
+    for name in only.split(","):
+        found = list((KERNELS / "cpu").glob(f"{name}.cpp"))
+        if not found:
+            raise BuildError(f"{KERNELS / 'cpu'} has no {name}.cpp")
+        sources += found
     sources.sort(key=lambda source: source.stat().st_size, reverse=True)  # the long ones first
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores) as pool:
@@ -201,7 +205,7 @@ def main() -> int:
     )
     parser.add_argument("--output", default=cpu_library.FOLDER, metavar="DIR")
     parser.add_argument("--sanitize", default="", metavar="SANITIZERS", help="as of -fsanitize=")
-    parser.add_argument("--only", default="*", metavar="NAME", help="one source, such as sum")
+    parser.add_argument("--only", default="*", metavar="NAMES", help="some sources, as sum,keys")
     arguments = parser.parse_args()
     try:
         build(arguments.levels, arguments.output, arguments.sanitize, arguments.only)

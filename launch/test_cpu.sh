@@ -9,7 +9,7 @@
 # must be the same for all levels and for aarch64.
 # With --whole, the whole suite runs at 1 rank for each level, with sanitizers, and with NumPy. Without
 # it, a part of the tests of kernels does, and the core tests with NumPy; and of the kernels' sources,
-# sanitizers get one. Each run draws another part.
+# sanitizers get those of one operator. Each run draws another part.
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
@@ -84,8 +84,8 @@ fi
 
 echo "== sanitizers =="
 sanitizers=address,undefined fatal=-fno-sanitize-recover=all
-only=(sum prod max bitwise)
-only=${only[RANDOM % 4]}
+only=(sum prod max bitwise fsum,window)
+only=${only[RANDOM % 5]}
 [[ $whole == no ]] || only="*"
 CXX="${CXX:-g++} $fatal" python launch/build_cpu.py --levels "$best" --output "$build/sanitized" \
   --sanitize $sanitizers --only "$only"

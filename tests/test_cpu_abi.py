@@ -88,9 +88,9 @@ def test_keys():
 
 
 def test_windows():
-    assert text("window.cpp", "Found") == ["int64 low, high, special"]
+    assert text("window.hpp", "Found") == ["int64 low, high, special"]
     assert windows.Found._fields_ == [(name, INT64) for name in ("low", "high", "special")]
-    assert text("window.cpp", "Window") == [
+    assert text("window.hpp", "Window") == [
         "const char* type",
         "void (*find)(const void* x, int64 count, Found& found)",
     ]

@@ -15,13 +15,13 @@ _PART = 1 << 20  # bytes that a thread takes at a time: few calls, and even shar
 
 
 class Found(Structure):
-    """``Found`` of kernels/cpu/window.cpp."""
+    """``Found`` of kernels/cpu/window.hpp."""
 
     _fields_: ClassVar = [("low", c_int64), ("high", c_int64), ("special", c_int64)]
 
 
 class _Entry(Structure):
-    """``Window`` of kernels/cpu/window.cpp: the function for a type."""
+    """``Window`` of kernels/cpu/window.hpp: the function for a type."""
 
     _fields_: ClassVar = [
         ("type", c_char_p),

@@ -2,23 +2,11 @@
 //
 // The window is the least of the lowest bits, and the largest |x|. Float16 and bfloat16 are read as
 // float32, which has their numbers.
+#include "window.hpp"
+
 #include "outside.hpp"
 
 namespace distscan {
-
-// What is found: every element that is finite and not 0 is a multiple of 2^low and below 2^high.
-// Without such elements, low = high = 0. A copy is in distscan/cpu/windows.py.
-struct Found {
-  int64 low, high, special;
-};
-// Bits of `special`, as in distscan/core/special.py: there is a -0.0, an infinity, a NaN.
-constexpr int64 MINUS_ZERO = 1, PLUS = 4, MINUS = 8, NOT_A_NUMBER = 16;
-
-// The window of a function's name and type.
-struct Window {
-  const char* type;
-  void (*find)(const void* x, int64 count, Found& found);
-};
 
 template <class F>
 class Bounds : Floats<F> {

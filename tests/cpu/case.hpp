@@ -85,30 +85,3 @@ inline Case choose(Random& random, bool may_have_columns, bool integer, int64_t 
   if (!c.segments && random.chance(0.3)) c.outer = 2 + random.below(3);
   return c;
 }
-
-// Element i of a line, for running values of type A.
-template <class A>
-void fill(Op op, Type type, Random& random, const Case& c, int64_t i, void* at) {
-  using Real = distscan::Lane<A>;
-  if constexpr (distscan::is_integer<A>) {
-    uint64_t bits = random.bits();
-    if (type == Type::BOOL) bits = random.chance(0.3) ? 1 + bits % 255 : 0;
-    std::memcpy(at, &bits, size_of(type));
-  } else {
-    constexpr bool COMPLEX = sizeof(Real) < sizeof(A);
-    double parts[2];
-    for (double& part : parts) part = c.exact ? double(random.below(17) - 8) : random.symmetric();
-    if (op == Op::PROD && c.exact) {  // 2, 1/2, 2, 1/2, ... of either sign, some imaginary
-      parts[0] = (random.chance(0.5) ? -1 : 1) * (i % 2 ? 0.5 : 2), parts[1] = 0;
-      if (COMPLEX && random.chance(0.5)) parts[1] = parts[0], parts[0] = 0;
-    } else if (op == Op::PROD) {
-      parts[0] = 1 + parts[0] / 4096, parts[1] /= 4096;
-    } else if (op != Op::SUM && random.chance(0.0005)) {
-      parts[0] = NAN;
-    }
-    if constexpr (COMPLEX)
-      put(type, A{Real(parts[0]), Real(parts[1])}, at);
-    else
-      put(type, A(parts[0]), at);
-  }
-}

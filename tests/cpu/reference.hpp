@@ -61,16 +61,17 @@ struct Line {
   const A* first;           // before each segment; null: nothing
 };
 
-// The results of a line; `total` gets all of it, or all from the last head on.
-template <class A>
-std::vector<A> scan(Op op, const Line<A>& line, bool exclusive, A* total) {
+// The results of a line; `total` gets all of it, or all from the last head on. `numbers` combine
+// running values.
+template <class Numbers, class A = typename Numbers::A>
+std::vector<A> scan(const Numbers& numbers, const Line<A>& line, bool exclusive, A* total) {
   std::vector<A> y(line.x.size());
   const A* before = line.before;
   A running{};
   for (size_t i = 0; i < y.size(); ++i) {
     if (!line.heads.empty() && line.heads[i]) before = line.first;
     if (exclusive) y[i] = *before;
-    running = before ? combine(op, *before, line.x[i]) : line.x[i];
+    running = before ? numbers.combine(*before, line.x[i]) : line.x[i];
     before = &running;
     if (!exclusive) y[i] = running;
   }
