@@ -12,7 +12,8 @@ words, so that carries wait, is the "carry-save" form, as in Neal's superaccumul
 Arrays are NumPy's or CuPy's: ``xp`` is their module.
 """
 
-import math
+from fractions import Fraction
+from struct import pack, unpack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,37 @@ def magnitudes(xp: Any, x: Any) -> Magnitudes:
     whole = xp.where(biased > 0, whole | np.uint64(fraction + 1), whole)
     whole = xp.where(biased == ones, np.uint64(0), whole)
     return Magnitudes(whole, xp.maximum(biased, 1) + (lowest - 1), bits >> np.uint64(size - 1) != 0)
+
+
+def apart(number: int | float | Fraction) -> tuple[int, int]:
+    """Return (whole, exponent) of one number of Python: whole * 2^exponent.
+
+    A denominator must be a power of 2. What is not finite is 0. Floats are read bit by bit, since
+    a thread may take subnormal ones for 0.
+
+    >>> apart(-3), apart(Fraction(3, 4)), apart(-5e-324)
+    ((-3, 0), (3, -2), (-1, -1074))
+    """
+    if not isinstance(number, float):
+        numerator, denominator = number.as_integer_ratio()
+        return numerator, 1 - denominator.bit_length()
+    precision, lowest = _FORMATS["float64"]
+    (bits,) = unpack("<Q", pack("<d", number))
+    biased = bits >> precision - 1 & 2047
+    whole = bits & (1 << precision - 1) - 1 | (biased > 0) << precision - 1
+    whole = 0 if biased == 2047 else whole
+    return -whole if bits >> 63 else whole, max(biased, 1) - 1 + lowest
+
+
+def whole_of(number: int | float | Fraction, lowest: int) -> int:
+    """Return k of one number of Python: k * 2^lowest, a multiple of it.
+
+    >>> whole_of(-2.5, -1), whole_of(24, 3)
+    (-5, 3)
+    """
+    whole, exponent = apart(number)
+    up = exponent - lowest
+    return whole << up if up >= 0 else whole >> -up
 
 
 # Of a type: the bits of a significand, and the exponent of the lowest bit of all.
@@ -97,12 +129,11 @@ class Window(NamedTuple):
     @classmethod
     def of_one(cls, number: int | float) -> "Window":
         """Return the window of one number of Python; what is not finite counts as 0."""
-        if not math.isfinite(number) or number == 0:
+        whole, exponent = apart(number)
+        if whole == 0:
             return cls(0, 0, 1)
-        numerator, denominator = abs(number).as_integer_ratio()
-        up = denominator.bit_length() - 1  # the denominator of a float is a power of 2
-        low = (numerator & -numerator).bit_length() - 1
-        return cls(low - up, numerator.bit_length() - up, 1)
+        low = (whole & -whole).bit_length() - 1
+        return cls(low + exponent, whole.bit_length() + exponent, 1)
 
     def joined(self, other: "Window") -> "Window":
         """Return the window of both windows' numbers together."""
@@ -140,16 +171,15 @@ class Window(NamedTuple):
             digit[...] = xp.where(x.negative, -bits.view(np.int64), bits.view(np.int64))
         return found
 
-    def split_one(self, number: int | float) -> list[int]:
+    def split_one(self, number: int | float | Fraction) -> list[int]:
         """Return the digits of one finite number of Python.
 
         >>> Window(-1, 70, 4).split_one(-2.5), Window(-1, 70, 4).width
         ([-5, 0], 60)
         """
-        numerator, denominator = number.as_integer_ratio()
-        up = denominator.bit_length() - 1 + self.low  # the denominator is a power of 2
-        whole = abs(numerator) << -up if up < 0 else abs(numerator) >> up
-        sign, mask, last = -1 if numerator < 0 else 1, (1 << self.width) - 1, self.digits - 1
+        signed = whole_of(number, self.low)
+        sign, whole = -1 if signed < 0 else 1, abs(signed)
+        mask, last = (1 << self.width) - 1, self.digits - 1
         found = [whole >> place * self.width & mask for place in range(last)]
         return [sign * digit for digit in [*found, whole >> last * self.width]]
 

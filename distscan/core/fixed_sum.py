@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .fixed import whole_of
 from .operators import Operator, TypedOperator
 
 #: Raises ValueError if an element of an array is outside of a window.
@@ -60,9 +61,7 @@ class FixedSum(TypedOperator):
         >>> fixed_sum(-1, TWO_WORDS).encode(-2.5)
         (18446744073709551611, -1)
         """
-        numerator, denominator = number.as_integer_ratio()
-        up = denominator.bit_length() - 1 + self.lowest  # the denominator is a power of 2
-        whole = numerator << -up if up < 0 else numerator >> up
+        whole = whole_of(number, self.lowest)
         return whole if self.acc == ONE_WORD else (whole & (1 << 64) - 1, whole >> 64)
 
 
