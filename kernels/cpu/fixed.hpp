@@ -88,8 +88,8 @@ struct Format<double> {
   using Bits = uint64;
 };
 
-// Integers in the order of memory. Behind the last one, a register is filled up with zeros.
-constexpr int TILE_SIZE = 256;
+// Integers in the order of memory. Behind the last one, zeros fill up what is rounded at once.
+constexpr int TILE_SIZE = 256, ROUNDED_AT_ONCE = LANES<float>;
 template <int WORDS>
 struct Tile {
   alignas(VECTOR) uint64 word[WORDS][TILE_SIZE];
@@ -197,10 +197,15 @@ NOINLINE void load_tile(const X* x, int64 count, int64 lowest, bool reverse, Til
       prefetch(x + i, reverse);
       load_at(x + i, int(i));
     }
-    if (i == count) return;
-    X rest[L] = {};
-    memcpy(rest, x + i, (count - i) * sizeof(X));
-    load_at(rest, int(i));
+    if (i < count) {
+      X rest[L] = {};
+      memcpy(rest, x + i, (count - i) * sizeof(X));
+      load_at(rest, int(i));
+      i += L;
+    }
+    static_assert(ROUNDED_AT_ONCE == 2 * L);
+    if (i % ROUNDED_AT_ONCE == 0) return;
+    for (auto& words : tile.word) store(&words[i], Words{});
   };
   if constexpr (WORDS == 1 && (same<X, float> || same<X, double>)) {
     if (lowest >= -1022 && lowest <= 1022) {

@@ -61,7 +61,8 @@ class FixedColumns {
       piece.width = min_of(job.strip, job.inner - piece.left);
       const int64 own = piece.outer * (blocks + 1) + b;  // its row of slots
       int* const state = job.states + own * strips + strip;
-      Place* const slot = static_cast<Place*>(job.slots) + own * job.inner + piece.left;
+      Place* slot = static_cast<Place*>(job.slots);
+      if (slot) slot += own * job.inner + piece.left;
       const Place* before = b > 0 ? slot : static_cast<const Place*>(job.before);
       const bool row = b > 0 || job.before_row;
       if (b == 0 && row && before) before += piece.left;

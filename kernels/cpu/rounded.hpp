@@ -148,26 +148,26 @@ NOINLINE void round_tile(const Tile<WORDS>& tile, int64 count, int64 lowest, Out
     }
     return;
   }
-  constexpr int AT_ONCE = LANES<float>;
   const double unit = power_of_2(lowest);
   const auto each = [&](auto round_at) {
     int64 i = 0;
-    for (; i + AT_ONCE <= count; i += AT_ONCE) round_at(int(i), y + i);
+    for (; i + ROUNDED_AT_ONCE <= count; i += ROUNDED_AT_ONCE) round_at(int(i), y + i);
     if (i == count) return;
-    Out rest[AT_ONCE];
+    Out rest[ROUNDED_AT_ONCE];
     round_at(int(i), rest);
     memcpy(y + i, rest, (count - i) * sizeof(Out));
   };
 #if defined __AVX512DQ__
   if constexpr (WORDS == 1 && same<Out, float>) {
-    const auto scale = _mm256_set1_ps(float(unit));
-    if (lowest >= -149 && lowest <= 127)  // words become floats at once
+    if (lowest >= -149 && lowest <= 127) {  // words become floats at once
+      const auto scale = _mm256_set1_ps(float(unit));
       return each([&](int i, Out* to) {
-        for (int k = 0; k < AT_ONCE; k += LANES<uint64>) {
+        for (int k = 0; k < ROUNDED_AT_ONCE; k += LANES<uint64>) {
           const auto words = load<__m512i>(&tile.word[0][i + k]);
           store(to + k, _mm256_mul_ps(_mm512_cvtepi64_ps(words), scale));
         }
       });
+    }
   }
 #endif
   each([&](int i, Out* to) { round_registers(tile, i, unit, to); });

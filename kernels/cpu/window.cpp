@@ -2,6 +2,14 @@
 //
 // The window is the least of the lowest bits, and the largest |x|. Float16 and bfloat16 are read as
 // float32, which has their numbers.
+//
+// Share of the speed at which one core of an AMD EPYC (Zen 5) reads 2^27 bytes. If all 2048
+// elements there is an infinity, it takes two to three times as long; float64 by SSE2, eight times.
+//
+//              AVX-512  AVX2  SSE2
+//   float32      1.0    .95   .24
+//   float64      1.0    .73   .14
+//   float16      .70    .43   .06
 #include "window.hpp"
 
 #include "outside.hpp"
@@ -79,9 +87,9 @@ void find_window(const void* from, int64 count, Found& found) {
   using F = FloatOf<X>;
   constexpr int L = LANES<F>, WAYS = 4;  // so many minima do not wait for each other
   const DefaultFloats floats;
-  auto x = static_cast<const X*>(from);
   Bounds<F> all;
-  for (int64 done = 0; done < count; done += MANY, x += MANY) {
+  for (int64 done = 0; done < count; done += MANY) {
+    const X* const x = static_cast<const X*>(from) + done;
     const int64 size = min_of(MANY, count - done), whole = size / L * L;
     X rest[L] = {};
     memcpy(rest, x + whole, (size - whole) * sizeof(X));
