@@ -13,12 +13,12 @@ Arrays are NumPy's or CuPy's: ``xp`` is their module.
 """
 
 from fractions import Fraction
-from struct import pack, unpack
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .dtypes import is_bfloat16
+from .whole import apart, whole_of
 
 _ROOM = 62  # bits of a sum of digits: two less than of a word, for the sign and for carries
 
@@ -51,37 +51,6 @@ def magnitudes(xp: Any, x: Any) -> Magnitudes:
     whole = xp.where(biased > 0, whole | np.uint64(fraction + 1), whole)
     whole = xp.where(biased == ones, np.uint64(0), whole)
     return Magnitudes(whole, xp.maximum(biased, 1) + (lowest - 1), bits >> np.uint64(size - 1) != 0)
-
-
-def apart(number: int | float | Fraction) -> tuple[int, int]:
-    """Return (whole, exponent) of one number of Python: whole * 2^exponent.
-
-    A denominator must be a power of 2. What is not finite is 0. Floats are read bit by bit, since
-    a thread may take subnormal ones for 0.
-
-    >>> apart(-3), apart(Fraction(3, 4)), apart(-5e-324)
-    ((-3, 0), (3, -2), (-1, -1074))
-    """
-    if not isinstance(number, float):
-        numerator, denominator = number.as_integer_ratio()
-        return numerator, 1 - denominator.bit_length()
-    precision, lowest = _FORMATS["float64"]
-    (bits,) = unpack("<Q", pack("<d", number))
-    biased = bits >> precision - 1 & 2047
-    whole = bits & (1 << precision - 1) - 1 | (biased > 0) << precision - 1
-    whole = 0 if biased == 2047 else whole
-    return -whole if bits >> 63 else whole, max(biased, 1) - 1 + lowest
-
-
-def whole_of(number: int | float | Fraction, lowest: int) -> int:
-    """Return k of one number of Python: k * 2^lowest, a multiple of it.
-
-    >>> whole_of(-2.5, -1), whole_of(24, 3)
-    (-5, 3)
-    """
-    whole, exponent = apart(number)
-    up = exponent - lowest
-    return whole << up if up >= 0 else whole >> -up
 
 
 # Of a type: the bits of a significand, and the exponent of the lowest bit of all.

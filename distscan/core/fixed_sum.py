@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .fixed import whole_of
 from .operators import Operator, TypedOperator
+from .whole import whole_of
 
 #: Raises ValueError if an element of an array is outside of a window.
 Check = Callable[[Any], None]
