@@ -1,5 +1,6 @@
 """The compiled kernels for CPUs: which library is built, found and chosen."""
 
+import ctypes
 import importlib.util
 import os
 import shlex
@@ -193,6 +194,19 @@ def test_what_is_built_again(compiler, build_cpu, checkout, monkeypatch, capfd):
         f"{BASELINE}.so",
         f"{BASELINE}.stamp",
     ]
+
+
+def test_some_of_the_sources(compiler, build_cpu, checkout):
+    for name in ("eight", "nine"):
+        text = SOURCE.replace("seven()", f"{name}()")
+        (checkout.kernels / "cpu" / f"{name}.cpp").write_text(text)
+    for only, there in (("eight", [0, 1, 0]), ("seven,nine", [1, 0, 1]), ("*", [1, 1, 1])):
+        folder = checkout.lib / str(sum(there))
+        build_cpu.build(BASELINE, folder, only=only)
+        handle = ctypes.CDLL(library.path_of(BASELINE, folder))
+        assert [hasattr(handle, name) for name in ("seven", "eight", "nine")] == there
+    with pytest.raises(build_cpu.BuildError, match=r"has no ten\.cpp"):
+        build_cpu.build(BASELINE, checkout.lib, only="seven,ten")
 
 
 def test_a_library_that_is_older_than_its_sources(compiler, build_cpu, checkout, monkeypatch):
