@@ -147,6 +147,7 @@ def finder(keys: np.dtype[Any] | None) -> int | None:
     return None
 
 
+@functools.cache  # NumPy takes 4 us to name a type
 def _name(dtype: Any) -> str:
     if dtype == TWO_WORDS:
         return "fixed128"

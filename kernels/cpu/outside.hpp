@@ -1,5 +1,9 @@
-// The lowest bit of floats, and the check of elements that should be in a window which the caller
-// has named: multiples of 2^low, below 2^high.
+// The check of elements that should be in a window which the caller has named: multiples of 2^low,
+// below 2^high.
+//
+// To add 2^(low + FRACTION), and to take it away, rounds a smaller number to a multiple of 2^low;
+// larger ones are multiples.
+//   float, low = 0: 0.75 + 2^23 = 2^23 + 1, and 1 is not 0.75
 #pragma once
 
 #include "fixed.hpp"
@@ -15,19 +19,10 @@ struct Floats {
   static constexpr Bits ABSOLUTE = Bits(~(1ull << (8 * sizeof(F) - 1)));
   static constexpr Bits HIDDEN = Bits(1ull << FRACTION), INFINITE = ABSOLUTE - HIDDEN + 1;
 
-  // The lowest bit of each, as the bits of a float, less 1: so that 0 has the largest of all. x
-  // with its lowest bit cleared, y = bits & (bits - 1), is a float, too. x - y is the lowest bit as
-  // a number, without a rounding. A number with no bits but the hidden one is its own lowest bit.
-  //   x = 1.5 = 1.1000... has y = 1.0, x - y = 0.5
-  static INLINE R lowest_bit(Register<F> x) {
-    const R bits = (R)x;
-    const auto cleared = (Register<F>)(bits & (bits - 1));
-    const Register<F> bit = (bits & (HIDDEN - 1)) != 0 ? x - cleared : x;
-    return (((R)bit & ABSOLUTE) - 1) & ABSOLUTE;
-  }
+  static INLINE Register<F> same(Bits bits) { return (Register<F>)(R{} + bits); }
   static INLINE R magnitude(Register<F> x) { return (R)x & ABSOLUTE; }
 
-  // The bits of 2^exponent; of infinity, if the type has no such power; of the least power it has.
+  // The bits of 2^exponent; of infinity, or of the least power, where the type has no such one.
   static Bits power_of_2(int64 exponent) {
     if (exponent > LOWEST + FRACTION + (INFINITE >> FRACTION) - 2) return INFINITE;
     if (exponent >= LOWEST + FRACTION) return (exponent - LOWEST - FRACTION + 1) << FRACTION;
@@ -48,16 +43,20 @@ INLINE Register<FloatOf<X>> floats_at(const X* x) {
     return load<Register<FloatOf<X>>>(x);
 }
 
-// Whether any of some elements is outside of [2^low, 2^high), or not finite.
+// Whether any of some elements is outside, or not finite.
 template <class X>
 NOINLINE bool any_outside(const X* x, int64 count, int64 low, int64 high) {
   using F = Floats<FloatOf<X>>;
+  using R = Register<FloatOf<X>>;
   constexpr int L = LANES<FloatOf<X>>;
-  const typename F::Bits finest = F::power_of_2(low) - 1, top = F::power_of_2(high);
-  typename F::R outside{};
-  const auto look = [&](Register<FloatOf<X>> floats) {
-    outside |= (typename F::R)(F::lowest_bit(floats) < finest);
-    outside |= (typename F::R)(F::magnitude(floats) >= top);
+  const R whole = F::same(F::power_of_2(low + F::FRACTION));
+  const R most = whole - F::same(F::power_of_2(low));  // the largest multiple below
+  typename F::R off{}, highest{};                      // bits of what the rounding takes away
+  const auto look = [&](R floats) {
+    const auto bits = F::magnitude(floats);
+    const R size = (R)bits, smaller = size < most ? size : most;
+    off |= (typename F::R)(smaller + whole - whole - smaller);
+    highest = bits > highest ? bits : highest;
   };
   int64 i = 0;
   for (; i + L <= count; i += L) look(floats_at(x + i));
@@ -66,9 +65,11 @@ NOINLINE bool any_outside(const X* x, int64 count, int64 low, int64 high) {
     memcpy(rest, x + i, (count - i) * sizeof(X));
     look(floats_at(rest));
   }
-  bool any = false;
-  for (int k = 0; k < L; ++k) any |= outside[k] != 0;
-  return any;
+  off |= highest >= F::power_of_2(high);
+  uint64 words[sizeof off / 8], any = 0;
+  memcpy(words, &off, sizeof off);
+  for (const uint64 word : words) any |= word;
+  return any != 0;
 }
 
 // Check elements of a job whose elements are to be checked.
