@@ -29,7 +29,7 @@ __device__ Checked<F> operator+(Checked<F> a, Checked<F> b) {
 // to a multiple of 2^low; larger ones are multiples. A comparison with NaN is false.
 __device__ inline bool is_outside(float x) {
   const Limits<float>& limits = units().limits32;
-  const float size = fabsf(x), smaller = fminf(size, limits.most);
+  const float size = fabsf(x), smaller = fminf(size, limits.whole);
   return !(size < limits.top) ||
          __fsub_rn(__fadd_rn(smaller, limits.whole), limits.whole) != smaller;
 }

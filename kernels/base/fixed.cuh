@@ -104,8 +104,7 @@ struct Unit {
 template <class Real>
 struct Limits {
   Real top;    // 2^high, or infinity
-  Real whole;  // numbers below this one have less than a significand's bits above 2^low
-  Real most;   // the largest multiple of 2^low below it
+  Real whole;  // from this number on, all are multiples of 2^low
 };
 
 // What the conversions of a kernel multiply with.
@@ -131,7 +130,7 @@ __device__ Limits<Real> limits_of(int low, int high) {
   const Real infinite = __int_as_float(0x7f800000);
   const Real top = high > LAST ? infinite : power_of_2<Real>(high);
   const Real whole = low > LAST - FRACTION ? infinite : power_of_2<Real>(low + FRACTION);
-  return {top, whole, whole - power_of_2<Real>(low)};
+  return {top, whole};
 }
 
 // Set the units; by a whole block, before the first conversion. Without exact sums, do nothing.

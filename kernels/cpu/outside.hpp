@@ -50,11 +50,10 @@ NOINLINE bool any_outside(const X* x, int64 count, int64 low, int64 high) {
   using R = Register<FloatOf<X>>;
   constexpr int L = LANES<FloatOf<X>>;
   const R whole = F::same(F::power_of_2(low + F::FRACTION));
-  const R most = whole - F::same(F::power_of_2(low));  // the largest multiple below
-  typename F::R off{}, highest{};                      // bits of what the rounding takes away
+  typename F::R off{}, highest{};  // bits of what the rounding takes away
   const auto look = [&](R floats) {
     const auto bits = F::magnitude(floats);
-    const R size = (R)bits, smaller = size < most ? size : most;
+    const R size = (R)bits, smaller = size < whole ? size : whole;
     off |= (typename F::R)(smaller + whole - whole - smaller);
     highest = bits > highest ? bits : highest;
   };
