@@ -5,8 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from distscan.core.dtypes import Types
+from distscan.core.extents import Extents
 from distscan.core.fixed import Window
-from distscan.cpu import library, windows
+from distscan.core.fixed_sum import ONE_WORD, fixed_sum
+from distscan.core.form import Form
+from distscan.cpu import library, sweeps, windows
 from support.cpu_data import dtype_of
 from support.cpu_scans import anew, levels
 from support.exact import FORMATS
@@ -101,3 +105,36 @@ def test_layouts():
     unaligned = np.empty(97, np.uint8)[1:].view(float)
     for other in (x[:, ::2], x.astype(">f8"), unaligned, x.astype(int), x.astype(complex)):
         assert windows.find(other, 1) is None
+
+
+# From these exponents on, a check may be in doubt of numbers that are inside.
+_IN_DOUBT = {"float64": 971}
+
+
+@names
+@pytest.mark.parametrize("inner", [1, 3])
+def test_elements_outside_of_a_named_window(name, inner, rng, monkeypatch):
+    """Of the reduction, and of the scan, by kernels that check what they add."""
+    dtype = dtype_of(name)
+    for level in levels():
+        with anew(monkeypatch, level=level):
+            for count in (1, 2, 31, 257, 5001):
+                for draw in (all_kinds, narrow):
+                    x = draw(rng, name, count * inner)
+                    found, special = expected(x)
+                    low, high = found.low + rng.integers(-1, 2), found.high + rng.integers(-1, 2)
+                    low, high = int(low), max(int(high), int(low) + 1)
+                    op = fixed_sum(-10, ONE_WORD, 1, (low, high), print)
+                    form = Form(Extents(n=count, inner=inner))
+                    given = {"totals": True, "threads": 1}
+                    swept = sweeps.make(op, Types(dtype, ONE_WORD, dtype), form, **given)
+                    want = special >= 4 or (
+                        not found.is_empty and (found.low < low or found.high > high)
+                    )
+                    swept.reduce(x, None)
+                    seen = swept.outside
+                    swept.scan(x, np.empty_like(x), None, None)
+                    assert seen == swept.outside
+                    assert seen >= want, (level, count, draw, low, high)
+                    if low < _IN_DOUBT.get(name, 104):
+                        assert seen == want, (level, count, draw, low, high)

@@ -199,6 +199,19 @@ def test_a_resident_shard_is_read_once(job, rng):
     assert job(x, "resident")[0].bytes["read"] == x.nbytes
 
 
+def test_a_named_window_saves_a_sweep(job, rng, comm):
+    """Of one scan; without ``initial``, the first chunk is read to look for -0.0."""
+    x = grid(rng, "float64", 5001)
+    x[0], sweeps = 1.0, 1 + (comm.size > 1)
+    options = {"window": (-10, 11)}
+    read = {"free": job(x)[0].bytes["read"], "named": job(x, **options)[0].bytes["read"]}
+    read["from 0"] = job(x, initial=0.0, **options)[0].bytes["read"]
+    assert read["free"] == (sweeps + 1) * x.nbytes
+    if adds_exactly(x.dtype, x.dtype, None):
+        assert sweeps * x.nbytes < read["named"] < (sweeps + 0.5) * x.nbytes
+        assert read["from 0"] == sweeps * x.nbytes
+
+
 @pytest.fixture
 def recorded(monkeypatch):
     """Each chunk is recorded in the journal."""

@@ -3,6 +3,7 @@
 A prefix has a code, the bitwise or of its elements' codes. So codes are scanned by ``bitwise_or``.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,11 @@ def is_negative_zero(code: int) -> bool:
 
 def code_of(number: int | float) -> int:
     """Return the code of one number of Python."""
-    return FINITE if isinstance(number, int) else int(codes(np, np.array([number]))[0])
+    if isinstance(number, int):
+        return FINITE
+    if math.isfinite(number) and (number != 0 or math.copysign(1, number) > 0):
+        return FINITE  # what is 0 for Python may be subnormal, if the thread flushes such numbers
+    return int(codes(np, np.array([number]))[0])
 
 
 def found_special(xp: Any, codes: Any) -> int:
