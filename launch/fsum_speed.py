@@ -8,7 +8,8 @@ one. The kinds of data differ in the bits that their sums need:
 
     one word      float32 and float64, multiples of 2^-24 in [0, 1); float16 of nearly all sizes
     two words     float32, from 2^-11 to 2^10; float64, multiples of 2^-53 in [0, 1)
-    the same      of elements that have two words each: float32, from 2^-1 to 2^40
+    the same      of elements that have two words each: float32, from 2^-1 to 2^40; float64, from
+                  2^-11 to 2^10
     digits        with --digits: float64, from 2^-100 to 2^100, and over nearly the whole range
                   (up to a microsecond an element)
 
@@ -71,6 +72,7 @@ KINDS = [
     Kind("float32, elements of two words", np.float32, (0, 40), (-24, 41)),
     Kind("float64, one word", np.float64, None, (-24, 0)),
     Kind("float64, two words", np.float64, None, (-53, 0)),
+    Kind("float64, elements of two words", np.float64, (-10, 10), (-63, 10)),
 ]
 OF_DIGITS = [
     Kind("float64, 2^-100 to 2^100", np.float64, (-99, 100), (-153, 101)),
