@@ -95,6 +95,11 @@ def directions(rng):
     return {"exclusive": bool(rng.integers(2)), "reverse": bool(rng.integers(2))}
 
 
+def strategy(rng):
+    """That of several ranks finds a total first, on one rank, too."""
+    return str(rng.choice(["auto", "reduce-scan"]))
+
+
 def sharded(shape, cut):
     """The rows, or elements, of this rank; of an axis that is not spread, all have all."""
     return cut(SHAPES[shape][1][0])
@@ -116,9 +121,8 @@ def test_inside(name, window, shape, xp, cut, rng, no_pass):
         want = scanned(x, name, axis=axis, heads=heads, **form)[mine]
         marks = None if heads is None else xp.asarray(heads[mine])
         no_pass.clear()
-        y = distscan.scan(
-            xp.asarray(x[mine]), "fsum", axis=axis, segments=marks, window=window, **form
-        )
+        options = form | {"axis": axis, "segments": marks, "strategy": strategy(rng)}
+        y = distscan.scan(xp.asarray(x[mine]), "fsum", window=window, **options)
         assert same(host(y), want)
         knows = heads is None or initial is not None  # that no sum is -0.0
         if y.size > 0 and kernels(name, xp):
@@ -150,19 +154,11 @@ def test_outside(name, window, shape, xp, cut, rng):
         x.reshape(-1)[place] = number
         form = {"initial": 0.0} | directions(rng)
         marks = None if heads is None else xp.asarray(heads[mine])
-        with pytest.raises(ValueError, match=r"beyond window=|not finite everywhere"):
-            distscan.scan(
-                xp.asarray(x[mine]), "fsum", axis=axis, segments=marks, window=window, **form
-            )
+        options = form | {"axis": axis, "segments": marks, "strategy": strategy(rng)}
         shard = xp.asarray(x[mine])
-        with pytest.raises(ValueError, match=r"beyond window=|not finite everywhere"):
-            distscan.scan(
-                shard,
-                "fsum",
-                axis=axis,
-                out=shard.reshape(shard.shape if axis is not None else -1),
-                window=window,
-            )
+        for out in (None, shard):
+            with pytest.raises(ValueError, match=r"beyond window=|not finite everywhere"):
+                distscan.scan(shard, "fsum", out=out, window=window, **options)
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])

@@ -124,7 +124,7 @@ def faults(kernel, arch):
         return f"{name}: no report of one kernel in {report!r}"
     # A function that is called in rare cases may cost some registers around the call. What checks
     # elements may spill two words: times are those of kernels that do.
-    checks = "Checked" in str(dict(kernel.given)["DISTSCAN_PARTIAL"])
+    checks = "Checked" in str(dict(kernel.given).get("DISTSCAN_PARTIAL"))
     if spills > (128 if "scan_apart" in report else 8 if checks else 0) or (
         numbers["bytes spill loads"] and not spills
     ):
