@@ -43,7 +43,8 @@ INLINE Register<FloatOf<X>> floats_at(const X* x) {
     return load<Register<FloatOf<X>>>(x);
 }
 
-// Whether any of some elements is outside, or not finite.
+// Whether any of some elements is outside, or not finite. Where 2^(low + FRACTION) is beyond the
+// type, every one counts as outside: Python looks again.
 template <class X>
 NOINLINE bool any_outside(const X* x, int64 count, int64 low, int64 high) {
   using F = Floats<FloatOf<X>>;
