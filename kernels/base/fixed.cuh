@@ -123,7 +123,8 @@ __device__ inline Units& units() {
   return shared;
 }
 
-// Where 2^(low + FRACTION) is beyond the type, every element counts as outside: the host looks again.
+// Where 2^(low + FRACTION) is beyond the type, every element counts as outside. The host looks
+// again.
 template <class Real>
 __device__ Limits<Real> limits_of(int low, int high) {
   constexpr int FRACTION = same<Real, float> ? 23 : 52, LAST = same<Real, float> ? 127 : 1023;
