@@ -2,8 +2,8 @@
 # Usage: launch/test.sh [PYTEST ARGUMENT...]
 # Runs the tests at 1, 2, 4 and 8 ranks under MPICH and at 3 under Open MPI. Those at 1 rank run side
 # by side on all cores; -n 0 runs them one after the other.
-# Without arguments, a run takes a third of the tests at 2 ranks, a twelfth at 4, at 8, and under Open
-# MPI; and it compiles a sixteenth of the kernels. Each run draws another part.
+# Without arguments, a run takes a third of the tests at 2 ranks, a twelfth at 4, a sixteenth at 8 and
+# under Open MPI; and it compiles a sixteenth of the kernels. Each run draws another part.
 # It also prints the coverage of distscan/, combined over 1, 2 and 4 ranks. tests/support/measured.py
 # says which tests are traced for it.
 #   DISTSCAN_WHOLE    1 runs all of them
@@ -49,8 +49,8 @@ if (($# == 0)); then
   python -m coverage report --sort=cover | awk '!/%$/ || /^TOTAL/ || $NF + 0 < 95'
 fi
 echo "== 8 ranks, MPICH =="
-one_of 12 launch/mpirun.sh 8 python -m pytest "$@"
+one_of 16 launch/mpirun.sh 8 python -m pytest "$@"
 
 source launch/setup.sh openmpi test
 echo "== 3 ranks, Open MPI =="
-one_of 12 launch/mpirun.sh 3 python -m pytest "$@"
+one_of 16 launch/mpirun.sh 3 python -m pytest "$@"
