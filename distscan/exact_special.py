@@ -21,7 +21,7 @@ def chunks(x: Any) -> Iterator[tuple[slice, Any]]:
 
 
 def firsts(x: Any, axis: int | None, *, reverse: bool) -> Any:
-    """Return the elements that come first along an axis, as a view; None: the one that does."""
+    """Return the first elements along an axis, as a view. ``axis`` None: the first of all."""
     one, every = slice(-1, None) if reverse else slice(1), slice(None)
     where = (one if axis in {None, place} else every for place in range(x.ndim))
     return x[(..., *where)]

@@ -76,13 +76,12 @@ class Exact(NamedTuple):
         sums, x, limits = self.sums, self.x, self.sums.limits
         compiled = adds_exactly(part_of(x), part_of(sums.result), expected.gpu)
         sizes, words = zip(*comm.allgather((expected.size, compiled)), strict=True)
-        window, by_words = self.window._replace(most=sum(sizes)), all(words) and limits is not None
-        if by_words and sums.narrow(window, x) is not None:
-            # Without ``initial``, a sum may be -0.0. Only ``scan`` looks for such sums.
-            if sums.initial is None or not sums.is_plain or x.kind == "c":
-                return expected.plan, WindowCalls(comm, expected, options, sums)
-        else:
-            by_words = False
+        window = self.window._replace(most=sum(sizes))
+        by_words = limits is not None and all(words) and sums.narrow(window, x) is not None
+        # Without ``initial``, a sum may be -0.0. Only ``scan`` looks for such sums.
+        plain = sums.initial is not None and sums.is_plain and x.kind != "c"
+        if by_words and not plain:
+            return expected.plan, WindowCalls(comm, expected, options, sums)
         with agreed(comm):
             scan = self.make(made, options, sum(sizes), words=by_words)
         check: Check = expected._replace(plan=scan).check

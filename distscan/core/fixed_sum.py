@@ -126,6 +126,11 @@ def fixed_sum(
     )
 
 
+def checks(op: Operator) -> bool:
+    """Return whether kernels of an operator check elements."""
+    return isinstance(op, FixedSum) and op.check is not None
+
+
 def unchecked(op: Operator) -> Operator:
     """Return the operator for elements that another kernel checks, if they are checked at all."""
     return op.unchecked if isinstance(op, FixedSum) else op

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import Types, is_bfloat16
-from ..core.fixed_sum import FixedSum
+from ..core.fixed_sum import checks
 from ..core.form import Form
 from ..core.operators import BUILTIN, LOGICAL, Operator, TypedOperator
 from ..core.predicates import Predicate
@@ -148,8 +148,8 @@ def _partial(op: Operator, types: Types) -> str:
     Of elements that are checked, it says so.
     """
     narrow = types.x.kind in "biu" and types.x.itemsize <= 2 and types.acc.kind in "iu"
-    if isinstance(op, FixedSum) and op.check is not None:
-        return f"Checked<{op.cuda_type}>"
+    if checks(op):
+        return f"Checked<{_running_name(op, types)}>"
     if op is BUILTIN["sum"] and narrow and types.acc.itemsize == 8:
         return "int" if types.x.kind == "i" else "unsigned int"
     return _running_name(op, types)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import FixedSum
+from ..core.fixed_sum import checks
 from ..core.form import Form
 from ..core.operators import Operator
 
@@ -44,11 +44,6 @@ def sees_outside(types: Types, form: Form) -> bool:
     """
     one_scan = form.extents.outer == form.extents.inner == 1 and not form.segmented
     return one_scan and types.x.itemsize >= 4
-
-
-def checks(op: Operator) -> bool:
-    """Return whether kernels of an operator check elements."""
-    return isinstance(op, FixedSum) and op.check is not None
 
 
 def outside(op: Operator, kernel: Any) -> Outside | None:

@@ -5,13 +5,13 @@ from typing import Any
 import cupy
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import unchecked
+from ..core.fixed_sum import checks, unchecked
 from ..core.form import Form
 from ..core.operators import Operator
 from . import columns, epochs, launches
 from .configs import scan_config
 from .definitions import type_name
-from .outside import checks, sees_outside
+from .outside import sees_outside
 from .policy import TextbookPolicy
 from .registers import register_types
 from .workspace import Workspace, is_capturing, releases

@@ -73,7 +73,7 @@ def find_window(comm: Comm, part: Part, sums: Asked, source: Source, show: Show)
 
     All elements are read, unless the window is named and kernels check them as they add them.
     """
-    if sums.limits is not None and _takes(sums.limits, comm, part, sums, source):
+    if sums.limits is not None and _by_name(sums.limits, comm, part, sums, source):
         return
     own, special = Window(0, 0, 0), False
     # Ranks may have different numbers of blocks.
@@ -90,10 +90,11 @@ def find_window(comm: Comm, part: Part, sums: Asked, source: Source, show: Show)
         part.decide(decide(options, source, part.gpu, comm.size, comm.rank))
 
 
-def _takes(limits: tuple[int, int], comm: Comm, part: Part, sums: Asked, source: Source) -> bool:
-    """Return whether kernels check elements, which are in the named window; collective.
+def _by_name(limits: tuple[int, int], comm: Comm, part: Part, sums: Asked, source: Source) -> bool:
+    """Decide the scan by the named window, if kernels can check elements; collective.
 
-    Then the scan is decided. Only the first element is looked at, which must not be -0.0.
+    Return whether it is decided. Without ``initial``, one chunk is read: its first element must not
+    be -0.0.
     """
     x, window, check = part.types.x, Window(0, 0, source.n + 1), check_of(limits, _NAME)
     if x.kind == "c" or sums.narrow(window, x) is None:
