@@ -18,7 +18,7 @@ struct KeyedBy {
 };
 
 using Source = DISTSCAN_SOURCE<X>;
-using Total = ValueOf<Source, Found>;
+using Total = ValueOf<Source, T>;
 
 // `heads` has the flags or the keys.
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
@@ -27,7 +27,7 @@ distscan_reduce(Input x, int64 n, int64 peel, int64 cached, Total* totals, unsig
   set_units<T>(unit);
   const Source source = pointer_of<Source>(x, heads, n);
   publish_ends<Total>(source, n, total, epoch);
-  reduce<OperatorOf<Source, OpIn<Found>>,
+  reduce<OperatorOf<Source, OpIn<Found>>, ValueOf<Source, Found>,
          Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>>(
       source, n, peel, cached, totals, arrived, total, epoch);
 }

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import distscan
 from distscan import exact, exact_window
@@ -127,9 +128,27 @@ def test_inside(name, window, shape, xp, cut, rng, no_pass):
         knows = heads is None or initial is not None  # that no sum is -0.0
         if y.size > 0 and kernels(name, xp):
             # Of several rows, a rank may have one.
-            one_scan = not segmented and (axis is None or y.size == max(y.shape))
+            one_scan = not segmented and (axis is None or y.size == y.shape[axis])
             on_gpu = one_scan and dtype_of(name).itemsize >= 4
             assert len(no_pass) == (not (knows and (xp is np or on_gpu)))
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@one_cut
+def test_in_place(name, xp, cut, rng, no_pass):
+    """Where a total is found first, elements are checked before they are overwritten."""
+    mine, window = cut(300), (-20, 5)
+    x = inside(rng, name, window, 300)
+    for first in ("single-pass", "reduce-scan"):
+        if first == "single-pass" and MPI.COMM_WORLD.size > 1:
+            continue
+        shard = xp.array(x[mine])  # a copy
+        no_pass.clear()
+        y = distscan.scan(shard, "fsum", out=shard, window=window, strategy=first)
+        assert y is shard
+        assert same(host(y), scanned(x, name)[mine])
+        if y.size > 0 and kernels(name, xp):
+            assert len(no_pass) == (first == "single-pass")
 
 
 def kernels(name, xp):
@@ -155,7 +174,7 @@ def test_outside(name, window, shape, xp, cut, rng):
         form = {"initial": 0.0} | directions(rng)
         marks = None if heads is None else xp.asarray(heads[mine])
         options = form | {"axis": axis, "segments": marks, "strategy": strategy(rng)}
-        shard = xp.asarray(x[mine])
+        shard = xp.array(x[mine])  # a copy
         for out in (None, shard):
             with pytest.raises(ValueError, match=r"beyond window=|not finite everywhere"):
                 distscan.scan(shard, "fsum", out=out, window=window, **options)

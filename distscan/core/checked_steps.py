@@ -12,11 +12,16 @@ class CheckedSteps:
 
     Kernels that can do so look at elements while they add them. Only if one has seen an element
     outside, ``check`` reads the elements again, and raises the error. Other elements are checked
-    before the scan. So are those of a scan in place, which leaves nothing to read again.
+    before the scan. So are those of a scan in place that finds no total before it writes, since it
+    leaves nothing to read again.
     """
 
     def __init__(self, steps: Any, check: Check) -> None:
-        """Wrap ``steps``, which have ``sees_outside`` and ``in_doubt`` beside what all have."""
+        """Wrap ``steps``, which have what all have, and more.
+
+        ``sees_outside`` says whether kernels look at elements, ``in_doubt`` whether one has seen
+        any outside, ``finds_totals`` whether ``begin`` reads them all, and writes none.
+        """
         self._steps, self._check = steps, check
 
     @property
@@ -48,8 +53,9 @@ class CheckedSteps:
             self._check(pending.x)
 
     def _sees(self, x: Any, out: Any) -> bool:
-        """Return whether kernels look at the elements, which can be read again after the scan."""
-        return self._steps.sees_outside and not arrays.overlap(x, out, in_place=False)
+        """Return whether kernels look at the elements, which can be read again when they have."""
+        kept = self._steps.finds_totals or not arrays.overlap(x, out, in_place=False)
+        return self._steps.sees_outside and kept
 
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""

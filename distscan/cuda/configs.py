@@ -34,25 +34,17 @@ class LaunchConfig(NamedTuple):
 
 
 def scan_config(
-    types: Types,
-    n: int,
-    form: Form,
-    textbook: TextbookPolicy | None = None,
-    *,
-    checks: bool = False,
+    types: Types, n: int, form: Form, textbook: TextbookPolicy | None = None
 ) -> LaunchConfig:
-    """Choose the kernel for shards of ``n`` elements: the ``textbook`` one, or the fastest.
-
-    ``checks`` says that it checks elements: see ``outside.py``.
-    """
+    """Choose the kernel for shards of ``n`` elements: the ``textbook`` one, or the fastest."""
     if textbook is None:
-        return _production(types, form.extents.outer * n, form, checks=checks)
+        return _production(types, form.extents.outer * n, form)
     if form.exclusive or form.reverse or form.segmented or form.extents.outer > 1:
         raise NotImplementedError("block_scan= is for one inclusive scan from the first element on")
     return _textbook(types, textbook)
 
 
-def _production(types: Types, n: int, form: Form, *, checks: bool) -> LaunchConfig:
+def _production(types: Types, n: int, form: Form) -> LaunchConfig:
     """Configure ``kernels/scan.cu``, or for few elements ``kernels/scan_short.cu``."""
     short = short_policy(types, form, n, sm_count())
     if short is not None:
@@ -60,7 +52,7 @@ def _production(types: Types, n: int, form: Form, *, checks: bool) -> LaunchConf
         blocks = short.blocks * sm_count()
         return LaunchConfig("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
     arch = cupy.cuda.Device().compute_capability
-    chosen = scan_policy(types, form, arch, n, sm_count(), checks=checks)
+    chosen = scan_policy(types, form, arch, n, sm_count())
     tile = chosen.threads * chosen.rows * chosen.items
     stage = tile * types.x.itemsize + 16 * len(types.x.names or " ")
     if form.segmented:

@@ -40,7 +40,9 @@ class Outside:
 def sees_outside(types: Types, form: Form) -> bool:
     """Return whether kernels check elements at a lower price than a pass over them.
 
-    See ``fixed_policy.py``.
+    Of float16 they do not: see ``fixed_policy.py``. Nor of rows and segments, of which scanners
+    would check the elements, too: rows of 1024 float32, 2^28 elements, took 1516 us with the pass,
+    and 2710 with checks inside (H100).
     """
     one_scan = form.extents.outer == form.extents.inner == 1 and not form.segmented
     return one_scan and types.x.itemsize >= 4

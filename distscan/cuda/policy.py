@@ -73,9 +73,7 @@ _LEAST_STAGES = 3  # of the scan: as many as look-ahead warps, each of which end
 ADD_THREADS = 256  # one vector per thread: a copy in this form is as fast as the driver's
 
 
-def scan_policy(
-    types: Types, form: Form, arch: str, n: int, sm_count: int, *, checks: bool = False
-) -> ScanPolicy:
+def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> ScanPolicy:
     """Return the policy for ``n`` elements on a GPU of ``arch``, a compute capability as "90".
 
     H200, sm_90, 1 GiB, 1-D scans (a blank was not recorded)::
@@ -133,7 +131,7 @@ def scan_policy(
         int8, max                    16      128     4             3055
         int8, max, rows of 16384     16      128     4       3750
     """
-    threads, rows, items = _scan_shape(types, form, arch, checks=checks)
+    threads, rows, items = _scan_shape(types, form, arch)
     running, reducers = types.acc.itemsize, 6 if threads == 384 and is_log_sum(types.acc) else 4
     look_ahead_warps = 3 if running > 8 else 2
     if is_fixed(types) and not _flagged(form):
@@ -239,7 +237,7 @@ def _flagged(form: Form) -> bool:
     return form.segmented or form.extents.outer > 1
 
 
-def _scan_shape(types: Types, form: Form, arch: str, *, checks: bool) -> tuple[int, int, int]:
+def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     """Return the threads, rows and items of a tile, for shards of many tiles."""
     size, widening = types.out.itemsize, types.out.itemsize // types.x.itemsize
     items, threads = items_of(types), 256 if types.acc.itemsize <= 16 else 128
@@ -247,7 +245,7 @@ def _scan_shape(types: Types, form: Form, arch: str, *, checks: bool) -> tuple[i
     # accumulate in 32 bits are held packed.
     packed = types.acc.kind in "iu" and types.x.itemsize < types.acc.itemsize == 4
     if is_fixed(types) and not _flagged(form):
-        return fixed_shape(types, form, arch, items, checks=checks)
+        return fixed_shape(types, form, arch, items)
     room = 64 if not packed else 80 if arch in SHARED else 24  # words of registers
     most = 6 if widening == 1 else 8
     if types.acc.itemsize < 4 and (form.exclusive or form.reverse):

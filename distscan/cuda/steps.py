@@ -29,6 +29,8 @@ _TOO_LATE = 3  # after so many late offsets in a row, no scan is launched ahead 
 class _Steps(Strategy):
     """The common part of the strategies. ``finish`` returns when its kernel is queued."""
 
+    finds_totals = True
+
     def empty(self) -> Any:
         """Allocate a result [outer * n * inner]."""
         return cupy.empty(self.size, self.types.out)
@@ -38,6 +40,7 @@ class SinglePass(_Steps):
     """Strategy ``single-pass``, for one rank: each element is read once and written once."""
 
     captured = ""
+    finds_totals = False
 
     def make(self) -> Workspace:
         """Make the kernel, and the row of values that columns begin behind, if there is one."""

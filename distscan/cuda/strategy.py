@@ -5,7 +5,7 @@ from typing import Any
 import cupy
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import checks, unchecked
+from ..core.fixed_sum import unchecked
 from ..core.form import Form
 from ..core.operators import Operator
 from . import columns, epochs, launches
@@ -76,7 +76,7 @@ class Strategy:
         n, form, textbook = self.n, self.form, self._textbook
         if form.extents.inner == 1:
             types = register_types(op, types)
-            config = scan_config(types, n, form, textbook, checks=checks(op))
+            config = scan_config(types, n, form, textbook)
             return launches.Scan(op, types, n, form, config)
         if textbook is not None:
             raise NotImplementedError("block_scan= is for scans along the last axis")

@@ -10,34 +10,40 @@
 
 namespace distscan {
 
-// A sum whose elements are checked; F is Fixed.
+// A sum whose elements are checked; F is Fixed. What becomes an F reports what is outside.
 template <class F>
 struct Checked {
   F value;
+  unsigned outside;  // not 0 if an element is
 };
 template <class F>
 inline constexpr bool is_checked<Checked<F>> = true;
 template <class F>
 inline constexpr bool is_exact<Checked<F>> = true;
+template <class F>
+inline constexpr bool is_large<Checked<F>> = false;
 
 template <class F>
 __device__ Checked<F> operator+(Checked<F> a, Checked<F> b) {
-  return {a.value + b.value};
+  return {a.value + b.value, a.outside | b.outside};
 }
 
-// Whether an element is outside. To add 2^(low + 23), and to take it away, rounds a smaller float
-// to a multiple of 2^low; larger ones are multiples. A comparison with NaN is false.
-__device__ inline bool is_outside(float x) {
+// Whether an element is outside. A comparison with NaN is false.
+//
+// To add 2^(low + 23), and to take it away, rounds a smaller float to a multiple of 2^low. Larger
+// ones are multiples. To take 2^(low + 53) away first gives back each double that is a multiple,
+// and below 2^(low + 105). Larger ones are beyond `top`: no sum is so wide.
+__device__ inline unsigned is_outside(float x) {
   const Limits<float>& limits = units().limits32;
   const float size = fabsf(x), smaller = fminf(size, limits.whole);
-  return !(size < limits.top) ||
-         __fsub_rn(__fadd_rn(smaller, limits.whole), limits.whole) != smaller;
+  const float rounded = __fsub_rn(__fadd_rn(smaller, limits.whole), limits.whole);
+  return !(size < limits.top) | (rounded != smaller);
 }
-__device__ inline bool is_outside(double x) {
+__device__ inline unsigned is_outside(double x) {
   const Limits<double>& limits = units().limits;
-  const double size = fabs(x), smaller = size < limits.whole ? size : 0;
-  return !(size < limits.top) ||
-         __dsub_rn(__dadd_rn(smaller, limits.whole), limits.whole) != smaller;
+  const double size = fabs(x);
+  const double rounded = __dadd_rn(__dsub_rn(size, limits.whole), limits.whole);
+  return !(size < limits.top) | (rounded != size);
 }
 
 __device__ inline void report_outside() {
@@ -49,21 +55,26 @@ __device__ inline void report_outside() {
 template <class X>
 using RealOf = typename Choose<same<X, double>, double, float>::type;
 
-// Check one lane's vector.
+// Whether any element of one lane's vector is outside.
 template <class X, int ITEMS>
-__device__ void check(const Vector<X, ITEMS>& vector) {
-  bool outside = false;
+__device__ unsigned any_outside(const Vector<X, ITEMS>& vector) {
+  unsigned outside = 0;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) outside |= is_outside(get<RealOf<X>>(vector, i));
-  if (outside) report_outside();
+  return outside;
 }
 
 template <class To, class From>
 __device__ To to_checked(From x) {
-  using F = decltype(To::value);
-  if constexpr (!same<From, F>)
-    if (is_outside(convert<RealOf<From>>(x))) report_outside();
-  return {convert<F>(x)};
+  if constexpr (is_fixed<From>)
+    return {x, 0};
+  else
+    return {convert<decltype(To::value)>(x), is_outside(convert<RealOf<From>>(x))};
+}
+template <class To, class F>
+__device__ To from_checked(Checked<F> x) {
+  if (x.outside) report_outside();
+  return convert<To>(x.value);
 }
 
 }  // namespace distscan

@@ -104,7 +104,7 @@ struct Unit {
 template <class Real>
 struct Limits {
   Real top;    // 2^high, or infinity
-  Real whole;  // from this number on, all are multiples of 2^low
+  Real whole;  // 2^(low + 23) of float, 2^(low + 53) of double: larger numbers are multiples
 };
 
 // What the conversions of a kernel multiply with.
@@ -123,14 +123,13 @@ __device__ inline Units& units() {
   return shared;
 }
 
-// Where 2^(low + FRACTION) is beyond the type, every element counts as outside. The host looks
-// again.
+// Where `whole` is beyond the type, every element counts as outside. The host looks again.
 template <class Real>
 __device__ Limits<Real> limits_of(int low, int high) {
-  constexpr int FRACTION = same<Real, float> ? 23 : 52, LAST = same<Real, float> ? 127 : 1023;
+  constexpr int WIDTH = same<Real, float> ? 23 : 53, LAST = same<Real, float> ? 127 : 1023;
   const Real infinite = __int_as_float(0x7f800000);
   const Real top = high > LAST ? infinite : power_of_2<Real>(high);
-  const Real whole = low > LAST - FRACTION ? infinite : power_of_2<Real>(low + FRACTION);
+  const Real whole = low > LAST - WIDTH ? infinite : power_of_2<Real>(low + WIDTH);
   return {top, whole};
 }
 

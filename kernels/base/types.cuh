@@ -155,6 +155,8 @@ __device__ To to_fixed(From x);
 template <class To, class From>
 __device__ To to_checked(From x);
 template <class To, class From>
+__device__ To from_checked(From x);
+template <class To, class From>
 __device__ To rounded(From sum);
 __device__ BitRange bit_range_of(float x);
 __device__ BitRange bit_range_of(double x);
@@ -170,7 +172,7 @@ __device__ To convert(From from) {
   } else if constexpr (same<To, BitRange>) {
     return bit_range_of(from);
   } else if constexpr (is_checked<From>) {
-    return convert<To>(from.value);
+    return from_checked<To>(from);
   } else if constexpr (is_checked<To>) {
     return to_checked<To>(from);
   } else if constexpr (is_fixed<To>) {

@@ -31,6 +31,11 @@ __device__ T by_words(T x, Move move) {
   return words.value;
 }
 
+template <class F, class Move>
+__device__ Checked<F> by_words(Checked<F> x, Move move) {
+  return {by_words(x.value, move), move(x.outside)};
+}
+
 // The value of the lane `distance` before this one; the first lanes get their own back.
 // distance 1: [a b c d ...] -> [a a b c ...]
 template <class T>
@@ -122,9 +127,8 @@ template <class Op, class T, class X, int ITEMS>
 __device__ T reduce(const Vector<X, ITEMS>& vector) {
   if constexpr (has_two_words<T> && !same<T, X>) {
     return add_elements<T>(vector);
-  } else if constexpr (is_checked<T> && !same<T, X>) {
-    check(vector);
-    return {add_elements<decltype(T::value)>(vector)};
+  } else if constexpr (is_checked<T> && !is_fixed<X>) {
+    return {add_elements<decltype(T::value)>(vector), any_outside(vector)};
   } else {
     T total = get<T>(vector, 0);
 #pragma unroll

@@ -104,8 +104,8 @@ __device__ inline bool arrives_last(unsigned* arrived) {
 // Launch: no more blocks than there are steps of a warp in x [n], n > 0. All is counted in the
 // order of the scan, REVERSE from the end of x. The peel, less than a vector, comes first; behind
 // it x is aligned for vectors unless x cannot be. The first `cached` elements are read last: the
-// scan that follows finds them in L2.
-template <class Op, class Shape, class Pointer, class T>
+// scan that follows finds them in L2. Totals are found in the type Found.
+template <class Op, class Found, class Shape, class Pointer, class T>
 __device__ void reduce(Pointer x /* [n] */, int64 n, int64 peel, int64 cached,
                        T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,
                        const Totals& total /* [1], in pinned host memory */, unsigned epoch) {
@@ -125,16 +125,16 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 peel, int64 cached,
     const int share = Op::COMMUTATIVE ? 0 : warp_index();
     const int64 begin = from + cut(to - from, STEP, shares, share);
     const int64 end = from + cut(to - from, STEP, shares, share + 1);
-    Prefix<T> prefix;
+    Prefix<Found> prefix;
     if (part == 0 && block == 0 && warp_index() == 0)
       for (int64 i = 0; i < peel; ++i)
-        prefix = join<Op>(prefix, convert<T>(element(x, Shape::REVERSE ? n - 1 - i : i)));
+        prefix = join<Op>(prefix, convert<Found>(element(x, Shape::REVERSE ? n - 1 - i : i)));
     if (begin < end)
       prefix = reduce_by_warp<Op, Shape>(body + (Shape::REVERSE ? size - end : begin), end - begin,
                                          prefix, Op::COMMUTATIVE ? warp_index() : 0,
                                          Op::COMMUTATIVE ? Shape::WARPS : 1);
     prefix = combine_warps<Op, Shape::WARPS>(prefix);
-    if (threadIdx.x == 0) totals[part * blocks + block] = prefix.value;
+    if (threadIdx.x == 0) totals[part * blocks + block] = convert<T>(prefix.value);
   }
 
   // ---- 2. the runs' totals, a warp tile to each warp ------------------------------------------
@@ -142,10 +142,10 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 peel, int64 cached,
   using OneItem = distscan::Shape<Shape::THREADS, 1, 1>;
   const int64 low = cut(parts * blocks, LANES, Shape::WARPS, warp_index());
   const int64 high = cut(parts * blocks, LANES, Shape::WARPS, warp_index() + 1);
-  Prefix<T> prefix;
+  Prefix<Found> prefix;
   if (low < high) prefix = reduce_by_warp<Op, OneItem>(totals + low, high - low, prefix);
   prefix = combine_warps<Op, Shape::WARPS>(prefix);
-  if (threadIdx.x == 0) publish(total, 0, prefix.value, epoch);
+  if (threadIdx.x == 0) publish(total, 0, convert<T>(prefix.value), epoch);
 }
 
 }  // namespace distscan
