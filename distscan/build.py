@@ -12,7 +12,7 @@ from .core.checked_steps import CheckedSteps
 from .core.digit_sum import DigitSum
 from .core.dtypes import Types
 from .core.extents import Extents
-from .core.fixed_sum import ONE_WORD, TWO_WORDS, FixedSum
+from .core.fixed_sum import FixedSum
 from .core.form import Form, first_value
 from .core.operators import Operator
 from .core.segments import check_type, compared, edge_dtype
@@ -169,7 +169,7 @@ def adds_exactly(x: np.dtype[Any], out: np.dtype[Any], gpu: int | None) -> bool:
     """Return whether kernels add elements of type ``x`` by a ``FixedSum``, and store ``out``."""
     if x.kind in "biu":
         return False
-    return gpu is not None or all(sweeps.adds_exactly(x, acc, out) for acc in (ONE_WORD, TWO_WORDS))
+    return gpu is not None or sweeps.adds_exactly(x, out)
 
 
 # ---- what is decided -----------------------------------------------------------------------

@@ -25,6 +25,7 @@ from .core.digits import encode
 from .core.extents import Extents, axis_number
 from .core.fixed import Window
 from .core.special import NEGATIVE_ZERO, NOT_FINITE, code_of
+from .cpu import windows
 from .decide import check_memory, check_out
 from .exact_check import check_strategy, check_window, limits_of, number_of, result_type
 from .exact_special import codes_of_all, firsts, store_codes
@@ -163,7 +164,8 @@ def _own(part: _Part, limits: tuple[int, int] | None) -> Own:
     x, how, check = part.x, part.how, None
     starts = firsts(x, part.extents.axis, reverse=how.reverse) if part.segments is None else None
     if limits is None or (starts is None and without_zeros(NEGATIVE_ZERO, None, how.initial)):
-        window, special = window_of(x, thread_count(how.threads))
+        small = arrays.is_cuda(x) or x.nbytes <= windows.PART  # threads would not help
+        window, special = window_of(x, 1 if small else thread_count(how.threads))
         if limits is not None:
             check_window("x", window, limits, finite=not special & NOT_FINITE)
     else:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .core import arrays
-from .core.special import codes, store_special
+from .core.special import code_of, codes, is_negative_zero, store_special
 
 _CHUNK = 1 << 18  # elements at a time on the host: they stay in the caches
 _GPU_CHUNK = 1 << 23  # on a GPU: enough to fill it
@@ -29,10 +29,10 @@ def firsts(x: Any, axis: int | None, *, reverse: bool) -> Any:
 
 def has_negative_zero(x: Any) -> bool:
     """Return whether any element is -0.0."""
-    if arrays.is_cuda(x) and x.size == 1:
-        x = x.get()  # one copy is faster than the kernels that look at it
     if x.dtype.kind in "biu":
         return False
+    if x.size == 1:  # a copy is faster than kernels that look at it
+        return is_negative_zero(code_of(float(x.item())))
     return bool((arrays.namespace(x).signbit(x) & (x == 0)).any())
 
 

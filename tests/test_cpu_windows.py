@@ -92,7 +92,7 @@ def test_every_number(name):
 
 @names
 def test_threads(name, rng, monkeypatch):
-    monkeypatch.setattr(windows, "_PART", 1 << 12)
+    monkeypatch.setattr(windows, "PART", 1 << 12)
     x = all_kinds(rng, name, 20_000)
     for most in (1, 2, 5):
         assert windows.find(x, most) == expected(x)

@@ -48,7 +48,7 @@ def test_scans(name, form, cut, rng):
 def test_kernels(name, threads, rng, monkeypatch):
     """Rows, columns and windows, at every level of instructions, by one thread and by three."""
     monkeypatch.setattr(compiled, "BLOCK", 1 << 10)
-    monkeypatch.setattr(windows, "_PART", 1 << 9)
+    monkeypatch.setattr(windows, "PART", 1 << 9)
     x = near_zero(rng, name, 960, FORMATS[name][0] - 1).reshape(-1, 30)
     window = windows.find(x, 1)
     assert window[0].low == FORMATS[name][1]

@@ -1,5 +1,6 @@
 """The sweeps over a shard that the strategies are made of: by compiled kernels, or by NumPy."""
 
+import functools
 from typing import Any, Protocol
 
 import numpy as np
@@ -7,10 +8,10 @@ from numpy.typing import NDArray
 
 from ..core.calls import load_into
 from ..core.dtypes import Types, fields
-from ..core.fixed_sum import FixedSum, fixed_sum
+from ..core.fixed_sum import ONE_WORD, TWO_WORDS, FixedSum, fixed_sum
 from ..core.form import Form
 from ..core.operators import Operator
-from . import chunked, kernels
+from . import chunked, kernels, library
 from .compiled import Compiled, loaded_type
 from .recurrence import Recurrence
 
@@ -121,13 +122,21 @@ def is_compiled(op: Operator, acc: np.dtype[Any]) -> bool:
     return kernels.find(op, Types(acc, acc, acc)) is not None
 
 
-def adds_exactly(x: np.dtype[Any], acc: np.dtype[Any], out: np.dtype[Any]) -> bool:
-    """Return whether there is a compiled kernel for a ``FixedSum`` with running values ``acc``.
+def adds_exactly(x: np.dtype[Any], out: np.dtype[Any]) -> bool:
+    """Return whether there are compiled kernels for each ``FixedSum``.
 
     Shards of type ``x`` and results of type ``out`` may have any byte order, strides and alignment.
     NumPy's sweeps do not take a ``FixedSum``.
     """
-    return kernels.find_fixed(fixed_sum(0, acc), _native(Types(x, acc, out))) is not None
+    return _adds_exactly(library.load(), x, out)
+
+
+@functools.cache
+def _adds_exactly(_: library.Library | None, x: np.dtype[Any], out: np.dtype[Any]) -> bool:
+    return all(
+        kernels.find_fixed(fixed_sum(0, acc), _native(Types(x, acc, out))) is not None
+        for acc in (ONE_WORD, TWO_WORDS)
+    )
 
 
 def _native(types: Types) -> Types:

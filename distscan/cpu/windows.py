@@ -1,6 +1,7 @@
 """The windows of floats by compiled kernels: the bits that they need, and what is special."""
 
 import ctypes
+import functools
 from ctypes import POINTER, Structure, c_char_p, c_int64, c_void_p
 from itertools import count
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from ..core.fixed import Window
 from . import library, threads
 
-_PART = 1 << 20  # bytes that a thread takes at a time: few calls, and even shares
+PART = 1 << 20  # bytes that a thread takes at a time: few calls, and even shares
 
 
 class Found(Structure):
@@ -36,11 +37,12 @@ def find(x: NDArray[Any], most: int) -> tuple[Window, int] | None:
     None: no kernel takes this array, because it is of another type, not contiguous, not aligned or
     of another byte order.
     """
-    function = _function(x.dtype)
     contiguous = x.flags.c_contiguous or x.flags.f_contiguous
-    if function is None or not (contiguous and x.flags.aligned):
+    if not (contiguous and x.flags.aligned) or (loaded := library.load()) is None:
         return None
-    address, step = x.__array_interface__["data"][0], _PART // x.itemsize
+    if (function := _function(loaded.handle, x.dtype)) is None:
+        return None
+    address, step = x.__array_interface__["data"][0], PART // x.itemsize
     parts = max(1, -(-x.size // step))
     found = (Found * parts)()
     drawn = count()  # the next part; drawing is atomic
@@ -62,12 +64,11 @@ def find(x: NDArray[Any], most: int) -> tuple[Window, int] | None:
     return window._replace(most=x.size), special
 
 
-def _function(dtype: np.dtype[Any]) -> Any:
-    """Return the function for a type; None if none is compiled."""
-    if not dtype.isnative or (loaded := library.load()) is None:
-        return None
-    address = ctypes.addressof(c_char_p.in_dll(loaded.handle, "distscan_windows"))
-    while (entry := _Entry.from_address(address)).type:
+@functools.cache
+def _function(handle: ctypes.CDLL, dtype: np.dtype[Any]) -> Any:
+    """Return a library's function for a type; None if none is compiled."""
+    address = ctypes.addressof(c_char_p.in_dll(handle, "distscan_windows"))
+    while dtype.isnative and (entry := _Entry.from_address(address)).type:
         if entry.type.decode() == dtype.name:
             return entry.find
         address += ctypes.sizeof(_Entry)
