@@ -202,7 +202,7 @@ def test_a_resident_shard_is_read_once(job, rng):
 def test_a_named_window_saves_a_sweep(job, rng, comm):
     """Of one scan; without ``initial``, the first chunk is read to look for -0.0."""
     x, sweeps = grid(rng, "float64", 5001), 1 + (comm.size > 1)
-    x[x == 0] = 1.0  # where -0.0 is the first of a shard, it has the sweep
+    x[x == 0] = 1.0  # a shard that begins with -0.0 takes the sweep
     options = {"window": (-10, 11)}
     read = {"free": job(x)[0].bytes["read"], "named": job(x, **options)[0].bytes["read"]}
     read["from 0"] = job(x, initial=0.0, **options)[0].bytes["read"]

@@ -12,15 +12,16 @@ class CheckedSteps:
 
     Kernels that can do so look at elements while they add them. Only if one has seen an element
     outside, ``check`` reads the elements again, and raises the error. Other elements are checked
-    before the scan. So are those of a scan in place that finds no total before it writes, since it
-    leaves nothing to read again.
+    before the scan. So are those of a scan in place that finds no total first: it overwrites them
+    while it looks at them.
     """
 
     def __init__(self, steps: Any, check: Check) -> None:
-        """Wrap ``steps``, which have what all have, and more.
+        """Wrap ``steps``, which have three attributes more than others.
 
-        ``sees_outside`` says whether kernels look at elements, ``in_doubt`` whether one has seen
-        any outside, ``finds_totals`` whether ``begin`` reads them all, and writes none.
+        ``sees_outside`` says whether kernels look at elements. ``in_doubt`` says whether a kernel
+        has seen one outside. ``finds_totals`` says whether ``begin`` finds the total. It then reads
+        all elements, and no result is written yet: exact sums have no strategy "scan-add".
         """
         self._steps, self._check = steps, check
 
@@ -53,7 +54,7 @@ class CheckedSteps:
             self._check(pending.x)
 
     def _sees(self, x: Any, out: Any) -> bool:
-        """Return whether kernels look at the elements, which can be read again when they have."""
+        """Return whether kernels look at the elements, and leave them to be read again."""
         kept = self._steps.finds_totals or not arrays.overlap(x, out, in_place=False)
         return self._steps.sees_outside and kept
 

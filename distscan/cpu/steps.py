@@ -63,6 +63,7 @@ class Call:
 class _Steps:
     """The base of the strategies."""
 
+    #: Whether ``begin`` finds the total.
     finds_totals = True
     #: Whether kernels see elements that are outside of the window of an exact sum.
     sees_outside = True

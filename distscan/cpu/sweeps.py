@@ -123,7 +123,7 @@ def is_compiled(op: Operator, acc: np.dtype[Any]) -> bool:
 
 
 def adds_exactly(x: np.dtype[Any], out: np.dtype[Any]) -> bool:
-    """Return whether there are compiled kernels for each ``FixedSum``.
+    """Return whether there are compiled kernels for sums of one word, and of two.
 
     Shards of type ``x`` and results of type ``out`` may have any byte order, strides and alignment.
     NumPy's sweeps do not take a ``FixedSum``.
@@ -131,7 +131,7 @@ def adds_exactly(x: np.dtype[Any], out: np.dtype[Any]) -> bool:
     return _adds_exactly(library.load(), x, out)
 
 
-@functools.cache
+@functools.cache  # for each library
 def _adds_exactly(_: library.Library | None, x: np.dtype[Any], out: np.dtype[Any]) -> bool:
     return all(
         kernels.find_fixed(fixed_sum(0, acc), _native(Types(x, acc, out))) is not None

@@ -29,6 +29,7 @@ _TOO_LATE = 3  # after so many late offsets in a row, no scan is launched ahead 
 class _Steps(Strategy):
     """The common part of the strategies. ``finish`` returns when its kernel is queued."""
 
+    #: Whether ``begin`` finds the total.
     finds_totals = True
 
     def empty(self) -> Any:

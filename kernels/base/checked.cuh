@@ -28,11 +28,13 @@ __device__ Checked<F> operator+(Checked<F> a, Checked<F> b) {
   return {a.value + b.value, a.outside | b.outside};
 }
 
-// Whether an element is outside. A comparison with NaN is false.
+// Whether an element is outside. A comparison with NaN is false, so NaN is outside.
 //
-// To add 2^(low + 23), and to take it away, rounds a smaller float to a multiple of 2^low. Larger
-// ones are multiples. To take 2^(low + 53) away first gives back each double that is a multiple,
-// and below 2^(low + 105). Larger ones are beyond `top`: no sum is so wide.
+// A float below W = 2^(low + 23): (x + W) - W is x, rounded to a multiple of 2^low. Larger floats
+// are multiples.
+// A double below 2^(low + 105), with W = 2^(low + 53): (x - W) + W is x if x is a multiple of
+// 2^low, else another number. Larger doubles are beyond `top`, because no sum in words is so wide.
+//   low 0: 2.5 -> 2 and is outside; 3 -> 3 and is inside
 __device__ inline unsigned is_outside(float x) {
   const Limits<float>& limits = units().limits32;
   const float size = fabsf(x), smaller = fminf(size, limits.whole);

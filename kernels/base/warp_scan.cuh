@@ -31,6 +31,7 @@ __device__ T by_words(T x, Move move) {
   return words.value;
 }
 
+// Of a checked sum, without the bytes that pad it.
 template <class F, class Move>
 __device__ Checked<F> by_words(Checked<F> x, Move move) {
   return {by_words(x.value, move), move(x.outside)};
