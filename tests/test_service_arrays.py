@@ -8,6 +8,7 @@ from distscan.core.errors import InputError
 from distscan.service import arrays
 from distscan.service.arrays import Scanner, Task
 from distscan.service.maps import Place
+from support import buffers
 
 SHAPES = [((1,), None), ((10007,), None), ((503, 7), None), ((503, 7), 0), ((40, 11, 9), 1)]
 FORMS = [{}, {"exclusive": True, "initial": "3"}, {"reverse": True}]
@@ -20,15 +21,19 @@ def scanner(request, comm):
 
 @pytest.fixture
 def put(folder, comm):
-    """Put an array into a file, which is a buffer for a scanner."""
+    """Put an array into a buffer."""
+    made = []
 
-    def made(name, x):
+    def put(name, x):
         if comm.rank == 0:
-            x.tofile(folder / name)
+            made.append(buffers.put(folder / name, x)[0])
         comm.Barrier()
         return Place(str(folder / name), 0, str(x.dtype), x.shape)
 
-    return made
+    yield put
+    comm.Barrier()
+    for buffer in made:
+        buffer.close()
 
 
 def wanted(x, axis, form):
@@ -88,6 +93,15 @@ def test_arrays_that_cannot_be_sent(dtype, shape, scanner, put):
     place = put("x", np.arange(10.0))
     with pytest.raises(InputError, match="can be sent"):
         scanner.maps.array(Place(place.path, 0, dtype, shape))
+
+
+def test_a_file_that_could_become_shorter(scanner, folder, comm):
+    """It is not mapped: a rank that reads what is no longer there ends by SIGBUS."""
+    if comm.rank == 0:
+        np.arange(10.0).tofile(folder / "x")
+    comm.Barrier()
+    with pytest.raises(InputError, match="is no buffer"):
+        scanner.maps.array(Place(str(folder / "x"), 0, "f8", (10,)))
 
 
 @pytest.mark.parametrize("descr", ["[]", "'<i8'", "'|V0'", "'|O'"])

@@ -16,8 +16,8 @@ from distscan.service.arrays import Scanner, Task
 from distscan.service.dispatch import Dispatcher
 from distscan.service.errors import BusyError, StoreError
 from distscan.service.lines import Lines
-from distscan.service.maps import Place
 from distscan.service.store import Store
+from support import buffers
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 
@@ -36,12 +36,19 @@ def job(folder, i=0):
     return work.to_json(Job((folder / f"{i}.npy",), folder / f"{i}.scan.npy"))
 
 
-def task(folder, i=0):
-    """The scan of an array in a file, as if that were a buffer."""
-    for name, x in (("x", np.arange(10 + i)), ("y", np.full(10 + i, -7))):
-        x.tofile(folder / f"{name}{i}")
-    places = [Place(str(folder / f"{name}{i}"), 0, "i8", (10 + i,)) for name in "xy"]
-    return Task(*places, None, {"op": "sum"})
+@pytest.fixture
+def task(tmp_path):
+    """A function that returns the scan of an array from one buffer into another."""
+    made = []
+
+    def task(i=0):
+        for name, x in (("x", np.arange(10 + i)), ("y", np.full(10 + i, -7))):
+            made.append(buffers.put(tmp_path / f"{name}{i}", x))
+        return Task(made[-2][1], made[-1][1], None, {"op": "sum"})
+
+    yield task
+    for buffer, _ in made:
+        buffer.close()
 
 
 @contextmanager
@@ -55,9 +62,9 @@ def running(dispatcher):
         thread.join()
 
 
-def test_arrays_and_files(made, tmp_path):
+def test_arrays_and_files(made, task, tmp_path):
     records = [made.submit(job(tmp_path, i), None) for i in range(3)]
-    arrays = [made.scan(task(tmp_path, i)) for i in range(3, 6)]
+    arrays = [made.scan(task(i)) for i in range(3, 6)]
     ended = threading.Semaphore(0)
     made.listeners.append(ended.release)
     with running(made):
@@ -70,9 +77,9 @@ def test_arrays_and_files(made, tmp_path):
         np.testing.assert_array_equal(y, np.arange(10 + i).cumsum())
 
 
-def test_arrays_whose_client_is_gone(made, tmp_path):
+def test_arrays_whose_client_is_gone(made, task, tmp_path):
     """They are left out; the next one runs."""
-    gone, stays = made.scan(task(tmp_path, 1)), made.scan(task(tmp_path, 2))
+    gone, stays = made.scan(task(1)), made.scan(task(2))
     assert gone.cancel()
     with running(made):
         assert stays.result(20) is None
@@ -80,11 +87,11 @@ def test_arrays_whose_client_is_gone(made, tmp_path):
     assert np.fromfile(tmp_path / "y2", int)[-1] == np.arange(12).sum()
 
 
-def test_an_array_does_not_wait_for_a_file_job(made, tmp_path):
+def test_an_array_does_not_wait_for_a_file_job(made, task, tmp_path):
     """Rank 0 alone scans it then."""
     asked, submitted = [], made.submit(job(tmp_path), None)
     # It is called first when the job begins.
-    made.listeners.append(lambda: asked or asked.append(made.scan(task(tmp_path, 1))))
+    made.listeners.append(lambda: asked or asked.append(made.scan(task(1))))
     with running(made):
         end = time.monotonic() + 20
         while made.get(submitted.number)[0].state != "done" and time.monotonic() < end:
@@ -93,15 +100,15 @@ def test_an_array_does_not_wait_for_a_file_job(made, tmp_path):
     assert made.get(submitted.number)[0].state == "done"
 
 
-def test_the_end(made, tmp_path):
+def test_the_end(made, task, tmp_path):
     """Arrays that wait are refused, files that wait stay in the store."""
-    record, array = made.submit(job(tmp_path, 1), None), made.scan(task(tmp_path, 2))
+    record, array = made.submit(job(tmp_path, 1), None), made.scan(task(2))
     made.stop(0)
     made.run()
     with pytest.raises(BusyError, match="the service ends"):
         array.result(1)
     with pytest.raises(BusyError, match="the service ends"):
-        made.scan(task(tmp_path, 3))
+        made.scan(task(3))
     with pytest.raises(BusyError, match="the service ends"):
         made.submit(job(tmp_path, 3), None)
     assert made.get(record.number)[0].state == "queued"

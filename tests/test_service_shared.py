@@ -1,5 +1,6 @@
 """Arrays in memory that a service shares with its clients."""
 
+import fcntl
 import gc
 import signal
 import subprocess
@@ -159,6 +160,21 @@ def test_on_another_host(client, rng, monkeypatch):
     np.testing.assert_array_equal(client.scan(x, "max", out=out), distscan.scan(x, "max", out=out))
     flags = rng.random(LARGE) < 0.1
     np.testing.assert_array_equal(client.scan(x, segments=flags), distscan.scan(x, segments=flags))
+
+
+def test_a_client_that_changes_the_size_of_its_buffers(service, client, rng):
+    """It cannot: the service would end by SIGBUS. Its arrays are scanned as before."""
+    x = client.empty(LARGE)
+    x[...] = rng.random(LARGE)
+    wanted = x.cumsum()
+    place = client._arrays._shared.place(x)
+    for size in (0, 4096, 1 << 30):
+        with open(place["path"], "r+b") as file, pytest.raises(PermissionError):
+            file.truncate(size)
+    with open(place["path"], "r+b") as file, pytest.raises(PermissionError):
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    np.testing.assert_allclose(client.scan(x), wanted, rtol=1e-9)
+    assert service.process.poll() is None
 
 
 def test_a_client_that_is_killed(service, client):

@@ -3,6 +3,12 @@
 Who uses a buffer holds its lock, which the system lets go of when a process ends. So a buffer whose
 client was killed is free again. A used buffer's pages are there already: to fill one of 64 MiB
 takes 5 ms, a new one 98.
+
+A buffer is sealed: nobody can change its size. A client that could truncate it would end every rank
+that maps it, by SIGBUS. Only files of memfd_create(2) can be sealed. They have no name: a link with
+a random name leads to rank 0's descriptor::
+
+    /dev/shm/distscan-UID-PID-.../TOKEN -> /proc/PID/fd/N
 """
 
 import fcntl
@@ -21,17 +27,21 @@ from . import places
 from .errors import BusyError, NotFoundError, ServiceError, TooLargeError
 
 _LEAST = 1 << 20  # bytes
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _PROMISED = 1.0  # seconds that a client has to lock what it was given
 
 
 class Buffer:
-    """A file in memory, and who uses it."""
+    """A sealed file in memory, and who uses it."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
-        self.file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        self.file = os.memfd_create("distscan", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
+            os.fchmod(self.file, 0o600)
             os.ftruncate(self.file, size)
+            fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SEALS)
+            path.symlink_to(f"/proc/{os.getpid()}/fd/{self.file}")
         except BaseException:
             self.close()
             raise

@@ -1,5 +1,6 @@
 """The buffers that a rank maps: once, and pinned once if its GPU is to copy from and to them."""
 
+import fcntl
 import mmap
 import os
 import threading
@@ -52,6 +53,7 @@ class Maps:
                 self._forget_removed()
                 opened = os.open(path, os.O_RDWR)
                 try:
+                    _check_sealed(opened, path)
                     self._maps[path] = np.frombuffer(mmap.mmap(opened, 0), np.uint8)
                 finally:
                     os.close(opened)
@@ -67,3 +69,13 @@ class Maps:
         """Let go of buffers that the service has removed."""
         for path in [path for path in self._maps if not os.path.exists(path)]:
             self._memory.unpin(self._maps.pop(path))
+
+
+def _check_sealed(file: int, path: str) -> None:
+    """Raise ``InputError`` if a file could become shorter: whoever maps it would get SIGBUS."""
+    try:
+        seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
+    except OSError:  # no file in memory
+        seals = 0
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise InputError(f"{path} is no buffer: it has no F_SEAL_SHRINK")
