@@ -1,14 +1,17 @@
 """Every .npy that NumPy writes is read; what is none is refused in one line."""
 
+import gzip
 import os
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from io import BytesIO
 
 import numpy as np
 import pytest
 from numpy.lib import format
 
-from distscan.core.errors import InputError
+from distscan.core.errors import InputError, OutputError
 from distscan.core.shards import chunks
 from distscan.job import files, npy
 
@@ -145,16 +148,39 @@ def header(text):
     return b"\x93NUMPY\x01\x00" + len(data).to_bytes(2, "little") + data
 
 
+def versioned(descr, version, pad=0):
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (0,)}}"
+    data = text.encode("latin1").ljust(pad) + b"\n"
+    return b"\x93NUMPY" + version + len(data).to_bytes(4, "little") + data
+
+
+def shaped(shape):
+    return header(f"{{'descr': '|i1', 'fortran_order': False, 'shape': {shape}}}") + b"1"
+
+
 def npy_bytes(tmp_path, x):
     np.save(tmp_path / "good.npy", x, allow_pickle=True)
     return (tmp_path / "good.npy").read_bytes()
+
+
+def saved_as(tmp_path, save):
+    with (tmp_path / "other").open("wb") as stream:
+        save(stream, np.arange(9))
+    return (tmp_path / "other").read_bytes()
 
 
 BAD = {
     "empty": ("not a .npy", lambda _: b""),
     "text": ("not a .npy", lambda _: b"1.0, 2.0\n"),
     "magic only": ("not a .npy", lambda _: b"\x93NUMPY"),
-    "version 9": ("not a .npy", lambda _: b"\x93NUMPY\x09\x00" + b"\0" * 64),
+    "version 9": ("version 9.0 is unknown", lambda _: b"\x93NUMPY\x09\x00" + b"\0" * 64),
+    "version 0": ("version 0.0 is unknown", lambda _: versioned("<f4", b"\0\0")),
+    "version 1.1": ("version 1.1 is unknown", lambda _: versioned("<f4", b"\1\1")),
+    "version 4": ("version 4.0 is unknown", lambda _: versioned("<f4", b"\4\0")),
+    "version 255": ("version 255.255 is unknown", lambda _: versioned("<f4", b"\xff\xff")),
+    "no UTF-8": ("not a .npy", lambda _: versioned("\xe9", b"\3\0")),
+    "a long header": ("has 1048577 bytes", lambda _: versioned("<f4", b"\2\0", 1 << 20)),
+    "4 GiB of header": ("more than", lambda _: b"\x93NUMPY\2\0" + b"\xff" * 40),
     "no dict": ("not a .npy", lambda _: header("[1, 2]")),
     "code": ("not a .npy", lambda _: header("__import__('os').getcwd()")),
     "no token": ("not a .npy", lambda _: header("{'descr': '<f4', 'shape': (3,")),
@@ -167,6 +193,16 @@ BAD = {
         "impossible shape",
         lambda _: header("{'descr': '<f4', 'fortran_order': False, 'shape': (-4,)}"),
     ),
+    "bools": ("impossible shape", lambda _: shaped((True,))),
+    "floats": ("not a .npy", lambda _: shaped((1.0,))),
+    "65 axes": ("65 axes", lambda _: shaped((1,) * 65)),
+    "2^63 elements": ("impossible shape", lambda _: shaped((1 << 62, 2))),
+    "2^63 beside 0": ("impossible shape", lambda _: shaped((0, 1 << 62, 2))),
+    ".npz": (r"an archive such as \.npz.*numpy\.load", lambda t: saved_as(t, np.savez)),
+    "CSV": ("text, such as CSV.*loadtxt", lambda t: saved_as(t, np.savetxt)),
+    "a pickle": ("a pickle", lambda _: pickle.dumps(np.arange(9))),
+    "HDF5": ("an HDF5 file.*h5py", lambda _: b"\x89HDF\r\n\x1a\n" + bytes(99)),
+    "gzip": ("compressed", lambda _: gzip.compress(bytes(99))),
     "huge": (
         "truncated",
         lambda _: header("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999999,)}"),
@@ -187,6 +223,68 @@ def test_refused(case, tmp_path):
         npy.inspect(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+NAMES = {
+    "ascii": ["a", "b'\"\\"],
+    "latin-1": ["\xe9", "b"],
+    "beyond": ["\u03b1", "\\\u0394t", "\U0001f600"],
+    "long": ["a" * 70_000],
+    "long, beyond": ["\u03b1" * 20_000],
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+@pytest.mark.filterwarnings("ignore:Stored array in format")
+def test_names_of_fields(case, tmp_path):
+    """Read as NumPy writes them, and written as NumPy reads them, in the same version."""
+    x = np.zeros(2, [(name, "<f8") for name in NAMES[case]])
+    np.save(tmp_path / "x.npy", x)
+    assert npy.inspect(tmp_path / "x.npy", kinds="V").dtype == x.dtype
+    made = npy.create(tmp_path / "y.npy", x.dtype, x.shape, fortran=False)
+    assert (made.start % 64, npy.inspect(tmp_path / "y.npy", kinds="V").dtype) == (0, x.dtype)
+    assert np.load(tmp_path / "y.npy", max_header_size=1 << 20).dtype == x.dtype
+    versions = [(tmp_path / name).read_bytes()[:8] for name in ("x.npy", "y.npy")]
+    assert versions[0] == versions[1]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        {"names": ["a", "b"], "formats": ["f8", "i1"], "offsets": [8, 0]},
+        [("a" * 200_000, "f8")],
+        "M8[s]",
+        "V8",
+    ],
+    ids=["order", "long", "dates", "bytes"],
+)
+def test_types_that_no_header_holds(dtype, tmp_path):
+    with pytest.raises(OutputError, match="cannot hold"):
+        npy.create(tmp_path / "y.npy", np.dtype(dtype), (3,), fortran=False)
+
+
+@pytest.mark.filterwarnings("ignore:Reading `.npy`")
+def test_damaged_headers(tmp_path, rng):
+    """What is not refused is as NumPy reads it."""
+    path, accepted = tmp_path / "x.npy", 0
+    for turn in range(300):
+        x = np.zeros((2, 3), [("a", "<i2"), ("\xe9", "<i2")] if turn % 3 else "<i4")
+        stream = BytesIO()
+        format.write_array(stream, np.asfortranarray(x), version=(1 + turn % 2, 0))
+        data, end = bytearray(stream.getvalue()), stream.tell() - x.nbytes
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(0, end))
+            data[at] = rng.choice([data[rng.integers(end)], rng.integers(256)])
+        path.write_bytes(data)
+        try:
+            file = npy.inspect(path, kinds="biufcV")
+        except InputError:
+            continue
+        y = np.load(path)
+        assert (file.dtype, file.shape) == (y.dtype, y.shape)
+        assert file.fortran == (y.flags.f_contiguous and not y.flags.c_contiguous)
+        accepted += 1
+    assert 0 < accepted < 300
 
 
 def test_what_is_not_a_file(tmp_path):

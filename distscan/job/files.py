@@ -3,8 +3,10 @@
 Each rank reads and writes only its own part of them. Raw files are such files, and ``.npy`` files.
 """
 
+import math
 import mmap
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +23,7 @@ from . import storage
 from .interface import NUMBERS, Fill, Put
 from .naming import naming_input
 
+_MOST_AXES = 64
 _ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks
 
 
@@ -45,10 +48,7 @@ class File(NamedTuple):
     @property
     def n(self) -> int:
         """The number of elements."""
-        n = 1
-        for length in self.shape:
-            n *= length
-        return n
+        return math.prod(self.shape)
 
     @property
     def end(self) -> int:
@@ -125,15 +125,25 @@ def inspect_raw(
 
 def check(file: File, kinds: str) -> None:
     """Raise ``InputError`` for a type that cannot be scanned, and for an impossible shape."""
-    path, dtype = file.path, file.dtype
+    path, dtype, shape = file.path, file.dtype, file.shape
     if dtype.hasobject:
         raise InputError(f"{path} holds pickled Python objects; a scan takes numbers")
-    if dtype.kind not in kinds:
+    if dtype.kind not in kinds or dtype.itemsize == 0:
         raise InputError(
             f"{path} holds {dtype}; a scan takes bool, integer, float and complex types"
         )
-    if min(file.shape, default=0) < 0:
-        raise InputError(f"{path} has the impossible shape {file.shape}")
+    check_shape(str(path), shape, dtype)
+
+
+def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raise ``InputError`` for a shape that no array has."""
+    if not all(type(length) is int and length >= 0 for length in shape):
+        raise InputError(f"{name} has the impossible shape {shape}: lengths are whole numbers")
+    if len(shape) > _MOST_AXES:
+        raise InputError(f"{name} has {len(shape)} axes, more than the {_MOST_AXES} of NumPy")
+    # As in NumPy, a length of 0 does not make the others possible.
+    if math.prod(filter(None, shape)) * dtype.itemsize >= 1 << 63:
+        raise InputError(f"{name} has the impossible shape {shape}: 2^63 bytes or more")
 
 
 def _reader(file: File, stream: BufferedReader) -> Fill:
@@ -186,6 +196,29 @@ def _gathering(file: File, stream: BufferedReader) -> Fill:
         elements[tail:] = mapped.flat[low + tail : high]
 
     return fill
+
+
+#: What other formats begin with; text, which begins with anything, comes last.
+_FORMATS = (
+    (rb"PK[\x03\x05]", "an archive such as .npz; save one array: "
+     "numpy.save('x.npy', numpy.load('x.npz')['NAME'])"),
+    (rb"\x89HDF\r\n", "an HDF5 file; save one data set: "
+     "numpy.save('x.npy', h5py.File('x.h5')['NAME'])"),
+    (rb"\x80[\x02-\x05][^\x00]", "a pickle; save the array in it: numpy.save('x.npy', array)"),
+    (rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd", "compressed; decompress it first"),
+    (rb"[\t\n\r -~]+\Z", "text, such as CSV; convert it: "
+     "numpy.save('x.npy', numpy.loadtxt('x.csv', delimiter=','))"),
+)  # fmt: skip
+
+
+def other_format(stream: BufferedReader) -> str:
+    """Return what a file is by its first bytes, and what to do with it; "" if that is unknown.
+
+    >>> other_format(io.BytesIO(b"1.0,2.0"))[:17]
+    'it is text, such '
+    """
+    start = stream.read(256)
+    return next((f"it is {what}" for sign, what in _FORMATS if re.match(sign, start)), "")
 
 
 def stamp_of(stream: BufferedReader) -> Stamp:

@@ -1,11 +1,13 @@
 """The format ``.npy``: see ``interface.Format``."""
 
 import os
+import re
 import threading
 import warnings
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format
@@ -18,7 +20,9 @@ from .naming import naming_input
 
 #: Held by whoever lets NumPy read a header: before 3.11.8 and 3.12.2, Python may raise SystemError
 #: if two threads parse at once.
-PARSING = threading.Lock()
+_PARSING = threading.Lock()
+_LONGEST = 1 << 17  # bytes of a header: Python 3.10 crashes if it parses longer ones of some kinds
+_ODD_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\[\x80-\xff]")
 
 
 def inspect(path: Path, kinds: str = NUMBERS) -> File:
@@ -30,18 +34,12 @@ def inspect(path: Path, kinds: str = NUMBERS) -> File:
     with files.opened(path) as stream, naming_input(path):
         stamp = files.stamp_of(stream)
         try:
-            version = format.read_magic(stream)
-            # Version 3 differs from 2 only in the encoding of field names; inputs have no fields.
-            read = (
-                format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
-            )
-            with PARSING, warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # NumPy warns of headers that Python 2 wrote
-                shape, fortran, dtype = read(stream)
+            shape, fortran, dtype = read_header(stream)
         except OSError:
             raise
         except Exception as error:  # NumPy's parser raises many types for a wrong header
-            reason = str(error).split("\n")[0].rstrip(".")
+            stream.seek(0)
+            reason = files.other_format(stream) or str(error).split("\n")[0].rstrip(".")
             raise InputError(f"{path} is not a .npy file: {reason}") from error
         fortran = bool(fortran) and len(shape) > 1
         file = File(path, dtype, shape, stream.tell(), stamp, fortran)
@@ -51,11 +49,44 @@ def inspect(path: Path, kinds: str = NUMBERS) -> File:
     return file
 
 
+def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return the shape, whether the order is Fortran's, and the type; go to the first element.
+
+    Raises any exception if this is no header.
+    """
+    with _PARSING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy warns of headers that Python 2 wrote
+        return _parse(stream)
+
+
+def _parse(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Let NumPy parse a header.
+
+    NumPy has a public function for versions 1 and 2. Version 3 is version 2 with UTF-8 instead of
+    Latin-1: what Latin-1 lacks becomes escapes of a Python string, which the header consists of.
+    """
+    version = format.read_magic(stream)
+    if version == (1, 0):
+        return format.read_array_header_1_0(stream, max_header_size=_LONGEST)
+    if version not in ((2, 0), (3, 0)):
+        raise ValueError(f"version {version[0]}.{version[1]} is unknown; 1.0, 2.0 and 3.0 exist")
+    length = int.from_bytes(stream.read(4), "little")
+    if length > _LONGEST:
+        raise ValueError(f"its header has {length} bytes, more than {_LONGEST}")
+    text = stream.read(length)
+    if len(text) < length:
+        raise ValueError("its header is cut off")
+    if version == (3, 0):
+        if _ODD_ESCAPE.search(text):
+            raise ValueError("its header has a backslash before a letter beyond ASCII")
+        text = text.decode("utf-8").encode("ascii", "backslashreplace")
+    header = len(text).to_bytes(4, "little") + text
+    return format.read_array_header_2_0(BytesIO(header), max_header_size=len(text))
+
+
 def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool) -> File:
     """Write the header, and give the file its whole size."""
-    if dtype.kind not in NUMBERS and not dtype.names:
-        raise OutputError(f"a .npy file cannot hold {dtype}")
-    header = _header(dtype, shape, fortran=fortran)
+    header = header_of(dtype, shape, fortran=fortran)
     file = File(path, dtype, shape, len(header), fortran=fortran)
     with path.open("wb") as stream:
         stream.write(header)
@@ -68,15 +99,36 @@ def reopen(
     path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
 ) -> File | None:
     """Return the file that ``create`` has made, if this is one of the same header and size."""
-    header = _header(dtype, shape, fortran=fortran)
+    header = header_of(dtype, shape, fortran=fortran)
     file = File(path, dtype, shape, len(header), fortran=fortran)
     with path.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         return file if size == file.end and stream.read(len(header)) == header else None
 
 
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool) -> bytes:
-    stream = BytesIO()
-    text = {"descr": format.dtype_to_descr(dtype), "fortran_order": fortran, "shape": shape}
-    format.write_array_header_1_0(stream, text)
-    return stream.getvalue()
+def header_of(dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool = False) -> bytes:
+    """Return the header of a file of such elements; raise ``OutputError`` if there is none."""
+    try:
+        descr = format.dtype_to_descr(dtype)
+        holds = dtype.kind in NUMBERS or (dtype.names and format.descr_to_dtype(descr) == dtype)
+    except ValueError:  # fields overlap, or are in another order than their names
+        holds = False
+    if not holds:
+        raise OutputError(f"a .npy file cannot hold {dtype}")
+    header = _encode_header(descr, shape, fortran=fortran)
+    if len(header) > _LONGEST:
+        raise OutputError(f"a .npy file cannot hold {str(dtype)[:100]}...: its names are too long")
+    return header
+
+
+def _encode_header(descr: Any, shape: tuple[int, ...], *, fortran: bool) -> bytes:
+    """Return a header of the lowest version that can hold it, as NumPy does."""
+    terms = {"descr": descr, "fortran_order": fortran, "shape": shape}
+    for write in (format.write_array_header_1_0, format.write_array_header_2_0):
+        stream = BytesIO()
+        with suppress(ValueError):  # it is too long, or has letters that Latin-1 lacks
+            write(stream, terms)
+            return stream.getvalue()
+    text = repr(terms).encode("utf-8")  # NumPy has no public function for version 3
+    text += b" " * (-(format.MAGIC_LEN + 4 + len(text) + 1) % format.ARRAY_ALIGN) + b"\n"
+    return format.magic(3, 0) + len(text).to_bytes(4, "little") + text

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from io import BytesIO
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.lib import format
 from numpy.typing import NDArray
 
 from ..binding import Binding
@@ -20,7 +18,7 @@ from ..core.shards import bounds
 from ..cpu import cores
 from ..cpu import memory as host
 from ..cpu.threads import usable
-from ..job import npy
+from ..job import files, npy
 from ..job.decided import number
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm, alone
@@ -103,19 +101,9 @@ def parse(body: memoryview) -> tuple[NDArray[Any], int]:
     """Return the array in a ``.npy`` file, without a copy, and the number of bytes of the file."""
     stream = BytesIO(body[:_HEADER])
     try:
-        version = format.read_magic(stream)
-        read = format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
-        with npy.PARSING:
-            shape, fortran, dtype = read(stream)
+        shape, fortran, dtype = npy.read_header(stream)
+        files.check_shape("it", shape, dtype)
         x = array_in(body, stream.tell(), dtype, shape, "F" if fortran else "C")
     except Exception as error:  # NumPy's parser raises many types for a wrong header
         raise InputError(f"the body is not a .npy file: {error}") from error
     return x, stream.tell() + x.nbytes
-
-
-def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the header of a ``.npy`` file in C order."""
-    stream = BytesIO()
-    text = {"descr": format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    format.write_array_header_1_0(stream, text)
-    return stream.getvalue()

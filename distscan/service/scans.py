@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ..job import npy
 from . import arrays, guard, protocol, requests
 from .answers import Streamed
 from .arrays import SMALL, Scanner, Task
@@ -152,7 +153,7 @@ class Scans:
         x, segments, _ = _parsed(body, segmented)
         out = np.empty(protocol.result_shape(x, options), protocol.result_type(x, options))
         self._scanner.alone(x, out, segments, options)
-        return arrays.header(out.dtype, out.shape) + out.tobytes()
+        return npy.header_of(out.dtype, out.shape) + out.tobytes()
 
     async def _scan_large(
         self,
@@ -165,7 +166,7 @@ class Scans:
         """Scan the array in a buffer into another one; return the size and the parts of a file."""
         x, segments, ends = _parsed(body, segmented)
         shape, dtype = protocol.result_shape(x, options), protocol.result_type(x, options)
-        head, nbytes = arrays.header(dtype, shape), math.prod(shape) * dtype.itemsize
+        head, nbytes = npy.header_of(dtype, shape), math.prod(shape) * dtype.itemsize
         other, _ = await self._own(nbytes, held)
         target = Place(str(other.path), 0, dtype.str, shape)
         path, places = str(buffer.path), list[Place]()
