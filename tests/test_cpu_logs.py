@@ -76,6 +76,21 @@ def test_values_that_no_sum_reaches(name, rng):
 
 
 @names
+def test_nan_after_larger_elements(name, rng):
+    """Until the NaN, results are as without it; it may lie in any lane, one or more vectors on."""
+    dtype = dtype_of(name)
+    for large, n, reverse in itertools.product((np.inf, 1000, 1e30), (60, 2100), (False, True)):
+        for place in rng.integers(0, n - 1, 40):
+            x = rng.normal(size=n).astype(dtype)
+            x[place], x[rng.integers(place + 1, n)] = large, np.nan
+            y = distscan.logcumsumexp(x[::-1] if reverse else x, reverse=reverse)
+            want, units = exact(x)
+            y, odd = y[::-1] if reverse else y, ~np.isfinite(want)
+            assert_same(y[odd], want[odd].astype(dtype))
+            assert np.all(abs(y[~odd] - want[~odd]) <= 16 * units[~odd])
+
+
+@names
 def test_every_form(name, rng):
     """Rows, columns and segments, from both ends, with a first value."""
     dtype = dtype_of(name)

@@ -179,6 +179,10 @@ struct LogAddExp : Operator<E, false> {
   static INLINE int64 min_of(int64 a, int64 b) { return a < b ? a : b; }
   static INLINE R last(const Vector<E>& v) { return splat_last<E>(v.part[PARTS - 1]); }
 
+  // The largest element that is not a NaN; false if that is infinite. A NaN then spreads by its own
+  // exponential, from its place on. PlainMax gives its second operand if either is a NaN: so the
+  // maximum must be the second one. If a NaN took its place, larger elements before it would be
+  // forgotten, and their exponentials overflow.
   template <class X>
   static INLINE bool find_largest(const X* x, int64 n, int64 low, int64 high, bool reverse,
                                   R& largest) {
@@ -189,7 +193,7 @@ struct LogAddExp : Operator<E, false> {
     for (int64 i = low; i < high; i += N) {
       const Vector<E> v = load_vector<LogAddExp>(x, n, i, high, reverse);
       UNROLL
-      for (int k = 0; k < PARTS; ++k) most.part[k] = PlainMax<E>::combine(most.part[k], v.part[k]);
+      for (int k = 0; k < PARTS; ++k) most.part[k] = PlainMax<E>::combine(v.part[k], most.part[k]);
     }
     vector_scan<PlainMax<E>>(most);
     largest = last(most);
