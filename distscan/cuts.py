@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from . import binding, plan_cache
 from .core import arrays, dtypes
-from .core.shards import bounds
 from .cpu.tile_totals import TILE, TileTotals
 from .mpi.agree import Agreement, Terms, agreed, collective
 from .mpi.communicators import Comm
@@ -39,7 +38,7 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
         The cuts, the same on every rank, in host memory. Part k is the elements ``cuts[k]`` to
         ``cuts[k + 1]`` of the global sequence. The total weight is divided into ``parts`` equal
         shares; an element belongs to part k if the middle of its weight lies in the k-th share. If
-        all weights are 0, all elements have the same weight.
+        all weights are 0, the cuts are those of weights that are all 1.
 
     Raises
     ------
@@ -74,10 +73,15 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
             raise TypeError(f"weights is {own.dtype}; it must be bool, integers or floats")
         alone = summed.comm.size == 1
         with arrays.on_device(own):
-            tiles = _summed(own, ahead=parts - 1 if alone else 0)
+            sum_up = _adder(own, ahead=parts - 1 if alone else 0)
+            tiles = _summed(own, sum_up)
         summed.shows = _BITS.unpack(_FLOAT.pack(tiles.total))[0]
     summed.settle()
     totals = [_FLOAT.unpack(_BITS.pack(bits))[0] for bits in summed.shown()]
+    if sum(totals) < _SMALL:
+        with agreed(summed.comm), arrays.on_device(own):
+            tiles = sum_up(_enlarged(own, sum(totals)))
+        totals = summed.comm.allgather(tiles.total)
     with agreed(summed.comm), arrays.on_device(own):
         own_cuts = _own_cuts(tiles, own.size, parts, summed.comm.rank, [*accumulate(totals)])
         _put_back(own, tiles)
@@ -86,27 +90,40 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
         summed.comm.Allreduce(own_cuts, cuts)
     # Two cuts in neighbouring tiles may differ by a rounding, in the wrong order.
     np.maximum.accumulate(cuts, out=cuts)
-    if sum(totals) == 0:
-        n = int(cuts[-1])
-        cuts[:-1] = [bounds(n, parts, part)[0] for part in range(parts)]
     return cuts
 
 
 # Totals travel as integers. They are not negative, and neither are their bits.
 _FLOAT, _BITS = struct.Struct("d"), struct.Struct("q")
 
+# Halves of weights, and shares of their sum, are exact or rounded as normal numbers are, if the
+# sum is not smaller.
+_SMALL = 2.0**-900
 
-def _summed(own: Any, ahead: int) -> Any:
-    """Return the ``TileTotals`` of this rank's weights; raise ValueError for wrong weights."""
-    sum_up: Callable[[Any], Any]
+
+def _enlarged(own: Any, total: float) -> Any:
+    """Return weights of the same cuts whose sum over all ranks, ``total``, is not small.
+
+    They are multiplied by a power of 2, which is exact. If all are 0, they become 1.
+    """
+    if total == 0:
+        return arrays.namespace(own).ones(own.shape, bool)
+    return abs(own) / _SMALL  # a weight may be -0.0
+
+
+def _adder(own: Any, ahead: int) -> Callable[[Any], Any]:
+    """Return the function from weights to their ``TileTotals``, for weights such as ``own``."""
     if not arrays.is_cuda(own):
-        sum_up = partial(TileTotals, most=binding.threads(None) if own.size > TILE else 1)
-    else:
-        from .cuda import tile_totals  # noqa: PLC0415 - only arrays on a GPU need it
+        return partial(TileTotals, most=binding.threads(None) if own.size > TILE else 1)
+    from .cuda import tile_totals  # noqa: PLC0415 - only arrays on a GPU need it
 
-        known, _ = plan_cache.taken(_key(own))
-        buffers = known or tile_totals.Buffers()
-        sum_up = partial(tile_totals.TileTotals, buffers=buffers, ahead=ahead)
+    known, _ = plan_cache.taken(_key(own))
+    buffers = known or tile_totals.Buffers()
+    return partial(tile_totals.TileTotals, buffers=buffers, ahead=ahead)
+
+
+def _summed(own: Any, sum_up: Callable[[Any], Any]) -> Any:
+    """Return the ``TileTotals`` of this rank's weights; raise ValueError for wrong weights."""
     tiles = sum_up(own)
     if not math.isfinite(tiles.total):
         if not bool(((own >= 0) & (own < np.inf)).all()):

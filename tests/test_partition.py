@@ -104,10 +104,20 @@ def test_by_the_middle_of_elements(xp, cut, comm):
 
 
 def test_no_weight(xp, cut, comm):
-    """Then elements count, not weights."""
-    weights = xp.zeros(10)
-    np.testing.assert_array_equal(partition(weights[cut(10)], 4, comm), [0, 3, 6, 8, 10])
-    np.testing.assert_array_equal(partition(-weights[cut(10)], 4, comm), [0, 3, 6, 8, 10])
+    """Then elements count, not weights: the cuts are those of equal weights."""
+    for n, parts in ((10, 4), (97, 2), (3, 2), (97, 7), (9, 14), (30, 4)):
+        zeros, want = xp.zeros(n)[cut(n)], exact_cuts(np.ones(n, int), parts)
+        for weights in (zeros, -zeros, zeros + 1, zeros.astype(np.uint8)):
+            np.testing.assert_array_equal(partition(weights, parts, comm), want)
+
+
+@pytest.mark.parametrize("unit", [5e-324, 2.0**-1023, 2.0**-1000, 2.0**1000])
+def test_smallest_numbers(unit, xp, cut, comm):
+    """Neither half of a weight nor a share of the sum is rounded."""
+    for weights, parts in (([1] * 6, 2), ([1] * 3, 2), ([1, 2, 0, 3, 1, 1], 3), ([1, 1], 5)):
+        mine = xp.asarray(np.array(weights)[cut(len(weights))] * unit)
+        want = exact_cuts(np.array(weights), parts)
+        np.testing.assert_array_equal(partition(mine, parts, comm), want)
 
 
 def test_one_heavy_element(xp, cut, comm):

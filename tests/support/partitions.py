@@ -2,15 +2,13 @@
 
 import numpy as np
 
-from distscan.core.shards import bounds
-
 
 def exact_cuts(weights, parts):
     """The cuts of integers, by a plain loop over the elements."""
     weights = [int(weight) for weight in weights]
+    if not any(weights):
+        weights = [1] * len(weights)
     n, total, before, cuts = len(weights), sum(weights), 0, [0]
-    if total == 0:
-        return [bounds(n, parts, part)[0] for part in range(parts)] + [n]
     for i, weight in enumerate(weights):
         # Element i is the first whose middle is not below the target.
         while len(cuts) < parts and (2 * before + weight) * parts >= 2 * len(cuts) * total:
