@@ -91,6 +91,7 @@ class Calls:
 
     def close(self) -> None:
         """Free the memory; collective. Raises RankError for faults that no call has raised."""
-        self._scan.steps.close()
+        with agreed(self._comm):
+            self._scan.steps.close()
         if self._notices is not None:
             self._notices.close()

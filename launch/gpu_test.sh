@@ -2,9 +2,10 @@
 # Usage: launch/gpu_test.sh [PYTEST ARGUMENT...]
 # Runs the tests that need a GPU at 1, 2, 4 and 8 ranks, as far as there are GPUs; installs nothing.
 # Tests run side by side, as many as there are cores and GPU memory for. Those at 1 rank come first
-# and compile for all: some thousand kernels, which later runs find in the cache.
-#   PYTHON            the interpreter that has CuPy and the extra "test" (default: that of .venv,
-#                     else python3)
+# and compile for all: some thousand kernels, which later runs find in the cache. Test files that need
+# packages that are not installed are skipped by name.
+#   PYTHON            the interpreter that has CuPy, pytest, pytest-mpi and hypothesis (default: that
+#                     of .venv, else python3)
 #   DISTSCAN_TIMEOUT  seconds after which all is ended (default: 1800)
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
@@ -48,21 +49,13 @@ run() {
 }
 smaller() { echo $(($1 < $2 ? $1 : $2)); }
 
-# Without mpirun, or each worker would take itself for the rank that it started; and without
-# pytest-benchmark, since its warning that it is off would be an error.
-side_by_side() {
-  timeout --foreground -k 10 "$DISTSCAN_TIMEOUT" "$PYTHON" -m pytest -p no:benchmark \
-    -n "$(smaller "$cores" "$room")" --dist worksteal -m "gpu and not alone" "$@"
-}
-run "1 rank, $gpus GPUs" side_by_side "$@"
-run "1 rank, one after the other" launch/mpirun.sh 1 "$PYTHON" -m pytest -m "gpu and alone" "$@"
-for ranks in 2 4 8; do
+for ranks in 1 2 4 8; do
   if ((ranks <= gpus)); then
-    # A rank works on two cores: beside Python, MPI and CUDA have threads of their own.
-    parts=$(smaller $((cores / (2 * ranks))) $((room / ranks)))
-    run "$ranks ranks, $gpus GPUs" \
+    # Among several, a rank works on two cores: beside Python, MPI and CUDA have threads of their own.
+    parts=$(smaller $((ranks == 1 ? cores : cores / (2 * ranks))) $((room / ranks)))
+    run "ranks: $ranks, GPUs: $gpus" \
       launch/parts.sh "$ranks" $((parts > 0 ? parts : 1)) -m "gpu and not alone" "$@"
-    run "$ranks ranks, one after the other" \
+    run "ranks: $ranks, one test after the other" \
       launch/mpirun.sh "$ranks" "$PYTHON" -m pytest -m "gpu and alone" "$@"
   fi
 done

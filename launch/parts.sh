@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: launch/parts.sh RANKS PARTS [PYTEST ARGUMENT...]
 # Runs the tests at RANKS ranks in PARTS jobs side by side, each with its part of them: together they
-# run every test once. What a job printed is shown if it fails; the counts of all are added up.
+# run every test once. What a job printed is shown if it fails; the counts of all are added up. Test
+# files that need a package that is not installed are named.
 #   PYTHON            the interpreter (default: python)
 #   DISTSCAN_TIMEOUT  seconds after which the jobs are ended (default: 600)
 set -euo pipefail
@@ -20,7 +21,7 @@ trap 'for job in $(jobs -p); do kill -- "-$job" || true; done 2>/dev/null; rm -r
 
 jobs=()
 for ((part = 1; part <= parts; part++)); do
-  DISTSCAN_PART=$part/$parts launch/mpirun.sh "$ranks" "${PYTHON:-python}" -m pytest "$@" \
+  DISTSCAN_PART=$part/$parts launch/mpirun.sh "$ranks" "${PYTHON:-python}" -m pytest -rs "$@" \
     </dev/null &>"$logs/$part" &
   jobs+=($!)
 done
@@ -45,5 +46,6 @@ counts=$(grep -ahE '[0-9]+ [a-z]+.* in [0-9.]+s' "$logs"/* |
   grep -oE '[0-9]+ (passed|failed|skipped|xfailed|xpassed|error)' |
   awk '{sum[$2] += $1} END {for (what in sum) printf "%d %s, ", sum[what], what}' || true)
 echo "$ranks ranks, $parts parts: ${counts:-no tests, }$failed parts failed, $SECONDS s"
+grep -ahoE 'tests/\S+ \S+ is not installed' "$logs"/* | sort -u || true
 ((failed == 0)) || exit 1
 ((passed > 0)) || exit 5

@@ -6,6 +6,7 @@ part of the result with NumPy's scan of the whole. ``DISTSCAN_SEED=...`` repeats
 """
 
 import functools
+import importlib.util
 import os
 import tempfile
 import zlib
@@ -30,7 +31,11 @@ from support.seed import SEED  # noqa: E402
 from support.strategies import STRATEGIES  # noqa: E402
 
 MEASURED = pytest.StashKey[set[str]]()
+PART = os.environ.get("DISTSCAN_PART", "1/1")
+#: The number of this process among those that run tests side by side.
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+WORKER += int(PART.partition("/")[0]) - 1
+HAS_TIME_LIMITS = importlib.util.find_spec("pytest_timeout") is not None
 
 # These know of no ranks, and take long to import.
 _OF_ONE_RANK = [
@@ -53,7 +58,27 @@ def pytest_make_parametrize_id(val: Any, argname: str) -> str | None:
 
 def pytest_report_header() -> str:
     gpu = f"tests of a GPU are left out, {reason}" if (reason := _no_gpu()) else "a GPU"
-    return f"distscan: {MPI.COMM_WORLD.size} ranks, DISTSCAN_SEED={SEED}, {gpu}"
+    limits = "" if HAS_TIME_LIMITS else ", no time limits: there is no pytest-timeout"
+    return f"distscan: {MPI.COMM_WORLD.size} ranks, DISTSCAN_SEED={SEED}, {gpu}{limits}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    if not HAS_TIME_LIMITS:
+        for name in ("timeout", "timeout_method"):
+            parser.addini(name, "of pytest-timeout, which is not installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
+    """Skip a file whose imports need a package that is not installed. In CI that is a failure."""
+    report = yield
+    error = report.call.excinfo.value.__cause__ if report.failed else None
+    if isinstance(error, ModuleNotFoundError) and "CI" not in os.environ:
+        package = (error.name or "").partition(".")[0]
+        if package and importlib.util.find_spec(package) is None:
+            report.outcome = "skipped"
+            report.longrepr = str(collector.path), 1, f"Skipped: {package} is not installed"
+    return report
 
 
 # Among several ranks, rank 0 speaks for what passes, and each rank for what fails on it.
@@ -61,6 +86,8 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)  # once the terminal reporter is there
 def pytest_configure(config: pytest.Config) -> None:
+    if not HAS_TIME_LIMITS:
+        config.addinivalue_line("markers", "timeout(seconds): of pytest-timeout")
     if MPI.COMM_WORLD.size > 1:
         # The reporter stays, since pytest-timeout writes the stacks through it.
         config.pluginmanager.get_plugin("terminalreporter")._show_progress_info = False
@@ -106,7 +133,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in kept if not item.get_closest_marker("one_rank")]
     if any(item.get_closest_marker("gpu") for item in kept) and _no_gpu():
         kept = [item for item in kept if not item.get_closest_marker("gpu")]
-    part = part_of([item.nodeid for item in kept], os.environ.get("DISTSCAN_PART", "1/1"))
+    part = part_of([item.nodeid for item in kept], PART)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in part])
     items[:] = [item for item in items if item.nodeid in part]
     config.stash[MEASURED] = chosen([item.nodeid for item in items])

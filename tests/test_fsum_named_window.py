@@ -10,7 +10,7 @@ from mpi4py import MPI
 import distscan
 from distscan import exact, exact_window
 from support.cuts import length, one_cut, two_cuts
-from support.exact import dtype_of, same, scanned
+from support.exact import FORMATS, dtype_of, same, scanned
 from support.host import host
 
 # A type, and a window that takes one word, two words with elements of one, or two. The last ones of
@@ -104,6 +104,27 @@ def strategy(rng):
 def sharded(shape, cut):
     """The rows, or elements, of this rank; of an axis that is not spread, all have all."""
     return cut(SHAPES[shape][1][0])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("initial", [None, 0.0])
+def test_smallest_windows_of_subnormal_numbers(name, initial, xp, comm):
+    """The window that the numbers fill is taken, and any smaller one refused by its name."""
+    if name == "bfloat16" and xp is not np:
+        pytest.skip("CuPy has no bfloat16")
+    precision, lowest, _ = FORMATS[name]
+    form = {"comm": comm, "initial": initial}
+    for low in {lowest, lowest + 1, lowest + precision - 2}:
+        for width in {1, 2, precision - 2, precision, precision + 9}:
+            high = low + width
+            ones = np.ldexp(float((1 << min(width, precision)) - 1), high - min(width, precision))
+            x = np.array([0.0, np.ldexp(1.0, low), ones, -ones, 0.0]).astype(dtype_of(name))
+            result = distscan.scan(xp.asarray(x), "fsum", window=(low, high), **form)
+            want = scanned(np.tile(x, comm.size), name, initial=initial)
+            assert same(host(result), want[5 * comm.rank :][:5])
+            for smaller in [(low + 1, high), (low, high - 1)] if width > 1 else []:
+                with pytest.raises(ValueError, match=f"needs window=.{low}, {high}."):
+                    distscan.scan(xp.asarray(x), "fsum", window=smaller, **form)
 
 
 @windows

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from distscan.core import operators
+from distscan.core.errors import KernelError
 from support.data import exact
 from support.steps import of_size
 from support.tiles import geometry, typed
+
+launches = pytest.importorskip("distscan.cuda.launches", reason="no CuPy", exc_type=ImportError)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -98,3 +101,24 @@ def test_never(shard):
         it.begin(turn)
     np.testing.assert_array_equal(it.target.get(), it.before.get())
     it.finish()
+
+
+def test_clocks_that_disagree(shard, monkeypatch):
+    """A kernel that has given up what the host took for sent: the next call raises, or the end."""
+    monkeypatch.setattr(launches, "_LIMIT", 10.0)  # what the host believes
+    it = shard(1)
+    for turn in range(2):
+        it.begin(turn)
+        time.sleep(LATE)
+        it.steps.finish(it.call, it.offset)
+        np.testing.assert_array_equal(it.target.get(), it.before.get())
+        it.begin(turn)
+        with pytest.raises(KernelError, match="were not stored"):
+            it.finish()
+        it.begin(turn)
+        it.finish()
+    it.begin(2)
+    time.sleep(LATE)
+    it.steps.finish(it.call, it.offset)
+    with pytest.raises(KernelError, match="were not stored"):
+        it.steps.close()

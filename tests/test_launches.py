@@ -66,7 +66,7 @@ def test_the_offset_is_sent_behind_the_total(read, monkeypatch):
         done,
         can_wait=True,
         behind=lambda _, epoch: done.append(("behind", epoch)),
-        ahead=lambda epoch: done.append(("ahead", epoch)),
+        ahead=lambda epoch, _: done.append(("ahead", epoch)),
         mail=SimpleNamespace(send=lambda epoch, *_: done.append(("send", epoch)) or True),
     )
     work = MagicMock(scan=scan, total=total, reduce=fake("reduce", done), round=0)

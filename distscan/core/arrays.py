@@ -1,6 +1,7 @@
 """Conversion of arrays: NumPy, CuPy, and every library that supports DLPack, in and out."""
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -97,6 +98,22 @@ def namespace(array: Any) -> Any:
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
     return cupy
+
+
+def contiguous(x: Any) -> Any:
+    """Return a NumPy or CuPy array in C order, with the same bits: ``x``, or a copy of it.
+
+    CuPy copies elements by arithmetic: float16 by way of float32, which changes NaNs. So words of
+    the same size are copied in their place.
+    """
+    if x.flags.c_contiguous:
+        return x
+    xp, word = namespace(x), math.gcd(x.itemsize, 8)
+    shape, strides = (*x.shape, x.itemsize // word), (*x.strides, word)
+    if xp is np:
+        return np.ascontiguousarray(x)
+    words = xp.ascontiguousarray(xp.ndarray(shape, f"u{word}", x.data, strides))
+    return xp.ndarray(x.shape, x.dtype, words.data)
 
 
 def overlap(x: Any, target: Any, *, in_place: bool = True) -> bool:

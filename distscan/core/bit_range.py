@@ -24,6 +24,7 @@ class BitRange(NamedTuple):
 
 
 _INFINITE = {4: 0x7F800000, 8: 0x7FF00000}  # the upper 32 bits of infinity, by the size of floats
+_TINY = -1042  # a double below 2^_TINY has no bit in its upper 32
 _ACC = np.dtype([("lowest", np.uint32), ("largest", np.uint32), ("least", np.uint32)])
 
 
@@ -39,19 +40,23 @@ class BitRangeOperator(TypedOperator):
     def decode(self, found: NDArray[Any]) -> BitRange:
         """Return a running value as numbers."""
         lowest, largest, least = (int(found[name]) for name in _ACC.names or ())
-        infinite, lowest = _INFINITE[self.size], lowest + 1
-        finite, negative_zero = largest < infinite, least == 0
+        infinite, lowest, tiny = _INFINITE[self.size], lowest + 1, 0
         if self.size == 8:
-            lowest = lowest << 32 & (1 << 63) - 1 if lowest >> 31 and lowest != 1 << 31 else lowest
-            largest = largest << 32 | 0xFFFFFFFF
-            infinite <<= 32
+            tiny, largest = min(largest, 32) + _TINY - 32, largest - 32
+        finite, negative_zero = largest < infinite, least == 0
+        largest = min(largest, infinite - 1)
+        if self.size == 8:
+            infinite, largest = infinite << 32, largest << 32
+            if lowest >> 31 and lowest != 1 << 31:
+                lowest = lowest << 32 & (1 << 63) - 1
         if lowest == 0 or lowest >= infinite:  # all are 0, or not finite
             return BitRange(0, 0, finite, negative_zero)
-        low, high = (
-            math.frexp(np.array(bits, f"u{self.size}").view(f"f{self.size}"))[1]
-            for bits in (lowest, min(largest, infinite - 1))
-        )
-        return BitRange(low - 1, high, finite, negative_zero)
+        high = self._exponent(largest) if largest > 0 else tiny
+        return BitRange(self._exponent(lowest) - 1, high, finite, negative_zero)
+
+    def _exponent(self, bits: int) -> int:
+        """Return e of the positive float with such bits, which is in [2^(e - 1), 2^e)."""
+        return math.frexp(np.array(bits, f"u{self.size}").view(f"f{self.size}"))[1]
 
 
 @cache

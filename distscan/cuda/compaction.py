@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from ..core.arrays import contiguous
 from ..core.predicates import Predicate
 from . import epochs
 from .compact_policy import (
@@ -139,10 +140,7 @@ class Compactor:
         if n == 0:
             return [array.copy() for array in given], 0
         _refuse_capture()
-        mask, *own = (
-            array if array.flags.c_contiguous else cupy.ascontiguousarray(array)
-            for array in (mask, *given)
-        )
+        mask, *own = map(contiguous, (mask, *given))
         units = [_unit(array) for array in own]
         buffers: list[Any] = [None] * len(own)
         index = None
@@ -170,7 +168,7 @@ class Compactor:
         if x.size == 0:
             return x.copy(), 0
         _refuse_capture()
-        x = cupy.ascontiguousarray(x)
+        x = contiguous(x)
         if x.data.ptr % x.dtype.alignment:
             x = x.copy()
         y = cupy.empty(x.shape, x.dtype)

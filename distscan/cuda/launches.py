@@ -114,16 +114,16 @@ class Scan(Kernel):
             self._mail.from_host = 0
         self._work.epoch = epoch
 
-    def ahead(self, epoch: int) -> None:
+    def ahead(self, epoch: int, stream: Any) -> None:
         """Set the arguments so that the kernel waits for its offset, which ``mail`` sends."""
-        self._mail.from_host = self.mail.expected()
+        self._mail.from_host, self._mail.answer = self.mail.expected(stream)
         self._work.epoch = epoch
 
     @functools.cached_property
     def mail(self) -> "HostOffset":
         """The memory through which a launch ahead of its offset gets the offset."""
         mail = HostOffset(self._acc)
-        self._mail.passed_on, self._mail.answer = mail.passed_on, mail.answer
+        self._mail.passed_on = mail.passed_on
         return mail
 
 
@@ -239,31 +239,46 @@ class HostTotal:
 
 
 class HostOffset:
-    """The offset of a running kernel, which waits for it in pinned host memory: see offset.cuh."""
+    """The offset of a running kernel, which waits for it in pinned host memory: see offset.cuh.
+
+    A kernel answers whether the offset came in time. An offset that is sent soon after the launch
+    must be in time, so the host does not wait for the answer: it reads the answer when the next
+    offset is sent, or when the plan is closed. Launches use two words for answers in turn.
+    """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
-        """Allocate words for a state, for one element of ``dtype``, and for the kernel's answer."""
+        """Allocate words for a state, for one element of ``dtype``, and for two answers."""
         size = -(-dtype.itemsize // 4)
-        self._pinned = cupy.cuda.alloc_pinned_memory(8 * (size + 2))
-        words: NDArray[np.uint64] = np.frombuffer(self._pinned, np.uint64, size + 2)
+        self._pinned = cupy.cuda.alloc_pinned_memory(8 * (size + 3))
+        words: NDArray[np.uint64] = np.frombuffer(self._pinned, np.uint64, size + 3)
         words[...] = 0
-        self._words = words.data  # a state, the value, the answer
+        self._words = words.data  # a state, the value, the answers
         self._halves = words.view(np.uint32).data
         value = np.zeros(size, np.uint32)
         self._value = settable(value.view(np.uint8)[: dtype.itemsize].view(dtype))
         self._parts = value.data
         self._passed_on = cupy.zeros(size + 1, np.uint64)
-        #: Fields of ``Mail`` of kernels/linear/offset.cuh; ``expected`` returns ``from_host``.
-        self.passed_on, self.answer = self._passed_on.data.ptr, self._pinned.ptr + 8 * (size + 1)
+        #: The field of ``Mail`` of kernels/linear/offset.cuh.
+        self.passed_on = self._passed_on.data.ptr
+        self._answer = size + 1  # the word for the answer to the last launch
+        self._unread: tuple[int, int] | None = None  # the word of an answer, and its epoch
         self._begin = 0.0
 
-    def expected(self) -> int:
-        """Note the time of a launch. Return the address at which the kernel finds the offset."""
-        self._begin = perf_counter()
-        return int(self._pinned.ptr)
+    def expected(self, stream: Any) -> tuple[int, int]:
+        """Note the time of a launch. Return the addresses of the offset and of the answer."""
+        first = len(self._parts) + 1
+        self._answer = 2 * first + 1 - self._answer
+        if self._unread is not None and self._unread[0] == self._answer:
+            self.check(stream)  # a launch in between has been given up
+        self._begin, address = perf_counter(), int(self._pinned.ptr)
+        return address, address + 8 * self._answer
 
     def send(self, epoch: int, offset: NDArray[Any] | None, stream: Any) -> bool:
-        """Send ``offset`` to the launch of ``epoch``. Return whether the kernel still waited."""
+        """Send ``offset`` to the launch of ``epoch``. Return whether the kernel still waited.
+
+        The launch before has ended. Raises ``KernelError`` if it has stored nothing.
+        """
+        self.check(stream)
         number = epoch << 32
         if offset is not None:
             self._value[0] = offset
@@ -274,7 +289,24 @@ class HostOffset:
                 self._words[i] = number
         self._words[0] = number | (_NOTHING if offset is None else _SOMETHING)
         if perf_counter() - self._begin < _LIMIT / 2:
-            return True  # the kernel cannot have given up yet
-        answer = len(self._words) - 1
+            self._unread = self._answer, epoch
+            return True
+        return self._was_in_time(self._answer, epoch, stream)
+
+    def check(self, stream: Any) -> None:
+        """Raise ``KernelError`` if a kernel has called off a scan whose offset was taken for sent.
+
+        Waits for the kernel, after which ``stream`` runs.
+        """
+        if self._unread is not None:
+            answer, self._unread = self._unread, None
+            if not self._was_in_time(*answer, stream):
+                raise KernelError(
+                    "the results of the scan before this one were not stored: by the GPU's clock "
+                    "its offset came too late; scan again, with strategy='scan-add' if this recurs"
+                )
+
+    def _was_in_time(self, answer: int, epoch: int, stream: Any) -> bool:
+        """Wait for the answer to the launch of ``epoch``; return whether it took the offset."""
         _polled(self._halves, 2 * answer + 1, epoch, stream)
         return bool(self._halves[2 * answer] != _CALLED_OFF)

@@ -147,7 +147,7 @@ class ReduceScan(_Steps):
             total.bring()
         elif overlap and scan.can_wait and self.too_late < _TOO_LATE:
             call.ahead = True
-            scan.ahead(call.epoch)
+            scan.ahead(call.epoch, call.stream)
             launch(scan, call.stream)
         call.queued()
         return call

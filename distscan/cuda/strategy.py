@@ -88,8 +88,13 @@ class Strategy:
         return 0 if self.work is None else int(self.work.nbytes)
 
     def close(self) -> None:
-        """Free the memory once all queued work has ended."""
-        self.work = None
+        """Free the memory once all queued work has ended.
+
+        Raises ``KernelError`` if the last scan has stored nothing: see ``launches.HostOffset``.
+        """
+        work, self.work = self.work, None
+        if work is not None and "mail" in vars(work.scan):
+            work.scan.mail.check(cupy.cuda.get_current_stream())
 
     def in_doubt(self, call: Any) -> bool:
         """Return whether the kernel that checks elements has seen one outside; wait for it."""

@@ -6,10 +6,14 @@
 #ifdef __CUDACC__
 namespace distscan {
 
-// Of some floats, as integers that compare as the numbers do. Of a double, largest and least are
-// the upper 32 bits. Its lowest bit, a power of 2, is in its upper 32 bits or, far below 1, in its
-// lower ones: the upper ones, if they are not 0, are set off by bit 31.
+// Of some floats, as integers that compare as the numbers do.
 //   float: [0.75 -4] -> lowest 0.25, largest 4, least -4
+// Of a double:
+//   least    the upper 32 bits
+//   largest  the upper 32 bits + 32. If these bits are 0, the double is below 2^-1042, and only the
+//            number of its bits counts, 0 to 32.
+//   lowest   a power of 2: its upper 32 bits with bit 31 set, or, if they are 0, its lower ones
+//   double: [2^-1073 0] -> largest 2, lowest 2, least 2^31
 struct BitRange {
   unsigned
       lowest;  // the lowest bit that is set in any number, less 1: so that 0 counts for nothing
@@ -35,8 +39,8 @@ __device__ inline BitRange bit_range_of(double x) {
   const double rest = is_power ? 0 : __hiloint2double(rest_high, low & (low - 1));
   const double lowest = __dsub_rn(__hiloint2double(size, low), rest);
   const unsigned upper = __double2hiint(lowest);
-  return {(upper ? upper | 0x80000000 : __double2loint(lowest)) - 1, size,
-          (high ^ 0x80000000) | (low != 0)};
+  return {(upper ? upper | 0x80000000 : __double2loint(lowest)) - 1,
+          32 + (size ? size : -__clz(low)), (high ^ 0x80000000) | (low != 0)};
 }
 __device__ inline BitRange bit_range_of(half x) { return bit_range_of(convert<float>(x)); }
 __device__ inline BitRange bit_range_of(bfloat16 x) { return bit_range_of(convert<float>(x)); }

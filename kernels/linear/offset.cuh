@@ -4,6 +4,7 @@
 // grid polls the host's memory for the offset, and passes it on to all blocks. If none has come
 // after LIMIT, the warp calls the scan off, for all blocks and for the host: nothing is stored, and
 // the host launches again. So ranks that share a GPU never wait for each other inside kernels.
+// The GPU's timer may advance in steps, so LOOKS over the bus must have passed, too.
 //
 //   host   offset 7 in time:   from_host  [SOMETHING, 7]
 //   warp   finds it:           passed_on  [SOMETHING, 7]    answer [SOMETHING]
@@ -41,6 +42,7 @@ template <class T>
 struct Offset {
   static constexpr int SIZE = 1 + WORDS<T>;
   static constexpr unsigned long long LIMIT = 1'000'000;  // nanoseconds; cuda/launches.py's too
+  static constexpr int LOOKS = 512;                       // of some microsecond each
 
   Prefix<T> argument;
   Mail mail;
@@ -66,7 +68,7 @@ struct Offset {
     const int lane = lane_index();
     const unsigned long long begin = nanoseconds();
     Word word = 0;
-    for (bool time_is_up = false;;) {
+    for (int looks = 0, time_is_up = 0;; ++looks) {
       if (lane < SIZE)
         asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
                      : "=l"(word)
@@ -77,7 +79,7 @@ struct Offset {
         word = static_cast<Word>(epoch) << 32 | static_cast<unsigned>(State::CALLED_OFF);
         break;
       }
-      time_is_up = nanoseconds() - begin > LIMIT;
+      time_is_up = looks > LOOKS && nanoseconds() - begin > LIMIT;
       __nanosleep(200);
     }
     if (lane < SIZE) store_word(mail.passed_on + lane, word);
