@@ -109,7 +109,7 @@ def parser() -> Parser:
         action="store_true",
         help="keep a journal, and go on where a killed job with --resume has stopped",
     )
-    add("--force", action="store_true", help="replace an existing OUTPUT")
+    add("--force", action="store_true", help="replace an existing OUTPUT, and the FILE of --trace")
     add("--check", action="store_true", help="recompute with NumPy and compare")
     add("--json", action="store_true", help="print the report as one JSON object")
     add("--quiet", action="store_true", help="print no progress and no report")

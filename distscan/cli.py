@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from . import arguments, command
 from .command import Progress
 from .job import report
-from .job.job import perform
+from .job.job import check_roles, perform
+from .job.naming import on_command_line
 from .job.report import Report
 from .mpi import launcher
 from .mpi.agree import agreed
@@ -43,10 +44,13 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     with agreed(comm) as same:
         jobs = list(arguments.jobs(args))
         same["the jobs"] = [[str(path) for path in job.inputs] for job in jobs]
+        if comm.rank == 0:
+            check_roles(jobs)
     for i, job in enumerate(jobs):
         progress = Progress(quiet=args.quiet or comm.rank > 0)
         try:
-            found = perform(comm, job, progress.show, progress.warn, of_process=i == 0)
+            with on_command_line():
+                found = perform(comm, job, progress.show, progress.warn, of_process=i == 0)
         finally:
             progress.clear()
         _print(comm, args, found)

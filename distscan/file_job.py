@@ -74,12 +74,12 @@ def scan_file(
         The most bytes of each rank for chunks, on the host and on its GPU each. None: as much as
         is useful, at most half of what is free on the host, and four fifths on the GPU.
     force
-        Whether to replace an existing output.
+        Whether to replace an existing output, and an existing trace.
     check
         Whether to recompute the scan with NumPy, and compare.
     state
         A file with the running value. The scan begins behind that value, if the file exists, and
-        the value at its end replaces it.
+        the value at its end replaces it. One job at a time uses it.
     resume
         Whether to keep a journal, and to go on where a job that was killed has stopped.
     trace

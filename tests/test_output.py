@@ -58,7 +58,7 @@ def test_an_existing_file_is_kept(tmp_path):
         lambda: output.publish(part.path, path, force=False),
         lambda: output.check(path, force=False),
     ):
-        with pytest.raises(OutputError, match="--force replaces it"):
+        with pytest.raises(OutputError, match="force=True replaces it"):
             refused()
     assert path.read_text() == "came meanwhile"
     output.publish(part.path, path, force=True)
@@ -74,7 +74,7 @@ def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
     output.publish(part.path, tmp_path / "y.npy", force=False)
     assert os.listdir(tmp_path) == ["y.npy"]
     other = made(tmp_path / "y.npy", 5)
-    with pytest.raises(OutputError, match="--force replaces it"):
+    with pytest.raises(OutputError, match="force=True replaces it"):
         output.publish(other.path, tmp_path / "y.npy", force=False)
     assert np.load(tmp_path / "y.npy").shape == (3,)
 

@@ -21,7 +21,7 @@ from ..core.digest import digest
 from ..core.errors import InputError, OutputError
 from . import storage
 from .interface import NUMBERS, Fill, Put
-from .naming import naming_input
+from .naming import naming_input, option, unlinked
 
 _MOST_AXES = 64
 _ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks
@@ -82,7 +82,7 @@ class File(NamedTuple):
     def check_shared(self) -> None:
         """Check that this rank sees the part file of rank 0, in the same folder."""
         try:
-            with self.path.open("r+b") as stream:
+            with open(self.path, "r+b", opener=unlinked) as stream:
                 size, reason = os.fstat(stream.fileno()).st_size, "another file"
         except OSError as error:
             size, reason = -1, error.strerror or str(error)
@@ -129,9 +129,10 @@ def check(file: File, kinds: str) -> None:
     if dtype.hasobject:
         raise InputError(f"{path} holds pickled Python objects; a scan takes numbers")
     if dtype.kind not in kinds or dtype.itemsize == 0:
-        raise InputError(
-            f"{path} holds {dtype}; a scan takes bool, integer, float and complex types"
-        )
+        remedy = "a scan takes bool, integer, float and complex types"
+        if dtype.names:
+            remedy += f"; structures take an Operator, {option('op', 'MODULE:NAME')}"
+        raise InputError(f"{path} holds {dtype}; {remedy}")
     check_shape(str(path), shape, dtype)
 
 

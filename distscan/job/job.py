@@ -1,6 +1,6 @@
 """The file job: each rank reads, scans and writes its own part of a file."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -13,7 +13,7 @@ from ..binding import Binding
 from ..build import Op
 from ..core import dtypes
 from ..core.digit_sum import DigitSum
-from ..core.errors import CheckError
+from ..core.errors import CheckError, OutputError
 from ..core.fixed import Window
 from ..core.operators import TypedOperator
 from ..cpu import cores
@@ -22,7 +22,7 @@ from ..exact_check import Asked
 from ..mpi import launcher
 from ..mpi.agree import agreed, collective
 from ..mpi.communicators import Comm
-from . import budget, exact, inputs, output, restart, storage
+from . import budget, exact, inputs, naming, output, restart, storage
 from .budget import WRITERS, Budget
 from .carry import Carry
 from .decided import Decided, Options, decide
@@ -108,14 +108,15 @@ def perform(
         backend = job.backend_for(source)
         decided = decide(options, source, None, comm.size, comm.rank)
         restart.state_of(job, decided)
-        final = _check_outputs(job) if comm.rank == 0 else job.output
+        final = _check_files(job) if comm.rank == 0 else _Finals(job.output, job.state, job.trace)
 
     # ---- file -> chunks -> scan -> file -> its name ---------------------------------------
     with ExitStack() as held:
         made: Any = {"fortran": decided.fortran, "resume": job.resume}
-        part_of = part_file(comm, final, decided.types.out, decided.shape, **made)
+        part_of = part_file(comm, final.output, decided.types.out, decided.shape, **made)
         target = held.enter_context(part_of)
         with agreed(comm):
+            drafts = held.enter_context(_drafts(final)) if comm.rank == 0 else (None, None)
             put = held.enter_context(target.writing())
         with _startup(job, decided, source, put, backend):
             bound = binding.bind(comm, backend, warn, job.threads)
@@ -134,24 +135,21 @@ def perform(
             restart.check(job, len(part.blocks))
             part.open()
         clock.from_the_beginning("start")
-        with agreed(comm), part:
+        with agreed(comm), naming.renaming(target.path, job.output), part:
             if sums is not None:
                 exact.find_window(comm, part, sums, source, show)
             end = sweep(comm, part, show, before, journal)
-        with agreed(comm), clock("write"):
+        with agreed(comm), naming.renaming(target.path, job.output), clock("write"):
             if bound.first_on_node:
                 put.sync()
         if job.check:
             _check(comm, source, target, part, show)
         ends = [each for each in comm.allgather(end) if each.value is not None]
         last = ends[0 if options.reverse else -1] if ends else before
-        with agreed(comm):
-            if comm.rank == 0:
-                output.publish(target.path, final, force=job.force)
-                restart.keep(job, decided, last)
+        files: Any = {"target": target, "final": final, "drafts": drafts}
+        _publish(comm, job, clock, state=restart.text_of(decided, last), **files)
     clock.from_the_beginning("all")
     clock.bytes["all"] = source.n * (decided.types.x.itemsize + decided.types.out.itemsize)
-    _write_trace(comm, job.trace, clock)
     return report(
         comm.allgather((clock.seconds, clock.bytes)),
         elements=source.n,
@@ -167,17 +165,125 @@ def perform(
         output=str(job.output),
         places=(
             storage.place(job.inputs[0]),
-            storage.place(final if comm.rank == 0 else job.output),
+            storage.place(final.output),
         ),
     )
 
 
-def _check_outputs(job: Job) -> Path:
-    """Check, before any work, what will be written; return the path of the output."""
-    for path in (job.state, job.trace):
-        if path is not None:
-            output.check(path, force=True)
-    return output.check(job.output, force=job.force)
+class _Finals(NamedTuple):
+    """The files that a job leaves."""
+
+    output: Path
+    state: Path | None
+    trace: Path | None
+
+
+def _check_files(job: Job) -> _Finals:
+    """Check, before any work, what will be written; return the paths, without links."""
+    check_roles([job])
+    state, trace = job.state, job.trace
+    return _Finals(
+        output.check(job.output, force=job.force),
+        None if state is None else output.check(state, force=True),  # none but a state is read
+        None if trace is None else output.check(trace, force=job.force),
+    )
+
+
+def check_roles(jobs: Sequence[Job]) -> None:
+    """Refuse a file in two roles of jobs that run one after the other, if one of them writes it.
+
+    Files are compared, not names. An output may replace an input of its job, if it may replace
+    files: it does so when the input was read. Several jobs may have one state.
+    """
+    roles: dict[tuple[int, int, str], list[_Role]] = {}
+    written, hidden = [], []
+    for job in jobs:
+        for role in _roles(job):
+            for other in roles.setdefault(output.identity(role.path), []):
+                if role.excludes(other):
+                    raise OutputError(f"{role.path} is {other.name} and {role.name}: name another")
+            roles[output.identity(role.path)].append(role)
+            written += [role] if role.writes else []
+            hidden += [role] if role.path.name.startswith(".") else []
+    for role in hidden:
+        for other in written:
+            if output.is_part(role.path, other.path):
+                raise OutputError(f"{role.path}, {role.name}, may be a part file of {other.name}, "
+                                  f"{other.path}: name another")  # fmt: skip
+
+
+class _Role(NamedTuple):
+    """What a job does with a file."""
+
+    name: str
+    path: Path
+    job: Job
+    writes: bool = False
+
+    def excludes(self, other: "_Role") -> bool:
+        """Return whether no file can have both roles."""
+        if self.job is not other.job and self.name == other.name == "the state":
+            return False
+        if self.job is other.job and self.name == "the output" and not other.writes:
+            return False
+        return self.writes or other.writes
+
+
+def _roles(job: Job) -> Iterator[_Role]:
+    """Yield the files that a user names: those that are read first."""
+    for path in job.inputs:
+        yield _Role("an input", path, job)
+    if job.segments is not None:
+        yield _Role("the segments", job.segments, job)
+    yield _Role("the output", job.output, job, writes=True)
+    if job.state is not None:
+        yield _Role("the state", job.state, job, writes=True)
+    if job.trace is not None:
+        yield _Role("the trace", job.trace, job, writes=True)
+
+
+_Drafts = tuple[output.Draft | None, output.Draft | None]
+
+
+@contextmanager
+def _drafts(final: _Finals) -> Iterator[_Drafts]:
+    """Begin the state and the trace: no other job uses the state until this one has ended."""
+    with ExitStack() as held:
+        state = trace = None
+        if final.state is not None:
+            state = held.enter_context(output.draft(final.state, use="uses the state"))
+        if final.trace is not None:
+            trace = held.enter_context(output.draft(final.trace))
+        yield state, trace
+
+
+def _publish(
+    comm: Comm,
+    job: Job,
+    clock: Timeline,
+    *,
+    state: str,
+    target: Target,
+    final: _Finals,
+    drafts: _Drafts,
+) -> None:
+    """Let the output, the state and the trace appear, all of them or none; collective."""
+    clock.from_the_beginning("all")  # a trace is whole before the output appears
+    spans = [] if job.trace is None else comm.gather(clock.spans)
+    with agreed(comm):
+        if comm.rank > 0:
+            return
+        files = [output.Finished(target.path, final.output, job.force)]
+        state_file, trace_file = drafts
+        if trace_file is not None:
+            from . import trace  # noqa: PLC0415 - few jobs are traced
+
+            trace_file.write(trace.text(spans or []))
+            files.insert(0, output.Finished(trace_file.part, trace_file.path, job.force))
+        if state_file is not None:
+            state_file.write(state)
+            files.append(output.Finished(state_file.part, state_file.path, force=True))
+        output.publish_all(files)
 
 
 def _check(comm: Comm, source: Source, target: Target, part: Part, show: Show) -> None:
@@ -200,18 +306,6 @@ def _startup(
             threads = min(_threads(job, launcher.local_ranks(), gpu=True), WRITERS)
             held.enter_context(meanwhile(decided, source, put, threads))
         yield
-
-
-def _write_trace(comm: Comm, path: Path | None, clock: Timeline) -> None:
-    """Write the work of all ranks to a file, if there is one; collective."""
-    if path is None:
-        return
-    everyone = comm.gather(clock.spans)
-    with agreed(comm):
-        if comm.rank == 0:
-            from . import trace  # noqa: PLC0415 - few jobs are traced
-
-            trace.write(path, everyone or [])
 
 
 def _budget(job: Job, decided: Decided, bound: Binding, *, parallel: bool) -> Budget:

@@ -16,7 +16,7 @@ from ..core.errors import InputError, OutputError
 from . import files
 from .files import File
 from .interface import NUMBERS
-from .naming import naming_input
+from .naming import naming_input, unlinked
 
 #: Held by whoever lets NumPy read a header: before 3.11.8 and 3.12.2, Python may raise SystemError
 #: if two threads parse at once.
@@ -88,7 +88,7 @@ def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran:
     """Write the header, and give the file its whole size."""
     header = header_of(dtype, shape, fortran=fortran)
     file = File(path, dtype, shape, len(header), fortran=fortran)
-    with path.open("wb") as stream:
+    with open(path, "wb", opener=unlinked) as stream:
         stream.write(header)
         stream.truncate(file.end)
         os.fsync(stream.fileno())  # other hosts will write into the file's first page
@@ -101,7 +101,7 @@ def reopen(
     """Return the file that ``create`` has made, if this is one of the same header and size."""
     header = header_of(dtype, shape, fortran=fortran)
     file = File(path, dtype, shape, len(header), fortran=fortran)
-    with path.open("rb") as stream:
+    with open(path, "rb", opener=unlinked) as stream:
         size = os.fstat(stream.fileno()).st_size
         return file if size == file.end and stream.read(len(header)) == header else None
 

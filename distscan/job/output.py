@@ -1,8 +1,9 @@
-"""Shard -> file: ranks write a part file, which becomes the output when it is complete. No MPI.
+"""Every file that a job leaves: a part file, which gets its name when it is whole. No MPI.
 
-The part file is a hidden file beside the output. Its name has the host and the process that writes
-it, and that process holds a lock on it. If there is no lock and no such process, the file was left
-by a job that was killed.
+The part file is a hidden file beside the output, the state or the trace. Its name has the host and
+the process that writes it, and that process holds a lock on it. If there is no lock and no such
+process, the file was left by a job that was killed. The part files of ``--resume`` and ``--state``
+have names that the next job can find. So others can predict these names: see ``_open_part``.
 """
 
 import errno
@@ -11,10 +12,10 @@ import os
 import platform
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,9 @@ from ..core.digest import digest
 from ..core.errors import OutputError
 from . import formats
 from .interface import Target
-from .naming import naming_output
+from .naming import naming_output, option, unlinked
+
+_ATTEMPTS = 10
 
 
 def check(path: Path, *, force: bool) -> Path:
@@ -43,8 +46,30 @@ def check(path: Path, *, force: bool) -> Path:
     if mode is not None and not stat.S_ISREG(mode):
         raise OutputError(f"{path} is not a regular file, and is not replaced")
     if mode is not None and not force:
-        raise OutputError(f"{path} exists; --force replaces it")
+        raise OutputError(f"{path} exists; {option('force')} replaces it")
     return path
+
+
+def identity(path: Path) -> tuple[int, int, str]:
+    """Return what is the same for all names of a file; it need not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        with suppress(OSError, RuntimeError):
+            path = path.resolve()
+        try:
+            folder = path.parent.stat()
+        except OSError:
+            return 0, 0, str(path)
+        return folder.st_dev, folder.st_ino, path.name
+    return status.st_dev, status.st_ino, ""
+
+
+def is_part(path: Path, of: Path) -> bool:
+    """Return whether a file has a name that a part file, or a journal, of another file may have."""
+    if ".distscan-" not in path.name or not path.name.startswith(_stem(of)):
+        return False
+    return identity(path.parent) == identity(of.parent)
 
 
 @contextmanager
@@ -62,23 +87,9 @@ def create(
     jobs have left are removed first. With ``resume`` the file has the same name in each job, and
     keeps the contents that a killed job has left in it.
     """
-    _remove_dead(path)
-    part = path.with_name(f"{_prefix(path)}{os.getpid()}-{os.urandom(4).hex()}.part")
-    if resume:
-        part = resumable(path)
-    else:
+    if not resume:
         discard(path)
-    with naming_output(path):
-        # Users that may not read the old file must not read the part file either.
-        mode = 0o666 if _mode(path) is None else 0o600
-        exclusive = 0 if resume else os.O_EXCL
-        opened = os.open(part, os.O_CREAT | exclusive | os.O_RDWR, mode)
-    try:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:  # some file systems have no locks
-            if error.errno == errno.EWOULDBLOCK:
-                raise OutputError(f"another job is writing {path}") from error
+    with _part_file(path, again=resume) as (opened, part):
         try:
             with naming_output(path):
                 form, target = formats.of(path), None
@@ -93,8 +104,107 @@ def create(
                 remove(part)
             raise
         yield target
+
+
+class Draft:
+    """A small file in the making: see ``draft``."""
+
+    def __init__(self, path: Path, part: Path, opened: int) -> None:
+        self.path, self.part, self._opened = path, part, opened
+
+    def write(self, text: str) -> None:
+        """Write the contents; they are on the disk then."""
+        with naming_output(self.path), open(self._opened, "w", closefd=False) as stream:
+            stream.truncate(0)
+            stream.write(text)
+            stream.flush()
+            os.fsync(self._opened)
+
+
+@contextmanager
+def draft(path: Path, *, use: str | None = None) -> Iterator[Draft]:
+    """Create the part file of a small file; it is removed at the end of the ``with`` block.
+
+    With ``use``, such as "uses the state", only one job at a time may have it; the others raise
+    ``OutputError``.
+    """
+    with _part_file(path, again=use is not None, use=use or "writes") as (opened, part):
+        try:
+            yield Draft(path, part, opened)
+        finally:
+            if _is_at(opened, part):  # else it is published: the name may be another job's by now
+                remove(part)
+
+
+@contextmanager
+def _part_file(path: Path, *, again: bool, use: str = "is writing") -> Iterator[tuple[int, Path]]:
+    """Open and lock the part file of ``path``; return its descriptor and its path."""
+    _remove_dead(path)
+    part = path.with_name(f"{_prefix(path)}{os.getpid()}-{os.urandom(4).hex()}.part")
+    if again:
+        part = resumable(path)
+    # Users that may not read the old file must not read the part file either.
+    with naming_output(path):
+        mode = 0o666 if _mode(path) is None else 0o600
+        opened = _open_part(part, mode, path, use, again=again)
+    try:
+        yield opened, part
     finally:
         os.close(opened)
+
+
+def _open_part(part: Path, mode: int, path: Path, use: str, *, again: bool) -> int:
+    """Create a part file and lock it; with ``again``, one that is there is opened.
+
+    What is there may be another file's name: a link that somebody has put there, or the output of
+    a job that was killed inside ``publish``. Nothing is written through such a name. It is removed,
+    and its file stays as it is.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            opened = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError:
+            if not again:
+                raise
+            try:
+                opened = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    part.unlink(missing_ok=True)
+                elif error.errno != errno.ENOENT:
+                    raise
+                continue
+        try:
+            _lock(opened, path, use)
+            # Until it is locked, another job may have renamed or removed it.
+            if _is_at(opened, part):
+                status = os.fstat(opened)
+                if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                    return opened
+                part.unlink(missing_ok=True)
+        except BaseException:
+            os.close(opened)
+            raise
+        os.close(opened)
+    raise OutputError(f"{part} is replaced again and again by another program")
+
+
+def _lock(opened: int, path: Path, use: str) -> None:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # some file systems have no locks
+        if error.errno == errno.EWOULDBLOCK:
+            raise OutputError(f"another job {use} {path}") from error
+
+
+def _is_at(opened: int, part: Path) -> bool:
+    """Return whether a name is that of an open file, and no link to it."""
+    try:
+        there = part.lstat()
+    except OSError:
+        return False
+    status = os.fstat(opened)
+    return (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino)
 
 
 def _begin_anew(part: Path) -> None:
@@ -105,6 +215,37 @@ def _begin_anew(part: Path) -> None:
             "a job without --resume removes it"
         )
     remove_journals(part)
+
+
+class Finished(NamedTuple):
+    """A part file that is complete, and the name that it gets."""
+
+    part: Path
+    path: Path
+    force: bool  # whether it may replace a file
+
+
+def publish_all(files: Sequence[Finished]) -> None:
+    """Publish the files of a job in this order; if one cannot be, none appears.
+
+    The order is trace, output, state. A job that is killed between two of these leaves an output
+    and the state before it. The same command then refuses to replace the output, or replaces it by
+    the same one: no state is counted twice. (If the state came first, the same command would begin
+    behind its own elements.) The next job of the series waits for neither: it finds the lock of
+    the state, as long as this job lives.
+    """
+    new: list[Path] = []
+    try:
+        for file in files:
+            there = os.path.lexists(file.path)
+            publish(file.part, file.path, force=file.force)
+            if not there:
+                new.append(file.path)
+    except BaseException:
+        for path in new:
+            with suppress(OSError):
+                path.unlink()
+        raise
 
 
 def publish(part: Path, path: Path, *, force: bool) -> None:
@@ -122,7 +263,9 @@ def publish(part: Path, path: Path, *, force: bool) -> None:
             try:
                 path.hardlink_to(part)
             except FileExistsError:
-                raise OutputError(f"{path} was created meanwhile; --force replaces it") from None
+                raise OutputError(
+                    f"{path} was created meanwhile; {option('force')} replaces it"
+                ) from None
             except OSError:  # some file systems have no hard links
                 check(path, force=False)
                 part.replace(path)
@@ -159,9 +302,14 @@ def journals(part: Path) -> list[Path]:
 
 
 def resumable(path: Path) -> Path:
-    """Return the part file of jobs for ``path`` that can be resumed."""
+    """Return the part file for ``path`` that is the same in each job."""
     number = digest(os.fsencode(path.name))
-    return path.with_name(f".{path.name[:32]}.distscan-{number:016x}.part")
+    return path.with_name(f"{_stem(path)}{number:016x}.part")
+
+
+def _stem(path: Path) -> str:
+    """Return what the names of all part files of ``path`` begin with."""
+    return f".{path.name[:32]}.distscan-"
 
 
 def _mode(path: Path) -> int | None:
@@ -204,7 +352,7 @@ def _sync_folder(folder: Path) -> None:
 
 def _prefix(path: Path) -> str:
     """Return the prefix of the names of this host's part files for ``path``: PREFIXPID-ID.part."""
-    return f".{path.name[:32]}.distscan-{platform.node().replace('/', '-')}-"  # 255 bytes at most
+    return f"{_stem(path)}{platform.node().replace('/', '-')}-"  # 255 bytes at most
 
 
 def _remove_dead(path: Path) -> None:
@@ -220,7 +368,7 @@ def _remove_dead(path: Path) -> None:
 def _is_held(part: Path) -> bool:
     """Return whether a process holds a part file, as far as the file system can tell."""
     try:
-        with part.open("rb") as stream:
+        with open(part, "rb", opener=unlinked) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno == errno.EWOULDBLOCK
@@ -242,8 +390,9 @@ def _is_dead(part: Path, pid: int) -> bool:
             os.kill(pid, 0)
             return _is_zombie(pid)
     try:
-        with part.open("rb") as stream:
+        with open(part, "rb", opener=unlinked) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # no locks there
+        # No locks there, or a link that somebody has put there.
+        return error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.ELOOP)
     return True

@@ -27,10 +27,9 @@ def state_of(job: Any, decided: Decided) -> State:
     return state.load(job.state, _of_scan(decided), decided.totals, shape)
 
 
-def keep(job: Any, decided: Decided, end: State) -> None:
-    """Write the state at the end of a job."""
-    if job.state is not None:
-        state.save(job.state, _of_scan(decided), end)
+def text_of(decided: Decided, end: State) -> str:
+    """Return the contents of the file of ``--state`` at the end of a job."""
+    return state.text(_of_scan(decided), end)
 
 
 def _of_scan(decided: Decided) -> dict[str, Any]:

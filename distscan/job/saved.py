@@ -10,7 +10,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from ..core.errors import InputError
 from ..core.steps import Edges
+from . import files
 from .carry import Carry
 from .naming import naming_output
 
@@ -19,24 +21,34 @@ def write(path: Path, contents: dict[str, Any]) -> None:
     """Replace a file: it has the old contents or the new ones, also after a crash."""
     import json  # noqa: PLC0415 - few jobs save anything
 
-    new = path.with_name(f"{path.name}.new")
+    # A name that nobody can predict: no link is there. ``output.journals`` finds it.
+    new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
     with naming_output(path):
-        with new.open("w") as file:
-            json.dump(contents, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        try:
+            with new.open("x") as file:
+                json.dump(contents, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
 
 
 def read(path: Path) -> dict[str, Any] | None:
     """Return the contents of a file; None if there is none. Raises ValueError for any other."""
     import json  # noqa: PLC0415
 
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
-    except (OSError, ValueError) as error:
+    try:
+        with files.opened(path) as stream:
+            if stream.peek(1)[:1] not in (b"{", b""):  # it may be a large file of another kind
+                raise ValueError("it is no JSON")
+            found = json.loads(stream.read())
+    except InputError:
+        raise
+    except ValueError as error:
         raise ValueError(f"cannot read {path}: {error}") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ValueError(f"{path} was not written by this version of distscan")

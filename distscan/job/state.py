@@ -56,8 +56,10 @@ def load(path: Path, terms: dict[str, Any], dtype: np.dtype[Any], shape: tuple[i
         return State(value, None if key is None else key[()])
 
 
-def save(path: Path, terms: dict[str, Any], state: State) -> None:
-    """Replace the state in a file."""
+def text(terms: dict[str, Any], state: State) -> str:
+    """Return the contents of a file with a state."""
+    import json  # noqa: PLC0415 - few jobs have a state
+
     value = None if state.value is None else np.asarray(state.value)
     contents = {"value": saved.of_array(value), "key": saved.of_array(state.key)}
-    saved.write(path, {"format": saved.FORMAT, "terms": terms} | contents)
+    return json.dumps({"format": saved.FORMAT, "terms": terms} | contents)

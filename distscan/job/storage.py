@@ -103,7 +103,7 @@ class Writer:
     def __init__(self, file: Elements) -> None:
         self._file = file
         with naming_output(file.path):
-            self._opened = os.open(file.path, os.O_RDWR)
+            self._opened = os.open(file.path, os.O_RDWR | os.O_NOFOLLOW)
 
     def __call__(self, elements: NDArray[Any], index: int) -> None:
         """Write contiguous elements, the first of which is the file's element ``index``."""

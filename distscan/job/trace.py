@@ -5,19 +5,15 @@ The format is Google's "Trace Event Format" (2016): complete events, with times 
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from .naming import naming_output
 from .timeline import Span
 
 
-def write(path: Path, everyone: Sequence[Sequence[Span]]) -> None:
-    """Write the spans of all ranks; a rank is shown as a process, its threads as threads."""
-    with naming_output(path), path.open("w") as file:
-        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        file.write(",\n".join(map(json.dumps, _events(everyone))))
-        file.write("\n]}\n")
+def text(everyone: Sequence[Sequence[Span]]) -> str:
+    """Return the spans of all ranks; a rank is shown as a process, its threads as threads."""
+    events = ",\n".join(map(json.dumps, _events(everyone)))
+    return f'{{"displayTimeUnit": "ms", "traceEvents": [\n{events}\n]}}\n'
 
 
 def _events(everyone: Sequence[Sequence[Span]]) -> Iterator[dict[str, Any]]:

@@ -6,11 +6,13 @@ from .communicators import Comm
 
 def raise_all(comm: Comm, fault: BaseException | None) -> None:
     """Raise the faults of all ranks, if any, as one exception on every rank; collective."""
-    faults = comm.allgather(None if fault is None else portable(fault))
+    faults = comm.allgather(None if fault is None else (*portable(fault), is_agreed(fault)))
     if fault is not None and not isinstance(fault, Exception):
         raise fault
     if not any(faults):
         return
+    if fault is not None and len(set(faults)) == 1 and faults[0][2]:
+        raise fault  # of an agreement inside this one: its message names the ranks
     # A RankError repeats another rank's fault: it is left out if any rank has a fault of its own.
     own = [found and found[0] is not RankError for found in faults]
     said = [
@@ -50,7 +52,7 @@ def mark_collective(fault: Exception) -> Exception:
     return fault
 
 
-def is_agreed(fault: Exception) -> bool:
+def is_agreed(fault: BaseException) -> bool:
     """Return whether every rank raises this exception."""
     return "on_every_rank" in fault.__dict__
 
