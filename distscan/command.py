@@ -110,7 +110,7 @@ def arguments(
     with agreed(comm) as same:
         same["the arguments"] = list(argv)
         try:
-            args = parser.parse_args(argv)
+            args = parser.parse_intermixed_args(argv)  # files may stand between options
             check(args)
         except SystemExit:
             args = None

@@ -281,3 +281,13 @@ def test_each_of_one_name(run, comm, folder):
     assert (status, out) == (2, ""), "the second result has replaced the first"
     assert "x.scan.npy" in err
     assert left(comm, folder / "out") == []
+
+
+def test_files_between_options(run, save, folder):
+    """Also behind ``--each``."""
+    for name in "ab":
+        save(f"{name}.npy", np.arange(5))
+    status, _, err = run("a.npy", "--each", "b.npy", "--quiet", "--backend", "cpu")
+    assert status == 0, err
+    for name in "ab":
+        np.testing.assert_array_equal(np.load(folder / f"{name}.scan.npy"), np.arange(5).cumsum())

@@ -100,6 +100,19 @@ def test_fortran_order(shape, code, tmp_path, rng):
         )
 
 
+@pytest.mark.parametrize("shape", [(3, *[1] * 40, 5), (1,) * 64, (1, 4, *[1] * 40, 0)],
+                         ids=["40", "64", "empty"])  # fmt: skip
+def test_fortran_order_of_many_axes(shape, tmp_path, rng):
+    """NumPy iterates over 32 axes."""
+    x = np.asfortranarray(rng.integers(0, 100, shape))
+    with (tmp_path / "f.npy").open("wb") as stream:
+        descr = {"descr": x.dtype.str, "fortran_order": True, "shape": shape}
+        format.write_array_header_1_0(stream, descr)
+        stream.write(x.tobytes("F"))
+    file = npy.inspect(tmp_path / "f.npy")
+    np.testing.assert_array_equal(whole(file, 8, flattened=True), x.ravel())
+
+
 def test_fortran_order_becomes_shorter(tmp_path, held):
     np.save(tmp_path / "f.npy", np.asfortranarray(np.zeros((200, 300))))
     file = npy.inspect(tmp_path / "f.npy")

@@ -23,7 +23,7 @@ from . import storage
 from .interface import NUMBERS, Fill, Put
 from .naming import naming_input, option, unlinked
 
-_MOST_AXES = 64
+_MOST_AXES, _MOST_AXES_FLAT = 64, 32  # of NumPy's arrays, and of its iterators over elements
 _ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks
 
 
@@ -173,14 +173,18 @@ def _gathering(file: File, stream: BufferedReader) -> Fill:
     The array [[0 1 2] [3 4 5]] lies in the file as 0 3 1 4 2 5. The file is mapped, because
     neighbours of the flattened array lie far apart in it.
     """
+    shape = tuple(length for length in file.shape if length != 1) or (1,)
+    if len(shape) > _MOST_AXES_FLAT:
+        raise InputError(f"{file.path} is in Fortran order, with {len(shape)} axes longer than 1; "
+                         f"NumPy flattens {_MOST_AXES_FLAT}")  # fmt: skip
     mapped: NDArray[Any] = np.ndarray(
-        file.shape,
+        shape,
         file.dtype,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if file.n else b"",
         file.start if file.n else 0,
         order="F",
     )
-    width = file.n // max(file.shape[0], 1)  # elements of a row
+    width = file.n // max(shape[0], 1)  # elements of a row
 
     def fill(elements: NDArray[Any], low: int) -> None:
         if os.fstat(stream.fileno()).st_size < file.start + mapped.nbytes:
@@ -193,7 +197,7 @@ def _gathering(file: File, stream: BufferedReader) -> Fill:
             return
         head, tail = first * width - low, last * width - low
         elements[:head] = mapped.flat[low : low + head]
-        elements[head:tail].reshape(last - first, *file.shape[1:])[...] = mapped[first:last]
+        elements[head:tail].reshape(last - first, *shape[1:])[...] = mapped[first:last]
         elements[tail:] = mapped.flat[low + tail : high]
 
     return fill
