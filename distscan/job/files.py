@@ -131,7 +131,8 @@ def check(file: File, kinds: str) -> None:
     if dtype.kind not in kinds or dtype.itemsize == 0:
         remedy = "a scan takes bool, integer, float and complex types"
         if dtype.names:
-            remedy += f"; structures take an Operator, {option('op', 'MODULE:NAME')}"
+            operator = option("op", "MODULE:NAME", "distscan.Operator(...)")
+            remedy += f"; structures take an operator of your own, {operator}"
         raise InputError(f"{path} holds {dtype}; {remedy}")
     check_shape(str(path), shape, dtype)
 

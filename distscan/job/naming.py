@@ -75,8 +75,8 @@ def on_command_line() -> Iterator[None]:
         _on_command_line.reset(token)
 
 
-def option(name: str, value: str = "True") -> str:
-    """Return an option as the caller writes it.
+def option(name: str, value: str = "", argument: str = "True") -> str:
+    """Return an option as the caller writes it, with its value there, and with that in Python.
 
     >>> option("force")
     'force=True'
@@ -85,5 +85,5 @@ def option(name: str, value: str = "True") -> str:
     '--force'
     """
     if not _on_command_line.get():
-        return f"{name}={value}"
-    return f"--{name}" if value == "True" else f"--{name} {value}"
+        return f"{name}={argument}"
+    return f"--{name} {value}".rstrip()
