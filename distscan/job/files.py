@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,10 +217,11 @@ _FORMATS = (
 )  # fmt: skip
 
 
-def other_format(stream: BufferedReader) -> str:
+def other_format(stream: BinaryIO) -> str:
     """Return what a file is by its first bytes, and what to do with it; "" if that is unknown.
 
-    >>> other_format(io.BytesIO(b"1.0,2.0"))[:17]
+    >>> from io import BytesIO
+    >>> other_format(BytesIO(b"1.0,2.0"))[:17]
     'it is text, such '
     """
     start = stream.read(256)
