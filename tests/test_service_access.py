@@ -165,7 +165,7 @@ def test_commands(tmp_path):
         assert f"{tmp_path}/x.npy" in out
         status, out, _ = command("show", number, *where)
         assert f'"number": {number}' in out
-        assert command("cancel", number, *where)[0] == 0
+        assert command("cancel", number, *where) == (0, f"job {number} had ended: done\n", "")
         status, _, err = command("show", 77, *where)
         assert (status, err) == (1, "distscan: error: there is no job 77\n")
         for wrong in (["submit"], ["show", "x"], ["jobs", "--no"], ["submit", "x", "--axis", "y"]):

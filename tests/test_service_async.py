@@ -133,10 +133,11 @@ def test_a_job_that_runs(service, capsys):
                 seen.add(record["progress"]["phase"])
                 assert await job.progress() is None or (await job.state()) in ("running", "done")
                 break
-        await job.cancel()
+        assert await job.cancel()
         for waits in (job.wait(60), job.result(60), showing):
             with pytest.raises(CancelledJobError):
                 await waits
+        assert not await job.cancel()  # it had ended
         assert len(seen) == 1
 
     run(service, work)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distscan.core.errors import InputError
-from distscan.service.errors import CancelledJobError, KeyReusedError, NotFoundError
+from distscan.service.errors import CancelledJobError, JobEndedError, KeyReusedError, NotFoundError
 from support.services import post
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -65,16 +65,21 @@ def test_cancelled(service, client):
     np.save(service.folder / "x.npy", np.ones(10))
     runs = client.submit(long, force=True)
     waits = client.submit(service.folder / "x.npy", service.folder / "never.npy")
-    waits.cancel()
-    runs.cancel()
+    assert waits.cancel()
+    assert runs.cancel()
     with pytest.raises(CancelledJobError):
         waits.wait(60)
     with pytest.raises(CancelledJobError):
         runs.wait(60)
     assert not (service.folder / "never.npy").exists()
     assert not (service.folder / "long.scan.npy").exists()
-    runs.cancel()  # again: nothing happens
-    assert runs.state == "cancelled"
+    done = client.submit(service.folder / "x.npy", force=True)
+    done.wait(30)
+    for ended, state in ((waits, "cancelled"), (runs, "cancelled"), (done, "done")):
+        assert not ended.cancel()
+        assert ended.state == state
+        with pytest.raises(JobEndedError, match=f"job {ended.number} had ended: {state}"):
+            client.request("DELETE", f"/v1/jobs/{ended.number}")
     assert [path for path in service.folder.iterdir() if path.name.endswith(".part")] == []
     client.submit(service.folder / "x.npy", force=True).wait(30)
     long.unlink()

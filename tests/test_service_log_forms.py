@@ -29,17 +29,17 @@ def raised(message):
 
 
 def test_text():
-    line = logs.Text().format(made("%s was refused", "a client"))
-    assert line == "distscan: WARNING: a client was refused"
-    line = logs.Text().format(made("%s is no file", ODD))
-    assert line == r'distscan: WARNING: a\nb\rc\x1b[31m\u2028\udcff "q" é is no file'
+    line = logs.Text().format(made("%s was refused", "a client", created=1767225600.0625))
+    assert line == "2026-01-01T00:00:00.062Z distscan: WARNING: a client was refused"
+    line = logs.Text().format(made("%s is no file", ODD, created=0))
+    assert line == r'1970-01-01T00:00:00.000Z distscan: WARNING: a\nb\rc\x1b[31m\u2028\udcff "q" é is no file'
 
 
 def test_an_exception_as_text():
     """No line of it looks like a line of the log, whatever a client has sent."""
     text = logs.Text().format(made("fault", exc_info=raised("x\ndistscan: INFO: job 1\x1b")))
     first, *more = text.split("\n")
-    assert first == "distscan: WARNING: fault"
+    assert first.endswith("Z distscan: WARNING: fault")
     assert more[0] == "    Traceback (most recent call last):"
     assert all(line.startswith("    ") for line in more)
     assert r"ZeroDivisionError: x" in text

@@ -276,6 +276,7 @@ def test_answers(service, rng, held):
     check_events(stream)
     talk("DELETE", f"/v1/jobs/{runs}")
     failed = talk("GET", f"/v1/jobs/{waits['number']}?wait=30").json()
+    assert talk("DELETE", f"/v1/jobs/{waits['number']}").status_code == 409
     assert (failed["state"], failed["error"]["type"]) == ("failed", "InputError")
 
     runs = talk("POST", "/v1/jobs", json=long).json()["number"]

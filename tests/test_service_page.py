@@ -105,6 +105,19 @@ def test_cancel_by_keyboard(page):
     page.shows(waits[1], "done")
 
 
+def test_a_question_whose_job_ends(page):
+    """The dialog closes: there is nothing to cancel any more."""
+    job = page.submit("long.npy")
+    page.until(lambda: page.text(f"#running [data-job='{job.number}'] .badge") == "running")
+    page.find("#running button.cancel").click()
+    page.until(lambda: page.text("#sure-title") == f"Cancel job {job.number}?")
+    job.cancel()  # from elsewhere
+    page.shows(job, "cancelled")
+    page.until(lambda: page.text("#sure-title") == "")
+    assert page.focused() == "Running"
+    assert page.text("#fault") == ""
+
+
 def test_a_job_that_fails(page):
     """Its error is there in full, on opening."""
     job = page.submit("none.npy")

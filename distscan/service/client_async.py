@@ -72,9 +72,9 @@ class AsyncJob:
             await asyncio.sleep(left)
             pause = min(2 * pause, _LATEST)
 
-    async def cancel(self) -> None:
-        """Cancel it: at once if it waits, at its next chunk if it runs."""
-        await self._run(self._job.cancel)
+    async def cancel(self) -> bool:
+        """Cancel it, as ``Job.cancel`` does; return False if it had ended."""
+        return bool(await self._run(self._job.cancel))
 
 
 class AsyncClient:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ..job.report import Report
 from . import client_progress, errors, protocol
-from .errors import CancelledJobError
+from .errors import CancelledJobError, JobEndedError
 from .transport import Answer
 
 _WAIT = 0.5  # seconds of one request that waits for a job
@@ -77,9 +77,17 @@ class Job:
             if is_over(record, end):
                 return
 
-    def cancel(self) -> None:
-        """Cancel it: at once if it waits, at its next chunk if it runs."""
-        self._record = self._request("DELETE", f"/v1/jobs/{self.number}").json()
+    def cancel(self) -> bool:
+        """Cancel it: at once if it waits, at its next chunk if it runs.
+
+        Returns False if it had ended: ``state`` says how. A job that runs may also end before its
+        next chunk, after True.
+        """
+        try:
+            self._record = self._request("DELETE", f"/v1/jobs/{self.number}").json()
+        except JobEndedError:
+            return False
+        return True
 
     def refresh(self, wait: float = 0) -> dict[str, Any]:
         """Ask the service what it knows of the job; wait up to so many seconds for its end."""

@@ -108,7 +108,9 @@ def _cancel(argv: Sequence[str]) -> int:
     args = _job_of("cancel", "Cancel a job.", argv)
     if args is not None:
         with _client(args) as client:
-            client.job(args.job).cancel()
+            job = client.job(args.job)
+            if not job.cancel():
+                print(f"job {job.number} had ended: {job.state}")
     return 0
 
 

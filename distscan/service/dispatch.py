@@ -13,7 +13,14 @@ from ..mpi import faults
 from ..mpi.communicators import Comm
 from . import again, errors, work
 from .arrays import Scanner, Task
-from .errors import BusyError, CancelledJobError, NotFoundError, ServiceError, StoreError
+from .errors import (
+    BusyError,
+    CancelledJobError,
+    JobEndedError,
+    NotFoundError,
+    ServiceError,
+    StoreError,
+)
 from .lines import Lines
 from .store import Record, Store
 
@@ -108,12 +115,21 @@ class Dispatcher:
         return self._store.newest(most, before)
 
     def cancel(self, number: int) -> Record:
-        """Cancel a job: one that waits at once, one that runs at its next chunk."""
-        with self._changed:  # a job begins under this lock, too
-            if not self._store.cancel(number) and self._running == number:
+        """Cancel a job: one that waits at once, one that runs at its next chunk.
+
+        Raises ``JobEndedError`` if it had ended.
+        """
+        with self._changed:  # a job begins and ends under this lock, too
+            waited = self._store.cancel(number)
+            record = self.get(number)[0]
+            if self._running == number:
                 self._cancelled = True
+            elif record.state == "running":  # the next service goes on with it
+                raise BusyError("the service ends; cancel the job again when it is back")
+            elif not waited:
+                raise JobEndedError(f"job {number} had ended: {record.state}")
         self._wake()
-        return self.get(number)[0]
+        return record
 
     def stop(self, grace: float) -> None:
         """Refuse new jobs, and end after the one that runs, or after so many seconds.
@@ -204,18 +220,16 @@ class Dispatcher:
             ended = ("cancelled", {}) if self._cancelled else failed
             if not self._ended_early:
                 again.discard(record.request)
-        finally:
-            with self._changed:
-                self._running = None
-        while True:
-            try:
-                self._note(record, *ended)
-                break
-            except StoreError as error:
-                with self._changed:
-                    self._wait_for_the_disk(error)
-                if self._stopping:  # the next service finds it running
+        with self._changed:
+            while True:
+                try:
+                    self._note(record, *ended)
                     break
+                except StoreError as error:
+                    self._wait_for_the_disk(error)
+                    if self._stopping:  # the next service finds it running
+                        break
+            self._running = None
         self._tell()
 
     def _attempt(self, record: Record) -> Report:

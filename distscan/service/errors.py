@@ -62,6 +62,12 @@ class KeyReusedError(ServiceError):
     status = 409
 
 
+class JobEndedError(ServiceError):
+    """A job cannot be cancelled: it had ended."""
+
+    status = 409
+
+
 class CancelledJobError(ServiceError):
     """The job was cancelled."""
 

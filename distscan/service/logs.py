@@ -2,7 +2,7 @@
 
 ::
 
-    distscan: INFO: job 7 is done after 1.234 s
+    2026-01-01T00:00:00.000Z distscan: INFO: job 7 is done after 1.234 s
 
     {"job": 7, "op": "sum", "state": "done", "seconds": 1.234, "time": "2026-01-01T00:00:00.000Z",
      "level": "INFO", "logger": "distscan.service", "message": "job 7 is done after 1.234 s"}
@@ -40,12 +40,17 @@ def begin(form: str, level: str) -> None:
 class Text(logging.Formatter):
     r"""A line for a message; the lines of an exception are indented, so that none looks like one.
 
-    >>> print(Text().format(logging.makeLogRecord({"levelname": "INFO", "msg": "a\nb"})))
-    distscan: INFO: a\nb
+    >>> made = logging.makeLogRecord({"levelname": "INFO", "msg": "a\nb", "created": 0.5})
+    >>> print(Text().format(made))
+    1970-01-01T00:00:00.500Z distscan: INFO: a\nb
     """
 
     def __init__(self) -> None:
-        super().__init__("distscan: %(levelname)s: %(message)s")
+        super().__init__("%(asctime)s distscan: %(levelname)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Return the time of a message."""
+        return _utc(record.created)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -70,12 +75,21 @@ class Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the object: one line of ASCII."""
         found = {name: value for name, value in vars(record).items() if name not in _OWN}
-        when = datetime.fromtimestamp(record.created, timezone.utc)
-        found["time"] = f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03}Z"
+        found["time"] = _utc(record.created)
         found |= {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         return json.dumps({name: _plain(value) for name, value in found.items()})
+
+
+def _utc(seconds: float) -> str:
+    """Return a time in seconds since 1970 as ISO 8601 has it, in UTC.
+
+    >>> _utc(1767225600.0625)
+    '2026-01-01T00:00:00.062Z'
+    """
+    when = datetime.fromtimestamp(seconds, timezone.utc)
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03}Z"
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,10 @@ export function cancelButton(job, home) {
   const label = `Cancel job ${job.number}`;
   const button = el("button", { type: "button", class: "cancel", "aria-label": label }, "Cancel");
   button.addEventListener("click", async () => {
-    if (job.state === "running" && !(await isSure(job))) return;
+    if (job.state === "running" && !(await isSure(job))) {
+      if (!button.isConnected) home.focus(); // the job has ended meanwhile
+      return;
+    }
     const next = nextFocus(button, home);
     button.disabled = true;
     say(button, "Cancelling");
@@ -38,6 +41,13 @@ function nextFocus(button, home) {
   return home;
 }
 
+let question = null; // of the dialog that is open: the number of its job, and what answers it
+
+/** Close the dialog if its job has ended; `running` is the job that runs now, if any does. */
+export function closeIfEnded(running) {
+  if (question && question.number !== running?.number) question.end(false);
+}
+
 /** Ask whether a job that runs is to be cancelled. */
 function isSure(job) {
   const [dialog, yes, no] = [byId("sure"), byId("sure-yes"), byId("sure-no")];
@@ -47,11 +57,13 @@ function isSure(job) {
   no.focus();
   return new Promise((answer) => {
     const end = (said) => {
+      question = null;
       dialog.close();
       answer(said);
     };
+    question = { number: job.number, end };
     yes.onclick = () => end(true);
     no.onclick = () => end(false);
-    dialog.oncancel = () => answer(false); // the key Escape
+    dialog.oncancel = () => end(false); // the key Escape
   });
 }

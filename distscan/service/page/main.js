@@ -1,6 +1,7 @@
 // The page: what the stream says goes into the model, and from there into the parts of the page.
 
 import { forgetToken, hasToken, keepToken } from "./access.js";
+import { closeIfEnded } from "./cancel.js";
 import { tick } from "./clock.js";
 import { byId, say } from "./dom.js";
 import { moment } from "./format.js";
@@ -38,6 +39,7 @@ function draw() {
   const job = model.running();
   showNotices();
   running.show(job, model.now());
+  closeIfEnded(job);
   waiting.show(model.waiting(), model.queued);
   if (changed) {
     history.show();
