@@ -24,9 +24,9 @@ def connect(
     ----------
     address
         The path of the service's socket, or its URL, such as ``http://127.0.0.1:8000``. None is
-        ``DISTSCAN_SERVICE`` of the environment, or else the default of this user.
+        ``DISTSCAN_SERVICE`` of the environment, a path or a URL, or else the default of this user.
     token
-        What the service asks for over TCP.
+        What the service asks for over TCP. None is ``DISTSCAN_TOKEN`` of the environment.
     patience
         Seconds for which an unreachable service is tried again.
     timeout
@@ -40,6 +40,8 @@ def connect(
 
     Raises
     ------
+    ValueError
+        If the token has other characters than printable ones of ASCII.
     ServiceError
         By the first request, if no service answers.
     NoAnswerError

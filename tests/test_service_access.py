@@ -29,7 +29,7 @@ def token(tmp_path):
     return tmp_path / "token"
 
 
-def test_over_tcp(tmp_path, token):
+def test_over_tcp(tmp_path, token, monkeypatch):
     with serving(tmp_path, 1, "--host", "127.0.0.1", "--token-file", str(token)) as service:
         with service.client(TOKEN) as client:
             assert list(client.scan([3, 1, 4])) == [3, 4, 8]
@@ -40,6 +40,15 @@ def test_over_tcp(tmp_path, token):
                 assert answer.status_code == 401
         with service.client("wrong") as client, pytest.raises(UnauthorizedError):
             client.scan([1])
+        monkeypatch.setenv("DISTSCAN_SERVICE", service.address)
+        with distscan.connect() as client, pytest.raises(UnauthorizedError):
+            client.scan([1])
+        monkeypatch.setenv("DISTSCAN_TOKEN", f"{TOKEN}\n")
+        with distscan.connect() as client:
+            assert repr(client) == f"<Client of {service.address}>"
+            assert list(client.scan([3, 1, 4])) == [3, 4, 8]
+        assert command("jobs") == (0, "", "")
+        monkeypatch.delenv("DISTSCAN_TOKEN")
         assert httpx.get(f"{service.address}/healthz").status_code == 200
         status, out, err = command("jobs", "--address", service.address, "--token-file", token)
         assert (status, out, err) == (0, "", "")
@@ -190,15 +199,37 @@ def test_options_that_are_0(axis, tmp_path):
         assert service.end() == 0
 
 
+@pytest.mark.parametrize("wrong", [f"{TOKEN}\nx: y", f"{TOKEN}\u00e9", f"{TOKEN}\0"])
+def test_a_token_that_no_header_has(wrong, monkeypatch):
+    """The message does not tell it."""
+    with pytest.raises(ValueError, match="the token has other characters") as caught:
+        distscan.connect("socket", token=wrong)
+    assert TOKEN not in str(caught.value)
+    if "\0" not in wrong:  # no variable has it
+        monkeypatch.setenv("DISTSCAN_TOKEN", wrong)
+        with pytest.raises(ValueError, match="the token has other characters"):
+            distscan.connect("http://127.0.0.1:1")
+    distscan.connect("socket").close()  # brings no token
+
+
+def test_a_service_does_not_listen_on_a_url(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTSCAN_SERVICE", "http://127.0.0.1:1")
+    status, _, err = command("serve", "--backend", "cpu", "--state-dir", tmp_path)
+    assert status == 2
+    assert err.startswith("distscan: error: ")
+    assert "DISTSCAN_SERVICE is a URL, http://127.0.0.1:1" in err
+    assert "--host" in err
+
+
 def test_a_socket_of_another_user(tmp_path, monkeypatch):
     """A client does not send its arrays there."""
     monkeypatch.delenv("DISTSCAN_SERVICE", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert places.socket_to_use() == tmp_path / "distscan/socket"
+    assert places.address_to_use() == str(tmp_path / "distscan/socket")
     (tmp_path / "distscan").mkdir()
     (tmp_path / "distscan").chmod(0o777)
     with pytest.raises(ServiceError, match="nobody else may write to"):
-        places.socket_to_use()
+        places.address_to_use()
 
 
 def test_clients_start_no_mpi(tmp_path):

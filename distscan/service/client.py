@@ -35,7 +35,8 @@ class Client:
 
         ``say`` is told if no service answers for a while.
         """
-        self.address = str(places.socket_to_use()) if address is None else os.fspath(address)
+        self.address = places.address_to_use() if address is None else os.fspath(address)
+        token = places.token_to_use(self.address, token)
         head = {"distscan-protocol": str(protocol.VERSION)}
         if token is not None:
             head["authorization"] = f"Bearer {token}"

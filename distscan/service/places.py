@@ -17,16 +17,51 @@ def runtime() -> Path:
 
 
 def socket_path() -> Path:
-    """Return the default path of the socket; ``DISTSCAN_SERVICE`` names another."""
-    return Path(os.environ.get("DISTSCAN_SERVICE") or runtime() / "socket")
+    """Return the path of the socket on which a service listens; ``DISTSCAN_SERVICE`` names one.
+
+    Raises ValueError if that is a URL.
+    """
+    named = os.environ.get("DISTSCAN_SERVICE")
+    if named and is_url(named):
+        raise ValueError(
+            f"DISTSCAN_SERVICE is a URL, {named}: name where to listen by --socket, or by --host "
+            "and --port"
+        )
+    return Path(named or runtime() / "socket")
 
 
-def socket_to_use() -> Path:
-    """Return ``socket_path`` for a client: no other user may have put a socket there."""
-    path = socket_path()
-    if "DISTSCAN_SERVICE" not in os.environ and path.parent.exists():
-        check_private(path.parent)
-    return path
+def address_to_use() -> str:
+    """Return the address of the service for a client: ``DISTSCAN_SERVICE``, or this user's socket.
+
+    Raises ``ServiceError`` if another user may have put a socket there.
+    """
+    if named := os.environ.get("DISTSCAN_SERVICE"):
+        return named
+    folder = runtime()
+    if folder.exists():
+        check_private(folder)
+    return str(folder / "socket")
+
+
+def is_url(address: str) -> bool:
+    """Return whether an address is a URL, not the path of a socket.
+
+    >>> is_url("http://127.0.0.1:8000"), is_url("/run/user/1000/distscan/socket")
+    (True, False)
+    """
+    return address.lower().startswith(("http://", "https://"))
+
+
+def token_to_use(address: str, token: str | None) -> str | None:
+    """Return the token that a client brings: ``token``, or ``DISTSCAN_TOKEN`` over TCP.
+
+    Raises ValueError if no header of HTTP can have it. No message has it.
+    """
+    if token is None and is_url(address):
+        token = os.environ.get("DISTSCAN_TOKEN", "").strip() or None
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise ValueError("the token has other characters than printable ones of ASCII")
+    return token
 
 
 def state_folder() -> Path:

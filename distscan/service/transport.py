@@ -16,6 +16,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from . import places
 from .client_stop import Stop
 
 #: What a request raises if it was not answered.
@@ -64,7 +65,7 @@ class Transport:
         self._spare, self._owner = deque[HTTPConnection](), os.getpid()
         self._busy, self._closed = set[Stop](), False
         self._address, self._headers, self._patience = address, dict(headers), patience
-        self._over_tcp = address.startswith(("http://", "https://"))
+        self._over_tcp = places.is_url(address)
         self._base = urlsplit(address).path.rstrip("/") if self._over_tcp else ""
         self._tls: ssl.SSLContext | None = None
 
