@@ -82,7 +82,10 @@ def test_bodies_that_are_no_array(service):
     np.save(pickled, np.array([{}], object), allow_pickle=True)
     whole = BytesIO()
     np.save(whole, np.arange(1 << 19))
+    text = str({"descr": "|b1", "fortran_order": False, "shape": ((1 << 63) - 1,)}).encode()
+    huge = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
     for body in (
+        *(huge, huge + bytes(1 << 21)),
         *(b"", b"none", archive.getvalue(), pickled.getvalue(), whole.getvalue()[:1000]),
         *(b"\0" * (1 << 21), whole.getvalue()[: 1 << 21], b"\x93NUMPY" * (1 << 20)),
     ):

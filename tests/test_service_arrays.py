@@ -11,6 +11,7 @@ from distscan.service.maps import Place
 from support import buffers
 
 SHAPES = [((1,), None), ((10007,), None), ((503, 7), None), ((503, 7), 0), ((40, 11, 9), 1)]
+MOST = (1 << 63) - 1
 FORMS = [{}, {"exclusive": True, "initial": "3"}, {"reverse": True}]
 
 
@@ -77,11 +78,14 @@ def test_every_rank_raises(scanner, put):
 @pytest.mark.parametrize(
     ("offset", "dtype", "shape"),
     [(8, "f8", (10,)), (0, "f8", (11,)), (0, "f8", (1 << 40, 1 << 40)), (81, "f8", (0,)),
-     (0, "f8", (1,) * 65)],
+     (0, "f8", (1,) * 65), (0, "?", (MOST,)), (80, "?", (MOST - 79,)), (MOST, "?", (MOST,)),
+     (MOST, "i1", (1,)), (0, "f8", (1 << 60,)), (0, "f8", (1 << 60, 0)), (0, "?", (MOST, 2, 0)),
+     (0, "?", (MOST + 1,)), (0, "?", (10**30, 0))],
 )  # fmt: skip
 def test_places_that_are_outside(offset, dtype, shape, scanner, put):
+    """Also if the sum of offset and bytes is more than 63 bits."""
     place = put("x", np.arange(10.0))
-    with pytest.raises(InputError, match="not inside its buffer"):
+    with pytest.raises(InputError, match=r"not inside its buffer|too many bytes"):
         scanner.maps.array(Place(place.path, offset, dtype, shape))
 
 

@@ -126,7 +126,8 @@ def _add_service(parser: Parser) -> None:
     parser.add_argument(
         "--address", metavar="WHERE", help="the service's socket or URL (default: of this user)"
     )
-    parser.add_argument("--token-file", metavar="FILE", type=Path, help="its token, over TCP (default: DISTSCAN_TOKEN)")
+    parser.add_argument("--token-file", metavar="FILE", type=Path,
+                        help="its token, over TCP (default: DISTSCAN_TOKEN)")  # fmt: skip
 
 
 def _parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:

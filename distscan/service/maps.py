@@ -1,6 +1,7 @@
 """The buffers that a rank maps: once, and pinned once if its GPU is to copy from and to them."""
 
 import fcntl
+import math
 import mmap
 import os
 import threading
@@ -28,10 +29,18 @@ def array_in(
     """Return the array that is at an offset in memory, as a client says.
 
     Raises ``InputError`` if it is not inside. NumPy alone would take any bytes for addresses of
-    objects, and divide by an element's 0 bytes at a shape of (-1,).
+    objects, and divide by an element's 0 bytes at a shape of (-1,). Its sum of ``offset`` and the
+    array's bytes may overflow: it would then read what is outside. Python's integers do not.
     """
     if dtype.hasobject or dtype.itemsize == 0 or any(n < 0 for n in shape):
         raise InputError(f"no array of {dtype} and of shape {shape} can be sent")
+    if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:
+        raise InputError(f"an array of {dtype} and of shape {shape} has too many bytes")
+    end = offset + math.prod(shape) * dtype.itemsize
+    if end > memory.nbytes:
+        raise InputError(
+            f"the array is not inside its buffer: it would end at byte {end} of {memory.nbytes}"
+        )
     try:
         return np.ndarray(shape, dtype, memory, offset, order=order)
     except (TypeError, ValueError) as error:

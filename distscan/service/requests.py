@@ -1,7 +1,7 @@
 """What clients ask for, checked before anything is done: options, types, and paths."""
 
+import math
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +19,11 @@ _TEXTS = ("dtype", "raw", "backend", "strategy")
 _NUMBERS = ("axis", "threads", "memory")
 _PLACES = ("segments", "state", "trace")
 _OPTIONS = ("op", "initial", "shape", "window", *_TEXTS, *_NUMBERS, *_FLAGS)  # of a file job
+
+
+LONGEST = 4096  # characters of a text, such as a path
+_LARGEST = (1 << 63) - 1
+_AXES = 64  # of an array of NumPy
 
 
 class Paths:
@@ -65,12 +70,7 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
 def check(given: dict[str, Any]) -> None:
     """Check the types of options, and names; all else is checked by the job."""
     for name, value in given.items():
-        if name in _FLAGS and not isinstance(value, bool):
-            raise TypeError(f"{name} is true or false, not {value!r}")
-        if name in (*_TEXTS, "out") and not isinstance(value, str):
-            raise TypeError(f"{name} is text, not {value!r}")
-        if name in _NUMBERS and (not isinstance(value, int) or isinstance(value, bool)):
-            raise TypeError(f"{name} is a whole number, not {value!r}")
+        _check_type(name, value)
     if given.get("memory", 1) < 1:
         raise ValueError("memory is a number of bytes, at least 1")
     op = given.get("op", "sum")
@@ -87,11 +87,31 @@ def check(given: dict[str, Any]) -> None:
     initial = given.get("initial", 0)
     if not isinstance(initial, int | float | str):
         raise TypeError("initial is a number, or its text")
-    if isinstance(initial, float) and not isfinite(initial):  # JSON has no such number
+    if isinstance(initial, float) and not math.isfinite(initial):  # JSON has no such number
         raise ValueError(f"write initial as text: {str(initial)!r}")
-    shape = given.get("shape", [1])
+    _check_shape(given.get("shape", [1]))
+
+
+def _check_type(name: str, value: object) -> None:
+    """Check the type of an option, and its size: some are computed with, all are stored."""
+    if name in _FLAGS and not isinstance(value, bool):
+        raise TypeError(f"{name} is true or false, not {value!r}")
+    if name in (*_TEXTS, "out") and not isinstance(value, str):
+        raise TypeError(f"{name} is text, not {value!r}")
+    if isinstance(value, str) and len(value) > LONGEST:
+        raise ValueError(f"{name} has more than {LONGEST} characters")
+    if name in _NUMBERS:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} is a whole number, not {value!r}")
+        if abs(value) > _LARGEST:
+            raise ValueError(f"{name} is a whole number of 63 bits at most")
+
+
+def _check_shape(shape: object) -> None:
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
         raise TypeError(f"shape is a list of whole numbers, not {shape!r}")
+    if len(shape) > _AXES or math.prod(n or 1 for n in shape) > _LARGEST:
+        raise ValueError(f"shape has at most {_AXES} axes, and a product of 63 bits at most")
 
 
 def scan_of(asked: Mapping[str, str]) -> tuple[dict[str, Any], bool]:
@@ -155,7 +175,7 @@ def _place(asked: object) -> Place:
         shape, offset = asked["shape"], asked["offset"]
         numbers = [offset, *shape] if isinstance(shape, list) else [None]
         texts = asked["path"], asked["dtype"]
-        if all(type(n) is int and 0 <= n < 1 << 62 for n in numbers) and all(
+        if all(type(n) is int and 0 <= n <= _LARGEST for n in numbers) and all(
             isinstance(text, str) for text in texts
         ):
             return Place(texts[0], offset, texts[1], tuple(shape))
