@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import distscan
+from distscan.job import npy as npy_format
 from distscan.service import arrays, protocol
 from distscan.service.errors import ForbiddenError, ProtocolError
 from support.services import post
@@ -142,7 +143,7 @@ def test_a_client_of_another_protocol(client, monkeypatch):
 
 def test_headers_are_read_by_one_thread_at_a_time(monkeypatch):
     """NumPy reads them by Python's parser, in which two threads may disturb each other."""
-    read, inside, most = arrays.format.read_array_header_1_0, [], []
+    read, inside, most = npy_format.format.read_array_header_1_0, [], []
 
     def watched(*given, **options):
         inside.append(1)
@@ -151,7 +152,7 @@ def test_headers_are_read_by_one_thread_at_a_time(monkeypatch):
         inside.pop()
         return read(*given, **options)
 
-    monkeypatch.setattr(arrays.format, "read_array_header_1_0", watched)
+    monkeypatch.setattr(npy_format.format, "read_array_header_1_0", watched)
     body = memoryview(npy(np.ones(3)))
     threads = [threading.Thread(target=arrays.parse, args=(body,)) for _ in range(4)]
     for thread in threads:
