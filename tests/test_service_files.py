@@ -37,7 +37,7 @@ def test_a_job_that_fails(service, client):
     ):
         with pytest.raises(InputError, match=message):
             client.submit(service.folder / name, output).wait(30)
-    with pytest.raises(ValueError, match="exists; --force replaces it"):
+    with pytest.raises(ValueError, match="exists; force=True replaces it"):
         client.submit(service.folder / "x.npy", service.folder / "kept.npy").wait(30)
     assert (service.folder / "kept.npy").read_bytes() == b"kept"
     client.submit(service.folder / "x.npy", force=True).wait(30)

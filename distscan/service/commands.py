@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import arguments, command
 from ..command import Parser, Progress
+from ..core.errors import OutputError
 from ..job import report
 from ..job.report import Report
 from . import places
@@ -25,6 +26,8 @@ def main(name: str, argv: Sequence[str]) -> int:
     gc.freeze()  # or Python would look for garbage in all modules at its end, for 30 ms
     try:
         return _COMMANDS[name](argv)
+    except OutputError as error:  # a service names options as in Python
+        return command.fail("distscan", OutputError(str(error).replace("force=True", "--force")))
     except Exception as error:
         return command.fail("distscan", error)
     except KeyboardInterrupt:
