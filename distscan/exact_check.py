@@ -14,6 +14,7 @@ from .core.digit_sum import DigitSum, digit_sum
 from .core.digits import encode
 from .core.fixed import Window
 from .core.fixed_sum import Check, FixedSum, that_holds
+from .core.scalars import scalar
 from .core.special import FINITE, code_of
 from .digit_steps import ADDS
 
@@ -58,9 +59,7 @@ _LARGEST = int(sys.float_info.max)
 
 def number_of(initial: Any, result: np.dtype[Any]) -> int | float | complex:
     """Return ``initial`` as a number of Python, which has its exact value."""
-    value = np.asarray(initial)
-    if value.ndim > 0:
-        raise ValueError(f"initial must be one value, not an array of shape {value.shape}")
+    value = scalar(initial, "initial")
     number = float(value) if dtypes.is_bfloat16(value.dtype) else value.item()
     kinds = (int, float, complex) if result.kind == "c" else (int, float)
     if not isinstance(number, kinds):

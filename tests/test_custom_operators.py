@@ -89,6 +89,25 @@ def test_identity_is_a_value_a_function_or_absent(comm):
                lambda: distscan.scan(x, op, exclusive=True))  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("code", "identity", "kind", "text"),
+    [
+        ("l", 1.5, ValueError, "has 1.5, which int64 does not have"),
+        ("l", lambda dtype: 1.5, ValueError, "has 1.5, which int64 does not have"),
+        ("l", np.nan, ValueError, "has nan, which int64 does not have"),
+        ("b", 300, OverflowError, "has 300, which is out of bounds for int8"),
+        ("d", 1j, TypeError, "has 1j, which is complex"),
+        ("d", np.ma.masked, ValueError, "is masked"),
+        ("l,d", (0, np.ma.masked), ValueError, "is masked"),
+        ("l,d", (0.5, 0), ValueError, "has 0.5, which int64 does not have"),
+    ],
+)
+def test_an_identity_that_the_type_does_not_have(code, identity, kind, text, comm):
+    op = distscan.Operator("mine", lambda a, b: b, identity=identity)
+    everywhere(comm, kind, f"identity of operator 'mine' {text}",
+               lambda: distscan.scan(np.zeros(3, code), op, exclusive=True))  # fmt: skip
+
+
 @pytest.mark.parametrize("identity", [None, lambda dtype: 1 // 0])
 def test_an_identity_that_no_shard_needs(identity, comm):
     """Only an empty shard, and an exclusive scan without ``initial``, need it."""

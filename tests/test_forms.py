@@ -126,14 +126,19 @@ def test_operator_without_identity(comm, cut, rng):
         ("l", 2**63, OverflowError, "int"),
         ("L", -1, OverflowError, "out of bounds"),
         ("d", {}, TypeError, "initial is object"),
+        ("d", np.ma.masked, ValueError, "initial is masked"),
+        ("f", 1e300, OverflowError, "initial has 1e.300, which is out of bounds for float32"),
+        ("l,l", (1, 2.5), ValueError, "initial has 2.5, which int64 does not have"),
     ],
 )
 def test_bad_initial(code, initial, kind, message, comm):
     x = np.zeros(3, code)
+    op = distscan.Operator("own", lambda a, b: b) if x.dtype.names else "sum"
+    op = "max" if code == "f" else op  # sums accumulate in float64
     initial = initial if comm.rank == comm.size - 1 else 0
-    everywhere(comm, kind, message, lambda: distscan.scan(x, initial=initial))
-    everywhere(comm, kind, message,
-               lambda: distscan.Plan(comm, 3, code, initial=initial, backend="cpu"))  # fmt: skip
+    everywhere(comm, kind, message, lambda: distscan.scan(x, op, initial=initial))
+    options = {"op": op, "initial": initial, "backend": "cpu"}
+    everywhere(comm, kind, message, lambda: distscan.Plan(comm, 3, code, **options))
 
 
 def test_narrow_initial(comm):
@@ -143,6 +148,10 @@ def test_narrow_initial(comm):
     everywhere(comm, OverflowError, "300", lambda: distscan.scan(x, "max", initial=300))
     everywhere(comm, OverflowError, "300", lambda: distscan.scan(x, "max", initial=np.int64(300)))
     assert distscan.scan(x, "max", initial=np.float32(0.5), dtype="d").dtype == np.float64
+    everywhere(comm, ValueError, "initial has 2, which bool does not have",
+               lambda: distscan.scan(x, "logical_or", initial=2))  # fmt: skip
+    everywhere(comm, ValueError, "initial is masked",
+               lambda: distscan.scan(x, "fsum", initial=np.ma.masked))  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from .extents import EMPTY, Extents
 from .operators import Operator
+from .scalars import exact_scalar, scalar
 
 
 class Form(NamedTuple):
@@ -54,30 +55,25 @@ def first_value(
         return None
     if op.identity is None:
         raise ValueError(f"operator {op.name!r} has no identity: exclusive=True needs initial=")
-    identity = np.array(op.identity(acc), acc)
+    identity = np.asarray(op.identity(acc))
     # The identity of sums is -0.0, but an exclusive scan begins with 0.0, as in NumPy.
     return np.zeros((), acc) if acc.kind in "fc" and identity == 0 else identity
 
 
-@np.errstate(all="ignore")  # a value out of a narrow type's range becomes infinite, or 0
 def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
     """Return ``initial`` as a 0-d array of the accumulating type.
 
-    Raises OverflowError for an integer out of the type's range, and TypeError for a value of a
-    higher kind, such as a float if integers accumulate.
+    Raises OverflowError for a value out of the type's range, TypeError for a value of a higher
+    kind, such as a float if integers accumulate, and ValueError for other values that the type does
+    not have.
 
     >>> starting_value(3, np.dtype(np.float32))
     array(3., dtype=float32)
     """
     if acc.names is not None:
-        value = np.array(initial, acc)
+        value = exact_scalar(initial, acc, "initial")
         return value.reshape(()) if value.size == 1 else value  # an array: see ``Form.first``
-    value = np.asarray(initial)
-    if value.ndim > 0:
-        raise ValueError(f"initial must be one value, not an array of shape {value.shape}")
-    number = value.item()
-    if isinstance(number, int):
-        return np.array(number, acc)  # NumPy checks the range of Python's integers alone
-    if not np.can_cast(value.dtype, acc, "same_kind"):
+    value = scalar(initial, "initial")
+    if not (isinstance(value.item(), int) or np.can_cast(value.dtype, acc, "same_kind")):
         raise TypeError(f"initial is {value.dtype}; the scan accumulates in {acc}")
-    return value.astype(acc)
+    return exact_scalar(value, acc, "initial")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .calls import combined, combined_fields
 from .identities import highest, lowest, one, ones, zero
+from .scalars import exact_scalar
 
 Combine = Callable[..., Any]  # combine(earlier, later) -> array, element by element
 
@@ -38,8 +39,8 @@ class Operator:
         the last element may be combined with itself.
     identity
         The value that leaves every other value unchanged, or a function that returns it for a
-        dtype. An exclusive scan starts with it. None: the operator has no identity, and an
-        exclusive scan needs ``initial``.
+        dtype. The dtype must have this value; floats are rounded. An exclusive scan starts with it.
+        None: the operator has no identity, and an exclusive scan needs ``initial``.
     mpi, mpi_kinds
         The name of MPI's own operator of the same meaning, and each ``dtype.kind`` for which it
         gives NumPy's bits. It needs an identity. For other kinds MPI calls the NumPy form.
@@ -136,9 +137,11 @@ class Operator:
         for given, text in (("cuda", self.cuda), ("cuda_load", self.cuda_load)):
             if not isinstance(text, str | None):
                 raise TypeError(f"operator {self.name!r}: {given}= must be text, or None")
-        value = self.identity
-        if value is not None and not callable(value):
-            object.__setattr__(self, "identity", lambda dtype: np.array(value, dtype)[()])
+        value, name = self.identity, f"identity of operator {self.name!r}"
+        if value is not None:
+            find = value if callable(value) else lambda _: value
+            identity = lambda dtype: exact_scalar(find(dtype), dtype, name)[()]  # noqa: E731
+            object.__setattr__(self, "identity", identity)
 
     def combine(self, earlier: Any, later: Any, out: NDArray[Any] | None = None) -> Any:
         """Return the combination of two arrays; ``earlier`` is broadcast, and overflow is silent.
