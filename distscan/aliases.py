@@ -23,10 +23,11 @@ from numpy.typing import DTypeLike
 from .build import Strategy
 from .core import arrays, dtypes
 from .core.nan import SKIPPING_NAN
-from .mpi import communicators
-from .mpi.agree import agreed, collective
+from .mpi.agree import Agreement, body, collective
 from .mpi.communicators import Comm
 from .scan import scan
+
+_scan = body(scan)
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
         threads: int | None
 
 
+@collective
 def cumsum(
+    call: Agreement,
     x: Any,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
@@ -60,10 +63,12 @@ def cumsum(
     >>> distscan.cumsum([1, 2, 3])
     array([1, 3, 6])
     """
-    return scan(x, "sum", axis=axis, dtype=dtype, out=out, **options)
+    return _scan(call, x, "sum", axis=axis, dtype=dtype, out=out, **options)
 
 
+@collective
 def cumprod(
+    call: Agreement,
     x: Any,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
@@ -80,10 +85,12 @@ def cumprod(
     >>> distscan.cumprod([1, 2, 3])
     array([1, 2, 6])
     """
-    return scan(x, "prod", axis=axis, dtype=dtype, out=out, **options)
+    return _scan(call, x, "prod", axis=axis, dtype=dtype, out=out, **options)
 
 
+@collective
 def cummax(
+    call: Agreement,
     x: Any,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
@@ -99,10 +106,12 @@ def cummax(
     >>> distscan.cummax([1, 3, 2])
     array([1, 3, 3])
     """
-    return scan(x, "max", axis=axis, dtype=dtype, out=out, **options)
+    return _scan(call, x, "max", axis=axis, dtype=dtype, out=out, **options)
 
 
+@collective
 def cummin(
+    call: Agreement,
     x: Any,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
@@ -118,10 +127,12 @@ def cummin(
     >>> distscan.cummin([3, 1, 2])
     array([3, 1, 1])
     """
-    return scan(x, "min", axis=axis, dtype=dtype, out=out, **options)
+    return _scan(call, x, "min", axis=axis, dtype=dtype, out=out, **options)
 
 
+@collective
 def logcumsumexp(
+    call: Agreement,
     x: Any,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
@@ -138,10 +149,12 @@ def logcumsumexp(
     >>> distscan.logcumsumexp([1000.0, 1000.0])
     array([1000.        , 1000.69314718])
     """
-    return scan(x, "logaddexp", axis=axis, dtype=dtype, out=out, **options)
+    return _scan(call, x, "logaddexp", axis=axis, dtype=dtype, out=out, **options)
 
 
+@collective
 def fcumsum(
+    call: Agreement,
     x: Any,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
@@ -161,11 +174,12 @@ def fcumsum(
     array([1.e+16, 1.e+16, 1.e+16, 2.e+00])
     """
     given: Any = {"axis": axis, "dtype": dtype, "out": out, "window": window}
-    return scan(x, "fsum", **given, **options)
+    return _scan(call, x, "fsum", **given, **options)
 
 
 @collective
 def nancumsum(
+    call: Agreement,
     x: Any,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
@@ -181,11 +195,12 @@ def nancumsum(
     >>> distscan.nancumsum([1.0, float("nan"), 2.0])
     array([1., 1., 3.])
     """
-    return _without_nan(x, "sum", axis=axis, dtype=dtype, out=out, **options)
+    return _without_nan(call, x, "sum", axis=axis, dtype=dtype, out=out, **options)
 
 
 @collective
 def nancumprod(
+    call: Agreement,
     x: Any,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
@@ -201,12 +216,12 @@ def nancumprod(
     >>> distscan.nancumprod([2.0, float("nan"), 3.0])
     array([2., 2., 6.])
     """
-    return _without_nan(x, "prod", axis=axis, dtype=dtype, out=out, **options)
+    return _without_nan(call, x, "prod", axis=axis, dtype=dtype, out=out, **options)
 
 
-def _without_nan(x: Any, op: str, *, comm: Comm | None = None, **options: Any) -> Any:
+def _without_nan(call: Agreement, x: Any, op: str, **options: Any) -> Any:
     """Scan ``x`` with ``op``; if its type has NaN, elements are replaced as they are read."""
-    with agreed(communicators.communicator(comm), f"nancum{op}"):
-        dtype = arrays.as_native(x).dtype
-        has_nan = dtype.kind in "fc" or dtypes.is_bfloat16(dtype)
-    return scan(x, SKIPPING_NAN[op] if has_nan else op, comm=comm, **options)
+    dtype = arrays.as_native(x).dtype
+    has_nan = dtype.kind in "fc" or dtypes.is_bfloat16(dtype)
+    call.begin()  # the ranks have agreed on the function
+    return _scan(call, x, SKIPPING_NAN[op] if has_nan else op, **options)

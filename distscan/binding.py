@@ -10,7 +10,7 @@ from .cpu import library
 from .cpu import memory as cpu
 from .cpu.threads import checked, usable
 from .mpi import communicators, launcher
-from .mpi.agree import agreed
+from .mpi.agree import Agreement, Terms, agreed
 from .mpi.communicators import Comm, Node
 
 Name = Literal["auto", "cpu", "cuda"]
@@ -61,25 +61,27 @@ def bind(
     return Binding(memory, "cuda", name, node.nodes, node.first, node.local_ranks, most)
 
 
-def choose(comm: Comm, wanted: Name, function: str) -> str:
+def choose(call: Agreement, wanted: Name, function: str) -> str:
     """Return "cpu" or "cuda", the same for all ranks; each rank uses its current GPU; collective.
 
-    ``function`` is the name of the public function that calls this one first. If one rank has no
-    GPU, "auto" falls back to the CPU on every rank; "cuda" raises ``BackendError``.
+    ``call`` has a step that is open, and has one at the end. ``function`` is the name of the public
+    function that begins with this step. If one rank has no GPU, "auto" falls back to the CPU on
+    every rank; "cuda" raises ``BackendError``.
     """
-    found = False
-    with agreed(comm, function) as same:
-        same["the backend"] = wanted
-        if wanted not in get_args(Name):
-            raise ValueError(f"unknown backend {wanted!r}; choose from {', '.join(get_args(Name))}")
-        try:
-            found = wanted != "cpu" and _cuda()[0].count() > 0
-        except BackendError:
-            if wanted == "cuda":
-                raise
+    call.same = Terms({"the function": function, "the backend": wanted})
+    if wanted not in get_args(Name):
+        raise ValueError(f"unknown backend {wanted!r}; choose from {', '.join(get_args(Name))}")
+    has_gpu = False
+    try:
+        has_gpu = wanted != "cpu" and _cuda()[0].count() > 0
+    except BackendError:
+        if wanted == "cuda":
+            raise
+    call.settle()
     if wanted == "auto":
-        found = all(comm.allgather(found))
-    return "cuda" if found else "cpu"
+        has_gpu = all(call.comm.allgather(has_gpu))
+    call.begin()
+    return "cuda" if has_gpu else "cpu"
 
 
 def _cuda() -> tuple[Any, Any]:

@@ -8,14 +8,16 @@ from numpy.typing import DTypeLike
 from .core import arrays, dtypes, operators
 from .core.extents import axis_number
 from .decide import check_out
-from .mpi import communicators
-from .mpi.agree import agreed, collective
+from .mpi.agree import Agreement, Terms, body, collective
 from .mpi.communicators import Comm
 from .scan import scan
+
+_scan = body(scan)
 
 
 @collective
 def cumulative_sum(
+    call: Agreement,
     x: Any,
     /,
     *,
@@ -38,12 +40,13 @@ def cumulative_sum(
     array([0, 1, 3, 6])
     """
     return _cumulative(
-        x, "sum", 0, axis=axis, dtype=dtype, out=out, include_initial=include_initial, comm=comm
+        call, x, "sum", 0, axis=axis, dtype=dtype, out=out, include_initial=include_initial
     )
 
 
 @collective
 def cumulative_prod(
+    call: Agreement,
     x: Any,
     /,
     *,
@@ -66,11 +69,12 @@ def cumulative_prod(
     array([1, 1, 2, 6])
     """
     return _cumulative(
-        x, "prod", 1, axis=axis, dtype=dtype, out=out, include_initial=include_initial, comm=comm
+        call, x, "prod", 1, axis=axis, dtype=dtype, out=out, include_initial=include_initial
     )
 
 
 def _cumulative(
+    call: Agreement,
     x: Any,
     op: str,
     first: int,
@@ -79,34 +83,34 @@ def _cumulative(
     dtype: DTypeLike | None,
     out: Any,
     include_initial: bool,
-    comm: Comm | None,
 ) -> Any:
     """Scan ``x``; with ``include_initial`` the result begins with ``first``."""
-    comm = communicators.communicator(comm)
-    with agreed(comm, f"cumulative_{op}") as same:
-        array = arrays.as_native(x)
-        if axis is None and array.ndim > 1:
-            raise ValueError(f"x has shape {array.shape}; axis= is needed")
-        along = normalize_axis_index(axis_number(axis) or 0, max(array.ndim, 1))
-        same["include_initial"] = bool(include_initial)
-        whole = None
-        if include_initial and (along > 0 or comm.rank == 0):
-            convert = arrays.converter(x if out is None else out)
-            shape = list(array.shape or (1,))
-            shape[along] += 1
-            if out is None:
-                types = dtypes.resolve(operators.resolve(op), array.dtype, dtype)
-                with arrays.on_device(array):
-                    whole = arrays.namespace(array).empty(shape, types.out)
-            else:
-                whole = arrays.as_native(out)
-                check_out(out, whole, array)
-                if whole.shape != tuple(shape):
-                    raise ValueError(f"out has shape {whole.shape}; the result has {tuple(shape)}")
-            first_axis = whole.swapaxes(0, along)  # a view whose first axis is scanned
+    array = arrays.as_native(x)
+    if axis is None and array.ndim > 1:
+        raise ValueError(f"x has shape {array.shape}; axis= is needed")
+    along = normalize_axis_index(axis_number(axis) or 0, max(array.ndim, 1))
+    call.same = Terms(
+        {"the function": f"cumulative_{op}", "include_initial": bool(include_initial)}
+    )
+    whole = None
+    if include_initial and (along > 0 or call.comm.rank == 0):
+        convert = arrays.converter(x if out is None else out)
+        shape = list(array.shape or (1,))
+        shape[along] += 1
+        if out is None:
+            types = dtypes.resolve(operators.resolve(op), array.dtype, dtype)
+            with arrays.on_device(array):
+                whole = arrays.namespace(array).empty(shape, types.out)
+        else:
+            whole = arrays.as_native(out)
+            check_out(out, whole, array)
+            if whole.shape != tuple(shape):
+                raise ValueError(f"out has shape {whole.shape}; the result has {tuple(shape)}")
+        first_axis = whole.swapaxes(0, along)  # a view whose first axis is scanned
+    call.begin()  # the ranks have agreed on what the result begins with
     if whole is None:
-        return scan(x, op, axis=axis, dtype=dtype, out=out, comm=comm)
-    scan(x, op, axis=along, dtype=dtype, out=first_axis[1:].swapaxes(0, along), comm=comm)
+        return _scan(call, x, op, axis=axis, dtype=dtype, out=out)
+    _scan(call, x, op, axis=along, dtype=dtype, out=first_axis[1:].swapaxes(0, along))
     with arrays.on_device(whole):
         first_axis[:1] = first  # after the scan, because out may share the memory of x
         result = whole if convert is None else convert(whole)

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 from . import binding, plan_cache
 from .core import arrays, dtypes
 from .cpu.tile_totals import TILE, TileTotals
-from .mpi.agree import Agreement, Terms, agreed, collective
+from .mpi.agree import Agreement, Terms, collective
 from .mpi.communicators import Comm
 
 
 @collective
 @np.errstate(all="ignore")
-def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[np.int64]:
+def partition(
+    call: Agreement, weights: Any, parts: int, *, comm: Comm | None = None
+) -> NDArray[np.int64]:
     """Cut a weighted sequence into contiguous parts of nearly the same weight; collective.
 
     Parameters
@@ -61,33 +63,36 @@ def partition(weights: Any, parts: int, *, comm: Comm | None = None) -> NDArray[
     >>> distscan.partition([1, 1, 1, 1, 4, 4], 3)
     array([0, 4, 5, 6])
     """
-    with Agreement(comm) as summed:
-        summed.same = Terms({"the function": "partition"})
-        summed.same["parts"] = parts = index(parts)
-        if parts < 1:
-            raise ValueError(f"parts is {parts}; it must be at least 1")
-        own = arrays.as_native(weights)
-        if own.ndim != 1:
-            raise ValueError(f"weights has shape {own.shape}; one weight per element is needed")
-        if not dtypes.is_number(own.dtype) or own.dtype.kind == "c":
-            raise TypeError(f"weights is {own.dtype}; it must be bool, integers or floats")
-        alone = summed.comm.size == 1
-        with arrays.on_device(own):
-            sum_up = _adder(own, ahead=parts - 1 if alone else 0)
-            tiles = _summed(own, sum_up)
-        summed.shows = _BITS.unpack(_FLOAT.pack(tiles.total))[0]
-    summed.settle()
-    totals = [_FLOAT.unpack(_BITS.pack(bits))[0] for bits in summed.shown()]
+    call.same = Terms({"the function": "partition"})
+    call.same["parts"] = parts = index(parts)
+    if parts < 1:
+        raise ValueError(f"parts is {parts}; it must be at least 1")
+    own = arrays.as_native(weights)
+    if own.ndim != 1:
+        raise ValueError(f"weights has shape {own.shape}; one weight per element is needed")
+    if not dtypes.is_number(own.dtype) or own.dtype.kind == "c":
+        raise TypeError(f"weights is {own.dtype}; it must be bool, integers or floats")
+    alone = call.comm.size == 1
+    with arrays.on_device(own):
+        sum_up = _adder(own, ahead=parts - 1 if alone else 0)
+        tiles = _summed(own, sum_up)
+    call.shows = _BITS.unpack(_FLOAT.pack(tiles.total))[0]
+    call.settle()
+    totals = [_FLOAT.unpack(_BITS.pack(bits))[0] for bits in call.shown()]
     if sum(totals) < _SMALL:
-        with agreed(summed.comm), arrays.on_device(own):
+        call.begin()
+        with arrays.on_device(own):
             tiles = sum_up(_enlarged(own, sum(totals)))
-        totals = summed.comm.allgather(tiles.total)
-    with agreed(summed.comm), arrays.on_device(own):
-        own_cuts = _own_cuts(tiles, own.size, parts, summed.comm.rank, [*accumulate(totals)])
+        call.settle()
+        totals = call.comm.allgather(tiles.total)
+    call.begin()
+    with arrays.on_device(own):
+        own_cuts = _own_cuts(tiles, own.size, parts, call.comm.rank, [*accumulate(totals)])
         _put_back(own, tiles)
         cuts = own_cuts if alone else np.empty_like(own_cuts)
+    call.settle()
     if not alone:
-        summed.comm.Allreduce(own_cuts, cuts)
+        call.comm.Allreduce(own_cuts, cuts)
     # Two cuts in neighbouring tiles may differ by a rounding, in the wrong order.
     np.maximum.accumulate(cuts, out=cuts)
     return cuts

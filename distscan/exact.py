@@ -30,10 +30,9 @@ from .decide import check_memory, check_out
 from .exact_check import check_strategy, check_window, limits_of, number_of, result_type
 from .exact_special import codes_of_all, firsts, store_codes
 from .exact_window import Own, agree, check_of, window_of, without_zeros
-from .mpi.agree import Agreement, Terms, agreed
-from .mpi.communicators import Comm
+from .mpi.agree import Agreement, Terms
 
-Scan = Callable[..., Any]  # distscan.scan
+Scan = Callable[..., Any]  # the body of distscan.scan
 
 
 class Options(NamedTuple):
@@ -55,16 +54,16 @@ class _Part(NamedTuple):
     segments: Any
     extents: Extents
     how: Options
-    comm: Comm
+    call: Agreement
     scan: Scan
 
     def scanned(self, x: Any, op: Any, initial: Any, **options: Any) -> Any:
-        """Scan ``x`` as the elements of this part are scanned; collective."""
+        """Scan ``x`` as the elements of this part are scanned; collective, by steps as ``scan``."""
         how = self.how
         return self.scan(
+            self.call,
             x,
             op,
-            comm=self.comm,
             axis=how.axis,
             exclusive=how.exclusive,
             reverse=how.reverse,
@@ -77,9 +76,9 @@ class _Part(NamedTuple):
 
 def scan_exactly(
     scan: Scan,
+    call: Agreement,
     x: Any,
     *,
-    comm: Comm | None,
     axis: Any,
     exclusive: Any,
     initial: Any,
@@ -91,60 +90,53 @@ def scan_exactly(
     threads: int | None,
     window: Any,
 ) -> Any:
-    """Scan as ``distscan.scan``, which is ``scan``, does with ``op="fsum"``; collective."""
-    with Agreement(comm) as checked:
-        if x is None:
-            raise TypeError("x is None; a scan takes an array or a sequence")
-        given = x, out, segments
-        native: list[Any] = [None if each is None else arrays.as_native(each) for each in given]
-        array, target, flags = native
-        extents = Extents.of(array.shape, axis_number(axis))
-        result = result_type(array.dtype, None if target is None else target.dtype, dtype)
-        if target is not None:
-            check_out(out, target, array)
-            if target.shape != extents.result_shape:
-                raise ValueError(
-                    f"out has shape {target.shape}; the result has {extents.result_shape}"
-                )
-        if flags is not None:
-            check_memory("segments", flags, array)
-            segmented.check_shape(flags, array)
-            segmented.check_type(flags.dtype, extents)
-        check_strategy(strategy, checked.comm.size if extents.goes_on else 1)
-        first = None if initial is None else number_of(initial, result)
-        form = extents.axis, bool(exclusive), bool(reverse), first
-        how = Options(*form, strategy, threads)
-        limits = None if window is None else limits_of(window)
-        checked.same = Terms(
-            {
-                "the function": "scan",
-                "op": "fsum",
-                "the dtype of x": array.dtype,
-                "the dtype of the result": result,
-                "the shape beyond axis 0": extents.shape[1:],
-                "axis": extents.axis,
-                "exclusive, reverse, initial": tuple(map(repr, form[1:])),
-                "the dtype of segments": flags
-                if flags is None
-                else segmented.edge_dtype(flags.dtype),
-                "window": limits,
-            }
-        )
-    checked.settle()
-    comm = checked.comm
+    """Scan as ``distscan.scan``, whose body is ``scan``, does with ``op="fsum"``; collective."""
+    if x is None:
+        raise TypeError("x is None; a scan takes an array or a sequence")
+    given = x, out, segments
+    native: list[Any] = [None if each is None else arrays.as_native(each) for each in given]
+    array, target, flags = native
+    extents = Extents.of(array.shape, axis_number(axis))
+    result = result_type(array.dtype, None if target is None else target.dtype, dtype)
+    if target is not None:
+        check_out(out, target, array)
+        if target.shape != extents.result_shape:
+            raise ValueError(f"out has shape {target.shape}; the result has {extents.result_shape}")
+    if flags is not None:
+        check_memory("segments", flags, array)
+        segmented.check_shape(flags, array)
+        segmented.check_type(flags.dtype, extents)
+    check_strategy(strategy, call.comm.size if extents.goes_on else 1)
+    first = None if initial is None else number_of(initial, result)
+    form = extents.axis, bool(exclusive), bool(reverse), first
+    how = Options(*form, strategy, threads)
+    limits = None if window is None else limits_of(window)
+    call.same = Terms(
+        {
+            "the function": "scan",
+            "op": "fsum",
+            "the dtype of x": array.dtype,
+            "the dtype of the result": result,
+            "the shape beyond axis 0": extents.shape[1:],
+            "axis": extents.axis,
+            "exclusive, reverse, initial": tuple(map(repr, form[1:])),
+            "the dtype of segments": flags if flags is None else segmented.edge_dtype(flags.dtype),
+            "window": limits,
+        }
+    )
+    call.begin()
     with arrays.on_device(array):
-        with agreed(comm):
-            xp = arrays.namespace(array)
-            direct = target is not None and target.flags.c_contiguous and target.dtype == result
-            sums = target if direct else xp.empty(extents.result_shape, result)
-            if direct and arrays.overlap(array, sums):
-                array = array.copy()
-            if direct and flags is not None and arrays.overlap(flags, sums, in_place=False):
-                flags = flags.copy()
-            flags = None if flags is None else flags.reshape(-1)
+        xp = arrays.namespace(array)
+        direct = target is not None and target.flags.c_contiguous and target.dtype == result
+        sums = target if direct else xp.empty(extents.result_shape, result)
+        if direct and arrays.overlap(array, sums):
+            array = array.copy()
+        if direct and flags is not None and arrays.overlap(flags, sums, in_place=False):
+            flags = flags.copy()
+        flags = None if flags is None else flags.reshape(-1)
         for of in (_real, _imag) if result.kind == "c" else (_real,):
             its = how._replace(initial=of(first))
-            _scan_real(_Part(of(array), of(sums), flags, extents, its, comm, scan), limits)
+            _scan_real(_Part(of(array), of(sums), flags, extents, its, call, scan), limits)
         if target is None:
             convert = arrays.converter(x)
             found = sums if convert is None else convert(sums)
@@ -178,33 +170,30 @@ def _own(part: _Part, limits: tuple[int, int] | None) -> Own:
 
 
 def _scan_real(part: _Part, limits: tuple[int, int] | None) -> None:
-    """Scan real numbers; collective."""
-    extents, how, comm = part.extents, part.how, part.comm
+    """Scan real numbers; collective. The first step is open, and the last one stays open."""
+    extents, how, call = part.extents, part.how, part.call
     number: Any = 0 if how.initial is None else how.initial
-    with agreed(comm):
-        own = _own(part, limits)
-        if limits is not None:
-            check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
-    most = extents.n * (comm.size if extents.goes_on else 1)
-    window, has_special, words = agree(comm, own, number, limits, most)
+    own = _own(part, limits)
+    if limits is not None:
+        check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
+    call.settle()
+    most = extents.n * (call.comm.size if extents.goes_on else 1)
+    window, has_special, words = agree(call.comm, own, number, limits, most)
+    call.begin()
     given: Any = {"out": part.out, "dtype": part.out.dtype, "strategy": how.strategy}
     if words is None:
-        with agreed(comm):
-            if own.check is not None:
-                own.check(part.x)
+        if own.check is not None:
+            own.check(part.x)
         digits = digit_sum(window)
         part.scanned(part.x, digits, encode(digits, number), **given)
         return
     codes = None
     if has_special:
-        with agreed(comm):
-            own_codes = codes_of_all(part.x)
-        codes = part.scanned(own_codes, "bitwise_or", code_of(number))
+        codes = part.scanned(codes_of_all(part.x), "bitwise_or", code_of(number))
     first = number if math.isfinite(number) else 0
     part.scanned(part.x, words, words.encode(first), **given)
     if codes is not None:
-        with agreed(comm):
-            store_codes(codes, part.out)
+        store_codes(codes, part.out)
 
 
 # ---- the parts of complex numbers ----------------------------------------------------------------

@@ -23,7 +23,7 @@ def is_fsum(op: Any, window: Any) -> bool:
     """Return whether an operator is "fsum"; raise ValueError if another one comes with a window."""
     found = isinstance(op, str) and op == "fsum"
     if window is not None and not found:
-        raise ValueError(f"window= goes with op='fsum', not {op!r}")
+        raise ValueError(f"window= goes with op='fsum', not {getattr(op, 'name', op)!r}")
     return found
 
 

@@ -11,7 +11,8 @@ from numpy.typing import DTypeLike
 from . import binding
 from .build import Op, Strategy
 from .core.extents import axis_number
-from .mpi.communicators import Comm, communicator, op_name
+from .mpi.agree import Agreement, body, collective
+from .mpi.communicators import Comm, op_name
 
 if TYPE_CHECKING:
     from .job.report import Report
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 _Path = str | os.PathLike[str]
 
 
+@collective
 def scan_file(
+    call: Agreement,
     input: _Path | Sequence[_Path],
     output: _Path,
     op: Op = "sum",
@@ -143,8 +146,10 @@ def scan_file(
         trace=None if trace is None else Path(trace),
         window=window,
     )
+    if not (progress is None or callable(progress)):
+        raise TypeError(f"progress must be a function, not {type(progress).__name__}")
     with _current_gpu():
-        return perform(communicator(comm), job, progress or _nobody, lambda message: None)
+        return body(perform)(call, call.comm, job, progress or _nobody, lambda message: None)
 
 
 def _nobody(phase: str, done: int, size: int) -> None:

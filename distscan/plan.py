@@ -10,8 +10,9 @@ from . import binding, plan_exact
 from .build import BlockScan, Op, Strategy, make
 from .core import arrays, dtypes, operators
 from .core.extents import Extents, axis_number
-from .mpi.agree import Agreement, Terms, agreed, collective
+from .mpi.agree import Agreement, Terms, Votes, collective, collective_method
 from .mpi.communicators import Comm, communicator, op_name
+from .mpi.signals import uninterruptible
 from .plan_calls import Calls
 from .plan_check import Expected, segments_type, shape_of
 from .plan_exact import WindowCalls
@@ -96,9 +97,10 @@ class Plan:
     True
     """
 
-    @collective
+    @collective_method
     def __init__(
         self,
+        call: Agreement,
         comm: Comm | None,
         shape: int | tuple[int, ...],
         dtype: DTypeLike,
@@ -118,49 +120,49 @@ class Plan:
         window: tuple[int, int] | None = None,
     ) -> None:
         self.comm = communicator(comm)
-        self.backend = binding.choose(self.comm, backend, "Plan")
-        with Agreement(self.comm) as arguments:
-            self.shape, kind = shape_of(shape), dtypes.parse(dtype)
-            flags, extents = segments_type(segments), Extents.of(self.shape, axis_number(axis))
-            gpu = arrays.current_gpu() if self.backend == "cuda" else None
-            if gpu is not None and kind.names:
-                raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
-            options: Any = {
-                "exclusive": bool(exclusive),
-                "initial": initial,
-                "reverse": bool(reverse),
-                "dtype": None if out_dtype is None else dtypes.parse(out_dtype),
-                "strategy": strategy,
-                "threads": threads,
-            }
-            fixed: Any = {"segments": flags, "block_scan": block_scan, "ranks": self.comm.size}
-            made: Any = partial(make, extents, kind, gpu, **fixed)
-            exact = plan_exact.asked(op, kind, options, window, self.comm.size)
-            if exact is None:
-                self._scan = made(operators.resolve(op_name(op)), **options)
-            else:
-                self._scan = exact.make(made, options)
-            # "auto" may differ: a rank without compiled kernels chooses otherwise.
-            plans: Any = {"the function": "Plan", "the strategy": strategy, "agree": bool(agree)}
-            plans["window"] = None if exact is None else exact.sums.limits
-            arguments.same = Terms({**self._scan.terms, **plans})
-            arguments.has_elements = self._scan.has_elements
-            self.out_shape, self.size = self._scan.form.extents.result_shape, math.prod(self.shape)
-            array, self._device = arrays.on_gpu(gpu)
-            expected = Expected(self._scan, self.shape, self.size, array, gpu, flags)
-        arguments.settle()
-        told: Any = {"has_elements": arguments.has_elements, "number": arguments.number}
-        told["agree"] = bool(agree)
+        self.backend = binding.choose(call, backend, "Plan")
+        self.shape, kind = shape_of(shape), dtypes.parse(dtype)
+        flags, extents = segments_type(segments), Extents.of(self.shape, axis_number(axis))
+        gpu = arrays.current_gpu() if self.backend == "cuda" else None
+        if gpu is not None and kind.names:
+            raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
+        options: Any = {
+            "exclusive": bool(exclusive),
+            "initial": initial,
+            "reverse": bool(reverse),
+            "dtype": None if out_dtype is None else dtypes.parse(out_dtype),
+            "strategy": strategy,
+            "threads": threads,
+        }
+        fixed: Any = {"segments": flags, "block_scan": block_scan, "ranks": self.comm.size}
+        made: Any = partial(make, extents, kind, gpu, **fixed)
+        exact = plan_exact.asked(op, kind, options, window, self.comm.size)
+        if exact is None:
+            self._scan = made(operators.resolve(op_name(op)), **options)
+        else:
+            self._scan = exact.make(made, options)
+        # "auto" may differ: a rank without compiled kernels chooses otherwise.
+        plans: Any = {"the function": "Plan", "the strategy": strategy, "agree": bool(agree)}
+        plans["window"] = None if exact is None else exact.sums.limits
+        call.same = Terms({**self._scan.terms, **plans})
+        call.has_elements = self._scan.has_elements
+        self.out_shape, self.size = self._scan.form.extents.result_shape, math.prod(self.shape)
+        array, self._device = arrays.on_gpu(gpu)
+        expected = Expected(self._scan, self.shape, self.size, array, gpu, flags)
+        self._lock = PlanLock()
+        self._votes = Votes.of(self.comm)
+        self._started: Any = None  # what start() has returned, for wait()
+        told: Any = {"number": call.number, "agree": bool(agree)}
+        call.settle()
+        told["has_elements"] = call.has_elements
         self._calls: Calls | WindowCalls
         if exact is None:
             self._calls = Calls(self._scan, self.comm, expected.check, **told)
         else:
             self._scan, self._calls = exact.calls(self.comm, made, options, expected, **told)
         self.op, self.types, self.strategy = self._scan.op, self._scan.types, self._scan.strategy
-        self._lock = PlanLock()
-        self._started: Any = None  # what start() has returned, for wait()
 
-    @collective
+    @uninterruptible
     def __call__(self, x: Any, out: Any = None, segments: Any = None) -> Any:
         """Scan ``x`` into ``out``; collective.
 
@@ -188,11 +190,11 @@ class Plan:
         RuntimeError
             Between ``start`` and ``wait``, and after ``close``.
         """
-        with self._lock, self._device():
+        with self._lock, self._votes, self._device():
             self._check_not_started("its next use")
             return self._calls.run(x, out, segments)
 
-    @collective
+    @uninterruptible
     def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
         """Find the total of ``x`` and begin the exchange; collective, but waits for no other rank.
 
@@ -200,20 +202,19 @@ class Plan:
         arrays are raised by ``wait``. Every rank must use ``start``: MPI would not match it with
         another rank's call of the plan.
         """
-        with self._lock, self._device():
+        with self._lock, self._votes, self._device():
             self._check_not_started("the next start()")
             self._started = self._calls.start(x, out, segments)
 
-    @collective
+    @uninterruptible
     def wait(self) -> Any:
         """Wait for the exchange that ``start`` began, scan, and return ``out``; collective."""
-        with self._lock, self._device():
+        with self._lock, self._votes, self._device():
             if self._started is None:
                 raise RuntimeError("this plan was not started: start() comes before wait()")
             started, self._started = self._started, None
             return self._calls.wait(started)
 
-    @collective
     def close(self) -> None:
         """Free the plan's memory, after all queued work; collective. The plan cannot be used again.
 
@@ -224,13 +225,8 @@ class Plan:
         RuntimeError
             On every rank, if one rank has called ``start`` and not ``wait``.
         """
-        if self._lock.closed:
-            return
-        with self._lock:
-            with agreed(self.comm, "Plan.close"):
-                self._check_not_started("close()")
-            self._lock.closed = True
-            self._calls.close()
+        if not self._lock.closed:
+            _close(self, comm=self.comm)
 
     def __repr__(self) -> str:
         return (
@@ -242,3 +238,14 @@ class Plan:
     def _check_not_started(self, what: str) -> None:
         if self._started is not None:
             raise RuntimeError(f"this plan was started: wait() comes before {what}")
+
+
+@collective
+def _close(call: Agreement, plan: Plan, *, comm: Comm) -> None:
+    """Free the memory of a plan; collective."""
+    call.same = Terms({"the function": "Plan.close"})
+    with plan._lock:
+        plan._check_not_started("close()")
+        call.begin()
+        plan._lock.closed = True
+        plan._calls.close(call)

@@ -5,7 +5,7 @@ from typing import Any
 
 from .build import CompiledScan
 from .core.errors import RankError
-from .mpi.agree import Agreement, agreed
+from .mpi.agree import Agreement, Votes, agreed
 from .mpi.communicators import Comm
 from .mpi.notices import Notices
 from .scan import Call
@@ -69,9 +69,8 @@ class Calls:
         """Exchange and scan; return the result. With ``agree`` every rank raises, or none does."""
         call, out = started
         if self._agree:
-            with Agreement(self._comm) as work:
+            with Agreement(Votes.of(self._comm)):
                 self._exchange_and_finish(call)
-            work.settle()
         elif self._notices is None:
             self._exchange_and_finish(call)
         else:
@@ -89,9 +88,9 @@ class Calls:
             notices.send(fault)
         call.finish()
 
-    def close(self) -> None:
+    def close(self, call: Agreement) -> None:
         """Free the memory; collective. Raises RankError for faults that no call has raised."""
-        with agreed(self._comm):
-            self._scan.steps.close()
+        self._scan.steps.close()
+        call.settle()
         if self._notices is not None:
             self._notices.close()

@@ -9,7 +9,7 @@ from .build import CompiledScan, adds_exactly
 from .core.fixed import Window
 from .exact_check import Asked, is_fsum, part_of
 from .exact_window import check_of
-from .mpi.agree import agreed
+from .mpi.agree import Agreement, Votes, agreed, body
 from .mpi.communicators import Comm
 from .plan_calls import Calls, Check
 from .plan_check import Expected
@@ -32,11 +32,11 @@ class WindowCalls:
     def run(self, x: Any, out: Any, segments: Any) -> Any:
         """Scan ``x`` into ``out``, and return the result; collective."""
         expected = self._expected
-        with agreed(self._comm):
+        with Agreement(Votes.of(self._comm)) as call:
             shard, target, flags, out = expected.check(x, out, segments)
-        given = {"comm": self._comm, "segments": flags, **self._options}
-        result = target.reshape(expected.out_shape)
-        scan(shard.reshape(expected.shape), "fsum", out=result, **given)
+            options = {"segments": flags, **self._options}
+            result = target.reshape(expected.out_shape)
+            body(scan)(call, shard.reshape(expected.shape), "fsum", out=result, **options)
         return out
 
     def start(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any]:
@@ -47,7 +47,7 @@ class WindowCalls:
         """Scan the arrays that ``start`` was given; collective."""
         return self.run(*started)
 
-    def close(self) -> None:
+    def close(self, call: Agreement) -> None:
         """Do nothing: no memory is kept."""
 
 

@@ -7,7 +7,7 @@ class PlanLock:
     """A lock that threads hold in a ``with`` block while they use a plan.
 
     RuntimeError is raised if the plan is ``closed``, and if the thread itself is already using the
-    plan. Only a signal's handler can do that.
+    plan: in a signal's handler, or in a function that the plan calls, such as an operator's.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,10 @@ class PlanLock:
             self._lock.release()
             if self.closed:
                 raise RuntimeError("this plan is closed")
-            raise RuntimeError("this plan is in use by this thread, which a signal has interrupted")
+            raise RuntimeError(
+                "this plan is in use by this thread: neither a signal's handler nor an operator's "
+                "function can use it"
+            )
         self._busy = True
 
     def __exit__(self, *_: object) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from .core import arrays
-from .mpi.agree import Agreement, Terms, collective
+from .mpi.agree import Agreement, collective
 from .mpi.communicators import Comm
 
 
 @collective
-def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
+def offsets(call: Agreement, count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     """Return where this rank's ``count`` elements begin among all ranks' elements; collective.
 
     Parameters
@@ -39,21 +39,18 @@ def offsets(count: int, *, comm: Comm | None = None) -> tuple[int, int]:
     >>> distscan.offsets(3)  # on two ranks: (0, 5) on rank 0, (3, 5) on rank 1; on one rank:
     (0, 3)
     """
-    with Agreement(comm) as counted:
-        counted.same = _OFFSETS
-        own = index(count)
-        if own < 0:
-            raise ValueError(f"count is {count}; it must not be negative")
-        counted.shows = own if own < _LARGE else -1
-    counted.settle()
-    counts, rank = counted.shown(), counted.comm.rank
+    own = index(count)
+    if own < 0:
+        raise ValueError(f"count is {count}; it must not be negative")
+    call.shows = own if own < _LARGE else -1
+    call.settle()
+    counts, rank = call.shown(), call.comm.rank
     if min(counts) < 0:
-        counts = counted.comm.allgather(own)
+        counts = call.comm.allgather(own)
     start = sum(counts[:rank])  # Python's integers: they do not overflow
     return start, start + sum(counts[rank:])
 
 
-_OFFSETS = Terms({"the function": "offsets"})
 _LARGE = 1 << 63  # a count that does not travel with the vote
 
 

@@ -9,7 +9,7 @@ from .core import segments as segmented
 from .core.extents import Extents
 from .core.maps import MAPS, MAPS_IN_SEGMENTS
 from .decide import check_memory
-from .mpi.agree import Agreement, Terms, agreed, collective
+from .mpi.agree import Agreement, Terms, collective
 from .mpi.communicators import Comm
 from .scan import run
 from .tuples import Shard
@@ -17,6 +17,7 @@ from .tuples import Shard
 
 @collective
 def linear_recurrence(
+    call: Agreement,
     a: Any,
     b: Any,
     initial: Any = None,
@@ -82,45 +83,44 @@ def linear_recurrence(
     """
     heads = None  # of columns
     if segments is not None:
-        heads = _heads_of_columns(segments, b, comm, reverse=reverse)
+        heads = _heads_of_columns(call, segments, b, reverse=reverse)
         segments = segments if heads is None else None
-    with Agreement(comm) as arguments:
-        reverse = bool(reverse)
-        terms = arrays.as_native(b)
-        with arrays.on_device(terms):
-            given = arrays.as_native(a)
-            factors, number = _factors(a, given, terms)
-            flags = None if segments is None else arrays.as_native(segments)
-            before = None if initial is None else _before(initial, terms, number)
-            if before is not None and before.ndim > 0 and (flags is not None or heads is not None):
-                raise ValueError(f"initial has shape {before.shape}; segments need one number")
-            x, op, result = [factors, terms], MAPS, number
-            state = np.dtype(np.float32) if number.itemsize == 2 else number
-            if heads is not None:
-                heads_of_all = arrays.namespace(terms).broadcast_to(heads[:, None], terms.shape)
-                x, op = [*x, heads_of_all], MAPS_IN_SEGMENTS
-                if before is not None:
-                    x[1], result = _seeded(factors, terms, heads, before.astype(state)), state
-            acc = dtypes.fields([state, state, np.dtype(np.bool_)][: op.arity])
-            shard = Shard(
-                op,
-                x,
-                flags=flags,
-                axis=None if terms.ndim == 1 else 0,
-                initial=None if before is None or before.size == 0 else _maps(before, acc),
-                types=(acc, np.dtype([("x1", result)])),
-                ranks=arguments.comm.size,
-                reverse=reverse,
-            )
-        asked = {"the function": "linear_recurrence", "return_last": bool(return_last)}
-        arguments.same = Terms(shard.terms | asked)
-        arguments.has_elements = shard.scan.has_elements
-    (h,) = shard.scanned(run, arguments)
+    reverse, return_last = bool(reverse), bool(return_last)
+    terms = arrays.as_native(b)
+    with arrays.on_device(terms):
+        given = arrays.as_native(a)
+        factors, number = _factors(a, given, terms)
+        flags = None if segments is None else arrays.as_native(segments)
+        before = None if initial is None else _before(initial, terms, number)
+        if before is not None and before.ndim > 0 and (flags is not None or heads is not None):
+            raise ValueError(f"initial has shape {before.shape}; segments need one number")
+        x, op, result = [factors, terms], MAPS, number
+        state = np.dtype(np.float32) if number.itemsize == 2 else number
+        if heads is not None:
+            heads_of_all = arrays.namespace(terms).broadcast_to(heads[:, None], terms.shape)
+            x, op = [*x, heads_of_all], MAPS_IN_SEGMENTS
+            if before is not None:
+                x[1], result = _seeded(factors, terms, heads, before.astype(state)), state
+        acc = dtypes.fields([state, state, np.dtype(np.bool_)][: op.arity])
+        shard = Shard(
+            op,
+            x,
+            flags=flags,
+            axis=None if terms.ndim == 1 else 0,
+            initial=None if before is None or before.size == 0 else _maps(before, acc),
+            types=(acc, np.dtype([("x1", result)])),
+            ranks=call.comm.size,
+            reverse=reverse,
+        )
+    asked = {"the function": "linear_recurrence", "return_last": return_last}
+    call.same = Terms(shard.terms | asked)
+    call.has_elements = shard.scan.has_elements
+    (h,) = shard.scanned(run, call)
     with shard.device:
         if result != number:
             h = dtypes.cast(h, number)
         convert = arrays.converter(b)
-        last = _last(h, before, arguments.comm, reverse=reverse) if return_last else None
+        last = _last(h, before, call, reverse=reverse) if return_last else None
         states = h if convert is None else convert(h)
         arrays.release((b, terms), (a, given), (segments, flags))
         if not return_last:
@@ -130,33 +130,33 @@ def linear_recurrence(
         return states, last if convert is None else convert(last)
 
 
-def _heads_of_columns(segments: Any, b: Any, comm: Comm | None, *, reverse: bool) -> Any:
+def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) -> Any:
     """Return the head flags [n] of the rows of ``b`` [n, m] from flags or keys [n]; collective.
 
     None for ``b`` [n], whose segments the scan itself takes.
     """
-    with Agreement(comm) as arguments:
-        flags, terms, reverse = arrays.as_native(segments), arrays.as_native(b), bool(reverse)
-        asked = {
-            "the function": "linear_recurrence with segments",
-            "the dimensions of b": terms.ndim,
-        }
-        if terms.ndim == 2:
-            check_memory("segments", flags, terms, "b")
-            if flags.shape != terms.shape[:1]:
-                raise ValueError(f"segments has shape {flags.shape}, b {terms.shape}")
-            segmented.check_type(flags.dtype, Extents.of(flags.shape, None))
-            with arrays.on_device(terms):
-                heads = arrays.namespace(terms).empty(flags.shape, bool)
-                segmented.find_heads(flags, heads, reverse=reverse)
-                own = segmented.edges(flags, reverse=reverse)
-            asked["the dtype of segments"] = segmented.edge_dtype(flags.dtype)
-        arguments.same = Terms(asked)
-    arguments.settle()
+    flags, terms, reverse = arrays.as_native(segments), arrays.as_native(b), bool(reverse)
+    asked = {
+        "the function": "linear_recurrence with segments",
+        "the dimensions of b": terms.ndim,
+    }
+    if terms.ndim == 2:
+        check_memory("segments", flags, terms, "b")
+        if flags.shape != terms.shape[:1]:
+            raise ValueError(f"segments has shape {flags.shape}, b {terms.shape}")
+        segmented.check_type(flags.dtype, Extents.of(flags.shape, None))
+        with arrays.on_device(terms):
+            heads = arrays.namespace(terms).empty(flags.shape, bool)
+            segmented.find_heads(flags, heads, reverse=reverse)
+            own = segmented.edges(flags, reverse=reverse)
+        asked["the dtype of segments"] = segmented.edge_dtype(flags.dtype)
+    call.same = Terms(asked)
+    call.settle()
+    comm = call.comm
+    edges = comm.allgather(own) if terms.ndim == 2 else []
+    call.begin()
     if terms.ndim != 2:
         return None
-    comm = arguments.comm
-    edges = comm.allgather(own)
     before = edges[comm.rank + 1 :] if reverse else edges[: comm.rank][::-1]  # the nearest first
     earlier = next((edge for edge in before if edge is not None), None)
     with arrays.on_device(terms):
@@ -214,14 +214,15 @@ def _maps(before: Any, acc: np.dtype[Any]) -> Any:
     return maps
 
 
-def _last(h: Any, before: Any, comm: Comm, *, reverse: bool) -> Any:
+def _last(h: Any, before: Any, call: Agreement, *, reverse: bool) -> Any:
     """Return the last state of all ranks, in host memory; collective."""
-    with agreed(comm):
-        own = None
-        if len(h) > 0:
-            own = h[0 if reverse else -1]
-            own = own.get() if arrays.is_cuda(h) else np.asarray(own)
-    states = [state for state in comm.allgather(own) if state is not None]
+    own = None
+    if len(h) > 0:
+        own = h[0 if reverse else -1]
+        own = own.get() if arrays.is_cuda(h) else np.asarray(own)
+    call.settle()
+    states = [state for state in call.comm.allgather(own) if state is not None]
+    call.begin()
     if states:
         return states[0 if reverse else -1]
     return (

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import apart, plan_cache
+from . import plan_cache
 from .build import CompiledScan, Op, Strategy
 from .core import arrays, dtypes, operators
 from .core.extents import axis_number
@@ -22,8 +22,11 @@ from .core.operators import Operator
 from .core.steps import Pending
 from .cpu.threads import checked
 from .decide import Decided, decide
-from .mpi.agree import Agreement, agreed, collective
+from .exact import scan_exactly
+from .exact_check import is_fsum
+from .mpi.agree import Agreement, body, collective
 from .mpi.communicators import Comm, op_name
+from .tuples import scan_tuple
 
 _ANYWHERE = nullcontext()  # for host arrays: no GPU need be current
 _NUMBERS = {type(None), bool, int, float, complex}
@@ -70,33 +73,29 @@ class Call:
         self.scan.steps.finish(self._pending, self._offset)
 
 
-def run(scan: CompiledScan, arguments: Agreement, x: Any, out: Any, segments: Any = None) -> None:
+def run(scan: CompiledScan, agreement: Agreement, x: Any, out: Any, segments: Any = None) -> None:
     """Scan ``x`` into ``out``; collective. If one rank has a fault, every rank raises it.
 
-    First the ranks compare their ``arguments``, and whether any of them has elements. Meanwhile a
-    GPU finds the total.
+    The open step of the agreement has the arguments: the ranks compare them, and whether any rank
+    has elements. Meanwhile a GPU finds the total. The last step stays open: so what the caller does
+    with the result is agreed on, too.
     """
-    call = Call(scan, arguments.comm)
+    call = Call(scan, agreement.comm)
     call.begin(x, out, segments)
-    settle(call, arguments)
-    with Agreement(arguments.comm) as work:
-        if arguments.has_elements and call.scan.across:
-            call.exchange()
-        call.finish()
-    work.settle()
-
-
-def settle(call: Call, arguments: Agreement) -> None:
-    """Compare the arguments, and allocate buffers for the exchange of long rows; collective."""
-    arguments.settle()
-    if call.scan.exscan.long:
-        with agreed(arguments.comm):
-            if arguments.has_elements:
-                call.scan.exscan.reserve()
+    agreement.settle()
+    if scan.exscan.long:  # buffers for the exchange of long rows
+        agreement.begin()
+        if agreement.has_elements:
+            scan.exscan.reserve()
+    agreement.begin()
+    if agreement.has_elements and scan.across:
+        call.exchange()
+    call.finish()
 
 
 @collective
 def scan(
+    call: Agreement,
     x: Any,
     op: Op = "sum",
     *,
@@ -203,48 +202,42 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
     """
-    several = isinstance(op, Operator) and op.arity > 1
-    if several or window is not None or (type(op) is str and op == "fsum"):
-        asked: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
-        asked |= {"comm": comm, "dtype": dtype, "out": out, "segments": segments}
-        return apart.otherwise(scan, run, x, op, (strategy, window, threads), **asked)
-    with Agreement(comm) as arguments:
-        if x is None:
-            raise TypeError("x is None; a scan takes an array or a sequence")
-        given = x, out, segments
-        native = [  # the NumPy or CuPy arrays over the same memory
-            each if each is None or type(each) in arrays.NATIVE else arrays.as_native(each)
-            for each in given
-        ]
-        array, target, _ = native
-        axis = axis if axis is None or type(axis) is int else axis_number(axis)
-        if isinstance(op, str | np.ufunc):
-            op = operators.NAMED.get(op, op)
-        elif not isinstance(op, Operator):
-            op = operators.resolve(op_name(op))
-        dtype = dtype if dtype is None or isinstance(dtype, np.dtype) else dtypes.parse(dtype)
-        threads = None if threads is None else checked(threads)
-        form: Any = {"axis": axis, "exclusive": bool(exclusive), "reverse": bool(reverse)}
-        options = form | {"dtype": dtype, "strategy": strategy, "threads": threads}
-        options["ranks"] = arguments.comm.size
-        bits = (pickle.dumps if type(initial) in _NUMBERS else plan_cache.bits_of)(initial)
-        gpu, device, stream = where(array)
-        with device:
-            key = (gpu, stream(), op, *options.values(), bits, *map(_kind, given, native))
-            free = plan_cache.kinds.get(key)  # what was decided for such calls, and is not in use
-            try:
-                decided: Decided = free.pop()  # type: ignore[union-attr]
-            except (AttributeError, IndexError):
-                decided, free = decide(given, native, gpu, op, initial, **options), None
-            shard, result, flags, copy_back = _as_scanned(decided, *native)
-        arguments.same, arguments.has_elements = decided.terms, decided.compiled.has_elements
+    if isinstance(op, str | np.ufunc):
+        op = operators.NAMED.get(op, op)
+    elif not isinstance(op, Operator):
+        op = operators.resolve(op_name(op))
+    if window is not None or op == "fsum" or (isinstance(op, Operator) and op.arity > 1):
+        passed: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
+        passed |= {"dtype": dtype, "out": out, "segments": segments, "strategy": strategy}
+        passed["threads"] = threads
+        if is_fsum(op, window):
+            return scan_exactly(body(scan), call, x, window=window, **passed)
+        assert isinstance(op, Operator)
+        return scan_tuple(run, call, x, op, **passed)
+    if x is None:
+        raise TypeError("x is None; a scan takes an array or a sequence")
+    given = x, out, segments
+    native = [  # the NumPy or CuPy arrays over the same memory
+        each if each is None or type(each) in arrays.NATIVE else arrays.as_native(each)
+        for each in given
+    ]
+    array, target, _ = native
+    axis = axis if axis is None or type(axis) is int else axis_number(axis)
+    dtype = dtype if dtype is None or isinstance(dtype, np.dtype) else dtypes.parse(dtype)
+    threads = None if threads is None else checked(threads)
+    form: Any = {"axis": axis, "exclusive": bool(exclusive), "reverse": bool(reverse)}
+    options = form | {"dtype": dtype, "strategy": strategy, "threads": threads}
+    options["ranks"] = call.comm.size
+    bits = (pickle.dumps if type(initial) in _NUMBERS else plan_cache.bits_of)(initial)
+    gpu, device, stream = where(array)
     with device:
-        run(decided.compiled, arguments, shard, result, flags)
-        if free is None or free.forgotten or decided.nbytes > plan_cache.LARGE:
-            plan_cache.keep(key, decided)
-        else:
-            free.last = next(plan_cache.clock)
-            free.append(decided)
+        key = (gpu, stream(), op, *options.values(), bits, *map(_kind, given, native))
+        known, kind = plan_cache.taken(key)
+        decided = known or decide(given, native, gpu, op, initial, **options)
+        shard, result, flags, copy_back = _as_scanned(decided, *native)
+        call.same, call.has_elements = decided.terms, decided.compiled.has_elements
+        run(decided.compiled, call, shard, result, flags)
+        plan_cache.put_back(key, decided, kind)
         if decided.restored is not None:
             result = decided.restored(result)
         if copy_back:

@@ -19,12 +19,11 @@ from .scan import where
 if TYPE_CHECKING:
     from .cuda.compaction import Compactor
 
-_COMPACT, _SELECT = Terms({"the function": "compact"}), Terms({"the function": "select"})
 _SHORT = 4096  # elements that x[mask] of NumPy takes faster, whatever the mask
 
 
 @collective
-def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
+def compact(call: Agreement, x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     """Keep the elements of ``x`` where ``mask`` is True, in order, each on its rank; collective.
 
     Parameters
@@ -75,27 +74,25 @@ def compact(x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     >>> distscan.compact((x, x * 10), x > 0)
     ((array([3, 4]), array([30, 40])), 0)
     """
-    with Agreement(comm) as counted:
-        counted.same = _COMPACT
-        several = isinstance(x, tuple) and any(map(_is_array, x))
-        given = x if several else (x,)
-        names = [f"x[{i}]" for i in range(len(given))] if several else ["x"]
-        native, keep = [arrays.as_native(each) for each in given], arrays.as_native(mask)
-        for name, array in zip(names, native, strict=True):
-            _check(name, array, keep)
-        counted.same = _terms("compact", *((array.dtype, array.shape[1:]) for array in native))
-        convert = [arrays.converter(each) for each in given]
-        with arrays.on_device(keep):
-            kept, counted.shows = _compacted(native, keep)
-            arrays.release((mask, keep))  # the conversion of a result releases its array
-            result = [
-                each if to is None else to(each) for each, to in zip(kept, convert, strict=True)
-            ]
-    return tuple(result) if several else result[0], _start(counted)
+    several = isinstance(x, tuple) and any(map(_is_array, x))
+    given = x if several else (x,)
+    names = [f"x[{i}]" for i in range(len(given))] if several else ["x"]
+    native, keep = [arrays.as_native(each) for each in given], arrays.as_native(mask)
+    for name, array in zip(names, native, strict=True):
+        _check(name, array, keep)
+    call.same = _terms("compact", *((array.dtype, array.shape[1:]) for array in native))
+    convert = [arrays.converter(each) for each in given]
+    with arrays.on_device(keep):
+        kept, call.shows = _compacted(native, keep)
+        arrays.release((mask, keep))  # the conversion of a result releases its array
+        result = [each if to is None else to(each) for each, to in zip(kept, convert, strict=True)]
+    return tuple(result) if several else result[0], _start(call)
 
 
 @collective
-def select(x: Any, predicate: Predicate, *, comm: Comm | None = None) -> tuple[Any, int]:
+def select(
+    call: Agreement, x: Any, predicate: Predicate, *, comm: Comm | None = None
+) -> tuple[Any, int]:
     """Keep the elements of ``x`` for which a predicate is true, in order; collective.
 
     It is ``compact`` without a mask in memory: a GPU evaluates the predicate where it reads ``x``.
@@ -128,20 +125,18 @@ def select(x: Any, predicate: Predicate, *, comm: Comm | None = None) -> tuple[A
     >>> distscan.select(numpy.array([3.5, -1.0, 4.0]), positive)
     (array([3.5, 4. ]), 0)
     """
-    with Agreement(comm) as counted:
-        counted.same = _SELECT
-        if not isinstance(predicate, Predicate):
-            raise TypeError(f"predicate must be a Predicate, not {type(predicate).__name__}")
-        array = arrays.as_native(x)
-        if array.ndim != 1:
-            raise ValueError(f"x has shape {array.shape}; select takes [n]")
-        kind = array.dtype, array.shape[1:]
-        counted.same = _terms("select", kind, predicate=predicate.name)
-        convert = arrays.converter(x)
-        with arrays.on_device(array):
-            kept, counted.shows = _selected(array, predicate)
-            result = kept if convert is None else convert(kept)
-    return result, _start(counted)
+    if not isinstance(predicate, Predicate):
+        raise TypeError(f"predicate must be a Predicate, not {type(predicate).__name__}")
+    array = arrays.as_native(x)
+    if array.ndim != 1:
+        raise ValueError(f"x has shape {array.shape}; select takes [n]")
+    kind = array.dtype, array.shape[1:]
+    call.same = _terms("select", kind, predicate=predicate.name)
+    convert = arrays.converter(x)
+    with arrays.on_device(array):
+        kept, call.shows = _selected(array, predicate)
+        result = kept if convert is None else convert(kept)
+    return result, _start(call)
 
 
 # ---- arguments --------------------------------------------------------------------------------
@@ -176,10 +171,10 @@ def _terms(
     return same
 
 
-def _start(counted: Agreement) -> int:
+def _start(call: Agreement) -> int:
     """Return how many elements earlier ranks keep; collective: the counts travel with the vote."""
-    counted.settle()
-    return sum(counted.shown()[: counted.comm.rank])
+    call.settle()
+    return sum(call.shown()[: call.comm.rank])
 
 
 # ---- this rank's part -------------------------------------------------------------------------

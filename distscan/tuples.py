@@ -21,7 +21,6 @@ from .cpu.recurrence import as_read
 from .cpu.sweeps import fields_read
 from .decide import check_memory, check_out
 from .mpi.agree import Agreement, Terms
-from .mpi.communicators import Comm
 
 
 @dataclass(eq=False)
@@ -136,13 +135,13 @@ class Shard:
         if copied:
             self.scan.steps.refuse_capture("x or segments must be copied")
 
-    def scanned(self, run: Callable[..., None], arguments: Agreement) -> Sequence[Any]:
+    def scanned(self, run: Callable[..., None], call: Agreement) -> Sequence[Any]:
         """Scan, and return the results, in the shape of the result; collective.
 
-        ``run`` is that of ``scan.py``.
+        ``run`` is that of ``scan.py``: it leaves a step of the agreement open.
         """
         with self.device:
-            run(self.scan, arguments, self._shard, self._results, self._flags)
+            run(self.scan, call, self._shard, self._results, self._flags)
             plan_cache.put_back(self._key, self.decided, self._of_kind)
             results, out = self._results, self.decided.out
             if self.decided.direct:
@@ -208,47 +207,46 @@ def _decide(
 
 def scan_tuple(
     run: Callable[..., None],
+    call: Agreement,
     x: Any,
     op: Operator,
     *,
-    comm: Comm | None,
     axis: Any,
     out: Any,
     segments: Any,
     **options: Any,
 ) -> tuple[Any, ...]:
     """Scan a tuple of arrays by ``run``; both are ``scan.py``'s."""
-    with Agreement(comm) as arguments:
-        given = _several("x", x, op.arity)
-        wanted = None if out is None else _several("out", out, op.arity)
-        native, targets = _native(given), None if wanted is None else _native(wanted)
-        flags = None if segments is None else arrays.as_native(segments)
-        if options.pop("dtype") is not None:
-            raise TypeError("dtype= is for one array; each array of a tuple keeps its own type")
-        for name in ("exclusive", "reverse"):
-            options[name] = bool(options[name])
+    given = _several("x", x, op.arity)
+    wanted = None if out is None else _several("out", out, op.arity)
+    native, targets = _native(given), None if wanted is None else _native(wanted)
+    flags = None if segments is None else arrays.as_native(segments)
+    if options.pop("dtype") is not None:
+        raise TypeError("dtype= is for one array; each array of a tuple keeps its own type")
+    for name in ("exclusive", "reverse"):
+        options[name] = bool(options[name])
 
-        def check() -> None:
-            for i, array in enumerate(native):
-                check_memory(f"x[{i}]", array, native[0], "x[0]")
-                if array.shape != native[0].shape:
-                    raise ValueError(f"x[{i}] has shape {array.shape}, x[0] {native[0].shape}")
-            for each, target in zip(wanted or (), targets or (), strict=True):
-                check_out(each, target, native[0])
+    def check() -> None:
+        for i, array in enumerate(native):
+            check_memory(f"x[{i}]", array, native[0], "x[0]")
+            if array.shape != native[0].shape:
+                raise ValueError(f"x[{i}] has shape {array.shape}, x[0] {native[0].shape}")
+        for each, target in zip(wanted or (), targets or (), strict=True):
+            check_out(each, target, native[0])
 
-        shard = Shard(
-            op,
-            native,
-            targets,
-            flags,
-            given=(*given, *(wanted or ()), segments),
-            check=check,
-            axis=axis_number(axis),
-            ranks=arguments.comm.size,
-            **options,
-        )
-        arguments.same, arguments.has_elements = shard.terms, shard.scan.has_elements
-    results, decided = shard.scanned(run, arguments), shard.decided
+    shard = Shard(
+        op,
+        native,
+        targets,
+        flags,
+        given=(*given, *(wanted or ()), segments),
+        check=check,
+        axis=axis_number(axis),
+        ranks=call.comm.size,
+        **options,
+    )
+    call.same, call.has_elements = shard.terms, shard.scan.has_elements
+    results, decided = shard.scanned(run, call), shard.decided
     with shard.device:
         if decided.foreign:
             pairs = list(zip((*given, segments), (*native, flags), strict=True))

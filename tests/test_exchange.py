@@ -10,7 +10,7 @@ from distscan.core import operators
 from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.mpi import communicators, exscan
-from distscan.mpi.agree import Agreement, agreed
+from distscan.mpi.agree import Agreement, Votes, agreed
 from distscan.mpi.faults import is_agreed
 from support.data import HOST_CODES, OPS, exact
 from support.maps import COMPOSE, maps, one_by_one
@@ -117,5 +117,6 @@ def test_numbers_begin_anew_on_a_new_communicator(comm):
     for _ in range(3):
         other = comm.Dup()
         same = MPI.Comm.fromhandle(other.handle)
-        assert [Agreement(each).number for each in (other, same, other)] == [1, 2, 3]
+        every = [Agreement(Votes.of(each)).number for each in (other, same, other)]
+        assert every == [1, 2, 3]
         other.Free()

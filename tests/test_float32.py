@@ -13,7 +13,7 @@ from distscan.core import dtypes, operators
 from distscan.core.extents import Extents
 from distscan.cpu import chunked, library
 from distscan.cpu import steps as cpu
-from distscan.mpi.agree import Agreement
+from distscan.mpi.agree import Agreement, Votes
 from distscan.mpi.exscan import Exscan
 from distscan.scan import run
 from support import reference
@@ -191,7 +191,8 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
     assert plan.types.acc == ("d" if narrow is None else "f")
     assert len(set(comm.allgather(plan.terms.key))) == 1
     y = np.zeros_like(x[mine])
-    run(plan, Agreement(comm), x[mine], y)
+    with Agreement(Votes.of(comm)) as call:
+        run(plan, call, x[mine], y)
     if narrow is None:
         np.testing.assert_array_equal(y, exact.astype("f")[mine])
     else:
@@ -212,8 +213,8 @@ def test_shards_of_any_length_agree(beyond, gpu, narrow, comm):
 def test_rows_with_narrower_ranks(narrow, comm):
     """Rows of totals are exchanged as each rank has them: CPUs and GPUs do not agree on a type."""
     plan = build.make(Extents.of((9, 5), 0), np.dtype("f"), narrow, SUM, ranks=comm.size)
-    with Agreement(comm) as agreement:
-        agreement.same = plan.terms
+    agreement = Agreement(Votes.of(comm))
+    agreement.same = plan.terms
     if comm.size == 1:
         agreement.settle()
     else:

@@ -29,7 +29,7 @@ def test_ranks_that_are_out_of_step_say_so_in_every_call(own, comm):
     x = np.arange(3)
     distscan.scan(x, comm=own)
     if own.rank == own.size - 1:
-        agree.Agreement(own)  # begins a step, raises alone, and goes on
+        agree.Agreement(agree.Votes.of(own))  # begins a step, raises alone, and goes on
     for _ in range(3):
         everywhere(own, DisagreementError, f"out of step.* rank {own.size - 1}: step",
                    lambda: distscan.scan(x, comm=own))  # fmt: skip

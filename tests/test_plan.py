@@ -183,11 +183,13 @@ def test_calls_agree_on_nothing(planned, xp, comm, monkeypatch):
         setattr(type(watched), name, refuse)
     monkeypatch.setattr(plan, "make", refuse)
     monkeypatch.setattr(build, "make", refuse)
-    agreements = agree.Agreement(watched).number
+    agreements = agree.Agreement(agree.Votes.of(watched)).number
     run(xp.arange(3), out)
     run.start(xp.arange(3), out)
     run.wait()
-    assert agree.Agreement(watched).number == agreements + (comm.size > 1)  # this one
+    assert agree.Agreement(agree.Votes.of(watched)).number == agreements + (
+        comm.size > 1
+    )  # this one
     np.testing.assert_array_equal(host(out), np.cumsum(np.arange(3)) + 3 * comm.rank)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.mpi import agree, signals
+from distscan.mpi import signals
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def handled():
 def test_a_signal_inside_waits_for_the_end(handled):
     done = []
 
-    @agree.collective
+    @signals.uninterruptible
     def inner():
         os.kill(os.getpid(), handled)
         sum(range(1000))
         done.append("inner")
 
-    @agree.collective
+    @signals.uninterruptible
     def outer():
         signals.defer()
         inner()
@@ -43,7 +43,7 @@ def test_a_signal_inside_waits_for_the_end(handled):
     assert done == ["inner", "outer"]
     with pytest.raises(TimeoutError):  # outside, at once
         os.kill(os.getpid(), handled)
-    agree.collective(lambda: None)()  # nothing waits any more
+    signals.uninterruptible(lambda: None)()  # nothing waits any more
 
 
 def test_all_signals_inside_a_call_are_handled_at_its_end(handled):
@@ -52,7 +52,7 @@ def test_all_signals_inside_a_call_are_handled_at_its_end(handled):
     before = signal.signal(signal.SIGUSR2, lambda number, frame: seen.append(number))
     try:
 
-        @agree.collective
+        @signals.uninterruptible
         def call():
             signals.defer()
             for number in (handled, handled, signal.SIGUSR2, signal.SIGUSR2):
@@ -62,7 +62,7 @@ def test_all_signals_inside_a_call_are_handled_at_its_end(handled):
         with pytest.raises(TimeoutError):
             call()
         assert seen == [signal.SIGUSR2]
-        agree.collective(lambda: None)()
+        signals.uninterruptible(lambda: None)()
         assert seen == [signal.SIGUSR2]
     finally:
         signal.signal(signal.SIGUSR2, before)
@@ -80,13 +80,13 @@ def test_a_signal_raises_in_a_step_that_may_be_interrupted(handled):
         inner(number)
         done.append("not reached")
 
-    @agree.collective
+    @signals.uninterruptible
     def inner(number):
         if number == 3:
             os.kill(os.getpid(), handled)
         done.append("inner")
 
-    @agree.collective
+    @signals.uninterruptible
     def outer(number):
         signals.defer()
         if number == 1:
@@ -106,13 +106,13 @@ def test_a_signal_raises_in_a_step_that_may_be_interrupted(handled):
         with pytest.raises(TimeoutError):
             outer(number)
         assert done == want
-    agree.collective(lambda: None)()  # nothing waits any more
+    signals.uninterruptible(lambda: None)()  # nothing waits any more
 
 
 def test_another_threads_call_does_not_hold_up_a_signal(handled):
     inside, go_on = threading.Event(), threading.Event()
 
-    @agree.collective
+    @signals.uninterruptible
     def waits():
         inside.set()
         assert go_on.wait(60)
@@ -132,7 +132,7 @@ def test_a_new_handler_is_found(handled):
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append("new"))
 
-    @agree.collective
+    @signals.uninterruptible
     def call():
         signals.defer()
         os.kill(os.getpid(), handled)
@@ -150,7 +150,7 @@ def test_all_signals_that_wait_are_delivered(handled):
     before = {each: signal.signal(each, lambda number, _: seen.append(number))
               for each in (handled, other)}  # fmt: skip
 
-    @agree.collective
+    @signals.uninterruptible
     def call():
         signals.defer()
         for each in (other, handled):
@@ -181,7 +181,7 @@ def test_another_thread_leaves_new_handlers_alone(handled):
     thread.join()
     assert not faults
 
-    @agree.collective
+    @signals.uninterruptible
     def call():
         signals.defer()
         os.kill(os.getpid(), handled)

@@ -20,7 +20,7 @@ from ..cpu import cores
 from ..cpu.free_memory import free_memory
 from ..exact_check import Asked
 from ..mpi import launcher
-from ..mpi.agree import agreed, collective
+from ..mpi.agree import Agreement, Terms, agreed, collective
 from ..mpi.communicators import Comm
 from . import budget, exact, inputs, naming, output, restart, storage
 from .budget import WRITERS, Budget
@@ -88,6 +88,7 @@ class Job(NamedTuple):
 
 @collective
 def perform(
+    call: Agreement,
     comm: Comm,
     job: Job,
     show: Show,
@@ -101,14 +102,15 @@ def perform(
     """
     clock = Timeline(trace=job.trace is not None, of_process=of_process)
     # ---- check everything before any work -------------------------------------------------
-    with agreed(comm) as same:
-        source, marks, options, sums = job.inspect(comm.size)
-        for each in (source, marks, sums):
-            same.update(each.terms() if each is not None else {})
-        backend = job.backend_for(source)
-        decided = decide(options, source, None, comm.size, comm.rank)
-        restart.state_of(job, decided)
-        final = _check_files(job) if comm.rank == 0 else _Finals(job.output, job.state, job.trace)
+    source, marks, options, sums = job.inspect(comm.size)
+    call.same = Terms(
+        term for each in (source, marks, sums) if each is not None for term in each.terms().items()
+    )
+    backend = job.backend_for(source)
+    decided = decide(options, source, None, comm.size, comm.rank)
+    restart.state_of(job, decided)
+    final = _check_files(job) if comm.rank == 0 else _Finals(job.output, job.state, job.trace)
+    call.settle()
 
     # ---- file -> chunks -> scan -> file -> its name ---------------------------------------
     with ExitStack() as held:

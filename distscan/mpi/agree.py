@@ -1,17 +1,19 @@
 """Agreement: if one rank finds a fault, every rank raises it; otherwise none raises.
 
-Signals are deferred, too: a signal must not take one rank out of a collective call.
+A collective function is decorated by ``collective``, which opens the agreement of its ranks before
+the first line of the function, and settles what is open after the last. So no line of it lies
+outside: what is passed to it is parsed inside, also its arguments' names and their number.
 """
 
 import functools
+import inspect
 import itertools
 import os
 import struct
-import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from ..core.digest import digest
 from . import faults, signals
@@ -20,6 +22,7 @@ from .communicators import Comm, communicator
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class Terms(dict[str, object]):
@@ -36,79 +39,78 @@ class Terms(dict[str, object]):
 
 
 class Agreement:
-    """A local step of every rank, after which every rank continues, or every rank raises.
+    """The agreement of all ranks in one collective call, step by step.
 
-    The ``with`` block is the local step; ``settle`` compares the ranks by one ``MPI_Allreduce``. If
-    a rank has failed, or the ranks differ in ``same``, all ranks raise the same exception. Its
-    message names the ranks and the fault.
+    A step is local work. ``settle`` ends it, and compares the ranks by one ``MPI_Allreduce``. If a
+    rank has failed, or the ranks differ in ``same``, all ranks raise the same exception. Its
+    message names the ranks and the fault. A new agreement has an open step, and ``begin`` opens the
+    next one. The end of the ``with`` block settles the step that is open.
 
-    A rank may do other work between the block and ``settle``. This work must not raise, and must
-    have no effect outside. A rank at fault does not get there: it settles at the end of the block.
+    A rank at fault settles at once. So ranks exchange nothing while a step is open, except the
+    totals of a scan, in which a rank at fault takes part.
 
-    Agreements are numbered on each communicator, and ranks compare the numbers, too. A rank that
-    has raised alone, and then continues, is out of step with the others. All ranks then raise, in
-    this and in every later call.
+    Steps are numbered on each communicator, and ranks compare the numbers, too. A rank that has
+    raised alone, and then continues, is out of step with the others. All ranks then raise, in this
+    and in every later call.
 
     Each rank may show the others a number, which travels with the vote: see ``shown``.
 
-    ``comm`` is as in ``communicators.communicator``, which checks it.
-
     Example::
 
-        with Agreement(comm) as checked:
-            checked.same = Terms(dtype=x.dtype)
+        with Agreement(Votes.of(comm)) as call:  # ``collective`` does this, and ``agreed``
+            call.same = Terms(dtype=x.dtype)
             check(x)
-        total = x.sum()
-        checked.settle()
+            call.settle()
+            edges = comm.allgather(x[-1])
+            call.begin()
+            combine(x, edges)
     """
 
-    def __init__(self, comm: Comm | None) -> None:
-        try:
-            votes = _votes[None if comm is None else comm.handle]
-        except (KeyError, AttributeError):  # an unknown communicator, or none
-            votes = _votes_of(comm)
+    def __init__(self, votes: "Votes") -> None:
         self.comm = votes.comm
         self.same: Terms | None = None
         #: Whether this rank has elements; after ``settle``, whether any rank has.
         self.has_elements = True
-        #: The number of this agreement, the same on every rank.
+        #: The number of this step, the same on every rank; 0 if this rank is the only one.
         self.number = 0
         #: A number of this rank, of 8 bytes with a sign, for ``shown`` on every rank.
         self.shows: int | None = None
         #: None if this rank is the only one.
-        self._votes: Votes | None = None
-        if votes.comm.size > 1:
-            if tuple(map(signals.getsignal, signals.SIGNALS)) != signals.latest_handlers[0]:
-                signals.defer()
-            self._votes, self.number = votes, next(votes.numbers)
+        self._votes = votes if votes.several else None
+        #: The same; None if no step is open.
+        self._open: Votes | None = None
+        if votes.several:
+            self.begin()
 
     def __enter__(self) -> "Agreement":
         return self
 
     def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
         # A fault may be any exception, also Ctrl-C: the other ranks must not wait for this one.
-        if fault is not None and self._votes is not None:
-            self._settle(self._votes, fault)
+        self.settle(fault)
 
-    def settle(self) -> None:
-        """Compare the ranks: raise on every rank, or on none; collective."""
+    def begin(self) -> None:
+        """Open the next step; settle the last one, if it is open."""
         if self._votes is not None:
-            self._settle(self._votes, None)
+            self.settle()
+            self.number, self._open = next(self._votes.numbers), self._votes
 
-    def shown(self) -> list[int]:
-        """Return what all ranks show, in rank order; collective, after ``settle``."""
-        shows = self.shows or 0
-        return [shows] if self._votes is None else self._votes.shown(shows)
+    def settle(self, fault: BaseException | None = None) -> None:
+        """Compare the ranks: raise on every rank, or on none; collective.
 
-    def _settle(self, voting: "Votes", fault: BaseException | None) -> None:
+        ``fault`` is this rank's. Without an open step, nothing is done.
+        """
+        votes, self._open = self._open, None
+        if votes is None:
+            return
         number, key = self.number, 0
         try:
             key = self.same.key if self.same else 0
-        except Exception as wrong:  # a value that has no text
-            fault, self.same = fault or wrong, None
+        except BaseException as wrong:  # a value that has no text
+            fault, self.same = wrong if fault is None else fault, None
         if self.shows is not None:
-            voting.show(self.shows)
-        worked, low, high, first, last, none = voting.minimum(
+            votes.show(self.shows)
+        worked, low, high, first, last, none = votes.minimum(
             fault is None, key, -key, number, -number, not self.has_elements
         )
         self.has_elements = not none
@@ -118,6 +120,11 @@ class Agreement:
             faults.raise_out_of_step(self.comm, number)
         faults.raise_all(self.comm, fault)
         faults.raise_disagreement(self.comm, self.same.texts() if self.same else {})
+
+    def shown(self) -> list[int]:
+        """Return what all ranks show, in rank order; collective, after ``settle``."""
+        shows = self.shows or 0
+        return [shows] if self._votes is None else self._votes.shown(shows)
 
 
 @contextmanager
@@ -133,33 +140,99 @@ def agreed(comm: Comm, function: str = "") -> Iterator[Terms]:
             same["dtype"] = x.dtype
             check(x)
     """
-    with Agreement(comm) as agreement:
+    with Agreement(Votes.of(comm)) as agreement:
         agreement.same = Terms({"the function": function} if function else {})
         yield agreement.same
-    agreement.settle()
 
 
-def collective(function: Callable[P, R]) -> Callable[P, R]:
-    """Defer signals from the first line of ``function`` to its end, if there are several ranks.
+# ---- collective functions --------------------------------------------------------------------
 
-    Python runs signal handlers between two lines of the main thread, whichever thread received the
-    signal. A handler that raises would take this rank out of a call that the other ranks are in.
-    To block signals inside the call would not protect its first and last lines. So the handlers
-    stay in place, and look for the frame of this function.
+
+def collective(function: Callable[Concatenate[Agreement, P], R]) -> Callable[P, R]:
+    """Open the agreement of the ranks of ``comm`` around all of a function; defer signals in it.
+
+    ``comm`` is an argument of the function, by position or by name; None is the default one. The
+    agreement comes before the caller's arguments, and is not part of the public signature. Its
+    first step is open, and has the function's name in its terms. The function may settle it and
+    begin others. The decorator settles the step that is open when the function ends or raises.
+    Arguments that the function does not take are a fault like any other. Only a wrong ``comm``
+    raises on its rank alone.
+
+    A function that ends as another collective function passes its agreement to the ``body`` of that
+    function. So a collective call inside another one, on the same communicator of several ranks,
+    comes from code of the caller, such as an operator's function, which other ranks may not run at
+    the same time. It raises RuntimeError.
+
+    Example::
+
+        @collective
+        def scan(call: Agreement, x: Any, *, comm: Comm | None = None) -> Any: ...
+
+        scan(x, comm=comm)
     """
+    _, *parameters = inspect.signature(function).parameters.values()
+    signature = inspect.Signature(parameters)
+    places = [
+        len(parameters) if each.kind in {each.KEYWORD_ONLY, each.VAR_KEYWORD} else place
+        for place, each in enumerate(parameters)
+        if each.name == "comm" or each.kind is each.VAR_KEYWORD
+    ]
+    place, name = places[0], function.__qualname__.removesuffix(".__init__")
+    terms = Terms({"the function": name})
 
+    @signals.uninterruptible
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
-        ended = False
-        try:
-            return function(*args, **options)
-        finally:
-            ended = not ended  # from here on signals are not deferred
-            if signals.deferred:
-                signals.deliver(sys._getframe().f_back)
+        comm: Any = args[place] if len(args) > place else options.get("comm")
+        votes = Votes.of(comm)
+        with votes, Agreement(votes) as agreement:
+            agreement.same = terms
+            try:
+                return function(agreement, *args, **options)
+            except TypeError:
+                _check_arguments(name, signature, args, options)
+                raise
 
-    signals.calls.add(cast(FunctionType, call).__code__)
+    decorated: Any = call
+    decorated.__signature__, decorated.__wrapped__ = signature, function
     return call
+
+
+def collective_method(
+    method: Callable[Concatenate[S, Agreement, P], R],
+) -> Callable[Concatenate[S, P], R]:
+    """Do the same for a method, whose agreement comes after ``self``."""
+    this, agreement, *others = inspect.signature(method).parameters.values()
+
+    @functools.wraps(method)
+    def function(call: Agreement, self: S, /, *args: P.args, **options: P.kwargs) -> R:
+        return method(self, call, *args, **options)
+
+    reordered: Any = function
+    reordered.__signature__ = inspect.Signature([agreement, this, *others])
+    return collective(function)
+
+
+def body(function: Callable[P, R]) -> Callable[Concatenate[Agreement, P], R]:
+    """Return the function that ``collective`` has decorated: it takes an open agreement first.
+
+    It may leave a step open, for the caller's next lines.
+    """
+    decorated: Any = function
+    return cast(Callable[Concatenate[Agreement, P], R], decorated.__wrapped__)
+
+
+def _check_arguments(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """Raise TypeError for arguments that a function does not take.
+
+    Python's own message would count the agreement as an argument.
+    """
+    try:
+        signature.bind(*args, **options)
+    except TypeError as error:
+        raise TypeError(f"{name}() {error}") from None
 
 
 # ---- the vote ------------------------------------------------------------------------------
@@ -177,7 +250,9 @@ class Votes:
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.comm = comm
+        self.comm, self.several = comm, comm.size > 1
+        # The threads that are in a collective call.
+        self._threads: set[int] = set()
         #: 1, 2, 3, ... on this rank.
         self.numbers = itertools.count(1)
         slots = comm.size if comm.size <= MOST_SLOTS else 0
@@ -188,6 +263,41 @@ class Votes:
         )
         self._shown = memoryview(self._minima)[_SIX.size :].cast("q") if slots else None
         self._own_slot = _SIX.size + comm.rank * _ONE.size
+
+    @classmethod
+    def of(cls, comm: Comm | None) -> "Votes":
+        """Return the votes of a communicator, which ``communicators.communicator`` has checked.
+
+        They are kept until it is freed.
+        """
+        votes = _votes.get(_DEFAULT if comm is None else getattr(comm, "handle", ""))
+        if votes is None:
+            return _votes_of(comm)
+        if votes.several:
+            handlers = tuple(map(signals.getsignal, signals.SIGNALS))
+            if handlers != signals.latest_handlers[0]:
+                signals.defer()
+        return votes
+
+    def __enter__(self) -> "Votes":
+        """Begin a call of this thread; raise RuntimeError inside another one, if there are ranks.
+
+        The votes of one rank concern nobody else, so there calls may be inside others.
+        """
+        if self.several:
+            thread = threading.get_ident()
+            if thread in self._threads:
+                raise RuntimeError(
+                    "distscan was called inside a call of distscan on the same communicator, as by "
+                    "an operator's function: the other ranks may not do so at the same time; pass "
+                    "comm=MPI.COMM_SELF there"
+                )
+            self._threads.add(thread)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.several:
+            self._threads.discard(threading.get_ident())
 
     def minimum(self, *values: int) -> tuple[int, ...]:
         """Return the minimum of each of six ``values``, of 8 bytes, over all ranks."""
@@ -216,22 +326,23 @@ _SIX, _ONE = struct.Struct("6q"), struct.Struct("q")
 MOST_SLOTS = 64
 
 # The votes of communicators that have been checked, by their handles: several Python objects may
-# stand for one communicator. None is the default communicator.
-_votes: dict[int | None, Votes] = {}
+# stand for one communicator.
+_votes: dict[int | str, Votes] = {}
+_DEFAULT = "the default communicator"
 os.register_at_fork(after_in_child=_votes.clear)
 
 
-def _votes_of(given: Comm | None) -> Votes:
+def _votes_of(passed: Comm | None) -> Votes:
     """Check a communicator and return its ``Votes``, which are kept until it is freed."""
-    comm = communicator(given)
+    comm = communicator(passed)
     votes = _votes.get(comm.handle)
     if votes is None:
         # MPI may use the handle again after the communicator is freed. MPI deletes this attribute
         # then, and the votes with it.
         comm.Set_attr(_voting(), comm.handle)
         votes = _votes[comm.handle] = Votes(comm)
-    if given is None:
-        _votes[None] = votes
+    if passed is None:
+        _votes[_DEFAULT] = votes
     return votes
 
 

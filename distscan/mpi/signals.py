@@ -22,6 +22,7 @@ __all__ = [
     "getsignal",
     "interruptible",
     "latest_handlers",
+    "uninterruptible",
 ]
 
 try:  # signal.getsignal converts its results to enumerations, which takes ten times as long
@@ -63,6 +64,29 @@ _interruptible: set[CodeType] = set()
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def uninterruptible(function: Callable[P, R]) -> Callable[P, R]:
+    """Defer signals from the first line of ``function`` to its end, if there are several ranks.
+
+    Python runs signal handlers between two lines of the main thread, whichever thread received the
+    signal. A handler that raises would take this rank out of a call that the other ranks are in.
+    To block signals inside the call would not protect its first and last lines. So the handlers
+    stay in place, and look for the frame of this function.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        ended = False
+        try:
+            return function(*args, **options)
+        finally:
+            ended = not ended  # from here on signals are not deferred
+            if deferred:
+                deliver(sys._getframe().f_back)
+
+    calls.add(cast(FunctionType, call).__code__)
+    return call
 
 
 def interruptible(function: Callable[P, R]) -> Callable[P, R]:

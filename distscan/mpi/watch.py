@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from time import monotonic, sleep
 
 from ..core.errors import RankError
-from .agree import collective
 from .api import MPI
 from .communicators import Comm, aside
-from .signals import interruptible
+from .signals import interruptible, uninterruptible
 
 _PERIOD = 0.1  # seconds between two messages of a rank
 _DONE, _STOP = 1 << 14, (1 << 14) + 1  # tags; those below are of notices
@@ -49,7 +48,7 @@ class Watch:
         self._next = monotonic()
         self._stopped = False
 
-    @collective  # or a signal would raise between a message and what is known of it
+    @uninterruptible  # or a signal would raise between a message and what is known of it
     def __call__(self, done: int) -> None:
         """Note what this rank has done; raise ``RankError`` if another rank has failed."""
         self._done[self._comm.rank] += done
@@ -66,7 +65,7 @@ class Watch:
         if self._stopped:
             raise RankError("another rank has failed")
 
-    @collective
+    @uninterruptible
     def end(self, fault: BaseException | None) -> None:
         """End the sweep; collective. Rank 0 shows the progress of the others until they end, too.
 
