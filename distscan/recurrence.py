@@ -8,6 +8,7 @@ from .core import arrays, dtypes
 from .core import segments as segmented
 from .core.extents import Extents
 from .core.maps import MAPS, MAPS_IN_SEGMENTS
+from .core.scalars import exact_scalar
 from .decide import check_memory
 from .mpi.agree import Agreement, Terms, collective
 from .mpi.communicators import Comm
@@ -91,23 +92,25 @@ def linear_recurrence(
         given = arrays.as_native(a)
         factors, number = _factors(a, given, terms)
         flags = None if segments is None else arrays.as_native(segments)
-        before = None if initial is None else _before(initial, terms, number)
-        if before is not None and before.ndim > 0 and (flags is not None or heads is not None):
+        before = _before(0 if initial is None else initial, terms, number)
+        if before.ndim > 0 and (flags is not None or heads is not None):
             raise ValueError(f"initial has shape {before.shape}; segments need one number")
         x, op, result = [factors, terms], MAPS, number
         state = np.dtype(np.float32) if number.itemsize == 2 else number
         if heads is not None:
             heads_of_all = arrays.namespace(terms).broadcast_to(heads[:, None], terms.shape)
-            x, op = [*x, heads_of_all], MAPS_IN_SEGMENTS
-            if before is not None:
-                x[1], result = _seeded(factors, terms, heads, before.astype(state)), state
+            op = MAPS_IN_SEGMENTS
+            seed = before.astype(state)
+            if seed.any():
+                x, result = _seeded(factors, terms, heads, seed), state
+            x = [*x, heads_of_all]
         acc = dtypes.fields([state, state, np.dtype(np.bool_)][: op.arity])
         shard = Shard(
             op,
             x,
             flags=flags,
             axis=None if terms.ndim == 1 else 0,
-            initial=None if before is None or before.size == 0 else _maps(before, acc),
+            initial=None if before.size == 0 else _maps(before, acc),
             types=(acc, np.dtype([("x1", result)])),
             ranks=call.comm.size,
             reverse=reverse,
@@ -166,12 +169,16 @@ def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) 
     return heads
 
 
-def _seeded(a: Any, b: Any, heads: Any, before: Any) -> Any:
-    """Return a copy of ``b`` [n, m] in the type of ``before``, which is put into each first row."""
-    seeded = b.astype(before.dtype)
+def _seeded(a: Any, b: Any, heads: Any, before: Any) -> list[Any]:
+    """Return copies of ``a`` and ``b`` [n, m] whose first rows are constant maps.
+
+    The first row of a segment gives the state after ``before``, whatever the state before it is.
+    """
+    factors, terms = a.astype(before.dtype), b.astype(before.dtype)
     with np.errstate(all="ignore"):
-        seeded[heads] += a[heads].astype(before.dtype) * before.item()
-    return seeded
+        terms[heads] += factors[heads] * before.item()
+    factors[heads] = -0.0  # its product with 0 changes no term, not even -0.0
+    return [factors, terms]
 
 
 def _factors(given: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
@@ -188,7 +195,7 @@ def _factors(given: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
     number = np.result_type(kind, b.dtype).newbyteorder("=")
     number = np.dtype(np.float64) if number.kind in "biu" else number
     if a.ndim == 0 and not arrays.is_cuda(a):
-        a = arrays.namespace(b).asarray(dtypes.cast(a, number))
+        a = arrays.namespace(b).asarray(exact_scalar(a, number, "a"))
     check_memory("a", a, b, "b")
     if a.shape in {(), b.shape[1:]}:
         return arrays.namespace(b).broadcast_to(a.astype(number), b.shape), number
@@ -204,7 +211,11 @@ def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
         raise ValueError(f"initial has shape {before.shape}; a number or {b.shape[1:]} is needed")
     if not (np.can_cast(before.dtype, number, "same_kind") or dtypes.is_bfloat16(number)):
         raise TypeError(f"initial is {before.dtype}; the recurrence is in {number}")
-    return dtypes.cast(before.get() if arrays.is_cuda(before) else before, number)
+    before = before.get() if arrays.is_cuda(before) else before
+    converted = dtypes.cast(before, number)
+    if np.any(np.isfinite(before) & ~np.isfinite(converted)):
+        raise OverflowError(f"initial has values out of bounds for {number}")
+    return converted
 
 
 def _maps(before: Any, acc: np.dtype[Any]) -> Any:
@@ -225,6 +236,4 @@ def _last(h: Any, before: Any, call: Agreement, *, reverse: bool) -> Any:
     call.begin()
     if states:
         return states[0 if reverse else -1]
-    return (
-        np.zeros(h.shape[1:], h.dtype) if before is None else np.broadcast_to(before, h.shape[1:])
-    )
+    return np.broadcast_to(before, h.shape[1:])

@@ -127,7 +127,7 @@ def test_products_of_many_small_factors(rng):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_nan_infinities_and_zeros(name, rng):
-    """NaN stays in its segment; the first element is b alone, also if it is -0.0."""
+    """NaN stays in its segment; the first element is a * 0 + b."""
     for n, reverse in itertools.product((5, 40, 3000), (False, True)):
         for columns in (None, 20):
             shape = n if columns is None else (n, columns)
@@ -135,10 +135,11 @@ def test_nan_infinities_and_zeros(name, rng):
             heads = rng.random(n) < 0.2
             at = rng.integers(n)
             b[at] = rng.choice([np.nan, np.inf])
-            a[heads if not reverse else np.append(heads[1:], False)] = np.inf  # is not used
+            a[heads if not reverse else np.append(heads[1:], False)] = np.inf  # times 0: NaN
             h = distscan.linear_recurrence(a, b, segments=heads, reverse=reverse)
             assert_same(h, expected(a, b, None, heads, reverse=reverse), (n, reverse))
-        first = np.array([-0.0, -0.0], name)[: min(n, 2)]
-        for b in (first, np.stack([first] * 3, 1)):
-            h = distscan.linear_recurrence(np.ones_like(b), b, reverse=reverse)
-            assert np.signbit(h).all()
+        first = np.array([-0.0, -0.0], name)
+        for b, sign in itertools.product((first, np.stack([first] * 3, 1)), (1, -1)):
+            h = distscan.linear_recurrence(np.full_like(b, sign), b, reverse=reverse)
+            want = expected(np.full_like(b, sign), b, None, None, reverse=reverse)
+            np.testing.assert_array_equal(np.signbit(h), np.signbit(want))

@@ -35,6 +35,38 @@ def test_initial(initial, xp, cut, rng):
     np.testing.assert_array_equal(host(h), by_hand(a, b, np.asarray(initial, "d"))[mine])
 
 
+@pytest.mark.parametrize("segmented", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", [40, (40, 3)])
+def test_without_initial_the_first_state_before_is_0(shape, reverse, segmented, xp, cut, rng):
+    """NaN and infinite factors of first elements count: 0 times these is NaN."""
+    mine, step = cut(40), -1 if reverse else 1
+    starts = np.isin(np.arange(40), [0, 9, 10, 31]) if segmented else np.arange(40) == 0
+    for odd in (np.nan, np.inf, 1.0, -1.0):
+        a, b = exact(rng, shape, "d")
+        a[::step][starts], b[::step][starts] = odd, rng.choice([-0.0, 2.0])
+        want = by_hand(a[::step], b[::step], 0.0, starts)[::step]
+        marks = np.append(starts[1:], False)[::-1] if reverse else starts
+        for initial in (None, 0):
+            h = host(distscan.linear_recurrence(
+                xp.asarray(a[mine]), xp.asarray(b[mine]), initial, reverse=reverse,
+                segments=xp.asarray(marks[mine]) if segmented else None,
+            ))  # fmt: skip
+            np.testing.assert_array_equal(h, want[mine])
+            np.testing.assert_array_equal(np.signbit(h[h == 0]), np.signbit(want[mine][h == 0]))
+
+
+@pytest.mark.parametrize("initial", [None, 0, -3])
+def test_infinite_factors_at_heads_of_columns(initial, xp, cut):
+    a, b, heads = np.ones((30, 2)), np.ones((30, 2)), np.arange(30) % 7 == 3
+    a[3], a[17] = np.inf, [-np.inf, 0]
+    mine = cut(30)
+    h = distscan.linear_recurrence(
+        xp.asarray(a[mine]), xp.asarray(b[mine]), initial, segments=xp.asarray(heads[mine])
+    )
+    np.testing.assert_array_equal(host(h), by_hand(a, b, initial or 0, heads)[mine])
+
+
 @pytest.mark.parametrize("code", "gG")
 def test_initial_row_of_long_doubles(code, comm):
     """Their padding differs from rank to rank; what it pads does not."""
@@ -190,6 +222,16 @@ FAULTS = {
     "text": (TypeError, "a is <U1", lambda: (np.array(["x"]), np.zeros(1))),
     "initial": (ValueError, "initial has shape", lambda: (np.zeros(3), np.zeros(3), [1, 2])),
     "complex": (TypeError, "initial is complex128", lambda: (np.zeros(3), np.zeros(3), 1j)),
+    "large": (
+        OverflowError,
+        "initial has values out of bounds for float32",
+        lambda: (np.zeros(3, "f"), np.zeros(3, "f"), 1e300),
+    ),
+    "large factor": (
+        OverflowError,
+        "a has 1e.300, which is out of bounds for float32",
+        lambda: (1e300, np.zeros(3, "f")),
+    ),
 }
 
 

@@ -185,7 +185,7 @@ class RecurrenceColumns {
       const X* const a =
           static_cast<const X*>(job.a) + row_of(i) * job.a_step + piece.left * job.a_column;
       const X* const b = static_cast<const X*>(job.x) + row_of(i) * job.inner + piece.left;
-      if (heads && heads[row_of(i)]) known.any = known.any_total = false, known.head = true;
+      if (heads && heads[row_of(i)]) begin_segment(known, piece.width);
       if (WRITES && !whole && i > 0) stream.go_to(end_of(i));
       for (int64 left = 0; left < piece.width; left += TILE) {
         const int64 right = min_of(piece.width, left + TILE), rest = (right - left) % N;
@@ -205,6 +205,17 @@ class RecurrenceColumns {
     if (WRITES && whole) stream.close();
     if (totals) store_totals(known, piece.width, reverse, totals);
     return known.head;
+  }
+
+  // The state before a segment is 0.
+  static void begin_segment(Known& known, int64 width) {
+    const int64 size = ceil_div(width, int64(N)) * sizeof(V);
+    memset(static_cast<void*>(known.h), 0, size);
+    if (known.wants) {
+      memset(static_cast<void*>(known.a), 0, size);
+      memset(static_cast<void*>(known.b), 0, size);
+    }
+    known.any = known.any_total = known.head = true;
   }
 
   static void load_before(const Map<E>* before, bool row, int64 width, bool reverse, V* h) {

@@ -4,17 +4,13 @@ import numpy as np
 
 
 def by_hand(a, b, initial=0, heads=None):
-    """One element after the other; a segment begins at each head, as the first one does.
-
-    Without anything before an element, its state is b: 0 times infinity is no 0.
-    """
-    h, none = np.empty_like(b), not np.any(initial)
-    before = None if none else initial
+    """One element after the other; a segment begins at each head, as the first one does."""
+    h, before = np.empty_like(b), initial
     for t in range(len(b)):
         if heads is not None and heads[t]:
-            before = None if none else initial
+            before = initial
         with np.errstate(all="ignore"):
-            h[t] = before = b[t] if before is None else a[t] * before + b[t]
+            h[t] = before = a[t] * before + b[t]
     return h
 
 
