@@ -16,6 +16,8 @@ from .core.operators import BUILTIN, Operator
 from .job.job import Job
 from .version import __version__
 
+#: Arguments that are no options of a job.
+_OF_COMMAND = {"inputs", "output", "each", "json", "quiet", "raw"}
 _NAMES = ", ".join(sorted([*BUILTIN, "fsum"]))
 
 
@@ -175,21 +177,20 @@ def check(args: argparse.Namespace) -> None:
 
 def jobs(args: argparse.Namespace) -> Iterator[Job]:
     """Yield the jobs that the arguments describe: one, or with ``--each`` one for each INPUT."""
-    names = {*Job._fields} - {"inputs", "output"}
-    given = {name: value for name, value in vars(args).items() if name in names}
-    given |= {"raw": args.dtype, "dtype": None} if args.raw else {"raw": None}
+    given = {name: value for name, value in vars(args).items() if name not in _OF_COMMAND}
+    given |= {"raw": args.dtype, "dtype": None} if args.raw else {}
     inputs = tuple(path for text in args.inputs for path in _files(text))
     if not args.each:
         if len(inputs) > 1 and args.output is None:
             raise ValueError("several INPUTs are scanned as one array: -o names its OUTPUT")
-        yield Job(inputs, args.output or _scanned(inputs[0], inputs[0].parent), **given)
+        yield Job.parse(inputs, args.output or _scanned(inputs[0], inputs[0].parent), **given)
         return
     outputs = [_scanned(path, args.output or path.parent) for path in inputs]
     for i, output in enumerate(outputs):
         if output in outputs[:i]:
             raise ValueError(f"two INPUTs have the same OUTPUT, {output}")
     for path, output in zip(inputs, outputs, strict=True):
-        yield Job((path,), output, **given)
+        yield Job.parse((path,), output, **given)
 
 
 def _scanned(path: Path, folder: Path) -> Path:

@@ -22,6 +22,7 @@ class Binding(NamedTuple):
     memory: Any  # the backend's module ``memory``
     name: str
     device: str
+    kernels: str  # what the roundings of floats depend on: the GPU, or compiled kernels, or NumPy
     nodes: int
     first_on_node: bool  # whether this rank is the first one of its node
     local_ranks: int  # on this rank's node
@@ -58,7 +59,7 @@ def bind(
     most = max(Counter(gpus).values())
     if most > 1:
         warn(f"up to {most} ranks share a GPU; one rank per GPU is faster")
-    return Binding(memory, "cuda", name, node.nodes, node.first, node.local_ranks, most)
+    return Binding(memory, "cuda", name, name, node.nodes, node.first, node.local_ranks, most)
 
 
 def choose(call: Agreement, wanted: Name, function: str) -> str:
@@ -111,4 +112,5 @@ def _bind_to_cores(comm: Comm, node: Node, wanted: int | None, reason: str = "")
     used = "NumPy" if found is None else f"{found.name}, {number} thread{'s' * (number > 1)}"
     device = f"{platform.machine()}, {used}{reason}"
     ranks = node.local_ranks
-    return Binding(cpu, "cpu", device, node.nodes, node.first, ranks, ranks)
+    kernels = "NumPy" if found is None else "compiled"
+    return Binding(cpu, "cpu", device, kernels, node.nodes, node.first, ranks, ranks)

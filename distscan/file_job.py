@@ -10,9 +10,8 @@ from numpy.typing import DTypeLike
 
 from . import binding
 from .build import Op, Strategy
-from .core.extents import axis_number
 from .mpi.agree import Agreement, body, collective
-from .mpi.communicators import Comm, op_name
+from .mpi.communicators import Comm
 
 if TYPE_CHECKING:
     from .job.report import Report
@@ -123,15 +122,15 @@ def scan_file(
     from .job.job import Job, perform  # noqa: PLC0415
 
     several = [input] if isinstance(input, str | os.PathLike) else input
-    job = Job(
+    job = Job.parse(
         tuple(Path(path) for path in several),
         Path(output),
-        op=op_name(op),
+        op=op,
         dtype=dtype,
-        axis=axis_number(axis),
-        exclusive=bool(exclusive),
+        axis=axis,
+        exclusive=exclusive,
         initial=initial,
-        reverse=bool(reverse),
+        reverse=reverse,
         backend=backend,
         strategy=strategy,
         threads=threads,

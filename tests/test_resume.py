@@ -129,6 +129,51 @@ def test_another_job_is_refused(what, jobs, rng):
     jobs.resume(want)
 
 
+MINE = ["--op", "support.same_name:FIRST"]
+FSUM = ["--op", "fsum"]
+# The first job, the second one, and what the second one is told.
+CHANGED = {
+    "byte-order": (["--raw", "--dtype", "<i4"], ["--raw", "--dtype", ">i4"], "raw was int32"),
+    "raw-shape": (
+        ["--raw", "--dtype", "u1"],
+        ["--raw", "--dtype", "u1", "--axis", "0"],
+        "axis was",
+    ),
+    "operator": (MINE, ["--op", "support.same_name:MAXIMUM"], "the operator was mine, digest"),
+    "version": (MINE, ["--op", "support.same_name:VERSION"], "and is mine, version 2, digest"),
+    "fsum-initial": ([*FSUM, "--initial", "1"], [*FSUM, "--initial", "2"], "initial was 1"),
+    "fsum-window": ([*FSUM, "--window", "-90", "8"], [*FSUM, "--window", "-90", "7"], "window was"),
+    "fsum-named": (FSUM, [*FSUM, "--window", "-90", "8"], "window was None, and is [-90, 8]"),
+    "fsum-unnamed": ([*FSUM, "--window", "-90", "8"], FSUM, "window was [-90, 8], and is None"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_what_gives_elements_their_values_is_compared(what, jobs, rng):
+    first, second, message = CHANGED[what]
+    jobs.choose("flat", rng)
+    jobs.options = first
+    assert jobs.job()[0] == 0
+    want = jobs.take()
+    assert jobs.stop("scan", 6)
+    jobs.options = second
+    status, _, err = jobs.job("--resume")
+    assert (status, err.count("\n")) == (2, 1), err
+    assert message in err
+    jobs.options = first
+    jobs.resume(want)
+
+
+def test_how_a_job_runs_may_differ(jobs, rng):
+    want = jobs.choose("flat", rng)
+    assert jobs.stop("write", 5)
+    jobs.threads = 3
+    status, _, err = jobs.job("--resume", "--check", "--trace", "trace.json", "--memory", "3000")
+    assert status == 0, err
+    jobs.alone((jobs.folder / "trace.json").unlink)
+    assert jobs.take() == want
+
+
 @pytest.mark.parametrize("name", ["x.npy", "flags.npy"])
 @pytest.mark.parametrize("change", ["content", "time", "shape"])
 def test_a_changed_input_is_refused(change, name, jobs, rng):

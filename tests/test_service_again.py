@@ -83,7 +83,7 @@ def interrupted(tmp_path):
             scanner, lines = Scanner(comm, bind(comm, "cpu", str)), Lines(comm)
             Dispatcher(comm, lines, store, scanner, most=9)
             if number is None:
-                number = store.add(work.to_json(Job(**given))).number
+                number = store.add(work.to_json(Job.parse(**given))).number
             store.start()
             record = store.get(number)
             store.close()

@@ -33,7 +33,7 @@ def made(tmp_path):
 
 def job(folder, i=0):
     np.save(folder / f"{i}.npy", np.arange(10 + i))
-    return work.to_json(Job((folder / f"{i}.npy",), folder / f"{i}.scan.npy"))
+    return work.to_json(Job.parse((folder / f"{i}.npy",), folder / f"{i}.scan.npy"))
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_a_job_that_meets_a_fault(error, tmp_path, monkeypatch, caplog):
 
     with contextlib.closing(Store(tmp_path / "state", note)) as store:
         dispatcher = Dispatcher(comm, Lines(comm), store, scanner, most=1)
-        dispatcher.submit(work.to_json(Job((tmp_path / "x.npy",), tmp_path / "y.npy")), None)
+        dispatcher.submit(work.to_json(Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy")), None)
         thread = threading.Thread(target=dispatcher.run)
         thread.start()
         assert ended.wait(20)

@@ -137,7 +137,7 @@ def test_a_disk_that_is_full():
 def test_jobs_that_a_crash_has_ended(tmp_path):
     """They fail before the service listens, and count."""
     with contextlib.closing(Store(tmp_path)) as store:
-        job = Job((tmp_path / "x.npy",), tmp_path / "y.npy", state=tmp_path / "state")
+        job = Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy", state=tmp_path / "state")
         store.add(work.to_json(job))  # it changes what it reads, so it is not run again
         store.start()
     metrics, comm = watched(), MPI.COMM_SELF

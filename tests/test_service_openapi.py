@@ -23,7 +23,18 @@ from distscan import build
 from distscan.core.operators import BUILTIN
 from distscan.job.job import Job
 from distscan.job.report import Report
-from distscan.service import app, dispatch, errors, events, maps, protocol, scans, store, website
+from distscan.service import (
+    app,
+    dispatch,
+    errors,
+    events,
+    maps,
+    protocol,
+    scans,
+    store,
+    website,
+    work,
+)
 from support import event_streams
 from support.services import serving
 
@@ -91,7 +102,7 @@ def test_its_routes_are_those_of_the_service():
 
 def test_its_names_are_those_of_the_code():
     for schema, names in (
-        ("Request", Job._fields),
+        ("Request", work.to_json(Job.parse((), Path("y.npy")))),
         ("Report", Report._fields),
         ("Progress", dispatch.Progress._fields),
         ("Place", maps.Place._fields),

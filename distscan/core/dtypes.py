@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
 from .operators import BUILTIN, Operator, TypedOperator, unloaded
@@ -177,3 +178,31 @@ def parse(dtype: DTypeLike) -> np.dtype[Any]:
         return np.dtype(dtype)
     except Exception as error:  # np.dtype("f4,(") is a SyntaxError
         raise TypeError(f"dtype {dtype!r} is not understood") from error
+
+
+def to_json(dtype: np.dtype[Any]) -> Any:
+    """Return a type in a form that JSON has: text, or of structures a list of fields.
+
+    >>> to_json(np.dtype("i4")), to_json(np.dtype([("a", ">f4", 2)]))
+    ('int32', [('a', '>f4', (2,))])
+    """
+    return str(dtype) if dtype.names is None else npy.dtype_to_descr(dtype)
+
+
+def of_json(text: Any) -> np.dtype[Any]:
+    """Return the type that ``to_json`` has described.
+
+    >>> of_json("int32"), of_json([["a", ">f4", [2]]])
+    (dtype('int32'), dtype([('a', '>f4', (2,))]))
+    """
+    return parse(text) if isinstance(text, str) else npy.descr_to_dtype(_descr(text))
+
+
+def _descr(text: Any) -> Any:
+    """Return the description of a structure's fields, whose tuples JSON has made lists."""
+    if isinstance(text, str):
+        return text
+    return [
+        (tuple(name) if isinstance(name, list) else name, _descr(kind), *map(tuple, shape))
+        for name, kind, *shape in text
+    ]

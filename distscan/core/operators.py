@@ -56,6 +56,10 @@ class Operator:
         How many arrays an element is spread over. With 2 or more, ``x`` of ``scan`` is a tuple of
         so many arrays, and a tuple comes back. ``numpy`` is called with two tuples of arrays, and
         returns a tuple. In ``cuda``, the fields of ``a``, ``b`` and ``T`` are ``x0``, ``x1``, ...
+    version
+        Any text. File jobs go on with ``resume`` and ``state`` only where the operator is the one
+        that it was: its texts, the code of its functions and the values that these use are
+        compared. Change the version if something else changes that the results depend on.
 
     Raises
     ------
@@ -122,6 +126,7 @@ class Operator:
     load: Callable[[NDArray[Any]], Any] | None = None
     cuda_load: str | None = None
     arity: int = 1
+    version: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -134,7 +139,8 @@ class Operator:
             raise TypeError(f"operator {self.name!r}: arity= must be a number of arrays, from 1 on")
         if self.arity > 1 and (self.load is not None or self.is_ufunc):
             raise TypeError(f"operator {self.name!r}: tuples of arrays take no load= and no ufunc")
-        for given, text in (("cuda", self.cuda), ("cuda_load", self.cuda_load)):
+        texts = {"cuda": self.cuda, "cuda_load": self.cuda_load, "version": self.version}
+        for given, text in texts.items():
             if not isinstance(text, str | None):
                 raise TypeError(f"operator {self.name!r}: {given}= must be text, or None")
         value, name = self.identity, f"identity of operator {self.name!r}"

@@ -1,35 +1,22 @@
 """What a job does, decided once before any work: types, operator, form, and each rank's part."""
 
 import math
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from .. import build
-from ..build import Op, Strategy
-from ..core import dtypes, operators
+from ..build import Strategy
+from ..core import operators
 from ..core.dtypes import Types
-from ..core.extents import Extents, axis_number
+from ..core.extents import Extents
 from ..core.form import Form
 from ..core.operators import Operator
 from ..core.shards import bounds
+from ..mpi.communicators import Comm
+from ..options import RunOptions, ScanOptions
 from .interface import Source
-
-
-class Options(NamedTuple):
-    """The options of the scan, as in ``scan``."""
-
-    op: Op = "sum"
-    dtype: Any = None
-    axis: int | None = None
-    exclusive: bool = False
-    initial: Any = None
-    reverse: bool = False
-    strategy: Strategy = "auto"
-    threads: int | None = None
-    segments: np.dtype[Any] | None = None  # the type of flags or keys
 
 
 class Decided(NamedTuple):
@@ -39,7 +26,8 @@ class Decided(NamedTuple):
     axes are reversed. A flattened source is divided by elements.
     """
 
-    options: Options
+    scan: ScanOptions  # of fsum: by the operator of a window
+    run: RunOptions
     op: Operator
     types: Types
     strategy: str
@@ -54,7 +42,7 @@ class Decided(NamedTuple):
 
     def compile(self, extents: Extents, strategy: Strategy, gpu: int | None) -> build.CompiledScan:
         """Make the scan of a chunk."""
-        return _make(self.options, self.types.x, extents, gpu, strategy=strategy, ranks=1)
+        return _make(self.scan, self.run, self.types.x, extents, gpu, strategy=strategy, ranks=1)
 
     @property
     def chunk_strategy(self) -> Strategy:
@@ -62,35 +50,38 @@ class Decided(NamedTuple):
         return "scan-add" if self.strategy == "scan-add" else "reduce-scan"
 
 
-def decide(options: Options, source: Source, gpu: int | None, ranks: int, rank: int) -> Decided:
-    """Check the options, and decide; local, without memory for a shard.
+def decide(
+    scan: ScanOptions, run: RunOptions, source: Source, gpu: int | None, comm: Comm
+) -> Decided:
+    """Check the options, and decide the part of this rank; local, without memory for a shard.
 
     ``gpu`` is the number of the current GPU; None decides for CPUs.
     """
-    rows, axis = len(source.shape) > 1 and options.axis is not None, axis_number(options.axis)
+    rows, axis = len(source.shape) > 1 and scan.axis is not None, scan.axis
     whole = source.shape if rows else (source.n,)
     fortran, shape = rows and source.fortran, whole
     if fortran:
         shape = shape[::-1]
         axis = len(shape) - 1 - normalize_axis_index(axis or 0, len(shape))
-    low, high = bounds(shape[0], ranks, rank)
+    low, high = bounds(shape[0], comm.size, comm.rank)
     mine = (high - low, *shape[1:])
     if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
         mine = tuple(min(length, 1) for length in mine)
     x = source.dtype.newbyteorder("=")
     # The scan of no rows decides as that of all rows does, and has no memory.
     no_rows = Extents.of((0, *mine[1:]), axis)
-    none = _make(options, x, no_rows, gpu, strategy=options.strategy, ranks=ranks)
+    none = _make(scan, run, x, no_rows, gpu, strategy=run.strategy, ranks=comm.size)
     extents = Extents.of(mine, axis)
     return Decided(
-        options,
+        scan,
+        run,
         none.op,
         none.types,
         none.strategy,
         none.totals,
         none.form._replace(extents=extents),
         extents.goes_on,
-        extents.goes_on and ranks > 1,
+        extents.goes_on and comm.size > 1,
         whole,
         fortran,
         shape[1:],
@@ -99,7 +90,8 @@ def decide(options: Options, source: Source, gpu: int | None, ranks: int, rank: 
 
 
 def _make(
-    options: Options,
+    scan: ScanOptions,
+    run: RunOptions,
     x: np.dtype[Any],
     extents: Extents,
     gpu: int | None,
@@ -107,30 +99,17 @@ def _make(
     strategy: Strategy,
     ranks: int,
 ) -> build.CompiledScan:
-    initial = options.initial
     return build.make(
         extents,
         x,
         gpu,
-        operators.resolve(options.op),
-        exclusive=options.exclusive,
-        initial=number(initial) if isinstance(initial, str) else initial,
-        reverse=options.reverse,
-        dtype=None if options.dtype is None else dtypes.parse(options.dtype),
-        segments=None if options.segments is None else options.segments.newbyteorder("="),
+        operators.resolve(scan.op),
+        exclusive=scan.exclusive,
+        initial=scan.initial,
+        reverse=scan.reverse,
+        dtype=scan.dtype,
+        segments=None if scan.segments is None else scan.segments.newbyteorder("="),
         strategy=strategy,
-        threads=options.threads,
+        threads=run.threads,
         ranks=ranks,
     )
-
-
-def number(text: str) -> Any:
-    """Return a text as an integer, float or complex number.
-
-    >>> number("3"), number("1e3"), number("2+1j")
-    (3, 1000.0, (2+1j))
-    """
-    for kind in (int, float, complex):
-        with suppress(ValueError):
-            return kind(text)
-    raise ValueError(f"initial {text!r} is no number")

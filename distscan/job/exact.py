@@ -6,6 +6,7 @@
     reduce, exscan, scan: as for every operator, by the operator of that window
 """
 
+from dataclasses import replace
 from functools import reduce
 from itertools import islice
 from typing import Any
@@ -20,15 +21,16 @@ from ..core.digits import decode, decode_words
 from ..core.fixed import Window
 from ..core.fixed_sum import FixedSum
 from ..core.special import NEGATIVE_ZERO, NOT_FINITE
-from ..exact_check import Asked, check_window, is_fsum
+from ..exact_check import Asked, check_window
 from ..exact_special import firsts, has_negative_zero
 from ..exact_window import check_of, window_of, without_zeros
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.signals import interruptible
+from ..options import RunOptions, ScanOptions
 from .budget import Budget
 from .chunks import Block, Chunk
-from .decided import Decided, Options, decide, number
+from .decided import Decided, decide
 from .interface import Source
 from .part import Part
 from .sweeps import Note, Show, watched
@@ -36,26 +38,38 @@ from .sweeps import Note, Show, watched
 _NAME = "the input"  # in messages
 
 
-def asked(job: Any, source: Source, ranks: int) -> Asked | None:
+def asked(
+    scan: ScanOptions, run: RunOptions, source: Source, ranks: int, *, has_state: bool
+) -> Asked | None:
     """Check what a job asks for; None if it is not ``fsum``. Raises TypeError and ValueError."""
-    if not is_fsum(job.op, job.window):
+    if scan.op != "fsum":
         return None
-    if job.state is not None:
+    if has_state:
         raise ValueError("--state does not take fsum: its running value has the window of one job")
-    if job.check:
+    if run.check:
         raise ValueError("--check has no reference for fsum")
-    initial = number(job.initial) if isinstance(job.initial, str) else job.initial
-    given = {"dtype": job.dtype, "window": job.window, "strategy": job.strategy}
-    return Asked.of(source.dtype, initial=initial, ranks=ranks, **given)
+    return Asked.of(
+        source.dtype,
+        dtype=scan.dtype,
+        initial=scan.initial,
+        window=scan.window,
+        strategy=run.strategy,
+        ranks=ranks,
+    )
 
 
-def by_window(options: Options, sums: Asked, window: Window, x: Any, **how: Any) -> Options:
+def before_window(scan: ScanOptions, sums: Asked, source: Source) -> ScanOptions:
+    """Return the options of the scan while the window is not known: by that of no elements."""
+    return by_window(scan, sums, Window(0, 0, source.n), source.dtype)
+
+
+def by_window(scan: ScanOptions, sums: Asked, window: Window, x: Any, **how: Any) -> ScanOptions:
     """Return the options of the scan, by the operator for elements ``x`` of a window.
 
     ``how`` is as in ``Asked.operator``.
     """
     op, initial = sums.operator(window, x, **how)
-    return options._replace(op=op, initial=initial, dtype=sums.result)
+    return replace(scan, op=op, initial=initial, dtype=sums.result)
 
 
 _WIDE = 64  # int64 of a running value, at most about so many
@@ -86,8 +100,8 @@ def find_window(comm: Comm, part: Part, sums: Asked, source: Source, show: Show)
     window = reduce(Window.joined, [each for each, _ in everyone])._replace(most=source.n + 1)
     with agreed(comm):
         words = not any(each for _, each in everyone)
-        options = by_window(part.decided.options, sums, window, part.types.x, words=words)
-        part.decide(decide(options, source, part.gpu, comm.size, comm.rank))
+        scan = by_window(part.decided.scan, sums, window, part.types.x, words=words)
+        part.decide(decide(scan, part.decided.run, source, part.gpu, comm))
 
 
 def _by_name(limits: tuple[int, int], comm: Comm, part: Part, sums: Asked, source: Source) -> bool:
@@ -106,8 +120,8 @@ def _by_name(limits: tuple[int, int], comm: Comm, part: Part, sums: Asked, sourc
     if not all(comm.allgather(own)):
         return False
     with agreed(comm):
-        options = by_window(part.decided.options, sums, window, x, words=True, check=check)
-        part.decide(decide(options, source, part.gpu, comm.size, comm.rank))
+        scan = by_window(part.decided.scan, sums, window, x, words=True, check=check)
+        part.decide(decide(scan, part.decided.run, source, part.gpu, comm))
     return True
 
 
@@ -142,7 +156,7 @@ def _sweep(part: Part, block: Block, sums: Asked, watch: Note) -> tuple[Window, 
 
     def note(x: Any) -> None:
         nonlocal found, special, chunks
-        window, codes = window_of(x, threads(part.decided.options.threads))
+        window, codes = window_of(x, threads(part.decided.run.threads))
         if sums.limits is not None:
             check_window(_NAME, window, sums.limits, finite=not codes & NOT_FINITE)
         if chunks > 0 and one_scan:  # sums that begin with -0.0 begin in the first chunk

@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import binding, build
+from .. import binding, options
 from ..binding import Binding
-from ..build import Op
 from ..core import dtypes
 from ..core.digit_sum import DigitSum
 from ..core.errors import CheckError, OutputError
-from ..core.fixed import Window
 from ..core.operators import TypedOperator
 from ..cpu import cores
 from ..cpu.free_memory import free_memory
@@ -22,10 +21,11 @@ from ..exact_check import Asked
 from ..mpi import launcher
 from ..mpi.agree import Agreement, Terms, agreed, collective
 from ..mpi.communicators import Comm
+from ..options import RunOptions, ScanOptions
 from . import budget, exact, inputs, naming, output, restart, storage
 from .budget import WRITERS, Budget
 from .carry import Carry
-from .decided import Decided, Options, decide
+from .decided import Decided, decide
 from .interface import Put, Source, Target
 from .part import Part
 from .report import Report, report
@@ -35,53 +35,47 @@ from .timeline import Timeline
 
 
 class Job(NamedTuple):
-    """The options of a job, as on the command line."""
+    """A job: its files, the scan, and how it runs."""
 
     inputs: tuple[Path, ...]  # several are one array, joined along axis 0
     output: Path
-    op: Op = "sum"
-    dtype: Any = None
-    axis: int | None = None
-    exclusive: bool = False
-    initial: Any = None
-    reverse: bool = False
-    backend: binding.Name = "auto"
-    strategy: build.Strategy = "auto"
-    threads: int | None = None
-    force: bool = False
-    check: bool = False
-    raw: Any = None  # the type of inputs without a header
-    shape: tuple[int, ...] | None = None  # of a raw input
+    scan: ScanOptions
+    run: RunOptions
     segments: Path | None = None  # a file of flags or keys
-    memory: int | None = None  # the most bytes of each rank, on the host and on its GPU each
     state: Path | None = None  # the running value: read before the job, written after it
-    resume: bool = False  # whether the job goes on where it was killed
     trace: Path | None = None  # a file for the work of all ranks on every chunk
-    window: tuple[int, int] | None = None  # of fsum: the bits that all elements need
 
-    def inspect(self, ranks: int) -> tuple[Source, Source | None, Options, Asked | None]:
+    @classmethod
+    def parse(
+        cls,
+        inputs: tuple[Path, ...],
+        output: Path,
+        *,
+        segments: Path | None = None,
+        state: Path | None = None,
+        trace: Path | None = None,
+        **asked: Any,
+    ) -> "Job":
+        """Return the job that a caller asks for, by the options of ``options.parse``."""
+        return cls(inputs, output, *options.parse(**asked), segments, state, trace)
+
+    def inspect(self, ranks: int) -> tuple[Source, Source | None, ScanOptions, Asked | None]:
         """Check the inputs; return the elements, the flags or keys, the options of the scan.
 
         Then what ``fsum`` is asked for, whose operator is known when its window is.
         """
-        raw = None if self.raw is None else dtypes.parse(self.raw)
-        source = inputs.inspect(self.inputs, self.op, raw=raw, shape=self.shape)
+        scan, run = self.scan, self.run
+        source = inputs.inspect(self.inputs, scan.op, raw=scan.raw, shape=scan.shape)
         marks = inputs.inspect_segments(self.segments, source)
-        given = {name: getattr(self, name) for name in Options._fields}
-        given["segments"] = None if marks is None else marks.dtype
-        options, sums = Options(**given), exact.asked(self, source, ranks)
-        if sums is not None:
-            options = exact.by_window(options, sums, Window(0, 0, source.n), source.dtype)
-        return source, marks, options, sums
+        scan = replace(scan, segments=None if marks is None else marks.dtype)
+        sums = exact.asked(scan, run, source, ranks, has_state=self.state is not None)
+        return source, marks, scan, sums
 
     def backend_for(self, source: Source) -> binding.Name:
         """Return the backend that is asked for; CPUs for structures, which CuPy does not have."""
-        if self.backend not in get_args(binding.Name):
-            names = ", ".join(get_args(binding.Name))
-            raise ValueError(f"unknown backend {self.backend!r}; choose from {names}")
         if not source.dtype.names:
-            return self.backend
-        if self.backend == "cuda":
+            return self.run.backend
+        if self.run.backend == "cuda":
             raise TypeError(f"{source.name} holds structures, which CuPy has not; use CPUs")
         return "cpu"
 
@@ -102,34 +96,34 @@ def perform(
     """
     clock = Timeline(trace=job.trace is not None, of_process=of_process)
     # ---- check everything before any work -------------------------------------------------
-    source, marks, options, sums = job.inspect(comm.size)
+    source, marks, scan, sums = job.inspect(comm.size)
     call.same = Terms(
         term for each in (source, marks, sums) if each is not None for term in each.terms().items()
     )
     backend = job.backend_for(source)
-    decided = decide(options, source, None, comm.size, comm.rank)
-    restart.state_of(job, decided)
+    begun = scan if sums is None else exact.before_window(scan, sums, source)
+    decided = decide(begun, job.run, source, None, comm)
+    restart.state_of(job, scan, decided)
     final = _check_files(job) if comm.rank == 0 else _Finals(job.output, job.state, job.trace)
     call.settle()
 
     # ---- file -> chunks -> scan -> file -> its name ---------------------------------------
     with ExitStack() as held:
-        made: Any = {"fortran": decided.fortran, "resume": job.resume}
+        made: Any = {"fortran": decided.fortran, "resume": job.run.resume}
         part_of = part_file(comm, final.output, decided.types.out, decided.shape, **made)
         target = held.enter_context(part_of)
         with agreed(comm):
             drafts = held.enter_context(_drafts(final)) if comm.rank == 0 else (None, None)
             put = held.enter_context(target.writing())
         with _startup(job, decided, source, put, backend):
-            bound = binding.bind(comm, backend, warn, job.threads)
+            bound = binding.bind(comm, backend, warn, job.run.threads)
         with agreed(comm) as same:
             gpu = bound.memory.current_gpu()
-            decided = decide(options, source, gpu, comm.size, comm.rank)
-            before = restart.state_of(job, decided)
+            decided = decide(begun, job.run, source, gpu, comm)
+            before = restart.state_of(job, scan, decided)
             same["the state"] = before.digest()
             sizes = _budget(job, decided, bound, parallel=put.parallel)
-        same_job = {"backend": bound.name, "number of ranks": comm.size}
-        terms = restart.terms_of(decided, source, marks, before, **same_job)
+        terms = restart.Terms(scan, decided, source, marks, before, bound, comm.size)
         journal, sizes = restart.journal_of(comm, job, target.path, terms, sizes)
         given: Any = {"source": source, "marks": marks, "put": put, "timeline": clock}
         with agreed(comm):
@@ -144,12 +138,12 @@ def perform(
         with agreed(comm), naming.renaming(target.path, job.output), clock("write"):
             if bound.first_on_node:
                 put.sync()
-        if job.check:
+        if job.run.check:
             _check(comm, source, target, part, show)
         ends = [each for each in comm.allgather(end) if each.value is not None]
-        last = ends[0 if options.reverse else -1] if ends else before
+        last = ends[0 if scan.reverse else -1] if ends else before
         files: Any = {"target": target, "final": final, "drafts": drafts}
-        _publish(comm, job, clock, state=restart.text_of(decided, last), **files)
+        _publish(comm, job, clock, state=lambda: restart.text_of(scan, decided, last), **files)
     clock.from_the_beginning("all")
     clock.bytes["all"] = source.n * (decided.types.x.itemsize + decided.types.out.itemsize)
     return report(
@@ -185,9 +179,9 @@ def _check_files(job: Job) -> _Finals:
     check_roles([job])
     state, trace = job.state, job.trace
     return _Finals(
-        output.check(job.output, force=job.force),
+        output.check(job.output, force=job.run.force),
         None if state is None else output.check(state, force=True),  # none but a state is read
-        None if trace is None else output.check(trace, force=job.force),
+        None if trace is None else output.check(trace, force=job.run.force),
     )
 
 
@@ -264,7 +258,7 @@ def _publish(
     job: Job,
     clock: Timeline,
     *,
-    state: str,
+    state: Callable[[], str],
     target: Target,
     final: _Finals,
     drafts: _Drafts,
@@ -275,15 +269,15 @@ def _publish(
     with agreed(comm):
         if comm.rank > 0:
             return
-        files = [output.Finished(target.path, final.output, job.force)]
+        files = [output.Finished(target.path, final.output, job.run.force)]
         state_file, trace_file = drafts
         if trace_file is not None:
             from . import trace  # noqa: PLC0415 - few jobs are traced
 
             trace_file.write(trace.text(spans or []))
-            files.insert(0, output.Finished(trace_file.part, trace_file.path, job.force))
+            files.insert(0, output.Finished(trace_file.part, trace_file.path, job.run.force))
         if state_file is not None:
-            state_file.write(state)
+            state_file.write(state())
             files.append(output.Finished(state_file.part, state_file.path, force=True))
         output.publish_all(files)
 
@@ -316,13 +310,13 @@ def _budget(job: Job, decided: Decided, bound: Binding, *, parallel: bool) -> Bu
         size=decided.form.extents.size,
         element=decided.types.x.itemsize,
         result=decided.types.out.itemsize,
-        mark=0 if decided.options.segments is None else decided.options.segments.itemsize,
+        mark=0 if decided.scan.segments is None else decided.scan.segments.itemsize,
         in_place=decided.types.x == decided.types.out,
         gpu=gpu,
         threads=_threads(job, bound.local_ranks, gpu=gpu),
         sweeps=2 if decided.across or isinstance(decided.op, DigitSum) else 1,
         parallel=parallel,
-        limit=job.memory,
+        limit=job.run.memory,
         free_host=free_memory() // bound.local_ranks,
         free_device=bound.memory.available() // bound.sharing,
     )
@@ -334,8 +328,8 @@ def _threads(job: Job, ranks: int, *, gpu: bool) -> int:
 
     Those that copy for a GPU are not bound to the cores that the launcher has given the rank.
     """
-    if not gpu or job.threads is not None:
-        return binding.threads(job.threads)
+    if not gpu or job.run.threads is not None:
+        return binding.threads(job.run.threads)
     return max(1, cores.of_node() // ranks)
 
 

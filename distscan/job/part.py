@@ -91,7 +91,7 @@ class Part:
             yield Slot(x, out, self._empty_marks(self._largest))
 
     def _empty_marks(self, n: int) -> Any:
-        dtype = self.decided.options.segments
+        dtype = self.decided.scan.segments
         return None if dtype is None else self._memory.empty(n, dtype.newbyteorder("="))
 
     @property

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from ..core import dtypes
 from ..core.errors import InputError
 from ..core.steps import Edges
 from . import files
@@ -84,7 +84,7 @@ def of_array(array: Any) -> list[Any] | None:
     """Return an array in a form that JSON has.
 
     >>> of_array(np.array([1, 2], "<i2"))
-    ['<i2', [2], 'AQACAA==']
+    ['int16', [2], 'AQACAA==']
     """
     if array is None:
         return None
@@ -92,7 +92,7 @@ def of_array(array: Any) -> list[Any] | None:
 
     array = np.asarray(array)
     return [
-        npy.dtype_to_descr(array.dtype),
+        dtypes.to_json(array.dtype),
         list(array.shape),
         b64encode(array.tobytes()).decode(),
     ]
@@ -101,7 +101,7 @@ def of_array(array: Any) -> list[Any] | None:
 def to_array(text: list[Any] | None) -> NDArray[Any] | None:
     """Return the array that ``of_array`` has described.
 
-    >>> to_array(["<i2", [2], "AQACAA=="])
+    >>> to_array(["int16", [2], "AQACAA=="])
     array([1, 2], dtype=int16)
     """
     if text is None:
@@ -109,10 +109,8 @@ def to_array(text: list[Any] | None) -> NDArray[Any] | None:
     from base64 import b64decode  # noqa: PLC0415
 
     descr, shape, data = text
-    if isinstance(descr, list):
-        descr = [tuple(field) for field in descr]
-    dtype = npy.descr_to_dtype(descr)
-    return np.frombuffer(b64decode(data), dtype).reshape(shape).copy()
+    dtype = dtypes.of_json(descr)
+    return np.frombuffer(b64decode(data, validate=True), dtype).reshape(shape).copy()
 
 
 def of_carry(carry: Carry) -> dict[str, Any]:

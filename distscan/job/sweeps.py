@@ -174,7 +174,7 @@ def _exscan(decided: Decided, width: int) -> Exscan:
     if form.extents.inner > 1:
         form = form._replace(extents=Extents.of((form.extents.n, width), 0))
     # What comes before the first element is combined later, chunk by chunk.
-    edges = edge_dtype(decided.options.segments)
+    edges = edge_dtype(decided.scan.segments)
     exscan = Exscan(decided.op, decided.totals, form._replace(first=None), edges=edges)
     exscan.reserve()
     return exscan

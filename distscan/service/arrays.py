@@ -19,9 +19,9 @@ from ..cpu import cores
 from ..cpu import memory as host
 from ..cpu.threads import usable
 from ..job import files, npy
-from ..job.decided import number
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm, alone
+from ..options import number
 from ..scan import scan
 from .maps import Maps, Place, array_in
 

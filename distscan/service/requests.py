@@ -64,7 +64,7 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
         if name in asked:
             given[name] = paths.checked(asked[name])
     files = tuple(paths.checked(path) for path in inputs)
-    return work.to_json(Job(files, paths.checked(request.get("output")), **given))
+    return work.to_json(Job.parse(files, paths.checked(request.get("output")), **given))
 
 
 def check(given: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..core import dtypes
 from ..job.job import Job, perform
 from ..job.report import Report
 from ..mpi import faults
@@ -26,9 +27,11 @@ Show = Callable[[str, int, int], None]
 
 def to_json(job: Job) -> dict[str, Any]:
     """Return the options of a job in a form that JSON has."""
-    found = job._asdict() | {"inputs": [str(path) for path in job.inputs]}
+    found = job.scan.to_json() | job.run.to_json()
+    found["inputs"] = [str(path) for path in job.inputs]
     for name in _PATHS:
-        found[name] = None if found[name] is None else str(found[name])
+        path = getattr(job, name)
+        found[name] = None if path is None else str(path)
     return found
 
 
@@ -37,9 +40,10 @@ def from_json(found: dict[str, Any]) -> Job:
     given = found | {"inputs": tuple(Path(path) for path in found["inputs"])}
     for name in _PATHS:
         given[name] = None if given.get(name) is None else Path(given[name])
-    if given.get("shape") is not None:
-        given["shape"] = tuple(given["shape"])
-    return Job(**given)
+    for name in ("dtype", "raw"):
+        if isinstance(given.get(name), list):  # a structure
+            given[name] = dtypes.of_json(given[name])
+    return Job.parse(**given)
 
 
 def lead(comm: Comm, lines: Lines, job: dict[str, Any], show: Show) -> Report:
