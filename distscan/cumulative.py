@@ -102,7 +102,7 @@ def _cumulative(
             with arrays.on_device(array):
                 whole = arrays.namespace(array).empty(shape, types.out)
         else:
-            whole = arrays.as_native(out)
+            whole = arrays.as_target(out)
             check_out(out, whole, array)
             if whole.shape != tuple(shape):
                 raise ValueError(f"out has shape {whole.shape}; the result has {tuple(shape)}")

@@ -67,7 +67,7 @@ def partition(
     call.same["parts"] = parts = index(parts)
     if parts < 1:
         raise ValueError(f"parts is {parts}; it must be at least 1")
-    own = arrays.as_native(weights)
+    own = arrays.as_native(weights, "weights")
     if own.ndim != 1:
         raise ValueError(f"weights has shape {own.shape}; one weight per element is needed")
     if not dtypes.is_number(own.dtype) or own.dtype.kind == "c":

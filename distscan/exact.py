@@ -94,8 +94,10 @@ def scan_exactly(
     if x is None:
         raise TypeError("x is None; a scan takes an array or a sequence")
     given = x, out, segments
-    native: list[Any] = [None if each is None else arrays.as_native(each) for each in given]
-    array, target, flags = native
+    array = arrays.as_native(x)
+    target = None if out is None else arrays.as_target(out)
+    flags = None if segments is None else arrays.as_native(segments, "segments")
+    native = array, target, flags
     extents = Extents.of(array.shape, axis_number(axis))
     result = result_type(array.dtype, None if target is None else target.dtype, dtype)
     if target is not None:

@@ -89,7 +89,7 @@ def segment_flags(row_offsets: Any) -> Any:
     >>> distscan.scan([1.0, 2.0, 3.0, 4.0], segments=flags)
     array([1., 3., 3., 7.])
     """
-    offsets = arrays.as_native(row_offsets)
+    offsets = arrays.as_native(row_offsets, "row_offsets")
     if offsets.ndim != 1 or offsets.size == 0:
         raise ValueError(f"row_offsets has shape {offsets.shape}; [rows + 1] is needed")
     if offsets.dtype.kind not in "iu":

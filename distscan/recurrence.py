@@ -87,11 +87,11 @@ def linear_recurrence(
         heads = _heads_of_columns(call, segments, b, reverse=reverse)
         segments = segments if heads is None else None
     reverse, return_last = bool(reverse), bool(return_last)
-    terms = arrays.as_native(b)
+    terms = arrays.as_native(b, "b")
     with arrays.on_device(terms):
-        given = arrays.as_native(a)
+        given = arrays.as_native(a, "a")
         factors, number = _factors(a, given, terms)
-        flags = None if segments is None else arrays.as_native(segments)
+        flags = None if segments is None else arrays.as_native(segments, "segments")
         before = _before(0 if initial is None else initial, terms, number)
         if before.ndim > 0 and (flags is not None or heads is not None):
             raise ValueError(f"initial has shape {before.shape}; segments need one number")
@@ -138,7 +138,8 @@ def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) 
 
     None for ``b`` [n], whose segments the scan itself takes.
     """
-    flags, terms, reverse = arrays.as_native(segments), arrays.as_native(b), bool(reverse)
+    terms, flags = arrays.as_native(b, "b"), arrays.as_native(segments, "segments")
+    reverse = bool(reverse)
     asked = {
         "the function": "linear_recurrence with segments",
         "the dimensions of b": terms.ndim,
@@ -206,7 +207,7 @@ def _factors(given: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
 
 def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
     """Check ``initial`` and return it, 0-d or [m], in host memory and in the type of the result."""
-    before = arrays.as_native(initial)
+    before = arrays.as_native(initial, "initial")
     if before.shape not in ((), b.shape[1:]):
         raise ValueError(f"initial has shape {before.shape}; a number or {b.shape[1:]} is needed")
     if not (np.can_cast(before.dtype, number, "same_kind") or dtypes.is_bfloat16(number)):

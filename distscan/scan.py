@@ -170,7 +170,8 @@ def scan(
     -------
     array, shape (x.size,), or x.shape if an axis is given
         This rank's part of the global scan: ``out`` if given, else a new array of the library and
-        on the device of ``x``. CUDA work is ordered on the current stream.
+        on the device of ``x``; of NumPy or CuPy, if that library has no ``from_dlpack``. CUDA work
+        is ordered on the current stream.
 
     Raises
     ------
@@ -216,12 +217,10 @@ def scan(
         return scan_tuple(run, call, x, op, **passed)
     if x is None:
         raise TypeError("x is None; a scan takes an array or a sequence")
-    given = x, out, segments
-    native = [  # the NumPy or CuPy arrays over the same memory
-        each if each is None or type(each) in arrays.NATIVE else arrays.as_native(each)
-        for each in given
-    ]
-    array, target, _ = native
+    array = arrays.as_native(x)
+    target: Any = None if out is None else arrays.as_target(out)
+    flags = None if segments is None else arrays.as_native(segments, "segments")
+    given, native = (x, out, segments), [array, target, flags]
     axis = axis if axis is None or type(axis) is int else axis_number(axis)
     dtype = dtype if dtype is None or isinstance(dtype, np.dtype) else dtypes.parse(dtype)
     threads = None if threads is None else checked(threads)

@@ -77,7 +77,8 @@ def compact(call: Agreement, x: Any, mask: Any, *, comm: Comm | None = None) -> 
     several = isinstance(x, tuple) and any(map(_is_array, x))
     given = x if several else (x,)
     names = [f"x[{i}]" for i in range(len(given))] if several else ["x"]
-    native, keep = [arrays.as_native(each) for each in given], arrays.as_native(mask)
+    native = [arrays.as_native(*each) for each in zip(given, names, strict=True)]
+    keep = arrays.as_native(mask, "mask")
     for name, array in zip(names, native, strict=True):
         _check(name, array, keep)
     call.same = _terms("compact", *((array.dtype, array.shape[1:]) for array in native))

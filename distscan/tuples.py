@@ -219,8 +219,11 @@ def scan_tuple(
     """Scan a tuple of arrays by ``run``; both are ``scan.py``'s."""
     given = _several("x", x, op.arity)
     wanted = None if out is None else _several("out", out, op.arity)
-    native, targets = _native(given), None if wanted is None else _native(wanted)
-    flags = None if segments is None else arrays.as_native(segments)
+    native = [arrays.as_native(each, f"x[{i}]") for i, each in enumerate(given)]
+    targets = None
+    if wanted is not None:
+        targets = [arrays.as_target(each, f"out[{i}]") for i, each in enumerate(wanted)]
+    flags = None if segments is None else arrays.as_native(segments, "segments")
     if options.pop("dtype") is not None:
         raise TypeError("dtype= is for one array; each array of a tuple keeps its own type")
     for name in ("exclusive", "reverse"):
@@ -256,11 +259,6 @@ def scan_tuple(
         if decided.converters is None:
             return tuple(results)
         return tuple(to(result) for to, result in zip(decided.converters, results, strict=True))
-
-
-def _native(given: Sequence[Any]) -> list[Any]:
-    """Return the NumPy or CuPy arrays over the memory of what the caller passed."""
-    return [each if type(each) in arrays.NATIVE else arrays.as_native(each) for each in given]
 
 
 def _unchanged(result: Any) -> Any:

@@ -243,7 +243,7 @@ REFUSED = {
     "into-bool": (np.ones(3), {"out": np.zeros(3, "?")}, "out is bool; fsum rounds to floats"),
     "into-real": (np.ones(3, "F"), {"dtype": "f"}, "the imaginary parts would be lost"),
     "into-real-out": (np.ones(3, "D"), {"out": np.zeros(3)}, "the imaginary parts would be lost"),
-    "masked": (np.ma.array([1.0, 2.0], mask=[0, 1]), {}, "masked arrays"),
+    "masked": (np.ma.array([1.0, 2.0], mask=[0, 1]), {}, "x is a masked array"),
     "initial": (np.ones(3), {"initial": np.longdouble(1) / 3}, "initial is"),
 }
 

@@ -1,18 +1,17 @@
 """Conversion of arrays: NumPy, CuPy, and every library that supports DLPack, in and out."""
 
+import ctypes
 import functools
 import math
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
 
 from .dtypes import is_bfloat16
 
-_DLPACK_HOST = {1, 3, 11}  # kDLCPU, kDLCUDAHost, kDLROCMHost
-_DLPACK_CUDA = {2, 13}  # kDLCUDA, kDLCUDAManaged
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
 
@@ -28,11 +27,12 @@ def is_cuda(array: Any) -> bool:
     return not isinstance(array, np.ndarray)
 
 
-def as_native(x: Any) -> Any:
+def as_native(x: Any, name: str = "x") -> Any:
     """Return a NumPy or CuPy array over the memory of ``x``, without a copy if ``x`` is an array.
 
     Sequences and scalars become NumPy arrays, as in ``numpy.cumsum``. Raises TypeError if the
-    memory cannot be shared: for example, if ``x`` is a tensor that requires a gradient.
+    memory cannot be shared: for example, if ``x`` is a tensor that requires a gradient. ``name`` is
+    the name of the argument, for messages.
     """
     if type(x) in NATIVE:
         return x
@@ -40,35 +40,30 @@ def as_native(x: Any) -> Any:
         NATIVE.add(sys.modules["cupy"].ndarray)
         return x
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError("masked arrays are not scanned: the mask would be lost; use filled(...)")
+        raise TypeError(
+            f"{name} is a masked array, whose mask would be lost; pass {name}.filled(...)"
+        )
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
-        device = int(x.__dlpack_device__()[0])
-        if device not in _DLPACK_HOST | _DLPACK_CUDA:
-            raise TypeError(f"x is on DLPack device {device}; a scan takes host and CUDA memory")
-        take: Any = np.from_dlpack
-        if device in _DLPACK_CUDA:
-            import cupy  # noqa: PLC0415 - only arrays on a GPU need it
-
-            take = cupy.from_dlpack
-        elif str(getattr(x, "dtype", "")).endswith("bfloat16"):
-            take = _bits_of_bfloat16
-        try:
-            return take(x)
-        except (BufferError, RuntimeError) as error:
-            raise TypeError(f"a {type(x).__name__} does not share its memory: {error}") from error
-    return np.asarray(x)
+        return _imported(x, name)
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} is a {type(x).__name__} that is no array: {error}") from error
 
 
-def _bits_of_bfloat16(x: Any) -> Any:
-    """Return a NumPy array over bfloat16 numbers, a type that NumPy does not take by DLPack."""
-    import ml_dtypes  # noqa: PLC0415 - only bfloat16 needs it
+def as_target(out: Any, name: str = "out") -> Any:
+    """Return ``as_native(out)`` for an array that is written.
 
-    if _is_jax(x):
-        return np.asarray(x)  # without a copy; a view of a JAX array would be a copy
-    x.__dlpack__()  # raises if the memory may not be shared: a tensor that requires a gradient
-    return np.from_dlpack(x.view(_library(x).int16)).view(ml_dtypes.bfloat16)
+    Raises ValueError if its memory on a GPU is read-only; ``check_writable`` sees all other cases.
+    """
+    if type(out) in NATIVE:
+        return out
+    array = as_native(out, name)
+    if is_foreign((out, array)) and _is_read_only(out):
+        raise ValueError(f"{name} is read-only, as far as DLPack says")
+    return array
 
 
 def check_writable(out: Any, array: Any) -> None:
@@ -201,7 +196,7 @@ def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[A
 def converter(x: Any) -> Callable[[Any], Any] | None:
     """Return the function that converts a NumPy or CuPy result to an array of the library of ``x``.
 
-    None if no conversion is needed.
+    None if no conversion is needed. A library that only exports arrays gets NumPy's or CuPy's.
     """
     known = _is_cupy(x) or isinstance(x, np.ndarray | np.generic)
     if known or not hasattr(x, "__dlpack__"):
@@ -209,6 +204,9 @@ def converter(x: Any) -> Callable[[Any], Any] | None:
     library = _library(x)
 
     def convert(result: Any) -> Any:
+        if library is None:
+            _synchronize(result)
+            return result
         if not is_cuda(result) and is_bfloat16(result.dtype):
             return library.from_dlpack(result.view(np.int16)).view(library.bfloat16)
         return library.from_dlpack(result)
@@ -219,10 +217,21 @@ def converter(x: Any) -> Callable[[Any], Any] | None:
 def release(*used: Pair) -> None:
     """Make the streams of other libraries wait until our stream no longer uses their arrays.
 
-    After that, the other library may overwrite or free the memory.
+    After that, the other library may overwrite or free the memory. The host waits for a library
+    that only exports arrays: it cannot be told to wait.
     """
     for given, array in filter(is_foreign, used):
-        _library(given).from_dlpack(array)
+        library = _library(given)
+        if library is None:
+            _synchronize(array)
+        else:
+            library.from_dlpack(array)
+
+
+def _synchronize(array: Any) -> None:
+    """Wait for the work on the current stream, if an array is on a GPU."""
+    if is_cuda(array):
+        sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
 def is_foreign(pair: Pair) -> bool:
@@ -232,11 +241,130 @@ def is_foreign(pair: Pair) -> bool:
 
 
 def _library(x: Any) -> Any:
-    """Return the module of the library of an array that supports DLPack."""
+    """Return the module of the library of an array that supports DLPack.
+
+    None if the library only exports arrays: it has no ``from_dlpack``.
+    """
     if hasattr(x, "__array_namespace__"):
-        return x.__array_namespace__()
+        library = x.__array_namespace__()
+        return library if hasattr(library, "from_dlpack") else None
     for kind in type(x).__mro__:  # a derived class may be the user's; its base is the library's
         library = sys.modules.get(kind.__module__.partition(".")[0])
         if hasattr(library, "from_dlpack"):
             return library
-    raise TypeError(f"the library of {type(x).__name__} has no from_dlpack to convert results with")
+    return None
+
+
+# ---- DLPack ------------------------------------------------------------------------------------
+
+
+_HOST, _CUDA = {1, 3, 11}, {2, 13}  # kDLCPU, kDLCUDAHost, kDLROCMHost; kDLCUDA, kDLCUDAManaged
+_OTHERS = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
+
+
+def _imported(x: Any, name: str) -> Any:
+    """Return a NumPy or CuPy array over the memory of an array that supports DLPack."""
+    try:
+        device = int(x.__dlpack_device__()[0])
+        if device in _CUDA:
+            import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+
+            return cupy.from_dlpack(x)
+        if device in _HOST:
+            return _on_host(x)
+    except MemoryError:
+        raise
+    except Exception as error:
+        kind = type(x).__name__
+        if isinstance(error, ModuleNotFoundError):
+            raise TypeError(f"{name} is a {kind}, which needs the package {error.name}") from error
+        raise TypeError(f"{name} is a {kind} that does not share its memory: {error}") from error
+    raise TypeError(
+        f"{name} is on DLPack device {device} ({_OTHERS.get(device, 'unknown')}); "
+        "copy it to host or CUDA memory"
+    )
+
+
+def _on_host(x: Any) -> Any:
+    """Return a NumPy array over the memory of ``x``; NumPy itself does not take bfloat16."""
+    with suppress(BufferError, RuntimeError):
+        return np.from_dlpack(x)
+    bits = _Bits(x)
+    array = np.from_dlpack(bits)  # raises again, unless the type was the fault
+    if not bits.of_bfloat16:
+        return array
+    import ml_dtypes  # noqa: PLC0415 - only bfloat16 needs it
+
+    return array.view(ml_dtypes.bfloat16)
+
+
+class _Bits:
+    """An array that exports bfloat16 numbers by their bits, as uint16."""
+
+    def __init__(self, x: Any) -> None:
+        self._x, self.of_bfloat16 = x, False
+
+    def __dlpack_device__(self) -> Any:
+        return self._x.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self._x.__dlpack__(**options)
+        tensor, _ = _content(capsule)
+        self.of_bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
+        if self.of_bfloat16:
+            tensor.code = _UINT
+        return capsule
+
+
+def _is_read_only(x: Any) -> bool:
+    """Return whether an array on a GPU says that its memory is read-only; CuPy does not ask."""
+    try:
+        capsule = x.__dlpack__(stream=-1, max_version=(1, 0))  # -1: no stream waits
+    except TypeError:  # a library before DLPack 1.0 cannot say it
+        return False
+    return bool(_content(capsule)[1] & _READ_ONLY)
+
+
+class _Tensor(ctypes.Structure):
+    """``DLTensor`` of DLPack, without its last members."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    )
+
+
+class _Versioned(ctypes.Structure):
+    """``DLManagedTensorVersioned`` of DLPack 1.0."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_UINT, _BFLOAT, _READ_ONLY = 1, 4, 1  # kDLUInt, kDLBfloat, DLPACK_FLAG_BITMASK_READ_ONLY
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def _content(capsule: Any) -> tuple[_Tensor, int]:
+    """Return the tensor that a capsule of ``__dlpack__`` holds, and its flags.
+
+    There are no flags before DLPack 1.0. The tensor is valid as long as the capsule is.
+    """
+    if _is_valid(capsule, b"dltensor"):
+        return _Tensor.from_address(_pointer(capsule, b"dltensor")), 0
+    managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
+    return managed.tensor, managed.flags

@@ -114,7 +114,7 @@ def shape(given: int | Sequence[int]) -> tuple[int, ...]:
 
 def _on_host(name: str, given: Any) -> NDArray[Any]:
     """Return the NumPy array over the memory of an argument."""
-    array = arrays.as_native(given)
+    array = arrays.as_native(given, name)
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} is in the memory of a GPU; a service takes arrays of the host")
     return array
