@@ -83,7 +83,9 @@ def fill_the_disk(trial: Trial) -> None:
     """Let the disk of the jobs be full for a while: they are refused, and nothing is lost."""
     service, kept = trial.service, list[str]()
     with _full(trial), service.client() as client:
-        job = trial.jobs[0].request | {"initial": "x" * 100_000}  # stored, but no number
+        folder = str(service.files / ("x" * 200))
+        many = [f"{folder}/{i}" for i in range(500)]
+        job = trial.jobs[0].request | {"inputs": many, "initial": "x"}  # stored, but no number
         for i in range(100):
             key = f"{trial.name}-large-{i}"
             head = {"idempotency-key": key}

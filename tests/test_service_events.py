@@ -258,7 +258,7 @@ def test_a_broken_disk(dispatcher, monkeypatch, caplog):
         raise StoreError("disk I/O error")
 
     dispatcher.store.add({})
-    monkeypatch.setattr(dispatcher.store, "get", broken)
+    monkeypatch.setattr(dispatcher.store, "summary", broken)
     made = events.Events(dispatcher, Changes(), {})
 
     async def read():

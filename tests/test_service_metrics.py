@@ -48,7 +48,7 @@ def of(metrics):
 def record(state, started=2.0, report=None):
     times = {"created": 1.5, "started": started, "ended": 10.0}
     facts = {"key": None, "request": {}, "report": report, "error": None, "attempts": 1}
-    return Record(number=1, state=state, **times, **facts)
+    return Record(number=1, state=state, input_count=1, **times, **facts)
 
 
 # ---- the metrics alone ---------------------------------------------------------------------------

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import distscan
+from distscan.core.errors import InputError
 from distscan.job import npy as npy_format
 from distscan.service import arrays, protocol
-from distscan.service.errors import ForbiddenError, ProtocolError
+from distscan.service.errors import ForbiddenError, ProtocolError, TooLargeError
 from support.services import post
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -82,6 +83,31 @@ def test_requests_that_are_wrong(asked, message, service):
     answer = post(service, "/v1/jobs", content=json.dumps(right | asked))
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
+
+
+def test_many_inputs(service, client):
+    """Others are answered while their paths are looked up; lists do not have them all."""
+    many = [f"{service.folder}/a/{i}.npy" for i in range(4000)]
+    asked = {"inputs": many, "output": str(service.folder / "y.npy")}
+    with pytest.raises(TooLargeError, match="at most 10000 inputs, not 20000"):
+        client.request("POST", "/v1/jobs", json=asked | {"inputs": ["/x.npy"] * 20_000})
+    made, answers = [], 0
+    asks = threading.Thread(
+        target=lambda: made.append(client.request("POST", "/v1/jobs", json=asked).json())
+    )
+    asks.start()
+    while asks.is_alive():
+        client.about()
+        answers += 1
+    asks.join()
+    job = client.job(made[0]["number"])
+    assert answers > 5
+    with pytest.raises(InputError):
+        job.wait(60)
+    (listed,) = client.request("GET", "/v1/jobs", params={"most": 1}).json()["jobs"]
+    assert (listed["number"], listed["input_count"]) == (job.number, 4000)
+    assert listed["request"]["inputs"] == many[:1]
+    assert job.refresh()["request"]["inputs"] == many
 
 
 def test_names_that_are_no_text(service, client):

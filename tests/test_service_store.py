@@ -1,7 +1,9 @@
 """The queue of file jobs: nothing is lost, nothing runs twice, whatever ends the process."""
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -10,11 +12,13 @@ import threading
 import time
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from distscan.service.errors import KeyReusedError, StoreError
+from distscan.service.errors import KeyReusedError, ServiceError, StoreError, StoreLostError
 from distscan.service.protocol import ENDED
 from distscan.service.store import Store
+from support.services import serving
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 
@@ -251,15 +255,114 @@ def test_kills(tmp_path, rng):
     store.close()
 
 
-def test_a_folder_of_version_1(tmp_path):
-    """It had no attempts."""
-    held = Store(tmp_path / "state")
-    held.add(request(1))
-    held.close()
-    with sqlite3.connect(tmp_path / "state" / "jobs.sqlite") as db:
-        db.executescript("ALTER TABLE jobs DROP COLUMN attempts; PRAGMA user_version = 1;")
-    db.close()
-    held = Store(tmp_path / "state")
-    assert held.get(1).attempts == 0
-    assert held.start().attempts == 1
-    held.close()
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_folder_of_another_version(version, tmp_path):
+    """Version 1 had no attempts, version 2 all inputs in one column."""
+    several = request(2) | {"inputs": ["a.npy", "\udcff.npy", "c.npy"]}
+    with contextlib.closing(Store(tmp_path)) as store:
+        store.add(request(1))
+        store.add({}, "a key")
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as db:
+        db.execute("UPDATE jobs SET request = ? WHERE number = 2", (json.dumps(several),))
+        for column in ("input_count", "inputs", *["attempts"] * (version == 1)):
+            db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+        db.execute(f"PRAGMA user_version = {version}")
+        db.commit()
+    for _ in range(2):
+        with contextlib.closing(Store(tmp_path)) as store:
+            assert (store.get(1).request, store.get(2).request) == (request(1), several)
+            assert [(job.input_count, job.attempts) for job in store.newest()] == [(3, 0), (1, 0)]
+            assert store.add(several, "a key").number == 2
+    with contextlib.closing(Store(tmp_path)) as store:
+        assert store.start().attempts == 1
+
+
+def test_many_inputs(store):
+    """Lists have the first of them, and their number."""
+    several = request() | {"inputs": [f"{i}.npy" for i in range(1000)]}
+    made = store.add(several, "a key")
+    assert store.add(several, "a key") == made
+    with pytest.raises(KeyReusedError):
+        store.add(several | {"inputs": several["inputs"][:999]}, "a key")
+    (listed,) = store.newest()
+    assert listed == store.summary(1)
+    assert (listed.input_count, listed.request) == (1000, request())
+    assert store.get(1) == made == listed._replace(request=several)
+    assert store.start().request == several
+
+
+# ---- a file that is gone -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [["jobs.sqlite"], ["jobs.sqlite", "jobs.sqlite-wal"]])
+def test_a_file_that_is_removed(names, store, tmp_path, caplog):
+    """It is written again: no job is lost, and no number comes again."""
+    for i in range(3):
+        store.add(request(i), f"key {i}")
+    store.start()
+    highest = 3
+    for i in range(4, 7):
+        changes = store.changes
+        for name in names:
+            (tmp_path / "state" / name).unlink()
+        assert store.add(request(1), "key 1").number == 2
+        before, highest = highest, store.add(request(i)).number
+        assert highest > before
+        assert store.changes > changes
+    assert "was removed while the service uses it; it is written again" in caplog.text
+    assert not (tmp_path / "state/jobs.sqlite.new").exists()
+    before = store.newest()
+    store.close()
+    store.__init__(tmp_path / "state")  # the fixture closes it
+    assert store.newest() == before
+    assert [job.state for job in before] == ["queued"] * 5 + ["running"]
+
+
+def removed(folder):
+    shutil.rmtree(folder)
+
+
+def replaced(folder):
+    (folder / "other").write_bytes((folder / "jobs.sqlite").read_bytes())
+    (folder / "other").rename(folder / "jobs.sqlite")
+
+
+def cut(folder):
+    os.truncate(folder / "jobs.sqlite", 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [(removed, "removed with its folder"), (replaced, "replaced by"), (cut, "cut short")],
+)
+def test_a_file_that_is_lost(fault, said, store, tmp_path):
+    """Nothing is taken, also if the file looks right; numbers go on behind the highest."""
+    for i in range(3):
+        store.add(request(i))
+    fault(tmp_path / "state")
+    for call in (store.check, store.newest, store.start, lambda: store.add(request(4))):
+        with pytest.raises(StoreLostError, match=f"jobs.sqlite was {said}"):
+            call()
+    store.close()
+    store.__init__(tmp_path / "state")
+    assert store.add(request(4)).number == (1 if fault is removed else 4)
+
+
+def test_a_service_whose_file_is_lost(tmp_path):
+    """It says so, and goes on with arrays."""
+    np.save(tmp_path / "x.npy", np.arange(10))
+    with serving(tmp_path) as service, service.client() as client:
+        client.submit(tmp_path / "x.npy").wait(30)
+        (tmp_path / "state/jobs.sqlite").unlink()
+        job = client.submit(tmp_path / "x.npy", force=True)
+        assert (job.number, job.wait(30)["total"]) == (2, 45)
+        assert client.request("GET", "/healthz").json() == {"status": "ok"}
+        replaced(tmp_path / "state")
+        for call in (client.jobs, lambda: client.submit(tmp_path / "x.npy", force=True)):
+            with pytest.raises(StoreLostError, match="was replaced by another file"):
+                call()
+        with pytest.raises(ServiceError, match="answers 503"):
+            client.request("GET", "/healthz")
+        assert list(client.scan([1, 2])) == [1, 3]
+        assert service.end() == 0
+    assert "it is written again" in "".join(service.said)

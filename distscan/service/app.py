@@ -30,6 +30,7 @@ from ..version import __version__
 from . import protocol, website
 from .changes import Changes
 from .dispatch import Dispatcher
+from .errors import StoreError
 from .events import Events
 from .guard import Guard, Json
 from .jobs import Jobs
@@ -91,14 +92,20 @@ class App:
 
     async def health(self, request: Request) -> Response:
         """Say whether jobs are taken."""
-        ends = self._dispatcher.stopping
-        return Json({"status": "ending" if ends else "ok"}, 503 if ends else 200)
+        status = "ending" if self._dispatcher.stopping else "ok"
+        try:
+            await run_in_threadpool(self._dispatcher.store.check)
+        except StoreError:
+            status = "lost"
+        return Json({"status": status}, 200 if status == "ok" else 503)
+
+
+_DOCUMENT = Path(__file__).with_name("openapi.json").read_bytes()
 
 
 async def _openapi(request: Request) -> Response:
     """Return the description of the protocol."""
-    text = Path(__file__).with_name("openapi.json").read_bytes()
-    return Response(text, media_type="application/json")
+    return Response(_DOCUMENT, media_type="application/json")
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

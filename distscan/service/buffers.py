@@ -80,8 +80,7 @@ class Pool:
 
         The file's numbers tell a client on another host that a file of this name is not the one.
         """
-        with self._lock:
-            buffer = self._free(size)
+        with self._free(size) as buffer:
             buffer.promised = monotonic() + _PROMISED
             buffer.unlock()
             found = os.fstat(buffer.file)
@@ -95,8 +94,7 @@ class Pool:
     @contextmanager
     def own(self, size: int) -> Iterator[Buffer]:
         """Yield a buffer of at least ``size`` bytes for this service itself."""
-        with self._lock:
-            buffer = self._free(size)
+        with self._free(size) as buffer:
             buffer.users += 1
         try:
             yield buffer
@@ -139,8 +137,22 @@ class Pool:
                 buffer.close()
             self._buffers.clear()
 
-    def _free(self, size: int) -> Buffer:
-        """Return a locked buffer of at least ``size`` bytes: a free one, or a new one."""
+    @contextmanager
+    def _free(self, size: int) -> Iterator[Buffer]:
+        """Yield a locked buffer of at least ``size`` bytes, a free one or a new one, to be taken.
+
+        Buffers that make room are closed behind that: the system needs a while for large ones. No
+        more than all memory is in use, since a new buffer has no pages yet.
+        """
+        removed = list[Buffer]()
+        try:
+            with self._lock:
+                yield self._taken(size, removed)
+        finally:
+            for each in removed:
+                each.close()
+
+    def _taken(self, size: int, removed: list[Buffer]) -> Buffer:
         size = max(_LEAST, 1 << (size - 1).bit_length())
         if size > self.most:
             raise TooLargeError(f"a buffer of {size} bytes is more than the {self.most} of all")
@@ -153,8 +165,7 @@ class Pool:
             if self._used() + size <= self.most:
                 break
             if buffer.lock():
-                del self._buffers[str(buffer.path)]
-                buffer.close()
+                removed.append(self._buffers.pop(str(buffer.path)))
         if self._used() + size > self.most:
             raise BusyError("all memory for arrays is in use; try again later")
         buffer = Buffer(self._folder / secrets.token_hex(8), size)

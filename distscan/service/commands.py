@@ -93,9 +93,10 @@ def _jobs(argv: Sequence[str]) -> int:
         return 0
     for record in found:
         created = datetime.fromtimestamp(record["created"]).strftime("%Y-%m-%d %H:%M:%S")
-        what = record["request"]
+        what, others = record["request"], record["input_count"] - 1
+        more = f" and {others} more" if others else ""
         print(f"{record['number']:6}  {record['state']:9}  {created}  {what['op']} of "
-              f"{' '.join(what['inputs'])}")  # fmt: skip
+              f"{what['inputs'][0]}{more}")  # fmt: skip
     return 0
 
 

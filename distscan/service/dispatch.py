@@ -64,6 +64,7 @@ class Dispatcher:
         self._cancelled = self._stopping = self._ended_early = False
         self._backend, self._end = backend, float("inf")
         self._keep, self._tidied = keep, float("-inf")
+        self._disk = ""  # what the log has said of it last
         #: Called when a job is queued, has begun, goes on, or has ended; by any thread.
         self.listeners: list[Callable[[], None]] = []
         for record in store.interrupted():
@@ -171,7 +172,7 @@ class Dispatcher:
                         self._forget_old()
                         if record := self._store.start():
                             self._running, self._progress = record.number, Progress()
-                            self._cancelled = False
+                            self._cancelled, self._disk = False, ""
                             break
                         self._changed.wait()
                     except StoreError as error:
@@ -266,7 +267,9 @@ class Dispatcher:
         self._store.end(record.number, "failed", error=errors.to_json(lost))
 
     def _wait_for_the_disk(self, error: StoreError) -> None:
-        _log.error("%s; trying again", error)
+        if str(error) != self._disk:
+            self._disk = str(error)
+            _log.error("%s; trying again", error)
         self._changed.wait(1)
 
     def _show(self, phase: str, done: int, size: int) -> None:

@@ -56,6 +56,12 @@ class StoreError(ServiceError):
     status = 507
 
 
+class StoreLostError(StoreError):
+    """The file of the jobs is another one than the service has opened: no jobs are taken."""
+
+    status = 503
+
+
 class KeyReusedError(ServiceError):
     """A key comes again with another request."""
 

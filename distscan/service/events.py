@@ -18,7 +18,6 @@ Each connection begins with a snapshot, so a client that connects again has miss
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
@@ -29,6 +28,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from . import guard
 from .answers import Streamed
 from .changes import Changes
 from .dispatch import Dispatcher
@@ -84,18 +84,22 @@ class Events:
             changed.clear()
             ended = self._ended
             try:
-                events = await run_in_threadpool(news.events)
+                events = await run_in_threadpool(told, news)
             except StoreError as error:
                 _log.warning("a client that follows the service must come again: %s", error)
                 return
             for name, data in events:
                 number += 1
-                text = json.dumps(data, allow_nan=False)
-                yield f"id: {number}\nevent: {name}\ndata: {text}\n\n".encode()
+                yield f"id: {number}\nevent: {name}\ndata: {data}\n\n".encode()
             if not ended:
                 await asyncio.sleep(_PAUSE)
                 while not await _set(changed, _HEARTBEAT):
                     yield b": the service is there\n\n"
+
+
+def told(news: News) -> list[tuple[str, str]]:
+    """Return the news of a client: names of events, and their data as JSON."""
+    return [(name, guard.dumps(data)) for name, data in news.events()]
 
 
 async def _set(event: asyncio.Event, seconds: float) -> bool:

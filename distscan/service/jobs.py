@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +18,7 @@ from .requests import Paths
 from .store import Record
 
 _KEY = 200  # characters of a key at most
+_LOOKUPS = 4  # requests whose paths are looked up at a time
 _LONGEST = 60.0  # seconds that a request may wait for the end of a job
 
 
@@ -25,6 +27,8 @@ class Jobs:
 
     def __init__(self, dispatcher: Dispatcher, paths: Paths, changes: Changes) -> None:
         self._dispatcher, self._paths, self._changes = dispatcher, paths, changes
+        # A disk that does not answer must not take the threads of all other requests.
+        self._lookups = CapacityLimiter(_LOOKUPS)
 
     def routes(self, checked: Guard) -> list[Route]:
         """Return the routes, each with its checks."""
@@ -37,7 +41,8 @@ class Jobs:
 
     async def submit(self, request: Request) -> Response:
         """Queue a file job."""
-        job = requests.job_of(await guard.json_of(request), self._paths)
+        asked = await guard.json_of(request)
+        job = await to_thread.run_sync(requests.job_of, asked, self._paths, limiter=self._lookups)
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= _KEY:
             raise ValueError(f"a key has 1 to {_KEY} characters")
@@ -48,8 +53,12 @@ class Jobs:
         """List jobs, the newest first."""
         most = min(max(requests.number(request.query_params, "most", 100), 0), 1000)
         before = requests.number(request.query_params, "before", 1 << 62)
-        records = await run_in_threadpool(self._dispatcher.newest, most, before)
-        return Json({"jobs": [to_json(record, None) for record in records]})
+
+        def answer() -> Json:
+            records = self._dispatcher.newest(most, before)
+            return Json({"jobs": [to_json(record, None) for record in records]})
+
+        return await run_in_threadpool(answer)
 
     async def job(self, request: Request) -> Response:
         """Return a job; with ``wait``, at its end or after so many seconds."""
@@ -58,12 +67,13 @@ class Jobs:
         with self._changes.watched() as changed:
             while True:
                 changed.clear()
-                record, progress = await run_in_threadpool(self._dispatcher.get, number)
+                record = await run_in_threadpool(self._dispatcher.store.summary, number)
                 left = end - now()
-                if record.state in protocol.ENDED or left <= 0:
-                    return Json(to_json(record, progress))
+                if record is None or record.state in protocol.ENDED or left <= 0:
+                    break
                 with suppress(TimeoutError, asyncio.TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
+        return Json(to_json(*await run_in_threadpool(self._dispatcher.get, number)))
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a job."""
@@ -72,7 +82,7 @@ class Jobs:
 
 
 def to_json(record: Record, progress: Progress | None) -> dict[str, Any]:
-    """Return a job as clients see it."""
+    """Return a job as clients see it: with all its inputs, or in lists with the first of them."""
     found = record._asdict()
     found["progress"] = None if progress is None else progress._asdict()
     return found

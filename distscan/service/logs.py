@@ -122,7 +122,7 @@ def job_changed(record: Record) -> None:
     begun = record.started or record.ended or 0.0  # one that was cancelled may not have begun
     facts: dict[str, Any] = {"job": record.number, "op": record.request["op"]}
     if record.state == "queued":
-        what = f"was submitted: {_named(record.request)}"
+        what = f"was submitted: {_named(record.request, record.input_count)}"
     elif record.state == "running":
         facts |= {"attempt": record.attempts, "seconds": round(begun - record.created, 3)}
         what = f"begins {facts['seconds']} s after its submission, attempt {record.attempts}"
@@ -135,12 +135,12 @@ def job_changed(record: Record) -> None:
     _log.info("job %s %s", record.number, what, extra=facts | {"state": record.state})
 
 
-def _named(request: dict[str, Any]) -> str:
+def _named(request: dict[str, Any], count: int) -> str:
     """Return what a job does, in short.
 
-    >>> _named({"op": "sum", "inputs": ["/a.npy", "/b.npy"], "output": "/c.npy"})
+    >>> _named({"op": "sum", "inputs": ["/a.npy"], "output": "/c.npy"}, 2)
     'sum of /a.npy and 1 more into /c.npy'
     """
-    first, *others = request["inputs"]
-    more = f" and {len(others)} more" if others else ""
+    first, others = request["inputs"][0], count - 1
+    more = f" and {others} more" if others else ""
     return f"{request['op']} of {cut(first)}{more} into {cut(request['output'])}"

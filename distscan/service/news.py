@@ -76,7 +76,7 @@ class News:
     def _jobs(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Return jobs as clients see them."""
         running, progress = self._running or (None, None)
-        found = [self._store.get(number) for number in numbers]
+        found = [self._store.summary(number) for number in numbers]
         return [
             to_json(record, progress if record.number == running else None)
             for record in found

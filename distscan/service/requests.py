@@ -11,7 +11,7 @@ from ..exact_check import is_fsum, limits_of
 from ..job.job import Job
 from . import work
 from .arrays import Task
-from .errors import ForbiddenError
+from .errors import ForbiddenError, TooLargeError
 from .maps import Place
 
 _FLAGS = ("exclusive", "reverse", "force", "check", "resume")
@@ -21,6 +21,7 @@ _PLACES = ("segments", "state", "trace")
 _OPTIONS = ("op", "initial", "shape", "window", *_TEXTS, *_NUMBERS, *_FLAGS)  # of a file job
 
 
+INPUTS = 10_000  # files of a job at most
 LONGEST = 4096  # characters of a text, such as a path
 _LARGEST = (1 << 63) - 1
 _AXES = 64  # of an array of NumPy
@@ -36,6 +37,8 @@ class Paths:
         """Return the path of a file, without links; the file need not exist."""
         if not isinstance(text, str) or "\0" in text:
             raise TypeError(f"a path is text, not {text!r}")
+        if len(text) > LONGEST:
+            raise ForbiddenError(f"{text} has more than {LONGEST} characters")
         path = Path(text)
         if not path.is_absolute():
             raise ValueError(f"{text} is relative; a service takes whole paths")
@@ -49,7 +52,10 @@ class Paths:
 
 
 def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
-    """Check the request of a file job; return its job as JSON, with paths that are resolved."""
+    """Check the request of a file job; return its job as JSON, with paths that are resolved.
+
+    This takes as long as the disk takes to look the paths up.
+    """
     if not isinstance(request, dict):
         raise TypeError("a job is an object of JSON")
     if unknown := sorted(request.keys() - {"inputs", "output", *_PLACES, *_OPTIONS}):
@@ -57,6 +63,8 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or not inputs:
         raise TypeError("inputs is a list of paths")
+    if len(inputs) > INPUTS:
+        raise TooLargeError(f"a job has at most {INPUTS} inputs, not {len(inputs)}")
     asked = {name: value for name, value in request.items() if value is not None}
     given: dict[str, Any] = {name: asked[name] for name in _OPTIONS if name in asked}
     check(given)

@@ -138,16 +138,22 @@ class Scans:
             if needed > most:
                 raise too_large(most)
             if needed > len(memory):  # a request in chunks does not say its size
-                received = memory[:size]
-                buffer, memory = await self._own(2 * needed, held)
-                memory[:size] = received
+                buffer, memory = await self._own(2 * needed, held, memory[:size])
             memory[size:needed], size = piece, needed
         return memory[:size], buffer
 
-    async def _own(self, size: int, held: ExitStack) -> tuple[Buffer, memoryview]:
-        """Return a buffer for this request, and its memory."""
-        buffer = held.enter_context(self._pool.own(size))
-        return buffer, (await run_in_threadpool(self._scanner.maps.bytes, str(buffer.path))).data
+    async def _own(
+        self, size: int, held: ExitStack, begun: bytes | memoryview = b""
+    ) -> tuple[Buffer, memoryview]:
+        """Return a buffer for this request, and its memory, which begins with some bytes."""
+
+        def made() -> tuple[Buffer, memoryview]:
+            buffer = held.enter_context(self._pool.own(size))
+            memory = self._scanner.maps.bytes(str(buffer.path))
+            memory[: len(begun)] = np.frombuffer(begun, np.uint8)  # NumPy lets other threads run
+            return buffer, memory.data
+
+        return await run_in_threadpool(made)
 
     def _scan_small(self, body: memoryview, options: dict[str, Any], segmented: bool) -> bytes:
         x, segments, _ = _parsed(body, segmented)
@@ -175,7 +181,7 @@ class Scans:
                 places.append(Place(path, end - each.nbytes, each.dtype.str, each.shape))
         whole = len(places) == 1 + segmented  # none is in Fortran order
         task = Task(places[0], target, places[1] if segmented else None, options) if whole else None
-        out = self._scanner.maps.array(target)
+        out = await run_in_threadpool(self._scanner.maps.array, target)
         await self._take_turn(x, out, segments, options, task)
         return len(head) + nbytes, [memoryview(head), out.reshape(-1).view(np.uint8).data]
 
@@ -213,7 +219,7 @@ class Scans:
             async with self._turn:
                 all_ranks = None
                 if task is not None and self._scanner.needs_all(x):
-                    all_ranks = self._dispatcher.scan(task)
+                    all_ranks = await run_in_threadpool(self._dispatcher.scan, task)
                 if all_ranks is not None:
                     await asyncio.wrap_future(all_ranks)
                 else:

@@ -8,22 +8,31 @@
 
 A record is on the disk before the call that makes it returns. So a job survives a crash of the
 ranks, of the host, and of its client.
+
+::
+
+    lock            a service holds it; the highest number of a job, so that no number comes again
+    jobs.sqlite     the jobs; written again if it is removed while a service runs
 """
 
 import fcntl
 import json
+import logging
 import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
 
-from .errors import KeyReusedError, ServiceError, StoreError
+from .errors import KeyReusedError, ServiceError, StoreError, StoreLostError
 
-_VERSION = 2  # of the tables
+_log = logging.getLogger("distscan.service")
+
+_VERSION = 3  # of the tables
+# ``inputs`` has all of them, and ``request`` the first alone: lists of jobs do not read the others.
 _TABLES = """
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -35,11 +44,21 @@ CREATE TABLE jobs (
     attempts INTEGER NOT NULL DEFAULT 0,
     created REAL NOT NULL,
     started REAL,
-    ended REAL
+    ended REAL,
+    input_count INTEGER NOT NULL DEFAULT 1,
+    inputs TEXT
 );
 CREATE INDEX by_state ON jobs (state, number);
 """
 _FROM_1 = "ALTER TABLE jobs ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;"
+_FROM_2 = """
+ALTER TABLE jobs ADD COLUMN input_count INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE jobs ADD COLUMN inputs TEXT;
+"""
+_SUMMARY = (
+    "SELECT number, key, request, state, report, error, attempts, created, started, ended, "
+    "input_count, NULL AS inputs FROM jobs"
+)
 
 
 class Record(NamedTuple):
@@ -55,12 +74,14 @@ class Record(NamedTuple):
     created: float
     started: float | None
     ended: float | None
+    input_count: int  # of ``request``, which has the first alone in lists
 
 
 class Store:
     """The jobs in a folder; one service at a time has it. All methods may be called by any thread.
 
-    Every method raises ``StoreError`` if the disk is full or broken.
+    Every method raises ``StoreError`` if the disk is full or broken, ``StoreLostError`` if the file
+    of the jobs was replaced or cut short.
     """
 
     def __init__(
@@ -70,17 +91,18 @@ class Store:
 
         It is called before anybody else can see the change, so it must not call this store.
         """
-        self._on_change = on_change
+        self._on_change, self._path = on_change, folder / "jobs.sqlite"
         with _naming(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        self._lock, self._changes_before, self._highest = threading.Lock(), 0, 0
         try:
             self._take(folder)
-            self._db = self._opened(folder / "jobs.sqlite")
+            self._db = self._opened()
+            self._continue_numbers()
         except BaseException:
             os.close(self._held)
             raise
-        self._lock = threading.Lock()
 
     def _take(self, folder: Path) -> None:
         try:
@@ -88,8 +110,8 @@ class Store:
         except BlockingIOError:
             raise StoreError(f"another service uses {folder}") from None
 
-    @staticmethod
-    def _opened(path: Path) -> sqlite3.Connection:
+    def _opened(self) -> sqlite3.Connection:
+        path = self._path
         with _naming(path):
             # Every statement is a transaction, which is on the disk at its end.
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -99,12 +121,85 @@ class Store:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;")
-            elif version == 1:
-                db.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version = {_VERSION}; COMMIT;")
+            elif version in (1, 2):
+                db.executescript(f"BEGIN; {_FROM_1 * (version == 1)} {_FROM_2}")
+                _split_inputs(db)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+                db.execute("COMMIT")
             elif version != _VERSION:
                 db.close()
                 raise StoreError(f"{path} is of another version of distscan: {version}")
+            self._file, self._size = _identity(path)
             return db
+
+    # ---- numbers, and the file ------------------------------------------------------------------
+
+    def _continue_numbers(self) -> None:
+        """Let the next number follow the highest one: ``jobs.sqlite`` may be a new file."""
+        with _naming(self._path):
+            highest = int(os.pread(self._held, 20, 0).strip() or 0)
+            self._db.execute(
+                "INSERT INTO sqlite_sequence (name, seq) SELECT 'jobs', 0 "
+                "WHERE NOT EXISTS (SELECT * FROM sqlite_sequence WHERE name = 'jobs')"
+            )
+            ((number,),) = self._db.execute(
+                "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'jobs' RETURNING seq",
+                (highest,),
+            ).fetchall()
+            self._note_number(number)
+
+    def _note_number(self, number: int) -> None:
+        """Note the number of a job, if it is the highest one."""
+        if number > self._highest:
+            self._highest = number
+            with suppress(OSError):  # the number is in jobs.sqlite, too
+                os.pwrite(self._held, f"{number:20}".encode(), 0)
+
+    def check(self) -> None:
+        """Raise ``StoreLostError`` if the file of the jobs was replaced or cut short."""
+        with self._database():
+            pass
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection to the file, which is still the one that was opened."""
+        with self._lock, _naming(self._path):
+            try:
+                file, size = _identity(self._path)
+            except FileNotFoundError:
+                self._write_again()
+                file, size = _identity(self._path)
+            if file != self._file or size < self._size:
+                raise self._lost("cut short" if file == self._file else "replaced by another file")
+            self._size = size
+            yield self._db
+
+    def _lost(self, what: str) -> StoreLostError:
+        return StoreLostError(
+            f"{self._path} was {what} while the service uses it: no jobs are taken; end the "
+            "service, restore the file, and start the service again"
+        )
+
+    def _write_again(self) -> None:
+        """Write the file of the jobs anew, and use it: it was removed, and is still open here."""
+        if not self._path.with_name("lock").exists():
+            raise self._lost("removed with its folder")
+        new, ends = self._path.with_name("jobs.sqlite.new"), ("-wal", "-shm")
+        for path in (new, *(self._path.with_name(f"jobs.sqlite{end}") for end in ends)):
+            path.unlink(missing_ok=True)
+        with closing(sqlite3.connect(new)) as copy:
+            self._db.backup(copy)
+        os.link(new, self._path)  # never in the place of another file
+        new.unlink()
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        before, self._db = self._db, self._opened()
+        self._changes_before += before.total_changes
+        before.close()
+        _log.warning("%s was removed while the service uses it; it is written again", self._path)
 
     def close(self) -> None:
         """Close the file; another service may use the folder then."""
@@ -118,18 +213,17 @@ class Store:
 
         Raises ``KeyReusedError`` if that job is of another request.
         """
-        text = json.dumps(request, sort_keys=True)
         with self._statement(
-            "INSERT INTO jobs (key, request, state, created) VALUES (?, ?, 'queued', ?) "
-            "ON CONFLICT (key) DO NOTHING RETURNING *",
-            (key, text, time()),
+            "INSERT INTO jobs (key, request, input_count, inputs, state, created) "
+            "VALUES (?, ?, ?, ?, 'queued', ?) ON CONFLICT (key) DO NOTHING RETURNING *",
+            (key, *_split(request), time()),
             tell=True,
         ) as rows:
             if rows:
                 return rows[0]
         with self._statement("SELECT * FROM jobs WHERE key = ?", (key,)) as rows:
             (found,) = rows
-        if json.dumps(found.request, sort_keys=True) != text:
+        if _split(found.request) != _split(request):
             raise KeyReusedError(f"the key {key!r} is that of job {found.number}, another request")
         return found
 
@@ -138,10 +232,15 @@ class Store:
         with self._statement("SELECT * FROM jobs WHERE number = ?", (number,)) as rows:
             return rows[0] if rows else None
 
+    def summary(self, number: int) -> Record | None:
+        """Return a job with the first of its inputs alone; None if there is none."""
+        with self._statement(f"{_SUMMARY} WHERE number = ?", (number,)) as rows:
+            return rows[0] if rows else None
+
     def newest(self, most: int = 100, before: int | None = None) -> list[Record]:
-        """Return jobs, the newest first; those before a number, if it is given."""
+        """Return summaries of jobs, the newest first; those before a number, if it is given."""
         with self._statement(
-            "SELECT * FROM jobs WHERE number < ? ORDER BY number DESC LIMIT ?",
+            f"{_SUMMARY} WHERE number < ? ORDER BY number DESC LIMIT ?",
             (1 << 62 if before is None else before, most),
         ) as rows:
             return rows
@@ -205,19 +304,15 @@ class Store:
 
     def forget(self, before: float) -> int:
         """Remove jobs that ended before a time; return how many."""
-        with self._statement(
-            "DELETE FROM jobs WHERE ended < ? RETURNING *",
-            (before,),
-        ) as rows:
-            return len(rows)
+        return len(self._rows("DELETE FROM jobs WHERE ended < ? RETURNING number", before))
 
     # ---- for those who follow what happens -------------------------------------------------------
 
     @property
     def changes(self) -> int:
         """A number that grows with each change of a job."""
-        with self._lock, _naming(self._db):
-            return self._db.total_changes
+        with self._database() as db:
+            return self._changes_before + db.total_changes
 
     def open_states(self) -> dict[int, str]:
         """Return the states of all jobs that have not ended, by their numbers."""
@@ -238,22 +333,27 @@ class Store:
         text = "SELECT number FROM jobs WHERE number > ? ORDER BY number LIMIT ?"
         return [found for (found,) in self._rows(text, number, most)]
 
-    def _rows(self, text: str, *values: int) -> list[tuple[Any, ...]]:
-        with self._lock, _naming(self._db):
-            return [tuple(row) for row in self._db.execute(text, values)]
+    def _rows(self, text: str, *values: float) -> list[tuple[Any, ...]]:
+        with self._database() as db:
+            return [tuple(row) for row in db.execute(text, values)]
 
     @contextmanager
     def _statement(
         self, text: str, values: Iterable[Any], *, tell: bool = False
     ) -> Iterator[list[Record]]:
         """Run a statement, and yield the jobs that it returns; ``tell`` of them."""
-        with self._lock:
-            with _naming(self._db):
-                found = [_record(row) for row in self._db.execute(text, tuple(values)).fetchall()]
-            if tell:
-                for record in found:
-                    self._on_change(record)
+        with self._database() as db:
+            found = [_record(row) for row in db.execute(text, tuple(values)).fetchall()]
+            for record in found if tell else ():
+                self._note_number(record.number)
+                self._on_change(record)
         yield found
+
+
+def _identity(path: Path) -> tuple[tuple[int, int], int]:
+    """Return the numbers of a file, and its size."""
+    status = path.stat()
+    return (status.st_dev, status.st_ino), status.st_size
 
 
 def _record(row: sqlite3.Row) -> Record:
@@ -261,7 +361,29 @@ def _record(row: sqlite3.Row) -> Record:
     for name in ("request", "report", "error"):
         if fields[name] is not None:
             fields[name] = json.loads(fields[name])
+    if row["inputs"] is not None:
+        fields["request"]["inputs"] = json.loads(row["inputs"])
     return Record(**fields)
+
+
+def _split(request: dict[str, Any]) -> tuple[str, int, str | None]:
+    """Return a request with its first input alone, the number of its inputs, and all of them.
+
+    >>> _split({"inputs": ["/a.npy", "/b.npy"]})
+    ('{"inputs": ["/a.npy"]}', 2, '["/a.npy", "/b.npy"]')
+    """
+    inputs = request.get("inputs", [])
+    if len(inputs) <= 1:
+        return json.dumps(request, sort_keys=True), len(inputs), None
+    brief = request | {"inputs": inputs[:1]}
+    return json.dumps(brief, sort_keys=True), len(inputs), json.dumps(inputs)
+
+
+def _split_inputs(db: sqlite3.Connection) -> None:
+    """Split the requests of a table that an older version has made."""
+    for number, request in db.execute("SELECT number, request FROM jobs").fetchall():
+        text = "UPDATE jobs SET request = ?, input_count = ?, inputs = ? WHERE number = ?"
+        db.execute(text, (*_split(json.loads(request)), number))
 
 
 def _text(value: dict[str, Any] | None) -> str | None:

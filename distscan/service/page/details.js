@@ -23,13 +23,14 @@ export function details(job) {
 function facts(job) {
   const { request, report } = job;
   const { waited, ran } = times(job);
+  const more = job.input_count - 1; // the page knows the first input alone
   const when = (time) => (time === null ? null : el("time", { title: momentInFull(time) }, moment(time)));
   const what = report && `${count(report.elements, "element")}, ${report.dtype_in} to ${report.dtype_out}`;
   const where = report && `${count(report.ranks, "rank")} on ${count(report.nodes, "node")}, ` +
     `${report.strategy}, ${report.device}`;
   const total = report?.total ?? null;
   return [
-    [request.inputs.length > 1 ? "Inputs" : "Input", request.inputs.map(visible).join("\n")],
+    [more > 0 ? "Inputs" : "Input", visible(request.inputs[0]) + (more > 0 ? `\nand ${whole(more)} more` : "")],
     ["Output", visible(request.output)],
     ["Options", options(request)],
     ["Array", what],

@@ -1,7 +1,7 @@
 // What a job does, in short: its operator, its options, its files.
 
 import { el } from "./dom.js";
-import { folder, lastPart, visible } from "./format.js";
+import { folder, lastPart, visible, whole } from "./format.js";
 
 const FLAGS = ["exclusive", "reverse", "check", "force", "resume"];
 const VALUES = ["dtype", "axis", "initial", "raw", "segments", "state", "strategy", "backend",
@@ -23,9 +23,9 @@ function file(path, known = "") {
   return el("bdi", { title: visible(path) }, shown, lastPart(path));
 }
 
-/** Return an element with the input and the output of a job. */
-export function files({ inputs, output }) {
-  const more = inputs.length > 1 ? el("span", { class: "muted" }, ` and ${inputs.length - 1} more`) : null;
+/** Return an element with the first input and the output of a job. */
+export function files({ request: { inputs, output }, input_count: count }) {
+  const more = count > 1 ? el("span", { class: "muted" }, ` and ${whole(count - 1)} more`) : null;
   return el("span", { class: "files" }, file(inputs[0]), more,
     el("span", { class: "arrow", "aria-label": "to" }, " → "), file(output, folder(inputs[0])));
 }

@@ -89,7 +89,7 @@ function update(rows, job) {
   row.append(
     cell({ class: "state" }, badge(job.state)),
     cell({ class: "op" }, operator(job.request)),
-    cell({ class: "paths" }, files(job.request), failed),
+    cell({ class: "paths" }, files(job), failed),
     cell({ class: "bars" }, timeline(job)),
     cell({ class: "time", "data-label": "ran" }, ran === null ? "–" : seconds(ran)),
     cell({ class: "time", "data-label": "ended" },

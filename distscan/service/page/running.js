@@ -45,7 +45,7 @@ export class Running {
       el("div", { class: "bar" },
         el("p", { class: "what" }, el("strong", {}, `Job ${job.number}`), badge("running"), operator(job.request)),
         cancelButton(job, byId("running-title"))),
-      el("p", { class: "paths" }, files(job.request)),
+      el("p", { class: "paths" }, files(job)),
       extra ? el("p", { class: "muted small" }, extra) : null,
       el("div", { class: "meter" }, this.#shown.bar, this.#shown.part),
       el("dl", { class: "facts" },

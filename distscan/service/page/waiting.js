@@ -46,7 +46,7 @@ function row(job) {
   return el("tr", { role: "row", "data-job": job.number },
     cell({ class: "number" }, String(job.number)),
     cell({ class: "op" }, operator(job.request)),
-    cell({ class: "paths" }, files(job.request), began),
+    cell({ class: "paths" }, files(job), began),
     cell({ class: "time", "data-label": "waits for" }, since(job.created)),
     cell({ class: "act" }, cancelButton(job, byId("waiting-title"))));
 }
