@@ -20,14 +20,16 @@ def scalar(value: Any, name: str) -> NDArray[Any]:
 
 
 def exact_scalar(value: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-    """Return ``value`` in a type; floats may be rounded, nothing else may change.
+    """Return ``value`` in a type; floats may be rounded, also to infinity, as NumPy does.
+
+    Nothing else may change.
 
     Each field of a structure is converted so. ``value`` may then be an array of structures.
 
     Raises
     ------
     OverflowError
-        If a finite value is out of the range of the type.
+        If an integer is out of the range of the type.
     ValueError
         If the type does not have the value, such as 1.5 if it has integers, or if it is masked.
     TypeError
@@ -83,13 +85,10 @@ def _exact_number(number: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
     try:
         with np.errstate(all="ignore"):
             exact = np.array(number, dtype)
-        finite = isinstance(number, int) or bool(np.isfinite(np.array(number).astype("G")))
     except OverflowError as error:
         raise OverflowError(f"{text}, which is out of bounds for {dtype}") from error
     except ValueError as error:  # an integer of NaN
         raise ValueError(f"{text}, which {dtype} does not have") from error
     if dtype.kind in "biu" and exact.item() != number:
         raise ValueError(f"{text}, which {dtype} does not have")
-    if dtype.kind not in "biu" and finite and not np.isfinite(exact):
-        raise OverflowError(f"{text}, which is out of bounds for {dtype}")
     return exact

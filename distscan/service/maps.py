@@ -69,6 +69,11 @@ class Maps:
                 self._memory.pin(self._maps[path])
             return self._maps[path]
 
+    def __del__(self) -> None:
+        """Unpin what is mapped: CUDA takes what is mapped there next for what it has pinned."""
+        for memory in self._maps.values():
+            self._memory.unpin(memory)
+
     def array(self, place: Place) -> NDArray[Any]:
         """Return an array in a buffer; raise ``InputError`` if it is not inside."""
         dtype, memory = dtypes.parse(place.dtype), self.bytes(place.path).data
