@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -14,10 +15,12 @@ from .command import Parser
 from .core.errors import InputError
 from .core.operators import BUILTIN, Operator
 from .job.job import Job
+from .options import RunOptions, ScanOptions
 from .version import __version__
 
-#: Arguments that are no options of a job.
-_OF_COMMAND = {"inputs", "output", "each", "json", "quiet", "raw"}
+#: Arguments that are options of a job; a command may have others.
+_OPTIONS = {each.name for kind in (ScanOptions, RunOptions) for each in fields(kind)}
+_OPTIONS |= {"state", "trace"}
 _NAMES = ", ".join(sorted([*BUILTIN, "fsum"]))
 
 
@@ -177,8 +180,8 @@ def check(args: argparse.Namespace) -> None:
 
 def jobs(args: argparse.Namespace) -> Iterator[Job]:
     """Yield the jobs that the arguments describe: one, or with ``--each`` one for each INPUT."""
-    given = {name: value for name, value in vars(args).items() if name not in _OF_COMMAND}
-    given |= {"raw": args.dtype, "dtype": None} if args.raw else {}
+    given = {name: value for name, value in vars(args).items() if name in _OPTIONS}
+    given |= {"raw": args.dtype, "dtype": None} if args.raw else {"raw": None}
     inputs = tuple(path for text in args.inputs for path in _files(text))
     if not args.each:
         if len(inputs) > 1 and args.output is None:

@@ -4,6 +4,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import distscan
 from distscan.service import errors
@@ -81,9 +82,18 @@ def test_right(case, client):
     np.testing.assert_array_equal(y, wanted)
 
 
+@pytest.mark.parametrize("op", [MPI.SUM, MPI.BXOR, np.multiply, np.logical_or, "min"])
+def test_names_of_operators(op, client):
+    """As ``distscan.scan`` takes them: names, NumPy's ufuncs, MPI's ops."""
+    x = np.array([3, 1, 0, 4])
+    np.testing.assert_array_equal(client.scan(x, op), distscan.scan(x, op))
+
+
 def test_what_a_service_does_not_take(client):
     with pytest.raises(TypeError, match="operators that have a name, not hypot"):
         client.scan([1.0, 2.0], np.hypot)
+    with pytest.raises(TypeError, match=r"op must be a name, .* not function"):
+        client.scan([1.0, 2.0], lambda a, b: a + b)
     with pytest.raises(TypeError, match="an initial of 8 bytes"):
         client.scan(np.ones(3, np.longdouble), initial=np.longdouble(1) / 3)
 

@@ -1,6 +1,7 @@
 """What users ask a client for, in the form in which it is sent."""
 
 import os
+import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from ..core.extents import Extents, axis_number
 from ..core.form import first_value
 from ..core.operators import BUILTIN
 from ..core.segments import check_shape, check_type
+from ..mpi.communicators import op_name
 from .client_arrays import Asked
 
 _Path = str | os.PathLike[str]
@@ -121,7 +123,9 @@ def _on_host(name: str, given: Any) -> NDArray[Any]:
 
 
 def _name(op: Any, window: Any) -> str:
-    """Return the name of an operator that has one."""
+    """Return the name of an operator that has one: text, a ufunc of NumPy, or an MPI op."""
+    if "mpi4py.MPI" in sys.modules:  # else it is no MPI op, and a client does not start MPI
+        op = op_name(op)
     if exact_check.is_fsum(op, window):
         return "fsum"
     resolved = operators.resolve(op)

@@ -49,9 +49,10 @@ def _submit(argv: Sequence[str]) -> int:
         raise ValueError("--key is for one job, --each for several")
     with _client(args) as client:
         for job in arguments.jobs(args):
-            options = {key: value for key, value in job._asdict().items() if value is not None}
-            made = client.submit(options.pop("inputs"), options.pop("output"), key=args.key,
-                                 **options)  # fmt: skip
+            paths = {"segments": job.segments, "state": job.state, "trace": job.trace}
+            options = vars(job.scan) | vars(job.run) | paths
+            given = {name: value for name, value in options.items() if value is not None}
+            made = client.submit(job.inputs, job.output, key=args.key, **given)
             if args.detach:
                 print(made.number)
             else:
