@@ -110,7 +110,9 @@ def arguments(
     with agreed(comm) as same:
         same["the arguments"] = list(argv)
         try:
-            args = parser.parse_intermixed_args(argv)  # files may stand between options
+            # Files may stand between options; after -- all are files.
+            parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
+            args = parse(argv)
             check(args)
         except SystemExit:
             args = None

@@ -89,6 +89,6 @@ def _exact_number(number: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
         raise OverflowError(f"{text}, which is out of bounds for {dtype}") from error
     except ValueError as error:  # an integer of NaN
         raise ValueError(f"{text}, which {dtype} does not have") from error
-    if dtype.kind in "biu" and exact.item() != number:
+    if dtype.kind in "iu" and exact.item() != number:
         raise ValueError(f"{text}, which {dtype} does not have")
     return exact
