@@ -85,7 +85,7 @@ def fill_the_disk(trial: Trial) -> None:
     with _full(trial), service.client() as client:
         folder = str(service.files / ("x" * 200))
         many = [f"{folder}/{i}" for i in range(500)]
-        job = trial.jobs[0].request | {"inputs": many, "initial": "x"}  # stored, but no number
+        job = trial.jobs[0].request | {"inputs": many, "initial": 1}  # that are not there
         for i in range(100):
             key = f"{trial.name}-large-{i}"
             head = {"idempotency-key": key}
@@ -128,6 +128,15 @@ def _full(trial: Trial) -> Iterator[None]:
         else:
             unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
             resource.prlimit(number, resource.RLIMIT_FSIZE, unlimited)
+
+
+def remove_the_jobs(trial: Trial) -> None:
+    """Remove the file of the jobs while the service uses it: it is written again."""
+    (trial.service.state / "jobs.sqlite").unlink()
+    with trial.service.client() as client:
+        client.jobs()
+    if not (trial.service.state / "jobs.sqlite").exists():
+        raise Fault("the jobs were not written again")
 
 
 def send_what_is_corrupt(trial: Trial) -> None:
@@ -230,6 +239,7 @@ FAULTS: dict[str, Callable[[Trial], None]] = {
     "KILL to rank 0": kill_rank_0,
     "KILL to mpirun": kill_mpirun,
     "a full disk": fill_the_disk,
+    "removed jobs": remove_the_jobs,
     "a corrupt body": send_what_is_corrupt,
     "a slow reader": read_slowly,
     "a slow sender": send_slowly,

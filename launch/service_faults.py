@@ -3,9 +3,10 @@
     python launch/service_faults.py                  # 20 times each, 2 ranks
     python launch/service_faults.py --times 1 --kinds "a full disk"
 
-A client, a rank, or mpirun is killed; the disk of the jobs becomes full; a body is corrupt; a
-client reads or sends slowly, or stops. Meanwhile others submit file jobs, and scan small arrays. If
-the service ends, it is started again in the same folder, as by a supervisor. After each fault:
+A client, a rank, or mpirun is killed; the disk of the jobs becomes full, or their file is removed;
+a body is corrupt; a client reads or sends slowly, or stops. Meanwhile others submit file jobs, and
+scan small arrays. If the service ends, it is started again in the same folder, as by a supervisor.
+After each fault:
 
 - every file job is done, and its output is right; or it is reported as failed, there is no output
   or the whole one, and it is done when it is submitted again

@@ -1,5 +1,6 @@
 """Jobs that a service could not end: the next one goes on, or says why not."""
 
+import contextlib
 import signal
 import time
 
@@ -116,3 +117,17 @@ def test_not_without_end(interrupted):
     """A job that crashes the service is given up."""
     assert interrupted(2).attempts == 3
     assert interrupted(3).state == "failed"
+
+
+def test_a_job_that_the_ranks_cannot_read(tmp_path):
+    """Another version may have stored it. It has failed, and the service goes on."""
+    np.save(tmp_path / "x.npy", np.arange(10))
+    job = work.to_json(Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy"))
+    with contextlib.closing(Store(tmp_path / "state")) as store:
+        store.add(job | {"dtype": "no type"})
+        store.add(job)
+    with serving(tmp_path, 2) as service, service.client() as client:
+        with pytest.raises(TypeError, match="'no type' is not understood"):
+            client.job(1).wait(30)
+        assert client.job(2).wait(30)["total"] == 45
+        assert service.end() == 0

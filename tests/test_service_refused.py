@@ -75,6 +75,7 @@ def test_paths_outside(service, client, tmp_path):
         ({"shape": [1 << 62, 2, 0]}, "shape has at most 64 axes"),
         ({"threads": 1 << 63}, "threads is a whole number of 63 bits"),
         ({"dtype": 8}, "dtype is text"),
+        ({"raw": "(0,)i4"}, "is not understood"),
         ({"strategy": "none"}, "unknown strategy"),
     ],
 )

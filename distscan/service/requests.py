@@ -72,7 +72,9 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
         if name in asked:
             given[name] = paths.checked(asked[name])
     files = tuple(paths.checked(path) for path in inputs)
-    return work.to_json(Job.parse(files, paths.checked(request.get("output")), **given))
+    job = work.to_json(Job.parse(files, paths.checked(request.get("output")), **given))
+    work.from_json(job)  # what the ranks read from the store later
+    return job
 
 
 def check(given: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from ..core import dtypes
 from ..job.job import Job, perform
 from ..job.report import Report
 from ..mpi import faults
+from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from .arrays import Scanner, Task
 from .lines import Lines
@@ -52,7 +53,7 @@ def lead(comm: Comm, lines: Lines, job: dict[str, Any], show: Show) -> Report:
     ``show`` may raise an exception, which then ends the job on all ranks.
     """
     lines.send({"kind": "job", "job": job})
-    return perform(comm, from_json(job), show, lambda message: None)
+    return _perform(comm, job, show)
 
 
 def lead_array(lines: Lines, scanner: Scanner, task: Task) -> None:
@@ -68,10 +69,17 @@ def follow(comm: Comm, lines: Lines, scanner: Scanner) -> None:
             if task["kind"] == "array":
                 scanner.together(_task(task["task"]))
             else:
-                perform(comm, from_json(task["job"]), lambda *_: None, lambda message: None)
+                _perform(comm, task["job"], lambda *_: None)
         except Exception as error:
             if not faults.is_agreed(error):  # a bug; rank 0 may wait for this rank
                 raise
+
+
+def _perform(comm: Comm, found: dict[str, Any], show: Show) -> Report:
+    """Run the job that ``to_json`` has described; collective."""
+    with agreed(comm):
+        job = from_json(found)
+    return perform(comm, job, show, lambda message: None)
 
 
 def _task(found: list[Any]) -> Task:
