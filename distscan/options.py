@@ -24,6 +24,8 @@ from .mpi.communicators import op_name
 
 #: Of an option of the input alone: a running value has the same meaning behind another input.
 _INPUT = {"input": True}
+#: Of an option that may differ from rank to rank.
+_OF_RANK = {"rank": True}
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,9 @@ class RunOptions:
 
     backend: binding.Name = "auto"
     strategy: Strategy = "auto"
-    threads: int | None = None
-    memory: int | None = None
-    force: bool = False
+    threads: int | None = field(default=None, metadata=_OF_RANK)
+    memory: int | None = field(default=None, metadata=_OF_RANK)
+    force: bool = field(default=False, metadata=_OF_RANK)
     check: bool = False
     resume: bool = False
 
@@ -128,6 +130,10 @@ class RunOptions:
         if self.backend not in get_args(binding.Name):
             names = ", ".join(get_args(binding.Name))
             raise ValueError(f"unknown backend {self.backend!r}; choose from {names}")
+
+    def terms(self) -> dict[str, Any]:
+        """Return what must be the same on every rank, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if not each.metadata}
 
     def to_json(self) -> dict[str, Any]:
         """Return all options in a form that JSON has."""
@@ -137,6 +143,7 @@ class RunOptions:
 def parse(**asked: Any) -> tuple[ScanOptions, RunOptions]:
     """Return the options of both kinds; raise TypeError for one that is of none."""
     run = {each.name: asked.pop(each.name) for each in fields(RunOptions) if each.name in asked}
+    run |= {name: bool(run[name]) for name in ("force", "check", "resume") if name in run}
     return ScanOptions.parse(**asked), RunOptions(**run)
 
 

@@ -14,7 +14,7 @@ from ..binding import Binding
 from ..core import dtypes
 from ..core.digit_sum import DigitSum
 from ..core.errors import CheckError, OutputError
-from ..core.operators import TypedOperator
+from ..core.operators import Operator, TypedOperator
 from ..cpu import cores
 from ..cpu.free_memory import free_memory
 from ..exact_check import Asked
@@ -71,6 +71,15 @@ class Job(NamedTuple):
         sums = exact.asked(scan, run, source, ranks, has_state=self.state is not None)
         return source, marks, scan, sums
 
+    def terms(self, scan: ScanOptions) -> Terms:
+        """Return what must be the same on every rank, whatever the files; ``scan`` as inspected.
+
+        Operators are compared by their names, as by ``scan``.
+        """
+        op = scan.op.name if isinstance(scan.op, Operator) else scan.op
+        files = {"state": self.state is not None, "trace": self.trace is not None}
+        return Terms({**replace(scan, op=op).terms(), **self.run.terms(), **files})
+
     def backend_for(self, source: Source) -> binding.Name:
         """Return the backend that is asked for; CPUs for structures, which CuPy does not have."""
         if not source.dtype.names:
@@ -97,9 +106,9 @@ def perform(
     clock = Timeline(trace=job.trace is not None, of_process=of_process)
     # ---- check everything before any work -------------------------------------------------
     source, marks, scan, sums = job.inspect(comm.size)
-    call.same = Terms(
-        term for each in (source, marks, sums) if each is not None for term in each.terms().items()
-    )
+    call.same = job.terms(scan)
+    for each in (source, marks, sums):
+        call.same.update(each.terms() if each is not None else {})
     backend = job.backend_for(source)
     begun = scan if sums is None else exact.before_window(scan, sums, source)
     decided = decide(begun, job.run, source, None, comm)
