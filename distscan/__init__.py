@@ -80,3 +80,8 @@ __all__ = [
     "segment_flags",
     "select",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the public names: modules and what this file imports are no part of the interface."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

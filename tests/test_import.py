@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import distscan
 from support import fresh
 
 pytestmark = pytest.mark.one_rank
@@ -70,3 +71,11 @@ def test_a_file_job(tmp_path):
 
 def test_help():
     assert imported(HELP) & NEVER == set()
+
+
+def test_names():
+    """No module of the package is among them, though each is its attribute."""
+    names = [name for name in dir(distscan) if not name.startswith("__")]
+    assert names == sorted(distscan.__all__)
+    assert all(hasattr(distscan, name) for name in dir(distscan))
+    assert {"__all__", "__doc__", "__version__"} < set(dir(distscan))
