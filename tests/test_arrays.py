@@ -43,7 +43,7 @@ def of_every_function(array, whole, mine):
     results["pairs"] = distscan.scan((x, array(ones)), PAIRS)[1]
     results["flags"] = distscan.segment_flags(array(np.array([0, 2, 2, 5])))
     results["cuts"] = distscan.partition(array(abs(whole[mine])), 3)
-    results["segments"] = distscan.scan(whole[mine], segments=array(mask))
+    results["segments"] = distscan.scan(x, segments=array(mask))
     for name in NAMES:
         results[name] = getattr(distscan, name)(x)
     results["initial"] = distscan.cumulative_sum(x, include_initial=True)
