@@ -13,6 +13,7 @@ from support.maps import COMPOSE, maps
 from support.streams import FORMS, RANKS, drawn, some, wanted
 from support.together import left
 from support.words import FINGERPRINTS, digits, printed
+from support.writers import spoil
 
 pytestmark = pytest.mark.timeout(60)
 MAPS, PRINTS = "support.maps:COMPOSE", "support.words:FINGERPRINTS"
@@ -104,6 +105,39 @@ def test_order(form, shape, series, rng):
     x = maps(rng, n * int(np.prod(shape))).reshape(n, *shape)
     y = series.scan(series.cut(x), ["--op", MAPS, *form, "--axis", "0"])
     equal(y, wanted(x, MAPS, form, 0, None))
+
+
+CHECKED = [
+    ("sum", "f"),
+    ("sum", "D"),
+    ("sum", "i4"),
+    ("prod", "d"),
+    ("logaddexp", "d"),
+    ("max", "i2"),
+]
+
+
+@pytest.mark.parametrize(("op", "code"), some(CHECKED))
+def test_a_check_begins_behind_the_state(op, code, series, folder, comm, rng, monkeypatch):
+    """Right results pass; an element that is wrong, in the second file, is found by its number."""
+    form = FORMS[rng.integers(len(FORMS))]
+    form = [option for option in form if "initial" not in option]
+    for shape in ((40,), (40, 3)):
+        x = rng.integers(1, 9, shape).astype(code)
+        series.scan([x[:25], x[25:25], x[25:]], ["--op", op, "--axis", "0", "--check", *form])
+    last = "x0.npy" if "--reverse" in form else "x2.npy"
+    wrong = rng.integers(15 * 3)
+
+    def double(elements, index):
+        if index <= wrong < index + elements.size:
+            elements.reshape(-1)[wrong - index] *= 2
+        return elements
+
+    spoil(monkeypatch, double)
+    options = ["--op", op, "--axis", "0", "--check", *form, "--backend", "cpu", "--quiet"]
+    end = series.run(last, "-o", "z.npy", "--state", "s.json", *options)
+    assert (end[0], end[1]) == (1, "")
+    assert f"element {wrong} of the result is " in end[2]
 
 
 KINDS = ["flags", "i1", ">i4", "f8", "g", "F", "M8[s]", "U3", "S2"]

@@ -21,10 +21,19 @@ _ROUNDING = (np.add, np.multiply, np.logaddexp)
 PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 
-def check(comm: Comm, plan: Decided, source: Source, result: Target, *, links: int = 0) -> None:
+def check(
+    comm: Comm,
+    plan: Decided,
+    source: Source,
+    result: Target,
+    *,
+    state: NDArray[Any] | None = None,
+    links: int = 0,
+) -> None:
     """Compare a file's scan with NumPy's; each rank compares its own part; collective.
 
-    ``links`` is the number of chunks that one sum goes through on a rank. Sums, products and
+    ``state`` is the running value before the first element, that of ``--state``. ``links`` is the
+    number of chunks that one sum goes through on a rank. Sums, products and
     logaddexp of floats are recomputed in the next wider type, and may differ by the bounds of
     ``rounding.py``. All other results must be equal.
 
@@ -36,6 +45,8 @@ def check(comm: Comm, plan: Decided, source: Source, result: Target, *, links: i
     before: list[_State] = []
     with agreed(comm):
         reference = _Reference(plan, longest, comm.size, links)
+        if state is not None:
+            before.append(reference.state_of(state))
         # Pieces of both files have the same number of elements, and whole rows.
         step = max(PIECE // max(source.dtype.itemsize, result.dtype.itemsize), inner)
         pieces = list(_pieces(plan, step))
@@ -48,7 +59,7 @@ def check(comm: Comm, plan: Decided, source: Source, result: Target, *, links: i
     if plan.across:
         everyone = comm.allgather(reference.state if n > 0 else None)
         order = everyone[: comm.rank : -1] if plan.form.reverse else everyone[: comm.rank]
-        before = [state for state in order if state is not None]
+        before += [each for each in order if each is not None]
     found: tuple[int, str] | None = None
     with agreed(comm), source.reading(flattened=flat) as fill, result.reading() as fill_result:
         for low, high, outer, fresh in pieces:
@@ -145,12 +156,16 @@ class _Reference:
         width = columns * self.parts
         self.state = _State(None, self.bounds.start(width))
         if first is not None:
-            parts = self._split(first.reshape(1)).astype(self.wide)
-            value = np.tile(parts, columns).reshape(1, -1)
-            self.state = _State(value[0], self._round(value, value)[:, -1])
+            self.state = self.state_of(np.tile(first, columns))
         for state in before:
             rounding = self.bounds.join(self.state.rounding, state.rounding)
             self.state = _State(self._then(state.value), rounding)
+
+    def state_of(self, row: NDArray[Any]) -> _State:
+        """Return the state behind one row, which is known without a rounding."""
+        value = self._split(row.reshape(-1)).astype(self.wide).reshape(1, -1)
+        start = self.bounds.start(value.size)
+        return _State(value[0], self.bounds.advance(start, value, value)[:, -1])
 
     def in_scan_order(self, piece: NDArray[Any], outer: int) -> NDArray[Any]:
         """View a piece as [n, columns], in scan order."""

@@ -30,6 +30,7 @@ from .interface import Put, Source, Target
 from .part import Part
 from .report import Report, report
 from .startup import may_have_gpu, meanwhile
+from .state import State
 from .sweeps import Show, sweep
 from .timeline import Timeline
 
@@ -148,7 +149,7 @@ def perform(
             if bound.first_on_node:
                 put.sync()
         if job.run.check:
-            _check(comm, source, target, part, show)
+            _check(comm, source, target, part, show, before=before)
         ends = [each for each in comm.allgather(end) if each.value is not None]
         last = ends[0 if scan.reverse else -1] if ends else before
         files: Any = {"target": target, "final": final, "drafts": drafts}
@@ -291,14 +292,16 @@ def _publish(
         output.publish_all(files)
 
 
-def _check(comm: Comm, source: Source, target: Target, part: Part, show: Show) -> None:
+def _check(
+    comm: Comm, source: Source, target: Target, part: Part, show: Show, *, before: State
+) -> None:
     """Compare the result with NumPy's; collective."""
     from . import check  # noqa: PLC0415 - few jobs check their result
 
     if comm.rank == 0:
         show("check", 0, 0)
     with part.timeline("check"):
-        check.check(comm, part.decided, source, target, links=part.links)
+        check.check(comm, part.decided, source, target, state=before.value, links=part.links)
 
 
 @contextmanager
