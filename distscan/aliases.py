@@ -16,7 +16,9 @@ All of them share these arguments and results:
   take; ValueError for wrong shapes and options, and for ranks that disagree; MemoryError.
 """
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from numpy.typing import DTypeLike
 
@@ -28,6 +30,24 @@ from .mpi.communicators import Comm
 from .scan import scan
 
 _scan = body(scan)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _names_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Put the options of ``scan`` into the signature of a function, in the place of ``options``.
+
+    So help shows them, and a wrong one is an argument that this function does not take.
+    """
+    signature, options = inspect.signature(function), inspect.signature(scan).parameters.values()
+    *first, _ = signature.parameters.values()
+    names = {"window", *signature.parameters}
+    rest = [each for each in options if each.kind is each.KEYWORD_ONLY and each.name not in names]
+    named: Any = function
+    named.__signature__ = signature.replace(parameters=[*first, *rest])
+    return function
+
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -45,6 +65,7 @@ if TYPE_CHECKING:
 
 
 @collective
+@_names_options
 def cumsum(
     call: Agreement,
     x: Any,
@@ -67,6 +88,7 @@ def cumsum(
 
 
 @collective
+@_names_options
 def cumprod(
     call: Agreement,
     x: Any,
@@ -89,6 +111,7 @@ def cumprod(
 
 
 @collective
+@_names_options
 def cummax(
     call: Agreement,
     x: Any,
@@ -110,6 +133,7 @@ def cummax(
 
 
 @collective
+@_names_options
 def cummin(
     call: Agreement,
     x: Any,
@@ -131,6 +155,7 @@ def cummin(
 
 
 @collective
+@_names_options
 def logcumsumexp(
     call: Agreement,
     x: Any,
@@ -153,6 +178,7 @@ def logcumsumexp(
 
 
 @collective
+@_names_options
 def fcumsum(
     call: Agreement,
     x: Any,
@@ -178,6 +204,7 @@ def fcumsum(
 
 
 @collective
+@_names_options
 def nancumsum(
     call: Agreement,
     x: Any,
@@ -199,6 +226,7 @@ def nancumsum(
 
 
 @collective
+@_names_options
 def nancumprod(
     call: Agreement,
     x: Any,

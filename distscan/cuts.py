@@ -5,7 +5,6 @@ import struct
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from . import binding, plan_cache
 from .core import arrays, dtypes
+from .core.scalars import integer
 from .cpu.tile_totals import TILE, TileTotals
 from .mpi.agree import Agreement, Terms, collective
 from .mpi.communicators import Comm
@@ -64,9 +64,7 @@ def partition(
     array([0, 4, 5, 6])
     """
     call.same = Terms({"the function": "partition"})
-    call.same["parts"] = parts = index(parts)
-    if parts < 1:
-        raise ValueError(f"parts is {parts}; it must be at least 1")
+    call.same["parts"] = parts = integer(parts, "parts", least=1)
     own = arrays.as_native(weights, "weights")
     if own.ndim != 1:
         raise ValueError(f"weights has shape {own.shape}; one weight per element is needed")

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -121,10 +121,17 @@ def scan_file(
 
     from .job.job import Job, perform  # noqa: PLC0415
 
+    def path(value: Any, name: str) -> Path:
+        if not isinstance(value, str | os.PathLike):
+            raise TypeError(f"{name} must be a path, not {type(value).__name__}")
+        return Path(value)
+
     several = [input] if isinstance(input, str | os.PathLike) else input
+    if not isinstance(several, Iterable):
+        raise TypeError(f"input must be a path, or several, not {type(input).__name__}")
     job = Job.parse(
-        tuple(Path(path) for path in several),
-        Path(output),
+        tuple(path(each, "input") for each in several),
+        path(output, "output"),
         op=op,
         dtype=dtype,
         axis=axis,
@@ -138,11 +145,11 @@ def scan_file(
         check=check,
         raw=raw,
         shape=shape,
-        segments=None if segments is None else Path(segments),
+        segments=None if segments is None else path(segments, "segments"),
         memory=memory,
-        state=None if state is None else Path(state),
+        state=None if state is None else path(state, "state"),
         resume=resume,
-        trace=None if trace is None else Path(trace),
+        trace=None if trace is None else path(trace, "trace"),
         window=window,
     )
     if not (progress is None or callable(progress)):

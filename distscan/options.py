@@ -7,7 +7,6 @@ where a job goes on with what another one has left: a new field is compared with
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from operator import index
 from typing import Any, get_args
 
 import numpy as np
@@ -16,9 +15,10 @@ from numpy.typing import DTypeLike
 from . import binding
 from .build import Op, Strategy
 from .core import dtypes, operators
-from .core.extents import axis_number
+from .core.extents import axis_number, shape_of
 from .core.fingerprint import fingerprint
 from .core.operators import BUILTIN, Operator
+from .core.scalars import integer
 from .exact_check import is_fsum, limits_of
 from .mpi.communicators import op_name
 
@@ -86,7 +86,7 @@ class ScanOptions:
             dtype=_dtype(dtype),
             window=None if window is None else limits_of(window),
             raw=_dtype(raw),
-            shape=None if shape is None else tuple(map(index, shape)),
+            shape=None if shape is None else shape_of(shape),
         )
 
     def terms(self, *, any_input: bool = False) -> dict[str, Any]:
@@ -144,6 +144,8 @@ def parse(**asked: Any) -> tuple[ScanOptions, RunOptions]:
     """Return the options of both kinds; raise TypeError for one that is of none."""
     run = {each.name: asked.pop(each.name) for each in fields(RunOptions) if each.name in asked}
     run |= {name: bool(run[name]) for name in ("force", "check", "resume") if name in run}
+    if run.get("memory") is not None:
+        run["memory"] = integer(run["memory"], "memory", least=1)
     return ScanOptions.parse(**asked), RunOptions(**run)
 
 

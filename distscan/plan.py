@@ -9,12 +9,12 @@ from numpy.typing import DTypeLike
 from . import binding, plan_exact
 from .build import BlockScan, Op, Strategy, make
 from .core import arrays, dtypes, operators
-from .core.extents import Extents, axis_number
+from .core.extents import Extents, axis_number, shape_of
 from .mpi.agree import Agreement, Terms, Votes, collective, collective_method
 from .mpi.communicators import Comm, communicator, op_name
 from .mpi.signals import uninterruptible
 from .plan_calls import Calls
-from .plan_check import Expected, segments_type, shape_of
+from .plan_check import Expected, segments_type
 from .plan_exact import WindowCalls
 from .plan_lock import PlanLock
 

@@ -1,6 +1,5 @@
 """The checks of the arguments of a plan and of its calls."""
 
-from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,12 +78,3 @@ def segments_type(segments: DTypeLike | bool | None) -> np.dtype[Any] | None:
     if segments is None or segments is False:
         return None
     return np.dtype(np.bool_) if segments is True else dtypes.parse(segments)
-
-
-def shape_of(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shard's shape as a tuple; raise TypeError or ValueError if it is not a shape."""
-    lengths = shape if isinstance(shape, tuple | list) else (shape,)
-    result = tuple(index(length) for length in lengths)
-    if min(result, default=0) < 0:
-        raise ValueError(f"shape {shape} has a negative length")
-    return result

@@ -1,11 +1,11 @@
 """Common uses of scans over ranks: offsets, and segments of CSR rows."""
 
-from operator import index
 from typing import Any
 
 import numpy as np
 
 from .core import arrays
+from .core.scalars import integer
 from .mpi.agree import Agreement, collective
 from .mpi.communicators import Comm
 
@@ -39,9 +39,7 @@ def offsets(call: Agreement, count: int, *, comm: Comm | None = None) -> tuple[i
     >>> distscan.offsets(3)  # on two ranks: (0, 5) on rank 0, (3, 5) on rank 1; on one rank:
     (0, 3)
     """
-    own = index(count)
-    if own < 0:
-        raise ValueError(f"count is {count}; it must not be negative")
+    own = integer(count, "count", least=0)
     call.shows = own if own < _LARGE else -1
     call.settle()
     counts, rank = call.shown(), call.comm.rank

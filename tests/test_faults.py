@@ -74,6 +74,67 @@ def test_bad_arguments(case, who, comm):
         assert text.startswith(f"{named}: ")
 
 
+def combine(a, b):
+    return a + b
+
+
+USERS = MPI.Op.Create(lambda a, b, datatype: None)
+MESSAGES = {
+    "MAXLOC": ("op is MPI.MAXLOC; of MPI's ops a scan takes SUM, .*with arity=2$",
+               lambda: distscan.scan([1.0], MPI.MAXLOC)),
+    "REPLACE": ("op is MPI.REPLACE; of MPI's ops a scan takes .* LXOR$",
+                lambda: distscan.Plan(None, 3, "d", MPI.REPLACE, backend="cpu")),
+    "an op of the user": ("an MPI op of your own, .*; wrap a function .* in distscan.Operator",
+                          lambda: distscan.scan([1.0], USERS)),
+    "a function": ("not the function combine; wrap a function .* in distscan.Operator",
+                   lambda: distscan.scan([1.0], combine)),
+    "partition": ("parts must be an integer of at least 1, not 1.5",
+                  lambda: distscan.partition([1, 2], 1.5)),
+    "partition into 0": ("parts must be an integer of at least 1, not 0",
+                         lambda: distscan.partition([1, 2], 0)),
+    "Plan": ("shape must be an integer of at least 0, not 1.5",
+             lambda: distscan.Plan(None, 1.5, "d")),
+    "a shape": ("each length of shape must be an integer of at least 0, not -1",
+                lambda: distscan.Plan(None, (3, -1), "d")),
+    "cumsum": (r"cumsum\(\) got an unexpected keyword argument 'foo'",
+               lambda: distscan.cumsum([1], foo=1)),
+    "cumsum of an op": (r"cumsum\(\) got an unexpected keyword argument 'op'",
+                        lambda: distscan.cumsum([1], op="max")),
+    "memory": ("memory must be an integer of at least 1, not -3",
+               lambda: distscan.scan_file("x.npy", "y.npy", memory=-3)),
+    "memory as text": ("memory must be an integer of at least 1, not '1G'",
+                       lambda: distscan.scan_file("x.npy", "y.npy", memory="1G")),
+    "input": ("input must be a path, or several, not int", lambda: distscan.scan_file(3, "y.npy")),
+    "inputs": ("input must be a path, not int", lambda: distscan.scan_file([3], "y.npy")),
+    "no input": ("input is empty", lambda: distscan.scan_file([], "y.npy")),
+    "state": ("state must be a path, not int",
+              lambda: distscan.scan_file("x.npy", "y.npy", state=3)),
+    "integers": ("initial has 9223372036854775808, which is out of bounds for int64",
+                 lambda: distscan.scan(np.ones(3, np.int64), initial=2**63)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+def test_messages_name_the_argument(case, comm):
+    message, call = MESSAGES[case]
+    everywhere(comm, (TypeError, ValueError, OverflowError, distscan.InputError), message, call)
+
+
+def test_ranks_that_call_different_functions(comm, folder, save, monkeypatch):
+    """A file job among them: the message has what each rank has called."""
+    if comm.size == 1:
+        pytest.skip("one rank calls one function")
+    monkeypatch.chdir(folder)
+    save("x.npy", np.arange(3.0))
+    calls = lambda: distscan.scan([1.0]), lambda: distscan.scan_file("x.npy", "y.npy")
+    for first in (0, 1):
+        call = calls[first if comm.rank == 0 else 1 - first]
+        text = everywhere(comm, DisagreementError, "disagree on the function", call)
+        names = ["scan", "scan_file"][:: -1 if first else 1]
+        assert f"rank 0: {names[0]}; " in text
+        assert text.endswith(f": {names[1]}")
+
+
 def test_structures_are_compared_in_full(comm):
     """Not as NumPy prints them, to 8 digits."""
     if comm.size == 1:

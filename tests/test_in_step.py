@@ -70,7 +70,7 @@ def test_a_rank_that_closes_its_plan_alone(own):
     assert "rank 0: Plan.close;" in text
 
 
-def test_what_some_ranks_do_not_ask_for(own):
+def test_a_term_that_some_ranks_lack(own):
     if own.size == 1:
         pytest.skip("one rank agrees with itself")
 
@@ -80,7 +80,7 @@ def test_what_some_ranks_do_not_ask_for(own):
                 same["the dtype of x"] = "float64"
 
     text = everywhere(own, DisagreementError, "disagree on the dtype of x", call)
-    assert "rank 0: not asked for; rank" in text
+    assert "rank 0: none; rank" in text
     assert text.endswith(": float64")
 
 

@@ -64,11 +64,11 @@ def test_an_object_with_an_index(own):
 
 
 WRONG = {
-    "negative": (ValueError, "count is -1; it must not be negative", -1),
-    "very negative": (ValueError, "must not be negative", -(10**40)),
-    "float": (TypeError, "'float' object cannot be interpreted as an integer", 1.5),
-    "None": (TypeError, "'NoneType' object cannot be interpreted", None),
-    "array": (TypeError, "only integer scalar arrays", np.ones(2)),
+    "negative": (ValueError, "count must be an integer of at least 0, not -1", -1),
+    "very negative": (ValueError, "count must be an integer of at least 0, not -1000", -(10**40)),
+    "float": (TypeError, "count must be an integer of at least 0, not 1.5", 1.5),
+    "None": (TypeError, "count must be an integer of at least 0, not None", None),
+    "array": (TypeError, r"count must be an integer of at least 0, not array\(", np.ones(2)),
 }
 
 

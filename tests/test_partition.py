@@ -200,8 +200,12 @@ def test_weights_are_left_as_they_are(xp, comm, rng):
 
 WRONG = "a weight is negative, infinite or NaN"
 FAULTS = {
-    "parts": (ValueError, "parts is 0", lambda: ([1, 2], 0)),
-    "parts type": (TypeError, "integer", lambda: ([1, 2], 2.0)),
+    "parts": (ValueError, "parts must be an integer of at least 1, not 0", lambda: ([1, 2], 0)),
+    "parts type": (
+        TypeError,
+        "parts must be an integer of at least 1, not 2.0",
+        lambda: ([1, 2], 2.0),
+    ),
     "negative": (ValueError, WRONG, lambda: ([1, -2], 2)),
     "int8": (ValueError, WRONG, lambda: (np.array([5, -1], "b"), 2)),
     "negative sum": (ValueError, WRONG, lambda: ([1.0, -1.0], 2)),

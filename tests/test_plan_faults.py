@@ -17,7 +17,11 @@ BAD = {
     "type": (TypeError, "x is object", lambda: {"dtype": object}),
     "no type": (TypeError, "nonsense", lambda: {"dtype": "nonsense"}),
     "out type": (TypeError, "dtype is <U", lambda: {"out_dtype": "U3"}),
-    "negative": (ValueError, "negative length", lambda: {"shape": (2, -3)}),
+    "negative": (
+        ValueError,
+        "each length of shape must be an integer of at least 0, not -3",
+        lambda: {"shape": (2, -3)},
+    ),
     "shape": (TypeError, "integer", lambda: {"shape": 2.5}),
     "op": (ValueError, "unknown operator", lambda: {"op": "mean"}),
     "axis": (np.exceptions.AxisError, "axis 1", lambda: {"axis": 1}),

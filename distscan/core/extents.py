@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .scalars import integer
+
 
 class Extents(NamedTuple):
     """The view of a shard as [outer, n, inner], scanned along n.
@@ -131,6 +133,17 @@ def axis_number(axis: Any) -> int | None:
         if not isinstance(axis, bool | np.bool_):
             return index(axis)
     raise TypeError(f"axis must be an integer or None, not a {type(axis).__name__}")
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """Return a length, or a sequence of lengths, as a shape; raise TypeError or ValueError.
+
+    >>> shape_of(3), shape_of([2, 3])
+    ((3,), (2, 3))
+    """
+    if not np.iterable(shape):
+        return (integer(shape, "shape", least=0),)
+    return tuple(integer(length, "each length of shape", least=0) for length in shape)
 
 
 def memory_order(x: Any, out: Any, axis: int | None) -> tuple[int, ...] | None:

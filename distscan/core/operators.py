@@ -293,8 +293,12 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
     if isinstance(op, np.ufunc):
         return NAMED.get(op) or _of_ufunc(op)
     if not isinstance(op, str):
+        shown, wrap = type(op).__name__, ""
+        if callable(op):
+            shown = f"the function {getattr(op, '__name__', shown)}"
+            wrap = "; wrap a function of two arrays in distscan.Operator"
         raise TypeError(
-            f"op must be a name, a NumPy ufunc, an MPI op or an Operator, not {type(op).__name__}"
+            f"op must be a name, a NumPy ufunc, an MPI op or an Operator, not {shown}{wrap}"
         )
     if op in BUILTIN:
         return BUILTIN[op]

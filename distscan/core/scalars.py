@@ -1,9 +1,28 @@
-"""Single values that callers pass, converted without loss: initial values, identities, factors."""
+"""Single values that callers pass, converted without loss: initial values, identities, counts."""
 
+import reprlib
+from contextlib import suppress
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def integer(value: Any, name: str, least: int) -> int:
+    """Return ``value`` as an integer; raise TypeError or ValueError that name the argument.
+
+    >>> integer(np.int8(3), "parts", least=1)
+    3
+    """
+    number = None
+    with suppress(TypeError):
+        number = index(value)
+    if number is None or number < least:
+        kind = TypeError if number is None else ValueError
+        shown = reprlib.repr(value)  # it shortens long ones
+        raise kind(f"{name} must be an integer of at least {least}, not {shown}")
+    return number
 
 
 def scalar(value: Any, name: str) -> NDArray[Any]:

@@ -25,6 +25,8 @@ def inspect(
     ``raw`` is the type of files without a header, ``shape`` their shape. Structures are for
     operators of the caller's own. Raises ``InputError``.
     """
+    if not paths:
+        raise InputError("input is empty: a job reads at least one file")
     kinds = f"{NUMBERS}V" if isinstance(op, Operator) else NUMBERS
     found = [
         formats.of(path).inspect(path, kinds)

@@ -78,8 +78,9 @@ class Job(NamedTuple):
         Operators are compared by their names, as by ``scan``.
         """
         op = scan.op.name if isinstance(scan.op, Operator) else scan.op
+        terms = {"the function": "scan_file", **replace(scan, op=op).terms(), **self.run.terms()}
         files = {"state": self.state is not None, "trace": self.trace is not None}
-        return Terms({**replace(scan, op=op).terms(), **self.run.terms(), **files})
+        return Terms(terms | files)
 
     def backend_for(self, source: Source) -> binding.Name:
         """Return the backend that is asked for; CPUs for structures, which CuPy does not have."""

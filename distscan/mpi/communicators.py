@@ -118,11 +118,30 @@ def _aside() -> int:
 # ---- names ---------------------------------------------------------------------------------
 
 
+_BUILTIN = "SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR"
+
+
 def op_name(op: Any) -> Any:
-    """Return the name of the built-in operator for an MPI op; return anything else unchanged."""
-    if isinstance(op, MPI.Op):
-        for name in ("SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR"):
-            if op == getattr(MPI, name):
-                kind = {"B": "bitwise_", "L": "logical_"}.get(name[0], "")
-                return kind + name[bool(kind) :].lower()
-    return op
+    """Return the name of the built-in operator for an MPI op; return anything else unchanged.
+
+    Raises TypeError for an MPI op that scans no arrays.
+    """
+    if not isinstance(op, MPI.Op):
+        return op
+    for name in _BUILTIN:
+        if op == getattr(MPI, name):
+            kind = {"B": "bitwise_", "L": "logical_"}.get(name[0], "")
+            return kind + name[bool(kind) :].lower()
+    for name in ("MAXLOC", "MINLOC", "REPLACE", "NO_OP", "OP_NULL"):
+        if op == getattr(MPI, name):
+            break
+    else:
+        raise TypeError(
+            "op is an MPI op of your own, whose function only MPI can call; wrap a function of two "
+            "arrays in distscan.Operator"
+        )
+    pairs = "; for a value and its index pass a distscan.Operator with arity=2"
+    raise TypeError(
+        f"op is MPI.{name}; of MPI's ops a scan takes {', '.join(_BUILTIN)}"
+        + pairs * name.endswith("LOC")
+    )

@@ -26,7 +26,7 @@ def raise_disagreement(comm: Comm, terms: dict[str, str]) -> None:
     """Raise DisagreementError on every rank for the first term that differs; collective."""
     everyone = comm.allgather(terms)
     for name in dict.fromkeys(name for each in everyone for name in each):
-        values = [each.get(name, "not asked for") for each in everyone]
+        values = [each.get(name, "none") for each in everyone]
         if len(set(values)) > 1:
             raise mark_collective(
                 DisagreementError(f"the ranks disagree on {name}: {by_rank(values)}")

@@ -81,8 +81,6 @@ def check(given: dict[str, Any]) -> None:
     """Check the types of options, and names; all else is checked by the job."""
     for name, value in given.items():
         _check_type(name, value)
-    if given.get("memory", 1) < 1:
-        raise ValueError("memory is a number of bytes, at least 1")
     op = given.get("op", "sum")
     if not isinstance(op, str):  # a name alone: a client brings no code
         raise TypeError(f"unknown operator {op!r}: its name is text")
