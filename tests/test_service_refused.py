@@ -68,7 +68,7 @@ def test_paths_outside(service, client, tmp_path):
         ({"initial": 1e999}, "write initial as text: 'inf'"),
         ({"\ud800": 1}, "unknown options: \ud800"),
         ({"inputs": ["\ud800"]}, "\ud800 is relative"),
-        ({"memory": 0}, "memory is a number of bytes"),
+        ({"memory": 0}, "memory must be an integer of at least 1, not 0"),
         ({"shape": 3}, "shape is a list"),
         ({"shape": [-1]}, "shape is a list"),
         ({"shape": [1] * 65}, "shape has at most 64 axes"),
