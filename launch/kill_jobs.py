@@ -2,6 +2,7 @@
 
     python launch/kill_jobs.py                  # one rank
     python launch/kill_jobs.py --ranks 3
+    python launch/kill_jobs.py --damage 5000    # see damage.py
 
 Jobs run through launch/mpirun.sh, on random data, in many small chunks, with --resume and without.
 A rank or mpirun gets a signal that it cannot, or can, catch; or the input becomes shorter while it
@@ -189,6 +190,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--ranks", type=int, default=1)
     add("--kills", type=int, default=40, help="how many times a job is disturbed, at least")
+    add("--damage", type=int, metavar="N", help="damage journals and states, N times in each way")
     add("--kinds", nargs="+", choices=KINDS, metavar="KIND", help=f"these only: {', '.join(KINDS)}")
     add("--folder", type=Path, help="where files are, in a new folder (default: /tmp)")
     add("--seed", type=int, help="repeats a run; printed")
@@ -241,6 +243,22 @@ def main(*, mounted: bool) -> int:
     return 0
 
 
+def damage(times: int, seed: int) -> None:
+    """Damage what jobs leave; print how often."""
+    from damage import Damager  # noqa: PLC0415 - it imports distscan
+
+    with tempfile.TemporaryDirectory(prefix="damage-") as folder:
+        print(f"seed {seed}", flush=True)
+        damager = Damager(Path(folder), seed)
+        damager.run(times)
+        for kind, number in damager.counts.items():
+            refused = damager.refused[kind]
+            print(f"{kind:32}{number:6} times: {refused:6} refused, {number - refused:6} right")
+
+
 if __name__ == "__main__":
-    parse()  # faults are told once
+    options = parse()  # faults are told once
+    if options.damage is not None:
+        damage(options.damage, secrets.randbelow(10**9) if options.seed is None else options.seed)
+        sys.exit()
     sys.exit(main(mounted=isolate()))

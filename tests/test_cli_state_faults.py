@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from distscan.job import saved
 from support.streams import some
 from support.together import left
 from support.writers import refuse, spoil
@@ -145,8 +146,9 @@ DAMAGED = {
     "list": "[]",
     "number": "7",
     "other": '{"a": 1}',
-    "later format": having("format", 99),
-    "no format": without("format"),
+    "later format": lambda text: text.replace('"format": 2', '"format": 3'),
+    "no format": lambda text: text.replace("format", "fromat"),
+    "cut digest": lambda text: text.replace('"digest": "', '"digest": "0'),
     "no terms": without("terms"),
     "terms": having("terms", []),
     "empty terms": having("terms", {}),
@@ -173,10 +175,10 @@ def test_damaged(case, before, run, comm, folder):
     whole = path.read_text()
     comm.Barrier()
     if comm.rank == 0:
-        if case.startswith(("cut", "half")):
+        if case.startswith(("cut", "half", "later", "no format")):
             damage = damage(whole)
         elif callable(damage):
-            damage = json.dumps(damage(json.loads(whole)))
+            damage = saved.seal(damage(json.loads(whole)["contents"]))
         path.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
     comm.Barrier()
     damaged = path.read_bytes()

@@ -1,6 +1,7 @@
 """Jobs that stop anywhere go on with --resume: the same bytes, and no chunk is written twice."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -101,6 +102,12 @@ def test_chunks_are_on_the_disk_before_their_record(threads, jobs, rng, monkeypa
     jobs.resume(want)
     assert counts[-1] == len(jobs.written)
     assert len(set(counts)) > 3
+
+
+def sealed_anew(text, old, new):
+    """Return a journal or a state whose contents are changed, with their digest."""
+    assert old in text
+    return saved.seal(json.loads(text.replace(old, new))["contents"])
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -215,7 +222,7 @@ def test_fewer_ranks_are_refused(missing, jobs, rng, monkeypatch):
     assert jobs.stop("write", 5)
     if RANKS == 1:
         (path,) = jobs.found(".*")
-        path.write_text(path.read_text().replace('number of ranks": 1', 'number of ranks": 2'))
+        path.write_text(sealed_anew(path.read_text(), 'number of ranks": 1', 'number of ranks": 2'))
         if missing:
             path.rename(path.with_suffix(".1"))
     elif missing:
@@ -235,9 +242,12 @@ BROKEN = {
     "empty": lambda text: "",
     "half": lambda text: text[: len(text) // 2],
     "list": lambda text: "[]",
-    "version": lambda text: re.sub(r'"format": \d+', '"format": 0', text),
-    "terms": lambda text: re.sub('"terms"', '"items"', text),
-    "progress": lambda text: re.sub('"progress"', '"regress"', text),
+    "version": lambda text: re.sub(r'"format": \d+', '"format": 1', text),
+    "terms": lambda text: sealed_anew(text, '"terms"', '"items"'),
+    "progress": lambda text: sealed_anew(text, '"progress"', '"regress"'),
+    "record": lambda text: sealed_anew(text, '"scanned"', '"written"'),
+    "value": lambda text: sealed_anew(text, '"value"', '"values"'),
+    "digit": lambda text: text[:-3] + chr(ord(text[-3]) ^ 1) + text[-2:],
 }
 
 
@@ -310,6 +320,15 @@ def test_a_process_that_nobody_has_waited_for(tmp_path):
         part.write_bytes(b"left")
         with output.create(path, np.dtype("f"), (3,)):
             assert not part.exists()
+
+
+@pytest.mark.one_rank
+def test_damaged_journals_and_states():
+    """Each of 240 is refused by its name, or the result is right."""
+    command = [sys.executable, LAUNCH / "kill_jobs.py", "--damage", "20"]
+    run = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("20 times") == 12
 
 
 @pytest.mark.one_rank

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from . import output, saved
+from .carry import Carry
 
 PERIOD = 1.0  # seconds between two records, at least
 _SHARE = 20  # records take at most one part of so many of the time
@@ -29,7 +30,8 @@ class Journal:
 
     def __init__(self, part: Path, rank: int, terms: dict[str, Any], chunk: int) -> None:
         """``terms`` are what must be the same when the job is resumed; ``chunk`` is kept."""
-        self._path, self._terms, self._chunk = path_of(part, rank), terms, chunk
+        self._path, self._remedy = path_of(part, rank), _remedy(part)
+        self._contents = {"terms": terms, "journal": self._path.name, "chunk": chunk}
         self._next = monotonic() + PERIOD
         self.progress = Progress()
 
@@ -38,12 +40,16 @@ class Journal:
         """Whether it is time for a record."""
         return monotonic() >= self._next
 
+    def restore(self, value: dict[str, Any], carry: Carry) -> None:
+        """Give ``carry`` a running value of the journal."""
+        with saved.decoding(self._path, self._remedy):
+            saved.to_carry(value, carry)
+
     def record(self, progress: Progress) -> None:
         """Write a record; what it counts must be on the disk."""
         begun = monotonic()
         self.progress = progress
-        contents = {"format": saved.FORMAT, "terms": self._terms, "chunk": self._chunk}
-        saved.write(self._path, contents | {"progress": progress._asdict()})
+        saved.write(self._path, self._contents | {"progress": progress._asdict()})
         now = monotonic()
         self._next = now + max(PERIOD, _SHARE * (now - begun))
 
@@ -61,18 +67,20 @@ def load(part: Path, rank: int, terms: dict[str, Any]) -> Found | None:
     Raises ValueError if it was written for another job.
     """
     path = path_of(part, rank)
-    found = saved.read(path)
+    found = saved.read(path, _remedy(part))
     if found is None:
         return None
     saved.check(path, found, terms, _remedy(part))
-    with saved.decoding(path):
+    with saved.decoding(path, _remedy(part)):
+        if found["journal"] != path.name:
+            raise ValueError(f"it is {found['journal']}")
         return Found(int(found["chunk"]), Progress(**found["progress"]))
 
 
 def check_all(part: Path, terms: dict[str, Any]) -> None:
     """Check the journals of all ranks, also of those that this job does not have."""
     for path in output.journals(part):
-        if path.suffix != ".new" and (found := saved.read(path)) is not None:
+        if path.suffix != ".new" and (found := saved.read(path, _remedy(part))) is not None:
             saved.check(path, found, terms, _remedy(part))
 
 

@@ -1,6 +1,7 @@
-"""Arrays as text in JSON, to the last bit: for the files of ``--state`` and ``--resume``."""
+"""The files of ``--state`` and ``--resume``: JSON behind a digest, arrays in it to the last bit."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,17 +17,34 @@ from . import files
 from .carry import Carry
 from .naming import naming_output
 
+FORMAT = 2
+_HEAD = '{{"format": {}, "digest": "{}", "contents": '
+_DIGEST = 32  # bytes
+_HEAD_SIZE = len(_HEAD.format(FORMAT, "0" * 2 * _DIGEST))
+
+
+def seal(contents: dict[str, Any]) -> str:
+    """Return the text of a file: ``contents`` as JSON, behind a digest of all of them."""
+    import json  # noqa: PLC0415 - few jobs save anything
+
+    text = json.dumps(contents)
+    return f"{_HEAD.format(FORMAT, _digest(text.encode()))}{text}}}"
+
+
+def _digest(text: bytes) -> str:
+    from hashlib import blake2b  # noqa: PLC0415 - it takes 3 ms
+
+    return blake2b(text, digest_size=_DIGEST).hexdigest()
+
 
 def write(path: Path, contents: dict[str, Any]) -> None:
     """Replace a file: it has the old contents or the new ones, also after a crash."""
-    import json  # noqa: PLC0415 - few jobs save anything
-
     # A name that nobody can predict: no link is there. ``output.journals`` finds it.
     new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
     with naming_output(path):
         try:
             with new.open("x") as file:
-                json.dump(contents, file)
+                file.write(seal(contents))
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(path)
@@ -35,49 +53,52 @@ def write(path: Path, contents: dict[str, Any]) -> None:
             raise
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """Return the contents of a file; None if there is none. Raises ValueError for any other."""
+def read(path: Path, remedy: str) -> dict[str, Any] | None:
+    """Return the contents of a file; None if there is none.
+
+    Raises ValueError, with ``remedy``, if the file is not as ``seal`` has made it. Its contents are
+    parsed after its digest is compared.
+    """
     import json  # noqa: PLC0415
 
     if not os.path.lexists(path):
         return None
-    try:
-        with files.opened(path) as stream:
-            if stream.peek(1)[:1] not in (b"{", b""):  # it may be a large file of another kind
-                raise ValueError("it is no JSON")
-            found = json.loads(stream.read())
-    except InputError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f"{path} was not written by this version of distscan")
-    if not isinstance(found.get("terms"), dict):
-        raise ValueError(f"{path} is damaged: it has no terms")
-    return found
+    with decoding(path, remedy), files.opened(path) as stream:
+        head = stream.read(_HEAD_SIZE)  # the file may be a large one of another kind
+        version = re.match(rb'{"format": (\d+)', head)
+        if version is None or int(version[1]) != FORMAT:
+            raise ValueError("it was not written by this version of distscan")
+        text = stream.read()
+        if head.decode() != _HEAD.format(FORMAT, _digest(text[:-1])) or text[-1:] != b"}":
+            raise ValueError("its digest is of other contents")
+        contents = json.loads(text[:-1])
+        if not isinstance(contents["terms"], dict):
+            raise ValueError("it has no terms")
+        found: dict[str, Any] = contents
+        return found
 
 
 @contextmanager
-def decoding(path: Path) -> Iterator[None]:
-    """Turn what goes wrong with the contents of a file into a ValueError that names it."""
+def decoding(path: Path, remedy: str) -> Iterator[None]:
+    """Turn all that goes wrong with the contents of a file into a ValueError that names it."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-
-
-FORMAT = 1
+    except InputError:
+        raise
+    except Exception as error:  # of JSON, of types, of memory: a file may hold anything
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} cannot be used: {reason}; {remedy}") from error
 
 
 def check(path: Path, found: dict[str, Any], terms: dict[str, Any], remedy: str) -> None:
     """Raise ValueError, with ``remedy``, if a file was written under other ``terms``."""
     import json  # noqa: PLC0415
 
-    for name, value in json.loads(json.dumps(terms)).items():
-        before = found["terms"].get(name)
-        if before != value:
-            raise ValueError(f"{path} was written for another job: {name} was {before}, and is "
-                             f"{value}; {remedy}")  # fmt: skip
+    before, now = found["terms"], json.loads(json.dumps(terms))
+    for name in [*now, *before]:
+        if before.get(name) != now.get(name):
+            raise ValueError(f"{path} was written for another job: {name} was {before.get(name)}, "
+                             f"and is {now.get(name)}; {remedy}")  # fmt: skip
 
 
 def of_array(array: Any) -> list[Any] | None:
@@ -125,16 +146,12 @@ def of_carry(carry: Carry) -> dict[str, Any]:
 
 
 def to_carry(saved: dict[str, Any], carry: Carry) -> None:
-    """Give ``carry`` the running value that ``of_carry`` has described.
-
-    Raises ValueError if it is of another type: of exact sums, the window and the kernels decide.
-    """
+    """Give ``carry`` the running value that ``of_carry`` has described; raise if it is no such."""
     edges, value = saved["edges"], to_array(saved["value"])
     if value is not None and value.dtype != carry.dtype:
-        raise ValueError("the journal is of a job with other kernels; without --resume, it begins "
-                         "anew")  # fmt: skip
+        raise ValueError(f"its running value is {value.dtype}, and not {carry.dtype}")
     if edges is not None:
         enters, leaves = (to_array(edge) for edge in edges)
         edges = Edges(enters[()], leaves[()])  # type: ignore[index]
     carry.start(value, edges)
-    carry.head, carry.empty = saved["head"], saved["empty"]
+    carry.head, carry.empty = bool(saved["head"]), bool(saved["empty"])

@@ -43,11 +43,12 @@ def load(path: Path, terms: dict[str, Any], dtype: np.dtype[Any], shape: tuple[i
 
     Raises ValueError if it is the state of another scan, or damaged.
     """
-    found = saved.read(path)
+    remedy = "name another file, or remove it to begin anew"
+    found = saved.read(path, remedy)
     if found is None:
         return State()
-    saved.check(path, found, terms, "name another file, or remove it to begin anew")
-    with saved.decoding(path):
+    saved.check(path, found, terms, remedy)
+    with saved.decoding(path, remedy):
         value, key = saved.to_array(found["value"]), saved.to_array(found["key"])
         if value is not None:
             if (value.dtype.kind, value.shape) != (dtype.kind, shape):
@@ -58,8 +59,6 @@ def load(path: Path, terms: dict[str, Any], dtype: np.dtype[Any], shape: tuple[i
 
 def text(terms: dict[str, Any], state: State) -> str:
     """Return the contents of a file with a state."""
-    import json  # noqa: PLC0415 - few jobs have a state
-
     value = None if state.value is None else np.asarray(state.value)
     contents = {"value": saved.of_array(value), "key": saved.of_array(state.key)}
-    return json.dumps({"format": saved.FORMAT, "terms": terms} | contents)
+    return saved.seal({"terms": terms} | contents)

@@ -103,8 +103,8 @@ class _Sweeps:
         """Return the total of the shard."""
         carry, before = self._part.carry(), self._progress
         carry.start(*self._before)
-        if before.total is not None:
-            saved.to_carry(before.total, carry)
+        if self._journal is not None and before.total is not None:
+            self._journal.restore(before.total, carry)
         count = before.reduced
 
         def done(chunk: Chunk) -> None:
@@ -152,8 +152,8 @@ class _Sweeps:
             journal.record(self._progress._replace(scanned=count, carry=value))
 
         begin()
-        if before.carry is not None:
-            saved.to_carry(before.carry, carry)
+        if journal is not None and before.carry is not None:
+            journal.restore(before.carry, carry)
         self._part.scan(self._rest(before.scanned, watch), carry, begin, done, wrote)
         if journal is not None:
             record(journal, scanned, saved.of_carry(carry))
