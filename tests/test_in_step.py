@@ -1,5 +1,7 @@
 """What ranks learn of each other: numbers of agreements, status of totals, notices of plans."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -274,3 +276,38 @@ def test_names_are_text(comm):
     for make in (distscan.Predicate, distscan.Operator):
         with pytest.raises(TypeError, match=r"name= of an? .* must be text, not NoText"):
             make(NoText(), np.isnan)
+
+
+def nested(call, where, own):
+    """The operator whose function calls distscan on a communicator, in a scan on ``own``."""
+
+    def combine(a, b):
+        call(np.arange(3.0), where)
+        return a + b
+
+    op = distscan.Operator("nested", combine, identity=0)
+    return {
+        "scan": lambda x: distscan.scan(x, op, comm=own),
+        "cumulative": lambda x: distscan.scan(np.stack([x, x], 1), op, comm=own, axis=0)[:, 0],
+        "Plan": distscan.Plan(own, 5, "d", op, agree=True, backend="cpu"),
+    }
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("inner", FUNCTIONS)
+def test_calls_inside_calls(inner, own):
+    """An operator's function that calls distscan: the other ranks may not do so at that moment.
+
+    On one rank there are no others; so on a communicator of this rank alone.
+    """
+    x = np.arange(5.0) + own.rank
+    want = np.cumsum(np.concatenate(own.allgather(x)))[5 * own.rank :][:5]
+    for name, outer in nested(FUNCTIONS[inner], own, own).items():
+        if own.size == 1:
+            np.testing.assert_array_equal(outer(x), want, name)
+        else:
+            message = "inside a call of distscan .*MPI.COMM_SELF"
+            everywhere(own, RuntimeError, message, partial(outer, x))
+        np.testing.assert_array_equal(distscan.scan(x, comm=own), want, name)
+    for name, outer in nested(FUNCTIONS[inner], MPI.COMM_SELF, own).items():
+        np.testing.assert_array_equal(outer(x), want, name)
