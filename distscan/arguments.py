@@ -114,6 +114,11 @@ def parser() -> Parser:
         action="store_true",
         help="keep a journal, and go on where a killed job with --resume has stopped",
     )
+    add(
+        "--trust-input",
+        action="store_true",
+        help="with --resume: do not read again what a killed job has read, to compare it",
+    )
     add("--force", action="store_true", help="replace an existing OUTPUT, and the FILE of --trace")
     add("--check", action="store_true", help="recompute with NumPy and compare")
     add("--json", action="store_true", help="print the report as one JSON object")

@@ -43,6 +43,7 @@ def scan_file(
     check: bool = False,
     state: _Path | None = None,
     resume: bool = False,
+    trust_input: bool = False,
     trace: _Path | None = None,
     window: tuple[int, int] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
@@ -83,15 +84,18 @@ def scan_file(
         A file with the running value. The scan begins behind that value, if the file exists, and
         the value at its end replaces it. One job at a time uses it.
     resume
-        Whether to keep a journal, and to go on where a job that was killed has stopped.
+        Whether to keep a journal, and to go on where a job that was killed has stopped. The journal
+        has a digest of what was read; a job that goes on reads it again, and compares.
+    trust_input
+        Whether ``resume`` does without this digest: nobody has changed the input.
     trace
         A file for the work of all ranks on every chunk, in the Chrome trace format.
     window
         Of "fsum": every element is a multiple of 2^low, below 2^high in magnitude, as in ``scan``.
     progress
-        A function that is called on rank 0, some ten times a second, with the phase ("window",
-        "reduce", "scan" or "check"), and with the bytes of the input that are done, and all its
-        bytes.
+        A function that is called on rank 0, some ten times a second, with the phase ("resume",
+        "window", "reduce", "scan" or "check"), and with the bytes of the input that are done, and
+        all its bytes.
 
     Returns
     -------
@@ -149,6 +153,7 @@ def scan_file(
         memory=memory,
         state=None if state is None else path(state, "state"),
         resume=resume,
+        trust_input=trust_input,
         trace=None if trace is None else path(trace, "trace"),
         window=window,
     )

@@ -24,6 +24,7 @@ from .mpi.communicators import op_name
 
 #: Of an option of the input alone: a running value has the same meaning behind another input.
 _INPUT = {"input": True}
+_FLAGS = ("force", "check", "resume", "trust_input")
 #: Of an option that may differ from rank to rank.
 _OF_RANK = {"rank": True}
 
@@ -114,7 +115,7 @@ class RunOptions:
 
     Attributes
     ----------
-    backend, strategy, threads, memory, force, check, resume
+    backend, strategy, threads, memory, force, check, resume, trust_input
         As in ``scan_file``.
     """
 
@@ -125,11 +126,17 @@ class RunOptions:
     force: bool = field(default=False, metadata=_OF_RANK)
     check: bool = False
     resume: bool = False
+    trust_input: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in get_args(binding.Name):
             names = ", ".join(get_args(binding.Name))
             raise ValueError(f"unknown backend {self.backend!r}; choose from {names}")
+
+    @property
+    def digests(self) -> bool:
+        """Whether the job notes what it reads, for a job that goes on with it."""
+        return self.resume and not self.trust_input
 
     def terms(self) -> dict[str, Any]:
         """Return what must be the same on every rank, by name."""
@@ -143,7 +150,7 @@ class RunOptions:
 def parse(**asked: Any) -> tuple[ScanOptions, RunOptions]:
     """Return the options of both kinds; raise TypeError for one that is of none."""
     run = {each.name: asked.pop(each.name) for each in fields(RunOptions) if each.name in asked}
-    run |= {name: bool(run[name]) for name in ("force", "check", "resume") if name in run}
+    run |= {name: bool(run[name]) for name in _FLAGS if name in run}
     if run.get("memory") is not None:
         run["memory"] = integer(run["memory"], "memory", least=1)
     return ScanOptions.parse(**asked), RunOptions(**run)

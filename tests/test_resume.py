@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from itertools import count, product
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from mpi4py import MPI
 
 from distscan import cli
-from distscan.job import journal, output, saved, storage
+from distscan.job import files, journal, output, saved, storage
 from distscan.mpi import communicators
 from support.stopped import FORMS, MANY, RANKS, Jobs
 from support.streams import some
@@ -207,6 +208,105 @@ def test_a_changed_input_is_refused(change, name, jobs, rng):
     jobs.resume(want)
 
 
+@pytest.fixture
+def change(jobs, monkeypatch):
+    """Changes an element inside an input, and puts the time of the file back; then it is as before.
+
+    Its size, its time, and its ends are those of before.
+    """
+    monkeypatch.setattr(files, "_ENDS", 8)
+
+    @contextmanager
+    def changed(name, element, value=None):
+        path = jobs.folder / name
+        content, times = path.read_bytes(), path.stat()
+
+        def put(text):
+            path.write_bytes(text)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+        x = jobs.inputs[name].copy()
+        raw = x.reshape(-1).view(np.uint8).reshape(x.size, -1)
+        raw[element, 0] ^= 1
+        if value is not None:
+            x.reshape(-1)[element] = value
+        jobs.comm.Barrier()
+        jobs.alone(lambda: put(content[: -x.nbytes] + x.tobytes()))
+        yield
+        jobs.comm.Barrier()
+        jobs.alone(lambda: put(content))
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [*product(["flat", "scan-add", "columns", "axis-1-long", "structures"], ["x.npy"]),
+     *product(["flags", "days"], ["x.npy", "marks"])],
+)  # fmt: skip
+def test_an_input_that_is_changed_where_it_was_read(form, name, jobs, rng, change):
+    want = jobs.choose(form, rng)
+    name = f"{form}.npy" if name == "marks" else name
+    assert jobs.stop("scan", 6)
+    part = [path.read_bytes() for path in jobs.found("*")]
+    with change(name, 3):
+        status, _, err = jobs.job("--resume")
+        assert (status, err.count("\n")) == (2, 1), err
+        assert f"{name} was changed since the killed job has read it; without --resume" in err
+        assert "and" not in err.partition(" was changed")[0]
+        assert [path.read_bytes() for path in jobs.found("*")] == part
+    jobs.resume(want)
+
+
+def test_an_input_that_is_trusted(jobs, rng, change):
+    """It is not read again; nor is it known what it was."""
+    want = jobs.choose("flat", rng)
+    assert jobs.stop("scan", 6)
+    with change("x.npy", 3):
+        assert jobs.stop("scan", 1, options=["--resume", "--trust-input"])
+    status, _, err = jobs.job("--resume")
+    assert (status, err.count("\n")) == (2, 1), err
+    assert "--trust-input" in err
+    assert jobs.job("--resume", "--trust-input")[0] == 0
+    assert jobs.take() == want
+
+
+def test_an_input_that_has_another_window(jobs, rng, change):
+    """Running values of exact sums are those of a window, also if no digest is compared."""
+    trusting = ["--resume", "--trust-input"]
+    jobs.choose("flat", rng)
+    jobs.options = FSUM
+    assert jobs.job()[0] == 0
+    want = jobs.take()
+    assert jobs.stop("write", 2, options=trusting)
+    with change("x.npy", MANY - 2, 1e200):
+        status, _, err = jobs.job(*trusting)
+        assert (status, err.count("\n")) == (2, 1), err
+        assert "other kernels, or of another input: sums were" in err
+    assert jobs.job(*trusting)[0] == 0
+    assert jobs.take() == want
+
+
+@pytest.mark.skipif(RANKS == 1, reason="one rank needs no other")
+@pytest.mark.parametrize("form", ["flat", "columns"])
+def test_journals_of_some_ranks(form, jobs, rng):
+    """What a rank has scanned needs the totals of all ranks, as they were; a reduction does not."""
+    want = jobs.choose(form, rng)
+    assert jobs.stop("write", 3)
+    path = jobs.found(f".{RANKS - 1}")[0]
+    text = path.read_bytes()
+    jobs.comm.Barrier()
+    jobs.alone(path.unlink)
+    status, _, err = jobs.job("--resume")
+    assert (status, err.count("\n")) == (2, 1), err
+    assert f"{path.name} is missing" in err
+    jobs.alone(lambda: path.write_bytes(text))
+    jobs.resume(want)
+    assert jobs.stop("scan", 2)  # in the first reduction
+    jobs.alone(jobs.found(f".{RANKS - 1}")[0].unlink)
+    jobs.resume(want)
+
+
 def test_another_memory_is_not_refused(jobs, rng):
     """Chunks are as long as before: other ones would round otherwise."""
     want = jobs.choose("flat", rng)
@@ -226,7 +326,9 @@ def test_fewer_ranks_are_refused(missing, jobs, rng, monkeypatch):
         if missing:
             path.rename(path.with_suffix(".1"))
     elif missing:
-        jobs.alone(jobs.found(".0")[0].unlink)
+        first = jobs.found(".0")[0]
+        elsewhere = jobs.folder / "elsewhere"
+        jobs.alone(lambda: first.rename(elsewhere))
     status = None
     if jobs.comm.rank == 0:
         with monkeypatch.context() as patch:
@@ -235,6 +337,8 @@ def test_fewer_ranks_are_refused(missing, jobs, rng, monkeypatch):
             status = cli.main(["x.npy", *options, "--resume", "--quiet"])
     assert jobs.comm.bcast(status) == 2
     if RANKS > 1:
+        if missing:
+            jobs.alone(lambda: elsewhere.rename(first))
         jobs.resume(want)
 
 

@@ -20,6 +20,7 @@ from ..core.digit_sum import DigitSum
 from ..core.digits import decode, decode_words
 from ..core.fixed import Window
 from ..core.fixed_sum import FixedSum
+from ..core.operators import Operator
 from ..core.special import NEGATIVE_ZERO, NOT_FINITE
 from ..exact_check import Asked, check_window
 from ..exact_special import firsts, has_negative_zero
@@ -32,6 +33,7 @@ from .budget import Budget
 from .chunks import Block, Chunk
 from .decided import Decided, decide
 from .interface import Source
+from .journal import Journal
 from .part import Part
 from .sweeps import Note, Show, watched
 
@@ -82,7 +84,20 @@ def narrowed(budget: Budget, decided: Decided) -> Budget:
     return budget._replace(chunk=chunk) if narrow else budget
 
 
-def find_window(comm: Comm, part: Part, sums: Asked, source: Source, show: Show) -> None:
+def find_window(
+    comm: Comm, part: Part, sums: Asked, source: Source, show: Show, *, journal: Journal | None
+) -> None:
+    """Decide the scan by the operator of the window of all elements; collective.
+
+    It must be that of the job whose ``journal`` it is.
+    """
+    _find_window(comm, part, sums, source, show)
+    if journal is not None:
+        with agreed(comm):
+            journal.note_operator(name_of(part.decided.op))
+
+
+def _find_window(comm: Comm, part: Part, sums: Asked, source: Source, show: Show) -> None:
     """Decide the scan by the operator of the window of all elements; collective.
 
     All elements are read, unless the window is named and kernels check them as they add them.
@@ -171,6 +186,14 @@ def _sweep(part: Part, block: Block, sums: Asked, watch: Note) -> tuple[Window, 
 
     part.look(block, note, done)
     return found, special != 0
+
+
+def name_of(op: Operator) -> str:
+    """Return what the running values of exact sums stand for."""
+    if isinstance(op, FixedSum):
+        return f"{op.acc} times 2^{op.lowest}"
+    assert isinstance(op, DigitSum)
+    return f"digits of {op.parts} {op.window}"
 
 
 def total(decided: Decided, value: NDArray[Any] | None) -> Any:

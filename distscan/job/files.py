@@ -188,6 +188,8 @@ def _gathering(file: File, stream: BufferedReader) -> Fill:
     width = file.n // max(shape[0], 1)  # elements of a row
 
     def fill(elements: NDArray[Any], low: int) -> None:
+        if file.dtype.names:  # bytes between fields are not copied
+            elements.view(np.uint8)[...] = 0
         if os.fstat(stream.fileno()).st_size < file.start + mapped.nbytes:
             raise InputError(f"{file.path} became shorter while it was read")
         high = low + elements.size

@@ -138,13 +138,14 @@ def perform(
         journal, sizes = restart.journal_of(comm, job, target.path, terms, sizes)
         given: Any = {"source": source, "marks": marks, "put": put, "timeline": clock}
         with agreed(comm):
-            part = Part(decided, sizes, bound.memory, **given)
+            part = Part(decided, sizes, bound.memory, **given, digests=job.run.digests)
             restart.check(job, len(part.blocks))
             part.open()
         clock.from_the_beginning("start")
         with agreed(comm), naming.renaming(target.path, job.output), part:
+            restart.compare(comm, part, journal, (source, marks), show)
             if sums is not None:
-                exact.find_window(comm, part, sums, source, show)
+                exact.find_window(comm, part, sums, source, show, journal=journal)
             end = sweep(comm, part, show, before, journal)
         with agreed(comm), naming.renaming(target.path, job.output), clock("write"):
             if bound.first_on_node:

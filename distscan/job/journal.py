@@ -4,9 +4,13 @@ A record is written every second. It counts the chunks that are complete, and ha
 behind them. The chunks are on the disk before the record is.
 """
 
+from itertools import zip_longest
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from . import output, saved
 from .carry import Carry
@@ -15,14 +19,45 @@ PERIOD = 1.0  # seconds between two records, at least
 _SHARE = 20  # records take at most one part of so many of the time
 
 
+#: Digests of chunks in order, of the elements and of the flags or keys; () if none are computed.
+Digests = tuple[str, ...]
+
+
+def digest_of(elements: NDArray[Any]) -> str:
+    """Return the digest of all bytes of a chunk; other threads run meanwhile.
+
+    SHA-256 has instructions of its own on most CPUs: 1.4 GB/s a thread, where BLAKE2b has 0.75.
+    """
+    from hashlib import sha256  # noqa: PLC0415
+
+    return sha256(elements.view(np.uint8)).hexdigest()  # type: ignore[arg-type]
+
+
+def extend(digests: Digests, chunk: Digests) -> Digests:
+    """Return the digests of some chunks and the next one; () if that has none."""
+    if not chunk:
+        return ()
+    from hashlib import sha256  # noqa: PLC0415 - it takes 3 ms
+
+    pairs = zip_longest(digests, chunk, fillvalue="")
+    return tuple(sha256("".join(pair).encode()).hexdigest() for pair in pairs)
+
+
 class Progress(NamedTuple):
     """How far a rank has come in a block of columns."""
 
     block: int = 0
     reduced: int = 0  # chunks
     total: dict[str, Any] | None = None  # the carry behind these
+    reduced_input: Digests = ()  # of all chunks that were reduced, in all blocks
     scanned: int = 0  # chunks that are written, too
     carry: dict[str, Any] | None = None  # the carry behind these
+    scanned_input: Digests = ()  # of all chunks that were scanned, in all blocks
+
+    def next_block(self) -> "Progress":
+        """Return the progress at the beginning of the next block."""
+        inputs: Any = {"reduced_input": self.reduced_input, "scanned_input": self.scanned_input}
+        return Progress(self.block + 1, **inputs)
 
 
 class Journal:
@@ -30,26 +65,44 @@ class Journal:
 
     def __init__(self, part: Path, rank: int, terms: dict[str, Any], chunk: int) -> None:
         """``terms`` are what must be the same when the job is resumed; ``chunk`` is kept."""
-        self._path, self._remedy = path_of(part, rank), _remedy(part)
-        self._contents = {"terms": terms, "journal": self._path.name, "chunk": chunk}
+        self.path, self.remedy = path_of(part, rank), _remedy(part)
+        self._contents = {"terms": terms, "journal": self.path.name, "chunk": chunk}
         self._next = monotonic() + PERIOD
         self.progress = Progress()
+        self._operator = ""
+
+    def go_on(self, found: "Found") -> None:
+        """Begin where a killed job has stopped."""
+        self.progress, self._operator = found.progress, found.operator
 
     @property
     def due(self) -> bool:
         """Whether it is time for a record."""
         return monotonic() >= self._next
 
+    def note_operator(self, text: str) -> None:
+        """Record what decides the running value, and is known when the input has been read.
+
+        Raises ValueError if it was another one.
+        """
+        if self._operator not in {"", text}:
+            raise ValueError(
+                f"{self.path}: the journal is of a job with other kernels, or of another input: "
+                f"sums were {self._operator}, and are {text}; {self.remedy}"
+            )
+        self._operator = text
+
     def restore(self, value: dict[str, Any], carry: Carry) -> None:
         """Give ``carry`` a running value of the journal."""
-        with saved.decoding(self._path, self._remedy):
+        with saved.decoding(self.path, self.remedy):
             saved.to_carry(value, carry)
 
     def record(self, progress: Progress) -> None:
         """Write a record; what it counts must be on the disk."""
         begun = monotonic()
         self.progress = progress
-        saved.write(self._path, self._contents | {"progress": progress._asdict()})
+        more = {"operator": self._operator, "progress": progress._asdict()}
+        saved.write(self.path, self._contents | more)
         now = monotonic()
         self._next = now + max(PERIOD, _SHARE * (now - begun))
 
@@ -58,6 +111,7 @@ class Found(NamedTuple):
     """What a journal says."""
 
     chunk: int
+    operator: str
     progress: Progress
 
 
@@ -74,7 +128,11 @@ def load(part: Path, rank: int, terms: dict[str, Any]) -> Found | None:
     with saved.decoding(path, _remedy(part)):
         if found["journal"] != path.name:
             raise ValueError(f"it is {found['journal']}")
-        return Found(int(found["chunk"]), Progress(**found["progress"]))
+        progress = Progress(**found["progress"])
+        progress = progress._replace(
+            reduced_input=tuple(progress.reduced_input), scanned_input=tuple(progress.scanned_input)
+        )
+        return Found(int(found["chunk"]), str(found["operator"]), progress)
 
 
 def check_all(part: Path, terms: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from .carry import Carry
 from .chunks import Block, Chunk, cut
 from .decided import Decided
 from .interface import Put, Source
+from .journal import Digests, digest_of
 from .pipeline import Pipeline, Resident, Ring, Slot, Slots, Stage
 from .timeline import Timeline
 
@@ -39,7 +40,10 @@ class Part:
         marks: Source | None,
         put: Put,
         timeline: Timeline,
+        digests: bool = False,
     ) -> None:
+        """``digests`` says that chunks have digests as they are read."""
+        self.digests, self._digests = digests, dict[Chunk, Digests]()
         self.budget, self.timeline = budget, timeline
         self.decide(decided)
         self._memory, self._source, self._marks, self._put = memory, source, marks, put
@@ -176,6 +180,13 @@ class Part:
         """Return when all that this rank has written is on the disk."""
         self._put.sync()
 
+    def digests_of(self, chunk: Chunk) -> Digests:
+        """Return the digests of a chunk that has been read; () without ``digests``."""
+        if not self.digests:
+            return ()
+        resident = isinstance(self._slots, Resident)  # another sweep has the chunk as it was read
+        return self._digests[chunk] if resident else self._digests.pop(chunk)
+
     def carry(self) -> Carry:
         """Return a running value for a sweep."""
         decided, form = self.decided, self.form
@@ -207,14 +218,23 @@ class Part:
         landing, nbytes = self._lane.landing(x), x.nbytes
         with self.timeline("read", nbytes):
             self._runs(chunk, lambda low, high, at: self._fill(landing[low:high], at))
+            self._digest(chunk, landing, first=True)
         if self.gpu is not None:
             with self.timeline("copy_in", nbytes):
                 self._lane.upload(x)
         if slot.marks is not None:
             marks = slot.marks[: chunk.size]
+            landing = self._lane.landing(marks)
             with self.timeline("read", marks.nbytes):
-                self._fill_marks(self._lane.landing(marks), self.decided.start + chunk.start)
+                self._fill_marks(landing, self.decided.start + chunk.start)
+                self._digest(chunk, landing)
             self._lane.upload(marks)
+
+    def _digest(self, chunk: Chunk, landing: Any, *, first: bool = False) -> None:
+        """Note the digest of what was read for a chunk: of elements ``first``, then of marks."""
+        if self.digests:
+            before = () if first else self._digests[chunk]
+            self._digests[chunk] = (*before, digest_of(landing[: chunk.size]))
 
     def _write(self, chunk: Chunk, slot: Slot) -> None:
         """Write the result in a slot to the target."""

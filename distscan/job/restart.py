@@ -1,6 +1,8 @@
 """What one job leaves for the next: ``--state`` at its end, ``--resume`` on its way."""
 
 import math
+from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,16 +10,20 @@ import numpy as np
 
 from ..binding import Binding
 from ..core import dtypes
+from ..core.errors import InputError
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..options import ScanOptions
 from ..version import __version__
 from . import journal, state
 from .budget import Budget
+from .chunks import Chunk
 from .decided import Decided
 from .interface import Source
-from .journal import Journal
+from .journal import Digests, Journal, extend
+from .part import Part
 from .state import State
+from .sweeps import Note, Show, watched
 
 # ---- state -----------------------------------------------------------------------------------
 
@@ -112,6 +118,70 @@ def journal_of(
     sizes = sizes._replace(chunk=chunks[0] if chunks else min(comm.allgather(sizes.chunk)))
     mine = Journal(part, comm.rank, terms, sizes.chunk)
     if found is not None:
-        mine.progress = found.progress
+        mine.go_on(found)
         sizes = sizes._replace(resident=False)  # the first sweep does not read all chunks again
     return mine, sizes
+
+
+def compare(
+    comm: Comm, part: Part, journal: Journal | None, sources: Sequence[Source | None], show: Show
+) -> None:
+    """Refuse journals of which a part is missing, and an input that was changed; collective.
+
+    ``sources`` are the elements, and flags or keys.
+    """
+    if journal is None:
+        return
+    _check_progress(comm, part, journal)
+    if part.digests:
+        names = [each.name for each in sources if each is not None]
+        with agreed(comm), watched(comm, part, "resume", part.blocks[0], show) as watch:
+            _check_input(part, journal, names, watch)
+
+
+def _check_progress(comm: Comm, part: Part, journal: Journal) -> None:
+    """Refuse journals of different times: what one rank has scanned needs the totals of all.
+
+    While ranks reduce a block, each of them has its own progress, or no journal yet.
+    """
+    if not part.decided.across:
+        return
+    mine = journal.progress
+    everyone = comm.allgather((mine.block, mine.scanned > 0))
+    top = max(block for block, _ in everyone)
+    scans = (top, True) in everyone
+    with agreed(comm):
+        chunks = [len(block) for block in part.blocks]
+        ended = mine.block == top - 1 and mine.scanned == chunks[mine.block]
+        reduced = mine.block == top and mine.reduced == chunks[top]
+        if not (reduced if scans else mine.block == top or ended):
+            raise ValueError(f"{journal.path} is missing, or older than those of other ranks; "
+                             f"{journal.remedy}")  # fmt: skip
+
+
+def _check_input(part: Part, journal: Journal, names: Sequence[str], watch: Note) -> None:
+    """Read again what a killed job has read, and compare its digests."""
+    progress = journal.progress
+    before = sum(len(block) for block in part.blocks[: progress.block])
+    ends = {(before + progress.scanned, progress.scanned_input)}
+    if part.decided.across:
+        ends.add((before + progress.reduced, progress.reduced_input))
+    digests, count = Digests(), 0
+
+    def done(chunk: Chunk) -> None:
+        nonlocal digests, count
+        watch(chunk.size * part.types.x.itemsize)
+        digests, count = extend(digests, part.digests_of(chunk)), count + 1
+        for end, wanted in ends:
+            if end == count and wanted != digests:
+                raise InputError(_changed(wanted, digests, names, journal))
+
+    read = chain.from_iterable(part.blocks)
+    part.look(islice(read, max(end for end, _ in ends)), lambda x: None, done)
+
+
+def _changed(wanted: Digests, digests: Digests, names: Sequence[str], journal: Journal) -> str:
+    if not wanted:
+        return f"{journal.path} has no digest of the input, because of --trust-input: name it again"
+    changed = [names[i] for i in range(len(names)) if wanted[i] != digests[i]]
+    return f"{' and '.join(changed)} was changed since the killed job has read it; {journal.remedy}"

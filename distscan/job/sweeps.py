@@ -25,7 +25,7 @@ from . import saved
 from .carry import Carry
 from .chunks import Block, Chunk
 from .decided import Decided
-from .journal import Journal, Progress
+from .journal import Journal, Progress, extend
 from .part import Part
 from .state import State
 
@@ -92,11 +92,11 @@ class _Sweeps:
     ) -> None:
         self._part, self._block, self._journal = part, block, journal
         self._before = before.of(block)
-        self._progress = Progress(index)
         #: Whether the journal is of a later block.
         self.passed = journal is not None and journal.progress.block > index
-        if journal is not None and journal.progress.block == index:
-            self._progress = journal.progress
+        self._progress = Progress(index) if journal is None else journal.progress
+        if self._progress.block < index:
+            self._progress = self._progress.next_block()
 
     @interruptible
     def reduce(self, watch: Note) -> Carry:
@@ -105,17 +105,18 @@ class _Sweeps:
         carry.start(*self._before)
         if self._journal is not None and before.total is not None:
             self._journal.restore(before.total, carry)
-        count = before.reduced
+        count, read = before.reduced, before.reduced_input
 
         def done(chunk: Chunk) -> None:
-            nonlocal count
-            count += 1
+            nonlocal count, read
+            count, read = count + 1, extend(read, self._part.digests_of(chunk))
             watch(self._bytes(chunk))
             if self._journal is not None and self._journal.due:
                 record(self._journal)
 
         def record(journal: Journal) -> None:
-            self._progress = self._progress._replace(reduced=count, total=saved.of_carry(carry))
+            how: Any = {"reduced": count, "reduced_input": read, "total": saved.of_carry(carry)}
+            self._progress = self._progress._replace(**how)
             journal.record(self._progress)
 
         self._part.reduce(self._rest(before.reduced, watch), carry, done)
@@ -128,35 +129,40 @@ class _Sweeps:
         """Scan the shard behind ``offset``; return the value behind its last element."""
         carry, before, journal = self._part.carry(), self._progress, self._journal
         scanned = written = before.scanned
-        waiting: tuple[int, dict[str, Any]] | None = None  # a record, and how many chunks it counts
+        read = before.scanned_input
+        waiting: Progress | None = None  # a record of chunks that are not all written
 
         def begin() -> None:
             carry.start(offset) if self._before[0] is None else carry.start(*self._before)
 
         def done(chunk: Chunk) -> None:
-            nonlocal scanned, waiting
-            scanned += 1
+            nonlocal scanned, read, waiting
+            scanned, read = scanned + 1, extend(read, self._part.digests_of(chunk))
             watch(self._bytes(chunk))
             if journal is not None and journal.due and waiting is None:
-                waiting = scanned, saved.of_carry(carry)
+                waiting = now()
 
         def wrote() -> None:
             nonlocal written, waiting
             written += 1
-            if journal is not None and waiting is not None and written >= waiting[0]:
-                record(journal, *waiting)
+            if journal is not None and waiting is not None and written >= waiting.scanned:
+                record(journal, waiting)
                 waiting = None
 
-        def record(journal: Journal, count: int, value: dict[str, Any]) -> None:
+        def now() -> Progress:
+            how: Any = {"scanned": scanned, "scanned_input": read, "carry": saved.of_carry(carry)}
+            return self._progress._replace(**how)
+
+        def record(journal: Journal, progress: Progress) -> None:
             self._part.flush()
-            journal.record(self._progress._replace(scanned=count, carry=value))
+            journal.record(progress)
 
         begin()
         if journal is not None and before.carry is not None:
             journal.restore(before.carry, carry)
         self._part.scan(self._rest(before.scanned, watch), carry, begin, done, wrote)
         if journal is not None:
-            record(journal, scanned, saved.of_carry(carry))
+            record(journal, now())
         return carry
 
     def _rest(self, skipped: int, watch: Note) -> Any:
