@@ -102,9 +102,12 @@ def make(
         ranks=ranks if extents.goes_on else 1,
         # By NumPy both strategies take the same time. scan-add associates floats in one way, so
         # ranks leave no trace in the roundings. A result that is rounded on the store would need a
-        # buffer as large as the shard. Compiled kernels move 3 n by reduce-scan, 4 n by scan-add:
-        # .69 and .58 of a copy's speed at 2 ranks on a Xeon, 2^24 float64 each; .82, .69 at 8.
-        add=gpu is None and types.acc == types.out and not sweeps.is_compiled(op, types.acc),
+        # buffer as large as the shard; tuples of arrays have it. Compiled kernels move 3 n by
+        # reduce-scan, 4 n by scan-add: .69 and .58 of a copy's speed at 2 ranks on a Xeon, 2^24
+        # float64 each; .82, .69 at 8.
+        add=gpu is None
+        and (types.acc == types.out or op.arity > 1)
+        and not sweeps.is_compiled(op, types),
         segmented=form.segmented,
         local=not extents.goes_on,
     )

@@ -16,6 +16,7 @@ from .core.digit_sum import DigitSum, rows_of
 from .core.digits import split, store
 from .core.dtypes import Types
 from .core.form import Form
+from .core.pieces import is_long
 from .core.steps import Pending
 from .cpu.chunked import Part, in_scan_order, parts
 from .cpu.steps import Call
@@ -33,6 +34,8 @@ class ReduceScan:
 
     def __init__(self, op: DigitSum, types: Types, form: Form, *, gpu: int | None) -> None:
         self.op, self.types, self.form, self._gpu = op, types, form, gpu
+        long = is_long(form.extents.inner, types.acc)
+        self.waits = self.finds_totals and form.extents.goes_on and long
 
     def empty(self) -> Any:
         """Allocate a result [outer * n * inner]."""
@@ -41,42 +44,48 @@ class ReduceScan:
             return array(self.form.extents.size, self.types.out)
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
-        """Reduce ``x`` to its total; ``out`` is not written."""
-        call = Call(x, out, segments, reverse=self.form.reverse)
+        """Find the total of ``x``, but for long rows: see ``cpu.steps``; ``out`` is not written."""
+        call = Call(self, x, out, segments)
         if segments is not None:
             xp = arrays.namespace(out)
             call.heads = xp.empty(self.form.extents.n, np.bool_)
             segmented.find_heads(segments, call.heads, reverse=self.form.reverse)
-        if self.form.extents.n > 0 and self.finds_totals:
-            self._reduce(call)
+        if not (call.empty or self.waits):
+            call.total()
         return call
 
-    def _reduce(self, call: Call) -> None:
-        """Find the total; with segments, the total of the elements from the last head on."""
-        xp, extents, begin = arrays.namespace(call.out), self.form.extents, 0
+    def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
+        """Scan ``x`` into ``out``, seeded with ``offset``, unless the exchange has done that."""
+        if self.form.extents.n > 0 and not pending.in_pieces:
+            self.scan(pending, offset)
+
+    def reduce(self, call: Any, piece: slice | None = None) -> NDArray[Any]:
+        """Find totals [inner]; with segments, the total of the elements from the last head on."""
+        xp, begin, x = arrays.namespace(call.out), 0, self._ordered(call.x, piece)
         heads = self._heads(call)
         if heads is not None and (starts := xp.flatnonzero(heads)).size:
             begin, call.head = int(starts[-1]), True
-        found, x = np.zeros((self._rows, extents.inner), np.int64), self._ordered(call.x)
-        for strip in self._strips(xp):
+        found = np.zeros((self._rows, x.shape[2]), np.int64)
+        for strip in self._strips(xp, x):
             for part in strip:
                 rows = slice(max(part[1].start, begin), part[1].stop)
-                piece = x[part[0], rows, part[2]]
-                if piece.shape[1] > 0:
-                    sums = split(self.op, xp, piece).sum(axis=(1, 2))
+                elements = x[part[0], rows, part[2]]
+                if elements.shape[1] > 0:
+                    sums = split(self.op, xp, elements).sum(axis=(1, 2))
                     found[:, part[2]] += sums if xp is np else sums.get()
-        total = np.ascontiguousarray(found.T).view(self.types.acc)
-        call.found(total.reshape(-1) if extents.inner > 1 else total.reshape(()))
+        return np.ascontiguousarray(found.T).view(self.types.acc).reshape(-1)
 
-    def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
+    def scan(self, call: Any, offset: NDArray[Any] | None, piece: slice | None = None) -> None:
         """Scan ``x`` into ``out``, which may be ``x``, seeded with ``offset``."""
-        op, xp = self.op, arrays.namespace(pending.out)
-        if self.form.extents.n == 0:
-            return
+        op, xp = self.op, arrays.namespace(call.out)
+        x, out, heads = (
+            self._ordered(call.x, piece),
+            self._ordered(call.out, piece),
+            self._heads(call),
+        )
         first, before = self._on_device(xp, self.form.first), self._on_device(xp, offset)
-        before = xp.broadcast_to(before, (self._rows, self.form.extents.inner))
-        x, out, heads = self._ordered(pending.x), self._ordered(pending.out), self._heads(pending)
-        for strip in self._strips(xp):
+        before = xp.broadcast_to(before, (self._rows, x.shape[2]))
+        for strip in self._strips(xp, x):
             carry: Any = None
             for part in strip:
                 if carry is None:
@@ -106,19 +115,20 @@ class ReduceScan:
             return xp.zeros((self._rows, 1), np.int64)
         return xp.asarray(np.ascontiguousarray(rows_of(np.asarray(values)).T))
 
-    def _ordered(self, array: Any) -> Any:
-        return in_scan_order(array, self.form)
+    def _ordered(self, array: Any, piece: slice | None) -> Any:
+        """View an array, or some of its columns, as [outer, n, inner], in the order of the scan."""
+        array = in_scan_order(array, self.form)
+        return array if piece is None else array[..., piece]
 
     def _heads(self, call: Call) -> Any:
         """Return the head flags in scan order."""
         reverse = self.form.reverse and call.heads is not None
-        return call.heads[::-1] if reverse else call.heads  # type: ignore[index]
+        return call.heads[::-1] if reverse else call.heads
 
-    def _strips(self, xp: Any) -> Iterator[Iterator[Part]]:
+    def _strips(self, xp: Any, x: Any) -> Iterator[Iterator[Part]]:
         """Yield strips of chunks in scan order, as ``parts`` does."""
-        extents = self.form.extents
         chunk = (_CHUNK if xp is np else _GPU_CHUNK) // self._rows
-        return parts((extents.outer, extents.n, extents.inner), max(1, chunk))
+        return parts(x.shape, max(1, chunk))
 
     def refuse_capture(self, reason: str) -> None:
         """Do nothing: a scan of digits cannot be captured at all."""

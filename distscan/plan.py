@@ -198,6 +198,8 @@ class Plan:
     def start(self, x: Any, out: Any = None, segments: Any = None) -> None:
         """Find the total of ``x`` and begin the exchange; collective, but waits for no other rank.
 
+        Of rows of several megabytes it begins with the first pieces, and ``wait`` does the rest.
+
         Parameters are those of a call. Do not touch the arrays before ``wait``. Faults of the
         arrays are raised by ``wait``. Every rank must use ``start``: MPI would not match it with
         another rank's call of the plan.

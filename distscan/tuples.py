@@ -1,7 +1,7 @@
 """Scans of tuples of arrays: each element is spread over arrays of one shape.
 
 GPUs read and write the arrays as they are, and so do the compiled kernels for recurrences on CPUs.
-Elsewhere each element is gathered into one structure, and an array of these is scanned.
+Elsewhere each element is gathered into one structure, chunk by chunk.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -14,7 +14,7 @@ from . import plan_cache
 from .build import CompiledScan, make
 from .core import arrays, dtypes
 from .core.extents import Extents, axis_number
-from .core.field_arrays import FieldArrays
+from .core.field_arrays import FieldArrays, HostFields
 from .core.operators import Operator
 from .core.segments import check_shape
 from .cpu.recurrence import as_read
@@ -92,13 +92,22 @@ class Shard:
                 self._place(known.x)
 
     def _gather(self) -> None:
-        """Gather the elements of host arrays into structures [n], which are scanned in place."""
-        acc = self.decided.acc
-        self._shard: Any = np.empty(self.scan.form.extents.size, acc)
-        with np.errstate(all="ignore"):
-            for name, array in zip(acc.names or (), self._x, strict=True):
-                self._shard[name] = array.reshape(-1)
-        self._results: Any = self._shard
+        """Read and write the arrays as structures, which are gathered chunk by chunk."""
+        extents, decided = self.scan.form.extents, self.decided
+        shape = extents.outer, extents.n, extents.inner
+        targets = self._targets or (None,) * len(decided.out.names or ())
+        results = []
+        for i, target in enumerate(targets):
+            view = None if target is None else extents.view(target)
+            view = np.empty(extents.size, decided.out[i]) if view is None else view
+            results.append(view.reshape(shape))
+        x = []
+        for array in self._x:
+            view = extents.view(array)
+            view = (array.reshape(-1) if view is None else view).reshape(shape)
+            x.append(view.copy() if any(arrays.overlap(view, to) for to in results) else view)
+        self._shard: Any = HostFields(x, decided.acc)
+        self._results: Any = HostFields(results, self.scan.types.out)
 
     def _place(self, read: np.dtype[Any]) -> None:
         """Choose the arrays that are read and written; copy where they are no use."""
@@ -143,18 +152,18 @@ class Shard:
         with self.device:
             run(self.scan, call, self._shard, self._results, self._flags)
             plan_cache.put_back(self._key, self.decided, self._of_kind)
-            results, out = self._results, self.decided.out
+            results = self._results
             if self.decided.direct:
                 return cast(Sequence[Any], results)
-            if not isinstance(results, tuple):
-                with np.errstate(all="ignore"):
-                    results = tuple(results[name].astype(out[name]) for name in out.names or ())
+            if isinstance(results, HostFields):
+                results = results.arrays
             shape = self.scan.form.extents.result_shape
-            results = [result.reshape(shape) for result in results]
-            for target, result in zip(self._targets or (), results):  # noqa: B905 - no targets
-                if not (target.flags.c_contiguous and arrays.is_cuda(target)):
-                    target[...] = result
-            return cast(Sequence[Any], results)
+            if self._targets is None:
+                return [result.reshape(shape) for result in results]
+            for target, result in zip(self._targets, results, strict=True):
+                if not arrays.overlap(result, target, in_place=False):
+                    target[...] = result.reshape(shape)
+            return self._targets
 
 
 def _kind(array: Any) -> Hashable:
@@ -181,7 +190,9 @@ def _decide(
         types = types[0], dtypes.fields([target.dtype for target in targets])
     whole = dtypes.resolve(op, stored, *types)
     read = stored if gpu is not None else fields_read(op, whole)
-    source, out = (whole.acc, whole.acc) if read is None else (read, whole.out)
+    source, out = read or whole.acc, whole.out
+    if read is None and _fields_of(out) == _fields_of(whole.acc):
+        out = whole.acc  # they may differ in their padding
     extents = Extents.of(x[0].shape, axis)
     shape = extents.result_shape
     for i, target in enumerate(targets or ()):
@@ -203,6 +214,10 @@ def _decide(
         [each or _unchanged for each in converters] if any(converters) else None,
         Terms(terms),
     )
+
+
+def _fields_of(dtype: np.dtype[Any]) -> list[tuple[str, np.dtype[Any]]]:
+    return [(name, dtype[name]) for name in dtype.names or ()]
 
 
 def scan_tuple(

@@ -267,7 +267,7 @@ def test_offsets_over_totals(rng):
     totals, offsets = rng.integers(0, 99, (2, 10))
     carry = Carry(operators.BUILTIN["sum"], totals.dtype, None, segmented=False)
     carry.advance(Known(totals.copy()))
-    for piece in pieces.pieces(10, np.dtype("V300000")):
+    for piece in pieces.Pieces(10, np.dtype("V300000")):
         np.testing.assert_array_equal(carry.total(piece), totals[piece])
         carry.put(piece, offsets[piece])
     np.testing.assert_array_equal(carry.offset, offsets)

@@ -40,7 +40,7 @@ def test_jobs():
     assert ctypes.sizeof(kernels.Job) == ctypes.sizeof(Expected)
     places = {name: getattr(Expected, name).offset for name, _ in fields}
     assert {name: getattr(kernels.Job, name).offset for name in places} == places
-    assert ctypes.sizeof(kernels.Job) == 8 * 8 + 7 * 8 + 4 * 4 + 7 * 8  # without padding
+    assert ctypes.sizeof(kernels.Job) == 8 * 8 + 9 * 8 + 4 * 4 + 7 * 8  # without padding
 
 
 def test_kernels():

@@ -90,7 +90,7 @@ def test_pieces_of_a_megabyte(codes, busy, cp, rng):
 
     op = operators.BUILTIN["sum" if codes != "h" else "max"]
     types = dtypes.resolve(op, np.dtype(codes))
-    inner = int(3.5 * pieces.PIECE) // types.acc.itemsize
+    inner = int(9.5 * pieces.longest_piece(types.acc))  # more than have a place on the host
     x = exact(rng, op.name, codes, 6 * inner).reshape(inner, 6).T.copy()
     want = op.numpy.accumulate(x, 0, dtype=types.acc).astype(types.out)
     steps = cuda.ReduceScan(op, types, of_size(3, inner=inner))
@@ -100,10 +100,9 @@ def test_pieces_of_a_megabyte(codes, busy, cp, rng):
         busy()
         call = steps.begin(shard, out)
         total = np.empty(inner, types.acc)
-        for piece in pieces.pieces(inner, types.acc):
+        for piece in pieces.Pieces(inner, types.acc):
             total[piece] = call.total(piece)
-            if behind is not None:
-                call.put(piece, behind[piece])
+            call.put(piece, None if behind is None else behind[piece])
         busy()
         steps.finish(call, call.offset)
         np.testing.assert_array_equal(host(out).reshape(3, inner), want[half])

@@ -1,6 +1,8 @@
 """Long rows of totals: exchanged in pieces, with the bits of one exchange."""
 
 import ctypes
+import os
+import subprocess
 import sys
 from functools import partial, reduce
 from importlib import util
@@ -39,10 +41,10 @@ def small(monkeypatch):
 
 def test_as_many_on_every_rank(monkeypatch):
     sizes = [
-        [part.stop - part.start for part in cut_in_pieces.pieces(n, np.dtype("d"))] for n in WIDTHS
+        [part.stop - part.start for part in cut_in_pieces.Pieces(n, np.dtype("d"))] for n in WIDTHS
     ]
     assert sizes[:8] == [[1], [2], [6], [7], [7, 1], [7, 2], [7, 6], [7, 7]]
-    assert len(cut_in_pieces.pieces(3, np.dtype([("a", "S99")]))) == 3  # each larger than a piece
+    assert len(cut_in_pieces.Pieces(3, np.dtype([("a", "S99")]))) == 3  # each larger than a piece
 
 
 @two_cuts
@@ -142,7 +144,8 @@ class Arriving(Known):
         return super().total(piece)
 
     def put(self, piece, offset):
-        self.given.append(piece.start)
+        if offset is not None:
+            self.given.append(piece.start)
         super().put(piece, offset)
 
 
@@ -193,7 +196,7 @@ class OnRow(Known):
 
     def put(self, piece, offset):
         self.row.put(piece, offset)
-        self.offset = self.row
+        self.offset = None if offset is None else self.row
 
 
 @pytest.fixture
@@ -217,7 +220,7 @@ def test_copies_that_are_late(pieces, op, held, exchanged, late, comm, rng):
     """A row on a GPU, again and again: no memory is written that a copy still reads."""
     make, queue = late
     held, exchanged = np.dtype(held), np.dtype(exchanged)
-    width = int(pieces * (56 // exchanged.itemsize))
+    width = int(pieces * cut_in_pieces.longest_piece(exchanged))
     exchange = Exscan(op, exchanged, Form(Extents(inner=width)))
     exchange.reserve()
     row = make(held, width, exchanged)
@@ -276,3 +279,36 @@ def test_recurrences(reverse, comm, cut, rng):
         want[i] = h = a[i] * h + b[i]
     y = distscan.linear_recurrence(a[mine], b[mine], reverse=reverse)
     np.testing.assert_array_equal(y, want[mine])
+
+
+ROWS = """
+import resource, sys
+import numpy as np
+import distscan
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+x = np.full((1, (64 << 20) // np.dtype(sys.argv[1]).itemsize), 1, sys.argv[1])
+how = {"axis": 0, "dtype": x.dtype}
+distscan.scan(x[:, :10].copy(), **how)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+distscan.scan(x, out=x, **how)
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+comm.Barrier()
+assert (x == comm.rank + 1).all()
+assert grown < 48, f"{grown} MiB beside a row of 64 MiB"
+"""
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("codes", ["d", "b"])
+def test_memory(codes):
+    """Of three processes that scan a row of 64 MiB in place; a row of running values is more."""
+    alone = {
+        k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "PRTE", "HYDRA"))
+    }
+    script = Path(__file__).parent.parent / "launch" / "mpirun.sh"
+    command = ["bash", str(script), "3", sys.executable, "-c", ROWS, codes]
+    run = subprocess.run(
+        command, check=False, env=alone, capture_output=True, text=True, timeout=100
+    )
+    assert run.returncode == 0, run.stdout + run.stderr

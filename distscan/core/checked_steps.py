@@ -1,5 +1,6 @@
 """Steps of exact sums whose elements must be in a window that the caller has named."""
 
+from collections.abc import Callable
 from typing import Any
 
 from . import arrays
@@ -17,10 +18,11 @@ class CheckedSteps:
     """
 
     def __init__(self, steps: Any, check: Check) -> None:
-        """Wrap ``steps``, which have three attributes more than others.
+        """Wrap ``steps``, which have four attributes more than others.
 
         ``sees_outside`` says whether kernels look at elements. ``in_doubt`` says whether a kernel
-        has seen one outside. ``finds_totals`` says whether ``begin`` finds the total. It then reads
+        has seen one outside. ``waits`` says whether totals are long rows, which the exchange asks
+        for piece by piece. ``finds_totals`` says whether ``begin`` finds the total. It then reads
         all elements, and no result is written yet: exact sums have no strategy "scan-add".
         """
         self._steps, self._check = steps, check
@@ -41,14 +43,20 @@ class CheckedSteps:
         if not sees:
             self._check(x)
         found: Pending = self._steps.begin(x, out, segments, overlap=overlap)
-        if sees and not found.empty:
-            found.total()  # no other rank must get a wrong one
-            if self._steps.in_doubt(found):
-                self._check(x)
+        if not sees or found.empty:
+            return found
+        checked = _CheckedCall(found, self._steps, lambda: self._check(x))
+        if self._steps.waits:
+            return checked
+        checked.total()
         return found
 
     def finish(self, pending: Any, offset: Any) -> None:
         """Scan the shard; without a total before, wait for what the scan has seen of elements."""
+        if isinstance(pending, _CheckedCall):
+            if not pending.asked:  # there was no exchange
+                self._check(pending.x)
+            pending = pending.call
         self._steps.finish(pending, offset)
         if pending.empty and self._steps.in_doubt(pending) and self._sees(pending.x, pending.out):
             self._check(pending.x)
@@ -65,3 +73,22 @@ class CheckedSteps:
     def close(self) -> None:
         """Free the memory."""
         self._steps.close()
+
+
+class _CheckedCall:
+    """A call whose totals are checked before another rank gets them."""
+
+    def __init__(self, call: Any, steps: Any, check: Callable[[], None]) -> None:
+        self.call, self.asked = call, False
+        self._steps, self._check = steps, check
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.call, name)
+
+    def total(self, piece: slice | None = None) -> Any:
+        """Return the total, or a piece of it, as ``Pending`` does; raise ValueError."""
+        self.asked = True
+        found = self.call.total(piece)
+        if self._steps.in_doubt(self.call):
+            self._check()
+        return found

@@ -1,8 +1,11 @@
-"""Arrays in the memory of a GPU that one element is spread over: a structure of arrays."""
+"""Arrays that one element is spread over: a structure of arrays, on a GPU or on the host."""
 
 import itertools
 from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 _ALIGNED = 16  # bytes: a multiple of what every type needs
 
@@ -49,3 +52,49 @@ class FieldArrays(tuple[Any, ...]):
         return [
             (begin, begin + array.nbytes) for begin, array in zip(self.addresses, self, strict=True)
         ]
+
+
+class HostFields:
+    """NumPy's arrays of one shape, as if they were one array of structures.
+
+    A part of it is a view. It becomes an array of structures where NumPy needs one: so elements are
+    gathered chunk by chunk.
+    """
+
+    def __init__(self, arrays: Iterable[NDArray[Any]], dtype: np.dtype[Any]) -> None:
+        """Hold ``arrays``; ``dtype`` is that of the structures, whose fields may be of other types.
+
+        >>> fields = HostFields([np.arange(3), np.ones(3)], np.dtype([("x0", "f8"), ("x1", "f8")]))
+        >>> np.asarray(fields[1:])
+        array([(1., 1.), (2., 1.)], dtype=[('x0', '<f8'), ('x1', '<f8')])
+        """
+        self.arrays, self.dtype = tuple(arrays), dtype
+        self.shape, self.ndim, self.size = (
+            self.arrays[0].shape,
+            self.arrays[0].ndim,
+            self.arrays[0].size,
+        )
+
+    def __getitem__(self, index: Any) -> "HostFields":
+        """View a part of all arrays."""
+        return HostFields((array[index] for array in self.arrays), self.dtype)
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        """Store structures, each field in its array and its type."""
+        for name, array in zip(self.dtype.names or (), self.arrays, strict=True):
+            array[index] = values[name]
+
+    def reshape(self, *shape: int) -> "HostFields":
+        """View all arrays in another shape."""
+        return HostFields((array.reshape(*shape) for array in self.arrays), self.dtype)
+
+    def astype(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Gather the elements."""
+        elements = np.empty(self.shape, dtype)
+        for name, array in zip(dtype.names or (), self.arrays, strict=True):
+            elements[name] = array
+        return elements
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Gather the elements, for NumPy."""
+        return self.astype(self.dtype if dtype is None else np.dtype(dtype))

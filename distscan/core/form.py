@@ -41,6 +41,10 @@ class Form(NamedTuple):
     first: NDArray[Any] | None = None
     keys: np.dtype[Any] | None = None
 
+    def seed(self, columns: slice) -> NDArray[Any] | None:
+        """Return the value before some columns, 0-d or a row; None if there is none."""
+        return self.first if self.first is None or self.first.ndim == 0 else self.first[columns]
+
 
 PLAIN = Form()
 

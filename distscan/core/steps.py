@@ -41,16 +41,21 @@ class Pending(Protocol):
 
     @property
     def offset(self) -> Any:
-        """The long row of offsets that ``put`` has stored, for ``finish``."""
+        """The long row of offsets, for ``finish``, if ``put`` has stored one."""
 
     def total(self, piece: slice | None = None) -> NDArray[Any]:
-        """Wait for the total, 0-d or [inner], or for a piece of a long row, and return it.
+        """Find or await the total, 0-d or [inner], or a piece of a long row, and return it.
 
-        With segments, it is the total of the elements from the last head on.
+        With segments, it is the total of the elements from the last head on. Pieces are asked for
+        in order. A piece is valid until the next one is asked for.
         """
 
-    def put(self, piece: slice, offset: NDArray[Any]) -> None:
-        """Store a piece of a long row of offsets, over the same piece of the row of totals."""
+    def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
+        """Take a piece of a long row of offsets; None if no element comes before the shard.
+
+        It follows ``total`` of this piece, and at most ``pieces.IN_FLIGHT`` pieces are between
+        the two. Steps may scan the columns at once, and need no row of offsets.
+        """
 
 
 class Steps(Protocol):
@@ -71,7 +76,10 @@ class Steps(Protocol):
         """
 
     def finish(self, pending: Any, offset: Any) -> None:
-        """Scan the shard, seeded with ``offset``; None if no element comes before the shard."""
+        """Scan the shard, seeded with ``offset``; None if no element comes before the shard.
+
+        Columns that ``put`` has scanned are left alone.
+        """
 
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.calls import load_into
 from ..core.form import Form
 from ..core.operators import Operator
 
@@ -29,10 +30,16 @@ _FEW = 16  # up to so many steps along n, or columns, a call for each is faster 
 Part = tuple[slice, slice, slice]
 
 
-def parts(shape: tuple[int, int, int], chunk: int = CHUNK) -> Iterator[Iterator[Part]]:
-    """Yield the strips of [outer, n, inner] along n; each strip yields its chunks in order."""
+def parts(
+    shape: tuple[int, int, int], chunk: int = CHUNK, whole: int = 0
+) -> Iterator[Iterator[Part]]:
+    """Yield the strips of [outer, n, inner] along n; each strip yields its chunks in order.
+
+    Columns of longer rows, of ``whole`` elements, have the chunks of these: so they have their
+    bits.
+    """
     outer, n, inner = shape
-    width = min(inner, _WIDTH)
+    width = min(max(whole, inner), _WIDTH)
     length = max(1, min(n, chunk // max(width, 1)))
     height = max(1, chunk // max(width * length, 1)) if length == n else 1
     for top in range(0, outer, height):
@@ -43,7 +50,8 @@ def parts(shape: tuple[int, int, int], chunk: int = CHUNK) -> Iterator[Iterator[
 
 def in_scan_order(array: NDArray[Any], form: Form) -> NDArray[Any]:
     """View an array as [outer, n, inner], with the first element in scan order first."""
-    array = array.reshape(form.extents.outer, form.extents.n, form.extents.inner)
+    if array.ndim != 3:  # else it may have some of the columns
+        array = array.reshape(form.extents.outer, form.extents.n, form.extents.inner)
     return array[:, ::-1] if form.reverse else array
 
 
@@ -61,17 +69,20 @@ def scan(
     acc: np.dtype[Any],
     *,
     exclusive: bool,
-) -> NDArray[Any]:
-    """Scan ``x`` into ``out``, which may be ``x``, seeded with ``carry``; return totals [inner].
+    whole: int = 0,
+    totals: NDArray[Any] | None = None,
+) -> None:
+    """Scan ``x`` into ``out``, which may be ``x``, seeded with ``carry``.
 
     Elements are combined in type ``acc``. An exclusive scan without a carry does not write the
-    first element of ``out``.
+    first element of ``out``. The totals of columns are stored in ``totals`` [inner] unless None.
+    For ``whole`` see ``parts``.
     """
-    totals, combine = np.empty(x.shape[2], acc), op.function
-    direct, chunk = acc == out.dtype and not exclusive, _chunk_of(op)
+    combine, chunk = op.function, _chunk_of(op)
+    direct = acc == out.dtype and not exclusive and isinstance(out, np.ndarray)
     spare = np.empty(0 if direct else min(x.size, chunk), acc)
     pairs = None if acc == out.dtype else _pairs(op, x, acc)
-    for strip in parts(x.shape, chunk):
+    for strip in parts(x.shape, chunk, whole):
         last = None
         for part in strip:
             if last is None:
@@ -79,9 +90,9 @@ def scan(
             target = out[part]
             piece = target if direct else spare[: target.size].reshape(target.shape)
             if pairs is not None and piece.size >= _HALVES:
-                _sums(x[part][0, :, 0], piece[0, :, 0], pairs)
+                _sums(loaded(op, x[part], acc)[0, :, 0], piece[0, :, 0], pairs)
             else:
-                accumulate(op, x[part], piece)
+                accumulate(op, loaded(op, x[part], acc), piece)
             if last is not None:
                 combine(last, piece, out=piece)
             if exclusive:
@@ -91,8 +102,9 @@ def scan(
             elif not direct:
                 target[...] = piece
             last = piece[:, -1:].copy()
-            totals[part[2]] = last[-1, 0]
-    return totals
+            columns = part[2]
+        if totals is not None and last is not None:
+            totals[columns] = last[-1, 0]
 
 
 @np.errstate(all="ignore")
@@ -119,13 +131,16 @@ def store(piece: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 @np.errstate(all="ignore")
-def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
-    """Return the totals [inner] of ``x`` [1, n, inner] along n, in type ``acc``."""
+def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any], whole: int = 0) -> NDArray[Any]:
+    """Return the totals [inner] of ``x`` [1, n, inner] along n, in type ``acc``.
+
+    For ``whole`` see ``parts``.
+    """
     totals, combine = np.empty(x.shape[2], acc), op.function
-    for strip in parts(x.shape, _chunk_of(op)):
+    for strip in parts(x.shape, _chunk_of(op), whole):
         total: Any = None
         for part in strip:
-            chunk = _reduce(op, x[part][0], acc)
+            chunk = _reduce(op, loaded(op, x[part], acc)[0], acc)
             total = chunk if total is None else combine(total, chunk)
             columns = part[2]
         totals[columns] = total
@@ -146,6 +161,15 @@ def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
         paired = op.function(x[0 : len(x) // 2 * 2 : 2], x[1::2])
         x = np.concatenate([paired, x[len(x) // 2 * 2 :]])
     return x[0]
+
+
+def loaded(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
+    """Return elements as an operator loads them, in type ``acc``; without ``load``, as they are."""
+    if op.load is None:
+        return x
+    elements: NDArray[Any] = np.empty(x.shape, acc)
+    load_into(op.name, op.load, x, elements)
+    return elements
 
 
 def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
@@ -246,7 +270,7 @@ def scan_segments(
         high = low + CHUNK
         target = out[low:high]
         starts = np.flatnonzero(heads[low:high])
-        piece = x[low:high].astype(acc)
+        piece = loaded(op, x[low:high], acc).astype(acc)
         if first is not None and starts.size:
             piece[starts] = combine(first, piece[starts])
         _accumulate_segments(op, piece, starts)

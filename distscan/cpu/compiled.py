@@ -17,6 +17,7 @@ from ..core.dtypes import Types
 from ..core.fixed_sum import FixedSum
 from ..core.form import Form
 from ..core.operators import Operator
+from ..core.shards import chunks
 from . import kernels, threads
 from .chunked import store
 from .kernels import Job, Kernel
@@ -25,6 +26,10 @@ BLOCK = 1 << 17  # bytes of running values in a block: they stay in the L2 cache
 _COLUMNS_BLOCK = 1 << 18  # the same for columns, whose prefixes are rows
 _FEWEST_ROWS = 64  # in a block of columns: there is a prefix for 64 elements
 _STRIP = 1 << 14  # bytes of running values in a row of a strip; WIDEST of kernels/cpu/columns.hpp
+# The same where elements are converted: 64 rows of a strip, which a thread has a buffer for.
+_CONVERTED_STRIP = 1 << 12
+_SLOTS = 8 << 20  # bytes of slots: columns that need more are scanned in several bands
+_BUFFERS = 16 << 20  # bytes of the buffers of all threads: more threads do not convert
 # Results of so many bytes go past the caches, which saves a third of the traffic. Smaller results
 # stay in the caches for their readers.
 _STREAMED = 8 << 20
@@ -64,33 +69,33 @@ class Compiled:
         self._op, self._acc, self._kernel, self._direct = op, types.acc, kernel, direct
         self._find = find
         self._loads, self._loaded = loads, loaded_type(types) if loads else types.acc
-        self._shape = (extents.outer, extents.n, extents.inner)
+        self._lines = (extents.outer, extents.n)
         rows, size = extents.inner == 1, types.acc.itemsize
-        self._rows = rows
+        self._rows, self._inner = rows, extents.inner
+        # Columns of a long row have the blocks, and so the bits, of the whole row.
         self._block = block_of(extents.inner, size)
         self._blocks = -(-extents.n // self._block)
-        strip = min(extents.inner, _STRIP // size)
-        self._strips = -(-extents.inner // strip)
         fit = (self._block if rows else BLOCK // size // extents.inner) // extents.n
         self._height = max(1, min(extents.outer, fit))  # of a piece, in rows or matrices
-        work = extents.size * (types.x.itemsize + types.out.itemsize)
-        self._threads = max(1, min(most, work // _THREAD))
+        self._most, self._totals = most, totals
+        self._work = extents.outer * extents.n * (types.x.itemsize + types.out.itemsize)
         self._first = form.first  # the job has its address
         self._streams = extents.size * types.out.itemsize >= _STREAMED
         self._slots: NDArray[Any] | None = None
         self._states = np.empty(0, np.intc)
+        #: The most columns whose slots there is room for.
+        self._width = extents.inner
         if totals or self._blocks > 1:
             slots = extents.outer * (self._blocks + 1)
-            self._slots = np.empty((slots, extents.inner), types.acc)
-            self._states = np.zeros(slots * self._strips, np.intc)
+            self._width = max(1, min(extents.inner, _SLOTS // (slots * size)))
+            self._slots = np.empty(slots * self._width, types.acc)
+            strips = -(-self._width // min(self._width, _CONVERTED_STRIP // size))
+            self._states = np.zeros(slots * strips, np.intc)
         self._job = Job(
             outer=extents.outer,
             n=extents.n,
             inner=extents.inner,
             block=self._block,
-            strip=strip,
-            end=(-(-extents.outer // self._height) if rows else extents.outer * self._strips)
-            * self._blocks,
             exclusive=form.exclusive,
             reverse=form.reverse,
             first=address(form.first),
@@ -121,29 +126,32 @@ class Compiled:
         """Free the memory."""
         self._slots, self._states = None, np.empty(0, np.intc)
 
-    def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
+    def cut(self, x: Any, columns: slice) -> Any:
+        """View some columns of an array, as [outer, n, width]."""
+        x = x if x.ndim == 3 else x.reshape(*self._lines, self._inner)
+        return x[..., columns]
+
+    def reduce(self, x: Any, heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it.
 
         With segments, the total is that of the elements from the last head on. A ``scan`` of the
         same ``x`` may follow: it uses the totals of blocks.
         """
         assert self._slots is not None
-        job = self._new_job(heads)
-        kernel = self._that_takes(x)
-        this = kernel or self._kernel
-        reduce = this.reduce if self._rows else this.reduce_columns
-        if kernel and not self._loads:
-            job.x = address(x)
-            self._run(lambda: reduce(byref(job)))
+        self._outside[0] = 0
+        width = self._width_of(x)
+        if width <= self._width:
+            totals = self._reduce(x, heads, width)
         else:
-            self._run(self._in_pieces(reduce, job, x, self._loaded if kernel else self._taken[0]))
-        self._kernel.total(byref(job))
-        return self._slots[0], bool(self._states[0])
+            totals = np.empty(width, self._acc)
+            for band in self._bands(width):
+                totals[band] = self._reduce(self.cut(x, band), heads, band.stop - band.start)
+        return totals, bool(self._states[0])
 
     def scan(
         self,
-        x: NDArray[Any],
-        out: NDArray[Any],
+        x: Any,
+        out: Any,
         heads: NDArray[Any] | None,
         before: NDArray[Any] | None,
         *,
@@ -154,82 +162,166 @@ class Compiled:
         ``before``, 0-d or [inner], comes before the first element, and counts in the totals.
         ``reduced`` says that ``reduce`` has run on the same ``x`` and ``heads``.
         """
-        if reduced:
-            job = self._job
-            job.ticket, job.outside = 0, None
+        width = self._width_of(x)
+        if not reduced:
+            self._outside[0] = 0
+        if width <= self._width:
+            return self._scan(x, out, heads, before, width, reduced=reduced)
+        totals = np.empty(width, self._acc) if self._totals else None
+        for band in self._bands(width):
+            seed = before if before is None or before.ndim == 0 else before[band]
+            arrays = self.cut(x, band), self.cut(out, band), heads, seed, band.stop - band.start
+            last = self._scan(*arrays, reduced=False)
+            if totals is not None:
+                totals[band] = last
+        return totals
+
+    def _width_of(self, x: Any) -> int:
+        """Return the number of columns of an array: all, unless it was ``cut``."""
+        return int(x.shape[2]) if x.ndim == 3 else self._inner
+
+    def _bands(self, width: int) -> list[slice]:
+        """Return the columns for which there are slots at a time."""
+        return [slice(*band) for band in chunks(0, width, self._width)]
+
+    def _reduce(self, x: Any, heads: NDArray[Any] | None, width: int) -> NDArray[Any]:
+        job, step = self._new_job(heads, width), self._step(x, width)
+        this = self._kernel if step is None or self._direct is None else self._direct
+        reduce = this.reduce if self._rows else this.reduce_columns
+        if step is not None and self._direct and not self._loads:
+            job.x, job.x_step, job.y_step = address(x), step, step
+            self._cut_strips(job, _STRIP)
+            self._run(lambda: reduce(byref(job)), width)
         else:
-            job = self._new_job(heads)
+            dtype = self._taken[0] if step is None or self._direct is None else self._loaded
+            self._run_in_pieces(reduce, job, x, dtype)
+        assert self._slots is not None
+        self._kernel.total(byref(job))
+        return self._slots[:width]
+
+    def _scan(
+        self,
+        x: Any,
+        out: Any,
+        heads: NDArray[Any] | None,
+        before: NDArray[Any] | None,
+        width: int,
+        *,
+        reduced: bool,
+    ) -> NDArray[Any] | None:
+        job = self._job if reduced else self._new_job(heads, width)
+        job.ticket = 0
+        if reduced:
+            job.outside = None
         if before is not None:
             before = np.ascontiguousarray(before, self._acc)
             job.before_row = before.size > 1
         job.before = address(before)
-        if reduced:
-            self._kernel.seed(byref(job))
-        kernel = self._that_takes(x, out)
+        step, y_step = self._step(x, width), self._step(out, width)
+        kernel = None if step is None or y_step is None else self._direct
         this = kernel or self._kernel
         scan = this.scan if self._rows else this.scan_columns
-        job.stream = 0
+        job.stream, in_pieces = 0, not kernel or self._loads
+        self._cut_strips(job, _CONVERTED_STRIP if in_pieces else _STRIP)
+        if reduced:
+            self._kernel.seed(byref(job))
         if kernel:
             job.x, job.y = address(x), address(out)
+            job.x_step, job.y_step = step, y_step
             # In place, the lines of x are in the caches: there the results find them.
             job.stream = self._streams and job.x != job.y
-        if kernel and not self._loads:
-            self._run(lambda: scan(byref(job)))
+        if not in_pieces:
+            self._run(lambda: scan(byref(job)), width)
         elif kernel:
-            self._run(self._in_pieces(scan, job, x, self._loaded))
+            self._run_in_pieces(scan, job, x, self._loaded)
         else:
-            self._run(self._in_pieces(scan, job, x, self._taken[0], out))
-        return None if self._slots is None else self._slots[self._blocks]  # of the first row
+            self._run_in_pieces(scan, job, x, self._taken[0], out)
+        if self._slots is None:
+            return None
+        last = self._blocks * width  # of the first matrix
+        return self._slots[last : last + width]
 
-    def _new_job(self, heads: NDArray[Any] | None) -> Job:
+    def _new_job(self, heads: NDArray[Any] | None, width: int) -> Job:
         job = self._job
-        job.ticket, job.heads = 0, address(heads)
+        job.ticket, job.heads, job.inner = 0, address(heads), width
         job.find = None if heads is None or heads.dtype == np.bool_ else self._find
         self._states.fill(0)
         if self._checks:
-            self._outside[0], job.outside = 0, address(self._outside)
+            job.outside = address(self._outside)
         return job
 
-    def _that_takes(self, *arrays: NDArray[Any]) -> Kernel | None:
-        """Return the kernel that takes arrays as they are, if there is one."""
-        fit = all(a.flags.c_contiguous and a.flags.aligned and a.dtype.isnative for a in arrays)
-        return self._direct if fit else None
+    def _step(self, array: Any, width: int) -> int | None:
+        """Return the elements from a row of ``width`` columns to the next.
 
-    def _run(self, work: Callable[[], None]) -> None:
-        if self._threads == 1:
+        None if kernels do not take the array as it is, because its elements are not aligned, of
+        another byte order, or not one behind the other.
+        """
+        flags = array.flags
+        if not (flags.aligned and array.dtype.isnative):
+            return None
+        if flags.c_contiguous:
+            return width
+        if array.ndim < 3 or self._rows:
+            return None
+        (outer, n), (matrix, row, column), size = self._lines, array.strides, array.itemsize
+        regular = row > 0 and row % size == 0 and (outer == 1 or matrix == n * row)
+        return row // size if regular and (column == size or width == 1) else None
+
+    def _cut_strips(self, job: Job, nbytes: int) -> None:
+        """Set the strips of a job, of so many bytes of running values in a row, and their end."""
+        outer, width = self._lines[0], job.inner
+        job.strip = min(width, nbytes // self._acc.itemsize)
+        rows = -(-outer // self._height) if self._rows else outer * -(-width // job.strip)
+        job.end = rows * self._blocks
+
+    def _run(self, work: Callable[[], None], width: int, most: int | None = None) -> None:
+        """Call a function in as many threads as ``width`` columns are worth, at most ``most``."""
+        number = min(self._most, self._work * width // _THREAD)
+        number = number if most is None else min(number, most)
+        if number <= 1:
             work()
         else:
-            threads.run(work, self._threads, lambda: self._states.fill(_READY))
+            threads.run(work, number, lambda: self._states.fill(_READY))
 
-    def _in_pieces(
+    def _run_in_pieces(
         self,
         function: kernels.Function,
         job: Job,
         x: NDArray[Any],
         dtype: np.dtype[Any],
         out: NDArray[Any] | None = None,
-    ) -> Callable[[], None]:
-        """Return the work of a thread: convert or load pieces of ``x``, and run the kernel on them.
+    ) -> None:
+        """Run a kernel on pieces of ``x`` that threads convert, or load.
 
-        A piece is a block, or several short rows, in a buffer of ``dtype``. The job on it is a part
-        of ``job``: its arrays begin where they would if the buffer lay inside them. With ``out``,
-        results are written to the buffer, or to one of their own type, and then converted.
+        A piece is some columns of a block, or several short rows, in a buffer of ``dtype``. The job
+        on it is a part of ``job``: its arrays begin where they would if the buffer lay inside
+        them. With ``out``, results are written to the buffer, or to one of their own type, and then
+        converted.
         """
-        (outer, n, inner), op, to = self._shape, self._op, self._taken[1]
-        x = x.reshape(self._shape)
-        results = None if out is None else out.reshape(self._shape)
-        height, length = self._height, min(self._block, n)
+        self._cut_strips(job, _CONVERTED_STRIP)
+        (outer, n), op, to, columns = self._lines, self._op, self._taken[1], job.inner
+        x = x.reshape(outer, n, columns)
+        results = None if out is None else out.reshape(outer, n, columns)
+        height, length, strip = self._height, min(self._block, n), job.strip
+        strips = -(-columns // strip)
+        width = columns
+        if height == 1:  # as many strips as make a buffer of a block
+            at_once = BLOCK // self._acc.itemsize // (length * strip)
+            width = min(columns, max(1, at_once) * strip)
+        across = -(-columns // width)
+        size = height * length * width
         drawn = count()  # the next piece; drawing is atomic
 
         def work() -> None:
-            buffer = np.empty(height * length * inner, dtype)
-            found = buffer if results is None or to == dtype else np.empty(buffer.size, to)
-            while (piece := next(drawn)) < -(-outer // height) * self._blocks:
-                top, b = piece // self._blocks * height, piece % self._blocks
+            buffer = np.empty(size, dtype)
+            found = buffer if results is None or to == dtype else np.empty(size, to)
+            while (piece := next(drawn)) < -(-outer // height) * self._blocks * across:
+                left, b = piece % across * width, piece // across % self._blocks
+                top = piece // across // self._blocks * height
                 low, high = b * length, min(n, (b + 1) * length)
                 if job.reverse:
                     low, high = n - high, n - low
-                where = slice(top, top + height), slice(low, high)
+                where = slice(top, top + height), slice(low, high), slice(left, left + width)
                 source = x[where]
                 converted = buffer[: source.size].reshape(source.shape)
                 if op.load is None:
@@ -237,17 +329,21 @@ class Compiled:
                 else:
                     load_into(op.name, op.load, source, converted)
                 part = Job.from_buffer_copy(job)
-                begin = (top * n + low) * inner
+                part.x_step = part.y_step = source.shape[2]
+                begin = (top * n + low) * source.shape[2] + left
                 part.x = buffer.ctypes.data - begin * buffer.itemsize
                 if results is not None:
                     part.y = found.ctypes.data - begin * found.itemsize
-                part.ticket = piece if self._rows else (top * self._blocks + b) * self._strips
-                part.end = part.ticket + (1 if self._rows else len(source) * self._strips)
+                part.ticket, part.end = piece, piece + 1
+                if not self._rows:
+                    part.ticket = (top * self._blocks + b) * strips + left // strip
+                    part.end = part.ticket + len(source) * -(-source.shape[2] // strip)
                 function(byref(part))
                 if results is not None:
                     store(found[: source.size].reshape(source.shape), results[where])
 
-        return work
+        nbytes = size * (dtype.itemsize + (0 if results is None or to == dtype else to.itemsize))
+        self._run(work, columns, max(1, _BUFFERS // nbytes))
 
 
 def loaded_type(types: Types) -> np.dtype[Any]:

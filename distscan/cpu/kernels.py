@@ -31,6 +31,8 @@ class Job(Structure):
         ("outer", c_int64),
         ("n", c_int64),
         ("inner", c_int64),
+        ("x_step", c_int64),
+        ("y_step", c_int64),
         ("block", c_int64),
         ("strip", c_int64),
         ("ticket", c_int64),

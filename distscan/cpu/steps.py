@@ -9,27 +9,34 @@ from ..core import segments as segmented
 from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
+from ..core.pieces import Pieces, is_long
+from ..core.shards import chunks
 from ..core.steps import Edges, Pending
 from . import chunked, sweeps
 
+_WIDE = 4 << 20  # bytes of running values of long rows that are rounded later
+
 
 class Call:
-    """One call in flight: its arrays, and the total of the shard, which ``begin`` finds."""
+    """One call in flight: its arrays, and the total of the shard.
+
+    Of a long row of totals, there is one piece at a time: ``total`` finds it, and ``put`` scans its
+    columns.
+    """
 
     offset: Any = None
 
-    def __init__(
-        self,
-        x: NDArray[Any],
-        out: NDArray[Any],
-        segments: NDArray[Any] | None = None,
-        *,
-        reverse: bool = False,
-    ) -> None:
+    def __init__(self, steps: Any, x: Any, out: Any, segments: Any = None) -> None:
+        """Begin a call; ``steps`` have the methods ``reduce`` and ``scan``."""
         self.x, self.out = x, out
-        self.heads: NDArray[Any] | None = None
-        self.empty, self.head = True, False
-        self._segments, self._reverse = segments, reverse
+        self.heads: Any = None
+        self.head = False
+        self.empty = not (steps.finds_totals and steps.form.extents.n > 0)
+        #: Whether the exchange has asked for pieces, and scanned their columns.
+        self.in_pieces = False
+        #: The columns whose totals were found last; None: all.
+        self.reduced: slice | tuple[()] | None = ()
+        self._steps, self._segments = steps, segments
         self._total: NDArray[Any] | None = None  # 0-d or [inner]
 
     @property
@@ -37,33 +44,33 @@ class Call:
         """The edges of the shard's segments, which only an exchange asks for."""
         if self._segments is None:
             return None
-        return segmented.edges(self._segments, reverse=self._reverse)
-
-    def found(self, total: NDArray[Any]) -> None:
-        """Store the total of the shard."""
-        self.empty, self._total = False, total
-
-    @property
-    def reduced(self) -> bool:
-        """Whether the total is known."""
-        return self._total is not None
+        return segmented.edges(self._segments, reverse=self._steps.form.reverse)
 
     def total(self, piece: slice | None = None) -> NDArray[Any]:
-        """Return the total, or a piece of it."""
-        assert self._total is not None
-        return self._total if piece is None else self._total[piece]
+        """Return the total, or find a piece of it, which is valid until the next one is found."""
+        if piece is not None:
+            self.in_pieces, self.reduced = True, piece
+            found: NDArray[Any] = self._steps.reduce(self, piece)
+            return found
+        if self._total is None:
+            totals, self.reduced = self._steps.reduce(self), None
+            self._total = totals if self._steps.form.extents.inner > 1 else totals.reshape(())
+        return self._total
 
-    def put(self, piece: slice, offset: NDArray[Any]) -> None:
-        """Store a piece of a long row of offsets, over the same piece of the row of totals."""
-        assert self._total is not None
-        self._total[piece] = offset
-        self.offset = self._total
+    def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
+        """Scan the columns of a piece, seeded with its offset."""
+        if offset is None:
+            offset = self._steps.form.seed(piece)
+        self._steps.scan(self, offset, piece)
 
 
 class _Steps:
-    """The base of the strategies."""
+    """The base of the strategies.
 
-    #: Whether ``begin`` finds the total.
+    ``begin`` finds the total, but for long rows: the exchange asks for these piece by piece.
+    """
+
+    #: Whether there are totals.
     finds_totals = True
     #: Whether kernels see elements that are outside of the window of an exact sum.
     sees_outside = True
@@ -77,6 +84,8 @@ class _Steps:
         self.n, self.size = form.extents.n, form.extents.size
         swept, totals = self._swept(types), self.finds_totals
         self.sweeps = sweeps.make(op, swept, form, totals=totals, threads=threads)
+        long = is_long(form.extents.inner, types.acc)
+        self.waits = self.finds_totals and form.extents.goes_on and long
         self._heads: NDArray[np.bool_] | None = None
 
     def _swept(self, types: Types) -> Types:
@@ -104,20 +113,80 @@ class _Steps:
         """Allocate a result [outer * n * inner]."""
         return np.empty(self.size, self.types.out)
 
-    def _total(self, totals: NDArray[Any]) -> NDArray[Any]:
-        """View totals [inner] as the exchange takes them."""
-        return totals if self.form.extents.inner > 1 else totals.reshape(())
+    def begin(
+        self, x: Any, out: Any, segments: NDArray[Any] | None = None, *, overlap: bool = False
+    ) -> Pending:
+        """Begin the scan of ``x`` into ``out``, which may be ``x``."""
+        call = Call(self, x, out, segments)
+        if segments is not None:
+            call.heads = self._heads_of(segments)
+        if not (call.empty or self.waits):
+            call.total()
+        return call
+
+    def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
+        """Scan ``x`` into ``out``, seeded with ``offset``, unless the exchange has done that."""
+        if self.n > 0 and not pending.in_pieces:
+            self.scan(pending, offset)
+
+    def reduce(self, call: Any, piece: slice | None = None) -> NDArray[Any]:
+        """Return the totals [inner] of the shard, or of some columns."""
+        raise NotImplementedError
+
+    def scan(self, call: Any, offset: NDArray[Any] | None, piece: slice | None = None) -> None:
+        """Scan the shard, or some columns, seeded with ``offset``."""
+        raise NotImplementedError
+
+    def _cut(self, array: Any, piece: slice | None) -> Any:
+        return array if piece is None else self.sweeps.cut(array, piece)
+
+    def _heads_of(self, segments: NDArray[Any]) -> NDArray[Any]:
+        """Return the head flags, bool [n], in the order of memory; or keys that sweeps take."""
+        form = self.form if self.sweeps.takes_keys else self.form._replace(keys=None)
+        if segmented.are_read_in_place(segments, form):
+            return segments
+        if self._heads is None:
+            self._heads = np.empty(self.n, np.bool_)
+        segmented.find_heads(segments, self._heads, reverse=form.reverse)
+        return self._heads
+
+
+class ReduceScan(_Steps):
+    """Strategy ``reduce-scan`` on one shard: reduce it, then scan it seeded with the offset."""
+
+    def reduce(self, call: Any, piece: slice | None = None) -> NDArray[Any]:
+        """Find totals; with segments, the total of the elements from the last head on."""
+        totals, call.head = self.sweeps.reduce(self._cut(call.x, piece), call.heads)
+        return totals
+
+    def scan(self, call: Any, offset: NDArray[Any] | None, piece: slice | None = None) -> None:
+        """Scan ``x`` into ``out``, seeded with ``offset``."""
+        x, out = self._cut(call.x, piece), self._cut(call.out, piece)
+        self.sweeps.scan(x, out, call.heads, offset, reduced=call.reduced == piece)
+
+
+class SinglePass(ReduceScan):
+    """Strategy ``single-pass`` on the only shard: there is no exchange, and no total is needed."""
+
+    finds_totals = False
 
 
 class ScanAdd(_Steps):
-    """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it."""
+    """Strategy ``scan-add`` on one shard: scan it, then combine the rank's offset into it.
+
+    A result narrower than the running value is rounded once, after the offset is known. Until then
+    it is in a buffer of running values. The buffer is as large as the shard; for long rows it has
+    some columns, which are scanned again.
+    """
 
     def __init__(self, op: Operator, types: Types, form: Form, *, threads: int) -> None:
         super().__init__(op, types, form, threads=threads)
-        # A result narrower than the running value is rounded once, after the offset is known.
         self._wide = None
-        if types.acc != types.out:
-            self._wide = np.empty(self.size, types.acc)
+        if types.acc != types.out and self.n > 0:
+            width = form.extents.inner
+            if self.waits:
+                width = max(1, min(width, _WIDE // (self.n * types.acc.itemsize)))
+            self._wide = np.empty((form.extents.outer, self.n, width), types.acc)
 
     def _swept(self, types: Types) -> Types:
         """Return the types of the sweeps."""
@@ -133,74 +202,57 @@ class ScanAdd(_Steps):
         super().close()
         self._wide = None
 
-    def begin(
-        self, x: NDArray[Any], out: NDArray[Any], segments: None = None, *, overlap: bool = False
-    ) -> Pending:
-        """Scan ``x`` into ``out`` without an offset; the last result is the shard's total."""
-        call = Call(x, out)
-        if self.n > 0:
-            totals = self.sweeps.scan(x, out if self._wide is None else self._wide, None, None)
-            assert totals is not None
-            call.found(self._total(totals))
-        return call
+    def reduce(self, call: Any, piece: slice | None = None) -> NDArray[Any]:
+        """Scan without an offset; the last results are the totals."""
+        totals = [self._scan_locally(call, band) for band in self._bands(piece)]
+        return totals[0] if len(totals) == 1 else np.concatenate(totals)
+
+    def scan(self, call: Any, offset: NDArray[Any] | None, piece: slice | None = None) -> None:
+        """Combine ``offset`` into each element."""
+        bands, begin = self._bands(piece), piece.start if piece else 0
+        for band in bands:
+            if len(bands) > 1 or (self._wide is not None and call.reduced != piece):
+                self._scan_locally(call, band)
+            seed = offset
+            if offset is not None and offset.ndim > 0 and band is not None:
+                seed = offset[band.start - begin : band.stop - begin]
+            self._add(self._local(call, band), self._cut(call.out, band), seed)
 
     def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
-        """Combine ``offset`` into each element."""
-        if self.n == 0 or (offset is None and self._wide is None):
+        """Scan; without an exchange, a long row has no totals yet."""
+        if not self.waits or pending.reduced != ():
+            super().finish(pending, offset)
             return
-        target = chunked.in_scan_order(pending.out, self.form)
-        local = target if self._wide is None else chunked.in_scan_order(self._wide, self.form)
+        for piece in Pieces(self.form.extents.inner, self.types.acc):
+            pending.total(piece)
+            row = offset is not None and offset.ndim > 0
+            self.scan(pending, offset[piece] if row else offset, piece)  # type: ignore[index]
+
+    def _bands(self, piece: slice | None) -> list[slice | None]:
+        """Return the columns that the buffer has room for at a time; None: all."""
+        if self._wide is None or not self.waits:
+            return [piece]
+        begin, end, _ = (piece or slice(None)).indices(self.form.extents.inner)
+        return [slice(*band) for band in chunks(begin, end, self._wide.shape[2])]
+
+    def _local(self, call: Any, band: slice | None) -> Any:
+        """Return where the scan without an offset goes."""
+        if self._wide is None:
+            return self._cut(call.out, band)
+        return self._wide if band is None else self._wide[..., : band.stop - band.start]
+
+    def _scan_locally(self, call: Any, band: slice | None) -> NDArray[Any]:
+        """Scan columns without an offset; return their totals."""
+        totals = self.sweeps.scan(self._cut(call.x, band), self._local(call, band), None, None)
+        assert totals is not None
+        return totals if band is None or self._wide is None else totals.copy()
+
+    def _add(self, local: Any, target: Any, offset: NDArray[Any] | None) -> None:
+        """Combine ``offset`` into the results of a scan without one, and store them."""
+        if offset is None and self._wide is None:
+            return
+        local, target = (chunked.in_scan_order(each, self.form) for each in (local, target))
         if self.form.exclusive and offset is not None:
             chunked.store(offset, target[:, :1])
             local, target = local[:, 1:], target[:, 1:]
         chunked.add(self.op, local, offset, None if self._wide is None else target)
-
-
-class ReduceScan(_Steps):
-    """Strategy ``reduce-scan`` on one shard: reduce it, then scan it seeded with the offset."""
-
-    def begin(
-        self,
-        x: NDArray[Any],
-        out: NDArray[Any],
-        segments: NDArray[Any] | None = None,
-        *,
-        overlap: bool = False,
-    ) -> Pending:
-        """Reduce ``x`` to its total; ``out`` is not written."""
-        call = Call(x, out, segments, reverse=self.form.reverse)
-        if segments is not None:
-            call.heads = self._heads_of(segments)
-        if self.n > 0:
-            self._reduce(call)
-        return call
-
-    def _heads_of(self, segments: NDArray[Any]) -> NDArray[Any]:
-        """Return the head flags, bool [n], in the order of memory; or keys that sweeps take."""
-        form = self.form if self.sweeps.takes_keys else self.form._replace(keys=None)
-        if segmented.are_read_in_place(segments, form):
-            return segments
-        if self._heads is None:
-            self._heads = np.empty(self.n, np.bool_)
-        segmented.find_heads(segments, self._heads, reverse=form.reverse)
-        return self._heads
-
-    def _reduce(self, call: Call) -> None:
-        """Find the total; with segments, the total of the elements from the last head on."""
-        totals, call.head = self.sweeps.reduce(call.x, call.heads)
-        call.found(self._total(totals))
-
-    def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
-        """Scan ``x`` into ``out``, which may be ``x``, seeded with ``offset``."""
-        if self.n > 0:
-            reduced = pending.reduced
-            self.sweeps.scan(pending.x, pending.out, pending.heads, offset, reduced=reduced)
-
-
-class SinglePass(ReduceScan):
-    """Strategy ``single-pass`` on the only shard: there is no exchange, and no total is needed."""
-
-    finds_totals = False
-
-    def _reduce(self, call: Call) -> None:
-        """Do nothing: no total is needed."""

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.calls import load_into
 from ..core.dtypes import Types, fields
 from ..core.fixed_sum import ONE_WORD, TWO_WORDS, FixedSum, fixed_sum
 from ..core.form import Form
@@ -17,7 +16,11 @@ from .recurrence import Recurrence
 
 
 class Sweeps(Protocol):
-    """The sweeps of one form and type. Heads are bool [n] in the order of memory."""
+    """The sweeps of one form and type. Heads are bool [n] in the order of memory.
+
+    They need little memory beside the arrays, whatever the length of rows. What they return is
+    valid until the next sweep.
+    """
 
     @property
     def takes_keys(self) -> bool:
@@ -36,6 +39,9 @@ class Sweeps(Protocol):
 
     def close(self) -> None:
         """Free the memory."""
+
+    def cut(self, x: Any, columns: slice) -> Any:
+        """View some columns of ``x`` or ``out``, which ``reduce`` and ``scan`` take, too."""
 
     def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it.
@@ -66,18 +72,23 @@ class Chunked:
     outside = False
     takes_keys = False
 
-    def __init__(self, op: Operator, types: Types, form: Form) -> None:
-        self._op, self._types, self._form = op, types, form
+    def __init__(self, op: Operator, types: Types, form: Form, *, totals: bool) -> None:
+        self._op, self._types, self._form, self._totals = op, types, form, totals
 
     def close(self) -> None:
         """Do nothing: no memory is kept."""
 
+    def cut(self, x: Any, columns: slice) -> Any:
+        """View some columns of an array, as [outer, n, width]."""
+        extents = self._form.extents
+        return x.reshape(extents.outer, extents.n, extents.inner)[..., columns]
+
     def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it."""
-        x, head = chunked.in_scan_order(self._loaded(x), self._form), False
+        x, head = chunked.in_scan_order(x, self._form), False
         if heads is not None and (starts := np.flatnonzero(self._heads(heads))).size:
             x, head = x[:, starts[-1] :], True
-        return chunked.reduce(self._op, x, self._types.acc), head
+        return chunked.reduce(self._op, x, self._types.acc, self._form.extents.inner), head
 
     def scan(
         self,
@@ -88,11 +99,14 @@ class Chunked:
         *,
         reduced: bool = False,
     ) -> NDArray[Any] | None:
-        """Scan ``x`` into ``out``, which may be ``x``; return the totals [inner]."""
+        """Scan ``x`` into ``out``, which may be ``x``; return the totals [inner] if asked for."""
         form, acc = self._form, self._types.acc
-        x, out = chunked.in_scan_order(self._loaded(x), form), chunked.in_scan_order(out, form)
+        x, out = chunked.in_scan_order(x, form), chunked.in_scan_order(out, form)
         if heads is None:
-            return chunked.scan(self._op, x, out, before, acc, exclusive=form.exclusive)
+            totals = np.empty(x.shape[2], acc) if self._totals else None
+            how: Any = {"exclusive": form.exclusive, "whole": form.extents.inner}
+            chunked.scan(self._op, x, out, before, acc, totals=totals, **how)
+            return totals
         chunked.scan_segments(
             self._op,
             x[0, :, 0],
@@ -105,20 +119,15 @@ class Chunked:
         )
         return None
 
-    def _loaded(self, x: NDArray[Any]) -> NDArray[Any]:
-        op = self._op
-        if op.load is None:
-            return x
-        elements: NDArray[Any] = np.empty(x.shape, self._types.acc)
-        load_into(op.name, op.load, x, elements)
-        return elements
-
     def _heads(self, heads: NDArray[Any]) -> NDArray[Any]:
         return heads[::-1] if self._form.reverse else heads
 
 
-def is_compiled(op: Operator, acc: np.dtype[Any]) -> bool:
+def is_compiled(op: Operator, types: Types) -> bool:
     """Return whether there are compiled kernels for an operator and the type that accumulates."""
+    if op.arity > 1:
+        return kernels.find_recurrence(op, types) is not None
+    acc = types.acc
     return kernels.find(op, Types(acc, acc, acc)) is not None
 
 
@@ -175,17 +184,17 @@ def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) 
         kernel = kernels.find_recurrence(op, types)
         if kernel is not None and form.extents.size > 0:
             return Recurrence(op, types, form, kernel, **options)
-        return Chunked(op, types, form)
+        return Chunked(op, types, form, totals=totals)
     if isinstance(op, FixedSum):
         x, _, out = native = _native(types)
         kernel = kernels.find_fixed(op, native)
         if kernel is not None and form.extents.size > 0:
             options |= {"taken": (x, out), "exact": op}
             return Compiled(op, types, form, kernel, kernel, **options)
-        return Chunked(op, types, form)
+        return Chunked(op, types, form, totals=totals)
     kernel = kernels.find(op, Types(types.acc, types.acc, types.acc))
     if kernel is None or form.extents.size == 0 or _is_for_numpy(op, types.acc, form):
-        return Chunked(op, types, form)
+        return Chunked(op, types, form, totals=totals)
     direct, loads = kernels.find_skipping_nan(op, types), False
     if direct is None:
         loads = op.load is not None

@@ -32,7 +32,7 @@ class NoTotal:
         """Raise ValueError."""
         raise ValueError("this call has no total")
 
-    def put(self, piece: slice, offset: NDArray[Any]) -> None:
+    def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
         """Raise ValueError."""
         raise ValueError("this call has no total")
 
@@ -128,12 +128,16 @@ class CallWithTotal(Call):
         if not self.read and self._steps.form.extents.inner == 1:
             self.total()
 
-    def put(self, piece: slice, offset: NDArray[Any]) -> None:
+    def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
         """Queue a copy of a piece of the row of offsets to the GPU, over the row of totals."""
+        first = self._steps.form.first
+        if offset is None and first is not None and first.ndim > 0:
+            offset = first[piece]
         self.resume()
         self.work.total.put(piece, offset)
         self.queued()
-        self.offset = self.work.total
+        if offset is not None:
+            self.offset = self.work.total
 
     @property
     def edges(self) -> Edges | None:

@@ -8,6 +8,7 @@ from ..core.dtypes import Types
 from ..core.fixed_sum import unchecked
 from ..core.form import Form
 from ..core.operators import Operator
+from ..core.pieces import is_long
 from . import columns, epochs, launches
 from .configs import scan_config
 from .definitions import type_name
@@ -31,6 +32,8 @@ class Strategy:
         The number of elements along the axis, and in the shard.
     work
         The kernels and the memory; None for shards without elements.
+    waits
+        Whether totals are long rows, which an exchange asks for piece by piece.
     captured
         The reason why a CUDA graph cannot capture a call; empty if it can.
     """
@@ -56,6 +59,7 @@ class Strategy:
         self.op = op if self.sees_outside else unchecked(op)
         self.types, self.form = types, form
         self.n, self.size = form.extents.n, form.extents.size
+        self.waits = form.extents.goes_on and is_long(form.extents.inner, types.acc)
         self._textbook = textbook
         if is_capturing(cupy.cuda.get_current_stream()):
             raise RuntimeError(

@@ -75,8 +75,9 @@ class Carry:
         value = np.asarray(self.value)
         return value if piece is None else value[piece]
 
-    def put(self, piece: slice, offset: NDArray[Any]) -> None:
+    def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
         """Store a piece of a long row of offsets, over the same piece of the row of totals."""
-        assert self.value is not None
-        self.value[piece] = offset
-        self.offset = self.value
+        if offset is not None:
+            assert self.value is not None
+            self.value[piece] = offset
+            self.offset = self.value

@@ -2,6 +2,7 @@
 
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -10,14 +11,14 @@ from numpy.typing import NDArray
 from ..core.errors import RankError
 from ..core.form import PLAIN, Form
 from ..core.operators import Operator
-from ..core.pieces import longest_piece, pieces
+from ..core.pieces import IN_FLIGHT, Pieces, is_long, longest_piece
 from ..core.steps import Pending
 from .api import MPI
 from .communicators import Comm, backwards, backwards_key
 from .messages import FAILED, BuiltInBuffers, PackedBuffers, mpi_name, mpi_op
 
 # Exchanges that have begun and not ended. MPI writes into their buffers, so they must stay alive.
-_IN_FLIGHT: "set[Exscan]" = set()
+_BEGUN: "set[Exscan]" = set()
 
 
 class Exscan:
@@ -31,9 +32,9 @@ class Exscan:
     A rank that has failed takes part, too, with None for ``pending``. Later ranks, whose offsets
     lack its total, then raise ``RankError``.
 
-    A long row is exchanged in pieces: one piece is exchanged while other pieces are copied from a
-    GPU to the host and back. Each piece of the offset is stored over the total's piece, where
-    ``finish`` reads it.
+    A long row is exchanged in pieces. Each piece of the offset goes to the call at once, by
+    ``put``. So there are buffers for few pieces only: one, or, from ``start`` to ``wait``,
+    ``pieces.IN_FLIGHT``.
 
     ``seeds`` is the type of 0-d offsets, if the running value is narrower than ``dtype``. ``edges``
     is the type of the segments' edges, for a segmented form. Without ``across``, nothing is
@@ -62,53 +63,64 @@ class Exscan:
         self._pending: Pending | None = None
         self._offset: Any = None
         self._seed = None if seeds is None or seeds == dtype else np.zeros((), seeds)
-        self._messages: list[BuiltIn | Packed] = []
+        inner = form.extents.inner
         #: Whether totals are rows of several pieces. If so, call ``reserve`` before the first use.
-        self.long = across and form.extents.inner > longest_piece(dtype)
+        self.long = across and is_long(inner, dtype)
+        self._pieces: Sequence[slice | None] = Pieces(inner, dtype) if self.long else [None]
+        self._messages: list[BuiltIn | Packed] = []
         if across and not self.long:
             self.reserve()
 
     def reserve(self) -> None:
-        """Allocate the messages, once."""
+        """Allocate the messages, once: those of a piece serve one piece after the other."""
         if not self._messages:
-            row = pieces(self._form.extents.inner, self._dtype) if self.long else [None]
             given = self._op, self._dtype, self._form
-            self._messages = [self._kind(*given, piece, self._edges) for piece in row]
+            number = len(self._pieces)
+            few = range(number) if number <= IN_FLIGHT else [*range(IN_FLIGHT), number - 1]
+            self._messages = [self._kind(*given, self._pieces[i], self._edges) for i in few]
 
     @property
     def nbytes(self) -> int:
         """The number of bytes that ``reserve`` allocates."""
-        return self._kind.nbytes(self._dtype, self._form) if self._across else 0
+        if not self._across:
+            return 0
+        width = min(self._form.extents.inner, (IN_FLIGHT + 1) * longest_piece(self._dtype))
+        return self._kind.nbytes(self._dtype, width, rows=self._form.extents.inner > 1)
 
     def __call__(self, comm: Comm, pending: Pending | None) -> Any:
         """Return the offset: exchange totals by ``MPI_Exscan``, in scan order; collective."""
         if comm.size == 1 or not self._across:
             return self._form.first
         comm = self._begin(comm, pending)
-        for message in self._messages:
-            self._pack(message)
+        for i in range(len(self._pieces)):
+            message = self._pack(i, 1)
             comm.Exscan(message.send, message.receive, self._mpi_op)
             self._unpack(message, comm)
         return self._end()
 
     def start(self, comm: Comm, pending: Pending | None) -> None:
-        """Begin the exchange by ``MPI_Iexscan``; do not wait for other ranks."""
+        """Begin the exchange by ``MPI_Iexscan``; do not wait for other ranks.
+
+        Of a long row, this begins the exchange of as many pieces as there are buffers for.
+        """
         if comm.size > 1 and self._across:
             comm = self._begin(comm, pending)
-            for message in self._messages:
-                self._pack(message)
-                message.request = comm.Iexscan(message.send, message.receive, self._mpi_op)
-            _IN_FLIGHT.add(self)
+            for i in range(min(IN_FLIGHT, len(self._pieces))):
+                self._send(comm, i)
+            _BEGUN.add(self)
 
     def wait(self, comm: Comm) -> Any:
-        """Wait for the exchange that ``start`` began; return the offset."""
+        """Exchange what ``start`` has not begun, wait for everything; return the offset."""
         if comm.size == 1 or not self._across:
             return self._form.first
         comm = self._ordered(comm)
-        for message in self._messages:
+        for i in range(len(self._pieces)):
+            message = self._message(i, IN_FLIGHT)
             message.request.Wait()
             self._unpack(message, comm)
-        _IN_FLIGHT.discard(self)
+            if i + IN_FLIGHT < len(self._pieces):
+                self._send(comm, i + IN_FLIGHT)
+        _BEGUN.discard(self)
         return self._end()
 
     def prepare(self, comm: Comm) -> None:
@@ -136,40 +148,53 @@ class Exscan:
             raise fault
         return offset
 
+    def _message(self, i: int, number: int) -> "BuiltIn | Packed":
+        """Return the message of piece ``i``, if ``number`` of them are used in turn.
+
+        The last piece may be shorter: it has a message of its own.
+        """
+        last = len(self._pieces) - 1
+        return self._messages[-1 if i == last else i % min(number, last)]
+
+    def _send(self, comm: Comm, i: int) -> None:
+        message = self._pack(i, IN_FLIGHT)
+        message.request = comm.Iexscan(message.send, message.receive, self._mpi_op)
+
     # A fault of a message is raised at the end: the other ranks wait for every message.
 
-    def _pack(self, message: "BuiltIn | Packed") -> None:
-        """Put this rank's total into a message; after a fault, put the failure there."""
+    def _pack(self, i: int, number: int) -> "BuiltIn | Packed":
+        """Put this rank's total into its message; after a fault, put the failure there."""
+        message = self._message(i, number)
+        message.piece = self._pieces[i]
         try:
             message.put(self._pending if self._fault is None else None)
         except BaseException as error:
             self._fault = error
             message.put(None)
+        return message
 
     def _unpack(self, message: "BuiltIn | Packed", comm: Comm) -> None:
         """Take this rank's offset from a message."""
-        # MPI leaves the first rank's receive buffer undefined.
-        if comm.rank == 0 or self._fault is not None:
+        if self._fault is not None:
             return
         try:
-            if not message.has_offset():
-                return
-            first = self._form.first
-            if first is not None:
-                if first.ndim > 0 and message.piece is not None:
-                    first = first[message.piece]
+            # MPI leaves the first rank's receive buffer undefined.
+            offset = message.offset if comm.rank > 0 and message.has_offset() else None
+            first = self._form.first if message.piece is None else self._form.seed(message.piece)
+            if offset is not None and first is not None:
                 with np.errstate(all="ignore"):
-                    self._op.function(first, message.offset, out=message.offset)
+                    self._op.function(first, offset, out=offset)
             if message.piece is not None:
                 if self._pending is not None and not self._pending.empty:
-                    self._pending.put(message.piece, message.offset)
-                    self._offset = self._pending.offset
-                return
-            self._offset = message.offset
-            if self._seed is not None:
-                # This rounds as C does, without a warning for infinity, and is fast.
-                self._seed.reshape(1).data[0] = message.offset.item()
-                self._offset = self._seed
+                    self._pending.put(message.piece, offset)
+                    if self._pending.offset is not None:
+                        self._offset = self._pending.offset
+            elif offset is not None:
+                self._offset = offset
+                if self._seed is not None:
+                    # This rounds as C does, without a warning for infinity, and is fast.
+                    self._seed.reshape(1).data[0] = offset.item()
+                    self._offset = self._seed
         except BaseException as error:
             self._fault = error
 

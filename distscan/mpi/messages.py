@@ -48,11 +48,10 @@ class BuiltInBuffers:
         self.sound = self.sent_bits[0]
 
     @staticmethod
-    def nbytes(dtype: np.dtype[Any], form: Form) -> int:
-        """Return the bytes of the messages of a whole total, without their statuses."""
-        wire = _wire(dtype, rows=form.extents.inner > 1)
-        each = 2 * wire.itemsize + (0 if wire == dtype else dtype.itemsize)
-        return form.extents.inner * each
+    def nbytes(dtype: np.dtype[Any], width: int, *, rows: bool) -> int:
+        """Return the bytes of messages of ``width`` values, without their statuses."""
+        wire = _wire(dtype, rows=rows)
+        return width * (2 * wire.itemsize + (0 if wire == dtype else dtype.itemsize))
 
 
 class PackedBuffers:
@@ -82,9 +81,9 @@ class PackedBuffers:
         self.receive = [MPI.buffer(self.received.view(np.uint8)), 1, self.element]
 
     @staticmethod
-    def nbytes(dtype: np.dtype[Any], form: Form) -> int:
-        """Return the bytes of the messages of a whole total, without edges and states."""
-        return 2 * form.extents.inner * dtype.itemsize
+    def nbytes(dtype: np.dtype[Any], width: int, *, rows: bool) -> int:
+        """Return the bytes of messages of ``width`` values, without edges and states."""
+        return 2 * width * dtype.itemsize
 
 
 # ---- MPI's operators and types ---------------------------------------------------------------

@@ -120,14 +120,15 @@ class Columns {
   // Go down a piece, row by row. Store the totals [width] unless null.
   static NOINLINE void walk(const Job& job, const Piece& piece, bool writes, const E* before,
                             bool row, E* totals) {
-    const bool reverse = job.reverse, whole = piece.width == job.inner;
+    const bool reverse = job.reverse, whole = piece.width == job.y_step;
     Vector<E> total[WIDEST];
-    const auto place = [&](int64 i) {  // of row i in memory
-      const int64 at = reverse ? job.n - 1 - piece.top - i : piece.top + i;
-      return (piece.outer * job.n + at) * job.inner + piece.left;
+    const auto row_of = [&](int64 i) {  // in memory
+      return piece.outer * job.n + (reverse ? job.n - 1 - piece.top - i : piece.top + i);
     };
     Out* const y = static_cast<Out*>(job.y);
-    const auto end_of = [&](int64 i) { return y + place(i) + (reverse ? piece.width : 0); };
+    const auto end_of = [&](int64 i) {  // where the results of row i begin, or end in reverse
+      return y + row_of(i) * job.y_step + piece.left + (reverse ? piece.width : 0);
+    };
     Vector<E> same;  // the element that comes before all columns
     if (before && !row) {
       UNROLL
@@ -138,7 +139,7 @@ class Columns {
     const int64 step = !row ? 0 : reverse ? -N : N;
     Stream<Out> stream(writes ? end_of(0) : nullptr, reverse, job.stream);
     for (int64 i = 0; i < piece.height; ++i) {
-      const X* const x = static_cast<const X*>(job.x) + place(i);
+      const X* const x = static_cast<const X*>(job.x) + row_of(i) * job.x_step + piece.left;
       if (writes && !whole && i > 0) stream.go_to(end_of(i));
       for (int64 left = 0; left < piece.width; left += TILE) {
         const int64 right = min_of(piece.width, left + TILE), rest = (right - left) % N;

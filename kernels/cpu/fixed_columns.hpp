@@ -106,19 +106,22 @@ class FixedColumns {
   // by parts of a row. Rows and columns are counted in the order of the scan.
   template <bool WRITES>
   static NOINLINE void walk(const Job& job, const Piece& piece, Sums& sums) {
-    const bool reverse = job.reverse, whole = piece.width == job.inner;
-    const int64 width = piece.width, at_once = whole && width < TILE_SIZE ? TILE_SIZE / width : 1;
-    const auto place = [&](int64 i) {  // of row i in memory
-      const int64 at = reverse ? job.n - 1 - piece.top - i : piece.top + i;
-      return (piece.outer * job.n + at) * job.inner + piece.left;
+    const int64 width = piece.width;
+    const bool reverse = job.reverse, whole = width == job.x_step && width == job.y_step;
+    const int64 at_once = whole && width < TILE_SIZE ? TILE_SIZE / width : 1;
+    const auto row_of = [&](int64 i) {  // in memory
+      return piece.outer * job.n + (reverse ? job.n - 1 - piece.top - i : piece.top + i);
     };
     Out* const y = static_cast<Out*>(job.y);
-    const auto end_of = [&](int64 i) { return y + place(i) + (reverse ? width : 0); };
+    const auto end_of = [&](int64 i) {  // where the results of row i begin, or end in reverse
+      return y + row_of(i) * job.y_step + piece.left + (reverse ? width : 0);
+    };
     Stream<Out> stream(WRITES ? end_of(0) : nullptr, reverse, job.stream);
     Tile<WORDS> tile;
     for (int64 i = 0; i < piece.height; i += at_once) {
       const int64 rows = min_of(at_once, piece.height - i);
-      const X* const x = static_cast<const X*>(job.x) + place(reverse ? i + rows - 1 : i);
+      const int64 row = row_of(reverse ? i + rows - 1 : i);
+      const X* const x = static_cast<const X*>(job.x) + row * job.x_step + piece.left;
       if (WRITES && !whole && i > 0) stream.go_to(end_of(i));
       for (int64 left = 0; left < width; left += TILE_SIZE) {
         const int64 part = min_of(TILE_SIZE, width - left), count = rows * part;

@@ -11,8 +11,9 @@ namespace distscan {
 using FindHeads = void(const void* keys, int64 n, int64 at, int64 count, bool reverse,
                        unsigned char* flags);
 
-// The arrays are contiguous: x and y [outer, n, inner], scanned along n. y may be x. E is the type
-// that accumulates. Columns have blocks of rows, everything else has blocks of elements.
+// x and y are [outer, n, inner], scanned along n. y may be x. E is the type that accumulates.
+// Columns have blocks of rows, everything else has blocks of elements. Arrays of elements are
+// contiguous. Rows of columns may be parts of longer rows.
 struct Job {
   const void* x;
   void* y;
@@ -23,8 +24,9 @@ struct Job {
   void* slots;         // E [outer * (blocks + 1), inner]; null: rows of one block need none
   int* states;         // [outer * (blocks + 1), strips], of the slots; at first 0
   int64 outer, n, inner;
-  int64 block;   // elements of a block along n; a multiple of a vector, unless inner > 1
-  int64 strip;   // columns that a thread takes at a time
+  int64 x_step, y_step;  // of columns: elements from a row of x, of y, to the next
+  int64 block;           // elements of a block along n; a multiple of a vector, unless inner > 1
+  int64 strip;           // columns that a thread takes at a time
   int64 ticket;  // the next piece of work: a block, or several short rows; of columns, a strip
   int64 end;     // behind the last one
   int exclusive, reverse, before_row;

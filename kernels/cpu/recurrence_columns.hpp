@@ -167,7 +167,7 @@ class RecurrenceColumns {
   template <bool WRITES>
   static NOINLINE bool walk(const Job& job, const Piece& piece, const Map<E>* before, bool row,
                             Map<E>* totals) {
-    const bool reverse = job.reverse, whole = piece.width == job.inner;
+    const bool reverse = job.reverse, whole = piece.width == job.y_step;
     const auto heads = static_cast<const unsigned char*>(job.heads);
     Known known;
     known.any = before, known.wants = totals, known.any_total = known.head = false;
@@ -176,7 +176,7 @@ class RecurrenceColumns {
       return reverse ? job.n - 1 - piece.top - i : piece.top + i;
     };
     const auto end_of = [&](int64 i) {  // where the results of row i begin, or end in reverse
-      return static_cast<X*>(job.y) + row_of(i) * job.inner + piece.left +
+      return static_cast<X*>(job.y) + row_of(i) * job.y_step + piece.left +
              (reverse ? piece.width : 0);
     };
     const int64 step = !job.a_column ? 0 : reverse ? -N : N;
@@ -184,7 +184,7 @@ class RecurrenceColumns {
     for (int64 i = 0; i < piece.height; ++i) {
       const X* const a =
           static_cast<const X*>(job.a) + row_of(i) * job.a_step + piece.left * job.a_column;
-      const X* const b = static_cast<const X*>(job.x) + row_of(i) * job.inner + piece.left;
+      const X* const b = static_cast<const X*>(job.x) + row_of(i) * job.x_step + piece.left;
       if (heads && heads[row_of(i)]) begin_segment(known, piece.width);
       if (WRITES && !whole && i > 0) stream.go_to(end_of(i));
       for (int64 left = 0; left < piece.width; left += TILE) {

@@ -65,6 +65,7 @@ class Check {
     job.first = c.has_first ? first.data() : nullptr;
     job.slots = slots.data(), job.states = states.data();
     job.outer = c.outer, job.n = c.n, job.inner = c.inner, job.block = c.block, job.strip = c.strip;
+    job.x_step = job.y_step = c.inner;
     job.exclusive = c.exclusive, job.reverse = c.reverse;
     job.before_row = c.before_row && c.has_before, job.stream = c.stream;
     job.lowest = lowest;

@@ -13,5 +13,6 @@ class Known:
         return self._total if piece is None else self._total[piece]
 
     def put(self, piece, offset):
-        self._total[piece] = offset
-        self.offset = self._total
+        if offset is not None:
+            self._total[piece] = offset
+            self.offset = self._total
