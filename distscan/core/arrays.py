@@ -56,12 +56,13 @@ def as_native(x: Any, name: str = "x") -> Any:
 def as_target(out: Any, name: str = "out") -> Any:
     """Return ``as_native(out)`` for an array that is written.
 
-    Raises ValueError if its memory on a GPU is read-only; ``check_writable`` sees all other cases.
+    Raises ValueError if its memory on a GPU is read-only. ``check_writable`` sees all other cases,
+    and arrays of JAX, which takes no stream of -1.
     """
     if type(out) in NATIVE:
         return out
     array = as_native(out, name)
-    if is_foreign((out, array)) and _is_read_only(out):
+    if is_foreign((out, array)) and not _is_jax(out) and _is_read_only(out):
         raise ValueError(f"{name} is read-only, as far as DLPack says")
     return array
 
@@ -104,9 +105,9 @@ def contiguous(x: Any) -> Any:
     if x.flags.c_contiguous:
         return x
     xp, word = namespace(x), math.gcd(x.itemsize, 8)
-    shape, strides = (*x.shape, x.itemsize // word), (*x.strides, word)
     if xp is np:
         return np.ascontiguousarray(x)
+    shape, strides = (*x.shape, x.itemsize // word), (*x.strides, word)
     words = xp.ascontiguousarray(xp.ndarray(shape, f"u{word}", x.data, strides))
     return xp.ndarray(x.shape, x.dtype, words.data)
 
