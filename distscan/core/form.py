@@ -67,9 +67,8 @@ def first_value(
 def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
     """Return ``initial`` as a 0-d array of the accumulating type.
 
-    Raises OverflowError for a value out of the type's range, TypeError for a value of a higher
-    kind, such as a float if integers accumulate, and ValueError for other values that the type does
-    not have.
+    Raises OverflowError for an integer out of the type's range, TypeError for a value of a higher
+    kind, such as a float if integers accumulate, and ValueError for a masked value or an array.
 
     >>> starting_value(3, np.dtype(np.float32))
     array(3., dtype=float32)
