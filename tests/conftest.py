@@ -25,6 +25,7 @@ pytest.register_assert_rewrite("support")
 
 from support.cuts import CUTS, Cut  # noqa: E402
 from support.ids import short  # noqa: E402
+from support.internals import internal  # noqa: E402
 from support.measured import chosen, untraced  # noqa: E402
 from support.parts import part_of  # noqa: E402
 from support.seed import SEED  # noqa: E402
@@ -143,6 +144,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     with nullcontext() if item.nodeid in item.config.stash[MEASURED] else untraced():
         return (yield)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_internals() -> Iterator[None]:
+    """See that no refusal of distscan shows an exception of its inner workings above its own."""
+    manager: Any = type(pytest.raises(ZeroDivisionError))
+    plain = manager.__exit__
+
+    def leave(self: Any, kind: Any, fault: BaseException | None, trace: Any) -> bool:
+        expected = plain(self, kind, fault, trace)
+        if expected and fault is not None:
+            assert internal(fault) is None, f"{fault!r} shows {internal(fault)!r}"
+        return bool(expected)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager, "__exit__", leave)
+        yield
 
 
 @pytest.fixture(scope="session")

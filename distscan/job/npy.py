@@ -40,7 +40,7 @@ def inspect(path: Path, kinds: str = NUMBERS) -> File:
         except Exception as error:  # NumPy's parser raises many types for a wrong header
             stream.seek(0)
             reason = files.other_format(stream) or str(error).split("\n")[0].rstrip(".")
-            raise InputError(f"{path} is not a .npy file: {reason}") from error
+            raise InputError(f"{path} is not a .npy file: {reason}") from None
         fortran = bool(fortran) and len(shape) > 1
         file = File(path, dtype, shape, stream.tell(), stamp, fortran)
     files.check(file, kinds)
