@@ -1,5 +1,6 @@
-"""Damage journals and states at random: the next job refuses them, by name, or is right.
+"""Damage what jobs leave, or change the next job, at random: it refuses that, or is right.
 
+``kill_jobs.py --changes N`` stops N jobs anywhere, and resumes each with another option or input.
 ``kill_jobs.py --damage N`` runs it: N times each kind, of a journal and of a state, in one process.
 """
 
@@ -15,13 +16,23 @@ import numpy as np
 from kill_cases import Fault
 
 import distscan
-from distscan.job import journal, storage
+from distscan.job import files, journal, storage
 
 KINDS = [
     *("other bytes", "a deletion", "a truncation"),
     *("an insertion", "parts swapped", "files swapped"),
 ]
 _CHUNKS = 40
+#: Options of jobs, and some of their values.
+VALUES: dict[str, list[Any]] = {
+    "op": ["sum", "max", "min", "prod", "fsum"],
+    "exclusive": [False, True],
+    "reverse": [False, True],
+    "initial": [None, 0.5, 2.0],
+    "dtype": [None, "f8", "f4"],
+    "strategy": ["auto", "reduce-scan"],
+    "segments": [None, "flags.npy", "keys.npy"],
+}
 
 
 def damage(rng: np.random.Generator, kind: str, content: bytes, other: bytes) -> bytes:
@@ -54,18 +65,24 @@ class Damager:
         self.folder, self.rng = folder, np.random.default_rng(seed)
         self.counts, self.refused = Counter[str](), Counter[str]()
         journal.PERIOD, journal._SHARE = 0.0, 0
+        files._ENDS = 64
         storage.is_in_memory = lambda path: False
         os.fsync = lambda opened: None
         self.x = self.rng.normal(size=100 * _CHUNKS)
         np.save(folder / "x.npy", self.x)
+        heads = self.rng.random(self.x.size) < 0.02
+        np.save(folder / "flags.npy", heads)
+        np.save(folder / "keys.npy", np.cumsum(heads))
 
     def scan(self, output: str, **options: Any) -> None:
         """Run a job of some forty chunks."""
         given: Any = {"backend": "cpu", "threads": 1, "memory": 800 * 13}
         paths = self.folder / "x.npy", self.folder / output
+        if options.get("segments") is not None:
+            options["segments"] = self.folder / options["segments"]
         distscan.scan_file(*paths, **given, force=True, **options)
 
-    def stop(self, output: str, turn: int) -> tuple[Path, Path]:
+    def stop(self, output: str, turn: int, **options: Any) -> tuple[Path, Path]:
         """Run a job that stops at a write; return its part file and its journal."""
         calls, write = count(), storage.Writer.__call__
 
@@ -76,7 +93,7 @@ class Damager:
 
         storage.Writer.__call__ = stopping  # type: ignore[method-assign]
         try:
-            self.scan(output, resume=True)
+            self.scan(output, resume=True, **options)
         except OSError:
             pass
         finally:
@@ -101,6 +118,48 @@ class Damager:
         want = (self.folder / "want.npy").read_bytes()
         self.files = {first: content}
         self._try(first, second.read_bytes(), "w.npy", want, state=first)
+
+    def change(self, times: int) -> None:
+        """Stop jobs anywhere; resume them with other options or another input, and compare."""
+        for _ in range(times):
+            options = {name: self._draw(name) for name in VALUES if self.rng.random() < 0.3}
+            out = self.folder / "y.npy"
+            self.stop(out.name, int(self.rng.integers(1, _CHUNKS)), **options)
+            name = str(self.rng.choice([*VALUES, *["input"] * 6]))
+            path, before = self.folder / "x.npy", (self.folder / "x.npy").read_bytes()
+            if name == "input":
+                self._spoil(path, before)
+            else:
+                options[name] = self._draw(name)
+            self.scan("want.npy", **options)
+            self.counts[f"change of {name}"] += 1
+            try:
+                self.scan(out.name, resume=True, **options)
+            except (ValueError, distscan.InputError, distscan.OutputError) as error:
+                if "resume" not in str(error) or out.exists():
+                    raise
+                self.refused[f"change of {name}"] += 1
+                self.scan(out.name, **options)
+            if out.read_bytes() != (self.folder / "want.npy").read_bytes():
+                raise Fault(f"{out} is wrong after another {name}: {options}")
+            out.unlink()
+            if name == "input":
+                self._put(path, before)
+
+    def _draw(self, name: str) -> Any:
+        return VALUES[name][self.rng.integers(len(VALUES[name]))]
+
+    def _spoil(self, path: Path, content: bytes) -> None:
+        """Change a bit of an element that is at no end of the file."""
+        changed = bytearray(content)
+        changed[int(self.rng.integers(256, len(content) - 128))] ^= 1 << int(self.rng.integers(8))
+        self._put(path, bytes(changed))
+
+    def _put(self, path: Path, content: bytes) -> None:
+        """Write a file anew; its time is as before."""
+        times = path.stat()
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def _try(self, path: Path, other: bytes, output: str, want: bytes, **how: Any) -> None:
         """Damage a file in all ways, and run the job that reads it."""

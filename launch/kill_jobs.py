@@ -2,7 +2,7 @@
 
     python launch/kill_jobs.py                  # one rank
     python launch/kill_jobs.py --ranks 3
-    python launch/kill_jobs.py --damage 5000    # see damage.py
+    python launch/kill_jobs.py --damage 5000 --changes 300    # see damage.py
 
 Jobs run through launch/mpirun.sh, on random data, in many small chunks, with --resume and without.
 A rank or mpirun gets a signal that it cannot, or can, catch; or the input becomes shorter while it
@@ -191,6 +191,7 @@ def parse() -> argparse.Namespace:
     add("--ranks", type=int, default=1)
     add("--kills", type=int, default=40, help="how many times a job is disturbed, at least")
     add("--damage", type=int, metavar="N", help="damage journals and states, N times in each way")
+    add("--changes", type=int, metavar="N", help="resume N jobs with other options or inputs")
     add("--kinds", nargs="+", choices=KINDS, metavar="KIND", help=f"these only: {', '.join(KINDS)}")
     add("--folder", type=Path, help="where files are, in a new folder (default: /tmp)")
     add("--seed", type=int, help="repeats a run; printed")
@@ -243,14 +244,17 @@ def main(*, mounted: bool) -> int:
     return 0
 
 
-def damage(times: int, seed: int) -> None:
-    """Damage what jobs leave; print how often."""
+def damage(options: argparse.Namespace) -> None:
+    """Damage what jobs leave, or change the next ones; print how often."""
+    seed = secrets.randbelow(10**9) if options.seed is None else options.seed
     from damage import Damager  # noqa: PLC0415 - it imports distscan
 
     with tempfile.TemporaryDirectory(prefix="damage-") as folder:
         print(f"seed {seed}", flush=True)
         damager = Damager(Path(folder), seed)
-        damager.run(times)
+        damager.change(options.changes or 0)
+        if options.damage:
+            damager.run(options.damage)
         for kind, number in damager.counts.items():
             refused = damager.refused[kind]
             print(f"{kind:32}{number:6} times: {refused:6} refused, {number - refused:6} right")
@@ -258,7 +262,7 @@ def damage(times: int, seed: int) -> None:
 
 if __name__ == "__main__":
     options = parse()  # faults are told once
-    if options.damage is not None:
-        damage(options.damage, secrets.randbelow(10**9) if options.seed is None else options.seed)
+    if options.damage or options.changes:
+        damage(options)
         sys.exit()
     sys.exit(main(mounted=isolate()))

@@ -427,9 +427,9 @@ def test_a_process_that_nobody_has_waited_for(tmp_path):
 
 
 @pytest.mark.one_rank
-def test_damaged_journals_and_states():
-    """Each of 240 is refused by its name, or the result is right."""
-    command = [sys.executable, LAUNCH / "kill_jobs.py", "--damage", "20"]
+def test_damaged_journals_and_states_and_changed_jobs():
+    """Each of 240, and of 30 jobs, is refused by its name, or the result is right."""
+    command = [sys.executable, LAUNCH / "kill_jobs.py", "--damage", "20", "--changes", "30"]
     run = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("20 times") == 12
