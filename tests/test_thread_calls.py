@@ -95,14 +95,14 @@ def test_interrupts(dtype, rng, monkeypatch):
     inside: list[int] = []  # one for each other thread
     plain = compiled.Compiled._run
 
-    def run(self, work):
+    def run(self, work, *given):
         def watched():
             others = threading.current_thread() is not threading.main_thread()
             inside.extend([1] * others)
             work()
             del inside[: int(others)]
 
-        plain(self, watched)
+        plain(self, watched, *given)
 
     monkeypatch.setattr(compiled.Compiled, "_run", run)
     x = rng.standard_normal(1 << 19)

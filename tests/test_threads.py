@@ -7,7 +7,7 @@ import pytest
 
 import distscan
 from distscan import binding, plan_cache
-from distscan.cpu import compiled, library
+from distscan.cpu import compiled, library, threads
 from support.together import everywhere
 
 N = 9 * (compiled.BLOCK // 8) + 77  # elements of one rank: blocks of every type, the last one short
@@ -27,13 +27,19 @@ def eager(monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """The numbers of threads that kernels were run in."""
-    numbers, run = set(), compiled.Compiled._run
+    numbers, latest, each, several = set(), [], compiled.Compiled._run, threads.run
 
-    def spy(self, work):
-        numbers.add(self._threads)
-        run(self, work)
+    def run(self, *given):
+        latest.append(1)  # unless ``threads`` is asked for more
+        each(self, *given)
+        numbers.add(latest.pop())
 
-    monkeypatch.setattr(compiled.Compiled, "_run", spy)
+    def run_threads(work, number, *given):
+        latest[-1] = number
+        several(work, number, *given)
+
+    monkeypatch.setattr(compiled.Compiled, "_run", run)
+    monkeypatch.setattr(threads, "run", run_threads)
     return numbers
 
 

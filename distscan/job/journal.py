@@ -26,21 +26,21 @@ Digests = tuple[str, ...]
 def digest_of(elements: NDArray[Any]) -> str:
     """Return the digest of all bytes of a chunk; other threads run meanwhile.
 
-    SHA-256 has instructions of its own on most CPUs: 1.4 GB/s a thread, where BLAKE2b has 0.75.
+    XXH3 of 128 bits: 30 GB/s for a chunk in the caches (one core of an EPYC), SHA-256 has 1.4.
     """
-    from hashlib import sha256  # noqa: PLC0415
+    from xxhash import xxh3_128_hexdigest  # noqa: PLC0415 - jobs with --resume alone need it
 
-    return sha256(elements.view(np.uint8)).hexdigest()  # type: ignore[arg-type]
+    return xxh3_128_hexdigest(elements.view(np.uint8))  # type: ignore[arg-type]
 
 
 def extend(digests: Digests, chunk: Digests) -> Digests:
     """Return the digests of some chunks and the next one; () if that has none."""
     if not chunk:
         return ()
-    from hashlib import sha256  # noqa: PLC0415 - it takes 3 ms
+    from xxhash import xxh3_128_hexdigest  # noqa: PLC0415
 
     pairs = zip_longest(digests, chunk, fillvalue="")
-    return tuple(sha256("".join(pair).encode()).hexdigest() for pair in pairs)
+    return tuple(xxh3_128_hexdigest("".join(pair).encode()) for pair in pairs)
 
 
 class Progress(NamedTuple):

@@ -14,7 +14,7 @@ from .arrays import Task
 from .errors import ForbiddenError, TooLargeError
 from .maps import Place
 
-_FLAGS = ("exclusive", "reverse", "force", "check", "resume")
+_FLAGS = ("exclusive", "reverse", "force", "check", "resume", "trust_input")
 _TEXTS = ("dtype", "raw", "backend", "strategy")
 _NUMBERS = ("axis", "threads", "memory")
 _PLACES = ("segments", "state", "trace")
