@@ -94,7 +94,7 @@ def test_op_names():
     names = ["sum", "prod", "max", "min", "bitwise_and", "logical_xor"]
     assert [communicators.op_name(op) for op in ops] == names
     assert communicators.op_name("sum") == "sum"
-    with pytest.raises(TypeError, match="op is MPI.REPLACE; of MPI's ops a scan takes SUM"):
+    with pytest.raises(TypeError, match=r"op is MPI\.REPLACE; of MPI's ops a scan takes SUM"):
         communicators.op_name(MPI.REPLACE)
 
 

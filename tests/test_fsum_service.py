@@ -117,7 +117,7 @@ def test_a_file_job(service, client, rng):
     assert same(np.load(service.folder / "x.scan.npy"), np.arange(1.0, 10.0))
     with pytest.raises(ValueError, match=r"the input needs window=\(0, 1\), beyond"):
         client.submit(service.folder / "x.npy", window=(1, 3), **given).wait(60)
-    with pytest.raises(ValueError, match="--state does not take fsum"):
+    with pytest.raises(ValueError, match="state does not take fsum"):
         client.submit(service.folder / "x.npy", state=service.folder / "s", **given).wait(60)
     with pytest.raises(ValueError, match="window= goes with op='fsum', not 'max'"):
         client.submit(service.folder / "x.npy", op="max", window=(0, 1))

@@ -113,6 +113,8 @@ def test_one_rank_differs(name, comm, folder, save, monkeypatch, rng):
         outcome = called(name, odd if comm.rank == rng.integers(comm.size) else good)
         outcomes = comm.allgather(outcome)
         assert outcomes == outcomes[:1] * comm.size, case
+        if comm.size > 1 and case in {"output: name", "state: name", "trace: name"}:
+            assert f"the ranks disagree on {case.partition(':')[0]}" in outcome[1]
         if case in {"an unknown keyword", "nothing"}:
             assert outcome[0] == "TypeError"
     assert called(name, good) is None

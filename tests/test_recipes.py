@@ -43,7 +43,11 @@ def test_compact_rows_and_other_types(xp, cut, rng):
 
 
 FAULTS = {
-    "count": (ValueError, "count must be an integer of at least 0, not -1", lambda: distscan.offsets(-1)),
+    "count": (
+        ValueError,
+        "count must be an integer of at least 0, not -1",
+        lambda: distscan.offsets(-1),
+    ),
     "count type": (TypeError, "integer", lambda: distscan.offsets(1.5)),
     "mask type": (TypeError, "mask is int64", lambda: distscan.compact(np.zeros(3), [0, 1, 1])),
     "mask shape": (ValueError, "mask has shape", lambda: distscan.compact(np.zeros(3), [True])),

@@ -34,6 +34,7 @@ from .chunks import Block, Chunk
 from .decided import Decided, decide
 from .interface import Source
 from .journal import Journal
+from .naming import option
 from .part import Part
 from .sweeps import Note, Show, watched
 
@@ -47,9 +48,12 @@ def asked(
     if scan.op != "fsum":
         return None
     if has_state:
-        raise ValueError("--state does not take fsum: its running value has the window of one job")
+        raise ValueError(
+            f"{option('state', argument='')} does not take fsum: "
+            "its running value has the window of one job"
+        )
     if run.check:
-        raise ValueError("--check has no reference for fsum")
+        raise ValueError(f"{option('check')} has no reference for fsum")
     return Asked.of(
         source.dtype,
         dtype=scan.dtype,

@@ -79,8 +79,8 @@ class Job(NamedTuple):
         """
         op = scan.op.name if isinstance(scan.op, Operator) else scan.op
         terms = {"the function": "scan_file", **replace(scan, op=op).terms(), **self.run.terms()}
-        files = {"state": self.state is not None, "trace": self.trace is not None}
-        return Terms(terms | files)
+        files = {"output": self.output, "state": self.state, "trace": self.trace}
+        return Terms(terms | {name: path and str(path) for name, path in files.items()})
 
     def backend_for(self, source: Source) -> binding.Name:
         """Return the backend that is asked for; CPUs for structures, which CuPy does not have."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from . import output, saved
 from .carry import Carry
+from .naming import option
 
 PERIOD = 1.0  # seconds between two records, at least
 _SHARE = 20  # records take at most one part of so many of the time
@@ -143,7 +144,7 @@ def check_all(part: Path, terms: dict[str, Any]) -> None:
 
 
 def _remedy(part: Path) -> str:
-    return f"without --resume, or after 'rm {part}*', it begins anew"
+    return f"without {option('resume')}, or after 'rm {part}*', it begins anew"
 
 
 def path_of(part: Path, rank: int) -> Path:

@@ -78,6 +78,8 @@ def on_command_line() -> Iterator[None]:
 def option(name: str, value: str = "", argument: str = "True") -> str:
     """Return an option as the caller writes it, with its value there, and with that in Python.
 
+    ``argument`` "" leaves the name alone.
+
     >>> option("force")
     'force=True'
     >>> with on_command_line():
@@ -85,5 +87,5 @@ def option(name: str, value: str = "", argument: str = "True") -> str:
     '--force'
     """
     if not _on_command_line.get():
-        return f"{name}={argument}"
-    return f"--{name} {value}".rstrip()
+        return f"{name}={argument}" if argument else name
+    return f"--{name.replace('_', '-')} {value}".rstrip()

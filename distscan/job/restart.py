@@ -21,6 +21,7 @@ from .chunks import Chunk
 from .decided import Decided
 from .interface import Source
 from .journal import Digests, Journal, extend
+from .naming import option
 from .part import Part
 from .state import State
 from .sweeps import Note, Show, watched
@@ -33,7 +34,10 @@ def state_of(job: Any, scan: ScanOptions, decided: Decided) -> State:
     if job.state is None:
         return State()
     if not decided.goes_on:
-        raise ValueError("--state is for scans that go on from row to row: along axis 0, or flat")
+        raise ValueError(
+            f"{option('state', argument='')} is for scans that go on from row to row: "
+            "along axis 0, or flat"
+        )
     inner = math.prod(decided.row)
     shape = (inner,) if inner > 1 else ()
     return state.load(job.state, _of_state(scan, decided), decided.totals, shape)
@@ -56,7 +60,10 @@ def _of_state(scan: ScanOptions, decided: Decided) -> dict[str, Any]:
 def check(job: Any, blocks: int) -> None:
     """Refuse what has not been built: a state of blocks of columns some of which are resumed."""
     if job.state is not None and job.run.resume and blocks > 1:
-        raise ValueError("--state and --resume together need a --memory that holds a whole row")
+        raise ValueError(
+            f"{option('state', argument='')} and {option('resume')} together need "
+            f"{option('memory', argument='')} for a whole row"
+        )
 
 
 # ---- journals --------------------------------------------------------------------------------
@@ -182,6 +189,9 @@ def _check_input(part: Part, journal: Journal, names: Sequence[str], watch: Note
 
 def _changed(wanted: Digests, digests: Digests, names: Sequence[str], journal: Journal) -> str:
     if not wanted:
-        return f"{journal.path} has no digest of the input, because of --trust-input: name it again"
+        return (
+            f"{journal.path} has no digest of the input, because of {option('trust_input')}: "
+            "name it again"
+        )
     changed = [names[i] for i in range(len(names)) if wanted[i] != digests[i]]
     return f"{' and '.join(changed)} was changed since the killed job has read it; {journal.remedy}"
