@@ -12,6 +12,7 @@ from .core.checked_steps import CheckedSteps
 from .core.digit_sum import DigitSum
 from .core.dtypes import Types
 from .core.extents import Extents
+from .core.field_arrays import HostFields
 from .core.fixed_sum import FixedSum
 from .core.form import Form, first_value
 from .core.operators import Operator
@@ -92,7 +93,7 @@ def make(
         reverse=reverse,
         segmented=segments is not None,
         extents=extents,
-        first=None if first is None else dtypes.cast(first, types.acc),
+        first=first if first is None or first.dtype == types.acc else dtypes.cast(first, types.acc),
         keys=None if segments is None else compared(segments),
     )
     if segments is not None:
@@ -148,7 +149,7 @@ def make(
             "the shape beyond axis 0": extents.shape[1:],
             "axis": extents.axis,
             "exclusive": exclusive,
-            "initial": None if first is None else first.tolist(),  # a structure in full
+            "initial": None if first is None else _shown(first),
             "reverse": reverse,
             "the dtype of segments": f"text, {segments.kind}"
             if segments is not None and edges != segments
@@ -173,6 +174,11 @@ def adds_exactly(x: np.dtype[Any], out: np.dtype[Any], gpu: int | None) -> bool:
     if x.kind in "biu":
         return False
     return gpu is not None or sweeps.adds_exactly(x, out)
+
+
+def _shown(first: Any) -> Any:
+    """Return the value before a scan as ranks compare it: a structure in full, or a digest."""
+    return f"a row, {first.digest()}" if isinstance(first, HostFields) else first.tolist()
 
 
 # ---- what is decided -----------------------------------------------------------------------

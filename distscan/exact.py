@@ -13,7 +13,7 @@ several digits (``core/digit_sum.py``).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .binding import threads as thread_count
@@ -28,7 +28,7 @@ from .core.special import NEGATIVE_ZERO, NOT_FINITE, code_of
 from .cpu import windows
 from .decide import check_memory, check_out
 from .exact_check import check_strategy, check_window, limits_of, number_of, result_type
-from .exact_special import codes_of_all, firsts, store_codes
+from .exact_special import bands, codes_of_all, firsts, store_codes
 from .exact_window import Own, agree, check_of, window_of, without_zeros
 from .mpi.agree import Agreement, Terms
 
@@ -189,13 +189,29 @@ def _scan_real(part: _Part, limits: tuple[int, int] | None) -> None:
         digits = digit_sum(window)
         part.scanned(part.x, digits, encode(digits, number), **given)
         return
-    codes = None
-    if has_special:
-        codes = part.scanned(codes_of_all(part.x), "bitwise_or", code_of(number))
-    first = number if math.isfinite(number) else 0
-    part.scanned(part.x, words, words.encode(first), **given)
-    if codes is not None:
-        store_codes(codes, part.out)
+    if not has_special:
+        part.scanned(part.x, words, words.encode(number), **given)
+        return
+    first = words.encode(number if math.isfinite(number) else 0)
+    for x, out in _in_bands(part, (window.most - 1) // call.comm.size):
+        codes = codes_of_all(x).reshape(out.shape)
+        part.scanned(codes, "bitwise_or", code_of(number), out=codes)
+        part.scanned(x, words, first, **given | {"out": out})
+        store_codes(codes, out)
+
+
+def _in_bands(part: _Part, n: int) -> Iterator[tuple[Any, Any]]:
+    """Yield elements and results, some columns at a time: their codes need memory.
+
+    ``n`` is the most rows of a rank: so every rank has the same columns. Other axes have one band.
+    """
+    extents, x, out = part.extents, part.x, part.out
+    if not (extents.goes_on and extents.has_rows):
+        yield x, out
+        return
+    x, out = (array.reshape(extents.n, extents.inner) for array in (x, out))
+    for band in bands(extents.inner, n):
+        yield x[:, band], out[:, band]
 
 
 # ---- the parts of complex numbers ----------------------------------------------------------------

@@ -62,7 +62,7 @@ def window_of(x: Any, threads: int = 1) -> tuple[Window, int]:
         if found is not None:
             return found
     xp, window, special = arrays.namespace(x), Window(0, 0, 0), 0
-    for _, chunk in chunks(x):
+    for (chunk,) in chunks(x):
         window = window.joined(Window.of(xp, magnitudes(xp, chunk)))
         special |= found_special(xp, codes(xp, chunk))
     return window, special

@@ -7,7 +7,9 @@ import numpy as np
 from .core import arrays, dtypes
 from .core import segments as segmented
 from .core.extents import Extents
+from .core.field_arrays import HostFields
 from .core.maps import MAPS, MAPS_IN_SEGMENTS
+from .core.pieces import Pieces, is_long
 from .core.scalars import exact_scalar
 from .decide import check_memory
 from .mpi.agree import Agreement, Terms, collective
@@ -213,11 +215,13 @@ def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
     if not (np.can_cast(before.dtype, number, "same_kind") or dtypes.is_bfloat16(number)):
         raise TypeError(f"initial is {before.dtype}; the recurrence is in {number}")
     before = before.get() if arrays.is_cuda(before) else before
-    return dtypes.cast(before, number)
+    return before if before.dtype == number else dtypes.cast(before, number)
 
 
 def _maps(before: Any, acc: np.dtype[Any]) -> Any:
-    """Return the maps h -> before, of the type of the running value."""
+    """Return the maps h -> before, of the type of the running value; views, of a long row."""
+    if is_long(before.size, acc):
+        return HostFields([np.broadcast_to(before.dtype.type(0), before.shape), before], acc)
     maps = np.zeros(() if before.size == 1 else before.shape, acc)
     maps["x1"] = before.reshape(maps.shape)
     return maps
@@ -225,13 +229,15 @@ def _maps(before: Any, acc: np.dtype[Any]) -> Any:
 
 def _last(h: Any, before: Any, call: Agreement, *, reverse: bool) -> Any:
     """Return the last state of all ranks, in host memory; collective."""
-    own = None
+    state = np.array(np.broadcast_to(before, h.shape[1:]), h.dtype)
     if len(h) > 0:
         own = h[0 if reverse else -1]
-        own = own.get() if arrays.is_cuda(h) else np.asarray(own)
+        state[...] = own.get() if arrays.is_cuda(h) else own
     call.settle()
-    states = [state for state in call.comm.allgather(own) if state is not None]
+    ranks = [rank for rank, some in enumerate(call.comm.allgather(len(h) > 0)) if some]
+    if ranks:
+        row = state.reshape(-1).view(np.uint8)
+        for piece in Pieces(row.size, row.dtype):
+            call.comm.Bcast(row[piece], ranks[0 if reverse else -1])
     call.begin()
-    if states:
-        return states[0 if reverse else -1]
-    return np.broadcast_to(before, h.shape[1:])
+    return state

@@ -71,7 +71,11 @@ class Shard:
         every = (*x, *to) if flags is None else (*x, *to, flags)
         self.device = arrays.on_device(x[0])
         with self.device:
-            bits = None if initial is None else plan_cache.bits_of(initial)
+            # A view of the caller's arrays, which may change, is not kept.
+            self._kept = not isinstance(initial, HostFields)
+            bits: Hashable = object()
+            if self._kept:
+                bits = None if initial is None else plan_cache.bits_of(initial)
             asked = op, axis, targets is None, flags is None, types, bits, ranks, *options.values()
             self._key = arrays.stream(x[0]), *asked, *map(_kind, every), *map(type, given)
             known, self._of_kind = plan_cache.taken(self._key)
@@ -151,7 +155,8 @@ class Shard:
         """
         with self.device:
             run(self.scan, call, self._shard, self._results, self._flags)
-            plan_cache.put_back(self._key, self.decided, self._of_kind)
+            if self._kept:
+                plan_cache.put_back(self._key, self.decided, self._of_kind)
             results = self._results
             if self.decided.direct:
                 return cast(Sequence[Any], results)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import plan_cache
+from distscan import exact_special, plan_cache
 from distscan.core import pieces as cut_in_pieces
-from distscan.core.errors import RankError
+from distscan.core.errors import DisagreementError, RankError
 from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.core.maps import MAPS
@@ -281,33 +281,92 @@ def test_recurrences(reverse, comm, cut, rng):
     np.testing.assert_array_equal(y, want[mine])
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_recurrences_behind_a_row(reverse, compiled, comm, cut, rng):
+    """The row is longer than a piece, and changes from call to call."""
+    n, width = 10, 11
+    dtype = np.dtype("d" if compiled else "g")
+    a, b = (rng.integers(-2, 3, (n, width)).astype(dtype) for _ in range(2))
+    mine, initial = cut(n), rng.integers(-3, 4, width).astype(dtype)
+    for _ in range(2):
+        want, h = np.empty_like(b), initial.copy()
+        for i in reversed(range(n)) if reverse else range(n):
+            want[i] = h = a[i] * h + b[i]
+        y, last = distscan.linear_recurrence(
+            a[mine], b[mine], initial, reverse=reverse, return_last=True
+        )
+        np.testing.assert_array_equal(y, want[mine])
+        np.testing.assert_array_equal(last, h)
+        initial += 1
+    none = b[:0]
+    last = distscan.linear_recurrence(none, none, initial, return_last=True)[1]
+    np.testing.assert_array_equal(last, initial)
+    assert not np.shares_memory(last, initial)
+    if comm.size > 1:
+        initial[-1] += comm.rank
+        everywhere(comm, DisagreementError, "initial",
+                   lambda: distscan.linear_recurrence(a[mine], b[mine], initial))  # fmt: skip
+
+
+@two_cuts
+@pytest.mark.parametrize("form", FORMS)
+def test_special_columns_of_exact_sums(form, cut, rng, monkeypatch):
+    """Codes of few columns at a time; matrices, and views of them."""
+    monkeypatch.setattr(exact_special, "_FEWEST", 3)
+    monkeypatch.setattr(exact_special, "_CODES", 1)
+    monkeypatch.setattr(exact_special, "_CHUNK", 4)
+    x = rng.choice([-0.0, 0.0, 1.5, np.inf, -np.inf, np.nan], (7, 11), p=[0.5, *[0.1] * 5])
+    mine = cut(7)
+    how = form | {"initial": form["initial"] and -0.0}
+    columns = [
+        distscan.scan(np.ascontiguousarray(x[mine, i]), "fsum", **how) for i in range(x.shape[1])
+    ]
+    want = np.stack(columns, 1)
+    for shard in (x[mine].copy(), np.asfortranarray(x[mine]), x[mine, :, None]):
+        y = distscan.scan(shard, "fsum", axis=0, **how)
+        np.testing.assert_array_equal(y.reshape(want.shape), want)
+        np.testing.assert_array_equal(np.signbit(y).reshape(want.shape), np.signbit(want))
+
+
 ROWS = """
 import resource, sys
 import numpy as np
 import distscan
 from mpi4py import MPI
-comm = MPI.COMM_WORLD
-x = np.full((1, (64 << 20) // np.dtype(sys.argv[1]).itemsize), 1, sys.argv[1])
-how = {"axis": 0, "dtype": x.dtype}
-distscan.scan(x[:, :10].copy(), **how)
+comm, (what, codes) = MPI.COMM_WORLD, sys.argv[1:]
+x = np.full((1, (64 << 20) // np.dtype(codes).itemsize), 1, codes)
+small = x[:, :10].copy()
+if what == "recurrence":
+    row, room = x[0].copy(), 112  # the result, too
+    scan = lambda x: distscan.linear_recurrence(x, x, row[: x.size])
+    want = 2 + comm.rank
+else:
+    how, room = {"axis": 0, "dtype": x.dtype}, 48
+    scan = lambda x: distscan.scan(x, what, out=x, **how)
+    x[0, 0] = small[0, 0] = np.inf if what == "fsum" else 1
+    want = comm.rank + 1
+scan(small)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-distscan.scan(x, out=x, **how)
+y = scan(x)
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
 comm.Barrier()
-assert (x == comm.rank + 1).all()
-assert grown < 48, f"{grown} MiB beside a row of 64 MiB"
+assert (y[0, 1:] == want).all() and (what != "fsum" or y[0, 0] == np.inf)
+assert grown < room, f"{grown} MiB beside a row of 64 MiB"
 """
 
 
 @pytest.mark.one_rank
-@pytest.mark.parametrize("codes", ["d", "b"])
-def test_memory(codes):
+@pytest.mark.parametrize(
+    ("what", "codes"), [("sum", "d"), ("sum", "b"), ("fsum", "f"), ("recurrence", "d")]
+)
+def test_memory(what, codes):
     """Of three processes that scan a row of 64 MiB in place; a row of running values is more."""
     alone = {
         k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "PRTE", "HYDRA"))
     }
     script = Path(__file__).parent.parent / "launch" / "mpirun.sh"
-    command = ["bash", str(script), "3", sys.executable, "-c", ROWS, codes]
+    command = ["bash", str(script), "3", sys.executable, "-c", ROWS, what, codes]
     run = subprocess.run(
         command, check=False, env=alone, capture_output=True, text=True, timeout=100
     )

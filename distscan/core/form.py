@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .extents import EMPTY, Extents
+from .field_arrays import HostFields
 from .operators import Operator
 from .scalars import exact_scalar, scalar
 
@@ -28,7 +29,8 @@ class Form(NamedTuple):
     first
         The value before each row, column and segment, 0-d: the caller's ``initial``, or the
         operator's identity for an exclusive scan without ``initial``. None: there is no value. Of
-        structures it may be [inner], a value for each column of a scan across ranks.
+        structures it may be [inner], a value for each column of a scan across ranks. A long row is
+        a view of the caller's arrays.
     keys
         The type of keys that kernels compare themselves: see ``segments.compared``. None: segments
         are flags, or become flags before a kernel reads them.
@@ -38,20 +40,21 @@ class Form(NamedTuple):
     exclusive: bool = False
     reverse: bool = False
     segmented: bool = False
-    first: NDArray[Any] | None = None
+    first: Any = None
     keys: np.dtype[Any] | None = None
 
     def seed(self, columns: slice) -> NDArray[Any] | None:
         """Return the value before some columns, 0-d or a row; None if there is none."""
-        return self.first if self.first is None or self.first.ndim == 0 else self.first[columns]
+        first = self.first
+        if first is None:
+            return None
+        return np.asarray(first if first.ndim == 0 else first[columns])
 
 
 PLAIN = Form()
 
 
-def first_value(
-    op: Operator, acc: np.dtype[Any], initial: Any, *, exclusive: bool
-) -> NDArray[Any] | None:
+def first_value(op: Operator, acc: np.dtype[Any], initial: Any, *, exclusive: bool) -> Any:
     """Return ``first`` of a form, 0-d, in the accumulating type; None if there is none."""
     if initial is not None:
         return starting_value(initial, acc)
@@ -64,7 +67,7 @@ def first_value(
     return np.zeros((), acc) if acc.kind in "fc" and identity == 0 else identity
 
 
-def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
+def starting_value(initial: Any, acc: np.dtype[Any]) -> Any:
     """Return ``initial`` as a 0-d array of the accumulating type.
 
     Raises OverflowError for an integer out of the type's range, TypeError for a value of a higher
@@ -73,6 +76,8 @@ def starting_value(initial: Any, acc: np.dtype[Any]) -> NDArray[Any]:
     >>> starting_value(3, np.dtype(np.float32))
     array(3., dtype=float32)
     """
+    if isinstance(initial, HostFields):
+        return initial
     if acc.names is not None:
         value = exact_scalar(initial, acc, "initial")
         return value.reshape(()) if value.size == 1 else value  # an array: see ``Form.first``

@@ -98,7 +98,7 @@ class Compiled:
             block=self._block,
             exclusive=form.exclusive,
             reverse=form.reverse,
-            first=address(form.first),
+            first=address(form.first) if form.segmented else None,
             slots=address(self._slots),
             states=address(self._states),
         )

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ..core import segments as segmented
 from ..core.dtypes import Types
+from ..core.field_arrays import HostFields
 from ..core.form import Form
 from ..core.operators import Operator
 from ..core.pieces import Pieces, is_long
@@ -126,8 +127,13 @@ class _Steps:
 
     def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` into ``out``, seeded with ``offset``, unless the exchange has done that."""
-        if self.n > 0 and not pending.in_pieces:
+        if self.n == 0 or pending.in_pieces:
+            return
+        if not isinstance(offset, HostFields):
             self.scan(pending, offset)
+            return
+        for piece in Pieces(self.form.extents.inner, self.types.acc):
+            self.scan(pending, np.asarray(offset[piece]), piece)
 
     def reduce(self, call: Any, piece: slice | None = None) -> NDArray[Any]:
         """Return the totals [inner] of the shard, or of some columns."""
@@ -226,7 +232,8 @@ class ScanAdd(_Steps):
         for piece in Pieces(self.form.extents.inner, self.types.acc):
             pending.total(piece)
             row = offset is not None and offset.ndim > 0
-            self.scan(pending, offset[piece] if row else offset, piece)  # type: ignore[index]
+            seed = np.asarray(offset[piece]) if row else offset  # type: ignore[index]
+            self.scan(pending, seed, piece)
 
     def _bands(self, piece: slice | None) -> list[slice | None]:
         """Return the columns that the buffer has room for at a time; None: all."""

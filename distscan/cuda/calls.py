@@ -132,7 +132,7 @@ class CallWithTotal(Call):
         """Queue a copy of a piece of the row of offsets to the GPU, over the row of totals."""
         first = self._steps.form.first
         if offset is None and first is not None and first.ndim > 0:
-            offset = first[piece]
+            offset = self._steps.form.seed(piece)
         self.resume()
         self.work.total.put(piece, offset)
         self.queued()

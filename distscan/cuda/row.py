@@ -71,7 +71,7 @@ class Row:
             for i, each in enumerate(self._pieces):
                 if i >= len(self._host):
                     self._copied[i % len(self._host)].synchronize()
-                self._send(i, offset[each])
+                self._send(i, np.asarray(offset[each]))
                 self._copied[i % len(self._host)].record()
             return
         i = self._number(piece)

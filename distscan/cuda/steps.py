@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.dtypes import Types
+from ..core.field_arrays import HostFields
 from ..core.fixed_sum import unchecked
 from ..core.steps import Pending
 from . import columns
@@ -158,7 +159,7 @@ class ReduceScan(_Steps):
             return
         call.have_read()
         stream, scan, row = call.resume(), call.work.scan, call.work.total
-        if isinstance(offset, np.ndarray) and offset.ndim > 0:
+        if isinstance(offset, np.ndarray | HostFields) and offset.ndim > 0:
             if not call.read:  # the row of totals is on its way to the host
                 call.total()
             row.put(slice(None), offset)
