@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from .interface import WINDOW
+
 MIB = 1 << 20
 
 
@@ -18,6 +20,8 @@ class Budget(NamedTuple):
         The number of chunks on the device at a time.
     resident
         Whether the whole shard stays on the device.
+    window
+        Bytes of memory for a file in Fortran order that is flattened: ``fortran.py``.
     """
 
     chunk: int
@@ -25,6 +29,7 @@ class Budget(NamedTuple):
     writers: int
     slots: int
     resident: bool
+    window: int = 0
 
 
 #: Bytes of a chunk on CPUs: it stays in the caches. With 1 MiB a scan of float64 took twice as
@@ -52,6 +57,7 @@ def decide(
     limit: int | None,
     free_host: int,
     free_device: int,
+    flattened: int = 0,
 ) -> Budget:
     """Decide the memory of a rank.
 
@@ -61,8 +67,14 @@ def decide(
     ``parallel`` says that several threads write faster than one.
     ``limit`` is the caller's, in bytes, for the host and for the GPU each. ``free_host`` and
     ``free_device`` are this rank's shares of what is free.
+    ``flattened`` is the number of files in Fortran order that are flattened.
     """
     host = free_host // 2 if limit is None else min(limit, free_host)
+    window = 0
+    if flattened:
+        shard = size * max(element, mark)  # a larger window has what other ranks read
+        window = min(WINDOW, shard + 2 * MIB, host // (4 * flattened))
+        host -= flattened * window
     device = free_device * 4 // 5 if limit is None else min(limit, free_device)
     if not gpu:
         device = host
@@ -83,4 +95,4 @@ def decide(
     if size <= chunk:  # one chunk has nothing that could overlap
         readers, writers, slots = 0, 0, 1
     kept = size * (element + mark) + (0 if in_place else slots * chunk * result)
-    return Budget(chunk, readers, writers, slots, sweeps > 1 and kept <= device)
+    return Budget(chunk, readers, writers, slots, sweeps > 1 and kept <= device, window)

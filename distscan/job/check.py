@@ -29,11 +29,13 @@ def check(
     *,
     state: NDArray[Any] | None = None,
     links: int = 0,
+    window: int = 0,
 ) -> None:
     """Compare a file's scan with NumPy's; each rank compares its own part; collective.
 
     ``state`` is the running value before the first element, that of ``--state``. ``links`` is the
-    number of chunks that one sum goes through on a rank. Sums, products and
+    number of chunks that one sum goes through on a rank. A ``source`` that is flattened takes
+    ``window`` bytes. Sums, products and
     logaddexp of floats are recomputed in the next wider type, and may differ by the bounds of
     ``rounding.py``. All other results must be equal.
 
@@ -53,7 +55,7 @@ def check(
         ins, outs = (np.empty(step, f.dtype.newbyteorder("=")) for f in (source, result))
         if plan.across:
             reference.rewind(inner)
-            with source.reading(flattened=flat) as fill:
+            with source.reading(flattened=flat, window=window) as fill:
                 for low, high, outer, _ in pieces:
                     reference.skip(_read(fill, start + low, start + high, ins), outer)
     if plan.across:
@@ -61,7 +63,8 @@ def check(
         order = everyone[: comm.rank : -1] if plan.form.reverse else everyone[: comm.rank]
         before += [each for each in order if each is not None]
     found: tuple[int, str] | None = None
-    with agreed(comm), source.reading(flattened=flat) as fill, result.reading() as fill_result:
+    reading = source.reading(flattened=flat, window=window)
+    with agreed(comm), reading as fill, result.reading() as fill_result:
         for low, high, outer, fresh in pieces:
             if fresh:
                 reference.rewind(outer * inner, plan.form.first, before)

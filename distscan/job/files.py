@@ -4,12 +4,11 @@ Each rank reads and writes only its own part of them. Raw files are such files, 
 """
 
 import math
-import mmap
 import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -20,10 +19,11 @@ from numpy.typing import NDArray
 from ..core.digest import digest
 from ..core.errors import InputError, OutputError
 from . import storage
-from .interface import NUMBERS, Fill, Put
+from .fortran import Read, Window
+from .interface import NUMBERS, WINDOW, Fill, Put
 from .naming import naming_input, option, unlinked
 
-_MOST_AXES, _MOST_AXES_FLAT = 64, 32  # of NumPy's arrays, and of its iterators over elements
+_MOST_AXES = 64  # of NumPy's arrays
 _ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks
 
 
@@ -68,13 +68,16 @@ class File(NamedTuple):
         return {f"the {what} of {shared}": value for what, value in found.items()}
 
     @contextmanager
-    def reading(self, *, flattened: bool = False) -> Iterator[Fill]:
+    def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[Fill]:
         """Open the file, and yield a function that fills arrays."""
         with opened(self.path) as stream:
-            gather = flattened and self.fortran
-            with naming_input(self.path):
-                fill = _gathering(self, stream) if gather else _reader(self, stream)
-            yield fill
+            read = _reading_bytes(self.path, stream.fileno())
+            if flattened and self.fortran:
+                held = Window(self.shape, self.dtype, self.start, read, window)
+                with closing(held):
+                    yield _flattening(self, held, stream)
+            else:
+                yield _reader(self, read)
             now, stamp = os.fstat(stream.fileno()), self.stamp
             if stamp and (now.st_size, now.st_mtime_ns) != (stamp.size, stamp.mtime_ns):
                 raise InputError(f"{self.path} was changed while it was read")
@@ -148,18 +151,12 @@ def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
         raise InputError(f"{name} has the impossible shape {shape}: 2^63 bytes or more")
 
 
-def _reader(file: File, stream: BufferedReader) -> Fill:
+def _reader(file: File, read: Read) -> Fill:
     """Return a function that reads elements in file order."""
-    opened = stream.fileno()
 
     def fill(elements: NDArray[Any], low: int) -> None:
-        rest, at = memoryview(elements.view(np.uint8)), file.start + low * elements.itemsize  # type: ignore[arg-type]
-        while len(rest) > 0:
-            with naming_input(file.path):
-                read = os.preadv(opened, [rest], at)
-            if read == 0:
-                raise InputError(f"{file.path} became shorter while it was read")
-            rest, at = rest[read:], at + read
+        memory = memoryview(elements.view(np.uint8))  # type: ignore[arg-type]
+        read(memory, file.start + low * elements.itemsize)
         if file.dtype.names:  # each field has its own byte order
             elements[...] = elements.view(file.dtype)
         elif not file.dtype.isnative:
@@ -168,42 +165,35 @@ def _reader(file: File, stream: BufferedReader) -> Fill:
     return fill
 
 
-def _gathering(file: File, stream: BufferedReader) -> Fill:
-    """Return a function that reads a file in Fortran order, flattened.
-
-    The array [[0 1 2] [3 4 5]] lies in the file as 0 3 1 4 2 5. The file is mapped, because
-    neighbours of the flattened array lie far apart in it.
-    """
-    shape = tuple(length for length in file.shape if length != 1) or (1,)
-    if len(shape) > _MOST_AXES_FLAT:
-        raise InputError(f"{file.path} is in Fortran order, with {len(shape)} axes longer than 1; "
-                         f"NumPy flattens {_MOST_AXES_FLAT}")  # fmt: skip
-    mapped: NDArray[Any] = np.ndarray(
-        shape,
-        file.dtype,
-        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if file.n else b"",
-        file.start if file.n else 0,
-        order="F",
-    )
-    width = file.n // max(shape[0], 1)  # elements of a row
+def _flattening(file: File, window: Window, stream: BufferedReader) -> Fill:
+    """Return a function that reads elements of a file in Fortran order as they are flattened."""
 
     def fill(elements: NDArray[Any], low: int) -> None:
         if file.dtype.names:  # bytes between fields are not copied
             elements.view(np.uint8)[...] = 0
-        if os.fstat(stream.fileno()).st_size < file.start + mapped.nbytes:
-            raise InputError(f"{file.path} became shorter while it was read")
-        high = low + elements.size
-        # Whole rows are copied at once, parts of a row element by element.
-        first, last = -(-low // width), high // width
-        if first >= last:
-            elements[...] = mapped.flat[low:high]
-            return
-        head, tail = first * width - low, last * width - low
-        elements[:head] = mapped.flat[low : low + head]
-        elements[head:tail].reshape(last - first, *shape[1:])[...] = mapped[first:last]
-        elements[tail:] = mapped.flat[low + tail : high]
+        if os.fstat(stream.fileno()).st_size < file.end:  # all that is wanted may be in memory
+            raise _shorter(file.path)
+        window.fill(elements, low)
 
     return fill
+
+
+def _reading_bytes(path: Path, descriptor: int) -> Read:
+    """Return a function that fills memory with the bytes of a file from a place on."""
+
+    def read(rest: memoryview, at: int) -> None:
+        while len(rest) > 0:
+            with naming_input(path):
+                count = os.preadv(descriptor, [rest], at)
+            if count == 0:
+                raise _shorter(path)
+            rest, at = rest[count:], at + count
+
+    return read
+
+
+def _shorter(path: Path) -> InputError:
+    return InputError(f"{path} became shorter while it was read")
 
 
 #: What other formats begin with; text, which begins with anything, comes last.

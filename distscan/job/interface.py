@@ -17,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 NUMBERS = "biufc"  # the kinds of NumPy's types that a scan takes
+#: Bytes of memory for a file in Fortran order that is flattened, at most: 64 MiB are a row of 16
+#: Mi float32, or a thousand rows of 16 Ki. And tiles for the threads that read.
+WINDOW = 66 << 20
 #: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
 #: threads may call it at once.
 Fill = Callable[[NDArray[Any], int], None]
@@ -48,12 +51,15 @@ class Source(Protocol):
     def terms(self) -> dict[str, object]:
         """Return what must be the same on every rank, by name."""
 
-    def reading(self, *, flattened: bool = False) -> AbstractContextManager[Fill]:
+    def reading(
+        self, *, flattened: bool = False, window: int = WINDOW
+    ) -> AbstractContextManager[Fill]:
         """Open the source, and yield a function that fills arrays: see ``Fill``.
 
         The elements are counted as they are stored; ``flattened`` counts them as ``numpy.ravel``
-        does, which differs in Fortran order. Raises ``InputError`` if the source has changed since
-        it was inspected: at once if it is too short, else at the end of the ``with`` block.
+        does, which differs in Fortran order: this takes ``window`` bytes of memory, at most.
+        Raises ``InputError`` if the source has changed since it was inspected: at once if it is too
+        short, else at the end of the ``with`` block.
         """
 
 

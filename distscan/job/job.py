@@ -133,7 +133,7 @@ def perform(
             decided = decide(begun, job.run, source, gpu, comm)
             before = restart.state_of(job, scan, decided)
             same["the state"] = before.digest()
-            sizes = _budget(job, decided, bound, parallel=put.parallel)
+            sizes = _budget(job, decided, bound, (source, marks), parallel=put.parallel)
         terms = restart.Terms(scan, decided, source, marks, before, bound, comm.size)
         journal, sizes = restart.journal_of(comm, job, target.path, terms, sizes)
         given: Any = {"source": source, "marks": marks, "put": put, "timeline": clock}
@@ -303,7 +303,8 @@ def _check(
     if comm.rank == 0:
         show("check", 0, 0)
     with part.timeline("check"):
-        check.check(comm, part.decided, source, target, state=before.value, links=part.links)
+        given: Any = {"state": before.value, "links": part.links, "window": part.budget.window}
+        check.check(comm, part.decided, source, target, **given)
 
 
 @contextmanager
@@ -318,7 +319,16 @@ def _startup(
         yield
 
 
-def _budget(job: Job, decided: Decided, bound: Binding, *, parallel: bool) -> Budget:
+def _budget(
+    job: Job,
+    decided: Decided,
+    bound: Binding,
+    sources: tuple[Source, Source | None],
+    *,
+    parallel: bool,
+) -> Budget:
+    source, marks = sources
+    flattened = decided.form.extents.axis is None and source.fortran
     gpu = bound.memory.current_gpu() is not None
     found = budget.decide(
         size=decided.form.extents.size,
@@ -333,6 +343,7 @@ def _budget(job: Job, decided: Decided, bound: Binding, *, parallel: bool) -> Bu
         limit=job.run.memory,
         free_host=free_memory() // bound.local_ranks,
         free_device=bound.memory.available() // bound.sharing,
+        flattened=flattened + (marks is not None and marks.fortran),
     )
     return exact.narrowed(found, decided)
 

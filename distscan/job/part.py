@@ -69,9 +69,12 @@ class Part:
         """Open the source, and start the threads."""
         with ExitStack() as held:
             flattened = self.form.extents.axis is None
-            self._fill = held.enter_context(self._source.reading(flattened=flattened))
+            window = self.budget.window
+            reading = self._source.reading(flattened=flattened, window=window)
+            self._fill = held.enter_context(reading)
             if self._marks is not None:
-                self._fill_marks = held.enter_context(self._marks.reading(flattened=True))
+                reading = self._marks.reading(flattened=True, window=window)
+                self._fill_marks = held.enter_context(reading)
             begin = None if self.gpu is None else cores.unbind
             self._pipeline = Pipeline(self.budget.readers, self.budget.writers, begin)
             held.callback(self._pipeline.close)

@@ -53,7 +53,7 @@ class Parts:
         return found
 
     @contextmanager
-    def reading(self, *, flattened: bool = False) -> Iterator[Fill]:
+    def reading(self, *, flattened: bool = False, window: int = 0) -> Iterator[Fill]:
         """Yield a function that fills arrays. It opens files when it needs them."""
 
         def fill(elements: NDArray[Any], low: int) -> None:
@@ -61,7 +61,7 @@ class Parts:
             while at < high:
                 i = bisect_right(self._starts, at) - 1
                 start, end = self._starts[i], min(self._starts[i + 1], high)
-                with self._files[i].reading(flattened=flattened) as fill_part:
+                with self._files[i].reading() as fill_part:
                     fill_part(elements[at - low : end - low], at - start)
                 at = end
 

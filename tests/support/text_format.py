@@ -33,7 +33,7 @@ class Text:
         return {f"the length of {self.path}": self.n}
 
     @contextmanager
-    def reading(self, *, flattened=False):
+    def reading(self, *, flattened=False, window=0):
         with self.path.open("rb") as file:
 
             def fill(elements, low):
