@@ -213,19 +213,28 @@ class Store:
 
         Raises ``KeyReusedError`` if that job is of another request.
         """
-        with self._statement(
-            "INSERT INTO jobs (key, request, input_count, inputs, state, created) "
-            "VALUES (?, ?, ?, ?, 'queued', ?) ON CONFLICT (key) DO NOTHING RETURNING *",
-            (key, *_split(request), time()),
-            tell=True,
-        ) as rows:
-            if rows:
-                return rows[0]
-        with self._statement("SELECT * FROM jobs WHERE key = ?", (key,)) as rows:
-            (found,) = rows
+        found = self._of_key(key)  # first: a known job is told though the disk is full
+        if found is None:
+            with self._statement(
+                "INSERT INTO jobs (key, request, input_count, inputs, state, created) "
+                "VALUES (?, ?, ?, ?, 'queued', ?) ON CONFLICT (key) DO NOTHING RETURNING *",
+                (key, *_split(request), time()),
+                tell=True,
+            ) as rows:
+                if rows:
+                    return rows[0]
+            found = self._of_key(key)
+            assert found is not None  # another thread has added it
         if _split(found.request) != _split(request):
             raise KeyReusedError(f"the key {key!r} is that of job {found.number}, another request")
         return found
+
+    def _of_key(self, key: str | None) -> Record | None:
+        """Return the job that was submitted under a key; None if there is none."""
+        if key is None:
+            return None
+        with self._statement("SELECT * FROM jobs WHERE key = ?", (key,)) as rows:
+            return rows[0] if rows else None
 
     def get(self, number: int) -> Record | None:
         """Return a job; None if there is none of this number."""
