@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.service import commands, places
+from distscan.service import commands, protocol
 from distscan.service.errors import ServiceError, UnauthorizedError
 from support.services import ROOT, command, serving
 
@@ -95,7 +95,7 @@ def test_tokens_that_are_no_secret(text, mode, message, tmp_path):
         (tmp_path / "token").write_text(text)
         (tmp_path / "token").chmod(mode)
     with pytest.raises(ServiceError, match=message):
-        places.token_in(tmp_path / "token")
+        protocol.token_in(tmp_path / "token")
     given = ["--host", "127.0.0.1", "--token-file", "token", "--state-dir", "state"]
     status, _, err = command("serve", *given, cwd=tmp_path)
     assert status == 1
@@ -130,8 +130,8 @@ def test_a_folder_of_another_user(tmp_path):
     (tmp_path / "distscan").mkdir()
     (tmp_path / "distscan").chmod(0o777)
     with pytest.raises(ServiceError, match="nobody else may write to"):
-        places.make_private(tmp_path / "distscan")
-    places.make_private(tmp_path / "new")
+        protocol.make_private(tmp_path / "distscan")
+    protocol.make_private(tmp_path / "new")
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
@@ -225,11 +225,11 @@ def test_a_socket_of_another_user(tmp_path, monkeypatch):
     """A client does not send its arrays there."""
     monkeypatch.delenv("DISTSCAN_SERVICE", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert places.address_to_use() == str(tmp_path / "distscan/socket")
+    assert protocol.address_to_use() == str(tmp_path / "distscan/socket")
     (tmp_path / "distscan").mkdir()
     (tmp_path / "distscan").chmod(0o777)
     with pytest.raises(ServiceError, match="nobody else may write to"):
-        places.address_to_use()
+        protocol.address_to_use()
 
 
 def test_clients_start_no_mpi(tmp_path):

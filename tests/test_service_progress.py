@@ -11,8 +11,7 @@ from tqdm import std
 import distscan
 from distscan.core.errors import InputError
 from distscan.job.report import Report
-from distscan.service import client_progress
-from distscan.service.client_job import Job
+from distscan.service.client import Bar, Job
 from distscan.service.errors import CancelledJobError
 from distscan.service.transport import Answer
 from support import fresh
@@ -101,7 +100,7 @@ def test_a_job_that_begins_again(capsys):
 def test_several_threads_wait(monkeypatch):
     """What a later, slower answer to another thread says does not matter."""
     course = Course(record("done", report={"total": 3}), record("running", "scan", 1))
-    monkeypatch.setattr(client_progress.Bar, "show", lambda bar, record: course.job.refresh())
+    monkeypatch.setattr(Bar, "show", lambda bar, record: course.job.refresh())
     assert course.job.wait(progress=True) == {"total": 3}
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from . import places
+from . import protocol
 from .errors import BusyError, NotFoundError, ServiceError, TooLargeError
 
 _LEAST = 1 << 20  # bytes
@@ -189,7 +189,7 @@ def folder_in_memory() -> Iterator[Path]:
     prefix = f"distscan-{os.getuid()}-"
     for path in shared.glob(f"{prefix}*/lock"):
         with suppress(OSError, ServiceError):
-            places.check_private(path.parent)  # what another user has put there may block
+            protocol.check_private(path.parent)  # what another user has put there may block
             with path.open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path.parent, ignore_errors=True)

@@ -1,23 +1,35 @@
 """The client of a service: arrays in, arrays out; file jobs. It uses neither MPI nor CUDA."""
 
 import os
-from collections.abc import Callable, Sequence
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from random import uniform
 from time import monotonic
 from typing import Any, NoReturn, cast
 
+import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ..core import dtypes
-from . import client_asked, errors, places, protocol
-from .client_arrays import Arrays
-from .client_job import SILENT, Job
-from .client_stop import Stop, stop_of_context
-from .errors import BusyError, NoAnswerError, ServiceError
-from .transport import LOST, Answer, Transport
+from .. import exact_check
+from ..core import arrays, dtypes, operators
+from ..core.extents import Extents, axis_number
+from ..core.form import first_value
+from ..core.operators import BUILTIN
+from ..core.segments import check_shape, check_type
+from ..job.report import Report
+from ..mpi.communicators import op_name
+from . import errors, protocol
+from .errors import BusyError, CancelledJobError, JobEndedError, NoAnswerError, ServiceError
+from .transport import LOST, Answer, Arrays, ScanRequest, Stop, Transport, stop_of_context
 
 _LATER = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds at most before another try, and so on
-Path = str | os.PathLike[str]
+SILENT = 30.0  # seconds after which a service that says nothing is given up, scans apart
+_WAIT = 0.5  # seconds of one request that waits for a job
+FilePath = str | os.PathLike[str]
+Send = Callable[..., Answer]
 
 
 class Client:
@@ -25,7 +37,7 @@ class Client:
 
     def __init__(
         self,
-        address: Path | None,
+        address: FilePath | None,
         token: str | None,
         patience: float,
         timeout: float | None = None,
@@ -35,8 +47,8 @@ class Client:
 
         ``say`` is told if no service answers for a while.
         """
-        self.address = places.address_to_use() if address is None else os.fspath(address)
-        token = places.token_to_use(self.address, token)
+        self.address = protocol.address_to_use() if address is None else os.fspath(address)
+        token = protocol.token_to_use(self.address, token)
         head = {"distscan-protocol": str(protocol.VERSION)}
         if token is not None:
             head["authorization"] = f"Bearer {token}"
@@ -71,7 +83,7 @@ class Client:
         ``scan`` copies neither such an array nor its result, which is in shared memory, too. If
         the service is on another host, the array is an ordinary one.
         """
-        return self._arrays.empty(client_asked.shape(shape), dtypes.parse(dtype))
+        return self._arrays.empty(_shape(shape), dtypes.parse(dtype))
 
     def scan(
         self,
@@ -96,30 +108,30 @@ class Client:
         form: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
         form |= {"dtype": dtype, "out": out, "segments": segments, "strategy": strategy}
         form["window"] = window
-        return self._arrays.scan(client_asked.scan(x, op, **form))
+        return self._arrays.scan(_scan_request(x, op, **form))
 
     def submit(
         self,
-        input: Path | Sequence[Path],
-        output: Path | None = None,
+        input: FilePath | Sequence[FilePath],
+        output: FilePath | None = None,
         op: Any = "sum",
         *,
         key: str | None = None,
         **options: Any,
-    ) -> Job:
+    ) -> "Job":
         """Queue a file job; the arguments are those of ``distscan.scan_file``.
 
         The files are the service's: paths of this machine are the same there. ``key`` names the
         request: if it is sent again, it is the same job.
         """
-        asked = client_asked.job(input, output, op, key, options)
-        return Job(self.request, self.request("POST", "/v1/jobs", **asked).json())
+        request = _job_request(input, output, op, key, options)
+        return Job(self.request, self.request("POST", "/v1/jobs", **request).json())
 
-    def job(self, number: int) -> Job:
+    def job(self, number: int) -> "Job":
         """Return a job by its number."""
         return Job(self.request, self.request("GET", f"/v1/jobs/{number}").json())
 
-    def jobs(self, most: int = 20) -> list[Job]:
+    def jobs(self, most: int = 20) -> "list[Job]":
         """Return the newest jobs, the newest first."""
         found = self.request("GET", "/v1/jobs", params={"most": most}).json()
         return [Job(self.request, record) for record in found["jobs"]]
@@ -170,3 +182,273 @@ class Client:
             f"no service answers on {self.address} ({error}); "
             "start one: mpirun -n 8 python -m distscan serve"
         )
+
+
+# ---- file jobs, as their client sees them --------------------------------------------------------
+
+
+class Job:
+    """A file job of a service. Threads may share it."""
+
+    def __init__(self, request: Send, record: dict[str, Any]) -> None:
+        """``request`` sends a request: method, URL, and what else it has."""
+        self._request, self._record = request, record
+
+    def __repr__(self) -> str:
+        return f"<Job {self.number}: {self._record['state']}>"
+
+    @property
+    def number(self) -> int:
+        """The number by which the service knows it."""
+        return int(self._record["number"])
+
+    @property
+    def state(self) -> str:
+        """Its state now: "queued", "running", "done", "failed" or "cancelled"."""
+        return str(self.refresh()["state"])
+
+    def progress(self) -> tuple[str, int, int] | None:
+        """Return its phase, the bytes that are done, and all bytes; None if it does not run."""
+        found = self.refresh()["progress"]
+        return None if found is None else (found["phase"], found["done"], found["size"])
+
+    def wait(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
+        """Wait for its end, and return its report, as a dictionary.
+
+        ``progress`` shows a bar, in a terminal and in a notebook, by tqdm. Ctrl-C ends the wait,
+        and the job goes on.
+
+        Raises what the job has raised, ``CancelledJobError`` if it was cancelled, TimeoutError
+        if it has not ended after ``timeout`` seconds.
+        """
+        end = None if timeout is None else monotonic() + timeout
+        record = self._record
+        with Bar(self.number) if progress else nullcontext() as bar:
+            for record in self.updates(end):
+                if bar is not None:
+                    bar.show(record)
+        return outcome(record, timeout)
+
+    def result(self, timeout: float | None = None) -> Report:
+        """Wait as ``wait`` does, and return what ``distscan.scan_file`` returns.
+
+        ``report.output`` is the path of the output. ``report.total`` is as in JSON: NaN and
+        infinities are text, complex numbers pairs.
+        """
+        return Report(**self.wait(timeout))
+
+    def updates(self, end: float | None = None) -> Iterator[dict[str, Any]]:
+        """Yield what the service says of the job, now and then until it has ended.
+
+        ``end`` is a time of ``time.monotonic`` at which this ends, too.
+        """
+        while True:
+            left = _WAIT if end is None else max(0.0, min(_WAIT, end - monotonic()))
+            record = self.refresh(wait=left)
+            yield record
+            if is_over(record, end):
+                return
+
+    def cancel(self) -> bool:
+        """Cancel it: at once if it waits, at its next chunk if it runs.
+
+        Returns False if it had ended: ``state`` says how. A job that runs may also end before its
+        next chunk, after True.
+        """
+        try:
+            self._record = self._request("DELETE", f"/v1/jobs/{self.number}").json()
+        except JobEndedError:
+            return False
+        return True
+
+    def refresh(self, wait: float = 0) -> dict[str, Any]:
+        """Ask the service what it knows of the job; wait up to so many seconds for its end."""
+        url, given = f"/v1/jobs/{self.number}", {"params": {"wait": wait}}
+        record = dict(self._request("GET", url, timeout=wait + SILENT, **given).json())
+        self._record = record
+        return record
+
+
+# What a service has said of a job. Those who wait for it keep it: another thread may ask, too.
+
+
+def is_over(record: dict[str, Any], end: float | None) -> bool:
+    """Whether a job has ended, or the time of those who wait for it."""
+    return record["state"] in protocol.ENDED or (end is not None and monotonic() >= end)
+
+
+def outcome(record: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+    """Return a job's report, or raise what ``Job.wait`` raises."""
+    number, state = record["number"], record["state"]
+    if state == "cancelled":
+        raise CancelledJobError(f"job {number} was cancelled")
+    if state == "failed":
+        raise errors.from_json(record["error"])
+    if state != "done":
+        raise TimeoutError(f"job {number} is {state} after {timeout} s")
+    return cast("dict[str, Any]", record["report"])
+
+
+class Bar:
+    """One bar, which begins anew with each phase; a context that closes it."""
+
+    def __init__(self, number: int) -> None:
+        """Show an empty bar for job ``number``; raise ImportError if tqdm is not installed."""
+        try:
+            from tqdm.auto import tqdm  # noqa: PLC0415 - takes long, and few ask for a bar
+        except ImportError as error:
+            raise ImportError(
+                f"{error}; install it: in a checkout, pip install '.[service]'"
+            ) from error
+        self._name, self._phase = f"job {number}", ""
+        self._bar = tqdm(desc=self._name, unit="B", unit_scale=True)
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._bar.close()
+
+    def show(self, record: dict[str, Any]) -> None:
+        """Show what a service has said of the job: its phase, or its state if it does not run."""
+        found = record["progress"] or {"phase": record["state"], "done": 0, "size": 0}
+        new, self._phase = found["phase"] != self._phase, found["phase"]
+        self._bar.set_description_str(f"{self._name}: {self._phase}", refresh=False)
+        if new and found["size"]:
+            self._bar.reset(total=found["size"])
+        if found["size"]:
+            self._bar.n = found["done"]
+        elif self._phase == "done":
+            self._bar.n = self._bar.total or 0
+        self._bar.refresh()
+
+
+# ---- what users ask for, in the form in which it is sent -----------------------------------------
+
+
+def _scan_request(
+    x: Any,
+    op: Any,
+    *,
+    axis: Any,
+    exclusive: Any,
+    initial: Any,
+    reverse: Any,
+    dtype: DTypeLike | None,
+    out: Any,
+    segments: Any,
+    strategy: str,
+    window: Any,
+) -> ScanRequest:
+    """Check the arguments of ``scan`` as ``distscan.scan`` does, and return what they ask for."""
+    if x is None:
+        raise TypeError("x is None; a scan takes an array or a sequence")
+    array = _on_host("x", x)
+    target = None if out is None else _on_host("out", out)
+    flags = None if segments is None else _on_host("segments", segments)
+    number, name = axis_number(axis), _name(op, window)
+    parsed = None if dtype is None else dtypes.parse(dtype)
+    if target is not None:
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out must be an array, not {type(out).__name__}")
+        arrays.check_writable(out, target)
+    if flags is not None:
+        check_shape(flags, array)
+    extents, kind = Extents.of(array.shape, number), None if target is None else target.dtype
+    limits = None
+    if name == "fsum":
+        exact = {"dtype": parsed, "initial": initial, "window": window, "strategy": strategy}
+        limits = exact_check.Asked.of(array.dtype, out=kind, ranks=1, **exact).limits
+    else:
+        acc = dtypes.resolve(operators.resolve(name), array.dtype, parsed, kind, wide=True).acc
+        first_value(operators.resolve(name), acc, initial, exclusive=bool(exclusive))
+    if flags is not None:
+        check_type(flags.dtype, extents)
+    if target is not None and target.shape != extents.result_shape:
+        raise ValueError(f"out has shape {target.shape}; the result has {extents.result_shape}")
+    given = {
+        "op": name,
+        "axis": number,
+        "exclusive": "true" if exclusive else None,
+        "initial": None if initial is None else _text(initial),
+        "reverse": "true" if reverse else None,
+        "dtype": None if parsed is None else str(parsed),
+        "out": None if kind is None else str(kind),
+        "strategy": strategy,
+        "window": None if limits is None else ",".join(map(str, limits)),
+    }
+    return ScanRequest(
+        array, flags, out, {key: value for key, value in given.items() if value is not None}
+    )
+
+
+def _job_request(
+    input: FilePath | Sequence[FilePath],
+    output: FilePath | None,
+    op: Any,
+    key: str | None,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the request for a file job: its JSON, and the header with its key."""
+    several = [input] if isinstance(input, str | os.PathLike) else list(input)
+    if output is None:
+        first = Path(several[0])
+        output = first.with_name(f"{first.name.removesuffix('.npy')}.scan.npy")
+    request = options | {
+        "inputs": [os.path.abspath(path) for path in several],
+        "output": os.path.abspath(output),
+        "op": _name(op, options.get("window")),
+    }
+    if request.get("window") is not None:
+        request["window"] = exact_check.limits_of(request["window"])
+    for name in ("segments", "state", "trace"):
+        if request.get(name) is not None:
+            request[name] = os.path.abspath(request[name])
+    for name in ("dtype", "raw"):
+        if request.get(name) is not None:
+            request[name] = str(dtypes.parse(request[name]))
+    if request.get("initial") is not None:
+        request["initial"] = _text(request["initial"])
+    head = {"idempotency-key": uuid.uuid4().hex if key is None else key}
+    return {"json": request, "headers": head}
+
+
+def _shape(given: int | Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as NumPy has it."""
+    return (given,) if isinstance(given, int) else tuple(given)
+
+
+def _on_host(name: str, given: Any) -> NDArray[Any]:
+    """Return the NumPy array over the memory of an argument."""
+    array = arrays.as_native(given, name)
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} is in the memory of a GPU; a service takes arrays of the host")
+    return array
+
+
+def _name(op: Any, window: Any) -> str:
+    """Return the name of an operator that has one: text, a ufunc of NumPy, or an MPI op."""
+    if "mpi4py.MPI" in sys.modules:  # else it is no MPI op, and a client does not start MPI
+        op = op_name(op)
+    if exact_check.is_fsum(op, window):
+        return "fsum"
+    resolved = operators.resolve(op)
+    if BUILTIN.get(resolved.name) is not resolved:
+        raise TypeError(f"a service takes operators that have a name, not {resolved.name}")
+    return resolved.name
+
+
+def _text(initial: Any) -> str:
+    """Return a number as text, to its last bit."""
+    if isinstance(initial, str):
+        return initial
+    value = np.asarray(initial)
+    if value.ndim > 0:
+        raise ValueError(f"initial must be one value, not an array of shape {value.shape}")
+    number = value.item()
+    if isinstance(number, np.generic):  # long double: Python has no such number
+        short = complex(number) if value.dtype.kind == "c" else float(number)
+        if short != number:
+            raise TypeError(f"a service takes an initial of 8 bytes, not {value.dtype}")
+        number = short
+    return str(int(number) if isinstance(number, bool) else number).strip("()")

@@ -13,10 +13,8 @@ from typing import Any, NoReturn, TypeVar
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..job.report import Report
-from . import client_job, client_progress
-from .client import Client, Path
-from .client_job import Job
-from .client_stop import Stop, stop_of_context
+from .client import Bar, Client, FilePath, Job, is_over, outcome
+from .transport import Stop, stop_of_context
 
 _AT_ONCE = 16  # requests of a client; a wait for a job is one now and then
 _SOONEST, _LATEST = 0.02, 0.5  # seconds between two looks at a job
@@ -50,11 +48,11 @@ class AsyncJob:
     async def wait(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
         """Wait for its end, as ``Job.wait`` does. If the wait is cancelled, the job goes on."""
         end, record = None if timeout is None else monotonic() + timeout, dict[str, Any]()
-        with client_progress.Bar(self.number) if progress else nullcontext() as bar:
+        with Bar(self.number) if progress else nullcontext() as bar:
             async for record in self.updates(end):
                 if bar is not None:
                     bar.show(record)
-        return client_job.outcome(record, timeout)
+        return outcome(record, timeout)
 
     async def result(self, timeout: float | None = None) -> Report:
         """Wait for its end, and return its report, as ``Job.result`` does."""
@@ -66,7 +64,7 @@ class AsyncJob:
         while True:
             record = await self._run(self._job.refresh)
             yield record
-            if client_job.is_over(record, end):
+            if is_over(record, end):
                 return
             left = pause if end is None else max(0.0, min(pause, end - monotonic()))
             await asyncio.sleep(left)
@@ -147,8 +145,8 @@ class AsyncClient:
 
     async def submit(
         self,
-        input: Path | Sequence[Path],
-        output: Path | None = None,
+        input: FilePath | Sequence[FilePath],
+        output: FilePath | None = None,
         op: Any = "sum",
         *,
         key: str | None = None,

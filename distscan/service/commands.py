@@ -14,9 +14,8 @@ from ..command import Parser, Progress
 from ..core.errors import OutputError
 from ..job import report
 from ..job.report import Report
-from . import places
-from .client import Client
-from .client_job import Job
+from . import protocol
+from .client import Client, Job
 
 _PATIENCE = 10.0  # seconds: a service that was just started may begin to listen
 
@@ -145,7 +144,7 @@ def _parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
 
 
 def _client(args: argparse.Namespace) -> Client:
-    token = None if args.token_file is None else places.token_in(args.token_file)
+    token = None if args.token_file is None else protocol.token_in(args.token_file)
     return Client(args.address, token, _PATIENCE, say=_say)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import uvicorn
 
-from . import places
+from . import protocol
 from .app import App
 from .errors import ServiceError
 
@@ -26,8 +26,8 @@ def listening(
             yield opened, f"http://{host}:{port}"
         return
     if path is None:
-        path = places.socket_path()
-        places.make_private(path.parent)
+        path = protocol.socket_path()
+        protocol.make_private(path.parent)
     with socket.socket(socket.AF_UNIX) as opened:
         with suppress(FileNotFoundError):
             _remove_dead(path)

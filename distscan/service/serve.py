@@ -19,7 +19,7 @@ from ..cpu.free_memory import free_memory
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..version import __version__
-from . import endpoint, logs, places, work
+from . import endpoint, logs, protocol, work
 from .app import App
 from .arrays import Scanner
 from .buffers import Pool, folder_in_memory
@@ -108,12 +108,12 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             if comm.rank == 0:
                 paths = Paths(args.root or [Path()])
                 metrics = Metrics()
-                store = Store(args.state_dir or places.state_folder(), _noting(metrics))
+                store = Store(args.state_dir or protocol.state_folder(), _noting(metrics))
                 held.callback(store.close)
                 opened = endpoint.listening(args.socket, args.host, args.port)
                 listening, where = held.enter_context(opened)
                 folder = held.enter_context(folder_in_memory())
-                token = None if args.token_file is None else places.token_in(args.token_file)
+                token = None if args.token_file is None else protocol.token_in(args.token_file)
         if comm.rank > 0:
             for number in ENDS:
                 signal.signal(number, signal.SIG_IGN)  # rank 0 says when the service ends

@@ -1,23 +1,34 @@
-"""Requests of HTTP to one service: a pool of connections, which threads share.
+"""How a client's requests and arrays go to one service: over HTTP, or in memory that both share.
 
 Python's own ``http.client`` speaks HTTP. A larger library would take longer to import than a small
 job takes.
 """
 
+import errno
+import fcntl
 import json as codec
+import math
+import mmap
 import os
 import select
 import socket
 import ssl
+import threading
+import weakref
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, NamedTuple
+from io import BytesIO
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode, urlsplit
 
-from . import places
-from .client_stop import Stop
+import numpy as np
+from numpy.typing import NDArray
+
+from . import protocol
+from .errors import NotFoundError, StoppedError
 
 #: What a request raises if it was not answered.
 LOST = (OSError, HTTPException)
@@ -65,7 +76,7 @@ class Transport:
         self._spare, self._owner = deque[HTTPConnection](), os.getpid()
         self._busy, self._closed = set[Stop](), False
         self._address, self._headers, self._patience = address, dict(headers), patience
-        self._over_tcp = places.is_url(address)
+        self._over_tcp = protocol.is_url(address)
         self._base = urlsplit(address).path.rstrip("/") if self._over_tcp else ""
         self._tls: ssl.SSLContext | None = None
 
@@ -92,7 +103,7 @@ class Transport:
         json: Any = None,
         content: Any = None,
         timeout: float | None = None,
-        stop: Stop,
+        stop: "Stop",
     ) -> Answer:
         """Send a request, and return the answer; the body is ``json``, or ``content`` as it is.
 
@@ -114,7 +125,7 @@ class Transport:
         finally:
             self._busy.discard(stop)
 
-    def _exchange(self, asked: tuple[Any, ...], timeout: float | None, stop: Stop) -> Answer:
+    def _exchange(self, parts: tuple[Any, ...], timeout: float | None, stop: "Stop") -> Answer:
         """Send a request over a connection of its own, and return the answer."""
         connection = self._connected()
         try:
@@ -122,7 +133,7 @@ class Transport:
             with stop.ends(connection.sock):
                 with suppress(BrokenPipeError, ConnectionResetError):
                     # A service that refuses a long body answers before the end of it.
-                    connection.request(*asked)
+                    connection.request(*parts)
                 answer = connection.getresponse()
                 found = Answer(answer.status, answer.read())
         except BaseException:  # what is left of this answer must not be that of another request
@@ -174,3 +185,277 @@ def _is_open(connection: HTTPConnection) -> bool:
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return not poll.poll(0)
+
+
+# ---- how a thread ends a request for whose answer another thread waits ---------------------------
+
+
+class Stop:
+    """Ends what another thread does: the request for whose answer it waits, and those to come."""
+
+    def __init__(self) -> None:
+        self._set, self._lock = threading.Event(), threading.Lock()
+        self._line: socket.socket | None = None
+
+    def set(self) -> None:
+        """End it: the other thread raises ``StoppedError``, unless the last answer is there."""
+        with self._lock:
+            self._set.set()
+            if self._line is not None:
+                with suppress(OSError):  # it is closed already
+                    # The method of an encrypted socket would change what the other thread uses.
+                    socket.socket.shutdown(self._line, socket.SHUT_RDWR)
+
+    @contextmanager
+    def ends(self, line: socket.socket) -> Iterator[None]:
+        """Let ``set`` end what comes over a connection, in the ``with`` block."""
+        with self._lock:
+            self.check()
+            self._line = line
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._line = None
+
+    def check(self) -> None:
+        """Raise ``StoppedError`` after ``set``."""
+        if self._set.is_set():
+            raise StoppedError("the client was closed, or the task that asked was cancelled")
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, at most until ``set``."""
+        self._set.wait(seconds)
+        self.check()
+
+
+#: What ends the requests of this context, if anything does.
+stop_of_context = ContextVar[Stop | None]("stop_of_context", default=None)
+
+
+# ---- memory that is shared with a service on this host -------------------------------------------
+
+# A buffer of ``arrays.py`` is this client's as long as its file is open and locked. An array in it
+# keeps it. When the array is gone, the buffer waits for the next one.
+
+_IDLE = 3  # buffers that wait for the next scan: of x, out, segments
+_TRIES = 5
+
+
+class Segment:
+    """A buffer that this client has locked and mapped."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        """Take the buffer of which a service has told.
+
+        Raises OSError if there is no such file here, BlockingIOError if another client has it.
+        """
+        self.path = str(found["path"])
+        file = os.open(self.path, os.O_RDWR)
+        self._close = weakref.finalize(self, os.close, file)
+        status = os.fstat(file)
+        if (status.st_dev, status.st_ino) != (found["device"], found["inode"]):
+            raise FileNotFoundError(errno.ENOENT, "the service is on another host", self.path)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.size = status.st_size
+        self.memory = mmap.mmap(file, self.size)
+        self.address = np.frombuffer(self.memory, np.uint8).ctypes.data
+
+
+class Shared:
+    """The buffers of a client. Threads may share it."""
+
+    def __init__(self, ask: Callable[[int], dict[str, Any]]) -> None:
+        """``ask`` asks the service for a buffer of so many bytes."""
+        self._ask = ask
+        self._begin()
+        _every.add(self)
+
+    def _begin(self) -> None:
+        self._idle: deque[Segment] = deque(maxlen=_IDLE)
+        self._used = weakref.WeakValueDictionary[int, Segment]()  # by address
+        self._here, self._lock = True, threading.Lock()
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """Return an array in C order in a buffer; None if the service is on another host."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        segment = self._segment(max(nbytes, 1)) if self._here else None
+        if segment is None:
+            return None
+        # Views of this array keep it, and it keeps the buffer.
+        whole: NDArray[np.uint8] = np.frombuffer(segment.memory, np.uint8)
+        with self._lock:
+            self._used[segment.address] = segment
+        weakref.finalize(whole, self._idle.append, segment).atexit = False
+        return whole[:nbytes].view(dtype).reshape(shape)
+
+    def place(self, array: NDArray[Any]) -> dict[str, Any] | None:
+        """Return where in a buffer an array is; None if it is elsewhere, or not in C order."""
+        if not array.flags.c_contiguous or not array.dtype.isnative:
+            return None
+        address = array.ctypes.data
+        with self._lock:
+            used = list(self._used.values())
+        for segment in used:
+            offset = address - segment.address
+            if offset >= 0 and offset + array.nbytes <= segment.size:
+                return {
+                    "path": segment.path,
+                    "offset": offset,
+                    "dtype": str(array.dtype),
+                    "shape": list(array.shape),
+                }
+        return None
+
+    def hold(self, array: NDArray[Any]) -> NDArray[Any] | None:
+        """Return an array if it is in a buffer, else a copy that is; None as for ``empty``."""
+        if self.place(array) is not None:
+            return array
+        if (copy := self.empty(array.shape, array.dtype.newbyteorder("="))) is not None:
+            copy[...] = array
+        return copy
+
+    def forget(self) -> None:
+        """Use no buffer of before again: the service may still write to it."""
+        self._idle = deque(maxlen=_IDLE)
+
+    def close(self) -> None:
+        """Let go of all buffers in which no array is."""
+        self.forget()
+        self._here = False
+
+    def _segment(self, size: int) -> Segment | None:
+        """Return a buffer of at least so many bytes, but not of many more."""
+        for _ in range(len(self._idle)):
+            with suppress(IndexError):  # another thread has taken it
+                segment = self._idle.popleft()
+                if size <= segment.size < 4 * max(size, 1 << 20):
+                    return segment
+                self._idle.append(segment)
+        for _ in range(_TRIES):
+            found = self._ask(size)
+            try:
+                return Segment(found)
+            except BlockingIOError:  # another client was faster
+                continue
+            except OSError:
+                self._here = False
+                return None
+        return None
+
+
+# A process that is forked has the parent's arrays. Neither uses their memory for another array.
+_every = weakref.WeakSet[Shared]()
+
+
+def _before_fork() -> None:
+    for shared in _every:
+        shared.forget()
+
+
+def _in_child() -> None:
+    for shared in _every:
+        shared._begin()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_in_child)
+
+
+# ---- arrays on their way to a service and back ---------------------------------------------------
+
+# Bytes of an array above which shared memory is faster than a request's body.
+_LEAST_SHARED = 1 << 20
+
+
+class ScanRequest(NamedTuple):
+    """What a client asks for: a scan of ``x`` into ``out``, or into a new array."""
+
+    x: NDArray[Any]
+    segments: NDArray[Any] | None
+    out: NDArray[Any] | None
+    options: dict[str, Any]  # of the request
+
+
+class Arrays:
+    """The scans of a client. Threads may share it."""
+
+    def __init__(self, request: Callable[..., Answer], timeout: float | None) -> None:
+        """``request`` sends a request: method, URL, and what else it has.
+
+        ``timeout``: seconds for which the service may say nothing while it scans.
+        """
+        self._request, self._timeout = request, timeout
+        self._shared = Shared(
+            lambda size: dict(request("POST", "/v1/buffers", json={"bytes": size}).json())
+        )
+
+    def close(self) -> None:
+        """Let go of shared memory in which no array is."""
+        self._shared.close()
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a new array, in shared memory if there is any."""
+        found = self._shared.empty(shape, dtype)
+        return np.empty(shape, dtype) if found is None else found
+
+    def scan(self, request: ScanRequest) -> NDArray[Any]:
+        """Scan an array."""
+        if request.x.nbytes > _LEAST_SHARED or self._shared.place(request.x) is not None:
+            try:
+                result = self._scan_shared(request)
+            except NotFoundError:  # the service is not the one that had these buffers
+                self._shared.forget()
+                result = None
+            except BaseException:
+                self._shared.forget()
+                raise
+            if result is not None:
+                return result
+        return self._send(request)
+
+    def _send(self, request: ScanRequest) -> NDArray[Any]:
+        """Send an array, and receive its scan."""
+        body, params = BytesIO(), request.options
+        np.save(body, request.x, allow_pickle=False)
+        if request.segments is not None:
+            np.save(body, request.segments, allow_pickle=False)
+            params = params | {"segments": "true"}
+        answer = self._ask(params, content=body.getvalue())
+        y = cast("NDArray[Any]", np.load(BytesIO(answer.content), allow_pickle=False))
+        if request.out is None:
+            return y
+        request.out[...] = y
+        return request.out
+
+    def _scan_shared(self, request: ScanRequest) -> NDArray[Any] | None:
+        """Scan an array in memory that the service shares; None if it is on another host.
+
+        The result is never in the place of ``x``: a request that is sent again would scan it again.
+        """
+        shared, out, options = self._shared, request.out, request.options
+        x = shared.hold(request.x)
+        segments = None if request.segments is None else shared.hold(request.segments)
+        if x is None or (request.segments is not None and segments is None):
+            return None
+        target = out
+        if out is None or shared.place(out) is None or _overlaps(out, x, segments):
+            shape, dtype = protocol.result_shape(x, options), protocol.result_type(x, options)
+            target = shared.empty(shape, dtype)
+        if target is None:
+            return None
+        places = {"x": shared.place(x), "out": shared.place(target)}
+        if segments is not None:
+            places["segments"] = shared.place(segments)
+        self._ask(options, json=places)
+        if out is not None:
+            if target is not out:
+                out[...] = target
+            return out
+        return target if x is request.x else target.copy()
+
+    def _ask(self, params: dict[str, Any], **body: Any) -> Answer:
+        return self._request("POST", "/v1/scans", params=params, timeout=self._timeout, **body)
+
+
+def _overlaps(out: NDArray[Any], *inputs: NDArray[Any] | None) -> bool:
+    return any(each is not None and np.may_share_memory(out, each) for each in inputs)
