@@ -10,11 +10,10 @@ import httpx
 import numpy as np
 import pytest
 
-from distscan.service import events
-from distscan.service.changes import Changes
+from distscan.service import app
+from distscan.service.app import Changes, Events, News
 from distscan.service.dispatch import Progress
 from distscan.service.errors import StoreError
-from distscan.service.news import News
 from distscan.service.store import Store
 from support.event_streams import following, is_job, until
 from support.services import serving
@@ -87,7 +86,7 @@ def test_the_queue(service):
 
 def test_too_many(service):
     with ExitStack() as held:
-        for _ in range(events._MOST):
+        for _ in range(app._CLIENTS):
             held.enter_context(following(service))
         answer = get(service)
         assert (answer.status_code, answer.json()["error"]["type"]) == (429, "BusyError")
@@ -223,8 +222,8 @@ async def first(stream, number):
 
 
 def test_the_heartbeat(dispatcher, monkeypatch):
-    monkeypatch.setattr(events, "_HEARTBEAT", 0.01)
-    made = events.Events(dispatcher, Changes(), {})
+    monkeypatch.setattr(app, "_HEARTBEAT", 0.01)
+    made = Events(dispatcher, Changes(), {})
     stream = made._stream(asyncio.Event())
     retry, snapshot, *beats = asyncio.run(first(stream, 4))
     assert (retry, beats) == ("retry: 2000\n\n", 2 * [": the service is there\n\n"])
@@ -233,7 +232,7 @@ def test_the_heartbeat(dispatcher, monkeypatch):
 
 def test_a_slow_client(dispatcher):
     """What happens meanwhile is not kept for it: it gets what is so when it reads again."""
-    made, store = events.Events(dispatcher, Changes(), {}), dispatcher.store
+    made, store = Events(dispatcher, Changes(), {}), dispatcher.store
 
     async def read():
         changed = asyncio.Event()
@@ -259,7 +258,7 @@ def test_a_broken_disk(dispatcher, monkeypatch, caplog):
 
     dispatcher.store.add({})
     monkeypatch.setattr(dispatcher.store, "summary", broken)
-    made = events.Events(dispatcher, Changes(), {})
+    made = Events(dispatcher, Changes(), {})
 
     async def read():
         return [text async for text in made._stream(asyncio.Event())]

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from distscan.service import logs
+from distscan.service import monitoring
 from support.service_logs import wanted
 from support.services import serving
 
@@ -42,7 +42,7 @@ REFUSED = {  # the path, and why; what a request must have for that
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=logs.FORMS)
+@pytest.fixture(scope="module", params=monitoring.LOG_FORMS)
 def over_tcp(request, tmp_path_factory):
     """A service over TCP that logs in each form, and a connection to it."""
     folder = tmp_path_factory.mktemp("logs")

@@ -19,13 +19,13 @@ from starlette.routing import Route
 
 from distscan.binding import bind
 from distscan.job.job import Job
-from distscan.service import logs, work
+from distscan.service import monitoring, work
 from distscan.service.arrays import Scanner
 from distscan.service.dispatch import Dispatcher
 from distscan.service.errors import StoreError
-from distscan.service.guard import Guard
 from distscan.service.lines import Lines
-from distscan.service.metrics import Metrics
+from distscan.service.monitoring import Metrics
+from distscan.service.requests import Guard
 from distscan.service.store import Store
 from support.service_logs import lines_of, wanted
 from support.services import serving
@@ -138,7 +138,7 @@ def test_an_unexpected_exception(caplog):
     assert answered(ZeroDivisionError("in the depths")) == 500
     (record,) = caplog.records
     assert record.levelname == "ERROR"
-    found = json.loads(logs.Json().format(record))
+    found = json.loads(monitoring.JsonLines().format(record))
     assert re.fullmatch("GET /v1/jobs/7 by .* has failed: in the depths", found["message"])
     assert (found["method"], found["path"], found["status"]) == ("GET", "/v1/jobs/7", 500)
     assert found["exception"].endswith("ZeroDivisionError: in the depths")
@@ -170,7 +170,7 @@ def test_a_job_that_meets_a_fault(error, tmp_path, monkeypatch, caplog):
     ended = threading.Event()
 
     def note(record):
-        logs.job_changed(record)
+        monitoring.log_job(record)
         if record.ended is not None:
             ended.set()
 
@@ -187,6 +187,6 @@ def test_a_job_that_meets_a_fault(error, tmp_path, monkeypatch, caplog):
     if isinstance(error, ValueError):
         assert faults == []
     else:
-        found = json.loads(logs.Json().format(*faults))
+        found = json.loads(monitoring.JsonLines().format(*faults))
         assert (found["job"], found["op"]) == (1, "sum")
         assert found["exception"].endswith("ZeroDivisionError: in the depths")

@@ -23,8 +23,8 @@ from distscan.service.arrays import Scanner
 from distscan.service.dispatch import Dispatcher
 from distscan.service.errors import StoreError
 from distscan.service.lines import Lines
-from distscan.service.metrics import Metrics
-from distscan.service.origin import Names
+from distscan.service.monitoring import Metrics
+from distscan.service.requests import Names
 from distscan.service.store import Record, Store
 from support.expositions import series, values
 

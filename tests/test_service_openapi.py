@@ -27,12 +27,10 @@ from distscan.service import (
     app,
     dispatch,
     errors,
-    events,
     maps,
     protocol,
     scans,
     store,
-    website,
     work,
 )
 from support import event_streams
@@ -89,7 +87,7 @@ def made_of_stand_ins(kind, **given):
 
 def test_its_routes_are_those_of_the_service():
     """But for the files of the page."""
-    page = {route.path for route in website.routes()}
+    page = {route.path for route in app._page_routes()}
     made = made_of_stand_ins(app.App, scans=made_of_stand_ins(scans.Scans))
     routes = {
         (route.path_format, method)
@@ -227,7 +225,7 @@ def check_buffers(talk):
 def check_number_of_followers(talk):
     """So many may follow the service at a time; one does already."""
     with ExitStack() as held:
-        for _ in range(events._MOST - 1):
+        for _ in range(app._CLIENTS - 1):
             talk.follow(held)
         assert talk("GET", "/v1/events").status_code == 429
 

@@ -9,9 +9,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
-from distscan.service.guard import Guard
-from distscan.service.metrics import Metrics
-from distscan.service.origin import Names, Protected, host_of
+from distscan.service.monitoring import Metrics
+from distscan.service.requests import Guard, Names, Protected, host_of
 from support.services import command, post, serving
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]

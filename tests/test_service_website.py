@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distscan.service import website
+from distscan.service import app
 from support.services import serving
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 TOKEN = "0123456789abcdef-a-token"
-PAGE = Path(website.__file__).with_name("page")
+PAGE = Path(app.__file__).with_name("page")
 FILES = sorted(path.name for path in PAGE.iterdir())
 TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -16,28 +16,31 @@
     GET    /                      a page for browsers, and its files in /page/
 """
 
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from time import time
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from ..version import __version__
-from . import protocol, website
-from .changes import Changes
-from .dispatch import Dispatcher
-from .errors import StoreError
-from .events import Events
-from .guard import Guard, Json
-from .jobs import Jobs
-from .metrics import MEDIA_TYPE, Counted, Metrics
-from .origin import Names, Protected
-from .requests import Paths
+from . import protocol, requests
+from .dispatch import Dispatcher, Progress
+from .errors import BusyError, StoreError
+from .monitoring import MEDIA_TYPE, Counted, Metrics
+from .requests import Guard, Json, Names, Paths, Protected, Streamed
 from .scans import Scans
+from .store import Record
 
 
 class App:
@@ -69,7 +72,7 @@ class App:
             *self.events.routes(checked),
             Route("/metrics", checked(self.metrics)),
             Route("/healthz", self.health),
-            *website.routes(),
+            *_page_routes(),
         ]
         self.asgi = Starlette(
             routes=routes,
@@ -112,3 +115,315 @@ async def _no_route(request: Request, error: Exception) -> Response:
     text = f"{request.method} {request.url.path} is not of protocol {protocol.VERSION}"
     status = getattr(error, "status_code", 404)
     return Json({"error": {"type": "NotFoundError", "message": text}}, status)
+
+
+# ---- the page for browsers: static files, which hold no data, so they need no token --------------
+
+# The page takes nothing from elsewhere, and no other page may show it.
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+)
+_PAGE_HEADERS = {
+    "cache-control": "no-store",  # or a browser might mix files of two versions
+    "content-security-policy": _PAGE_POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class _PageFiles(StaticFiles):
+    """Files, with the headers that protect the page."""
+
+    def file_response(self, *args: Any, **given: Any) -> Response:
+        """Return the answer for a file that is there."""
+        answer = super().file_response(*args, **given)
+        answer.headers.update(_PAGE_HEADERS)
+        return answer
+
+
+def _page_routes() -> list[BaseRoute]:
+    """Return the routes of the page: ``/``, and what is in the folder ``page``."""
+    # An installer may have made links of the files.
+    files = _PageFiles(directory=Path(__file__).with_name("page"), follow_symlink=True)
+
+    async def index(request: Request) -> Response:
+        return await files.get_response("index.html", request.scope)
+
+    async def icon(request: Request) -> Response:  # which browsers ask for beside any answer
+        return await files.get_response("icon.svg", request.scope)
+
+    return [Route("/", index), Route("/favicon.ico", icon), Mount("/page", files)]
+
+
+# ---- requests that wait until a job has begun, goes on, or has ended -----------------------------
+
+
+class Changes:
+    """Wakes requests, which are in the thread of the event loop; any thread may tell."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting = set[asyncio.Event]()
+
+    @contextmanager
+    def watched(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set at each change; the request clears it."""
+        self._loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        self._waiting.add(changed)
+        try:
+            yield changed
+        finally:
+            self._waiting.discard(changed)
+
+    def tell(self) -> None:
+        """Wake the requests that wait."""
+        if self._loop is not None and self._waiting:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        for each in self._waiting:
+            each.set()
+
+
+# ---- file jobs: to submit one, to list them, to wait for one, to cancel it -----------------------
+
+_LONGEST_KEY = 200  # characters of a key at most
+_LOOKUPS = 4  # requests whose paths are looked up at a time
+_LONGEST_WAIT = 60.0  # seconds that a request may wait for the end of a job
+
+
+class Jobs:
+    """The routes of file jobs."""
+
+    def __init__(self, dispatcher: Dispatcher, paths: Paths, changes: Changes) -> None:
+        self._dispatcher, self._paths, self._changes = dispatcher, paths, changes
+        # A disk that does not answer must not take the threads of all other requests.
+        self._lookups = CapacityLimiter(_LOOKUPS)
+
+    def routes(self, checked: Guard) -> list[Route]:
+        """Return the routes, each with its checks."""
+        return [
+            Route("/v1/jobs", checked(self.submit), methods=["POST"]),
+            Route("/v1/jobs", checked(self.newest)),
+            Route("/v1/jobs/{number:int}", checked(self.job)),
+            Route("/v1/jobs/{number:int}", checked(self.cancel), methods=["DELETE"]),
+        ]
+
+    async def submit(self, request: Request) -> Response:
+        """Queue a file job."""
+        body = await requests.json_of(request)
+        job = await to_thread.run_sync(requests.job_of, body, self._paths, limiter=self._lookups)
+        key = request.headers.get("idempotency-key")
+        if key is not None and not 0 < len(key) <= _LONGEST_KEY:
+            raise ValueError(f"a key has 1 to {_LONGEST_KEY} characters")
+        record = await run_in_threadpool(self._dispatcher.submit, job, key)
+        return Json(job_json(record, None), 202)
+
+    async def newest(self, request: Request) -> Response:
+        """List jobs, the newest first."""
+        most = min(max(requests.number(request.query_params, "most", 100), 0), 1000)
+        before = requests.number(request.query_params, "before", 1 << 62)
+
+        def answer() -> Json:
+            records = self._dispatcher.newest(most, before)
+            return Json({"jobs": [job_json(record, None) for record in records]})
+
+        return await run_in_threadpool(answer)
+
+    async def job(self, request: Request) -> Response:
+        """Return a job; with ``wait``, at its end or after so many seconds."""
+        number, now = request.path_params["number"], asyncio.get_running_loop().time
+        end = now() + min(requests.seconds(request.query_params, "wait"), _LONGEST_WAIT)
+        with self._changes.watched() as changed:
+            while True:
+                changed.clear()
+                record = await run_in_threadpool(self._dispatcher.store.summary, number)
+                left = end - now()
+                if record is None or record.state in protocol.ENDED or left <= 0:
+                    break
+                with suppress(TimeoutError, asyncio.TimeoutError):
+                    await asyncio.wait_for(changed.wait(), left)
+        return Json(job_json(*await run_in_threadpool(self._dispatcher.get, number)))
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel a job."""
+        number = request.path_params["number"]
+        return Json(job_json(await run_in_threadpool(self._dispatcher.cancel, number), None))
+
+
+def job_json(record: Record, progress: Progress | None) -> dict[str, Any]:
+    """Return a job as clients see it: with all its inputs, or in lists with the first of them."""
+    found = record._asdict()
+    found["progress"] = None if progress is None else progress._asdict()
+    return found
+
+
+# ---- what has changed since a client was told last; each client has its own news -----------------
+
+#     snapshot    the service, and its jobs: first, and again if a client has missed too much
+#     job         a job that is new, or in another state
+#     progress    how far the running job is
+#     service     how many jobs wait, and whether jobs are taken
+#
+# No event waits for its client: news is found in the present state when it is sent.
+
+_SNAPSHOT_ENDED = 100  # jobs of a snapshot that have ended: the newest
+_SNAPSHOT_OPEN = 1000  # jobs of a snapshot that have not: the oldest
+_MOST_TOLD = 100  # jobs that are told one by one; a snapshot tells of more
+Event = tuple[str, dict[str, Any]]
+
+
+class News:
+    """The events for one client; one thread at a time calls its methods."""
+
+    def __init__(self, dispatcher: Dispatcher, about: dict[str, Any]) -> None:
+        """``about`` is what the service says of itself."""
+        self._dispatcher, self._store, self._about = dispatcher, dispatcher.store, about
+        # What the client knows.
+        self._changes = -1  # the store's count
+        self._last = 0  # the newest job
+        self._open = dict[int, str]()  # the states of jobs that have not ended
+        self._running: tuple[int, Progress] | None = None
+        self._service = dict[str, Any]()
+
+    def events(self) -> list[Event]:
+        """Return what the client does not know: first a snapshot."""
+        first, changes = self._changes < 0, self._store.changes
+        before, self._running = self._running, self._dispatcher.running
+        numbers = [] if changes == self._changes else self._changed()
+        known, self._service = self._service, self._state()
+        self._changes = changes
+        if first or len(numbers) > _MOST_TOLD:
+            return [("snapshot", self._snapshot())]
+        events = [("job", job) for job in self._jobs(numbers)]
+        if self._running is not None and self._running != before:
+            number, progress = self._running
+            if number not in numbers:
+                events.append(("progress", {"number": number, "progress": progress._asdict()}))
+        if self._service != known:
+            events.append(("service", self._service))
+        return events
+
+    def _changed(self) -> list[int]:
+        """Return the numbers of jobs that are new, or in another state."""
+        new = self._store.numbers_after(self._last, _MOST_TOLD + 1)
+        before, self._open = self._open, self._store.open_states()
+        self._last = max([self._last, *new])
+        known = before.keys() | self._open.keys()
+        return sorted({*new} | {n for n in known if before.get(n) != self._open.get(n)})
+
+    def _snapshot(self) -> dict[str, Any]:
+        """Return the service and its jobs, the newest first."""
+        ended, waiting = self._store.newest_ended(_SNAPSHOT_ENDED), sorted(self._open)
+        self._last = max([self._last, *ended, *waiting[-1:]])
+        jobs = self._jobs(sorted({*ended, *waiting[:_SNAPSHOT_OPEN]}, reverse=True))
+        return {"about": self._about, "now": time(), **self._service, "jobs": jobs}
+
+    def _state(self) -> dict[str, Any]:
+        """Return how the service is."""
+        queued = sum(state == "queued" for state in self._open.values())
+        return {"status": "ending" if self._dispatcher.stopping else "ok", "queued": queued}
+
+    def _jobs(self, numbers: list[int]) -> list[dict[str, Any]]:
+        """Return jobs as clients see them."""
+        running, progress = self._running or (None, None)
+        found = [self._store.summary(number) for number in numbers]
+        return [
+            job_json(record, progress if record.number == running else None)
+            for record in found
+            if record is not None
+        ]
+
+
+# ---- ``GET /v1/events``: what happens, as server-sent events -------------------------------------
+
+#     retry: 2000
+#
+#     id: 1
+#     event: snapshot
+#     data: {"about": {...}, "now": 1767225600.0, "status": "ok", "queued": 3, "jobs": [...]}
+#
+#     id: 2
+#     event: progress
+#     data: {"number": 7, "progress": {"phase": "scan", "done": 1048576, "size": 4194304}}
+#
+#     : the service is there
+#
+# Each connection begins with a snapshot, so a client that connects again has missed nothing.
+
+_log = logging.getLogger("distscan.service")
+_CLIENTS = 100  # clients at a time
+_PAUSE = 0.25  # seconds between two looks at what has changed
+_HEARTBEAT = 15.0  # seconds after which a client without news hears that the service is there
+_RETRY = 2000  # milliseconds after which a client may come back
+# Nor may nginx keep it back.
+_EVENT_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+class Events:
+    """The clients that follow what happens."""
+
+    def __init__(self, dispatcher: Dispatcher, changes: Changes, about: dict[str, Any]) -> None:
+        """``about`` is what the service says of itself."""
+        self._dispatcher, self._changes, self._about = dispatcher, changes, about
+        self._clients, self._ended = 0, False
+
+    def routes(self, checked: Guard) -> list[Route]:
+        """Return the route, with its checks."""
+        return [Route("/v1/events", checked(self.events))]
+
+    def end(self) -> None:
+        """Tell the last news, and let the clients go; any thread may call this."""
+        self._ended = True
+        self._changes.tell()
+
+    async def events(self, request: Request) -> Response:
+        """Tell a client what happens, until it goes or the service ends."""
+        if self._clients >= _CLIENTS:
+            raise BusyError(f"{_CLIENTS} clients follow this service already; try again later")
+        self._clients += 1
+        held = ExitStack()
+        held.callback(self._leave)
+        changed = held.enter_context(self._changes.watched())
+        return Streamed(
+            self._stream(changed), held, headers=_EVENT_HEADERS, media_type="text/event-stream"
+        )
+
+    def _leave(self) -> None:
+        self._clients -= 1
+
+    async def _stream(self, changed: asyncio.Event) -> AsyncIterator[bytes]:
+        """Yield the events. The next ones are looked for when the client has taken the last."""
+        news, number, ended = News(self._dispatcher, self._about), 0, False
+        yield f"retry: {_RETRY}\n\n".encode()
+        while not ended:
+            changed.clear()
+            ended = self._ended
+            try:
+                events = await run_in_threadpool(_told, news)
+            except StoreError as error:
+                _log.warning("a client that follows the service must come again: %s", error)
+                return
+            for name, data in events:
+                number += 1
+                yield f"id: {number}\nevent: {name}\ndata: {data}\n\n".encode()
+            if not ended:
+                await asyncio.sleep(_PAUSE)
+                while not await _set(changed, _HEARTBEAT):
+                    yield b": the service is there\n\n"
+
+
+def _told(news: News) -> list[tuple[str, str]]:
+    """Return the news of a client: names of events, and their data as JSON."""
+    return [(name, requests.dumps(data)) for name, data in news.events()]
+
+
+async def _set(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until an event is set; return False if it is not after so many seconds."""
+    with suppress(TimeoutError, asyncio.TimeoutError):
+        return await asyncio.wait_for(event.wait(), seconds)
+    return False

@@ -65,7 +65,7 @@ def answering(app: App, listening: socket.socket) -> Iterator[None]:
         lifespan="off",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # any client can send them: guard.py logs both addresses
+        proxy_headers=False,  # any client can send them: requests.py logs both addresses
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
     )

@@ -1,25 +1,272 @@
-"""What clients ask for, checked before anything is done: options, types, and paths."""
+"""Requests, checked before anything is done: who sends them, what they ask for; and answers."""
 
+import hmac
+import ipaddress
+import json
+import logging
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import build
 from ..core import operators
 from ..exact_check import is_fsum, limits_of
 from ..job.job import Job
-from . import work
+from ..version import __version__
+from . import errors, monitoring, protocol, work
 from .arrays import Task
-from .errors import ForbiddenError, TooLargeError
+from .errors import ForbiddenError, ProtocolError, TooLargeError, UnauthorizedError
 from .maps import Place
+from .monitoring import Metrics
+
+# ---- the token, and the version of the protocol; errors become answers ---------------------------
+
+_log = logging.getLogger("distscan.service")
+_LONGEST_BODY = 1 << 20  # bytes of JSON
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Json(JSONResponse):
+    """JSON in ASCII: the name of a file may have bytes that are no text, which UTF-8 has not."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of an answer."""
+        return dumps(content).encode()
+
+
+def dumps(value: Any) -> str:
+    """Return JSON in ASCII. ``jobs`` of an object are written one by one: threads take turns.
+
+    >>> dumps({"jobs": [{"number": 2}, {"number": 1}], "queued": 0})
+    '{"queued": 0, "jobs": [{"number": 2}, {"number": 1}]}'
+    """
+    if not isinstance(value, dict) or not isinstance(jobs := value.get("jobs"), list):
+        return json.dumps(value, allow_nan=False)
+    listed = ", ".join(json.dumps(job, allow_nan=False) for job in jobs)
+    facts = [dumps({name: fact})[1:-1] for name, fact in value.items() if name != "jobs"]
+    return "{" + ", ".join([*facts, f'"jobs": [{listed}]']) + "}"
+
+
+class Guard:
+    """Checks requests before they are answered; logs and counts those that are refused."""
+
+    def __init__(self, token: str | None, metrics: Metrics) -> None:
+        """``token`` is what a client must bring; None: the socket's mode says who may come."""
+        self._token, self._metrics = token, metrics
+
+    def __call__(self, endpoint: Endpoint) -> Endpoint:
+        """Return a route that answers requests which pass; exceptions become answers, too."""
+
+        async def route(request: Request) -> Response:
+            try:
+                self._check_token(request)
+                _check_version(request)
+                return await endpoint(request)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
+            except Exception as error:
+                return self.refusal(request, error)
+
+        return route
+
+    def _check_token(self, request: Request) -> None:
+        """Refuse a client that does not bring the token."""
+        said = request.headers.get("authorization", "")
+        if self._token is not None and not hmac.compare_digest(
+            said.encode(), f"Bearer {self._token}".encode()
+        ):
+            wrong = "a wrong token" if said else "no token"
+            raise UnauthorizedError(f"{wrong}: this service takes requests with its token only")
+
+    def refusal(self, request: Request, error: Exception) -> Response:
+        """Return the answer to a request that raises an exception; log and count it."""
+        self._note(request, error)
+        return Json({"error": errors.to_json(error)}, errors.status(error))
+
+    def _note(self, request: Request, error: Exception) -> None:
+        """Log a request that was refused, or that met a fault of the service."""
+        status, reason = errors.status(error), monitoring.cut(str(error))
+        path = request.scope["path"]
+        facts = {"method": request.method, "path": path, "status": status, "reason": reason}
+        facts |= _who(request)
+        what = f"{request.method} {path} by {facts['client']}"
+        if isinstance(error, errors.REFUSALS):
+            self._metrics.refused(error)
+            _log.warning("%s was refused: %s", what, reason, extra=facts)
+        elif status >= 500:
+            _log.error("%s has failed: %s", what, reason, extra=facts, exc_info=error)
+
+
+def _who(request: Request) -> dict[str, str]:
+    """Return the address of a client over TCP, and the one for which a proxy says that it asks."""
+    if request.client is None:  # the socket's mode lets no other user in
+        return {"client": "a client of this user"}
+    found = {"client": f"{request.client.host}:{request.client.port}"}
+    if said := request.headers.get("x-forwarded-for"):
+        found["forwarded_for"] = monitoring.cut(said)
+    return found
+
+
+def _check_version(request: Request) -> None:
+    """Refuse a client of another protocol."""
+    spoken = request.headers.get("distscan-protocol", str(protocol.VERSION))
+    if spoken != str(protocol.VERSION):
+        raise ProtocolError(
+            f"the client speaks protocol {spoken}, this service {protocol.VERSION} "
+            f"(distscan {__version__}): install the same version on both sides"
+        )
+
+
+async def json_of(request: Request) -> Any:
+    """Return what a request has as JSON; raise ``TooLargeError`` if it is longer than a MiB."""
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > _LONGEST_BODY:
+            raise too_large(_LONGEST_BODY)
+    try:
+        return json.loads(found)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the request is no JSON: {error}") from None
+
+
+def too_large(most: int) -> TooLargeError:
+    """Return the exception for a body of more than ``most`` bytes."""
+    return TooLargeError(f"the request has more than {most} bytes, the most that is taken")
+
+
+# ---- answers in pieces, which hold something until they have been sent ---------------------------
+
+
+class Streamed(StreamingResponse):
+    """An answer in pieces. It lets go of what it holds at its end, and if its client has gone."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], held: ExitStack, **given: Any) -> None:
+        super().__init__(pieces, **given)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        with self._held:
+            await super().__call__(scope, receive, send)
+
+
+# ---- requests that a browser sends for other web pages are refused -------------------------------
+
+# A page of any site may have a browser send requests to services on the browser's machine. Headers
+# that no page can change say who asked:
+#
+#     Origin: https://example.org    a page of another site did
+#     Sec-Fetch-Site: cross-site     likewise, in requests that have no Origin
+#
+# The owner of a name may also let it lead to 127.0.0.1. The browser then takes this service for a
+# part of the owner's site, so these headers do not help. But Host is then the owner's name:
+#
+#     Host: example.org              none of this machine's own names
+#
+# Over a Unix socket, clients name any host. Only a browser names one with a dot: such as one that
+# comes by ssh -L 8000:/path/to/socket.
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][\s/@?#:\\]+)(?::(\d+))?", re.ASCII)
+
+
+class Host(NamedTuple):
+    """A host of a URL; no port is 80, and 443."""
+
+    name: str
+    port: int | None
+
+
+class Names(NamedTuple):
+    """The names by which clients may call a service."""
+
+    over_tcp: bool
+    allowed: frozenset[Host] = frozenset()  # beside those of this machine itself
+
+
+def host_of(text: str) -> Host:
+    """Return the host that a header names; raise ValueError if it is none.
+
+    >>> host_of("Scans.example.org:443"), host_of("[::1]:8000")
+    (Host(name='scans.example.org', port=None), Host(name='[::1]', port=8000))
+    """
+    found = _HOST.fullmatch(text.lower())
+    if found is None:
+        raise ValueError(f"{text!r} is no host, such as scans.example.org or scans.example.org:81")
+    port = None if found[2] is None else int(found[2])
+    return Host(found[1].rstrip("."), None if port in {80, 443} else port)
+
+
+class Protected:
+    """An application that answers no requests of other web pages."""
+
+    def __init__(self, app: ASGIApp, guard: Guard, names: Names) -> None:
+        """``guard`` answers those that are refused."""
+        self._app, self._guard, self._names = app, guard, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] == "http":
+            try:
+                self._check(scope["method"], scope["path"], Headers(scope=scope))
+            except ForbiddenError as error:
+                answer = self._guard.refusal(Request(scope), error)
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, method: str, path: str, headers: Headers) -> None:
+        host, origin = headers.get("host"), headers.get("origin")
+        if host is not None and not self._is_own(host):  # a browser always names one
+            raise ForbiddenError(
+                f"this service is not {host!r}; behind a reverse proxy, it needs --allow-host NAME"
+            )
+        if origin is not None and not self._is_own_page(origin, host):
+            raise ForbiddenError(f"a page of {origin!r} may not use this service")
+        site = headers.get("sec-fetch-site", "none")
+        # Another page may have a link to this service's page, which holds no data.
+        link = (method, path, headers.get("sec-fetch-mode")) == ("GET", "/", "navigate")
+        if site not in {"same-origin", "none"} and not link:
+            raise ForbiddenError(f"a page of another site may not use this service ({site!r})")
+
+    def _is_own(self, said: str) -> bool:
+        """Return whether a host is one of the names of this service."""
+        try:
+            host = host_of(said)
+        except ValueError:
+            return False
+        if host in self._names.allowed or host.name.rpartition(".")[2] == "localhost":
+            return True
+        with suppress(ValueError):
+            return ipaddress.ip_address(host.name.strip("[]")).is_loopback
+        return not self._names.over_tcp and "." not in host.name
+
+    def _is_own_page(self, origin: str, host: str | None) -> bool:
+        """Return whether a page is of this service: of the host that the request names."""
+        scheme, _, said = origin.partition("://")
+        own = set(self._names.allowed) if host is None else {host_of(host), *self._names.allowed}
+        with suppress(ValueError):
+            return scheme in {"http", "https"} and host_of(said) in own
+        return False
+
+
+# ---- what clients ask for: options, types, and paths ---------------------------------------------
 
 _FLAGS = ("exclusive", "reverse", "force", "check", "resume", "trust_input")
 _TEXTS = ("dtype", "raw", "backend", "strategy")
 _NUMBERS = ("axis", "threads", "memory")
 _PLACES = ("segments", "state", "trace")
 _OPTIONS = ("op", "initial", "shape", "window", *_TEXTS, *_NUMBERS, *_FLAGS)  # of a file job
-
+_OF_FORM = ("op", "axis", "exclusive", "initial", "reverse", "window")
+_OF_ARRAYS = (*_OF_FORM, "dtype", "out", "strategy")
 
 INPUTS = 10_000  # files of a job at most
 LONGEST = 4096  # characters of a text, such as a path
@@ -65,39 +312,39 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
         raise TypeError("inputs is a list of paths")
     if len(inputs) > INPUTS:
         raise TooLargeError(f"a job has at most {INPUTS} inputs, not {len(inputs)}")
-    asked = {name: value for name, value in request.items() if value is not None}
-    given: dict[str, Any] = {name: asked[name] for name in _OPTIONS if name in asked}
-    check(given)
+    present = {name: value for name, value in request.items() if value is not None}
+    options: dict[str, Any] = {name: present[name] for name in _OPTIONS if name in present}
+    _check_options(options)
     for name in _PLACES:
-        if name in asked:
-            given[name] = paths.checked(asked[name])
+        if name in present:
+            options[name] = paths.checked(present[name])
     files = tuple(paths.checked(path) for path in inputs)
-    job = work.to_json(Job.parse(files, paths.checked(request.get("output")), **given))
+    job = work.to_json(Job.parse(files, paths.checked(request.get("output")), **options))
     work.from_json(job)  # what the ranks read from the store later
     return job
 
 
-def check(given: dict[str, Any]) -> None:
+def _check_options(options: dict[str, Any]) -> None:
     """Check the types of options, and names; all else is checked by the job."""
-    for name, value in given.items():
+    for name, value in options.items():
         _check_type(name, value)
-    op = given.get("op", "sum")
+    op = options.get("op", "sum")
     if not isinstance(op, str):  # a name alone: a client brings no code
         raise TypeError(f"unknown operator {op!r}: its name is text")
-    window = given.get("window")
+    window = options.get("window")
     if not is_fsum(op, window):
         operators.resolve(op)
     elif window is not None:
         limits_of(window)
-    strategy, known = given.get("strategy", "auto"), get_args(build.Strategy)
+    strategy, known = options.get("strategy", "auto"), get_args(build.Strategy)
     if strategy not in known:
         raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(known)}")
-    initial = given.get("initial", 0)
+    initial = options.get("initial", 0)
     if not isinstance(initial, int | float | str):
         raise TypeError("initial is a number, or its text")
     if isinstance(initial, float) and not math.isfinite(initial):  # JSON has no such number
         raise ValueError(f"write initial as text: {str(initial)!r}")
-    _check_shape(given.get("shape", [1]))
+    _check_shape(options.get("shape", [1]))
 
 
 def _check_type(name: str, value: object) -> None:
@@ -122,24 +369,24 @@ def _check_shape(shape: object) -> None:
         raise ValueError(f"shape has at most {_AXES} axes, and a product of 63 bits at most")
 
 
-def scan_of(asked: Mapping[str, str]) -> tuple[dict[str, Any], bool]:
+def scan_of(query: Mapping[str, str]) -> tuple[dict[str, Any], bool]:
     """Check the options of an array's scan, as they stand in a URL; return them, and ``segments``.
 
     >>> scan_of({"op": "max", "axis": "1", "reverse": "true"})
     ({'op': 'max', 'axis': 1, 'reverse': True}, False)
     """
-    if unknown := sorted(asked.keys() - {"segments", *_OF_ARRAYS}):
+    if unknown := sorted(query.keys() - {"segments", *_OF_ARRAYS}):
         raise ValueError(f"unknown options: {', '.join(unknown)}")
-    given: dict[str, Any] = {name: asked[name] for name in _OF_ARRAYS if name in asked}
-    for name, text in given.items():
+    options: dict[str, Any] = {name: query[name] for name in _OF_ARRAYS if name in query}
+    for name, text in options.items():
         if name in _FLAGS:
-            given[name] = _flag(name, text)
-    if "axis" in given:
-        given["axis"] = number(given, "axis", 0)
-    if "window" in given:
-        given["window"] = _window(given["window"])
-    check(given)
-    return given, _flag("segments", asked.get("segments", "false"))
+            options[name] = _flag(name, text)
+    if "axis" in options:
+        options["axis"] = number(options, "axis", 0)
+    if "window" in options:
+        options["window"] = _window(options["window"])
+    _check_options(options)
+    return options, _flag("segments", query.get("segments", "false"))
 
 
 def _window(text: str) -> list[int]:
@@ -160,29 +407,29 @@ def _flag(name: str, text: str) -> bool:
     return text == "true"
 
 
-def size_of(asked: object) -> int:
+def size_of(request: object) -> int:
     """Return the number of bytes that a client asks for."""
-    size = asked.get("bytes") if isinstance(asked, dict) else None
+    size = request.get("bytes") if isinstance(request, dict) else None
     if type(size) is not int or size < 1:
         raise TypeError("a buffer is asked for as {'bytes': N}, at least 1")
     return size
 
 
-def task_of(asked: object, options: dict[str, Any]) -> Task:
+def task_of(request: object, options: dict[str, Any]) -> Task:
     """Check what a client says of its arrays in buffers; they are not looked for yet."""
-    if not isinstance(asked, dict) or asked.keys() - {"x", "out", "segments"}:
+    if not isinstance(request, dict) or request.keys() - {"x", "out", "segments"}:
         raise TypeError("the arrays in buffers are x, out, and segments")
-    found = {name: _place(asked[name]) for name in asked if asked[name] is not None}
-    if not found.keys() >= {"x", "out"}:
+    places = {name: _place(request[name]) for name in request if request[name] is not None}
+    if not places.keys() >= {"x", "out"}:
         raise TypeError("the arrays in buffers are x, out, and segments")
-    return Task(found["x"], found["out"], found.get("segments"), options)
+    return Task(places["x"], places["out"], places.get("segments"), options)
 
 
-def _place(asked: object) -> Place:
-    if isinstance(asked, dict) and asked.keys() == {*Place._fields}:
-        shape, offset = asked["shape"], asked["offset"]
+def _place(place: object) -> Place:
+    if isinstance(place, dict) and place.keys() == {*Place._fields}:
+        shape, offset = place["shape"], place["offset"]
         numbers = [offset, *shape] if isinstance(shape, list) else [None]
-        texts = asked["path"], asked["dtype"]
+        texts = place["path"], place["dtype"]
         if all(type(n) is int and 0 <= n <= _LARGEST for n in numbers) and all(
             isinstance(text, str) for text in texts
         ):
@@ -190,24 +437,20 @@ def _place(asked: object) -> Place:
     raise TypeError("an array in a buffer is {'path': ..., 'offset': 0, 'dtype': ..., 'shape': []}")
 
 
-_OF_FORM = ("op", "axis", "exclusive", "initial", "reverse", "window")
-_OF_ARRAYS = (*_OF_FORM, "dtype", "out", "strategy")
-
-
-def number(asked: Mapping[str, str], name: str, default: int) -> int:
+def number(query: Mapping[str, str], name: str, default: int) -> int:
     """Return a whole number of a URL."""
     try:
-        return int(asked.get(name, default))
+        return int(query.get(name, default))
     except ValueError:
-        raise TypeError(f"{name} is a whole number, not {asked[name]!r}") from None
+        raise TypeError(f"{name} is a whole number, not {query[name]!r}") from None
 
 
-def seconds(asked: Mapping[str, str], name: str) -> float:
+def seconds(query: Mapping[str, str], name: str) -> float:
     """Return a number of seconds of a URL; 0 if there is none."""
     try:
-        found = float(asked.get(name, "0"))
+        found = float(query.get(name, "0"))
     except ValueError:
         found = -1.0
     if not 0 <= found < float("inf"):
-        raise TypeError(f"{name} is a number of seconds, not {asked[name]!r}")
+        raise TypeError(f"{name} is a number of seconds, not {query[name]!r}")
     return found

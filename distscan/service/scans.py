@@ -23,15 +23,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..job import npy
-from . import arrays, guard, protocol, requests
-from .answers import Streamed
+from . import arrays, protocol, requests
 from .arrays import SMALL, Scanner, Task
 from .buffers import Buffer, Pool
 from .dispatch import Dispatcher
 from .errors import BusyError
-from .guard import Guard, Json, too_large
 from .maps import Place
-from .metrics import Metrics
+from .monitoring import Metrics
+from .requests import Guard, Json, Streamed, too_large
 
 _log = logging.getLogger("distscan.service")
 _PIECE = 1 << 20  # bytes of an answer that are sent at a time
@@ -71,7 +70,7 @@ class Scans:
 
     async def buffer(self, request: Request) -> Response:
         """Give a client on this host memory that it shares with the service."""
-        size = requests.size_of(await guard.json_of(request))
+        size = requests.size_of(await requests.json_of(request))
         if size > self._limits.body:
             raise too_large(self._limits.body)
         return Json(await run_in_threadpool(self._pool.give, size), 201)
@@ -101,7 +100,7 @@ class Scans:
     async def _answer_shared(self, request: Request, options: dict[str, Any]) -> _Answered:
         """Answer a request for a scan in buffers."""
         with ExitStack() as held:
-            task = requests.task_of(await guard.json_of(request), options)
+            task = requests.task_of(await requests.json_of(request), options)
             moved = await self._scan_shared(task, held)
         return Response(status_code=204), moved
 

@@ -19,16 +19,15 @@ from ..cpu.free_memory import free_memory
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..version import __version__
-from . import endpoint, logs, protocol, work
+from . import endpoint, protocol, work
 from .app import App
 from .arrays import Scanner
 from .buffers import Pool, folder_in_memory
 from .dispatch import Dispatcher
 from .ending import ENDS, ending
 from .lines import Lines
-from .metrics import Metrics
-from .origin import Names, host_of
-from .requests import Paths
+from .monitoring import LOG_FORMS, LOG_LEVELS, Metrics, begin_logs, log_job
+from .requests import Names, Paths, host_of
 from .scans import Limits, Scans
 from .store import Record, Store
 
@@ -57,8 +56,8 @@ def parser() -> Parser:
     add("--queue", metavar="N", type=int, default=1000, help="jobs that may wait (default: 1000)")
     add("--body", metavar="BYTES", type=int, default=4 * _GIB, help="the most of an array")
     add("--memory", metavar="BYTES", type=int, help="of all arrays (default: half the free)")
-    add("--log-format", choices=logs.FORMS, default="text", help="of stderr (default: text)")
-    add("--log-level", choices=logs.LEVELS, default="info", help="(default: info)")
+    add("--log-format", choices=LOG_FORMS, default="text", help="of stderr (default: text)")
+    add("--log-level", choices=LOG_LEVELS, default="info", help="(default: info)")
     add("--keep", metavar="DAYS", type=float, default=90.0, help="of ended jobs (default: 90)")
     add("--grace", metavar="S", type=float, default=60.0, help="seconds for the last job")
     return made
@@ -98,7 +97,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     args = command.arguments(comm, argv, parser(), check)
     if args is None:
         return 0
-    logs.begin(args.log_format, args.log_level)
+    begin_logs(args.log_format, args.log_level)
     bound = binding.bind(comm, args.backend, _log.warning)
     lines, scanner = Lines(comm), Scanner(comm, bound)
     placement = comm.gather({"host": platform.node(), "device": bound.device})
@@ -158,7 +157,7 @@ def _noting(metrics: Metrics) -> Callable[[Record], None]:
     """Return a function that logs and counts what becomes of a job."""
 
     def note(record: Record) -> None:
-        logs.job_changed(record)
+        log_job(record)
         metrics.job_changed(record)
 
     return note
