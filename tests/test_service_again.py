@@ -11,16 +11,15 @@ from mpi4py import MPI
 from distscan.binding import bind
 from distscan.job import output
 from distscan.job.job import Job
-from distscan.service import again, work
+from distscan.service import dispatch
 from distscan.service.arrays import Scanner
-from distscan.service.dispatch import Dispatcher
+from distscan.service.dispatch import Dispatcher, Lines, job_to_json
 from distscan.service.errors import CancelledJobError
-from distscan.service.lines import Lines
 from distscan.service.store import Store
 from support.services import serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
-N = again._LARGE // 8
+N = dispatch._RESUMED // 8
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def interrupted(tmp_path):
             scanner, lines = Scanner(comm, bind(comm, "cpu", str)), Lines(comm)
             Dispatcher(comm, lines, store, scanner, most=9)
             if number is None:
-                number = store.add(work.to_json(Job.parse(**given))).number
+                number = store.add(job_to_json(Job.parse(**given))).number
             store.start()
             record = store.get(number)
             store.close()
@@ -127,7 +126,7 @@ def test_not_without_end(interrupted):
 def test_a_job_that_the_ranks_cannot_read(tmp_path):
     """Another version may have stored it. It has failed, and the service goes on."""
     np.save(tmp_path / "x.npy", np.arange(10))
-    job = work.to_json(Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy"))
+    job = job_to_json(Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy"))
     with contextlib.closing(Store(tmp_path / "state")) as store:
         store.add(job | {"dtype": "no type"})
         store.add(job)

@@ -6,8 +6,7 @@ import pytest
 from distscan.binding import bind
 from distscan.core.errors import InputError
 from distscan.service import arrays
-from distscan.service.arrays import Scanner, Task
-from distscan.service.maps import Place
+from distscan.service.arrays import Place, Scanner, Task
 from support import buffers
 
 SHAPES = [((1,), None), ((10007,), None), ((503, 7), None), ((503, 7), 0), ((40, 11, 9), 1)]

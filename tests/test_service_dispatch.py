@@ -11,11 +11,9 @@ from mpi4py import MPI
 
 from distscan.binding import bind
 from distscan.job.job import Job
-from distscan.service import work
 from distscan.service.arrays import Scanner, Task
-from distscan.service.dispatch import Dispatcher
+from distscan.service.dispatch import Dispatcher, Lines, job_to_json
 from distscan.service.errors import BusyError, StoreError
-from distscan.service.lines import Lines
 from distscan.service.store import Store
 from support import buffers
 
@@ -33,7 +31,7 @@ def made(tmp_path):
 
 def job(folder, i=0):
     np.save(folder / f"{i}.npy", np.arange(10 + i))
-    return work.to_json(Job.parse((folder / f"{i}.npy",), folder / f"{i}.scan.npy"))
+    return job_to_json(Job.parse((folder / f"{i}.npy",), folder / f"{i}.scan.npy"))
 
 
 @pytest.fixture

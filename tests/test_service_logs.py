@@ -19,11 +19,10 @@ from starlette.routing import Route
 
 from distscan.binding import bind
 from distscan.job.job import Job
-from distscan.service import monitoring, work
+from distscan.service import dispatch, monitoring
 from distscan.service.arrays import Scanner
-from distscan.service.dispatch import Dispatcher
+from distscan.service.dispatch import Dispatcher, Lines, job_to_json
 from distscan.service.errors import StoreError
-from distscan.service.lines import Lines
 from distscan.service.monitoring import Metrics
 from distscan.service.requests import Guard
 from distscan.service.store import Store
@@ -163,7 +162,7 @@ def test_a_job_that_meets_a_fault(error, tmp_path, monkeypatch, caplog):
     def lead(*given):
         raise error
 
-    monkeypatch.setattr(work, "lead", lead)
+    monkeypatch.setattr(dispatch, "lead_job", lead)
     caplog.set_level(logging.INFO, "distscan")
     comm = MPI.COMM_SELF
     scanner = Scanner(comm, bind(comm, "cpu", str))
@@ -176,7 +175,7 @@ def test_a_job_that_meets_a_fault(error, tmp_path, monkeypatch, caplog):
 
     with contextlib.closing(Store(tmp_path / "state", note)) as store:
         dispatcher = Dispatcher(comm, Lines(comm), store, scanner, most=1)
-        dispatcher.submit(work.to_json(Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy")), None)
+        dispatcher.submit(job_to_json(Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy")), None)
         thread = threading.Thread(target=dispatcher.run)
         thread.start()
         assert ended.wait(20)

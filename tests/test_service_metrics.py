@@ -17,12 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from distscan.binding import bind
 from distscan.job.job import Job
 from distscan.job.timeline import PHASES
-from distscan.service import work
 from distscan.service.app import App
 from distscan.service.arrays import Scanner
-from distscan.service.dispatch import Dispatcher
+from distscan.service.dispatch import Dispatcher, Lines, job_to_json
 from distscan.service.errors import StoreError
-from distscan.service.lines import Lines
 from distscan.service.monitoring import Metrics
 from distscan.service.requests import Names
 from distscan.service.store import Record, Store
@@ -138,7 +136,7 @@ def test_jobs_that_a_crash_has_ended(tmp_path):
     """They fail before the service listens, and count."""
     with contextlib.closing(Store(tmp_path)) as store:
         job = Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy", state=tmp_path / "state")
-        store.add(work.to_json(job))  # it changes what it reads, so it is not run again
+        store.add(job_to_json(job))  # it changes what it reads, so it is not run again
         store.start()
     metrics, comm = watched(), MPI.COMM_SELF
     scanner = Scanner(comm, bind(comm, "cpu", str))

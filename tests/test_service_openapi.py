@@ -25,13 +25,12 @@ from distscan.job.job import Job
 from distscan.job.report import Report
 from distscan.service import (
     app,
+    arrays,
     dispatch,
     errors,
-    maps,
     protocol,
     scans,
     store,
-    work,
 )
 from support import event_streams
 from support.services import serving
@@ -100,10 +99,10 @@ def test_its_routes_are_those_of_the_service():
 
 def test_its_names_are_those_of_the_code():
     for schema, names in (
-        ("Request", work.to_json(Job.parse((), Path("y.npy")))),
+        ("Request", dispatch.job_to_json(Job.parse((), Path("y.npy")))),
         ("Report", Report._fields),
         ("Progress", dispatch.Progress._fields),
-        ("Place", maps.Place._fields),
+        ("Place", arrays.Place._fields),
         ("Job", (*store.Record._fields, "progress")),
     ):
         assert SCHEMAS[schema]["properties"].keys() == set(names)

@@ -221,7 +221,7 @@ class Jobs:
         if key is not None and not 0 < len(key) <= _LONGEST_KEY:
             raise ValueError(f"a key has 1 to {_LONGEST_KEY} characters")
         record = await run_in_threadpool(self._dispatcher.submit, job, key)
-        return Json(job_json(record, None), 202)
+        return Json(record_json(record, None), 202)
 
     async def newest(self, request: Request) -> Response:
         """List jobs, the newest first."""
@@ -230,7 +230,7 @@ class Jobs:
 
         def answer() -> Json:
             records = self._dispatcher.newest(most, before)
-            return Json({"jobs": [job_json(record, None) for record in records]})
+            return Json({"jobs": [record_json(record, None) for record in records]})
 
         return await run_in_threadpool(answer)
 
@@ -247,15 +247,15 @@ class Jobs:
                     break
                 with suppress(TimeoutError, asyncio.TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
-        return Json(job_json(*await run_in_threadpool(self._dispatcher.get, number)))
+        return Json(record_json(*await run_in_threadpool(self._dispatcher.get, number)))
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a job."""
         number = request.path_params["number"]
-        return Json(job_json(await run_in_threadpool(self._dispatcher.cancel, number), None))
+        return Json(record_json(await run_in_threadpool(self._dispatcher.cancel, number), None))
 
 
-def job_json(record: Record, progress: Progress | None) -> dict[str, Any]:
+def record_json(record: Record, progress: Progress | None) -> dict[str, Any]:
     """Return a job as clients see it: with all its inputs, or in lists with the first of them."""
     found = record._asdict()
     found["progress"] = None if progress is None else progress._asdict()
@@ -333,7 +333,7 @@ class News:
         running, progress = self._running or (None, None)
         found = [self._store.summary(number) for number in numbers]
         return [
-            job_json(record, progress if record.number == running else None)
+            record_json(record, progress if record.number == running else None)
             for record in found
             if record is not None
         ]

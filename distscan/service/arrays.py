@@ -1,17 +1,32 @@
-"""Arrays that clients send: scanned by rank 0 alone, or by all ranks of one host.
+"""Arrays that clients send: the memory they are in, how ranks map it, and who scans them.
 
-An array is in the memory of the host. On CPUs, rank 0 alone scans it by all cores of the node: one
-sweep over the array, and no exchange. On GPUs, rank 0's GPU does, or for a large array every rank's
-GPU, since each has its own bus.
+::
+
+    Pool      rank 0 alone: sealed files in memory, which clients on its host use, too
+    Maps      every rank: the files that it has mapped, and pinned for its GPU
+    Scanner   every rank: scans an array of the host, by one rank or by all
 """
 
-from contextlib import ExitStack
+import fcntl
+import math
+import mmap
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from io import BytesIO
+from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..binding import Binding
+from ..core import dtypes
 from ..core.errors import InputError
 from ..core.extents import axis_number
 from ..core.shards import bounds
@@ -23,7 +38,286 @@ from ..mpi.agree import agreed
 from ..mpi.communicators import Comm, alone
 from ..options import number
 from ..scan import scan
-from .maps import Maps, Place, array_in
+from . import protocol
+from .errors import BusyError, NotFoundError, ServiceError, TooLargeError
+
+# ---- buffers: memory that a service shares with clients of its host ------------------------------
+
+# Who uses a buffer holds its lock, which the system lets go of when a process ends. So a buffer
+# whose client was killed is free again. A used buffer's pages are there already: to fill one of
+# 64 MiB takes 5 ms, a new one 98.
+#
+# A buffer is sealed: nobody can change its size. A client that could truncate it would end every
+# rank that maps it, by SIGBUS. Only files of memfd_create(2) can be sealed. They have no name: a
+# link with a random name leads to rank 0's descriptor:
+#
+#     /dev/shm/distscan-UID-PID-.../TOKEN -> /proc/PID/fd/N
+
+_SMALLEST = 1 << 20  # bytes
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_PROMISED = 1.0  # seconds that a client has to lock what it was given
+
+
+class Buffer:
+    """A sealed file in memory, and who uses it."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+        self.file = os.memfd_create("distscan", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.fchmod(self.file, 0o600)
+            os.ftruncate(self.file, size)
+            fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SEALS)
+            path.symlink_to(f"/proc/{os.getpid()}/fd/{self.file}")
+        except BaseException:
+            self.close()
+            raise
+        self.users = 0  # requests that work on it
+        self.written = False  # whether one of them writes to it
+        self.promised = 0.0  # when the time of the client that was given it is over
+
+    def lock(self) -> bool:
+        """Take it, unless a client has it; return whether it was taken."""
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Let clients take it."""
+        fcntl.flock(self.file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Remove the file. The memory is free when nobody maps it any more."""
+        self.path.unlink(missing_ok=True)
+        os.close(self.file)
+
+
+class Pool:
+    """The buffers of a service. All methods may be called by any thread."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        """Have at most ``most`` bytes, in files of a folder in memory."""
+        self._folder, self.most = folder, most
+        self._buffers, self._lock = dict[str, Buffer](), threading.Lock()
+
+    def give(self, size: int) -> dict[str, Any]:
+        """Return where a buffer of at least ``size`` bytes is, for a client, which must lock it.
+
+        The file's numbers tell a client on another host that a file of this name is not the one.
+        """
+        with self._free(size) as buffer:
+            buffer.promised = monotonic() + _PROMISED
+            buffer.unlock()
+            found = os.fstat(buffer.file)
+            return {
+                "path": str(buffer.path),
+                "bytes": buffer.size,
+                "device": found.st_dev,
+                "inode": found.st_ino,
+            }
+
+    @contextmanager
+    def own(self, size: int) -> Iterator[Buffer]:
+        """Yield a buffer of at least ``size`` bytes for this service itself."""
+        with self._free(size) as buffer:
+            buffer.users += 1
+        try:
+            yield buffer
+        finally:
+            with self._lock:
+                buffer.users -= 1
+                buffer.unlock()
+
+    @contextmanager
+    def using(self, path: str, *, write: bool = False) -> Iterator[None]:
+        """Keep a client's buffer during a request; nobody else gets it, even if the client ends.
+
+        Raises ``BusyError`` if another request writes to it. That may be an earlier one of the same
+        client, which has lost its connection.
+        """
+        with self._lock:
+            if (buffer := self._buffers.get(path)) is None:
+                raise NotFoundError(f"there is no buffer {path}")
+            if buffer.written or (write and buffer.users):
+                raise BusyError("an earlier request still uses the buffer; try again later")
+            buffer.users += 1
+            buffer.written = write
+        try:
+            yield
+        finally:
+            with self._lock:
+                buffer.users -= 1
+                buffer.written = False
+
+    @property
+    def used(self) -> int:
+        """The bytes of all buffers."""
+        with self._lock:
+            return self._used()
+
+    def close(self) -> None:
+        """Remove all buffers."""
+        with self._lock:
+            for buffer in self._buffers.values():
+                buffer.close()
+            self._buffers.clear()
+
+    @contextmanager
+    def _free(self, size: int) -> Iterator[Buffer]:
+        """Yield a locked buffer of at least ``size`` bytes, a free one or a new one, to be taken.
+
+        Buffers that make room are closed behind that: the system needs a while for large ones. No
+        more than all memory is in use, since a new buffer has no pages yet.
+        """
+        removed = list[Buffer]()
+        try:
+            with self._lock:
+                yield self._taken(size, removed)
+        finally:
+            for each in removed:
+                each.close()
+
+    def _taken(self, size: int, removed: list[Buffer]) -> Buffer:
+        size = max(_SMALLEST, 1 << (size - 1).bit_length())
+        if size > self.most:
+            raise TooLargeError(f"a buffer of {size} bytes is more than the {self.most} of all")
+        now = monotonic()
+        free = [each for each in self._buffers.values() if not each.users and each.promised < now]
+        for buffer in free:
+            if buffer.size == size and buffer.lock():
+                return buffer
+        for buffer in free:  # make room for a new one
+            if self._used() + size <= self.most:
+                break
+            if buffer.lock():
+                removed.append(self._buffers.pop(str(buffer.path)))
+        if self._used() + size > self.most:
+            raise BusyError("all memory for arrays is in use; try again later")
+        buffer = Buffer(self._folder / secrets.token_hex(8), size)
+        self._buffers[str(buffer.path)] = buffer
+        buffer.lock()
+        return buffer
+
+    def _used(self) -> int:
+        return sum(buffer.size for buffer in self._buffers.values())
+
+
+@contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """Make a folder in memory for arrays on their way; remove those of services that were killed.
+
+    A service holds a lock in its folder.
+    """
+    shared = Path("/dev/shm")  # nosec B108 # the folder made in it has a random name and mode 0700
+    if not os.access(shared, os.W_OK):
+        shared = Path(tempfile.gettempdir())
+    prefix = f"distscan-{os.getuid()}-"
+    for path in shared.glob(f"{prefix}*/lock"):
+        with suppress(OSError, ServiceError):
+            protocol.check_private(path.parent)  # what another user has put there may block
+            with path.open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path.parent, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=shared) as made,
+        Path(made, "new").open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        Path(made, "new").rename(Path(made, "lock"))  # nobody sees it without its lock
+        yield Path(made)
+
+
+# ---- maps: each rank maps a buffer once, and pins it once if its GPU is to copy from and to it ---
+
+
+class Place(NamedTuple):
+    """An array in C order in a buffer."""
+
+    path: str
+    offset: int  # bytes
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def array_in(
+    memory: memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any = "C"
+) -> NDArray[Any]:
+    """Return the array that is at an offset in memory, as a client says.
+
+    Raises ``InputError`` if it is not inside. NumPy alone would take any bytes for addresses of
+    objects, and divide by an element's 0 bytes at a shape of (-1,). Its sum of ``offset`` and the
+    array's bytes may overflow: it would then read what is outside. Python's integers do not.
+    """
+    if dtype.hasobject or dtype.itemsize == 0 or any(n < 0 for n in shape):
+        raise InputError(f"no array of {dtype} and of shape {shape} can be sent")
+    if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:
+        raise InputError(f"an array of {dtype} and of shape {shape} has too many bytes")
+    end = offset + math.prod(shape) * dtype.itemsize
+    if end > memory.nbytes:
+        raise InputError(
+            f"the array is not inside its buffer: it would end at byte {end} of {memory.nbytes}"
+        )
+    try:
+        return np.ndarray(shape, dtype, memory, offset, order=order)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the array is not inside its buffer: {error}") from error
+
+
+class Maps:
+    """The buffers that this process maps. All methods may be called by any thread."""
+
+    def __init__(self, memory: Any) -> None:
+        """``memory`` is the backend's module of that name."""
+        self._memory, self._lock = memory, threading.Lock()
+        self._maps = dict[str, NDArray[np.uint8]]()
+
+    def bytes(self, path: str) -> NDArray[np.uint8]:
+        """Return the memory of a buffer, as an array of bytes."""
+        with self._lock:
+            if path not in self._maps:
+                self._forget_removed()
+                opened = os.open(path, os.O_RDWR)
+                try:
+                    _check_sealed(opened, path)
+                    self._maps[path] = np.frombuffer(mmap.mmap(opened, 0), np.uint8)
+                finally:
+                    os.close(opened)
+                self._memory.pin(self._maps[path])
+            return self._maps[path]
+
+    def __del__(self) -> None:
+        """Unpin what is mapped: CUDA takes what is mapped there next for what it has pinned."""
+        for memory in self._maps.values():
+            self._memory.unpin(memory)
+
+    def array(self, place: Place) -> NDArray[Any]:
+        """Return an array in a buffer; raise ``InputError`` if it is not inside."""
+        dtype, memory = dtypes.parse(place.dtype), self.bytes(place.path).data
+        return array_in(memory, place.offset, dtype, place.shape)
+
+    def _forget_removed(self) -> None:
+        """Let go of buffers that the service has removed."""
+        for path in [path for path in self._maps if not os.path.exists(path)]:
+            self._memory.unpin(self._maps.pop(path))
+
+
+def _check_sealed(file: int, path: str) -> None:
+    """Raise ``InputError`` if a file could become shorter: whoever maps it would get SIGBUS."""
+    try:
+        seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
+    except OSError:  # no file in memory
+        seals = 0
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise InputError(f"{path} is no buffer: it has no F_SEAL_SHRINK")
+
+
+# ---- scans: by rank 0 alone, or by all ranks of one host -----------------------------------------
+
+# An array is in the memory of the host. On CPUs, rank 0 alone scans it by all cores of the node:
+# one sweep over the array, and no exchange. On GPUs, rank 0's GPU does, or for a large array every
+# rank's GPU, since each has its own bus.
 
 SMALL = 1 << 20  # bytes of an array below which a GPU, or a turn among large arrays, costs time
 _LARGE = 1 << 26  # bytes of an array above which several GPUs share it

@@ -1,18 +1,42 @@
-"""Rank 0's part of a service: one job at a time on all ranks, first in, first out."""
+"""The jobs of a service, one at a time on all ranks: rank 0's queue, and what other ranks do.
 
+::
+
+    rank 0   Dispatcher: its queue  --+--> rank 1   follow
+                                      +--> rank 2   follow
+                                      +--> rank 3   follow
+
+A task is JSON. What ranks do with it, they do by MPI.
+"""
+
+import hmac
+import json
 import logging
+import os
+import platform
+import secrets
+import socket
+import struct
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from time import monotonic, time
 from typing import Any, NamedTuple
 
+from ..core import dtypes
+from ..core.errors import RankError
+from ..job import output
+from ..job.job import Job, perform
 from ..job.report import Report, plain
-from ..mpi import faults
+from ..mpi import communicators, faults
+from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from . import again, errors, work
-from .arrays import Scanner, Task
+from . import errors
+from .arrays import Place, Scanner, Task
 from .errors import (
     BusyError,
     CancelledJobError,
@@ -21,7 +45,6 @@ from .errors import (
     ServiceError,
     StoreError,
 )
-from .lines import Lines
 from .store import Record, Store
 
 _DAY = 86400.0  # seconds
@@ -43,7 +66,7 @@ class Dispatcher:
     def __init__(
         self,
         comm: Comm,
-        lines: Lines,
+        lines: "Lines",
         store: Store,
         scanner: Scanner,
         *,
@@ -197,7 +220,7 @@ class Dispatcher:
 
     def _scan(self, task: Task, done: "Future[None]") -> None:
         try:
-            work.lead_array(self._lines, self._scanner, task)
+            lead_array(self._lines, self._scanner, task)
             done.set_result(None)
         except Exception as error:
             done.set_exception(error)
@@ -205,7 +228,7 @@ class Dispatcher:
 
     def _lead(self, job: dict[str, Any]) -> Report:
         given = job if job["backend"] != "auto" else job | {"backend": self._backend}
-        return work.lead(self._comm, self._lines, given, self._show)
+        return lead_job(self._comm, self._lines, given, self._show)
 
     def _run(self, record: Record) -> None:
         self._tell()
@@ -220,7 +243,7 @@ class Dispatcher:
                            extra={"job": record.number, "op": record.request["op"]})  # fmt: skip
             ended = ("cancelled", {}) if self._cancelled else failed
             if not self._ended_early:
-                again.discard(record.request)
+                discard(record.request)
         with self._changed:
             while True:
                 try:
@@ -235,14 +258,14 @@ class Dispatcher:
 
     def _attempt(self, record: Record) -> Report:
         """Run a job; go on where an earlier service has left it."""
-        job = again.resumable(record.request)
+        job = resumable(record.request)
         try:
             return self._lead(job)
         except Exception as error:
             self._check_agreed(error)
             if record.attempts == 1 or self._cancelled or self._ended_early:
                 raise
-        again.discard(record.request)  # that service may have had other ranks
+        discard(record.request)  # that service may have had other ranks
         return self._lead(job)
 
     def _note(self, record: Record, state: str, facts: dict[str, Any]) -> None:
@@ -255,7 +278,7 @@ class Dispatcher:
     def _interrupted(self, record: Record) -> None:
         """Queue a job that a service could not end, if it can be run again; else it has failed."""
         crashed = not self._ended_early
-        if again.may_run(record.request) and not (crashed and record.attempts >= _ATTEMPTS):
+        if may_run(record.request) and not (crashed and record.attempts >= _ATTEMPTS):
             _log.warning("job %s was interrupted; it is queued again", record.number,
                          extra={"job": record.number})  # fmt: skip
             self._store.queue_again(record.number, counts=crashed)
@@ -285,3 +308,230 @@ class Dispatcher:
         """Raise a fault that only this rank has: the others wait for it, and must not."""
         if self._comm.size > 1 and not faults.is_agreed(error):
             raise error
+
+
+# ---- jobs that a service could not end: which run again, where they go on, what they leave -------
+
+_RESUMED = 1 << 28  # bytes of input: the chunks of a smaller job are not noted, it begins anew
+
+
+def may_run(job: dict[str, Any]) -> bool:
+    """Return whether a job that was interrupted makes the same file if it is run again.
+
+    Not if it changes what it reads. Not if the output is there, unless it may be replaced: the job
+    may have ended, or another program may have made the file.
+    """
+    files = {*job["inputs"], job["segments"]}
+    changes = job["state"] is not None or job["output"] in files
+    there = not job["force"] and Path(job["output"]).exists()
+    return not changes and not there
+
+
+def resumable(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job so that it can go on behind its last chunk, if it is large enough for that."""
+    size = 0
+    with suppress(OSError):  # the job will say what is wrong
+        size = sum(Path(path).stat().st_size for path in job["inputs"])
+    return job | {"resume": True} if size >= _RESUMED and job["state"] is None else job
+
+
+def discard(job: dict[str, Any]) -> None:
+    """Remove what ``resumable`` has left beside the output, unless the client asked for that."""
+    if not job["resume"]:
+        output.discard(Path(job["output"]))
+
+
+# ---- tasks: what all ranks do; collective --------------------------------------------------------
+
+#     {"kind": "job", "job": {"inputs": ["/data/x.npy"], "output": "/data/y.npy", "op": "sum", ...}}
+#     {"kind": "array", "task": [["/dev/shm/...", 0, "<f4", [1000]], [...], null, {"op": "sum"}]}
+#     {"kind": "end"}
+
+_PATHS = ("output", "segments", "state", "trace")
+Show = Callable[[str, int, int], None]
+
+
+def job_to_json(job: Job) -> dict[str, Any]:
+    """Return the options of a job in a form that JSON has."""
+    found = job.scan.to_json() | job.run.to_json()
+    found["inputs"] = [str(path) for path in job.inputs]
+    for name in _PATHS:
+        path = getattr(job, name)
+        found[name] = None if path is None else str(path)
+    return found
+
+
+def job_from_json(found: dict[str, Any]) -> Job:
+    """Return the job that ``job_to_json`` has described."""
+    given = found | {"inputs": tuple(Path(path) for path in found["inputs"])}
+    for name in _PATHS:
+        given[name] = None if given.get(name) is None else Path(given[name])
+    for name in ("dtype", "raw"):
+        if isinstance(given.get(name), list):  # a structure
+            given[name] = dtypes.of_json(given[name])
+    return Job.parse(**given)
+
+
+def lead_job(comm: Comm, lines: "Lines", job: dict[str, Any], show: Show) -> Report:
+    """Run a job on all ranks, and return its report; rank 0 calls this.
+
+    ``show`` may raise an exception, which then ends the job on all ranks.
+    """
+    lines.send({"kind": "job", "job": job})
+    return _perform(comm, job, show)
+
+
+def lead_array(lines: "Lines", scanner: Scanner, task: Task) -> None:
+    """Scan an array on all ranks; rank 0 calls this."""
+    lines.send({"kind": "array", "task": task})
+    scanner.together(task)
+
+
+def follow(comm: Comm, lines: "Lines", scanner: Scanner) -> None:
+    """Take part in all jobs until the last task; the other ranks call this."""
+    while (task := lines.receive()) is not None and task["kind"] != "end":
+        try:
+            if task["kind"] == "array":
+                scanner.together(_task_from_json(task["task"]))
+            else:
+                _perform(comm, task["job"], lambda *_: None)
+        except Exception as error:
+            if not faults.is_agreed(error):  # a bug; rank 0 may wait for this rank
+                raise
+
+
+def _perform(comm: Comm, found: dict[str, Any], show: Show) -> Report:
+    """Run the job that ``job_to_json`` has described; collective."""
+    with agreed(comm):
+        job = job_from_json(found)
+    return perform(comm, job, show, lambda message: None)
+
+
+def _task_from_json(found: list[Any]) -> Task:
+    """Return the task that ``Task`` has become in JSON."""
+    x, out, segments, options = found
+    return Task(_place(x), _place(out), segments and _place(segments), options)
+
+
+def _place(found: list[Any]) -> Place:
+    path, offset, dtype, shape = found
+    return Place(path, offset, dtype, tuple(shape))
+
+
+def end_ranks(lines: "Lines") -> None:
+    """Let the other ranks end; rank 0 calls this."""
+    with suppress(RuntimeError):
+        lines.send({"kind": "end"})
+    lines.close()
+
+
+# ---- lines: rank 0 wakes the others by sockets, since MPI's own waiting would spin on the cores --
+
+_SECRET = 32  # bytes by which a rank shows that it is one
+_CONNECTED = 60.0  # seconds until all ranks are connected
+_LENGTH = struct.Struct("!Q")
+_RANK = struct.Struct("!I")
+
+
+class Lines:
+    """The lines from rank 0 to the other ranks of a communicator; making them is collective."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm, self._lines = comm, list[socket.socket]()
+        one_node = communicators.node(comm).nodes == 1
+        with ExitStack() as held:
+            address: Any = None
+            with agreed(comm):
+                if comm.rank == 0:
+                    server, address = _listen(one_node, held)
+            address, secret = comm.bcast((address, secrets.token_bytes(_SECRET)))
+            with agreed(comm):
+                if comm.rank == 0:
+                    self._lines = _accepted(server, comm.size - 1, secret)
+                else:
+                    self._lines = [_connected(address, comm.rank, secret)]
+
+    def send(self, task: dict[str, Any]) -> None:
+        """Send a task to all other ranks; rank 0 calls this.
+
+        Raises ``RankError`` if one of them is gone.
+        """
+        text = json.dumps(task).encode()
+        for line in self._lines:
+            try:
+                line.sendall(_LENGTH.pack(len(text)) + text)
+            except OSError as error:
+                raise RankError(f"a rank has ended: {error.strerror}") from error
+
+    def receive(self) -> dict[str, Any] | None:
+        """Sleep until rank 0 has sent a task; None if rank 0 has ended. Other ranks call this."""
+        (line,) = self._lines
+        with suppress(OSError):
+            if (head := _read(line, _LENGTH.size)) and (text := _read(line, *_LENGTH.unpack(head))):
+                return dict(json.loads(text))
+        return None
+
+    def close(self) -> None:
+        """Close the lines: the other ranks receive None."""
+        for line in self._lines:
+            line.close()
+
+
+def _listen(one_node: bool, held: ExitStack) -> tuple[socket.socket, Any]:
+    """Return a socket to which the other ranks connect, and its address."""
+    if one_node:
+        folder = held.enter_context(tempfile.TemporaryDirectory())  # for this user alone
+        server = socket.socket(socket.AF_UNIX)
+        address: Any = os.path.join(folder, "ranks")
+        server.bind(address)
+        server.listen(1024)
+    else:
+        server = socket.create_server(("", 0), backlog=1024)
+        address = platform.node(), server.getsockname()[1]
+    held.callback(server.close)
+    return server, address
+
+
+def _accepted(server: socket.socket, number: int, secret: bytes) -> list[socket.socket]:
+    """Return the lines to so many ranks; whoever does not know the secret is no rank."""
+    lines, end = dict[int, socket.socket](), monotonic() + _CONNECTED
+    while len(lines) < number:
+        server.settimeout(max(end - monotonic(), 0.001))
+        try:
+            line, _ = server.accept()
+        except TimeoutError:
+            missing = sorted({*range(1, number + 1)} - lines.keys())
+            raise RankError(f"no connection from ranks {missing} in {_CONNECTED:.0f} s") from None
+        line.settimeout(max(min(end - monotonic(), 1), 0.001))
+        with suppress(OSError):
+            said = _read(line, _SECRET + _RANK.size)
+            if said and hmac.compare_digest(said[:_SECRET], secret):
+                line.settimeout(None)
+                lines[_RANK.unpack(said[_SECRET:])[0]] = line
+                continue
+        line.close()
+    return [lines[rank] for rank in sorted(lines)]
+
+
+def _connected(address: Any, rank: int, secret: bytes) -> socket.socket:
+    """Return the line to rank 0."""
+    if isinstance(address, str):
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(address)
+    else:
+        line = socket.create_connection(address, _CONNECTED)
+        line.settimeout(None)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.sendall(secret + _RANK.pack(rank))
+    return line
+
+
+def _read(line: socket.socket, size: int) -> bytes:
+    """Read so many bytes; none if the line ends before."""
+    found = bytearray()
+    while len(found) < size:
+        piece = line.recv(min(size - len(found), 1 << 20))
+        if not piece:
+            return b""
+        found += piece
+    return bytes(found)

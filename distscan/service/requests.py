@@ -21,10 +21,10 @@ from ..core import operators
 from ..exact_check import is_fsum, limits_of
 from ..job.job import Job
 from ..version import __version__
-from . import errors, monitoring, protocol, work
-from .arrays import Task
+from . import errors, monitoring, protocol
+from .arrays import Place, Task
+from .dispatch import job_from_json, job_to_json
 from .errors import ForbiddenError, ProtocolError, TooLargeError, UnauthorizedError
-from .maps import Place
 from .monitoring import Metrics
 
 # ---- the token, and the version of the protocol; errors become answers ---------------------------
@@ -319,8 +319,8 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
         if name in present:
             options[name] = paths.checked(present[name])
     files = tuple(paths.checked(path) for path in inputs)
-    job = work.to_json(Job.parse(files, paths.checked(request.get("output")), **options))
-    work.from_json(job)  # what the ranks read from the store later
+    job = job_to_json(Job.parse(files, paths.checked(request.get("output")), **options))
+    job_from_json(job)  # what the ranks read from the store later
     return job
 
 

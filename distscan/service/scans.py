@@ -24,11 +24,9 @@ from starlette.routing import Route
 
 from ..job import npy
 from . import arrays, protocol, requests
-from .arrays import SMALL, Scanner, Task
-from .buffers import Buffer, Pool
+from .arrays import SMALL, Buffer, Place, Pool, Scanner, Task
 from .dispatch import Dispatcher
 from .errors import BusyError
-from .maps import Place
 from .monitoring import Metrics
 from .requests import Guard, Json, Streamed, too_large
 

@@ -1,17 +1,21 @@
 """``python -m distscan serve``: the ranks of a service, from its start to its end."""
 
 import argparse
+import asyncio
 import ipaddress
 import logging
 import os
 import platform
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import uvicorn
 
 from .. import binding, command
 from ..command import Parser
@@ -19,13 +23,11 @@ from ..cpu.free_memory import free_memory
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..version import __version__
-from . import endpoint, protocol, work
+from . import protocol
 from .app import App
-from .arrays import Scanner
-from .buffers import Pool, folder_in_memory
-from .dispatch import Dispatcher
-from .ending import ENDS, ending
-from .lines import Lines
+from .arrays import Pool, Scanner, folder_in_memory
+from .dispatch import Dispatcher, Lines, end_ranks, follow
+from .errors import ServiceError
 from .monitoring import LOG_FORMS, LOG_LEVELS, Metrics, begin_logs, log_job
 from .requests import Names, Paths, host_of
 from .scans import Limits, Scans
@@ -109,18 +111,18 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
                 metrics = Metrics()
                 store = Store(args.state_dir or protocol.state_folder(), _noting(metrics))
                 held.callback(store.close)
-                opened = endpoint.listening(args.socket, args.host, args.port)
+                opened = _open_socket(args.socket, args.host, args.port)
                 listening, where = held.enter_context(opened)
                 folder = held.enter_context(folder_in_memory())
                 token = None if args.token_file is None else protocol.token_in(args.token_file)
         if comm.rank > 0:
-            for number in ENDS:
+            for number in END_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # rank 0 says when the service ends
-            work.follow(comm, lines, scanner)
+            follow(comm, lines, scanner)
             return 0
-        given: dict[str, Any] = {"most": args.queue, "backend": args.backend}
-        given["keep"] = args.keep * _DAY
-        dispatcher = Dispatcher(comm, lines, store, scanner, **given)
+        options: dict[str, Any] = {"most": args.queue, "backend": args.backend}
+        options["keep"] = args.keep * _DAY
+        dispatcher = Dispatcher(comm, lines, store, scanner, **options)
         pool = Pool(folder, free_memory() // 2 if args.memory is None else args.memory)
         held.callback(pool.close)
         scans = Scans(dispatcher, scanner, pool, Limits(args.body, args.queue), metrics)
@@ -144,9 +146,9 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             over_tcp=args.host is not None, allowed=frozenset(map(host_of, args.allow_host))
         )
         app = App(dispatcher, scans, paths, token, facts=facts, metrics=metrics, names=names)
-        held.callback(work.end, lines)
+        held.callback(end_ranks, lines)
         stop = partial(dispatcher.stop, args.grace)
-        with ending(stop), endpoint.answering(app, listening):
+        with _ended_by_signals(stop), _answering(app, listening):
             print(f"distscan: {comm.size} ranks ({bound.device}) listen on {where}", flush=True)
             _tell_supervisor()
             dispatcher.run()
@@ -168,3 +170,111 @@ def _tell_supervisor() -> None:
     if where := os.environ.get("NOTIFY_SOCKET"):
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
             line.sendto(b"READY=1", where)
+
+
+# ---- the socket: opened, answered, removed -------------------------------------------------------
+
+
+@contextmanager
+def _open_socket(
+    path: Path | None, host: str | None, port: int
+) -> Iterator[tuple[socket.socket, str]]:
+    """Open the socket, by default the one of this user; yield it and where it is."""
+    if host is not None:
+        with socket.create_server((host, port), backlog=1024) as opened:
+            host, port = opened.getsockname()[:2]
+            yield opened, f"http://{host}:{port}"
+        return
+    if path is None:
+        path = protocol.socket_path()
+        protocol.make_private(path.parent)
+    with socket.socket(socket.AF_UNIX) as opened:
+        with suppress(FileNotFoundError):
+            _remove_dead(path)
+        before = os.umask(0o177)  # this user alone
+        try:
+            opened.bind(str(path))
+        except OSError as error:
+            raise ServiceError(f"cannot listen on {path}: {error.strerror}") from error
+        finally:
+            os.umask(before)
+        try:
+            opened.listen(1024)
+            yield opened, str(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove the socket of a service that was killed."""
+    with socket.socket(socket.AF_UNIX) as line:
+        try:
+            line.connect(str(path))
+        except ConnectionRefusedError:
+            if path.is_socket():
+                path.unlink()
+        else:
+            raise ServiceError(f"another service listens on {path}")
+
+
+@contextmanager
+def _answering(app: App, listening: socket.socket) -> Iterator[None]:
+    """Answer requests, in a thread of its own, while the ranks work."""
+    config = uvicorn.Config(
+        app.asgi,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # any client can send them: requests.py logs both addresses
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
+    thread.start()
+    try:
+        yield
+    finally:
+        app.events.end()
+        server.should_exit = True
+        thread.join()
+
+
+# ---- the signals that end a service --------------------------------------------------------------
+
+# Each ends the service. Launchers hand SIGUSR1 on to the ranks; at SIGTERM, mpirun of Open MPI and
+# srun kill them.
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+@contextmanager
+def _ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` when a signal comes that ends the service.
+
+    The system may deliver a signal to any thread. Python's handler would then wait until the main
+    thread wakes. So the signal is written to a socket, which a thread of its own reads.
+    """
+    written, read = socket.socketpair()
+
+    def wait() -> None:
+        while read.recv(1):
+            stop()
+
+    thread = threading.Thread(target=wait)
+    with written, read:
+        written.setblocking(False)
+        writes = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+        before: dict[int, Callable[..., Any] | int | None] = {
+            number: signal.signal(number, lambda *_: None)
+            for number in END_SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
+        thread.start()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(writes)
+            written.shutdown(socket.SHUT_WR)
+            thread.join()

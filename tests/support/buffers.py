@@ -2,8 +2,7 @@
 
 import os
 
-from distscan.service.buffers import Buffer
-from distscan.service.maps import Place
+from distscan.service.arrays import Buffer, Place
 
 
 def put(path, x):
