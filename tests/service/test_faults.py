@@ -18,7 +18,7 @@ from service_requests import Made, framed
 from service_running import running
 from service_trial import Trial
 
-LAUNCH = Path(__file__).parents[1] / "launch"
+LAUNCH = Path(__file__).parents[2] / "launch"
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.one_rank,

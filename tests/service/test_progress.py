@@ -149,13 +149,13 @@ sys.modules["IPython.display"].display = shown.append
 """
 JOB = """
 sys.path.insert(0, {tests!r})
-from test_service_progress import COURSE, Course, record
+from service.test_progress import COURSE, Course, record
 assert Course(*COURSE, record("done", report={{"total": 3}})).job.wait(progress=True)["total"] == 3
 """
 
 
 def in_notebook(*parts):
-    return fresh.python("\n".join(parts) + JOB.format(tests=__file__.rpartition("/")[0]))
+    return fresh.python("\n".join(parts) + JOB.format(tests=__file__.rpartition("/service/")[0]))
 
 
 def test_widgets():
