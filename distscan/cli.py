@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from . import arguments, command
 from .command import Progress
 from .job import report
+from .job.interface import on_command_line
 from .job.job import check_roles, perform
-from .job.naming import on_command_line
 from .job.report import Report
 from .mpi import launcher
 from .mpi.agree import agreed

@@ -16,7 +16,7 @@ import numpy as np
 from kill_cases import Fault
 
 import distscan
-from distscan.job import files, journal, storage
+from distscan.job import files, restart, storage
 
 KINDS = [
     *("other bytes", "a deletion", "a truncation"),
@@ -64,7 +64,7 @@ class Damager:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.rng = folder, np.random.default_rng(seed)
         self.counts, self.refused = Counter[str](), Counter[str]()
-        journal.PERIOD, journal._SHARE = 0.0, 0
+        restart.PERIOD, restart._SHARE = 0.0, 0
         files._ENDS = 64
         storage.is_in_memory = lambda path: False
         os.fsync = lambda opened: None

@@ -25,10 +25,10 @@ import faulthandler, resource, signal, sys
 faulthandler.enable()
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # as "python -m distscan" does
 from distscan import cli
-from distscan.job import journal, storage
+from distscan.job import restart, storage
 period, plain, size = sys.argv[1:4]
-assert journal.PERIOD > 0 < journal._SHARE
-journal.PERIOD, journal._SHARE = float(period), 0
+assert restart.PERIOD > 0 < restart._SHARE
+restart.PERIOD, restart._SHARE = float(period), 0
 if plain == "plain":
     storage.is_in_memory = lambda path: False
 if int(size):

@@ -5,8 +5,9 @@ import itertools
 import pytest
 
 from distscan.cpu import memory
-from distscan.job import budget
-from distscan.job.budget import CPU_CHUNK, GPU_CHUNK, READERS, WRITERS, Budget, decide
+from distscan.job import plan
+from distscan.job.interface import READERS, WRITERS
+from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, decide_budget
 from support.streams import some
 
 SIZES = [1, 2, 4, 8, 16, 32]  # bytes of an element
@@ -70,7 +71,7 @@ def test_within_what_is_free(gpu, turn, rng):
     """Whenever there is room for one element in each buffer."""
     for _ in range(200):
         job = drawn(rng, gpu)
-        found, (host, device) = decide(**job), shares(job)
+        found, (host, device) = decide_budget(**job), shares(job)
         held, lanes = allocated(job, found)
         if gpu:
             assert found.chunk == 1 or lanes <= host
@@ -90,7 +91,7 @@ def test_one_element_in_each_buffer(gpu, rng):
         each = job["element"] + job["mark"] + (0 if job["in_place"] else job["result"])
         least = (sum(threads_of(job)) + 1) * each
         for limit in (least, least - 1, 1):
-            found = decide(**job | {"limit": limit})
+            found = decide_budget(**job | {"limit": limit})
             assert found.chunk == 1
             held, lanes = allocated(job, found)
             assert limit < least or max(held, lanes if gpu else 0) <= limit
@@ -102,13 +103,13 @@ def test_chunks_are_of_the_size_that_is_fast(gpu, rng):
     """Where there is enough memory; never larger, and not much smaller than there is memory for."""
     for _ in range(300):
         job = drawn(rng, gpu)
-        found, large = decide(**job), max(job["element"], job["result"], job["mark"])
+        found, large = decide_budget(**job), max(job["element"], job["result"], job["mark"])
         wanted = GPU_CHUNK if gpu else CPU_CHUNK
         assert found.chunk == 1 or found.chunk * large <= wanted
-        much = decide(**job | {"limit": None, "free_host": 1 << 40, "free_device": 1 << 40})
+        much = decide_budget(**job | {"limit": None, "free_host": 1 << 40, "free_device": 1 << 40})
         assert much.chunk == wanted // large
         if job["limit"] is not None and job["limit"] <= min(job["free_host"], job["free_device"]):
-            more = decide(**job | {"limit": 2 * job["limit"] + 100})
+            more = decide_budget(**job | {"limit": 2 * job["limit"] + 100})
             assert more.chunk >= found.chunk
             assert more.resident >= found.resident or more.chunk > found.chunk
             larger = Budget(found.chunk + 1, READERS, WRITERS, READERS + WRITERS + 1, False)
@@ -123,7 +124,7 @@ def test_threads_change_no_chunk(gpu, rng):
     for _ in range(300):
         job = drawn(rng, gpu)
         others = ({"threads": number, "parallel": way} for number in (1, 3, 64) for way in (0, 1))
-        assert len({decide(**job | other).chunk for other in others}) == 1
+        assert len({decide_budget(**job | other).chunk for other in others}) == 1
 
 
 @one_rank
@@ -132,7 +133,7 @@ def test_threads(gpu, rng):
     """One thread does all the work itself, and so does one chunk; several write mappings."""
     for _ in range(300):
         job = drawn(rng, gpu)
-        found = decide(**job)
+        found = decide_budget(**job)
         several = job["size"] > found.chunk
         assert (found.readers, found.writers) == (threads_of(job) if several else (0, 0))
         assert found.slots == found.readers + found.writers + 1
@@ -147,17 +148,17 @@ def test_a_shard_stays_if_it_fits(gpu, rng):
         job = drawn(rng, gpu, sweeps=2, limit=int(rng.integers(1 << 20, 1 << 28)))
         job |= {"free_host": 1 << 40, "free_device": 1 << 40, "size": 1 << 30}
         for _ in range(3):  # the sizes at which it just fits, and just does not
-            held, _ = allocated(job, decide(**job)._replace(resident=True))
+            held, _ = allocated(job, decide_budget(**job)._replace(resident=True))
             over = held - job["limit"]
             job["size"] = max(0, job["size"] - over // (job["element"] + job["mark"]))
         for more in (-1, 0, 1, 2):
-            found = decide(**job | {"size": max(job["size"] + more, 0)})
+            found = decide_budget(**job | {"size": max(job["size"] + more, 0)})
             held, _ = allocated(
                 job | {"size": max(job["size"] + more, 0)}, found._replace(resident=True)
             )
             assert found.resident == (held <= job["limit"])
             stays.add(found.resident)
-            assert not decide(**job | {"sweeps": 1}).resident
+            assert not decide_budget(**job | {"sweeps": 1}).resident
     assert stays == {False, True}
 
 
@@ -186,7 +187,7 @@ def test_a_job_allocates_no_more(types, limit, threads, run, save, comm, rng, mo
         return empty(n, dtype)
 
     monkeypatch.setattr(memory, "empty", counted)
-    monkeypatch.setattr(budget, "CPU_CHUNK", int(rng.integers(100, 1000)))
+    monkeypatch.setattr(plan, "CPU_CHUNK", int(rng.integers(100, 1000)))
     x = rng.integers(0, 2, 2 * int(rng.integers(100, 400))).astype(code)
     save("keys.npy", rng.integers(0, 2, x.size))
     for shape in ((x.size,), (2, x.size // 2), (x.size // 2, 2)):

@@ -10,7 +10,7 @@ from distscan.core import operators, pieces
 from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.core.steps import Edges
-from distscan.job.carry import Carry
+from distscan.job.part import Carry
 from distscan.mpi.exscan import Exscan
 from support import reference
 from support.cuts import two_cuts

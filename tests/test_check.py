@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from distscan.job import check, rounding
+from distscan.job import check
 from support.writers import spoil
 
 FORMS = [
@@ -160,10 +160,10 @@ def test_sums_whose_parts_leave_the_range_pass(code, far, run, save):
 @pytest.mark.parametrize(
     "bounds",
     [
-        rounding.Exact(),
-        rounding.Sums(1e-10, 1e300),
-        rounding.Logs(1e-10, 1e300),
-        rounding.Products(2.0**-53, np.finfo(np.float64)),
+        check.Exact(),
+        check.Sums(1e-10, 1e300),
+        check.Logs(1e-10, 1e300),
+        check.Products(2.0**-53, np.finfo(np.float64)),
     ],
     ids=lambda bounds: type(bounds).__name__,
 )
@@ -197,7 +197,7 @@ def test_bounds_of_products_hold(code, rng):
         return product(x[:cut]) * product(x[cut:])
 
     far = np.finfo(code).max ** 0.45
-    bounds = rounding.Products(float(np.finfo(code).eps) / 2, np.finfo(code))
+    bounds = check.Products(float(np.finfo(code).eps) / 2, np.finfo(code))
     known = 0
     for _ in range(50):
         x = rng.choice([far, 1 / far, 3.3, 0.3, 1e-3, 7.1], 12).astype(code)

@@ -7,7 +7,7 @@ import pytest
 
 from distscan.core.extents import Extents
 from distscan.core.shards import bounds
-from distscan.job.chunks import Chunk, cut
+from distscan.job.plan import Chunk, cut
 
 pytestmark = pytest.mark.one_rank
 orders = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])

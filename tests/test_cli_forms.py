@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distscan.core.operators import BUILTIN
-from distscan.job import budget, check
+from distscan.job import check, plan
 from support import reference
 from support.data import OPS, exact, expected
 from support.writers import spoil
@@ -31,8 +31,8 @@ def keywords(form):
 
 def small_pieces(monkeypatch):
     """Read, scan, write and check files in many pieces."""
-    monkeypatch.setattr(budget, "CPU_CHUNK", 1 << 10)
-    monkeypatch.setattr(budget, "GPU_CHUNK", 1 << 10)
+    monkeypatch.setattr(plan, "CPU_CHUNK", 1 << 10)
+    monkeypatch.setattr(plan, "GPU_CHUNK", 1 << 10)
     monkeypatch.setattr(check, "PIECE", 1 << 9)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.job import budget
+from distscan.job import plan
 from support.streams import some
 
 SHAPES = [(500,), (1, 40), (40, 1), (30, 40), (3, 700), (700, 3), (1, 7, 1, 90), (13, 11, 9),
@@ -64,7 +64,7 @@ def test_structures(shape, memory, save, folder, comm, rng):
 
 def test_threads_that_share_windows(save, folder, comm, rng, monkeypatch):
     """Chunks are small, and several threads wait for the same window, or for the next one."""
-    monkeypatch.setattr(budget, "CPU_CHUNK", 1 << 14)
+    monkeypatch.setattr(plan, "CPU_CHUNK", 1 << 14)
     x = np.asfortranarray(rng.integers(-99, 99, (300, 20, 70)))
     save("x.npy", x)
     for memory, reverse in itertools.product((1 << 18, 1 << 21), (False, True)):

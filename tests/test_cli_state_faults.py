@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from distscan.job import saved
+from distscan.job import restart
 from support.streams import some
 from support.together import left
 from support.writers import refuse, spoil
@@ -178,7 +178,7 @@ def test_damaged(case, before, run, comm, folder):
         if case.startswith(("cut", "half", "later", "no format")):
             damage = damage(whole)
         elif callable(damage):
-            damage = saved.seal(damage(json.loads(whole)["contents"]))
+            damage = restart.seal(damage(json.loads(whole)["contents"]))
         path.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
     comm.Barrier()
     damaged = path.read_bytes()

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from distscan.job import journal
+from distscan.job import restart
 from support.maps import maps
 from support.streams import some, wanted
 from support.writers import full_after, spoil
@@ -19,8 +19,8 @@ OPTIONS = ["--op", MAPS, "--state", "s.json", "--resume", "--quiet", "--backend"
 
 @pytest.fixture(autouse=True)
 def records(monkeypatch):
-    monkeypatch.setattr(journal, "PERIOD", 0)
-    monkeypatch.setattr(journal, "_SHARE", 0)
+    monkeypatch.setattr(restart, "PERIOD", 0)
+    monkeypatch.setattr(restart, "_SHARE", 0)
 
 
 def contents(path):

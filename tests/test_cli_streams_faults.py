@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distscan.cpu import steps
-from distscan.job import budget, files, storage, sweeps
+from distscan.job import files, plan, storage, sweeps
 from distscan.mpi.exscan import Exscan
 from support.streams import some
 from support.together import left
@@ -23,7 +23,7 @@ OPTIONS = ["--backend", "cpu", "--force", "--quiet"]
 @pytest.fixture
 def job(run, save, comm, folder, rng, monkeypatch):
     """Run a job whose chunks have 10 elements, with ``threads``; return what ``run`` does."""
-    monkeypatch.setattr(budget, "CPU_CHUNK", 80)
+    monkeypatch.setattr(plan, "CPU_CHUNK", 80)
     monkeypatch.setattr(storage, "is_in_memory", lambda path: False)
     x = rng.integers(0, 99, 10 * CHUNKS * comm.size)
     save("x.npy", x)

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from distscan.job import budget, formats, output
+from distscan.job import formats, output, plan
 from support import text_format
 from support.writers import raises
 
@@ -48,7 +48,7 @@ def drawn(rng):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_from_and_to_a_format(threads, reverse, run, folder, write, rng, monkeypatch):
-    monkeypatch.setattr(budget, "CPU_CHUNK", 800)
+    monkeypatch.setattr(plan, "CPU_CHUNK", 800)
     x, options = drawn(rng), ["--reverse"] * reverse
     write("x.text", x)
     given = ["x.text", "-o", "y.text", "--backend", "cpu", "--threads", threads, "--check"]

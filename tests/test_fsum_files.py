@@ -7,7 +7,7 @@ import pytest
 
 import distscan
 from distscan.build import adds_exactly
-from distscan.job import exact, journal
+from distscan.job import exact, restart
 from support.addends import grid, normal, special
 from support.exact import same, scanned
 from support.forms import forms
@@ -215,8 +215,8 @@ def test_a_named_window_saves_a_sweep(job, rng, comm):
 @pytest.fixture
 def recorded(monkeypatch):
     """Each chunk is recorded in the journal."""
-    monkeypatch.setattr(journal, "PERIOD", 0)
-    monkeypatch.setattr(journal, "_SHARE", 0)
+    monkeypatch.setattr(restart, "PERIOD", 0)
+    monkeypatch.setattr(restart, "_SHARE", 0)
 
 
 RESUMED = ["--op", "fsum", "--initial", "0.1", "--resume", "--backend", "cpu", "--quiet",

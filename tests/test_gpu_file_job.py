@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.job import budget
+from distscan.job import plan
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +33,7 @@ def both(comm, **options):
 @pytest.mark.parametrize(("code", "op"), [("i4", "sum"), ("u1", "max")])
 def test_as_on_cpus(code, op, shape, axis, form, way, cp, comm, save, rng, monkeypatch):
     if way == "resident":
-        monkeypatch.setattr(budget, "GPU_CHUNK", 1 << 10)
+        monkeypatch.setattr(plan, "GPU_CHUNK", 1 << 10)
     memory = None if way == "resident" else 1 << 12
     save("x.npy", rng.integers(0, 9, shape).astype(code))
     on_gpus, on_cpus = both(comm, op=op, axis=axis, memory=memory, **form)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.job import budget
+from distscan.job import plan
 from support.together import left
 
 pytestmark = [
@@ -57,7 +57,7 @@ def signalled(call, delays):
 @pytest.mark.parametrize("who", ["one", "several", "all"])
 def test_signals(who, resume, comm, folder, save, rng, monkeypatch):
     """At any moment, on any ranks; the job ends everywhere, and the next one is right."""
-    monkeypatch.setattr(budget, "CPU_CHUNK", 4096)
+    monkeypatch.setattr(plan, "CPU_CHUNK", 4096)
     x = rng.integers(0, 100, 1 << 18)
     save("x.npy", x)
     own = np.random.default_rng([int(rng.integers(1 << 32)), comm.rank])

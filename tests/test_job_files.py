@@ -10,7 +10,7 @@ import pytest
 
 from distscan import scan_file
 from distscan.core.errors import OutputError
-from distscan.job import journal, output
+from distscan.job import output, restart
 from support.together import everywhere, left
 from support.writers import full_after, raises, spoil
 
@@ -104,7 +104,7 @@ def test_links_are_not_followed(which, link, files, run, comm, folder, monkeypat
         else:
             path.symlink_to("old" if link == "symbolic" else "new")
     comm.Barrier()
-    monkeypatch.setattr(journal, "PERIOD", 0)
+    monkeypatch.setattr(restart, "PERIOD", 0)
     options = ["--resume", "--state", "s", "--memory", "500", "--threads", "1", "--backend", "cpu"]
     end = run("x.npy", "-o", "y.npy", "--quiet", *options)
     if end[0] != 0:  # a journal that is none may be refused; what it names is whole

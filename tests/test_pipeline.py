@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from distscan.core.extents import Extents
-from distscan.job.chunks import cut
-from distscan.job.pipeline import Pipeline, Resident, Ring, Slot
+from distscan.job.part import Pipeline, Resident, Ring, Slot
+from distscan.job.plan import cut
 
 pytestmark = [pytest.mark.one_rank, pytest.mark.timeout(30)]
 MOST = 4  # elements of a chunk

@@ -16,7 +16,7 @@ import pytest
 from mpi4py import MPI
 
 from distscan import cli
-from distscan.job import files, journal, output, saved, storage
+from distscan.job import files, output, restart, storage
 from distscan.mpi import communicators
 from support.stopped import FORMS, MANY, RANKS, Jobs
 from support.streams import some
@@ -30,8 +30,8 @@ MPIRUN = os.environ.get("MPIRUN", "mpirun")
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
     """Each chunk is recorded, without a wait for the disk."""
-    monkeypatch.setattr(journal, "PERIOD", 0)
-    monkeypatch.setattr(journal, "_SHARE", 0)
+    monkeypatch.setattr(restart, "PERIOD", 0)
+    monkeypatch.setattr(restart, "_SHARE", 0)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(storage, "is_in_memory", lambda path: False)
 
@@ -87,7 +87,7 @@ def test_threads(form, way, jobs, rng):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_chunks_are_on_the_disk_before_their_record(threads, jobs, rng, monkeypatch):
     jobs.threads, on_disk, counts = threads, [], []
-    want, sync, write = jobs.choose("flat", rng), storage.Writer.sync, saved.write
+    want, sync, write = jobs.choose("flat", rng), storage.Writer.sync, restart.write_sealed
 
     def synced(writer):
         on_disk[:] = jobs.written
@@ -99,7 +99,7 @@ def test_chunks_are_on_the_disk_before_their_record(threads, jobs, rng, monkeypa
         write(path, contents)
 
     monkeypatch.setattr(storage.Writer, "sync", synced)
-    monkeypatch.setattr(saved, "write", wrote)
+    monkeypatch.setattr(restart, "write_sealed", wrote)
     jobs.resume(want)
     assert counts[-1] == len(jobs.written)
     assert len(set(counts)) > 3
@@ -108,7 +108,7 @@ def test_chunks_are_on_the_disk_before_their_record(threads, jobs, rng, monkeypa
 def sealed_anew(text, old, new):
     """Return a journal or a state whose contents are changed, with their digest."""
     assert old in text
-    return saved.seal(json.loads(text.replace(old, new))["contents"])
+    return restart.seal(json.loads(text.replace(old, new))["contents"])
 
 
 # ---- what is refused -----------------------------------------------------------------------------

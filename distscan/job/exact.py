@@ -29,13 +29,10 @@ from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.signals import interruptible
 from ..options import RunOptions, ScanOptions
-from .budget import Budget
-from .chunks import Block, Chunk
-from .decided import Decided, decide
-from .interface import Source
-from .journal import Journal
-from .naming import option
+from .interface import Source, option
 from .part import Part
+from .plan import Block, Budget, Chunk, Decided, decide
+from .restart import Journal
 from .sweeps import Note, Show, watched
 
 _NAME = "the input"  # in messages

@@ -20,8 +20,7 @@ from ..core.digest import digest
 from ..core.errors import InputError, OutputError
 from . import storage
 from .fortran import Read, Window
-from .interface import NUMBERS, WINDOW, Fill, Put
-from .naming import naming_input, option, unlinked
+from .interface import NUMBERS, WINDOW, Fill, Put, naming_input, option, unlinked
 
 _MOST_AXES = 64  # of NumPy's arrays
 _ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks

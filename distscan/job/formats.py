@@ -1,9 +1,20 @@
-"""The file formats, by the ends of files' names."""
+"""The file formats, by the ends of files' names; and what a job reads in any of them. No MPI."""
 
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
-from . import npy
-from .interface import Format
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import InputError
+from ..core.operators import Operator
+from . import files, npy
+from .interface import NUMBERS, Fill, Format, Source
 
 _FORMATS: dict[str, Format] = {".npy": npy}
 
@@ -11,3 +22,95 @@ _FORMATS: dict[str, Format] = {".npy": npy}
 def of(path: Path) -> Format:
     """Return the format of a file; that of any other name is ``.npy``."""
     return _FORMATS.get(path.suffix, npy)
+
+
+# ---- inputs ---------------------------------------------------------------------------------
+
+
+def inspect(
+    paths: Sequence[Path],
+    op: Any,
+    *,
+    raw: np.dtype[Any] | None = None,
+    shape: tuple[int, ...] | None = None,
+) -> Source:
+    """Check the input, and return what it holds; several files are one array.
+
+    ``raw`` is the type of files without a header, ``shape`` their shape. Structures are for
+    operators of the caller's own. Raises ``InputError``.
+    """
+    if not paths:
+        raise InputError("input is empty: a job reads at least one file")
+    kinds = f"{NUMBERS}V" if isinstance(op, Operator) else NUMBERS
+    found = [
+        of(path).inspect(path, kinds) if raw is None else files.inspect_raw(path, raw, shape, kinds)
+        for path in paths
+    ]
+    return found[0] if len(found) == 1 else Parts(found)
+
+
+def inspect_segments(path: Path | None, source: Source) -> Source | None:
+    """Check the file of flags or keys for the elements of ``source``, and return what it holds."""
+    if path is None:
+        return None
+    marks = of(path).inspect(path, kinds=f"{NUMBERS}mMSU")
+    if marks.shape not in (source.shape, (source.n,)):
+        raise InputError(f"{marks.name} has shape {marks.shape}; {source.name} has {source.shape}")
+    return marks
+
+
+# ---- several files as one array -------------------------------------------------------------
+
+
+class Parts:
+    """A ``Source`` made of files of one type, whose shapes differ in their first axis only."""
+
+    fortran = False
+
+    def __init__(self, files: Sequence[Source]) -> None:
+        self._files, first = files, files[0]
+        for file in files:
+            if file.fortran:
+                raise InputError(f"{file.name} is in Fortran order; parts must be in C order")
+            if not file.shape:
+                raise InputError(f"{file.name} has no axis along which to join it with others")
+            if file.dtype != first.dtype or file.shape[1:] != first.shape[1:]:
+                raise InputError(
+                    f"{file.name} has {file.dtype} of shape {file.shape}, {first.name} "
+                    f"{first.dtype} of shape {first.shape}: parts differ in their first axis only"
+                )
+        self.dtype: np.dtype[Any] = first.dtype
+        self.shape = (sum(file.shape[0] for file in files), *first.shape[1:])
+        self._starts = [0, *accumulate(file.n for file in files)]
+
+    @property
+    def n(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+        return f"{self._files[0].name} and {len(self._files) - 1} more"
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be the same on every rank, by name."""
+        found: dict[str, object] = {"the parts": [file.name for file in self._files]}
+        for file in self._files:
+            found |= file.terms()
+        return found
+
+    @contextmanager
+    def reading(self, *, flattened: bool = False, window: int = 0) -> Iterator[Fill]:
+        """Yield a function that fills arrays. It opens files when it needs them."""
+
+        def fill(elements: NDArray[Any], low: int) -> None:
+            at, high = low, low + elements.size
+            while at < high:
+                i = bisect_right(self._starts, at) - 1
+                start, end = self._starts[i], min(self._starts[i + 1], high)
+                with self._files[i].reading() as fill_part:
+                    fill_part(elements[at - low : end - low], at - start)
+                at = end
+
+        yield fill

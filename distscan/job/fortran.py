@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .budget import READERS
-from .interface import WINDOW
+from .interface import READERS, WINDOW
 
 TILE = 1 << 19  # bytes; with 256 KiB and with 1 MiB, jobs on an EPYC took longer
 #: The seconds of a read, of each byte of it, and of each line of neighbours that is stored. They

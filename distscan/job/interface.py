@@ -1,25 +1,33 @@
-"""The interface of a file format: a module with two functions, for arrays that it reads and writes.
+"""The interface of a file format: a module with three functions, for arrays in files.
 
 ::
 
     input   -> Format.inspect -> Source -> reading -> Fill      elements from a number on
     output  <- Format.create  <- Target <- writing <- Put       likewise
 
-``formats.py`` lists the formats. All of a job that is not here is the same for every one.
+``formats.py`` lists the formats. All of a job that is not here is the same for every one. Formats
+and the rest of a job raise errors that name the file, and options as the caller writes them.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.errors import InputError, OutputError
+
 NUMBERS = "biufc"  # the kinds of NumPy's types that a scan takes
 #: Bytes of memory for a file in Fortran order that is flattened, at most: 64 MiB are a row of 16
 #: Mi float32, or a thousand rows of 16 Ki. And tiles for the threads that read.
 WINDOW = 66 << 20
+#: The most threads of a rank that read, and that write, if they do so in parallel: ``storage.py``.
+READERS, WRITERS = 4, 8
 #: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
 #: threads may call it at once.
 Fill = Callable[[NDArray[Any], int], None]
@@ -115,3 +123,84 @@ class Format(Protocol):
         self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
     ) -> Target | None:
         """Return the target in a file that ``create`` has made for the same array; else None."""
+
+
+# ---- errors of the system become errors of the library, with the file's name ----------------
+
+# Errors of the output's path, which the user can correct. All others are errors of the machine.
+_PATH_ERRORS = {
+    errno.EACCES,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+
+
+@contextmanager
+def naming_input(path: Path) -> Iterator[None]:
+    """Turn every OSError of the ``with`` block into an ``InputError`` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def naming_output(path: Path) -> Iterator[None]:
+    """Add the file's name to every OSError; an error of the path becomes an ``OutputError``."""
+    try:
+        yield
+    except OSError as error:
+        kind = OutputError if error.errno in _PATH_ERRORS else OSError
+        raise kind(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def unlinked(path: str, flags: int) -> int:
+    """Open a file, unless its name is a symbolic link or a pipe: an opener for ``open``."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+@contextmanager
+def renaming(part: Path, path: Path) -> Iterator[None]:
+    """Let errors of a part file name the output, which is the name that its user knows."""
+    try:
+        yield
+    except (OSError, OutputError) as error:
+        if len(error.args) == 1:
+            error.args = (str(error).replace(str(part), str(path)),)
+        raise
+
+
+# ---- options in messages --------------------------------------------------------------------
+
+_on_command_line = ContextVar("_on_command_line", default=False)
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Name options as on the command line in the messages of a ``with`` block."""
+    token = _on_command_line.set(True)
+    try:
+        yield
+    finally:
+        _on_command_line.reset(token)
+
+
+def option(name: str, value: str = "", argument: str = "True") -> str:
+    """Return an option as the caller writes it, with its value there, and with that in Python.
+
+    ``argument`` "" leaves the name alone.
+
+    >>> option("force")
+    'force=True'
+    >>> with on_command_line():
+    ...     option("force")
+    '--force'
+    """
+    if not _on_command_line.get():
+        return f"{name}={argument}" if argument else name
+    return f"--{name.replace('_', '-')} {value}".rstrip()

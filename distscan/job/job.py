@@ -1,5 +1,6 @@
 """The file job: each rank reads, scans and writes its own part of a file."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from ..core import dtypes
 from ..core.digit_sum import DigitSum
 from ..core.errors import CheckError, OutputError
 from ..core.operators import Operator, TypedOperator
+from ..core.shards import chunks
 from ..cpu import cores
 from ..cpu.free_memory import free_memory
 from ..exact_check import Asked
@@ -22,17 +24,13 @@ from ..mpi import launcher
 from ..mpi.agree import Agreement, Terms, agreed, collective
 from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
-from . import budget, exact, inputs, naming, output, restart, storage
-from .budget import WRITERS, Budget
-from .carry import Carry
-from .decided import Decided, decide
-from .interface import Put, Source, Target
-from .part import Part
-from .report import Report, report
-from .startup import may_have_gpu, meanwhile
-from .state import State
-from .sweeps import Show, sweep
-from .timeline import Timeline
+from . import exact, formats, output, plan, restart, storage
+from .interface import WRITERS, Put, Source, Target, renaming
+from .part import Carry, Part
+from .plan import Budget, Decided, decide
+from .report import Report, Timeline, report, trace
+from .restart import State
+from .sweeps import Show, compare, sweep
 
 
 class Job(NamedTuple):
@@ -66,8 +64,8 @@ class Job(NamedTuple):
         Then what ``fsum`` is asked for, whose operator is known when its window is.
         """
         scan, run = self.scan, self.run
-        source = inputs.inspect(self.inputs, scan.op, raw=scan.raw, shape=scan.shape)
-        marks = inputs.inspect_segments(self.segments, source)
+        source = formats.inspect(self.inputs, scan.op, raw=scan.raw, shape=scan.shape)
+        marks = formats.inspect_segments(self.segments, source)
         scan = replace(scan, segments=None if marks is None else marks.dtype)
         sums = exact.asked(scan, run, source, ranks, has_state=self.state is not None)
         return source, marks, scan, sums
@@ -139,15 +137,15 @@ def perform(
         given: Any = {"source": source, "marks": marks, "put": put, "timeline": clock}
         with agreed(comm):
             part = Part(decided, sizes, bound.memory, **given, digests=job.run.digests)
-            restart.check(job, len(part.blocks))
+            restart.check_blocks(job, len(part.blocks))
             part.open()
         clock.from_the_beginning("start")
-        with agreed(comm), naming.renaming(target.path, job.output), part:
-            restart.compare(comm, part, journal, (source, marks), show)
+        with agreed(comm), renaming(target.path, job.output), part:
+            compare(comm, part, journal, (source, marks), show)
             if sums is not None:
                 exact.find_window(comm, part, sums, source, show, journal=journal)
             end = sweep(comm, part, show, before, journal)
-        with agreed(comm), naming.renaming(target.path, job.output), clock("write"):
+        with agreed(comm), renaming(target.path, job.output), clock("write"):
             if bound.first_on_node:
                 put.sync()
         if job.run.check:
@@ -155,7 +153,7 @@ def perform(
         ends = [each for each in comm.allgather(end) if each.value is not None]
         last = ends[0 if scan.reverse else -1] if ends else before
         files: Any = {"target": target, "final": final, "drafts": drafts}
-        _publish(comm, job, clock, state=lambda: restart.text_of(scan, decided, last), **files)
+        _publish(comm, job, clock, state=lambda: restart.state_text(scan, decided, last), **files)
     clock.from_the_beginning("all")
     clock.bytes["all"] = source.n * (decided.types.x.itemsize + decided.types.out.itemsize)
     return report(
@@ -284,9 +282,7 @@ def _publish(
         files = [output.Finished(target.path, final.output, job.run.force)]
         state_file, trace_file = drafts
         if trace_file is not None:
-            from . import trace  # noqa: PLC0415 - few jobs are traced
-
-            trace_file.write(trace.text(spans or []))
+            trace_file.write(trace(spans or []))
             files.insert(0, output.Finished(trace_file.part, trace_file.path, job.run.force))
         if state_file is not None:
             state_file.write(state())
@@ -307,18 +303,6 @@ def _check(
         check.check(comm, part.decided, source, target, **given)
 
 
-@contextmanager
-def _startup(
-    job: Job, decided: Decided, source: Source, put: Put, backend: binding.Name
-) -> Iterator[None]:
-    """Let other threads work while the GPU starts, if there may be one."""
-    with ExitStack() as held:
-        if backend != "cpu" and may_have_gpu():
-            threads = min(_threads(job, launcher.local_ranks(), gpu=True), WRITERS)
-            held.enter_context(meanwhile(decided, source, put, threads))
-        yield
-
-
 def _budget(
     job: Job,
     decided: Decided,
@@ -330,7 +314,7 @@ def _budget(
     source, marks = sources
     flattened = decided.form.extents.axis is None and source.fortran
     gpu = bound.memory.current_gpu() is not None
-    found = budget.decide(
+    sizes = plan.decide_budget(
         size=decided.form.extents.size,
         element=decided.types.x.itemsize,
         result=decided.types.out.itemsize,
@@ -345,7 +329,7 @@ def _budget(
         free_device=bound.memory.available() // bound.sharing,
         flattened=flattened + (marks is not None and marks.fortran),
     )
-    return exact.narrowed(found, decided)
+    return exact.narrowed(sizes, decided)
 
 
 def _threads(job: Job, ranks: int, *, gpu: bool) -> int:
@@ -407,3 +391,48 @@ def part_file(
             if target is not None and not (resume and output.journals(target.path)):
                 output.remove(target.path)
             raise
+
+
+# ---- what a rank does while its GPU starts: it reads ahead, and allocates the output --------
+
+_AHEAD = 1 << 20  # bytes that are read at a time
+#: Files of NVIDIA's driver, on Linux and on Windows' subsystem for Linux.
+_DRIVERS = ("/proc/driver/nvidia/version", "/dev/dxg")
+
+
+@contextmanager
+def _startup(
+    job: Job, decided: Decided, source: Source, put: Put, backend: binding.Name
+) -> Iterator[None]:
+    """Let other threads work while the GPU starts, if there may be one."""
+    # A look at the driver's files takes no time, unlike CUDA's answer.
+    if backend == "cpu" or not any(Path(driver).exists() for driver in _DRIVERS):
+        yield
+        return
+    threads = min(_threads(job, launcher.local_ranks(), gpu=True), WRITERS)
+    start, size = decided.start, decided.form.extents.size
+    put.allocate(start, start + size, threads)
+    ended = threading.Event()
+    reader = threading.Thread(target=_read_ahead, args=(decided, source, ended), daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reader.join()
+
+
+def _read_ahead(decided: Decided, source: Source, ended: threading.Event) -> None:
+    """Read elements in the order of the scan, so that the system has them in memory."""
+    cores.unbind()
+    start, size = decided.start, decided.form.extents.size
+    scratch = np.empty(max(1, _AHEAD // decided.types.x.itemsize), decided.types.x)
+    try:
+        with source.reading() as fill:
+            for low, high in chunks(0, size, scratch.size):
+                if ended.is_set():
+                    return
+                first = size - high if decided.form.reverse else low
+                fill(scratch[: high - low], start + first)
+    except Exception:  # the sweeps will find the fault, and say it
+        return

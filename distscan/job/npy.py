@@ -15,8 +15,7 @@ from numpy.lib import format
 from ..core.errors import InputError, OutputError
 from . import files
 from .files import File
-from .interface import NUMBERS
-from .naming import naming_input, unlinked
+from .interface import NUMBERS, naming_input, unlinked
 
 #: Held by whoever lets NumPy read a header: before 3.11.8 and 3.12.2, Python may raise SystemError
 #: if two threads parse at once.

@@ -22,8 +22,7 @@ import numpy as np
 from ..core.digest import digest
 from ..core.errors import OutputError
 from . import formats
-from .interface import Target
-from .naming import naming_output, option, unlinked
+from .interface import Target, naming_output, option, unlinked
 
 _ATTEMPTS = 10
 

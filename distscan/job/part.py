@@ -1,26 +1,312 @@
 """One rank's part of a job: its sweeps over the chunks of its shard. No MPI.
 
 A sweep reads the chunks in the order of the scan. The first one finds the total of the shard, if
-other ranks need it. The last one scans the chunks and writes them.
+other ranks need it. The last one scans the chunks and writes them. Chunks are read, scanned and
+written at once::
+
+    readers, one thread each           this thread                  writers, one thread each
+    file -> host -> device     ->      reduce, scan        ->       device -> host -> file
+
+A chunk is in a ``Slot`` from the time it is read until it is written. Readers work ahead until no
+slot is free. Without threads, this thread does all the work, chunk after chunk: a chunk then stays
+in the caches of its core.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from itertools import zip_longest
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..build import CompiledScan, Strategy
 from ..core import dtypes
 from ..core.extents import Extents
+from ..core.operators import Operator
+from ..core.steps import Edges, Pending
 from ..cpu import cores
-from .budget import Budget
-from .carry import Carry
-from .chunks import Block, Chunk, cut
-from .decided import Decided
 from .interface import Put, Source
-from .journal import Digests, digest_of
-from .pipeline import Pipeline, Resident, Ring, Slot, Slots, Stage
-from .timeline import Timeline
+from .plan import Block, Budget, Chunk, Decided, cut
+from .report import Timeline
+
+T = TypeVar("T")
+
+
+# ---- the running value of a shard, from chunk to chunk; digests of chunks -------------------
+
+
+class Carry:
+    """The combination of all elements so far, 0-d or [inner]; with segments, of the last segment's.
+
+    It begins without a value, or with that of the elements before the shard. After the last chunk
+    it is the total of all these, and a ``Pending`` for the exchange of totals between ranks.
+
+    ``first``, which comes before the first element and before each segment (see ``Form``), is part
+    of what ``before`` and ``result`` return, not of the value.
+    """
+
+    def __init__(
+        self, op: Operator, dtype: np.dtype[Any], first: NDArray[Any] | None, *, segmented: bool
+    ) -> None:
+        self._op, self.dtype, self._segmented = op, dtype, segmented
+        self._first = None if first is None else dtypes.cast(first, dtype)
+        self.start(None)
+
+    def start(self, value: Any, edges: Edges | None = None) -> None:
+        """Forget all elements, and begin behind others: their value, the edges of their keys."""
+        self.value: NDArray[Any] | None = None if value is None else np.array(value, self.dtype)
+        self.edges = edges
+        self.empty, self.head = value is None, False
+        self.offset: Any = None
+
+    def before(self, chunk: Pending) -> NDArray[Any] | None:
+        """Return the offset of a chunk; None if nothing comes before it."""
+        return self._first if self._segment_begins(chunk) else self.result()
+
+    def result(self) -> NDArray[Any] | None:
+        """Return ``first`` combined with the value; None if there is neither."""
+        if self.value is None or self._first is None:
+            return self._first if self.value is None else self.value
+        combined: NDArray[Any] = np.asarray(self._op.combine(self._first, self.value))
+        return combined
+
+    def advance(self, chunk: Pending) -> None:
+        """Combine the total of a chunk into the value."""
+        if chunk.empty:
+            return
+        total = dtypes.cast(chunk.total(), self.dtype)
+        begins = self._segment_begins(chunk) or (self._segmented and chunk.head)
+        if begins or self.value is None:
+            self.value = total
+        else:
+            self.value = np.asarray(self._op.combine(self.value, total))
+        self.head = self.head or begins
+        if self._segmented and chunk.edges is not None:
+            enters, leaves = chunk.edges
+            self.edges = Edges(enters if self.edges is None else self.edges.enters, leaves)
+        self.empty = False
+
+    def _segment_begins(self, chunk: Pending) -> bool:
+        """Return whether a segment begins between the last chunk and the next one."""
+        if not self._segmented or self.edges is None or chunk.empty:
+            return False
+        chunk.total()  # the edges are valid now
+        return chunk.edges is not None and bool(self.edges.leaves != chunk.edges.enters)
+
+    # The total of the shard, for the exchange between ranks.
+
+    def total(self, piece: slice | None = None) -> NDArray[Any]:
+        """Return the value, or a piece of it."""
+        value = np.asarray(self.value)
+        return value if piece is None else value[piece]
+
+    def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
+        """Store a piece of a long row of offsets, over the same piece of the row of totals."""
+        if offset is not None:
+            assert self.value is not None
+            self.value[piece] = offset
+            self.offset = self.value
+
+
+#: Digests of chunks in order, of the elements and of the flags or keys; () if none are computed.
+Digests = tuple[str, ...]
+
+
+def digest_of(elements: NDArray[Any]) -> str:
+    """Return the digest of all bytes of a chunk; other threads run meanwhile.
+
+    XXH3 of 128 bits: 30 GB/s for a chunk in the caches (one core of an EPYC), SHA-256 has 1.4.
+    """
+    from xxhash import xxh3_128_hexdigest  # noqa: PLC0415 - jobs with --resume alone need it
+
+    return xxh3_128_hexdigest(elements.view(np.uint8))  # type: ignore[arg-type]
+
+
+def extend(digests: Digests, chunk: Digests) -> Digests:
+    """Return the digests of some chunks and the next one; () if that has none."""
+    if not chunk:
+        return ()
+    from xxhash import xxh3_128_hexdigest  # noqa: PLC0415
+
+    pairs = zip_longest(digests, chunk, fillvalue="")
+    return tuple(xxh3_128_hexdigest("".join(pair).encode()) for pair in pairs)
+
+
+# ---- chunks in memory, and the threads that read and write ----------------------------------
+
+
+class Result(Protocol[T]):  # type: ignore[misc]
+    """The result of a call, as of ``concurrent.futures``."""
+
+    def result(self) -> T:
+        """Wait for the call, and return what it returned, or raise what it raised."""
+
+
+class Done(Generic[T]):
+    """The result of a call that has returned."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def result(self) -> T:
+        """Return the value."""
+        return self._value
+
+
+class Threads:
+    """Calls in up to ``number`` threads; with 0, calls in the caller's own."""
+
+    def __init__(self, number: int, name: str, begin: Callable[[], None] | None = None) -> None:
+        """``begin`` is called first in each thread."""
+        self.number = number
+        self._executor: Any = None
+        if number > 0:
+            # The import takes longer than a job on a small file.
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+            self._executor = ThreadPoolExecutor(number, name, begin)
+
+    def submit(self, function: Callable[..., T], *args: Any) -> Result[T]:
+        """Call a function; return its result, or what will be it."""
+        if self._executor is None:
+            return Done(function(*args))
+        future: Result[T] = self._executor.submit(function, *args)
+        return future
+
+    def close(self) -> None:
+        """Wait for the calls that have begun; drop the others."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class Slot:
+    """The memory of a chunk on the device: elements, results (perhaps in place), flags or keys."""
+
+    def __init__(self, x: Any, out: Any, marks: Any = None) -> None:
+        self.x, self.out, self.marks = x, out, marks  # marks: flags or keys
+
+
+class Ring:
+    """Slots that are used again and again, for chunks of at most as many elements as they have."""
+
+    def __init__(self, slots: Iterable[Slot]) -> None:
+        self._free = deque(slots)
+
+    def take(self, chunk: Chunk) -> Slot | None:
+        """Return the slot that has been free the longest."""
+        return self._free.popleft() if self._free else None
+
+    def give(self, slot: Slot) -> None:
+        """Take a slot back."""
+        self._free.append(slot)
+
+
+class Resident:
+    """Slots that are parts of a shard, which stays in memory from one sweep to the next.
+
+    Results are in place, or in the slots of ``results``.
+    """
+
+    def __init__(self, shard: Any, marks: Any, results: Ring, *, in_place: bool) -> None:
+        self._shard, self._marks = shard, marks
+        self._results, self._in_place = results, in_place
+
+    def take(self, chunk: Chunk) -> Slot | None:
+        """Return the part of the shard for a chunk, with memory for its result."""
+        low = chunk.start // chunk.pitch * chunk.inner
+        high = low + chunk.size
+        x, marks = self._shard[low:high], None if self._marks is None else self._marks[low:high]
+        if self._in_place:
+            return Slot(x, x, marks)
+        result = self._results.take(chunk)
+        return None if result is None else Slot(x, result.out, marks)
+
+    def give(self, slot: Slot) -> None:
+        """Take back the memory for a result."""
+        if not self._in_place:
+            self._results.give(slot)
+
+
+Slots = Ring | Resident  # of a sweep; ``take`` returns None if all memory is in use
+Stage = Callable[[Chunk, Slot], None]
+
+
+class Pipeline:
+    """The threads that read and write, and the order of their work."""
+
+    def __init__(self, readers: int, writers: int, begin: Callable[[], None] | None = None) -> None:
+        """Make so many threads, in each of which ``begin`` is called first."""
+        self._readers = Threads(readers, "reader", begin)
+        self._writers = Threads(writers, "writer", begin)
+
+    def run(
+        self,
+        chunks: Iterable[Chunk],
+        slots: Slots,
+        read: Stage | None,
+        scan: Stage,
+        write: Stage | None,
+        *,
+        written: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Read, scan and write chunks, each stage in their order; return when all is written.
+
+        ``scan`` is called by this thread, the other stages by threads of their own. An exception of
+        a stage is raised here. Without ``read``, the chunks are in their slots already. ``written``
+        is called by this thread when the next chunk in order is written.
+        """
+        leaving: deque[tuple[Slot, Result[None]]] = deque()
+
+        def leave(most: int) -> None:
+            while len(leaving) > most:
+                slot, done = leaving.popleft()
+                done.result()
+                slots.give(slot)
+                written()
+
+        for arrived in self._arriving(chunks, slots, read):
+            if arrived is None:  # all slots are in use
+                leave(len(leaving) - 1)
+                continue
+            chunk, slot = arrived
+            scan(chunk, slot)
+            if write is None:
+                slots.give(slot)
+            else:
+                leaving.append((slot, self._writers.submit(write, chunk, slot)))
+                leave(2 * self._writers.number)
+        leave(0)
+
+    def _arriving(
+        self, chunks: Iterable[Chunk], slots: Slots, read: Stage | None
+    ) -> Iterator[tuple[Chunk, Slot] | None]:
+        """Yield the chunks that have been read, with their slots; None if no slot is free."""
+        ahead: deque[tuple[Chunk, Slot, Result[None]]] = deque()
+        coming = iter(chunks)
+        chunk = next(coming, None)
+        most = max(1, 2 * self._readers.number)
+        while chunk is not None or ahead:
+            while chunk is not None and len(ahead) < most and (slot := slots.take(chunk)):
+                arrived = Done(None) if read is None else self._readers.submit(read, chunk, slot)
+                ahead.append((chunk, slot, arrived))
+                chunk = next(coming, None)
+            if not ahead:
+                yield None
+                continue
+            first, slot, arrived = ahead.popleft()
+            arrived.result()
+            yield first, slot
+
+    def close(self) -> None:
+        """Wait for the calls that threads have begun; drop the others."""
+        self._readers.close()
+        self._writers.close()
+
+
+# ---- the sweeps -----------------------------------------------------------------------------
 
 
 class Part:
@@ -116,7 +402,7 @@ class Part:
         """Return the bytes of the source in the columns before a block."""
         return self.nbytes * block.column // max(self.form.extents.inner, 1)
 
-    # ---- sweeps --------------------------------------------------------------------------------
+    # ---- sweeps ----
 
     def look(
         self, chunks: Iterable[Chunk], note: Callable[[Any], None], done: Callable[[Chunk], None]
@@ -202,7 +488,7 @@ class Part:
             self._scans[key] = self.decided.compile(*key, self.gpu)
         return self._scans[key]
 
-    # ---- stages of other threads -----------------------------------------------------------------
+    # ---- stages of other threads ----
 
     @property
     def _lane(self) -> Any:

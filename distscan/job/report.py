@@ -1,12 +1,107 @@
-"""The report of a job: for each phase the seconds, the bytes, the rate, and what bounds it."""
+"""The seconds and the bytes of each phase of a job: on each rank, in the report, and as a trace."""
 
 import math
-from collections.abc import Sequence
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .timeline import PHASES
+#: The phases of a job, in the order of a report. "start" is all that comes before the first chunk
+#: is read: Python, MPI, the GPU, kernels. "write" includes the wait for the disk.
+PHASES = (
+    *("start", "read", "copy_in", "reduce", "exscan", "scan", "copy_out", "write", "check"),
+    "all",
+)
+
+
+class Span(NamedTuple):
+    """The work of one thread on one chunk."""
+
+    phase: str
+    thread: str
+    begin: float  # seconds since 1970
+    end: float
+    bytes: int
+
+
+class Timeline:
+    """When at least one thread of this rank was busy with a phase, and the bytes that it moved.
+
+    ``spans`` are kept only with ``trace``, because a long job has millions.
+    """
+
+    def __init__(self, *, trace: bool = False, of_process: bool = False) -> None:
+        """Begin now, or, ``of_process``, when this process began."""
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.bytes = dict.fromkeys(PHASES, 0)
+        self.spans: list[Span] | None = [] if trace else None
+        self._busy = dict.fromkeys(PHASES, 0)  # threads
+        self._since = dict.fromkeys(PHASES, 0.0)
+        self._lock = threading.Lock()
+        self._epoch = time.time() - time.perf_counter()
+        self._begun = time.perf_counter() - (_age() if of_process else 0.0)
+        self._ranges = _nvtx() if trace or "NSYS_PROFILING_SESSION_ID" in os.environ else None
+
+    @contextmanager
+    def __call__(self, phase: str, nbytes: int = 0) -> Iterator[None]:
+        """Count the ``with`` block, which moves so many bytes, as work of a phase."""
+        if self._ranges is not None:
+            self._ranges.push_range(phase, domain="distscan")
+        begin = time.perf_counter()
+        with self._lock:
+            if self._busy[phase] == 0:
+                self._since[phase] = begin
+            self._busy[phase] += 1
+        try:
+            yield
+        finally:
+            self._end(phase, begin, nbytes)
+            if self._ranges is not None:
+                self._ranges.pop_range(domain="distscan")
+
+    def _end(self, phase: str, begin: float, nbytes: int) -> None:
+        end = time.perf_counter()
+        with self._lock:
+            self._busy[phase] -= 1
+            self.bytes[phase] += nbytes
+            if self._busy[phase] == 0:
+                self.seconds[phase] += end - self._since[phase]
+        if self.spans is not None:
+            thread, epoch = threading.current_thread().name, self._epoch
+            self.spans.append(Span(phase, thread, epoch + begin, epoch + end, nbytes))
+
+    def from_the_beginning(self, phase: str) -> None:
+        """Set a phase to the time since this timeline began."""
+        begin, self.seconds[phase] = self._begun, time.perf_counter() - self._begun
+        if self.spans is not None:
+            now = begin + self.seconds[phase]
+            self.spans.append(Span(phase, "start", self._epoch + begin, self._epoch + now, 0))
+
+
+def _age() -> float:
+    """Return the seconds since this process began, as Linux counts them; else 0."""
+    try:
+        with open("/proc/self/stat") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
+
+
+def _nvtx() -> Any:
+    """Return the module ``nvtx``, whose ranges Nsight shows; None if it is not installed."""
+    try:
+        import nvtx  # type: ignore[import-not-found]  # noqa: PLC0415
+    except ImportError:
+        return None
+    return nvtx
+
+
+# ---- the report of all ranks ----------------------------------------------------------------
 
 
 class Report(NamedTuple):
@@ -102,3 +197,41 @@ def text(report: Report, *, checked: bool) -> str:
 
 def _count(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+# ---- --trace: the work of all ranks on every chunk ------------------------------------------
+
+
+def trace(everyone: Sequence[Sequence[Span]]) -> str:
+    """Return the spans of all ranks as a file for Perfetto or chrome://tracing.
+
+    A rank is shown as a process, its threads as threads. The format is Google's "Trace Event
+    Format" (2016): complete events, with times in microseconds.
+    """
+    import json  # noqa: PLC0415 - few jobs are traced
+
+    events = ",\n".join(map(json.dumps, _events(everyone)))
+    return f'{{"displayTimeUnit": "ms", "traceEvents": [\n{events}\n]}}\n'
+
+
+def _events(everyone: Sequence[Sequence[Span]]) -> Iterator[dict[str, Any]]:
+    first = min((span.begin for spans in everyone for span in spans), default=0.0)
+    for rank, spans in enumerate(everyone):
+        yield _name("process_name", rank, 0, f"rank {rank}")
+        threads = {name: i for i, name in enumerate(sorted({span.thread for span in spans}))}
+        for name, i in threads.items():
+            yield _name("thread_name", rank, i, name)
+        for span in spans:
+            yield {
+                "name": span.phase,
+                "ph": "X",
+                "pid": rank,
+                "tid": threads[span.thread],
+                "ts": round((span.begin - first) * 1e6, 1),
+                "dur": round((span.end - span.begin) * 1e6, 1),
+                "args": {"bytes": span.bytes},
+            }
+
+
+def _name(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": rank, "tid": thread, "args": {"name": name}}

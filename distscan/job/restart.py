@@ -1,32 +1,65 @@
-"""What one job leaves for the next: ``--state`` at its end, ``--resume`` on its way."""
+"""What a job leaves for the next one: ``--state`` at its end, ``--resume`` on its way.
+
+The files of both are JSON behind a digest, with arrays in it to the last bit.
+"""
 
 import math
-from collections.abc import Sequence
-from itertools import chain, islice
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..binding import Binding
 from ..core import dtypes
+from ..core.digest import digest
 from ..core.errors import InputError
+from ..core.steps import Edges
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..options import ScanOptions
 from ..version import __version__
-from . import journal, state
-from .budget import Budget
-from .chunks import Chunk
-from .decided import Decided
-from .interface import Source
-from .journal import Digests, Journal, extend
-from .naming import option
-from .part import Part
-from .state import State
-from .sweeps import Note, Show, watched
+from . import output
+from .files import opened
+from .interface import Source, naming_output, option
+from .part import Carry, Digests
+from .plan import Block, Budget, Decided
 
-# ---- state -----------------------------------------------------------------------------------
+FORMAT = 2
+PERIOD = 1.0  # seconds between two records of a journal, at least
+_SHARE = 20  # records take at most one part of so many of the time
+
+
+# ---- --state --------------------------------------------------------------------------------
+# The running value at the end of a job, for the job that scans what comes next: the total of all
+# elements so far, without ``--initial``, which is combined with it again in each job. It is used as
+# the total of a rank before the first one.
+
+
+class State(NamedTuple):
+    """A running value, and the last key: nothing before the first job."""
+
+    value: NDArray[Any] | None = None  # 0-d or [inner]
+    key: Any = None  # with segments: the last key, or a flag in its place
+
+    def digest(self) -> str:
+        """Return a short text that tells states apart."""
+        value = None if self.value is None else self.value.tolist()
+        return f"{digest(repr((value, self.key)).encode()):016x}"
+
+    def of(self, block: Block) -> tuple[NDArray[Any] | None, Edges | None]:
+        """Return the value and the edges before a block, as ``Carry.start`` takes them."""
+        value = self.value
+        if value is not None and value.ndim > 0:
+            value = value[block.column : block.column + block.width]
+            if block.width == 1:  # a column is scanned as an array of one axis
+                value = value.reshape(())
+        return value, None if self.key is None else Edges(self.key, self.key)
 
 
 def state_of(job: Any, scan: ScanOptions, decided: Decided) -> State:
@@ -40,12 +73,35 @@ def state_of(job: Any, scan: ScanOptions, decided: Decided) -> State:
         )
     inner = math.prod(decided.row)
     shape = (inner,) if inner > 1 else ()
-    return state.load(job.state, _of_state(scan, decided), decided.totals, shape)
+    return _load_state(job.state, _of_state(scan, decided), decided.totals, shape)
 
 
-def text_of(scan: ScanOptions, decided: Decided, end: State) -> str:
+def _load_state(
+    path: Path, terms: dict[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> State:
+    """Return the state in a file, whose value has a type and a shape; an empty one without a file.
+
+    Raises ValueError if it is the state of another scan, or damaged.
+    """
+    remedy = "name another file, or remove it to begin anew"
+    found = read_sealed(path, remedy)
+    if found is None:
+        return State()
+    check_terms(path, found, terms, remedy)
+    with decoding(path, remedy):
+        value, key = to_array(found["value"]), to_array(found["key"])
+        if value is not None:
+            if (value.dtype.kind, value.shape) != (dtype.kind, shape):
+                raise ValueError(f"its value is {value.dtype} of shape {value.shape}")
+            value = dtypes.cast(value, dtype)  # CPUs and GPUs accumulate float32 differently
+        return State(value, None if key is None else key[()])
+
+
+def state_text(scan: ScanOptions, decided: Decided, end: State) -> str:
     """Return the contents of the file of ``--state`` at the end of a job."""
-    return state.text(_of_state(scan, decided), end)
+    value = None if end.value is None else np.asarray(end.value)
+    contents = {"value": of_array(value), "key": of_array(end.key)}
+    return seal({"terms": _of_state(scan, decided)} | contents)
 
 
 def _of_state(scan: ScanOptions, decided: Decided) -> dict[str, Any]:
@@ -57,7 +113,7 @@ def _of_state(scan: ScanOptions, decided: Decided) -> dict[str, Any]:
     }
 
 
-def check(job: Any, blocks: int) -> None:
+def check_blocks(job: Any, blocks: int) -> None:
     """Refuse what has not been built: a state of blocks of columns some of which are resumed."""
     if job.state is not None and job.run.resume and blocks > 1:
         raise ValueError(
@@ -66,7 +122,118 @@ def check(job: Any, blocks: int) -> None:
         )
 
 
-# ---- journals --------------------------------------------------------------------------------
+# ---- --resume -------------------------------------------------------------------------------
+# A journal says how far a rank has come, in a file beside the part file, for a job that is killed.
+# A record is written every second. It counts the chunks that are complete, and has the running
+# value behind them. The chunks are on the disk before the record is.
+
+
+class Progress(NamedTuple):
+    """How far a rank has come in a block of columns."""
+
+    block: int = 0
+    reduced: int = 0  # chunks
+    total: dict[str, Any] | None = None  # the carry behind these
+    reduced_input: Digests = ()  # of all chunks that were reduced, in all blocks
+    scanned: int = 0  # chunks that are written, too
+    carry: dict[str, Any] | None = None  # the carry behind these
+    scanned_input: Digests = ()  # of all chunks that were scanned, in all blocks
+
+    def next_block(self) -> "Progress":
+        """Return the progress at the beginning of the next block."""
+        inputs: Any = {"reduced_input": self.reduced_input, "scanned_input": self.scanned_input}
+        return Progress(self.block + 1, **inputs)
+
+
+class Journal:
+    """The journal of one rank."""
+
+    def __init__(self, part: Path, rank: int, terms: dict[str, Any], chunk: int) -> None:
+        """``terms`` are what must be the same when the job is resumed; ``chunk`` is kept."""
+        self.path, self.remedy = journal_path(part, rank), _remedy(part)
+        self._contents = {"terms": terms, "journal": self.path.name, "chunk": chunk}
+        self._next = monotonic() + PERIOD
+        self.progress = Progress()
+        self._operator = ""
+
+    def go_on(self, found: "Record") -> None:
+        """Begin where a killed job has stopped."""
+        self.progress, self._operator = found.progress, found.operator
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a record."""
+        return monotonic() >= self._next
+
+    def note_operator(self, text: str) -> None:
+        """Record what decides the running value, and is known when the input has been read.
+
+        Raises ValueError if it was another one.
+        """
+        if self._operator not in {"", text}:
+            raise ValueError(
+                f"{self.path}: the journal is of a job with other kernels, or of another input: "
+                f"sums were {self._operator}, and are {text}; {self.remedy}"
+            )
+        self._operator = text
+
+    def restore(self, value: dict[str, Any], carry: Carry) -> None:
+        """Give ``carry`` a running value of the journal."""
+        with decoding(self.path, self.remedy):
+            to_carry(value, carry)
+
+    def record(self, progress: Progress) -> None:
+        """Write a record; what it counts must be on the disk."""
+        begun = monotonic()
+        self.progress = progress
+        more = {"operator": self._operator, "progress": progress._asdict()}
+        write_sealed(self.path, self._contents | more)
+        now = monotonic()
+        self._next = now + max(PERIOD, _SHARE * (now - begun))
+
+
+class Record(NamedTuple):
+    """What a journal says."""
+
+    chunk: int
+    operator: str
+    progress: Progress
+
+
+def load_journal(part: Path, rank: int, terms: dict[str, Any]) -> Record | None:
+    """Return what the journal of a rank says; None if there is none.
+
+    Raises ValueError if it was written for another job.
+    """
+    path = journal_path(part, rank)
+    found = read_sealed(path, _remedy(part))
+    if found is None:
+        return None
+    check_terms(path, found, terms, _remedy(part))
+    with decoding(path, _remedy(part)):
+        if found["journal"] != path.name:
+            raise ValueError(f"it is {found['journal']}")
+        progress = Progress(**found["progress"])
+        progress = progress._replace(
+            reduced_input=tuple(progress.reduced_input), scanned_input=tuple(progress.scanned_input)
+        )
+        return Record(int(found["chunk"]), str(found["operator"]), progress)
+
+
+def check_journals(part: Path, terms: dict[str, Any]) -> None:
+    """Check the journals of all ranks, also of those that this job does not have."""
+    for path in output.journals(part):
+        if path.suffix != ".new" and (found := read_sealed(path, _remedy(part))) is not None:
+            check_terms(path, found, terms, _remedy(part))
+
+
+def _remedy(part: Path) -> str:
+    return f"without {option('resume')}, or after 'rm {part}*', it begins anew"
+
+
+def journal_path(part: Path, rank: int) -> Path:
+    """Return the path of the journal of a rank."""
+    return part.with_name(f"{part.name}.{rank}")
 
 
 class Terms(NamedTuple):
@@ -115,9 +282,9 @@ def journal_of(
     kernels = comm.allgather(same.bound.kernels)
     with agreed(comm):
         terms = same.to_json(kernels)
-        found = journal.load(part, comm.rank, terms)
+        found = load_journal(part, comm.rank, terms)
         if comm.rank == 0:
-            journal.check_all(part, terms)
+            check_journals(part, terms)
     chunks = [chunk for chunk in comm.allgather(found and found.chunk) if chunk is not None]
     with agreed(comm):
         if len(set(chunks)) > 1:
@@ -130,68 +297,142 @@ def journal_of(
     return mine, sizes
 
 
-def compare(
-    comm: Comm, part: Part, journal: Journal | None, sources: Sequence[Source | None], show: Show
-) -> None:
-    """Refuse journals of which a part is missing, and an input that was changed; collective.
+# ---- files with a digest --------------------------------------------------------------------
 
-    ``sources`` are the elements, and flags or keys.
+_HEAD = '{{"format": {}, "digest": "{}", "contents": '
+_DIGEST = 32  # bytes
+_HEAD_SIZE = len(_HEAD.format(FORMAT, "0" * 2 * _DIGEST))
+
+
+def seal(contents: dict[str, Any]) -> str:
+    """Return the text of a file: ``contents`` as JSON, behind a digest of all of them."""
+    import json  # noqa: PLC0415 - few jobs save anything
+
+    text = json.dumps(contents)
+    return f"{_HEAD.format(FORMAT, _digest(text.encode()))}{text}}}"
+
+
+def _digest(text: bytes) -> str:
+    from hashlib import blake2b  # noqa: PLC0415 - it takes 3 ms
+
+    return blake2b(text, digest_size=_DIGEST).hexdigest()
+
+
+def write_sealed(path: Path, contents: dict[str, Any]) -> None:
+    """Replace a file: it has the old contents or the new ones, also after a crash."""
+    # A name that nobody can predict: no link is there. ``output.journals`` finds it.
+    new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
+    with naming_output(path):
+        try:
+            with new.open("x") as file:
+                file.write(seal(contents))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def read_sealed(path: Path, remedy: str) -> dict[str, Any] | None:
+    """Return the contents of a file; None if there is none.
+
+    Raises ValueError, with ``remedy``, if the file is not as ``seal`` has made it. Its contents are
+    parsed after its digest is compared.
     """
-    if journal is None:
-        return
-    _check_progress(comm, part, journal)
-    if part.digests:
-        names = [each.name for each in sources if each is not None]
-        with agreed(comm), watched(comm, part, "resume", part.blocks[0], show) as watch:
-            _check_input(part, journal, names, watch)
+    import json  # noqa: PLC0415
+
+    if not os.path.lexists(path):
+        return None
+    with decoding(path, remedy), opened(path) as stream:
+        head = stream.read(_HEAD_SIZE)  # the file may be a large one of another kind
+        version = re.match(rb'{"format": (\d+)', head)
+        if version is None or int(version[1]) != FORMAT:
+            raise ValueError("it was not written by this version of distscan")
+        text = stream.read()
+        if head.decode() != _HEAD.format(FORMAT, _digest(text[:-1])) or text[-1:] != b"}":
+            raise ValueError("its digest is of other contents")
+        contents = json.loads(text[:-1])
+        if not isinstance(contents["terms"], dict):
+            raise ValueError("it has no terms")
+        found: dict[str, Any] = contents
+        return found
 
 
-def _check_progress(comm: Comm, part: Part, journal: Journal) -> None:
-    """Refuse journals of different times: what one rank has scanned needs the totals of all.
+@contextmanager
+def decoding(path: Path, remedy: str) -> Iterator[None]:
+    """Turn all that goes wrong with the contents of a file into a ValueError that names it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # of JSON, of types, of memory: a file may hold anything
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} cannot be used: {reason}; {remedy}") from error
 
-    While ranks reduce a block, each of them has its own progress, or no journal yet.
+
+def check_terms(path: Path, found: dict[str, Any], terms: dict[str, Any], remedy: str) -> None:
+    """Raise ValueError, with ``remedy``, if a file was written under other ``terms``."""
+    import json  # noqa: PLC0415
+
+    before, now = found["terms"], json.loads(json.dumps(terms))
+    for name in [*now, *before]:
+        if before.get(name) != now.get(name):
+            raise ValueError(f"{path} was written for another job: {name} was {before.get(name)}, "
+                             f"and is {now.get(name)}; {remedy}")  # fmt: skip
+
+
+def of_array(array: Any) -> list[Any] | None:
+    """Return an array in a form that JSON has.
+
+    >>> of_array(np.array([1, 2], "<i2"))
+    ['int16', [2], 'AQACAA==']
     """
-    if not part.decided.across:
-        return
-    mine = journal.progress
-    everyone = comm.allgather((mine.block, mine.scanned > 0))
-    top = max(block for block, _ in everyone)
-    scans = (top, True) in everyone
-    with agreed(comm):
-        chunks = [len(block) for block in part.blocks]
-        ended = mine.block == top - 1 and mine.scanned == chunks[mine.block]
-        reduced = mine.block == top and mine.reduced == chunks[top]
-        if not (reduced if scans else mine.block == top or ended):
-            raise ValueError(f"{journal.path} is missing, or older than those of other ranks; "
-                             f"{journal.remedy}")  # fmt: skip
+    if array is None:
+        return None
+    from base64 import b64encode  # noqa: PLC0415
+
+    array = np.asarray(array)
+    return [
+        dtypes.to_json(array.dtype),
+        list(array.shape),
+        b64encode(array.tobytes()).decode(),
+    ]
 
 
-def _check_input(part: Part, journal: Journal, names: Sequence[str], watch: Note) -> None:
-    """Read again what a killed job has read, and compare its digests."""
-    progress = journal.progress
-    before = sum(len(block) for block in part.blocks[: progress.block])
-    ends = {(before + progress.scanned, progress.scanned_input)}
-    if part.decided.across:
-        ends.add((before + progress.reduced, progress.reduced_input))
-    digests, count = Digests(), 0
+def to_array(text: list[Any] | None) -> NDArray[Any] | None:
+    """Return the array that ``of_array`` has described.
 
-    def done(chunk: Chunk) -> None:
-        nonlocal digests, count
-        watch(chunk.size * part.types.x.itemsize)
-        digests, count = extend(digests, part.digests_of(chunk)), count + 1
-        for end, wanted in ends:
-            if end == count and wanted != digests:
-                raise InputError(_changed(wanted, digests, names, journal))
+    >>> to_array(["int16", [2], "AQACAA=="])
+    array([1, 2], dtype=int16)
+    """
+    if text is None:
+        return None
+    from base64 import b64decode  # noqa: PLC0415
 
-    read = chain.from_iterable(part.blocks)
-    part.look(islice(read, max(end for end, _ in ends)), lambda x: None, done)
+    descr, shape, data = text
+    dtype = dtypes.of_json(descr)
+    return np.frombuffer(b64decode(data, validate=True), dtype).reshape(shape).copy()
 
 
-def _changed(wanted: Digests, digests: Digests, names: Sequence[str], journal: Journal) -> str:
-    if not wanted:
-        return (
-            f"{journal.path} has no digest of the input, because of {option('trust_input')}: "
-            "name it again"
-        )
-    changed = [names[i] for i in range(len(names)) if wanted[i] != digests[i]]
-    return f"{' and '.join(changed)} was changed since the killed job has read it; {journal.remedy}"
+def of_carry(carry: Carry) -> dict[str, Any]:
+    """Return the running value of a shard in a form that JSON has."""
+    edges = None if carry.edges is None else [of_array(edge) for edge in carry.edges]
+    return {
+        "value": of_array(carry.value),
+        "edges": edges,
+        "head": bool(carry.head),
+        "empty": bool(carry.empty),
+    }
+
+
+def to_carry(saved: dict[str, Any], carry: Carry) -> None:
+    """Give ``carry`` the running value that ``of_carry`` has described; raise if it is no such."""
+    edges, value = saved["edges"], to_array(saved["value"])
+    if value is not None and value.dtype != carry.dtype:
+        raise ValueError(f"its running value is {value.dtype}, and not {carry.dtype}")
+    if edges is not None:
+        enters, leaves = (to_array(edge) for edge in edges)
+        edges = Edges(enters[()], leaves[()])  # type: ignore[index]
+    carry.start(value, edges)
+    carry.head, carry.empty = bool(saved["head"]), bool(saved["empty"])

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ..core.shards import chunks
 from ..cpu import cores
-from .naming import naming_output
+from .interface import naming_output
 
 _IN_MEMORY = {"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"}
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14; Python has no name for it

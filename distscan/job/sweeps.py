@@ -2,18 +2,20 @@
 
 ::
 
+    resume   each rank reads what a killed job has read     only with --resume
     reduce   each rank finds the total of its shard         only if scans go on from rank to rank
     exscan   each rank gets the total of all earlier ranks  likewise
     scan     each rank scans its shard behind that total
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
+from ..core.errors import InputError
 from ..core.extents import Extents
 from ..core.segments import edge_dtype
 from ..mpi.agree import agreed
@@ -21,13 +23,10 @@ from ..mpi.communicators import Comm
 from ..mpi.exscan import Exscan
 from ..mpi.signals import interruptible
 from ..mpi.watch import watching
-from . import saved
-from .carry import Carry
-from .chunks import Block, Chunk
-from .decided import Decided
-from .journal import Journal, Progress, extend
-from .part import Part
-from .state import State
+from .interface import Source, option
+from .part import Carry, Digests, Part, extend
+from .plan import Block, Chunk, Decided
+from .restart import Journal, Progress, State, of_carry
 
 Note = Callable[[int], None]  # bytes of the input that this rank has done since the last call
 Show = Callable[[str, int, int], None]  # phase, bytes of the input done, all its bytes
@@ -115,7 +114,7 @@ class _Sweeps:
                 record(self._journal)
 
         def record(journal: Journal) -> None:
-            how: Any = {"reduced": count, "reduced_input": read, "total": saved.of_carry(carry)}
+            how: Any = {"reduced": count, "reduced_input": read, "total": of_carry(carry)}
             self._progress = self._progress._replace(**how)
             journal.record(self._progress)
 
@@ -150,7 +149,7 @@ class _Sweeps:
                 waiting = None
 
         def now() -> Progress:
-            how: Any = {"scanned": scanned, "scanned_input": read, "carry": saved.of_carry(carry)}
+            how: Any = {"scanned": scanned, "scanned_input": read, "carry": of_carry(carry)}
             return self._progress._replace(**how)
 
         def record(journal: Journal, progress: Progress) -> None:
@@ -184,3 +183,73 @@ def _exscan(decided: Decided, width: int) -> Exscan:
     exscan = Exscan(decided.op, decided.totals, form._replace(first=None), edges=edges)
     exscan.reserve()
     return exscan
+
+
+# ---- what a killed job has left -------------------------------------------------------------
+
+
+def compare(
+    comm: Comm, part: Part, journal: Journal | None, sources: Sequence[Source | None], show: Show
+) -> None:
+    """Refuse journals of which a part is missing, and an input that was changed; collective.
+
+    ``sources`` are the elements, and flags or keys.
+    """
+    if journal is None:
+        return
+    _check_progress(comm, part, journal)
+    if part.digests:
+        names = [each.name for each in sources if each is not None]
+        with agreed(comm), watched(comm, part, "resume", part.blocks[0], show) as watch:
+            _check_input(part, journal, names, watch)
+
+
+def _check_progress(comm: Comm, part: Part, journal: Journal) -> None:
+    """Refuse journals of different times: what one rank has scanned needs the totals of all.
+
+    While ranks reduce a block, each of them has its own progress, or no journal yet.
+    """
+    if not part.decided.across:
+        return
+    mine = journal.progress
+    everyone = comm.allgather((mine.block, mine.scanned > 0))
+    top = max(block for block, _ in everyone)
+    scans = (top, True) in everyone
+    with agreed(comm):
+        chunks = [len(block) for block in part.blocks]
+        ended = mine.block == top - 1 and mine.scanned == chunks[mine.block]
+        reduced = mine.block == top and mine.reduced == chunks[top]
+        if not (reduced if scans else mine.block == top or ended):
+            raise ValueError(f"{journal.path} is missing, or older than those of other ranks; "
+                             f"{journal.remedy}")  # fmt: skip
+
+
+def _check_input(part: Part, journal: Journal, names: Sequence[str], watch: Note) -> None:
+    """Read again what a killed job has read, and compare its digests."""
+    progress = journal.progress
+    before = sum(len(block) for block in part.blocks[: progress.block])
+    ends = {(before + progress.scanned, progress.scanned_input)}
+    if part.decided.across:
+        ends.add((before + progress.reduced, progress.reduced_input))
+    digests, count = Digests(), 0
+
+    def done(chunk: Chunk) -> None:
+        nonlocal digests, count
+        watch(chunk.size * part.types.x.itemsize)
+        digests, count = extend(digests, part.digests_of(chunk)), count + 1
+        for end, wanted in ends:
+            if end == count and wanted != digests:
+                raise InputError(_changed(wanted, digests, names, journal))
+
+    read = chain.from_iterable(part.blocks)
+    part.look(islice(read, max(end for end, _ in ends)), lambda x: None, done)
+
+
+def _changed(wanted: Digests, digests: Digests, names: Sequence[str], journal: Journal) -> str:
+    if not wanted:
+        return (
+            f"{journal.path} has no digest of the input, because of {option('trust_input')}: "
+            "name it again"
+        )
+    changed = [names[i] for i in range(len(names)) if wanted[i] != digests[i]]
+    return f"{' and '.join(changed)} was changed since the killed job has read it; {journal.remedy}"

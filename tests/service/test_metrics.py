@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from distscan.binding import bind
 from distscan.job.job import Job
-from distscan.job.timeline import PHASES
+from distscan.job.report import PHASES
 from distscan.service.app import App
 from distscan.service.arrays import Scanner
 from distscan.service.dispatch import Dispatcher, Lines, job_to_json

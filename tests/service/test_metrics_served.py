@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
-from distscan.job.timeline import PHASES
+from distscan.job.report import PHASES
 from support.expositions import series, values
 from support.services import serving
 

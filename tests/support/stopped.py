@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 from mpi4py import MPI
 
-from distscan.job import budget, carry
+from distscan.job import part, plan
 from support.maps import maps
 from support.together import left
 from support.words import digits
@@ -58,13 +58,13 @@ class Jobs:
         self.run, self.save, self.folder, self.comm = run, save, folder, comm
         self.patch, self.chunk, self.resident, self.threads = monkeypatch, CHUNK, False, 1
         self.written = []  # by the last job, on this rank: the first elements of chunks
-        decide = budget.decide
+        decide = plan.decide_budget
 
         def decided(**given):
             resident = self.resident and given["sweeps"] > 1
             return decide(**given)._replace(chunk=self.chunk, resident=resident)
 
-        monkeypatch.setattr(budget, "decide", decided)
+        monkeypatch.setattr(plan, "decide_budget", decided)
 
     def choose(self, form, rng):
         """Write the inputs of a form; run it once; return the result's bytes."""
@@ -133,7 +133,7 @@ class Jobs:
             if stage == "write":
                 patch.setattr(self, "note", failing(self.note))
             else:
-                patch.setattr(carry.Carry, "advance", failing(carry.Carry.advance))
+                patch.setattr(part.Carry, "advance", failing(part.Carry.advance))
             status, _, err = self.job(*options)
         assert status == 0 or "stopped" in err, err
         return status

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from distscan.core.operators import BUILTIN
-from distscan.job import budget, check, storage
+from distscan.job import check, plan, storage
 from support import reference
 from support.data import OPS, exact
 from support.logic import bits, truths
@@ -45,13 +45,13 @@ class Streams:
     def __init__(self, run, save, folder, rng, monkeypatch):
         self.run, self.save, self.folder, self.rng = run, save, folder, rng
         self.patch, self.found = monkeypatch, []
-        decide = budget.decide
+        decide = plan.decide_budget
 
         def noted(**given):
             self.found.append(decide(**given))
             return self.found[-1]
 
-        monkeypatch.setattr(budget, "decide", noted)
+        monkeypatch.setattr(plan, "decide_budget", noted)
         monkeypatch.setattr(check, "PIECE", int(rng.integers(50, 2000)))
         monkeypatch.setattr(storage, "is_in_memory", lambda path: self.mapped)
         self.mapped, self.options = False, []
@@ -70,7 +70,7 @@ class Streams:
         self.mapped = bool(rng.integers(2))
         self.options = ["--threads", str(threads), "--strategy", strategy, "--backend", "cpu"]
         size = int(np.exp(rng.uniform(np.log(200), np.log(most))))
-        self.patch.setattr(budget, "CPU_CHUNK", size // 4)
+        self.patch.setattr(plan, "CPU_CHUNK", size // 4)
         if way == "streaming":
             self.options += ["--memory", str(size)]
 

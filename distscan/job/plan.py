@@ -1,0 +1,321 @@
+"""What a job does, decided before any work: the scan, each rank's part, its chunks, its memory."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+
+from .. import build
+from ..build import Strategy
+from ..core import operators
+from ..core.dtypes import Types
+from ..core.extents import Extents
+from ..core.form import Form
+from ..core.operators import Operator
+from ..core.shards import bounds, chunks
+from ..mpi.communicators import Comm
+from ..options import RunOptions, ScanOptions
+from .interface import READERS, WINDOW, WRITERS, Source
+
+MIB = 1 << 20
+
+
+class Decided(NamedTuple):
+    """The scan of one rank's part of a source.
+
+    With an axis, a rank has whole rows. In Fortran order, these are the rows of the array whose
+    axes are reversed. A flattened source is divided by elements.
+    """
+
+    scan: ScanOptions  # of fsum: by the operator of a window
+    run: RunOptions
+    op: Operator
+    types: Types
+    strategy: str
+    totals: np.dtype[Any]  # of the running value between chunks and ranks
+    form: Form  # of this rank's shard
+    goes_on: bool  # whether the scan goes on from chunk to chunk
+    across: bool  # whether ranks exchange totals
+    shape: tuple[int, ...]  # of the whole result
+    fortran: bool  # whether the result is in Fortran order
+    row: tuple[int, ...]  # the shape of a row of the scan; () if the source is flattened
+    start: int  # the index of this rank's first element, as the source is read
+
+    def compile(self, extents: Extents, strategy: Strategy, gpu: int | None) -> build.CompiledScan:
+        """Make the scan of a chunk."""
+        return _make(self.scan, self.run, self.types.x, extents, gpu, strategy=strategy, ranks=1)
+
+    @property
+    def chunk_strategy(self) -> Strategy:
+        """The strategy of a chunk that goes on from another."""
+        return "scan-add" if self.strategy == "scan-add" else "reduce-scan"
+
+
+def decide(
+    scan: ScanOptions, run: RunOptions, source: Source, gpu: int | None, comm: Comm
+) -> Decided:
+    """Check the options, and decide the part of this rank; local, without memory for a shard.
+
+    ``gpu`` is the number of the current GPU; None decides for CPUs.
+    """
+    rows, axis = len(source.shape) > 1 and scan.axis is not None, scan.axis
+    whole = source.shape if rows else (source.n,)
+    fortran, shape = rows and source.fortran, whole
+    if fortran:
+        shape = shape[::-1]
+        axis = len(shape) - 1 - normalize_axis_index(axis or 0, len(shape))
+    low, high = bounds(shape[0], comm.size, comm.rank)
+    mine = (high - low, *shape[1:])
+    if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
+        mine = tuple(min(length, 1) for length in mine)
+    x = source.dtype.newbyteorder("=")
+    # The scan of no rows decides as that of all rows does, and has no memory.
+    no_rows = Extents.of((0, *mine[1:]), axis)
+    none = _make(scan, run, x, no_rows, gpu, strategy=run.strategy, ranks=comm.size)
+    extents = Extents.of(mine, axis)
+    return Decided(
+        scan,
+        run,
+        none.op,
+        none.types,
+        none.strategy,
+        none.totals,
+        none.form._replace(extents=extents),
+        extents.goes_on,
+        extents.goes_on and comm.size > 1,
+        whole,
+        fortran,
+        shape[1:],
+        low * math.prod(shape[1:]),
+    )
+
+
+def _make(
+    scan: ScanOptions,
+    run: RunOptions,
+    x: np.dtype[Any],
+    extents: Extents,
+    gpu: int | None,
+    *,
+    strategy: Strategy,
+    ranks: int,
+) -> build.CompiledScan:
+    return build.make(
+        extents,
+        x,
+        gpu,
+        operators.resolve(scan.op),
+        exclusive=scan.exclusive,
+        initial=scan.initial,
+        reverse=scan.reverse,
+        dtype=scan.dtype,
+        segments=None if scan.segments is None else scan.segments.newbyteorder("="),
+        strategy=strategy,
+        threads=run.threads,
+        ranks=ranks,
+    )
+
+
+# ---- chunks: the pieces in which a rank reads, scans and writes its shard -------------------
+
+
+class Chunk(NamedTuple):
+    """A piece [outer, n, inner] of a shard, scanned along n.
+
+    Its rows [inner] are ``pitch`` elements apart in the file. They are neighbours, unless the chunk
+    has a part of the shard's columns.
+    """
+
+    start: int  # the index of its first element in the shard, as it lies in the file
+    outer: int
+    n: int
+    inner: int
+    pitch: int
+    begins: bool  # whether scans of this rank begin with it, else it goes on from the one before
+    whole: bool  # whether it is independent of all other chunks
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.outer * self.n * self.inner
+
+    @property
+    def extents(self) -> Extents:
+        """The chunk as the shard of a scan, which goes on from other chunks unless it is whole."""
+        if self.whole:
+            return Extents.of((self.outer, self.n, self.inner), 1)
+        if self.inner > 1:
+            return Extents.of((self.n, self.inner), 0)
+        return Extents.of((self.n,), None)
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the runs of neighbours: (index in the shard, first and last index in the chunk).
+
+        >>> list(Chunk(3, 1, 2, 4, pitch=10, begins=True, whole=True).runs())
+        [(3, 0, 4), (13, 4, 8)]
+        """
+        if self.inner == self.pitch:
+            yield self.start, 0, self.size
+            return
+        for row in range(self.n):
+            low = row * self.inner
+            yield self.start + row * self.pitch, low, low + self.inner
+
+
+def cut(extents: Extents, most: int, *, goes_on: bool, reverse: bool) -> list["Block"]:
+    """Return the blocks of a shard whose chunks have at most ``most`` elements.
+
+    ``goes_on`` says that the scan goes on from shard to shard. All ranks then have the same number
+    of blocks.
+
+    >>> extents = Extents.of((5,), None)
+    >>> (block,) = cut(extents, 2, goes_on=True, reverse=True)
+    >>> [(chunk.start, chunk.size) for chunk in block]
+    [(4, 1), (2, 2), (0, 2)]
+    """
+    inner = extents.inner
+    width = min(inner, most)
+    # Columns are independent. A row that is longer than a chunk is cut into as few blocks.
+    width = -(-inner // -(-inner // width))
+    return [
+        Block(extents, most, low, high - low, goes_on=goes_on, reverse=reverse)
+        for low, high in chunks(0, inner, width)
+    ]
+
+
+class Block:
+    """Some columns of a shard: their chunks, in the order of the scan."""
+
+    def __init__(
+        self, extents: Extents, most: int, column: int, width: int, *, goes_on: bool, reverse: bool
+    ) -> None:
+        """``column`` is the first of ``width``; a chunk has at most ``most`` elements."""
+        self.extents, self.most, self.goes_on, self.reverse = extents, most, goes_on, reverse
+        self.column, self.width = column, width
+
+    def __iter__(self) -> Iterator[Chunk]:
+        outer, n, inner = self.extents.outer, self.extents.n, self.extents.inner
+        if outer * n == 0:
+            return
+        length = max(1, min(n, self.most // self.width))
+        # Whole columns of several matrices fit into a chunk only if all columns do.
+        fit = length == n and self.width == inner and not self.goes_on
+        height = max(1, self.most // (n * inner)) if fit else 1
+        for top, bottom in chunks(0, outer, height):
+            for low, high in self._cuts(length):
+                yield Chunk(
+                    (top * n + low) * inner + self.column,
+                    bottom - top,
+                    high - low,
+                    self.width,
+                    inner,
+                    high == n if self.reverse else low == 0,
+                    length == n and not self.goes_on,
+                )
+
+    def __len__(self) -> int:
+        """Return the number of chunks."""
+        return sum(1 for _ in self)
+
+    def _cuts(self, length: int) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last row of each chunk, in the order of the scan."""
+        n = self.extents.n
+        if not self.reverse:
+            yield from chunks(0, n, length)
+            return
+        for low in range((n - 1) // length * length, -1, -length):
+            yield low, min(low + length, n)
+
+
+# ---- memory: the size and the number of chunks, and whether shards stay on devices ----------
+
+
+class Budget(NamedTuple):
+    """The memory that a rank uses, decided before any work.
+
+    Attributes
+    ----------
+    chunk
+        Elements of a chunk, at most.
+    readers, writers
+        The threads that read and that write. 0: the rank's own thread does.
+    slots
+        The number of chunks on the device at a time.
+    resident
+        Whether the whole shard stays on the device.
+    window
+        Bytes of memory for a file in Fortran order that is flattened: ``fortran.py``.
+    """
+
+    chunk: int
+    readers: int
+    writers: int
+    slots: int
+    resident: bool
+    window: int = 0
+
+
+#: Bytes of a chunk on CPUs: it stays in the caches. With 1 MiB a scan of float64 took twice as
+#: long, with 16 MiB 1.4 times (one core of a Xeon with AVX-512). It does not depend on the number
+#: of threads, so they change no bit of a result.
+CPU_CHUNK = 4 * MIB
+#: Bytes of a chunk on a GPU. Smaller ones cost more of Python's time (0.1 ms each), larger ones
+#: more pinned memory (0.4 s for a GiB).
+GPU_CHUNK = 8 * MIB
+
+
+def decide_budget(
+    *,
+    size: int,
+    element: int,
+    result: int,
+    mark: int,
+    in_place: bool,
+    gpu: bool,
+    threads: int,
+    sweeps: int,
+    parallel: bool,
+    limit: int | None,
+    free_host: int,
+    free_device: int,
+    flattened: int = 0,
+) -> Budget:
+    """Decide the memory of a rank.
+
+    ``size`` is the number of elements of its shard; ``element``, ``result`` and ``mark`` are the
+    bytes of an element, of a result, and of a flag or a key, 0 without segments. Results are
+    ``in_place`` if their type is that of elements. ``threads`` are those that the rank may use.
+    ``parallel`` says that several threads write faster than one.
+    ``limit`` is the caller's, in bytes, for the host and for the GPU each. ``free_host`` and
+    ``free_device`` are this rank's shares of what is free.
+    ``flattened`` is the number of files in Fortran order that are flattened.
+    """
+    host = free_host // 2 if limit is None else min(limit, free_host)
+    window = 0
+    if flattened:
+        shard = size * max(element, mark)  # a larger window has what other ranks read
+        window = min(WINDOW, shard + 2 * MIB, host // (4 * flattened))
+        host -= flattened * window
+    device = free_device * 4 // 5 if limit is None else min(limit, free_device)
+    if not gpu:
+        device = host
+    large = max(element, result, mark)
+    each = (element if in_place else element + result) + mark  # bytes of a slot's element
+    wanted = GPU_CHUNK if gpu else CPU_CHUNK
+    readers, writers = min(READERS, threads), min(WRITERS, threads) if parallel else 1
+    if threads == 1 and not gpu:  # one thread would only interrupt itself
+        readers = writers = 0
+    slots, most = readers + writers + 1, READERS + WRITERS + 1
+    # As if there were the most threads, so that their number changes no bit of a result.
+    if gpu:  # every thread has pinned memory for a chunk
+        chunk = min(wanted, host // (READERS + WRITERS)) // large
+        chunk = min(chunk, device // (most * each))
+    else:
+        chunk = min(wanted // large, host // (most * each))
+    chunk = max(1, chunk)
+    if size <= chunk:  # one chunk has nothing that could overlap
+        readers, writers, slots = 0, 0, 1
+    kept = size * (element + mark) + (0 if in_place else slots * chunk * result)
+    return Budget(chunk, readers, writers, slots, sweeps > 1 and kept <= device, window)
