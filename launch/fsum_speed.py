@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 import distscan
 from distscan import build
-from distscan.bench.machine import Gpu, Host
+from distscan.bench.timing import Gpu, Host
 from distscan.core import arrays
 from distscan.core.extents import Extents
 from distscan.core.fixed_sum import that_holds

@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan.bench import timing
-from distscan.bench.machine import Gpu
+from distscan.bench.timing import Gpu
 from distscan.core import dtypes, operators
 from distscan.core.errors import KernelError
 from distscan.cuda.policy import VECTOR

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan.bench import timing
-from distscan.bench.machine import Gpu
+from distscan.bench.timing import Gpu
 from distscan.core.errors import KernelError
 
 MACHINE = Gpu("")

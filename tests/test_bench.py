@@ -10,8 +10,7 @@ import pytest
 from distscan.bench import contenders, suite, timing
 from distscan.bench.case import Case, Data
 from distscan.bench.contenders import CONTENDERS, Contender
-from distscan.bench.machine import Gpu, Host
-from distscan.bench.timing import Stats
+from distscan.bench.timing import Gpu, Host, Stats
 from distscan.core.operators import BUILTIN
 
 NAMED = {contender.name: contender for contender in CONTENDERS}

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from distscan.bench import __main__ as command
-from distscan.bench import against
-from distscan.bench.against import Key
+from distscan.bench.__main__ import Key
 from distscan.bench.report import Report
 from distscan.bench.suite import Row
 
@@ -31,7 +30,7 @@ def baseline(tmp_path):
     def make(*rows, planned=(PLAN,), **known):
         path = tmp_path / "baseline.json"
         path.write_text(json.dumps(report(*rows, **known).plain()))
-        return against.read(path, against.setting("cpu", 1, "sum"), planned)
+        return command.read_baseline(path, command.setting_of("cpu", 1, "sum"), planned)
 
     return make
 
@@ -44,7 +43,7 @@ def baseline(tmp_path):
 )  # fmt: skip
 def test_worse_falls_and_better_does_not(new, limit, fell, baseline):
     known = baseline((PLAN, {"share": 0.5}))
-    lines, found = against.compare(known, report((PLAN, {"share": new})), limit)
+    lines, found = command.compare(known, report((PLAN, {"share": new})), limit)
     assert found == fell
     (line,) = [line for line in lines if line.startswith("single-pass")]
     assert line.split()[:5] == ["single-pass", "float32", "2^20", "0.50", f"{new:.2f}"]
@@ -56,7 +55,7 @@ def test_worse_falls_and_better_does_not(new, limit, fell, baseline):
 def test_peers_may_fall(baseline):
     peer = PLAN._replace(contender="numpy")
     rows = (PLAN, {"share": 0.5}), (peer, {"share": 0.5})
-    lines, fell = against.compare(baseline(*rows), report(rows[0], (peer, {"share": 0.1})), limit=5)
+    lines, fell = command.compare(baseline(*rows), report(rows[0], (peer, {"share": 0.1})), limit=5)
     assert not fell
     assert any(line.startswith("numpy") and "-80%" in line for line in lines)
 
@@ -64,7 +63,7 @@ def test_peers_may_fall(baseline):
 @pytest.mark.one_rank
 @pytest.mark.parametrize("status", ["wrong", "error"])
 def test_what_fails_now_falls(status, baseline):
-    lines, fell = against.compare(
+    lines, fell = command.compare(
         baseline((PLAN, {"share": 0.5})), report((PLAN, {"status": status})), limit=20
     )
     assert fell
@@ -81,7 +80,7 @@ def test_rows_of_one_side_are_named(baseline):
     skipped = {"status": "skipped"}
     run = report((PLAN, {"share": 0.5}), (more[0], skipped), (more[2], {"share": 0.5}),
                  (more[3], {"share": 0.5}))  # fmt: skip
-    lines, fell = against.compare(known, run, limit=5)
+    lines, fell = command.compare(known, run, limit=5)
     assert not fell
     assert "only in the baseline: single-pass float32 2^24, 2^26" in lines
     assert "only in this run: single-pass int8:int64 2^20" in lines
@@ -90,7 +89,7 @@ def test_rows_of_one_side_are_named(baseline):
 
 @pytest.mark.one_rank
 def test_nothing_compared_is_no_success(baseline):
-    lines, failed = against.compare(
+    lines, failed = command.compare(
         baseline((PLAN, {"share": 0.5})), report((PLAN, {"status": "skipped"})), limit=5
     )
     assert failed
@@ -115,10 +114,10 @@ def test_another_run_is_refused(known, said, baseline):
 def test_the_baselines_that_are_kept(path):
     """Each can be read, and its command is the one that the docs name."""
     found = json.loads(path.read_text())
-    given = against.setting(found["backend"], found["ranks"], found["op"])
+    given = command.setting_of(found["backend"], found["ranks"], found["op"])
     planned = [Key(row["type"], row["contender"], row["n"]) for row in found["results"]]
-    known = against.read(path, given, planned)
-    assert {key.contender for key in known.shares} & set(against.OURS)
+    known = command.read_baseline(path, given, planned)
+    assert {key.contender for key in known.shares} & set(command.OURS)
     docs = " ".join((KEPT.parent.parent / "measured.rst").read_text().split())
     assert known.command.split(" --json")[0] in docs
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distscan.bench import by_hand, cub, suite
+from distscan.bench import contenders, cub, suite
 from distscan.bench.case import Case
 from distscan.bench.contenders import CONTENDERS
-from distscan.bench.machine import Host
+from distscan.bench.timing import Host
 from distscan.core.operators import BUILTIN
 
 (EXPERT,) = (contender for contender in CONTENDERS if contender.name == "by-hand-expert")
@@ -89,8 +89,8 @@ def pretend(comm, monkeypatch):
     nccl = SimpleNamespace(NCCL_INT8=0, get_unique_id=lambda: identity,
                            NcclCommunicator=Communicator)  # fmt: skip
     monkeypatch.setattr(cub, "entries", lambda part, case: entries)
-    monkeypatch.setattr(by_hand, "nccl_module", lambda: nccl)
-    monkeypatch.setattr(by_hand, "communicators", {})
+    monkeypatch.setattr(contenders, "nccl_module", lambda: nccl)
+    monkeypatch.setattr(contenders, "nccl_communicators", {})
     return entries
 
 
@@ -117,7 +117,7 @@ def test_no_identity_leaves_no_other_waiting(comm, pretend, monkeypatch):
     def fail():
         raise RuntimeError("no network")
 
-    monkeypatch.setattr(by_hand.nccl_module(), "get_unique_id", fail)
+    monkeypatch.setattr(contenders.nccl_module(), "get_unique_id", fail)
     row = measured(comm)
     assert row.status == "error"
     assert "no network" in row.message

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from distscan.bench import __main__ as command
-from distscan.bench import arguments, block_scans, plot, report
+from distscan.bench import block_scans, report
 from distscan.bench.contenders import CONTENDERS
 from distscan.bench.suite import Row
 from distscan.bench.timing import Stats
@@ -117,7 +117,7 @@ def test_text():
 
 
 def test_no_two_contenders_look_the_same():
-    assert len(set(plot._COLOURS)) == len(set(plot._MARKERS)) >= len(CONTENDERS) - 1
+    assert len(set(report._COLOURS)) == len(set(report._MARKERS)) >= len(CONTENDERS) - 1
 
 
 def test_plot(run, folder):
@@ -126,7 +126,7 @@ def test_plot(run, folder):
     status, _, err = run(*SMALL[:-1], "8:10", "--types", "int32,int8:int64", "--plot", str(path))
     assert status == 0, err
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
-    assert plot._COLOURS[3].lower() in path.read_text()  # distscan.scan's
+    assert report._COLOURS[3].lower() in path.read_text()  # distscan.scan's
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_refused_arguments(given, run):
     ("text", "powers"), [("4", [4]), ("4:6", [4, 5, 6]), ("20:28:4,10", [10, 20, 24, 28])]
 )
 def test_sizes(text, powers):
-    assert arguments.parser().parse_args(["--sizes", text]).sizes == powers
+    assert command.parser().parse_args(["--sizes", text]).sizes == powers
 
 
 def test_help_and_list(run):

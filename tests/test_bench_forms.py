@@ -9,17 +9,17 @@ import pytest
 
 from distscan import binding
 from distscan.bench import __main__ as command
-from distscan.bench import forms, suite
-from distscan.bench.case import Data
+from distscan.bench import report, suite
+from distscan.bench.case import Data, form_cases
 from distscan.bench.contenders import CONTENDERS, lesser_levels
-from distscan.bench.machine import Host
 from distscan.bench.suite import Row
+from distscan.bench.timing import Host
 from distscan.cpu import library
 from support.cuts import few_ranks
 from support.ids import plain
 
 NAMED = {contender.name: contender for contender in CONTENDERS}
-CASES = forms.cases(1, 1, 2)
+CASES = form_cases(1, 1, 2)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_the_case_chooses_threads_and_the_contender_the_level(comm, machine, mon
 
 
 def test_on_several_ranks_both_strategies_scan(comm, machine):
-    cases = forms.cases(1, comm.size, 1)
+    cases = form_cases(1, comm.size, 1)
     assert [case.type for case in cases] == [case.type for case in CASES[:-1]][: len(cases)]
     assert (len(cases) == 1) == (comm.size > 1)
     names = ["copy", "reduce-scan", "scan-add"] + ["by-hand"] * (comm.size > 1)
@@ -146,7 +146,9 @@ def test_lines():
         Row("numpy", "sum float64", 8, share=0.1, times=1.0, spread=0.05),
         Row("single-pass", "max int8", 8, "wrong", "element 3 is 4, not 5"),
     ]
-    table = "\n".join(" ".join(line.split()) for line in forms.lines(rows, idioms)).splitlines()
+    table = "\n".join(
+        " ".join(line.split()) for line in report.form_lines(rows, idioms)
+    ).splitlines()
     assert "copy numpy single-pass" in table
     assert "sum float64 12.8 0.10 0.90 12.3x" in table
     assert "single-pass, max int8: wrong: element 3 is 4, not 5" in table
@@ -176,7 +178,7 @@ def run(comm, capfd):
 @pytest.mark.timeout(300)
 def test_forms_are_what_a_cpu_shows(run, comm, folder, monkeypatch):
     """Without arguments; then against this run itself."""
-    monkeypatch.setattr(forms, "MIB", 1)
+    monkeypatch.setattr(command, "MIB", 1)
     strategies = ("single-pass",) if comm.size == 1 else ("reduce-scan", "scan-add")
     path = folder / "forms.json"
     status, out, err = run("--json", path)

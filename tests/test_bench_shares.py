@@ -8,11 +8,9 @@ import pytest
 
 from distscan.bench import suite, timing
 from distscan.bench.case import Case
-from distscan.bench.contenders import CONTENDERS
-from distscan.bench.copies import copy_pieces
-from distscan.bench.machine import Host
+from distscan.bench.contenders import CONTENDERS, copy_pieces
 from distscan.bench.suite import Row, Timed
-from distscan.bench.timing import Samples, Stats
+from distscan.bench.timing import Host, Samples, Stats
 from distscan.core.operators import BUILTIN
 
 FLOATS = np.dtype("f4")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from distscan.bench import suite, tbb
+from distscan.bench import contenders, suite
 from distscan.bench.case import Case
 from distscan.bench.contenders import CONTENDERS
-from distscan.bench.machine import Host
+from distscan.bench.timing import Host
 from distscan.core.operators import BUILTIN
 
 pytestmark = pytest.mark.one_rank
@@ -15,15 +15,15 @@ pytestmark = pytest.mark.one_rank
 
 @pytest.fixture(autouse=True)
 def _compiled_anew():
-    tbb._compiled.cache_clear()
+    contenders._compiled_tbb.cache_clear()
     yield
-    tbb._compiled.cache_clear()
+    contenders._compiled_tbb.cache_clear()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_scan(threads, comm):
     try:
-        assert tbb.version()
+        assert contenders.tbb_version()
     except ImportError as error:
         pytest.skip(str(error))
     host, floats = Host("a chip"), np.dtype("f8")
@@ -41,11 +41,11 @@ def test_scan(threads, comm):
 def test_what_cannot_be_compiled_is_missing(text, said, tmp_path, monkeypatch):
     source = tmp_path / "tbb.cpp"
     source.write_text(text or "")
-    monkeypatch.setattr(tbb, "_SOURCE", source)
+    monkeypatch.setattr(contenders, "_TBB_SOURCE", source)
     if text is None:
         monkeypatch.setenv("CXX", str(tmp_path / "no_compiler"))
     with pytest.raises(ImportError, match=said):
-        tbb.version()
+        contenders.tbb_version()
 
 
 @pytest.mark.parametrize(("op", "x", "takes"), [("sum", "f8", True), ("max", "f8", False),

@@ -8,12 +8,11 @@ import pytest
 
 from distscan.bench import __main__ as command
 from distscan.bench import uses
-from distscan.bench.copies import copy_pieces
-from distscan.bench.machine import Gpu, Host
+from distscan.bench.contenders import copy_pieces
 from distscan.bench.suite import Row
-from distscan.bench.timing import Stats
-from distscan.bench.uses_data import uses as all_uses
-from distscan.bench.uses_peers import PEERS, Peer, suited
+from distscan.bench.timing import Gpu, Host, Stats
+from distscan.bench.uses import Peer, all_uses
+from distscan.bench.uses_peers import PEERS, suited
 from distscan.mpi.api import MPI
 from support.cuts import few_ranks
 from support.ids import plain

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from distscan.bench import uses
-from distscan.bench.machine import Host
-from distscan.bench.uses_data import uses as all_uses
+from distscan.bench.timing import Host
+from distscan.bench.uses import all_uses
 from distscan.bench.uses_peers import suited
 
 pytestmark = pytest.mark.one_rank

@@ -12,7 +12,7 @@ import distscan
 MODULES = ["distscan", *(m.name for m in pkgutil.walk_packages(distscan.__path__, "distscan."))]
 
 
-@pytest.mark.parametrize("name", [m for m in MODULES if not m.endswith("__main__")])
+@pytest.mark.parametrize("name", MODULES)
 def test_examples(name, comm):
     if comm.size > 1:
         pytest.skip("the examples show what one rank sees")

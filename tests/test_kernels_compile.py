@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from distscan.bench.uses_data import MATRICES
+from distscan.bench.uses import MATRICES
 from distscan.core.dtypes import Types, fields
 from distscan.core.extents import Extents
 from distscan.core.form import Form

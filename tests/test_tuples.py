@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 import distscan
-from distscan.bench.uses_data import MATRICES
+from distscan.bench.uses import MATRICES
 from support import reference
 from support.foreign import Foreign
 from support.host import host

@@ -1,39 +1,303 @@
-"""``python -m distscan.bench``: the run and its exit status."""
+"""``python -m distscan.bench``: its arguments, the run, the comparison with an earlier one."""
 
 import argparse
+import importlib.util
 import json
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import __version__, binding, command
-from ..command import Progress
+from ..command import Parser, Progress
+from ..core.errors import DistscanError
 from ..core.operators import BUILTIN
 from ..cpu import library
 from ..mpi import communicators, faults
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from . import (
-    against,
-    arguments,
-    block_scans,
-    forms,
-    plot,
-    report,
-    suite,
-    uses,
-    uses_data,
-    uses_peers,
-)
-from .case import Case
-from .contenders import CONTENDERS, Contender, lesser_levels
-from .machine import Gpu, Host
-from .report import Report
+from . import block_scans, report, suite, uses, uses_peers
+from .case import Case, form_cases
+from .contenders import ALL_OPS, CONTENDERS, Contender, lesser_levels
+from .report import Report, size_text
+from .timing import Gpu, Host
+
+# ---- arguments ------------------------------------------------------------------------------
+
+_LEAST = 11  # samples
+_LARGEST = 36  # 2^36 elements
+_BARRED = {  # what is not for a mode
+    "forms": ("sizes", "types", "op", "plot", "block_scans"),
+    "uses": ("types", "op", "plot", "block_scans", "forms", "contenders"),
+}
+_SIZES, _TYPES = "10:28:2", "float32,float64,int32,int64"
+MIB = 128  # of the wider array, with --forms
+SHOWN = ("copy", "numpy", "single-pass", "reduce-scan", "scan-add", "by-hand", "torch", "tbb")
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    made = Parser(
+        prog="python -m distscan.bench",
+        description="distscan, a plain copy and the peers that are installed, side by side.",
+        epilog="example: mpirun -n 4 python -m distscan.bench --sizes 20:30 --plot bench.svg",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("--sizes", type=_sizes, metavar="A[:B[:STEP]],...",
+        help="elements per rank, powers of two (default: 10:28:2)")  # fmt: skip
+    add("--types", type=_types, metavar="T[:OUT],...",
+        help=f"of input and result, such as int8:int64 (default: {_TYPES})")  # fmt: skip
+    add("--op", choices=ALL_OPS, help="the operator (default: sum)")
+    add("--forms", type=_mib, nargs="?", const=MIB, metavar="MIB",
+        help="instead: every form of a scan on CPUs, beside NumPy, in arrays of so many MiB "
+        f"(default: {MIB}); on CPUs without --sizes, --types, --op, --against and --plot, "
+        "this is the default")  # fmt: skip
+    add("--levels", action="store_true",
+        help="with --forms: also the lesser levels of instructions that are built")  # fmt: skip
+    add("--uses", action="store_true",
+        help="instead: what scans are used for, such as segments by key, beside what users would "
+        "take; --sizes A leaves at most 2^A elements to each rank")  # fmt: skip
+    add("--contenders", type=_names, metavar="A,B,...",
+        help="only these, and the copy; --list names them")  # fmt: skip
+    add("--backend", choices=("auto", "cpu", "cuda"), default="auto",
+        help="auto takes the GPUs if every rank has one (default: auto)")  # fmt: skip
+    add("--repeat", type=_repeat, default=_LEAST, metavar="N",
+        help=f"samples of each, {_LEAST} or more (default: {_LEAST})")  # fmt: skip
+    add("--json", metavar="FILE", help="everything as JSON; - is stdout, instead of the tables")
+    add("--plot", type=Path, metavar="FILE.svg", help="share of the copy's speed against size")
+    add("--against", type=Path, metavar="FILE",
+        help="an earlier --json; status 1 where a share of the copy fell")  # fmt: skip
+    add("--limit", type=_limit_of, metavar="PERCENT",
+        help="that a share may fall by (default: 5 on GPUs, 20 on CPUs)")  # fmt: skip
+    add("--block-scans", action="store_true",
+        help="instead: the block scans and the chains of the literature, on one GPU")  # fmt: skip
+    add("--list", action="store_true", help="list the contenders and what is installed")
+    return made
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """Refuse arguments that contradict each other, and a plot without matplotlib; set defaults.
+
+    ``args.by_size`` is whether the arguments ask for tables by size.
+    """
+    for mode, barred in _BARRED.items():
+        for name in barred if getattr(args, mode) else ():
+            if getattr(args, name):
+                raise ValueError(f"--{name.replace('_', '-')} is not for --{mode}")
+    args.by_size = not (args.forms or args.uses) and any(
+        (args.sizes, args.types, args.op, args.plot, args.against, args.block_scans)
+    )
+    args.most = max(args.sizes) if args.sizes else None  # for --uses
+    if args.levels and (args.by_size or args.uses):
+        raise ValueError("--levels is for --forms")
+    if args.against and args.block_scans:
+        raise ValueError("--against compares what --block-scans leaves out")
+    if args.limit is not None and args.against is None:
+        raise ValueError("--limit is for --against")
+    if args.plot and args.block_scans:
+        raise ValueError("--plot draws what --block-scans leaves out")
+    args.sizes, args.types = args.sizes or _sizes(_SIZES), args.types or _types(_TYPES)
+    args.op = args.op or "sum"
+    if args.plot and importlib.util.find_spec("matplotlib") is None:
+        raise DistscanError("--plot needs matplotlib; install it: pip install '.[bench]'")
+
+
+def _sizes(text: str) -> list[int]:
+    """Read powers of two and ranges of them.
+
+    >>> _sizes("10,20:24:2")
+    [10, 20, 22, 24]
+    """
+    powers: set[int] = set()
+    for part in text.split(","):
+        low, high, step = _range([int(number) for number in part.split(":")])
+        if not 0 <= low <= high <= _LARGEST or step < 1:
+            raise argparse.ArgumentTypeError(
+                f"sizes are powers A or ranges A:B[:STEP], 0 <= A <= B <= {_LARGEST}, not {text!r}"
+            )
+        powers.update(range(low, high + 1, step))
+    return sorted(powers)
+
+
+def _mib(text: str) -> int:
+    if not 1 <= int(text) <= 1 << 16:
+        raise argparse.ArgumentTypeError(f"arrays have 1 to 65536 MiB, not {text!r}")
+    return int(text)
+
+
+def _range(numbers: list[int]) -> tuple[int, int, int]:
+    match numbers:
+        case [low]:
+            return low, low, 1
+        case [low, high]:
+            return low, high, 1
+        case [low, high, step]:
+            return low, high, step
+    return 1, 0, 1  # not a range: ``_sizes`` refuses it
+
+
+def _types(text: str) -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
+    pairs = []
+    for name in text.split(","):
+        x, _, out = name.partition(":")
+        try:
+            pair = np.dtype(x), np.dtype(out or x)
+        except TypeError as error:
+            raise argparse.ArgumentTypeError(f"{name!r} is no type and no pair X:OUT") from error
+        if not all(dtype.kind in "iuf" for dtype in pair):
+            raise argparse.ArgumentTypeError(f"{name!r}: integers and floats are timed")
+        if pair[1] == np.float16:
+            raise argparse.ArgumentTypeError("sums in float16 are not exact, so cannot be checked")
+        if np.result_type(*pair) != pair[1]:
+            raise argparse.ArgumentTypeError(f"{name!r}: the result cannot hold the input")
+        pairs.append(pair)
+    return pairs
+
+
+def _names(text: str) -> list[str]:
+    names, known = text.split(","), [contender.name for contender in CONTENDERS]
+    for name in names:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+    return names
+
+
+def _repeat(text: str) -> int:
+    if int(text) < _LEAST:
+        raise argparse.ArgumentTypeError(f"a median needs {_LEAST} samples or more")
+    return int(text)
+
+
+def _limit_of(text: str) -> float:
+    if not 0 <= float(text) <= 100:
+        raise argparse.ArgumentTypeError(f"a share falls by 0 to 100 %, not {text!r}")
+    return float(text)
+
+
+# ---- --against FILE: the comparison of this run with an earlier one -------------------------
+# Both runs have shares of the speed of their own copy. A machine that is slower in everything has
+# the same shares, so it does not fail.
+
+OURS = (
+    "single-pass",
+    "reduce-scan",
+    "scan-add",
+    "distscan.scan",
+    "distscan",
+)  # only these can fail
+LIMITS = {"cuda": 5.0, "cpu": 20.0}  # the most per cent that a share may fall, for each backend
+
+
+class Key(NamedTuple):
+    """The key of a share: shares with the same key are compared."""
+
+    type: str  # as on the command line
+    contender: str
+    n: int  # elements per rank
+
+
+class Baseline(NamedTuple):
+    """An earlier run, as ``--json`` wrote it."""
+
+    path: str
+    date: str
+    chip: str
+    command: str
+    setting: dict[str, object]  # must be the same in both runs: else shares cannot be compared
+    shares: dict[Key, float]  # of all contenders that were timed
+
+
+def setting_of(backend: str, ranks: int, op: str) -> dict[str, object]:
+    """Return the facts that must be the same in two runs that are compared."""
+    return {"backend": backend, "ranks": ranks, "op": op}
+
+
+def read_baseline(path: Path, given: dict[str, object], planned: Iterable[Key]) -> Baseline:
+    """Read a report of an earlier run.
+
+    ``given`` is the setting of this run, and ``planned`` are the keys that it will measure. Raises
+    ValueError if the file is not a report, or cannot be compared with this run.
+    """
+    try:
+        found = json.loads(path.read_text())
+        rows = [row for row in found["results"] if row["contender"] != "copy"]
+        baseline = Baseline(
+            str(path),
+            str(found.get("date", "no date")),
+            str(found["chip"]),
+            str(found["command"]),
+            setting_of(found["backend"], found["ranks"], found["op"]),
+            {
+                Key(row["type"], row["contender"], row["n"]): float(row["share"])
+                for row in rows
+                if row["share"]
+            },
+        )
+    except OSError as error:
+        raise ValueError(f"--against: {error.strerror}: {path}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"--against: {path} is no report that --json wrote") from error
+    for name, value in given.items():
+        if baseline.setting[name] != value:
+            raise ValueError(
+                f"--against: {path} has {name} {baseline.setting[name]}, this run {value}"
+            )
+    if baseline.shares.keys().isdisjoint(planned):
+        raise ValueError(
+            f"--against: {path} has nothing that this run measures; it was made by: "
+            f"{baseline.command}"
+        )
+    return baseline
+
+
+def compare(baseline: Baseline, report: Report, limit: float) -> tuple[list[str], bool]:
+    """Return the lines of the table, and whether the comparison fails.
+
+    The comparison fails if a share of ``OURS`` fell by more than ``limit`` per cent, and if no
+    share of ``OURS`` could be compared.
+    """
+    rows = {Key(row.type, row.contender, row.n): row for row in report.results}
+    rows = {key: row for key, row in rows.items() if key.contender != "copy"}
+    lines = [
+        "",
+        f"against {baseline.path} ({baseline.date}, {baseline.chip})",
+        f"{'share of the copy':24}{'size':>8}{'old':>8}{'new':>8}{'change':>9}",
+    ]
+    compared = fell = 0
+    for key, row in rows.items():
+        old = baseline.shares.get(key)
+        if old is None or row.status == "skipped":
+            continue
+        change = -1.0 if row.share is None else row.share / old - 1
+        down = key.contender in OURS and change * 100 < -limit
+        new = row.status if row.share is None else f"{row.share:.2f}"
+        compared, fell = compared + (key.contender in OURS), fell + down
+        lines.append(
+            f"{key.contender:15}{key.type:9}{size_text(key.n):>8}{old:8.2f}{new:>8}"
+            f"{change:+9.0%}{'  fell' if down else ''}"
+        )
+    here = {key for key, row in rows.items() if row.status != "skipped"}
+    lines += _named("only in the baseline", [key for key in baseline.shares if key not in here])
+    lines += _named("only in this run", [key for key in rows if key not in baseline.shares])
+    lines.append(f"{fell} of {compared} shares of distscan fell by more than {limit:g} %")
+    return lines, fell > 0 or compared == 0
+
+
+def _named(title: str, keys: Sequence[Key]) -> list[str]:
+    """List the keys that only one of the runs has: a line for each contender and type."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for key in keys:
+        found.setdefault((key.contender, key.type), []).append(size_text(key.n))
+    return [f"{title}: {' '.join(who)} {', '.join(sizes)}" for who, sizes in found.items()]
+
+
+# ---- the run, and its exit status -----------------------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +306,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    args = command.arguments(comm, argv, arguments.parser(), arguments.check)
+    args = command.arguments(comm, argv, parser(), check_arguments)
     if args is None:
         return 0
     progress = Progress(quiet=comm.rank > 0)
@@ -62,19 +326,19 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             ValueError(f"--block-scans is for one rank with a GPU, not {where}")
         )
     if not (args.forms or args.uses or args.by_size) and machine.backend == "cpu":
-        args.forms = forms.MIB
+        args.forms = MIB
     if (args.forms or args.levels) and machine.backend != "cpu":
         raise faults.mark_collective(ValueError("--forms and --levels are for CPUs"))
     chosen = _chosen(args, machine.backend, comm.size)
     able, versions, missing = suite.present(comm, chosen)
     cases = _cases(comm, args)
-    used = uses_data.uses(machine.backend, _most(args, machine.backend)) if args.uses else []
+    used = uses.all_uses(machine.backend, _most(args, machine.backend)) if args.uses else []
     peers = uses_peers.suited(machine.backend, comm.size) if args.uses else []
     peers, more_versions, more_missing = suite.present(comm, peers)
     op = "forms" if args.forms else "uses" if args.uses else args.op
-    planned = {against.Key(case.type, c.name, case.n) for case in cases for c in able}
-    planned |= {against.Key(use.title, uses.OURS, use.n) for use in used}
-    setting = against.setting(machine.backend, comm.size, op)
+    planned = {Key(case.type, c.name, case.n) for case in cases for c in able}
+    planned |= {Key(use.title, uses.OURS, use.n) for use in used}
+    setting = setting_of(machine.backend, comm.size, op)
     baseline = _baseline(comm, args.against, setting, planned)
     try:
         measuring = {"repeat": args.repeat, "progress": progress.show}
@@ -107,7 +371,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         if comm.rank == 0:
             _write(done, args.json, args.plot)
             if baseline is not None:
-                lines, fell = against.compare(baseline, done, _limit(args, machine.backend))
+                lines, fell = compare(baseline, done, _limit(args, machine.backend))
                 print("\n".join(lines), file=sys.stderr if args.json == "-" else None, flush=True)
     return int(comm.bcast(fell))
 
@@ -116,15 +380,15 @@ def _baseline(
     comm: Comm,
     path: Path | None,
     given: dict[str, object],
-    planned: set[against.Key],
-) -> against.Baseline | None:
+    planned: set[Key],
+) -> Baseline | None:
     """Read the file of ``--against`` on rank 0, before any measurement; collective."""
     if path is None:
         return None
     baseline = None
     with agreed(comm):
         if comm.rank == 0:
-            baseline = against.read(path, given, planned)
+            baseline = read_baseline(path, given, planned)
     return baseline
 
 
@@ -133,7 +397,7 @@ def _most(args: argparse.Namespace, backend: str) -> int:
 
 
 def _limit(args: argparse.Namespace, backend: str) -> float:
-    return against.LIMITS[backend] if args.limit is None else float(args.limit)
+    return LIMITS[backend] if args.limit is None else float(args.limit)
 
 
 def _write(done: Report, to_json: str | None, to_plot: Path | None) -> None:
@@ -144,7 +408,7 @@ def _write(done: Report, to_json: str | None, to_plot: Path | None) -> None:
         if to_json:
             Path(to_json).write_text(json.dumps(done.plain(), indent=1) + "\n")
     if to_plot:
-        plot.write(done, to_plot)
+        report.plot(done, to_plot)
 
 
 def _list(comm: Comm) -> None:
@@ -168,7 +432,7 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
     levels = lesser_levels() if args.levels else []
     if args.contenders is None:
         one = {"reduce-scan", "scan-add"} if ranks == 1 else set()  # these are for several ranks
-        shown = [c for c in suited if c.name in forms.SHOWN and c.name not in one]
+        shown = [c for c in suited if c.name in SHOWN and c.name not in one]
         return [*shown, *levels] if args.forms else suited
     names = {contender.name for contender in suited}
     for name in args.contenders:
@@ -183,7 +447,7 @@ def _cases(comm: Comm, args: argparse.Namespace) -> list[Case]:
     if args.block_scans or args.uses:
         return []
     if args.forms:
-        return forms.cases(args.forms, comm.size, min(comm.allgather(binding.threads(None))))
+        return form_cases(args.forms, comm.size, min(comm.allgather(binding.threads(None))))
     return [
         Case(BUILTIN[args.op], x, out, 1 << power, comm.size)
         for x, out in args.types

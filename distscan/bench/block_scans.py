@@ -19,9 +19,8 @@ from ..mpi.communicators import Comm
 from . import suite
 from .case import Case, Task
 from .contenders import CONTENDERS, Contender
-from .machine import Host
 from .suite import Row
-from .timing import Call
+from .timing import Call, Host
 
 THREADS = (64, 128, 256, 512, 1024)
 POWER, POWERS = 26, (20, 24, 28)  # 2^26 elements against block size, 2^20 to 2^28 against chains

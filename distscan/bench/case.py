@@ -1,14 +1,14 @@
 """One type and size: its data, its buffers, and the check of a result."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.operators import Operator
+from ..core.operators import BUILTIN, Operator
 from ..mpi.communicators import Comm
-from .machine import Host
+from .timing import Host
 
 HOST_CHECK = 1 << 22  # the most elements for which NumPy recomputes the whole result
 _PIECE = 1 << 24  # elements that are made or checked at once
@@ -20,7 +20,7 @@ _POISON = 0xA5  # the value of every byte: no sum of small integers looks like t
 class Case:
     """A scan of ``n`` elements on each of ``ranks`` ranks, from type ``x`` to type ``out``.
 
-    The fields with defaults are for the forms of ``forms.py``.
+    The fields with defaults are for forms: see ``form_cases``.
     """
 
     op: Operator
@@ -243,3 +243,79 @@ def first_difference(got: Any, want: Any, begin: int = 0) -> str:
         return ""
     i = int(different.argmax())
     return f"element {begin + i} is {got[i].item()}, not {want[i].item()}"
+
+
+# ---- what distscan scans on CPUs, each form at one size -------------------------------------
+# The form of most cases is a sum or a maximum on one core. The last ones have more threads. On
+# several ranks, the sum of float64 alone is timed, by both strategies.
+
+_ROW, _COLUMNS = 1000, 1 << 11  # elements
+
+_SUM = "np.cumsum(x, dtype=out.dtype, out=out)"
+_MAX = "np.maximum.accumulate(x, out=out)"
+_MIN = "np.minimum.accumulate(x, out=out)"
+_SEGMENTS = (
+    "np.cumsum(x, out=out); i = np.flatnonzero(heads); "
+    "out -= np.repeat(out[i] - x[i], np.diff(i, append=x.size))"
+)
+_BY_ROWS = "out[0] = x[0]; [np.add(*rows) for rows in zip(out, x[1:], out[1:])]"
+
+_F8, _I1 = ("sum", "float64"), ("max", "int8")
+_FORMS: list[tuple[str, tuple[str, str], str, dict[str, Any]]] = [
+    ("sum float64", _F8, _SUM, {}),
+    ("sum int32", ("sum", "int32"), _SUM, {}),
+    ("sum int64", ("sum", "int64"), _SUM, {}),
+    ("sum complex128", ("sum", "complex128"), _SUM, {}),
+    ("sum float32, in float64", ("sum", "float32"), "np.cumsum(x, dtype=np.float64, out=out)", {}),
+    ("sum float32, NumPy in float32", ("sum", "float32"), _SUM, {}),
+    ("sum int32 to int64", ("sum", "int32:int64"), _SUM, {}),
+    ("sum int8 to int64", ("sum", "int8:int64"), _SUM, {}),
+    ("max int8", _I1, _MAX, {}),
+    ("max float32", ("max", "float32"), _MAX, {}),
+    ("max float64", ("max", "float64"), _MAX, {}),
+    ("min int8", ("min", "int8"), _MIN, {}),
+    ("min float32", ("min", "float32"), _MIN, {}),
+    ("min float64", ("min", "float64"), _MIN, {}),
+    ("sum float16", ("sum", "float16"), _SUM, {}),
+    ("rows of 1000 float64", _F8, "np.cumsum(x, axis=1, out=out)",
+     {"options": {"axis": 1}, "shape": (-1, _ROW)}),
+    ("columns of 2048 float64", _F8, "np.cumsum(x, axis=0, out=out)",
+     {"options": {"axis": 0}, "shape": (-1, _COLUMNS)}),
+    ("columns, NumPy row by row", _F8, _BY_ROWS,
+     {"options": {"axis": 0}, "shape": (-1, _COLUMNS)}),
+    ("segments of 64 float64", _F8, _SEGMENTS, {"options": {"segments": np.bool_}}),
+    ("exclusive sum float64", _F8, "out[0] = 0; np.cumsum(x[:-1], out=out[1:])",
+     {"options": {"exclusive": True}}),
+    ("exclusive max int8", _I1, "out[0] = -128; np.maximum.accumulate(x[:-1], out=out[1:])",
+     {"options": {"exclusive": True}}),
+    ("reverse sum float64", _F8, "np.cumsum(x[::-1], out=out[::-1])",
+     {"options": {"reverse": True}}),
+    ("reverse max int8", _I1, "np.maximum.accumulate(x[::-1], out=out[::-1])",
+     {"options": {"reverse": True}}),
+    ("initial sum float64", _F8, "np.cumsum(x, out=out); out += 9", {"options": {"initial": 9}}),
+    ("initial max int8", _I1, "np.maximum.accumulate(x, out=out); np.maximum(out, 9, out=out)",
+     {"options": {"initial": 9}}),
+    ("in place, sum float64", _F8, _SUM, {"in_place": True}),
+    ("in place, max int8", _I1, _MAX, {"in_place": True}),
+    ("new result, sum float64", _F8, "return np.cumsum(x)", {"new": True}),
+]  # fmt: skip
+
+
+def form_cases(mib: int, ranks: int, usable: int) -> list[Case]:
+    """Return the cases for arrays of ``mib`` MiB, whose ranks may use ``usable`` threads each."""
+    found = [_form_case(mib, ranks, form) for form in (_FORMS if ranks == 1 else _FORMS[:1])]
+    counts = [1 << i for i in range(1, usable.bit_length())]
+    return found + [
+        replace(found[0], title=f"{found[0].title}, {count} threads", threads=count)
+        for count in counts
+    ]
+
+
+def _form_case(
+    mib: int, ranks: int, form: tuple[str, tuple[str, str], str, dict[str, Any]]
+) -> Case:
+    title, (op, types), idiom, more = form
+    x, out = (np.dtype(name) for name in (types.split(":") * 2)[:2])
+    n = (mib << 20) // max(x.itemsize, out.itemsize)
+    n -= n % abs(int(np.prod(more.get("shape", 1))))
+    return Case(BUILTIN[op], x, out, n, ranks, title, idiom, threads=1, **more)

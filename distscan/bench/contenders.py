@@ -5,11 +5,18 @@ calls are timed. Peers that scan over several ranks are rehearsed first: ``rehea
 local steps, without the exchange. So a rank that fails alone leaves no other rank waiting.
 """
 
+import ctypes
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from ctypes import c_int, c_longlong, c_void_p
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 from unittest import mock
 
@@ -19,12 +26,13 @@ import distscan
 
 from .. import binding
 from ..build import Strategy
-from ..cpu import library
+from ..cpu import library, threads
+from ..mpi.agree import agreed
+from ..mpi.communicators import Comm
 from ..version import __version__
-from . import by_hand, cub, tbb
+from . import cub
 from .case import Case, Task
-from .copies import copies
-from .timing import Call
+from .timing import Call, Host
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,9 @@ def _scan_add_moved(case: Case) -> int:
     return case.x.itemsize + 2 * acc + case.out.itemsize
 
 
-# ---- a copy --------------------------------------------------------------------------------
+# ---- copies, the measure of all contenders -------------------------------------------------
+
+_THREAD = 1 << 20  # bytes to move for which a thread is worth its start
 
 
 def _copy(task: Task) -> list[Call]:
@@ -98,6 +108,31 @@ def _copy(task: Task) -> list[Call]:
 
 def _threads(case: Case) -> int:
     return case.threads or binding.threads(None)
+
+
+def copies(machine: Host, pairs: Sequence[tuple[Any, Any]], most: int) -> list[Call]:
+    """Return calls that copy each pair (source, target); on a CPU by at most so many threads."""
+    if machine.backend == "cuda":
+        return [
+            partial(out.data.copy_from_device_async, x.data, x.nbytes)  # on the current stream
+            for x, out in pairs
+        ]
+    count = max(1, min(most, 2 * pairs[0][0].nbytes // _THREAD))
+    return [
+        partial(copy_pieces, np.array_split(x, count), np.array_split(out, count))
+        for x, out in pairs
+    ]
+
+
+def copy_pieces(sources: list[Any], targets: list[Any]) -> None:
+    """Copy each source by whichever thread comes first; some threads may never come."""
+    pieces = zip(targets, sources, strict=True)
+
+    def copy() -> None:
+        for target, source in pieces:
+            np.copyto(target, source)
+
+    threads.run(copy, len(sources))
 
 
 # ---- peers ---------------------------------------------------------------------------------
@@ -185,6 +220,170 @@ def version(module: str, attribute_of: str = "") -> Callable[[], str]:
     return found
 
 
+# ---- oneTBB's parallel_scan of float64 ------------------------------------------------------
+# A C++ compiler compiles tbb.cpp, and ctypes loads it. The headers and the library are those of the
+# package tbb-devel, or the system's.
+
+_TBB_SOURCE = Path(__file__).with_name("tbb.cpp")
+_SECONDS = 120  # the time limit of the compiler
+
+
+def tbb_version() -> str:
+    """Return the version of oneTBB; raise ImportError if tbb.cpp cannot be compiled."""
+    function = _compiled_tbb().version
+    function.restype = ctypes.c_char_p
+    return str(function().decode())
+
+
+def _tbb_takes(case: Case) -> bool:
+    """Return whether the case is a sum of float64."""
+    return case.plain and case.op.name == "sum" and {case.x.name, case.out.name} == {"float64"}
+
+
+def _tbb(task: Task) -> list[Call]:
+    """Scan by ``parallel_scan``, by as many threads as the case has."""
+    count = ctypes.c_int(task.case.threads or binding.threads(None))
+    function, n = _compiled_tbb().scan, ctypes.c_longlong(task.case.n)
+    function.restype = None
+    return [
+        partial(function, *(ctypes.c_void_p(array.ctypes.data) for array in pair), n, count)
+        for pair in task.pairs
+    ]
+
+
+@cache
+def _compiled_tbb() -> ctypes.CDLL:
+    prefix = Path(sys.prefix)  # where pip puts headers and libraries
+    with TemporaryDirectory(prefix="distscan-tbb-") as folder:
+        made = Path(folder) / "tbb.so"
+        command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O3", "-march=native", "-shared",
+                   "-fPIC", f"-I{prefix / 'include'}", str(_TBB_SOURCE), "-o", str(made),
+                   f"-L{prefix / 'lib'}", f"-Wl,-rpath,{prefix / 'lib'}", "-ltbb"]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ImportError(f"{command[0]} does not compile oneTBB: {error}") from error
+        if done.returncode:
+            missing = "oneapi/tbb" in done.stderr and "No such file" in done.stderr
+            line = next((line for line in done.stderr.splitlines() if "error" in line), "")
+            raise ImportError("not installed" if missing else f"{command[0]}: {line}")
+        return ctypes.CDLL(str(made))
+
+
+# ---- the scan over ranks by hand: a first form, and an expert's form for GPUs ---------------
+
+
+def _by_hand(task: Task) -> list[Call]:
+    """Scan the shard, exchange the last elements on the host, and add in place.
+
+    This takes 4 passes over memory.
+    """
+    xp, comm = task.machine.xp, task.comm
+
+    def call(x: Any, out: Any) -> None:
+        xp.cumsum(x, dtype=out.dtype, out=out)
+        last = out[-1:] if xp is np else out[-1:].get()
+        before = np.zeros_like(last)
+        comm.Exscan(last, before)
+        if comm.rank > 0:
+            out += before[0]
+
+    return [partial(call, *pair) for pair in task.pairs]
+
+
+def _expert_version() -> str:
+    """Return the versions of CUB and NCCL; raise ImportError if one of them is missing."""
+    return f"{cub.version()}, NCCL {nccl_module().get_version()}"
+
+
+def _by_hand_expert(task: Task) -> list[Call]:
+    """Reduce by CUB, gather all totals by NCCL, and scan by CUB from a start value on the device.
+
+    The host waits for nothing. This takes 3 passes over memory.
+    """
+    steps, between = _Steps(task), nccl_communicator(task.comm)
+    total, totals, size = steps.total.data.ptr, steps.totals.data.ptr, steps.total.nbytes
+    stream, in_bytes = task.machine.xp.cuda.get_current_stream().ptr, nccl_module().NCCL_INT8
+
+    def call(x: c_void_p, out: c_void_p) -> None:
+        steps.reduce(x)
+        between.allGather(total, totals, size, in_bytes, stream)
+        steps.scan_behind(x, out, task.comm.rank)
+
+    return [partial(call, *pair) for pair in steps.pairs]
+
+
+def _rehearse_expert(task: Task) -> None:
+    """Do the local steps. So a rank that fails alone does so before other ranks wait for it."""
+    steps = _Steps(task)
+    steps.reduce(steps.pairs[0][0])
+    steps.scan_behind(*steps.pairs[0], 0)
+
+
+class _Steps:
+    """The local steps of the expert's form, and the memory that they share."""
+
+    def __init__(self, task: Task) -> None:
+        xp, case = task.machine.xp, task.case
+        self._entries = cub.entries("BY_HAND", case)
+        self.total, self._start = xp.empty(1, case.out), xp.empty(1, case.out)
+        self.totals = xp.empty(task.comm.size, case.out)
+        self.pairs = [(c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]
+        self._n, self._stream = c_longlong(case.n), cub.stream_of(xp)
+        self._to_total, self._from_totals, self._to_start = (
+            c_void_p(array.data.ptr) for array in (self.total, self.totals, self._start)
+        )
+        x, out = self.pairs[0]
+        self._memory = cub.Memory(
+            xp,
+            lambda temp, size: self._reduce(temp, size, x),
+            lambda temp, size: self._scan_behind(temp, size, x, out, 0),
+        )
+
+    def reduce(self, x: c_void_p) -> None:
+        """Find this rank's total."""
+        self._reduce(self._memory.pointer, self._memory.size, x)
+
+    def scan_behind(self, x: c_void_p, out: c_void_p, rank: int) -> None:
+        """Combine the totals of the ranks before ``rank`` to the offset, and scan from it on."""
+        self._scan_behind(self._memory.pointer, self._memory.size, x, out, rank)
+
+    def _reduce(self, temp: Any, size: Any, x: c_void_p) -> None:
+        self._entries.reduce(temp, size, x, self._to_total, self._n, self._stream)
+
+    def _scan_behind(self, temp: Any, size: Any, x: c_void_p, out: c_void_p, rank: int) -> None:
+        self._entries.scan_behind(
+            temp, size, x, out, self._from_totals, c_int(rank), self._to_start, self._n,
+            self._stream,
+        )  # fmt: skip
+
+
+def nccl_module() -> Any:
+    """Return CuPy's module of NCCL; raise ImportError where there is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy warns if it finds no NCCL
+        from cupy.cuda import nccl  # noqa: PLC0415 - a CPU run need not have CuPy
+    if not nccl.available:
+        raise ImportError("CuPy finds no NCCL")
+    return nccl
+
+
+nccl_communicators: dict[int, Any] = {}  # NCCL's communicators, by the handles of MPI's
+
+
+def nccl_communicator(comm: Comm) -> Any:
+    """Return NCCL's communicator of the ranks of ``comm``. It is made once; collective."""
+    nccl, handle = nccl_module(), comm.py2f()
+    if handle not in nccl_communicators:
+        with agreed(comm):
+            identity = nccl.get_unique_id() if comm.rank == 0 else None
+        identity = comm.bcast(identity)
+        nccl_communicators[handle] = nccl.NcclCommunicator(comm.size, identity, comm.rank)
+    return nccl_communicators[handle]
+
+
 # ---- the list ------------------------------------------------------------------------------
 
 
@@ -235,14 +434,14 @@ CONTENDERS = (
         "torch", _torch, version("torch"), _passes(1, 1), "one", ops=ALL_OPS,
         takes=lambda case: case.plain or "axis" in case.options,
     ),
-    Contender("tbb", tbb.scan, tbb.version, None, "one", ("cpu",), takes=tbb.takes),
+    Contender("tbb", _tbb, tbb_version, None, "one", ("cpu",), takes=_tbb_takes),
     Contender(
-        "by-hand", by_hand.first_form, lambda: __version__, None, "several",
+        "by-hand", _by_hand, lambda: __version__, None, "several",
         rehearse=_call_first(_array_library),
     ),
     Contender(
-        "by-hand-expert", by_hand.expert, by_hand.expert_version, _passes(2, 1), "several",
-        ("cuda",), rehearse=by_hand.rehearse_expert,
+        "by-hand-expert", _by_hand_expert, _expert_version, _passes(2, 1), "several",
+        ("cuda",), rehearse=_rehearse_expert,
     ),
     Contender(
         "heat", _heat, version("heat"), _passes(1, 2, 1), ops=("sum", "prod"),

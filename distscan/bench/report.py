@@ -1,12 +1,14 @@
-"""The report that rank 0 prints: a header and tables for each type as text, or all as JSON."""
+"""The report of rank 0: a header and tables for each type as text, all as JSON, or a picture."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from . import forms, uses
+from . import uses
 from .block_scans import Tables
+from .contenders import CONTENDERS
 from .suite import Row, clock
 from .timing import Stats
 
@@ -52,7 +54,7 @@ def text(report: Report) -> str:
     """Return the report as text for people."""
     lines = _header(report)
     if report.idioms is not None:
-        return "\n".join(lines + forms.lines(report.results, report.idioms))
+        return "\n".join(lines + form_lines(report.results, report.idioms))
     if report.clocks is not None:
         return "\n".join(lines + uses.lines(report.results, report.clocks))
     for name in dict.fromkeys(row.type for row in report.results):
@@ -195,3 +197,136 @@ def size_text(n: int) -> str:
     ('2^10', '1000')
     """
     return f"2^{n.bit_length() - 1}" if n & (n - 1) == 0 else str(n)
+
+
+# ---- the table of forms ---------------------------------------------------------------------
+
+
+def form_lines(rows: Sequence[Row], idioms: Mapping[str, str]) -> list[str]:
+    """Return the table: shares of the copy's speed, and times NumPy."""
+    found = {(row.type, row.contender): row for row in rows}
+    names = [name for name in dict.fromkeys(row.contender for row in rows) if name != "copy"]
+    base = "numpy" if "numpy" in names else "by-hand"
+    names.sort(key=lambda name: name != base)  # stable: the base comes first
+    made = [
+        "",
+        f"share of the copy's speed, and times {base}; copy: GB/s of a rank, both ways",
+        f"{'':30}{'copy':>6}" + "".join(f"{name:>{_width(name, base)}}" for name in names),
+    ]
+    for title in idioms:
+        cells = [f"{_copied(found.get((title, 'copy'))):>6}"]
+        for name in names:
+            row = found.get((title, name))
+            cells.append(f"{_form_cell(row, timed=name != base):>{_width(name, base)}}")
+        made.append(f"{title:30}{''.join(cells)}".rstrip())
+    made += _spreads(rows)
+    made += [f"{row.contender}, {row.type}: {row.status}: {row.message}"
+             for row in rows if row.status != "timed"]  # fmt: skip
+    if base != "numpy":
+        return made
+    made += ["", "numpy:"]
+    for idiom in dict.fromkeys(idioms.values()):
+        titles = "; ".join(title for title, other in idioms.items() if other == idiom)
+        made += wrap(f"{titles}: {idiom}", _WIDTH, subsequent_indent="    ")
+    return made
+
+
+def _form_cell(row: Row | None, *, timed: bool) -> str:
+    if row is None:
+        return ""
+    if row.share is None:
+        return row.status
+    return f"{row.share:.2f}" + (f"{row.times:6.1f}x" if timed and row.times else "")
+
+
+def _width(name: str, base: str) -> int:
+    return 9 if name == base else 14
+
+
+def _copied(copy: Row | None) -> str:
+    if copy is None or copy.wall_us is None or copy.moved is None:
+        return ""
+    return f"{copy.moved / copy.wall_us.median / 1e3:.1f}"
+
+
+def _spreads(rows: Sequence[Row]) -> list[str]:
+    spreads = sorted(row.spread for row in rows if row.spread and row.contender != "copy")
+    if not spreads:
+        return []
+    middle = spreads[len(spreads) // 2]
+    return [f"quartiles of the shares apart: {middle:.0%} of the median as a rule, at most "
+            f"{spreads[-1]:.0%}"]  # fmt: skip
+
+
+# ---- a picture: share of the copy's speed against size, a panel for each type ---------------
+
+# Colours by Okabe and Ito, and by Tol, that the colour-blind can tell apart. The copy is black.
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933",
+            "#44AA99", "#332288", "#661100", "#6699CC", "#888888", "#DDCC77"]  # fmt: skip
+_MARKERS = "osD^vP*Xh<p>d8"
+
+
+def plot(report: Report, path: Path) -> None:
+    """Write the picture to ``path``. Its background is white, also for dark pages."""
+    import matplotlib  # noqa: PLC0415 - only plots need it
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    types = list(dict.fromkeys(row.type for row in report.results))
+    names = list(dict.fromkeys(row.contender for row in report.results))
+    style = {  # the same in every plot
+        contender.name: {
+            "color": _COLOURS[i % len(_COLOURS)],
+            "marker": _MARKERS[i % len(_MARKERS)],
+        }
+        for i, contender in enumerate(CONTENDERS[1:])
+    }
+    across = min(2, len(types))
+    down = -(-len(types) // across)
+    with plt.rc_context({"font.size": 10, "svg.fonttype": "path"}):
+        figure, axes = plt.subplots(
+            down, across, figsize=(5.2 * across, 3.4 * down + 1), squeeze=False, sharey=True,
+            facecolor="white", layout="constrained",
+        )  # fmt: skip
+        for ax in axes.flat[len(types) :]:
+            ax.set_visible(False)
+        lines: dict[str, Any] = {}
+        for ax, name in zip(axes.flat, types, strict=False):
+            lines |= _panel(ax, report, name, style)
+        best = max((row.share for row in report.results if row.share is not None), default=1)
+        axes[0, 0].set_ylim(0, 1.05 * max(best, 1))
+        which = clock(report.results, report.ranks).split("_")[0]
+        figure.suptitle(
+            f"{report.op} scan, {chips(report)}\n"
+            f"share of the speed of a {'device-to-device ' * (report.backend == 'cuda')}copy, "
+            f"by {'device time' if which == 'device' else 'wall clock'}"
+        )
+        order = [name for name in names if name in lines]
+        figure.legend(
+            [lines[name] for name in order],
+            order,
+            loc="outside lower center",
+            ncols=5,
+            frameon=False,
+        )
+        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})
+        plt.close(figure)
+
+
+def _panel(ax: Any, report: Report, name: str, style: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """Draw the panel of one type. Return the line of each contender, for the legend."""
+    lines = {"copy": ax.axhline(1, color="black", linewidth=1, linestyle="--")}
+    rows = [row for row in report.results if row.type == name and row.share is not None]
+    for contender, look in style.items():
+        points = sorted((row.n, row.share) for row in rows if row.contender == contender)
+        if points:
+            n, share = zip(*points, strict=True)
+            (lines[contender],) = ax.plot(n, share, linewidth=1.6, markersize=5, **look)
+    ax.set_xscale("log", base=2)
+    ax.set_title(name.replace(":", " to "))
+    ax.set_xlabel("elements per rank")
+    ax.set_ylabel("share of copy (1 = as fast)")
+    ax.grid(color="0.88", linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    return lines

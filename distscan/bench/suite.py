@@ -16,8 +16,7 @@ from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from .case import Case, Data, need
 from .contenders import Contender
-from .machine import Host
-from .timing import WARM_UPS, Call, Samples, Stats, of_all_ranks, sample, slowest, stats
+from .timing import WARM_UPS, Call, Host, Samples, Stats, of_all_ranks, sample, slowest, stats
 
 ROOM = 0.9  # the share of the free memory that a case may take
 

@@ -1,8 +1,6 @@
-"""What users would take in distscan's place, for each use of ``uses_data.py``."""
+"""What users would take in distscan's place, for each use of ``uses.py``."""
 
-from collections.abc import Callable
 from ctypes import c_longlong, c_void_p
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,20 +12,7 @@ from . import cub
 from .case import Case
 from .contenders import version
 from .timing import Call
-from .use import Place
-from .uses_data import PARTS
-
-
-@dataclass(frozen=True)
-class Peer:
-    """One way of one kind of use. ``prepare`` returns the call for one set of arrays."""
-
-    name: str
-    kind: str
-    prepare: Callable[..., Call]  # of the place, the inputs and the results' arrays
-    version: Callable[[], str]  # raises ImportError if the peer cannot be used
-    backends: tuple[str, ...] = ("cpu", "cuda")
-    any_ranks: bool = False  # else one rank alone
+from .uses import PARTS, Peer, Place
 
 
 def suited(backend: str, ranks: int) -> list[Peer]:
