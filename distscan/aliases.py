@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from numpy.typing import DTypeLike
 
-from .build import Strategy
 from .core import arrays, dtypes
 from .core.nan import SKIPPING_NAN
+from .core.steps import Strategy
 from .mpi.agree import Agreement, body, collective
 from .mpi.communicators import Comm
 from .scan import scan

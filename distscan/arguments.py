@@ -10,10 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from .build import Op, Strategy
+from .build import Op
 from .command import Parser
 from .core.errors import InputError
 from .core.operators import BUILTIN, Operator
+from .core.steps import Strategy
 from .job.job import Job
 from .options import RunOptions, ScanOptions
 from .version import __version__

@@ -8,22 +8,20 @@ import numpy as np
 
 from . import binding, digit_steps
 from .core import dtypes
-from .core.checked_steps import CheckedSteps
-from .core.digit_sum import DigitSum
 from .core.dtypes import Types
 from .core.extents import Extents
 from .core.field_arrays import HostFields
-from .core.fixed_sum import FixedSum
 from .core.form import Form, first_value
 from .core.operators import Operator
 from .core.segments import check_type, compared, edge_dtype
-from .core.steps import Steps
+from .core.steps import Steps, Strategy
 from .cpu import steps as cpu
 from .cpu import sweeps
+from .fsum.digits import DigitSum
+from .fsum.words import CheckedSteps, FixedSum
 from .mpi.agree import Terms
 from .mpi.exscan import Exscan
 
-Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass"]
 BlockScan = Literal["auto", "kogge-stone", "brent-kung", "blelloch", "coarsened"]
 Op = str | np.ufunc | Operator
 

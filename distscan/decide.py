@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from . import untyped
-from .build import CompiledScan, Op, Strategy, make
+from .build import CompiledScan, Op, make
 from .core import arrays, operators
 from .core.extents import Extents, memory_order
 from .core.segments import check_shape
+from .core.steps import Strategy
 from .mpi.agree import Terms
 
 # For contiguous arrays, views are made by C functions: they are faster than Python's.

@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 
 from .core import arrays
 from .core import segments as segmented
-from .core.digit_sum import DigitSum, rows_of
-from .core.digits import split, store
 from .core.dtypes import Types
 from .core.form import Form
 from .core.pieces import is_long
 from .core.steps import Pending
 from .cpu.chunked import Part, in_scan_order, parts
 from .cpu.steps import Call
+from .fsum.digits import DigitSum, rows_of
+from .fsum.request import ADDS
 
-ADDS = "strategy 'scan-add' adds to rounded results; fsum takes 'reduce-scan'"
 _CHUNK = 1 << 18  # rows at a time on the host: they stay in the caches
 _GPU_CHUNK = 1 << 23  # on a GPU: enough to fill it
 
@@ -71,7 +70,7 @@ class ReduceScan:
                 rows = slice(max(part[1].start, begin), part[1].stop)
                 elements = x[part[0], rows, part[2]]
                 if elements.shape[1] > 0:
-                    sums = split(self.op, xp, elements).sum(axis=(1, 2))
+                    sums = self.op.split(xp, elements).sum(axis=(1, 2))
                     found[:, part[2]] += sums if xp is np else sums.get()
         return np.ascontiguousarray(found.T).view(self.types.acc).reshape(-1)
 
@@ -90,7 +89,7 @@ class ReduceScan:
             for part in strip:
                 if carry is None:
                     carry = before[:, None, None, part[2]]
-                rows = split(op, xp, x[part])
+                rows = op.split(xp, x[part])
                 sums = rows.cumsum(axis=2)
                 begins = None if heads is None else heads[part[1]]
                 if begins is not None and (starts := xp.flatnonzero(begins)).size:
@@ -103,7 +102,7 @@ class ReduceScan:
                 carry = sums[:, :, -1:].copy()
                 if self.form.exclusive:
                     sums -= rows
-                store(op, xp, sums, out[part])
+                op.store(xp, sums, out[part])
 
     @property
     def _rows(self) -> int:

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import binding
-from .build import Op, Strategy
+from .build import Op
 from .core import dtypes, operators
 from .core.extents import axis_number, shape_of
 from .core.fingerprint import fingerprint
 from .core.operators import BUILTIN, Operator
 from .core.scalars import integer
-from .exact_check import is_fsum, limits_of
+from .core.steps import Strategy
+from .fsum.request import is_fsum, limits_of
 from .mpi.communicators import op_name
 
 #: Of an option of the input alone: a running value has the same meaning behind another input.

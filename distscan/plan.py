@@ -7,9 +7,10 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from . import binding, plan_exact
-from .build import BlockScan, Op, Strategy, make
+from .build import BlockScan, Op, make
 from .core import arrays, dtypes, operators
 from .core.extents import Extents, axis_number, shape_of
+from .core.steps import Strategy
 from .mpi.agree import Agreement, Terms, Votes, collective, collective_method
 from .mpi.communicators import Comm, communicator, op_name
 from .mpi.signals import uninterruptible

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .build import CompiledScan, adds_exactly
-from .core.fixed import Window
-from .exact_check import Asked, is_fsum, part_of
-from .exact_window import check_of
+from .fsum.request import FsumRequest, is_fsum, part_of
+from .fsum.window import Window
+from .fsum_scan import check_of
 from .mpi.agree import Agreement, Votes, agreed, body
 from .mpi.communicators import Comm
 from .plan_calls import Calls, Check
@@ -22,7 +22,7 @@ class WindowCalls:
     """The calls of a plan that first look at their elements, as ``scan``; each is collective."""
 
     def __init__(
-        self, comm: Comm, expected: Expected, options: dict[str, Any], sums: Asked
+        self, comm: Comm, expected: Expected, options: dict[str, Any], sums: FsumRequest
     ) -> None:
         """``options`` are those of ``scan`` without segments and ``axis``."""
         self._comm, self._expected = comm, expected
@@ -54,7 +54,7 @@ class WindowCalls:
 class Exact(NamedTuple):
     """What a plan of ``fsum`` is asked for, and the window of all elements that there may be."""
 
-    sums: Asked
+    sums: FsumRequest
     x: np.dtype[Any]  # of the elements
     window: Window | None  # None: each call finds it
 
@@ -97,14 +97,14 @@ def asked(
     if not is_fsum(op, window):
         return None
     given = {name: options[name] for name in ("dtype", "initial", "strategy")}
-    sums = Asked.of(x, window=window, ranks=ranks, **given)
+    sums = FsumRequest.of(x, window=window, ranks=ranks, **given)
     return Exact(sums, x, known_window(sums, x))
 
 
-def known_window(sums: Asked, x: np.dtype[Any]) -> Window | None:
+def known_window(sums: FsumRequest, x: np.dtype[Any]) -> Window | None:
     """Return the window of all elements that there may be, if it is named, or that of a type.
 
-    >>> sums = Asked(np.dtype("f2"), None, None)
+    >>> sums = FsumRequest(np.dtype("f2"), None, None)
     >>> known_window(sums, np.dtype("f2")), known_window(sums, np.dtype("f8"))
     (Window(low=-24, high=16, most=0), None)
     """

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import plan_cache
-from .build import CompiledScan, Op, Strategy
+from .build import CompiledScan, Op
 from .core import arrays, dtypes, operators
 from .core.extents import axis_number
 from .core.operators import Operator
-from .core.steps import Pending
+from .core.steps import Pending, Strategy
 from .cpu.threads import checked
 from .decide import Decided, decide
-from .exact import scan_exactly
-from .exact_check import is_fsum
+from .fsum.request import is_fsum
+from .fsum_scan import scan_exactly
 from .mpi.agree import Agreement, body, collective
 from .mpi.communicators import Comm, op_name
 from .tuples import scan_tuple

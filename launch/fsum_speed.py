@@ -39,8 +39,8 @@ from distscan import build
 from distscan.bench.timing import Gpu, Host
 from distscan.core import arrays
 from distscan.core.extents import Extents
-from distscan.core.fixed_sum import that_holds
-from distscan.exact_window import window_of
+from distscan.fsum.words import narrowest_accumulator
+from distscan.fsum_scan import window_of
 
 Call = Callable[[], object]
 
@@ -89,7 +89,7 @@ def columns(machine: Host, parts: bool) -> list[str]:
 
 def compiled(x: Any, y: Any, strategy: str) -> Call | None:
     """Return the exact scan of ``x`` into ``y`` by kernels; None where digits are added."""
-    op = that_holds(window_of(x)[0], x.dtype, y.dtype)
+    op = narrowest_accumulator(window_of(x)[0], x.dtype, y.dtype)
     if op is None or not build.adds_exactly(x.dtype, y.dtype, arrays.gpu(x)):
         return None
     extents, given = Extents.of(x.shape, None), {"strategy": strategy, "threads": 1, "ranks": 1}

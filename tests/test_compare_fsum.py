@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core.fixed_sum import ONE_WORD, TWO_WORDS, that_holds
+from distscan.fsum.words import ONE_WORD, TWO_WORDS, narrowest_accumulator
 from support.ids import plain
 
 pytestmark = pytest.mark.one_rank
@@ -101,6 +101,6 @@ def test_data_is_in_its_window(kind):
 @kinds
 def test_words(kind):
     """The sums of the data need what its title says, also where there are many."""
-    op = that_holds((*kind.window, 1 << 28), np.dtype(kind.dtype), np.dtype(kind.dtype))
+    op = narrowest_accumulator((*kind.window, 1 << 28), np.dtype(kind.dtype), np.dtype(kind.dtype))
     words = {ONE_WORD: "one word", TWO_WORDS: "two words"}
     assert op is None if "^" in kind.title else words[op.acc] in kind.title

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core.fixed_sum import ONE_WORD, TWO_WORDS, fixed_sum
 from distscan.cpu import compiled, library, sweeps
+from distscan.fsum.words import ONE_WORD, TWO_WORDS, fixed_sum
 from support import seed
 from support.cpu_data import dtype_of
 from support.cpu_scans import FORMS, anew, ends, levels

@@ -7,10 +7,10 @@ import pytest
 
 from distscan.core.dtypes import Types
 from distscan.core.extents import Extents
-from distscan.core.fixed import Window
-from distscan.core.fixed_sum import ONE_WORD, fixed_sum
 from distscan.core.form import Form
 from distscan.cpu import library, sweeps, windows
+from distscan.fsum.window import Window
+from distscan.fsum.words import ONE_WORD, fixed_sum
 from support.cpu_data import dtype_of
 from support.cpu_scans import anew, levels
 from support.exact import FORMATS

@@ -5,11 +5,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from distscan.core.bit_range import bit_range_operator
 from distscan.core.dtypes import Types, resolve
 from distscan.core.extents import Extents
-from distscan.core.fixed_sum import ONE_WORD, TWO_WORDS, fixed_sum
 from distscan.core.form import PLAIN, Form
+from distscan.fsum.words import ONE_WORD, TWO_WORDS, fixed_sum
 from support.bfloat16 import BFLOAT16
 from support.compiling import absent_gpu, check
 from support.seed import drawn
@@ -17,6 +16,7 @@ from support.steps import of_size
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.cuda import launches, steps
+from distscan.cuda.bit_range import bit_range_operator
 
 pytestmark = pytest.mark.compile
 

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import exact, exact_window
+from distscan import fsum_scan
 from support.cuts import length, one_cut, two_cuts
 from support.exact import FORMATS, dtype_of, same, scanned
 from support.host import host
@@ -85,9 +85,8 @@ def no_pass(monkeypatch):
         passes.append(given)
         return found(*given)
 
-    found = exact_window.window_of
-    for module in (exact, exact_window):
-        monkeypatch.setattr(module, "window_of", counted)
+    found = fsum_scan.window_of
+    monkeypatch.setattr(fsum_scan, "window_of", counted)
     return passes
 
 
@@ -174,7 +173,7 @@ def test_in_place(name, xp, cut, rng, no_pass):
 
 def kernels(name, xp):
     """Whether kernels add such numbers: on a GPU, and on CPUs if there are compiled ones."""
-    return xp is not np or exact.adds_exactly(dtype_of(name), dtype_of(name), None)
+    return xp is not np or fsum_scan.adds_exactly(dtype_of(name), dtype_of(name), None)
 
 
 @windows

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import exact_special, plan_cache
+from distscan import plan_cache
 from distscan.core import pieces as cut_in_pieces
 from distscan.core.errors import DisagreementError, RankError
 from distscan.core.extents import Extents
 from distscan.core.form import Form
 from distscan.core.maps import MAPS
 from distscan.core.operators import BUILTIN
+from distscan.fsum import special
 from distscan.mpi.exscan import Exscan
 from support import late_gpu, reference
 from support.cuts import two_cuts
@@ -313,9 +314,9 @@ def test_recurrences_behind_a_row(reverse, compiled, comm, cut, rng):
 @pytest.mark.parametrize("form", FORMS)
 def test_special_columns_of_exact_sums(form, cut, rng, monkeypatch):
     """Codes of few columns at a time; matrices, and views of them."""
-    monkeypatch.setattr(exact_special, "_FEWEST", 3)
-    monkeypatch.setattr(exact_special, "_CODES", 1)
-    monkeypatch.setattr(exact_special, "_CHUNK", 4)
+    monkeypatch.setattr(special, "_FEWEST", 3)
+    monkeypatch.setattr(special, "_CODES", 1)
+    monkeypatch.setattr(special, "_CHUNK", 4)
     x = rng.choice([-0.0, 0.0, 1.5, np.inf, -np.inf, np.nan], (7, 11), p=[0.5, *[0.1] * 5])
     mine = cut(7)
     how = form | {"initial": form["initial"] and -0.0}

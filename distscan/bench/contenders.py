@@ -25,7 +25,7 @@ import numpy as np
 import distscan
 
 from .. import binding
-from ..build import Strategy
+from ..core.steps import Strategy
 from ..cpu import library, threads
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm

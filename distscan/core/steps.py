@@ -5,9 +5,11 @@ offset = exchange of pending.total() by MPI_Exscan, the same for every backend
 steps.finish(pending, offset)        scans the shard, seeded with the offset
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from numpy.typing import NDArray
+
+Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass"]
 
 
 class Edges(NamedTuple):

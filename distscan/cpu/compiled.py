@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from ..core.calls import load_into
 from ..core.dtypes import Types
-from ..core.fixed_sum import FixedSum
 from ..core.form import Form
 from ..core.operators import Operator
 from ..core.shards import chunks
+from ..fsum.words import FixedSum
 from . import kernels, threads
 from .chunked import store
 from .kernels import Job, Kernel

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import TWO_WORDS, FixedSum
 from ..core.maps import MAPS, MAPS_IN_SEGMENTS
 from ..core.nan import SKIPPING_NAN
 from ..core.operators import BUILTIN, Operator, unloaded
+from ..fsum.words import TWO_WORDS, FixedSum
 from . import library
 
 

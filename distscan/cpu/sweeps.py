@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.dtypes import Types, fields
-from ..core.fixed_sum import ONE_WORD, TWO_WORDS, FixedSum, fixed_sum
 from ..core.form import Form
 from ..core.operators import Operator
+from ..fsum.words import ONE_WORD, TWO_WORDS, FixedSum, fixed_sum
 from . import chunked, kernels, library
 from .compiled import Compiled, loaded_type
 from .recurrence import Recurrence

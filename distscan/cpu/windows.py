@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.fixed import Window
+from ..fsum.window import Window
 from . import library, threads
 
 PART = 1 << 20  # bytes that a thread takes at a time: few calls, and even shares
@@ -33,7 +33,7 @@ class _Entry(Structure):
 def find(x: NDArray[Any], most: int) -> tuple[Window, int] | None:
     """Return the window of an array of floats, and what is special among them.
 
-    The second is as ``core.special.found_special`` has it. ``most`` is the most threads that look.
+    The second is as ``fsum.special.found_special`` has it. ``most`` is the most threads that look.
     None: no kernel takes this array, because it is of another type, not contiguous, not aligned or
     of another byte order.
     """

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import Types
 from ..core.field_arrays import FieldArrays
-from ..core.fixed_sum import FixedSum
 from ..core.operators import Operator
+from ..fsum.words import FixedSum
 
 Pointer = ctypes.c_uint64
 Int64 = ctypes.c_int64

@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import TWO_WORDS
+from ..fsum.words import TWO_WORDS
 from .policy import SHARED, VECTOR, widest
 
 _LANES = 32  # lanes of a warp

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import Types, is_bfloat16
-from ..core.fixed_sum import checks
 from ..core.form import Form
 from ..core.operators import BUILTIN, LOGICAL, Operator, TypedOperator
 from ..core.predicates import Predicate
+from ..fsum.words import checks
 from .registers import is_log_sum
 
 # Keys are dtype.kind and the size in bytes. Values are the names in kernels/base/types.cuh.

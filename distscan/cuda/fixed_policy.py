@@ -1,8 +1,8 @@
 """The tuning numbers of exact sums, and the measurements that they come from; see ``policy.py``."""
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import ONE_WORD, TWO_WORDS
 from ..core.form import Form
+from ..fsum.words import ONE_WORD, TWO_WORDS
 
 
 def is_fixed(types: Types) -> bool:

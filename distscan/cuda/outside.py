@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import checks
 from ..core.form import Form
 from ..core.operators import Operator
+from ..fsum.words import checks
 
 
 class Outside:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import TWO_WORDS
 from ..core.form import Form
+from ..fsum.words import TWO_WORDS
 from .fixed_policy import fixed_reducers, fixed_shape, is_fixed
 from .registers import is_log_sum
 

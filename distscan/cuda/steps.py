@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import Types
 from ..core.field_arrays import HostFields
-from ..core.fixed_sum import unchecked
 from ..core.steps import Pending
+from ..fsum.words import unchecked
 from . import columns
 from .arguments import flagged, keyed
 from .calls import Call, CallWithTotal, NoTotal

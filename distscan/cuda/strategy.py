@@ -5,10 +5,10 @@ from typing import Any
 import cupy
 
 from ..core.dtypes import Types
-from ..core.fixed_sum import unchecked
 from ..core.form import Form
 from ..core.operators import Operator
 from ..core.pieces import is_long
+from ..fsum.words import unchecked
 from . import columns, epochs, launches
 from .configs import scan_config
 from .definitions import type_name

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from ..binding import threads
 from ..build import adds_exactly
-from ..core.digit_sum import DigitSum
-from ..core.digits import decode, decode_words
-from ..core.fixed import Window
-from ..core.fixed_sum import FixedSum
 from ..core.operators import Operator
-from ..core.special import NEGATIVE_ZERO, NOT_FINITE
-from ..exact_check import Asked, check_window
-from ..exact_special import firsts, has_negative_zero
-from ..exact_window import check_of, window_of, without_zeros
+from ..fsum.digits import DigitSum
+from ..fsum.request import FsumRequest, check_window
+from ..fsum.special import NEGATIVE_ZERO, NOT_FINITE, firsts, has_negative_zero
+from ..fsum.window import Window
+from ..fsum.words import FixedSum
+from ..fsum_scan import check_of, window_of, without_zeros
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.signals import interruptible
@@ -40,7 +38,7 @@ _NAME = "the input"  # in messages
 
 def asked(
     scan: ScanOptions, run: RunOptions, source: Source, ranks: int, *, has_state: bool
-) -> Asked | None:
+) -> FsumRequest | None:
     """Check what a job asks for; None if it is not ``fsum``. Raises TypeError and ValueError."""
     if scan.op != "fsum":
         return None
@@ -51,7 +49,7 @@ def asked(
         )
     if run.check:
         raise ValueError(f"{option('check')} has no reference for fsum")
-    return Asked.of(
+    return FsumRequest.of(
         source.dtype,
         dtype=scan.dtype,
         initial=scan.initial,
@@ -61,15 +59,17 @@ def asked(
     )
 
 
-def before_window(scan: ScanOptions, sums: Asked, source: Source) -> ScanOptions:
+def before_window(scan: ScanOptions, sums: FsumRequest, source: Source) -> ScanOptions:
     """Return the options of the scan while the window is not known: by that of no elements."""
     return by_window(scan, sums, Window(0, 0, source.n), source.dtype)
 
 
-def by_window(scan: ScanOptions, sums: Asked, window: Window, x: Any, **how: Any) -> ScanOptions:
+def by_window(
+    scan: ScanOptions, sums: FsumRequest, window: Window, x: Any, **how: Any
+) -> ScanOptions:
     """Return the options of the scan, by the operator for elements ``x`` of a window.
 
-    ``how`` is as in ``Asked.operator``.
+    ``how`` is as in ``FsumRequest.operator``.
     """
     op, initial = sums.operator(window, x, **how)
     return replace(scan, op=op, initial=initial, dtype=sums.result)
@@ -86,7 +86,13 @@ def narrowed(budget: Budget, decided: Decided) -> Budget:
 
 
 def find_window(
-    comm: Comm, part: Part, sums: Asked, source: Source, show: Show, *, journal: Journal | None
+    comm: Comm,
+    part: Part,
+    sums: FsumRequest,
+    source: Source,
+    show: Show,
+    *,
+    journal: Journal | None,
 ) -> None:
     """Decide the scan by the operator of the window of all elements; collective.
 
@@ -98,7 +104,7 @@ def find_window(
             journal.note_operator(name_of(part.decided.op))
 
 
-def _find_window(comm: Comm, part: Part, sums: Asked, source: Source, show: Show) -> None:
+def _find_window(comm: Comm, part: Part, sums: FsumRequest, source: Source, show: Show) -> None:
     """Decide the scan by the operator of the window of all elements; collective.
 
     All elements are read, unless the window is named and kernels check them as they add them.
@@ -120,7 +126,9 @@ def _find_window(comm: Comm, part: Part, sums: Asked, source: Source, show: Show
         part.decide(decide(scan, part.decided.run, source, part.gpu, comm))
 
 
-def _by_name(limits: tuple[int, int], comm: Comm, part: Part, sums: Asked, source: Source) -> bool:
+def _by_name(
+    limits: tuple[int, int], comm: Comm, part: Part, sums: FsumRequest, source: Source
+) -> bool:
     """Decide the scan by the named window, if kernels can check elements; collective.
 
     Return whether it is decided. Without ``initial``, one chunk is read: its first element must not
@@ -141,7 +149,7 @@ def _by_name(limits: tuple[int, int], comm: Comm, part: Part, sums: Asked, sourc
     return True
 
 
-def _adds(part: Part, sums: Asked) -> bool:
+def _adds(part: Part, sums: FsumRequest) -> bool:
     """Return whether kernels add the elements of this rank."""
     return adds_exactly(part.types.x, sums.result, part.gpu)
 
@@ -165,7 +173,7 @@ def _begins_with_zero(part: Part) -> bool:
 
 
 @interruptible
-def _sweep(part: Part, block: Block, sums: Asked, watch: Note) -> tuple[Window, bool]:
+def _sweep(part: Part, block: Block, sums: FsumRequest, watch: Note) -> tuple[Window, bool]:
     """Return the window of a block of this rank's elements, and whether anything is special."""
     found, special, chunks = Window(0, 0, 0), 0, 0
     one_scan = _one_scan(part)
@@ -202,7 +210,5 @@ def total(decided: Decided, value: NDArray[Any] | None) -> Any:
     op, dtype = decided.op, decided.types.out
     if value is None:
         return np.zeros((), dtype).item()
-    if isinstance(op, FixedSum):
-        return decode_words(op, np.asarray(value), dtype).item()
-    assert isinstance(op, DigitSum)
-    return decode(op, value, dtype).item()
+    assert isinstance(op, FixedSum | DigitSum)
+    return op.decode(np.asarray(value), dtype).item()

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from .. import binding, options
 from ..binding import Binding
 from ..core import dtypes
-from ..core.digit_sum import DigitSum
 from ..core.errors import CheckError, OutputError
 from ..core.operators import Operator, TypedOperator
 from ..core.shards import chunks
 from ..cpu import cores
 from ..cpu.free_memory import free_memory
-from ..exact_check import Asked
+from ..fsum.digits import DigitSum
+from ..fsum.request import FsumRequest
 from ..mpi import launcher
 from ..mpi.agree import Agreement, Terms, agreed, collective
 from ..mpi.communicators import Comm
@@ -58,7 +58,7 @@ class Job(NamedTuple):
         """Return the job that a caller asks for, by the options of ``options.parse``."""
         return cls(inputs, output, *options.parse(**asked), segments, state, trace)
 
-    def inspect(self, ranks: int) -> tuple[Source, Source | None, ScanOptions, Asked | None]:
+    def inspect(self, ranks: int) -> tuple[Source, Source | None, ScanOptions, FsumRequest | None]:
         """Check the inputs; return the elements, the flags or keys, the options of the scan.
 
         Then what ``fsum`` is asked for, whose operator is known when its window is.

@@ -22,11 +22,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..build import CompiledScan, Strategy
+from ..build import CompiledScan
 from ..core import dtypes
 from ..core.extents import Extents
 from ..core.operators import Operator
-from ..core.steps import Edges, Pending
+from ..core.steps import Edges, Pending, Strategy
 from ..cpu import cores
 from .interface import Put, Source
 from .plan import Block, Budget, Chunk, Decided, cut

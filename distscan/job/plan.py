@@ -8,13 +8,13 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from .. import build
-from ..build import Strategy
 from ..core import operators
 from ..core.dtypes import Types
 from ..core.extents import Extents
 from ..core.form import Form
 from ..core.operators import Operator
 from ..core.shards import bounds, chunks
+from ..core.steps import Strategy
 from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
 from .interface import READERS, WINDOW, WRITERS, Source

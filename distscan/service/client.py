@@ -13,12 +13,12 @@ from typing import Any, NoReturn, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .. import exact_check
 from ..core import arrays, dtypes, operators
 from ..core.extents import Extents, axis_number
 from ..core.form import first_value
 from ..core.operators import BUILTIN
 from ..core.segments import check_shape, check_type
+from ..fsum.request import FsumRequest, is_fsum, limits_of
 from ..job.report import Report
 from ..mpi.communicators import op_name
 from . import errors, protocol
@@ -358,7 +358,7 @@ def _scan_request(
     limits = None
     if name == "fsum":
         exact = {"dtype": parsed, "initial": initial, "window": window, "strategy": strategy}
-        limits = exact_check.Asked.of(array.dtype, out=kind, ranks=1, **exact).limits
+        limits = FsumRequest.of(array.dtype, out=kind, ranks=1, **exact).limits
     else:
         acc = dtypes.resolve(operators.resolve(name), array.dtype, parsed, kind, wide=True).acc
         first_value(operators.resolve(name), acc, initial, exclusive=bool(exclusive))
@@ -400,7 +400,7 @@ def _job_request(
         "op": _name(op, options.get("window")),
     }
     if request.get("window") is not None:
-        request["window"] = exact_check.limits_of(request["window"])
+        request["window"] = limits_of(request["window"])
     for name in ("segments", "state", "trace"):
         if request.get(name) is not None:
             request[name] = os.path.abspath(request[name])
@@ -430,7 +430,7 @@ def _name(op: Any, window: Any) -> str:
     """Return the name of an operator that has one: text, a ufunc of NumPy, or an MPI op."""
     if "mpi4py.MPI" in sys.modules:  # else it is no MPI op, and a client does not start MPI
         op = op_name(op)
-    if exact_check.is_fsum(op, window):
+    if is_fsum(op, window):
         return "fsum"
     resolved = operators.resolve(op)
     if BUILTIN.get(resolved.name) is not resolved:

@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .. import build
 from ..core import operators
-from ..exact_check import is_fsum, limits_of
+from ..core.steps import Strategy
+from ..fsum.request import is_fsum, limits_of
 from ..job.job import Job
 from ..version import __version__
 from . import errors, monitoring, protocol
@@ -336,7 +336,7 @@ def _check_options(options: dict[str, Any]) -> None:
         operators.resolve(op)
     elif window is not None:
         limits_of(window)
-    strategy, known = options.get("strategy", "auto"), get_args(build.Strategy)
+    strategy, known = options.get("strategy", "auto"), get_args(Strategy)
     if strategy not in known:
         raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(known)}")
     initial = options.get("initial", 0)

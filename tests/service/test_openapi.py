@@ -19,8 +19,8 @@ import openapi_spec_validator
 import pytest
 from jsonschema import Draft202012Validator
 
-from distscan import build
 from distscan.core.operators import BUILTIN
+from distscan.core.steps import Strategy
 from distscan.job.job import Job
 from distscan.job.report import Report
 from distscan.service import (
@@ -108,7 +108,7 @@ def test_its_names_are_those_of_the_code():
         assert SCHEMAS[schema]["properties"].keys() == set(names)
     for given, names in (
         (SCHEMAS["Op"]["enum"], {*BUILTIN, "fsum"}),
-        (SCHEMAS["Strategy"]["enum"], get_args(build.Strategy)),
+        (SCHEMAS["Strategy"]["enum"], get_args(Strategy)),
         (SCHEMAS["Error"]["properties"]["type"]["enum"], {*errors._KINDS, "Exception"}),
     ):
         assert len(given) == len(set(given))

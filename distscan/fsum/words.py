@@ -2,19 +2,22 @@
 
 Integers add exactly in any order. So these operators run in the kernels of every other operator:
 only what is read becomes an integer, and what is stored is rounded. Wider windows take several
-digits: see ``digit_sum.py``.
+digits: see ``digits.py``.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .operators import Operator, TypedOperator
-from .whole import whole_of
+from ..core import arrays
+from ..core.operators import Operator, TypedOperator
+from ..core.steps import Pending
+from .window import Window, whole_of
 
 #: Raises ValueError if an element of an array is outside of a window.
 Check = Callable[[Any], None]
@@ -64,8 +67,20 @@ class FixedSum(TypedOperator):
         whole = whole_of(number, self.lowest)
         return whole if self.acc == ONE_WORD else (whole & (1 << 64) - 1, whole >> 64)
 
+    def decode(self, value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a running value, 0-d, as a float of a type, rounded once.
 
-def that_holds(
+        >>> fixed_sum(-1, ONE_WORD).decode(np.array(-5), np.dtype("f4"))
+        array(-2.5, dtype=float32)
+        """
+        one = self.acc == ONE_WORD
+        whole = value.item() if one else value["high"].item() * 2**64 + value["low"].item()
+        window = Window(self.lowest, self.lowest + 8 * self.acc.itemsize, 1)
+        digits = np.array(window.split_one(whole * Fraction(2) ** self.lowest), np.int64)
+        return np.array(window.rounded(np, digits[:, None], dtype)[0])
+
+
+def narrowest_accumulator(
     window: tuple[int, int, int],
     x: np.dtype[Any],
     out: np.dtype[Any],
@@ -77,11 +92,11 @@ def that_holds(
     type ``out``. None if two words do not hold the sums. For ``check`` see ``FixedSum``.
 
     >>> floats = np.dtype("f4"), np.dtype("f4")
-    >>> that_holds((-20, 4, 1000), *floats).cuda_type
+    >>> narrowest_accumulator((-20, 4, 1000), *floats).cuda_type
     'Fixed<1>'
-    >>> that_holds((-30, 25, 1000), *floats).cuda_type
+    >>> narrowest_accumulator((-30, 25, 1000), *floats).cuda_type
     'Fixed<2, 1>'
-    >>> that_holds((-149, 128, 1), *floats) is None
+    >>> narrowest_accumulator((-149, 128, 1), *floats) is None
     True
     """
     low, high, most = window
@@ -151,3 +166,92 @@ def _add(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     found["low"] = a["low"] + b["low"]
     found["high"] = a["high"] + b["high"] + (found["low"] < a["low"])
     return found
+
+
+# ---- elements that must be in a window that the caller has named ---------------------------------
+
+
+class CheckedSteps:
+    """The steps of ``steps``, which raise ValueError if an element is outside of the window.
+
+    Kernels that can do so look at elements while they add them. Only if one has seen an element
+    outside, ``check`` reads the elements again, and raises the error. Other elements are checked
+    before the scan. So are those of a scan in place that finds no total first: it overwrites them
+    while it looks at them.
+    """
+
+    def __init__(self, steps: Any, check: Check) -> None:
+        """Wrap ``steps``, which have four attributes more than others.
+
+        ``sees_outside`` says whether kernels look at elements. ``in_doubt`` says whether a kernel
+        has seen one outside. ``waits`` says whether totals are long rows, which the exchange asks
+        for piece by piece. ``finds_totals`` says whether ``begin`` finds the total. It then reads
+        all elements, and no result is written yet: exact sums have no strategy "scan-add".
+        """
+        self._steps, self._check = steps, check
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that are kept between calls."""
+        return int(self._steps.nbytes)
+
+    def empty(self) -> Any:
+        """Allocate a result [outer * n * inner]."""
+        return self._steps.empty()
+
+    def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
+        """Begin the scan of ``x`` into ``out``."""
+        self._steps.refuse_capture("the host waits for the check of window=")
+        sees = self._sees(x, out)
+        if not sees:
+            self._check(x)
+        found: Pending = self._steps.begin(x, out, segments, overlap=overlap)
+        if not sees or found.empty:
+            return found
+        checked = _CheckedCall(found, self._steps, lambda: self._check(x))
+        if self._steps.waits:
+            return checked
+        checked.total()
+        return found
+
+    def finish(self, pending: Any, offset: Any) -> None:
+        """Scan the shard; without a total before, wait for what the scan has seen of elements."""
+        if isinstance(pending, _CheckedCall):
+            if not pending.asked:  # there was no exchange
+                self._check(pending.x)
+            pending = pending.call
+        self._steps.finish(pending, offset)
+        if pending.empty and self._steps.in_doubt(pending) and self._sees(pending.x, pending.out):
+            self._check(pending.x)
+
+    def _sees(self, x: Any, out: Any) -> bool:
+        """Return whether kernels look at the elements, and leave them to be read again."""
+        kept = self._steps.finds_totals or not arrays.overlap(x, out, in_place=False)
+        return self._steps.sees_outside and kept
+
+    def refuse_capture(self, reason: str) -> None:
+        """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
+        self._steps.refuse_capture(reason)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._steps.close()
+
+
+class _CheckedCall:
+    """A call whose totals are checked before another rank gets them."""
+
+    def __init__(self, call: Any, steps: Any, check: Callable[[], None]) -> None:
+        self.call, self.asked = call, False
+        self._steps, self._check = steps, check
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.call, name)
+
+    def total(self, piece: slice | None = None) -> Any:
+        """Return the total, or a piece of it, as ``Pending`` does; raise ValueError."""
+        self.asked = True
+        found = self.call.total(piece)
+        if self._steps.in_doubt(self.call):
+            self._check()
+        return found

@@ -8,29 +8,48 @@
 
 Integers add exactly in any order. So the result depends on the elements alone: not on ranks, cuts,
 devices or strategies. Steps 2 and 3 are a scan by an operator like any other. In a narrow window
-its running value is an integer of one or two words (``core/fixed_sum.py``). In a wide one it has
-several digits (``core/digit_sum.py``).
+its running value is an integer of one or two words (``fsum/words.py``). In a wide one it has
+several digits (``fsum/digits.py``).
 """
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from . import plan_cache
 from .binding import threads as thread_count
-from .build import Strategy, adds_exactly
+from .build import adds_exactly
 from .core import arrays
 from .core import segments as segmented
-from .core.digit_sum import digit_sum
-from .core.digits import encode
 from .core.extents import Extents, axis_number
-from .core.fixed import Window
-from .core.special import NEGATIVE_ZERO, NOT_FINITE, code_of
+from .core.steps import Strategy
 from .cpu import windows
 from .decide import check_memory, check_out
-from .exact_check import check_strategy, check_window, limits_of, number_of, result_type
-from .exact_special import bands, codes_of_all, firsts, store_codes
-from .exact_window import Own, agree, check_of, window_of, without_zeros
+from .fsum.digits import digit_sum
+from .fsum.request import check_strategy, check_window, limits_of, number_of, result_type
+from .fsum.special import (
+    FINITE,
+    NEGATIVE_ZERO,
+    NOT_FINITE,
+    bands,
+    chunks,
+    code_of,
+    codes,
+    codes_of_all,
+    firsts,
+    found_special,
+    has_negative_zero,
+    is_negative_zero,
+    store_codes,
+)
+from .fsum.window import Window, magnitudes
+from .fsum.words import Check, FixedSum, narrowest_accumulator
 from .mpi.agree import Agreement, Terms
+from .mpi.communicators import Comm
+from .mpi.largest import largest
 
 Scan = Callable[..., Any]  # the body of distscan.scan
 
@@ -150,7 +169,7 @@ def scan_exactly(
         return found
 
 
-def _own(part: _Part, limits: tuple[int, int] | None) -> Own:
+def _local_window(part: _Part, limits: tuple[int, int] | None) -> "LocalWindow":
     """Find what this rank knows of its elements: their window, and what is special; local.
 
     Kernels check elements of a named window as they add them. Only -0.0 must be known before.
@@ -168,26 +187,26 @@ def _own(part: _Part, limits: tuple[int, int] | None) -> Own:
         special, check = NEGATIVE_ZERO, check_of(limits)
     special = without_zeros(special, starts, how.initial)
     compiled = adds_exactly(x.dtype, part.out.dtype, arrays.gpu(x))
-    return Own(window, special, compiled, (x.dtype, part.out.dtype), check)
+    return LocalWindow(window, special, compiled, (x.dtype, part.out.dtype), check)
 
 
 def _scan_real(part: _Part, limits: tuple[int, int] | None) -> None:
     """Scan real numbers; collective. The first step is open, and the last one stays open."""
     extents, how, call = part.extents, part.how, part.call
     number: Any = 0 if how.initial is None else how.initial
-    own = _own(part, limits)
+    local = _local_window(part, limits)
     if limits is not None:
         check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
     call.settle()
     most = extents.n * (call.comm.size if extents.goes_on else 1)
-    window, has_special, words = agree(call.comm, own, number, limits, most)
+    window, has_special, words = agree(call.comm, local, number, limits, most)
     call.begin()
     given: Any = {"out": part.out, "dtype": part.out.dtype, "strategy": how.strategy}
     if words is None:
-        if own.check is not None:
-            own.check(part.x)
+        if local.check is not None:
+            local.check(part.x)
         digits = digit_sum(window)
-        part.scanned(part.x, digits, encode(digits, number), **given)
+        part.scanned(part.x, digits, digits.encode(number), **given)
         return
     if not has_special:
         part.scanned(part.x, words, words.encode(number), **given)
@@ -224,3 +243,108 @@ def _real(of: Any) -> Any:
 
 def _imag(of: Any) -> Any:
     return None if of is None else of.imag
+
+
+# ---- the window of one rank ----------------------------------------------------------------------
+
+
+class LocalWindow(NamedTuple):
+    """What one rank knows of its elements."""
+
+    window: Window
+    special: int  # codes of fsum/special.py: what is not finite, and -0.0 where it matters
+    compiled: bool  # whether kernels take its arrays
+    types: tuple[np.dtype[Any], np.dtype[Any]]  # of the elements, and of the results
+    check: Check | None  # of elements that were not looked at yet
+
+
+def window_of(x: Any, threads: int = 1) -> tuple[Window, int]:
+    """Return the window of the elements of an array, and what is special among them.
+
+    ``threads`` is the most threads that look. Kernels look where there are any.
+    """
+    if x.dtype.kind == "c":
+        (real, special), (imag, other) = window_of(x.real, threads), window_of(x.imag, threads)
+        return real.joined(imag), special | other
+    if x.size > 0 and x.dtype.kind not in "biu":
+        found = _on_gpu(x) if arrays.is_cuda(x) else windows.find(x, threads)
+        if found is not None:
+            return found
+    xp, window, special = arrays.namespace(x), Window(0, 0, 0), 0
+    for (chunk,) in chunks(x):
+        window = window.joined(Window.of(xp, magnitudes(xp, chunk)))
+        special |= found_special(xp, codes(xp, chunk))
+    return window, special
+
+
+@lru_cache(maxsize=64)  # always the same function, so that cached plans are found
+def check_of(limits: tuple[int, int], name: str = "x") -> Check:
+    """Return the function that raises ValueError if elements are beyond the caller's window."""
+
+    def check(x: Any) -> None:
+        window, special = window_of(x)
+        check_window(name, window, limits, finite=not special & NOT_FINITE)
+
+    return check
+
+
+def _on_gpu(x: Any) -> tuple[Window, int] | None:
+    """Return the same by a kernel; None if numbers are not finite, which it does not leave out."""
+    from .cuda.bit_range import BitRangeOf  # noqa: PLC0415 - a CPU job need not have CuPy
+
+    x = arrays.namespace(x).ascontiguousarray(x).reshape(-1)
+    key = "bit range", arrays.gpu(x), arrays.stream(x), x.dtype, x.size
+    kept, kind = plan_cache.taken(key)
+    kept = kept or BitRangeOf(x.dtype, x.size)
+    found = kept(x)
+    plan_cache.put_back(key, kept, kind)
+    if not found.finite:
+        return None
+    return Window(found.low, found.high, x.size), NEGATIVE_ZERO * found.negative_zero
+
+
+def without_zeros(special: int, starts: Any, initial: Any) -> int:
+    """Return what is special, without -0.0 if no sum can be -0.0.
+
+    Only a sum whose elements all are -0.0 is. So the first element must be. ``starts`` are the
+    first elements of all scans; None: they are not known.
+    """
+    if special & NEGATIVE_ZERO:
+        can_be = initial is None or is_negative_zero(code_of(initial))
+        if not can_be or (starts is not None and not has_negative_zero(starts)):
+            special &= ~NEGATIVE_ZERO
+    return special
+
+
+# ---- the window of all ranks ---------------------------------------------------------------------
+
+_NONE = 1 << 20  # stands for an exponent where there is none: beyond those of all numbers
+
+
+class GlobalWindow(NamedTuple):
+    """What all ranks know."""
+
+    window: Window  # of all elements, and of ``initial``
+    special: bool  # whether a result may be infinite, NaN or -0.0
+    words: FixedSum | None  # None: kernels do not hold the sums, or a rank has none
+
+
+def agree(
+    comm: Comm, local: LocalWindow, number: int | float, limits: tuple[int, int] | None, most: int
+) -> GlobalWindow:
+    """Agree on a window that holds the elements of all ranks; collective.
+
+    ``number`` comes before the first element. ``limits`` are those that the caller has named.
+    ``most`` is the number of elements of one sum, if all ranks have as many as this one.
+    """
+    low, high = local.window[:2] if limits is None else limits
+    if local.window.is_empty:
+        low, high = _NONE, -_NONE
+    negative, high, most, not_compiled, special = largest(
+        comm, [-low, high, most, not local.compiled, local.special != 0]
+    )
+    low = -negative
+    window = Window(low, high, most) if low < high else Window(0, 0, most)
+    window = window.joined(Window.of_one(number))
+    words = None if not_compiled else narrowest_accumulator(window, *local.types, local.check)
+    return GlobalWindow(window, bool(special) or code_of(number) != FINITE, words)

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from .build import Strategy
-from .core import dtypes
-from .core.digit_sum import DigitSum, digit_sum
-from .core.digits import encode
-from .core.fixed import Window
-from .core.fixed_sum import Check, FixedSum, that_holds
-from .core.scalars import scalar
-from .core.special import FINITE, code_of
-from .digit_steps import ADDS
+from ..core import dtypes
+from ..core.scalars import scalar
+from ..core.steps import Strategy
+from .digits import DigitSum, digit_sum
+from .special import FINITE, code_of
+from .window import Window
+from .words import Check, FixedSum, narrowest_accumulator
+
+ADDS = "strategy 'scan-add' adds to rounded results; fsum takes 'reduce-scan'"
 
 
 def is_fsum(op: Any, window: Any) -> bool:
@@ -111,7 +111,7 @@ def check_strategy(strategy: str, ranks: int) -> None:
         )
 
 
-class Asked(NamedTuple):
+class FsumRequest(NamedTuple):
     """What ``fsum`` is asked for, when operators are made before elements are seen."""
 
     result: np.dtype[Any]
@@ -129,7 +129,7 @@ class Asked(NamedTuple):
         window: Any,
         strategy: str,
         ranks: int,
-    ) -> "Asked":
+    ) -> "FsumRequest":
         """Check the arguments; raise TypeError and ValueError."""
         check_strategy(strategy, ranks)
         result = result_type(x, out, dtype)
@@ -163,7 +163,7 @@ class Asked(NamedTuple):
 
         None if two words do not hold the sums.
         """
-        return that_holds(self._whole(window), part_of(x), part_of(self.result), check)
+        return narrowest_accumulator(self._whole(window), part_of(x), part_of(self.result), check)
 
     def _whole(self, window: Window) -> Window:
         """Return the window of the elements and of ``initial``."""
@@ -182,4 +182,4 @@ class Asked(NamedTuple):
         if narrow is not None:
             return narrow, None if self.initial is None else narrow.encode(self.parts[0])
         op = digit_sum(self._whole(window), 2 if self.result.kind == "c" else 1)
-        return op, None if self.initial is None else encode(op, self.initial)
+        return op, None if self.initial is None else op.encode(self.initial)

@@ -1,0 +1,13 @@
+"""Exact sums, each rounded once: the numbers, the operators that add them, what may be asked for.
+
+=============  =====================================================================================
+`window.py`    floats as integers in a window of bits: their digits, and sums of these, rounded
+`special.py`   infinities, NaN and -0.0, which integers do not have
+`words.py`     the operators over one or two words, for kernels; elements beyond a named window
+`digits.py`    the operator over digits, for any window
+`request.py`   the checks of what is asked for
+=============  =====================================================================================
+
+All of it is below the backends, whose kernels add words. `distscan/fsum_scan.py` is the scan of all
+ranks, `job/exact.py` that of files. `distscan/digit_steps.py` has the steps of a shard by digits.
+"""
