@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from . import untyped
 from .build import CompiledScan, Op, make
 from .core import arrays, operators
 from .core.extents import Extents, memory_order
@@ -100,7 +99,7 @@ def decide(
         extents.restored if extents.order is not None else _shaped(shape),
         arrays.converter(x if out is None else out),
         any(map(arrays.is_foreign, zip(given, native, strict=True))),
-        untyped.terms(compiled.terms, x, segments),
+        _terms(compiled.terms, x, segments),
     )
 
 
@@ -131,3 +130,51 @@ def check_memory(name: str, array: Any, x: Any, other: str = "x") -> None:
             f"{name} is in the memory of {arrays.device(array)}, {other} of {arrays.device(x)}; "
             "both must be in the same memory"
         )
+
+
+# ---- empty lists, whose type, float64 as in NumPy, disagrees with other ranks --------------------
+
+
+def _terms(same: Terms, x: Any, segments: Any) -> Terms:
+    """Return the terms of a scan, with a hint to be shown where those of an empty list disagree.
+
+    >>> dtype = _terms(Terms({"the dtype of x": "float64"}), [], None).texts()["the dtype of x"]
+    >>> dtype == "float64"
+    True
+    >>> print(dtype)
+    float64 of an empty list (pass an empty array of the others' type and shape)
+    """
+    empty: list[str] = []
+    if _is_empty_list(x):
+        empty += "the operator's MPI form", "the dtype of x", "the shape beyond axis 0"
+    if _is_empty_list(segments):
+        empty.append("the dtype of segments")
+    return _TermsOfEmptyLists(same, empty) if empty else same
+
+
+def _is_empty_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and not value
+
+
+class _TermsOfEmptyLists(Terms):
+    """Terms, some of which come from an empty list."""
+
+    def __init__(self, same: Terms, empty: list[str]) -> None:
+        super().__init__(same)
+        self._empty = empty
+
+    def texts(self) -> dict[str, str]:
+        return {
+            name: _OfAnEmptyList(text) if name in self._empty else text
+            for name, text in super().texts().items()
+        }
+
+
+class _OfAnEmptyList(str):
+    """A text that equals an array's text, so that ranks can agree; it is printed with a hint."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        hint = "pass an empty array of the others' type and shape"
+        return f"{super().__str__()} of an empty list ({hint})"

@@ -1,23 +1,30 @@
 """Plan: a scan that is decided, allocated and compiled once, and run many times."""
 
 import math
+import os
+import threading
+import weakref
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import DTypeLike
 
-from . import binding, plan_exact
-from .build import BlockScan, Op, make
+from . import binding
+from .build import BlockScan, CompiledScan, Op, adds_exactly, make
 from .core import arrays, dtypes, operators
+from .core.errors import RankError
 from .core.extents import Extents, axis_number, shape_of
 from .core.steps import Strategy
-from .mpi.agree import Agreement, Terms, Votes, collective, collective_method
+from .fsum.request import FsumRequest, is_fsum, part_of
+from .fsum.window import Window
+from .fsum_scan import check_of
+from .mpi.agree import Agreement, Terms, Votes, agreed, body, collective, collective_method
 from .mpi.communicators import Comm, communicator, op_name
+from .mpi.notices import Notices
 from .mpi.signals import uninterruptible
-from .plan_calls import Calls
-from .plan_check import Expected, segments_type
-from .plan_exact import WindowCalls
-from .plan_lock import PlanLock
+from .scan import Call, scan
 
 
 class Plan:
@@ -136,12 +143,12 @@ class Plan:
             "threads": threads,
         }
         fixed: Any = {"segments": flags, "block_scan": block_scan, "ranks": self.comm.size}
-        made: Any = partial(make, extents, kind, gpu, **fixed)
-        exact = plan_exact.asked(op, kind, options, window, self.comm.size)
+        make_scan: Any = partial(make, extents, kind, gpu, **fixed)
+        exact = exact_plan(op, kind, options, window, self.comm.size)
         if exact is None:
-            self._scan = made(operators.resolve(op_name(op)), **options)
+            self._scan = make_scan(operators.resolve(op_name(op)), **options)
         else:
-            self._scan = exact.make(made, options)
+            self._scan = exact.make(make_scan, options)
         # "auto" may differ: a rank without compiled kernels chooses otherwise.
         plans: Any = {"the function": "Plan", "the strategy": strategy, "agree": bool(agree)}
         plans["window"] = None if exact is None else exact.sums.limits
@@ -160,7 +167,7 @@ class Plan:
         if exact is None:
             self._calls = Calls(self._scan, self.comm, expected.check, **told)
         else:
-            self._scan, self._calls = exact.calls(self.comm, made, options, expected, **told)
+            self._scan, self._calls = exact.calls(self.comm, make_scan, options, expected, **told)
         self.op, self.types, self.strategy = self._scan.op, self._scan.types, self._scan.strategy
 
     @uninterruptible
@@ -252,3 +259,340 @@ def _close(call: Agreement, plan: Plan, *, comm: Comm) -> None:
         call.begin()
         plan._lock.closed = True
         plan._calls.close(call)
+
+
+# ---- one use at a time ---------------------------------------------------------------------------
+
+
+class PlanLock:
+    """A lock that threads hold in a ``with`` block while they use a plan.
+
+    RuntimeError is raised if the plan is ``closed``, and if the thread itself is already using the
+    plan: in a signal's handler, or in a function that the plan calls, such as an operator's. So it
+    is in a forked process, if another thread was using the plan: its memory is in an unknown state.
+    """
+
+    def __init__(self) -> None:
+        self.closed, self._lost = False, False
+        #: The thread that uses the plan; None if there is none.
+        self._user: int | None = None
+        self._lock = threading.RLock()
+        _every.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        fault = ""
+        if self.closed:
+            fault = "this plan is closed"
+        elif self._lost:
+            fault = "another thread was using this plan when the process was forked: make a new one"
+        elif self._user is not None:
+            fault = (
+                "this plan is in use by this thread: neither a signal's handler nor an operator's "
+                "function can use it"
+            )
+        if fault:
+            self._lock.release()
+            raise RuntimeError(fault)
+        self._user = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._user = None
+        self._lock.release()
+
+    def begin_in_child(self) -> None:
+        """Let go of a lock that another thread held: it is not there after a fork."""
+        if self._user != threading.get_ident():
+            self._lost, self._user = self._lost or self._user is not None, None
+            self._lock = threading.RLock()
+
+
+_every = weakref.WeakSet[PlanLock]()
+
+
+def _in_child() -> None:
+    for lock in list(_every):
+        lock.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+# ---- what a plan and its calls may be passed -----------------------------------------------------
+
+
+class Expected(NamedTuple):
+    """The arrays that the calls of a plan expect."""
+
+    plan: CompiledScan
+    shape: tuple[int, ...]  # of x
+    size: int
+    array: type  # numpy.ndarray or cupy.ndarray
+    gpu: int | None
+    flags: np.dtype[Any] | None  # the type of segments; None: calls pass none
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        return self.plan.form.extents.result_shape
+
+    def check(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
+        """Return flat views of ``x``, ``out`` and ``segments``, and the array that a call returns.
+
+        Raises TypeError and ValueError.
+        """
+        types = self.plan.types
+        shard = self._checked("x", x, self.shape, types.x)
+        if out is None:
+            target = self.plan.steps.empty()
+            out = target.reshape(self.out_shape)
+        else:
+            target = self._checked("out", out, self.out_shape, types.out)
+            if self.gpu is None and not target.flags.writeable:
+                raise ValueError("out is read-only")
+            if arrays.overlap(shard, target):
+                raise ValueError("out overlaps x; it may be x itself, or apart from it")
+        return shard, target, self._segments(segments, target), out
+
+    def _segments(self, segments: Any, target: Any) -> Any:
+        if self.flags is None:
+            if segments is not None:
+                raise TypeError("the plan was made without segments=")
+            return None
+        if segments is None:
+            raise TypeError(f"the plan is for segments of type {self.flags}; none are given")
+        flags = self._checked("segments", segments, (self.size,), self.flags)
+        if arrays.overlap(flags, target, in_place=flags.dtype == np.bool_):
+            raise ValueError("out overlaps segments")
+        return flags
+
+    def _checked(self, name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Return a flat view of an array; raise if its type, shape or device is not the plan's."""
+        if type(array) is not self.array:
+            if not isinstance(array, self.array):
+                wanted = f"{self.array.__module__.split('.')[0]}.{self.array.__name__}"
+                raise TypeError(f"{name} is a {type(array).__name__}; the plan is for a {wanted}")
+            array = arrays.as_native(array)
+        if array.shape != shape:
+            whose = "the result has" if name == "out" else "the plan is for"
+            raise ValueError(f"{name} has shape {array.shape}; {whose} {shape}")
+        if array.dtype != dtype:
+            raise TypeError(f"{name} is {array.dtype}; the plan is for {dtype}")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} is not contiguous")
+        if self.gpu is not None and array.data.device_id != self.gpu:
+            raise ValueError(f"{name} is on GPU {arrays.gpu(array)}; the plan is for {self.gpu}")
+        return array if array.ndim == 1 else array.reshape(-1)
+
+
+def segments_type(segments: DTypeLike | bool | None) -> np.dtype[Any] | None:
+    """Return the type of the flags or keys that each call passes; None if it passes none."""
+    if segments is None or segments is False:
+        return None
+    return np.dtype(np.bool_) if segments is True else dtypes.parse(segments)
+
+
+# ---- the calls, and their faults, which reach every rank, at once or later -----------------------
+
+Check = Callable[[Any, Any, Any], tuple[Any, Any, Any, Any]]  # see ``Expected.check``
+
+
+class Calls:
+    """The calls of a plan whose scan is decided."""
+
+    def __init__(
+        self,
+        scan: CompiledScan,
+        comm: Comm,
+        check: Check,
+        *,
+        has_elements: bool,
+        agree: bool,
+        number: int,
+    ) -> None:
+        """Prepare the exchange; collective. The plan has the same ``number`` on every rank."""
+        self._scan, self._comm, self._check, self._agree = scan, comm, check, agree
+        self._exchanges = scan.across and has_elements
+        if self._exchanges:
+            with agreed(comm):
+                scan.exscan.reserve()
+            scan.exscan.prepare(comm)
+        self._notices = None
+        if self._exchanges and not agree:  # then faults are not agreed on, but sent later
+            self._notices = Notices(comm, number, reverse=scan.form.reverse)
+        self._are_local = not self._exchanges and not (agree and comm.size > 1)
+
+    def run(self, x: Any, out: Any, segments: Any) -> Any:
+        """Scan ``x`` into ``out``, and return the result; collective."""
+        if self._are_local:
+            shard, target, flags, out = self._check(x, out, segments)
+            steps = self._scan.steps
+            steps.finish(steps.begin(shard, target, flags, overlap=True), self._scan.form.first)
+            return out
+        return self.wait(self._begin(x, out, segments, overlap=True))
+
+    def start(self, x: Any, out: Any, segments: Any) -> tuple[Call, Any]:
+        """Begin a call, and its exchange; do not wait for other ranks."""
+        call, out = self._begin(x, out, segments, overlap=False)
+        if self._exchanges:
+            call.start()
+        return call, out
+
+    def _begin(self, x: Any, out: Any, segments: Any, *, overlap: bool) -> tuple[Call, Any]:
+        """Check the arrays, and begin to find the total; return the call and its result."""
+        call = Call(self._scan, self._comm)
+        try:
+            shard, target, flags, out = self._check(x, out, segments)
+        except BaseException as fault:
+            call.fault = fault
+        else:
+            call.begin(shard, target, flags, overlap=overlap)
+        return call, out
+
+    def wait(self, started: tuple[Call, Any]) -> Any:
+        """Exchange and scan; return the result. With ``agree`` every rank raises, or none does."""
+        call, out = started
+        if self._agree:
+            with Agreement(Votes.of(self._comm)):
+                self._exchange_and_finish(call)
+        elif self._notices is None:
+            self._exchange_and_finish(call)
+        else:
+            heard = self._notices.receive()
+            self._exchange_and_finish(call)
+            if heard:
+                self._notices.tell()
+        return out
+
+    def _exchange_and_finish(self, call: Call) -> None:
+        if self._exchanges:
+            call.exchange()
+        fault, notices = call.fault, self._notices
+        if fault is not None and notices is not None and not isinstance(fault, RankError):
+            notices.send(fault)
+        call.finish()
+
+    def close(self, call: Agreement) -> None:
+        """Free the memory; collective. Raises RankError for faults that no call has raised."""
+        self._scan.steps.close()
+        call.settle()
+        if self._notices is not None:
+            self._notices.close()
+
+
+# ---- plans of fsum: of a known window, or of the window that each call finds ---------------------
+
+MakeScan = Callable[..., CompiledScan]  # ``build.make`` for the shard and the options of a plan
+
+
+class WindowCalls:
+    """The calls of a plan that first look at their elements, as ``scan``; each is collective."""
+
+    def __init__(
+        self, comm: Comm, expected: Expected, options: dict[str, Any], sums: FsumRequest
+    ) -> None:
+        """``options`` are those of ``scan`` without segments and ``axis``."""
+        self._comm, self._expected = comm, expected
+        form: Any = {"axis": expected.plan.form.extents.axis, "dtype": sums.result}
+        self._options = options | form | {"window": sums.limits}
+
+    def run(self, x: Any, out: Any, segments: Any) -> Any:
+        """Scan ``x`` into ``out``, and return the result; collective."""
+        expected = self._expected
+        with Agreement(Votes.of(self._comm)) as call:
+            shard, target, flags, out = expected.check(x, out, segments)
+            options = {"segments": flags, **self._options}
+            result = target.reshape(expected.out_shape)
+            body(scan)(call, shard.reshape(expected.shape), "fsum", out=result, **options)
+        return out
+
+    def start(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any]:
+        """Keep the arrays for ``wait``, which does the work."""
+        return x, out, segments
+
+    def wait(self, started: tuple[Any, Any, Any]) -> Any:
+        """Scan the arrays that ``start`` was given; collective."""
+        return self.run(*started)
+
+    def close(self, call: Agreement) -> None:
+        """Do nothing: no memory is kept."""
+
+
+class ExactPlan(NamedTuple):
+    """What a plan of ``fsum`` is asked for, and the window of all elements that there may be."""
+
+    sums: FsumRequest
+    x: np.dtype[Any]  # of the elements
+    window: Window | None  # None: each call finds it
+
+    def make(
+        self, make_scan: MakeScan, options: dict[str, Any], most: int = 0, **words: bool
+    ) -> CompiledScan:
+        """MakeScan the scan of at most so many elements; local. For ``words`` see ``operator``."""
+        window = Window(0, 0, most) if self.window is None else self.window._replace(most=most)
+        check = None if self.sums.limits is None else check_of(self.sums.limits)
+        op, initial = self.sums.operator(window, self.x, check=check, **words)
+        return make_scan(op, **options | {"initial": initial, "dtype": self.sums.result})
+
+    def calls(
+        self,
+        comm: Comm,
+        make_scan: MakeScan,
+        options: dict[str, Any],
+        expected: Expected,
+        **told: Any,
+    ) -> tuple[CompiledScan, Calls | WindowCalls]:
+        """Return the scan and the calls of a plan; collective."""
+        if self.window is None:
+            return expected.plan, WindowCalls(comm, expected, options, self.sums)
+        sums, x, limits = self.sums, self.x, self.sums.limits
+        by_kernels = adds_exactly(part_of(x), part_of(sums.result), expected.gpu)
+        sizes, words = zip(*comm.allgather((expected.size, by_kernels)), strict=True)
+        window = self.window._replace(most=sum(sizes))
+        by_words = limits is not None and all(words) and sums.narrow(window, x) is not None
+        # Without ``initial``, a sum may be -0.0. Only ``scan`` looks for such sums.
+        plain = sums.initial is not None and sums.is_plain and x.kind != "c"
+        if by_words and not plain:
+            return expected.plan, WindowCalls(comm, expected, options, sums)
+        with agreed(comm):
+            compiled = self.make(make_scan, options, sum(sizes), words=by_words)
+        check: Check = expected._replace(plan=compiled).check
+        if limits is not None and not by_words:
+            check = _also_elements(check, limits)
+        return compiled, Calls(compiled, comm, check, **told)
+
+
+def exact_plan(
+    op: Any, x: np.dtype[Any], options: dict[str, Any], window: Any, ranks: int
+) -> ExactPlan | None:
+    """Check what a plan asks for; None if it is not ``fsum``. Raises TypeError and ValueError."""
+    if not is_fsum(op, window):
+        return None
+    given = {name: options[name] for name in ("dtype", "initial", "strategy")}
+    sums = FsumRequest.of(x, window=window, ranks=ranks, **given)
+    return ExactPlan(sums, x, known_window(sums, x))
+
+
+def known_window(sums: FsumRequest, x: np.dtype[Any]) -> Window | None:
+    """Return the window of all elements that there may be, if it is named, or that of a type.
+
+    >>> sums = FsumRequest(np.dtype("f2"), None, None)
+    >>> known_window(sums, np.dtype("f2")), known_window(sums, np.dtype("f8"))
+    (Window(low=-24, high=16, most=0), None)
+    """
+    if sums.limits is not None:
+        return Window(*sums.limits, 0)
+    if x.kind in "biu":
+        return Window(0, 64, 0)
+    return Window(-24, 16, 0) if x == np.float16 else None
+
+
+def _also_elements(check: Check, limits: tuple[int, int]) -> Check:
+    """Return a check of arrays that also checks elements: they must be in the caller's window."""
+
+    def both(x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
+        found = check(x, out, segments)
+        check_of(limits)(found[0])
+        return found
+
+    return both
