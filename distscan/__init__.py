@@ -17,6 +17,8 @@ from .aliases import (
     cummin,
     cumprod,
     cumsum,
+    cumulative_prod,
+    cumulative_sum,
     fcumsum,
     logcumsumexp,
     nancumprod,
@@ -36,14 +38,13 @@ from .core.errors import (
 )
 from .core.operators import Operator
 from .core.predicates import Predicate
-from .cumulative import cumulative_prod, cumulative_sum
-from .cuts import partition
 from .file_job import scan_file
 from .plan import Plan
-from .recipes import offsets, segment_flags
-from .recurrence import linear_recurrence
 from .scan import scan
-from .selection import compact, select
+from .uses.offsets import offsets, segment_flags
+from .uses.partition import partition
+from .uses.recurrence import linear_recurrence
+from .uses.selection import compact, select
 from .version import __version__ as __version__
 
 __all__ = [

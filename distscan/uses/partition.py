@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import binding, plan_cache
-from .core import arrays, dtypes
-from .core.scalars import integer
-from .cpu.tile_totals import TILE, TileTotals
-from .mpi.agree import Agreement, Terms, collective
-from .mpi.communicators import Comm
+from .. import binding, plan_cache
+from ..core import arrays, dtypes
+from ..core.scalars import integer
+from ..cpu.tile_totals import TILE, TileTotals
+from ..mpi.agree import Agreement, Terms, collective
+from ..mpi.communicators import Comm
 
 
 @collective
@@ -118,7 +118,7 @@ def _adder(own: Any, ahead: int) -> Callable[[Any], Any]:
     """Return the function from weights to their ``TileTotals``, for weights such as ``own``."""
     if not arrays.is_cuda(own):
         return partial(TileTotals, most=binding.threads(None) if own.size > TILE else 1)
-    from .cuda import tile_totals  # noqa: PLC0415 - only arrays on a GPU need it
+    from ..cuda import tile_totals  # noqa: PLC0415 - only arrays on a GPU need it
 
     known, _ = plan_cache.taken(_key(own))
     buffers = known or tile_totals.Buffers()

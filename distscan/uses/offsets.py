@@ -1,13 +1,13 @@
-"""Common uses of scans over ranks: offsets, and segments of CSR rows."""
+"""Where things begin: offsets of the elements of ranks, and segments of CSR rows."""
 
 from typing import Any
 
 import numpy as np
 
-from .core import arrays
-from .core.scalars import integer
-from .mpi.agree import Agreement, collective
-from .mpi.communicators import Comm
+from ..core import arrays
+from ..core.scalars import integer
+from ..mpi.agree import Agreement, collective
+from ..mpi.communicators import Comm
 
 
 @collective

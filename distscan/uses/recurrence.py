@@ -4,18 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from .core import arrays, dtypes
-from .core import segments as segmented
-from .core.extents import Extents
-from .core.field_arrays import HostFields
-from .core.maps import MAPS, MAPS_IN_SEGMENTS
-from .core.pieces import Pieces, is_long
-from .core.scalars import exact_scalar
-from .decide import check_memory
-from .mpi.agree import Agreement, Terms, collective
-from .mpi.communicators import Comm
-from .scan import run
-from .tuples import Shard
+from ..core import arrays, dtypes
+from ..core import segments as segmented
+from ..core.extents import Extents
+from ..core.field_arrays import HostFields
+from ..core.maps import MAPS, MAPS_IN_SEGMENTS
+from ..core.pieces import Pieces, is_long
+from ..core.scalars import exact_scalar
+from ..decide import check_memory
+from ..mpi.agree import Agreement, Terms, collective
+from ..mpi.communicators import Comm
+from ..scan import run
+from ..tuples import Shard
 
 
 @collective

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import plan_cache
-from .core import arrays
-from .core.predicates import Predicate
-from .decide import check_memory
-from .mpi.agree import Agreement, Terms, collective
-from .mpi.communicators import Comm
-from .scan import where
+from .. import plan_cache
+from ..core import arrays
+from ..core.predicates import Predicate
+from ..decide import check_memory
+from ..mpi.agree import Agreement, Terms, collective
+from ..mpi.communicators import Comm
+from ..scan import where
 
 if TYPE_CHECKING:
-    from .cuda.compaction import Compactor
+    from ..cuda.compaction import Compactor
 
 _SHORT = 4096  # elements that x[mask] of NumPy takes faster, whatever the mask
 
@@ -216,7 +216,7 @@ def _is_ragged(keep: NDArray[np.bool_]) -> bool:
 @contextmanager
 def _compactor(array: Any) -> Iterator["Compactor"]:
     """Take a ``Compactor`` for the current GPU and stream out of the cache, and put it back."""
-    from .cuda.compaction import Compactor  # noqa: PLC0415 - a CPU job need not have CuPy
+    from ..cuda.compaction import Compactor  # noqa: PLC0415 - a CPU job need not have CuPy
 
     gpu, _, stream = where(array)
     key = "compact", gpu, stream()

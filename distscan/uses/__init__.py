@@ -1,0 +1,1 @@
+"""What scans are for: recurrences, selection, cuts of weights, offsets."""
