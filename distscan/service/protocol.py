@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..core import dtypes, operators
 from ..core.extents import Extents
-from ..fsum.request import result_type
+from ..fsum import request
 from .errors import ServiceError
 
 #: The version of the protocol; a client of another one is refused.
@@ -25,7 +25,7 @@ def result_type(x: NDArray[Any], options: Mapping[str, Any]) -> np.dtype[Any]:
     op, given = options.get("op", "sum"), (options.get("dtype"), options.get("out"))
     if op == "fsum":
         dtype, out = (None if each is None else dtypes.parse(each) for each in given)
-        return result_type(x.dtype, out, dtype)
+        return request.result_type(x.dtype, out, dtype)
     return dtypes.resolve(operators.resolve(op), x.dtype, *given).out
 
 

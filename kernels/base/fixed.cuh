@@ -1,7 +1,7 @@
 // Exact sums: floats as integers of one or two words, which add exactly and in any order.
 //
 // An element x is the integer x / 2^lowest. The host has found `lowest`, and so many words that no
-// sum overflows (distscan/core/fixed_sum.py). Sums are rounded once, when they are stored:
+// sum overflows (distscan/fsum/words.py). Sums are rounded once, when they are stored:
 //
 //   lowest -1:  [0.5 2] -> 1 4 -> sums 1 5 -> [0.5 2.5]
 //
