@@ -36,8 +36,7 @@ from .core.errors import (
     OutputError,
     RankError,
 )
-from .core.operators import Operator
-from .core.predicates import Predicate
+from .core.operators import Operator, Predicate
 from .file_job import scan_file
 from .plan import Plan
 from .scan import scan

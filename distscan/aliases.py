@@ -24,7 +24,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import DTypeLike
 
 from .core import arrays, dtypes, operators
-from .core.extents import axis_number
+from .core.form import axis_number
 from .core.nan import SKIPPING_NAN
 from .core.steps import Strategy
 from .decide import check_out

@@ -44,8 +44,8 @@ def bind(
     missing: BackendError | None = None
     name, address = "", ""
     try:
-        gpus, memory = _cuda()
-        name, address = gpus.bind(node.local_rank)
+        memory = _cuda()
+        name, address = memory.bind(node.local_rank)
     except BackendError as error:
         missing = error
     if wanted == "cuda":
@@ -85,16 +85,16 @@ def choose(call: Agreement, wanted: Name, function: str) -> str:
     return "cuda" if has_gpu else "cpu"
 
 
-def _cuda() -> tuple[Any, Any]:
-    """Import the CUDA backend's modules ``gpus`` and ``memory``, and CuPy; a CPU job needs none."""
+def _cuda() -> Any:
+    """Import ``memory`` of the CUDA backend, and CuPy; a CPU job needs none."""
     try:
-        from .cuda import gpus, memory  # noqa: PLC0415
+        from .cuda import memory  # noqa: PLC0415
     except Exception as error:  # a CuPy of another NumPy or CUDA fails in many ways
         raise BackendError(
             f"CuPy cannot be imported ({error}); install it, in a checkout: "
             "pip install '.[cuda13]', or '.[cuda12]' for a driver of CUDA 12"
         ) from error
-    return gpus, memory
+    return memory
 
 
 def threads(wanted: int | None) -> int:

@@ -8,10 +8,9 @@ import numpy as np
 
 from . import binding, digit_steps
 from .core import dtypes
+from .core.arrays import HostFields
 from .core.dtypes import Types
-from .core.extents import Extents
-from .core.field_arrays import HostFields
-from .core.form import Form, first_value
+from .core.form import Extents, Form, first_value
 from .core.operators import Operator
 from .core.segments import check_type, compared, edge_dtype
 from .core.steps import Steps, Strategy

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from .core.errors import DistscanError, LaunchError
-from .mpi import communicators, faults, launcher
+from .mpi import agree, communicators, launcher
 from .mpi.agree import agreed
 from .mpi.communicators import Comm
 
@@ -39,7 +39,7 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
     try:
         return work(comm, argv)
     except Exception as error:
-        if comm.size > 1 and not faults.is_agreed(error):
+        if comm.size > 1 and not agree.is_agreed(error):
             # A fault outside all agreed steps is a bug. The other ranks must not wait for this one.
             fail(name, error)
             comm.Abort(1)

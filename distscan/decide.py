@@ -13,7 +13,7 @@ import numpy as np
 
 from .build import CompiledScan, Op, make
 from .core import arrays, operators
-from .core.extents import Extents, memory_order
+from .core.form import Extents, memory_order
 from .core.segments import check_shape
 from .core.steps import Strategy
 from .mpi.agree import Terms

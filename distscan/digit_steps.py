@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from .core import arrays
 from .core import segments as segmented
 from .core.dtypes import Types
-from .core.form import Form
-from .core.pieces import is_long
+from .core.form import Form, is_long
 from .core.steps import Pending
 from .cpu.chunked import Part, in_scan_order, parts
 from .cpu.steps import Call

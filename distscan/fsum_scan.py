@@ -24,7 +24,7 @@ from .binding import threads as thread_count
 from .build import adds_exactly
 from .core import arrays
 from .core import segments as segmented
-from .core.extents import Extents, axis_number
+from .core.form import Extents, axis_number
 from .core.steps import Strategy
 from .cpu import windows
 from .decide import check_memory, check_out
@@ -48,8 +48,7 @@ from .fsum.special import (
 from .fsum.window import Window, magnitudes
 from .fsum.words import Check, FixedSum, narrowest_accumulator
 from .mpi.agree import Agreement, Terms
-from .mpi.communicators import Comm
-from .mpi.largest import largest
+from .mpi.communicators import Comm, largest
 
 Scan = Callable[..., Any]  # the body of distscan.scan
 

@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike
 from . import binding
 from .build import Op
 from .core import dtypes, operators
-from .core.extents import axis_number, shape_of
 from .core.fingerprint import fingerprint
+from .core.form import axis_number, shape_of
 from .core.operators import BUILTIN, Operator
 from .core.scalars import integer
 from .core.steps import Strategy

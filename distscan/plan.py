@@ -15,7 +15,7 @@ from . import binding
 from .build import BlockScan, CompiledScan, Op, adds_exactly, make
 from .core import arrays, dtypes, operators
 from .core.errors import RankError
-from .core.extents import Extents, axis_number, shape_of
+from .core.form import Extents, axis_number, shape_of
 from .core.steps import Strategy
 from .fsum.request import FsumRequest, is_fsum, part_of
 from .fsum.window import Window

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from . import plan_cache
 from .build import CompiledScan, Op
 from .core import arrays, dtypes, operators
-from .core.extents import axis_number
+from .core.form import axis_number
 from .core.operators import Operator
 from .core.steps import Pending, Strategy
 from .cpu.threads import checked

@@ -13,8 +13,8 @@ import numpy as np
 from . import plan_cache
 from .build import CompiledScan, make
 from .core import arrays, dtypes
-from .core.extents import Extents, axis_number
-from .core.field_arrays import FieldArrays, HostFields
+from .core.arrays import FieldArrays, HostFields
+from .core.form import Extents, axis_number
 from .core.operators import Operator
 from .core.segments import check_shape
 from .cpu.recurrence import as_read

@@ -6,7 +6,7 @@
 //   DISTSCAN_X        the type of the elements or indices
 //   DISTSCAN_T        the type of x in the predicate
 //   predicate.h       the predicate: whether an element x is kept
-//   DISTSCAN_THREADS, and more, the policy (cuda/compact_policy.py)
+//   DISTSCAN_THREADS, and more, the policy (cuda/compaction.py)
 #include "linear/compact.cuh"
 
 namespace distscan {

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 import distscan
 from distscan import binding, command
-from distscan.core.shards import bounds
+from distscan.core.form import bounds
 from distscan.mpi.agree import agreed
 from distscan.mpi.communicators import Comm
 

@@ -38,7 +38,7 @@ import distscan
 from distscan import build
 from distscan.bench.timing import Gpu, Host
 from distscan.core import arrays
-from distscan.core.extents import Extents
+from distscan.core.form import Extents
 from distscan.fsum.words import narrowest_accumulator
 from distscan.fsum_scan import window_of
 

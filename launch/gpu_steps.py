@@ -9,11 +9,10 @@ import cupy as cp
 import numpy as np
 
 from distscan.core.dtypes import Types
-from distscan.core.extents import Extents
-from distscan.core.form import PLAIN, Form
+from distscan.core.form import PLAIN, Extents, Form
 from distscan.core.operators import Operator
-from distscan.cuda import columns, configs, launches, policy, registers
-from distscan.cuda import reduce_policy as reductions
+from distscan.cuda import columns, definitions, launches, policy
+from distscan.cuda import policy as reductions
 from distscan.cuda import steps as cuda
 
 # ---- steps that no public call does alone --------------------------------------------------
@@ -54,22 +53,22 @@ def column_reducer(
 
 def scan_policy(op: Operator, types: Types, nbytes: int, *, segmented: bool) -> tuple[Types, Any]:
     """Return the types that threads hold, and the policy of a scan of so many elements."""
-    held = registers.register_types(op, types)
+    held = definitions.register_types(op, types)
     form = Form(segmented=True) if segmented else PLAIN
     arch = cp.cuda.Device().compute_capability
-    return held, policy.scan_policy(held, form, arch, nbytes, configs.sm_count())
+    return held, policy.scan_policy(held, form, arch, nbytes, policy.sm_count())
 
 
 def reduce_policy(op: Operator, types: Types) -> Any:
     """Return the policy of a reduction."""
-    held = registers.register_types(op, types)
+    held = definitions.register_types(op, types)
     return reductions.reduce_policy(op, held, PLAIN, cp.cuda.Device().compute_capability)
 
 
 @contextmanager
 def chosen(name: str, instead: Any) -> Iterator[None]:
     """Put ``instead`` in the place of what ``name`` would return, while kernels are made."""
-    with patch.object(configs if name == "scan_policy" else launches, name, lambda *_: instead):
+    with patch.object(policy if name == "scan_policy" else launches, name, lambda *_: instead):
         yield
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distscan import binding
-from distscan.core.shards import bounds
+from distscan.core.form import bounds
 from distscan.mpi.agree import agreed
 from distscan.mpi.communicators import Comm
 

@@ -1,4 +1,4 @@
-"""Times scans along every axis; distscan/cuda/columns_policy.py cites it.
+"""Times scans along every axis; distscan/cuda/columns.py cites it.
 
     python launch/tune_axes.py [--policies] [TYPE ...]        such as f d; default: those two
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from distscan.core.errors import KernelError
-from distscan.core.extents import Extents
-from distscan.core.form import Form
+from distscan.core.form import Extents, Form
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import arguments, cubin, nvrtc
+from distscan.cuda import arguments, nvrtc
 from distscan.cuda.kernel import check as check_parameters
+from distscan.cuda.kernel import parameters
 from distscan.cuda.policy import TextbookPolicy
 from distscan.cuda.tile_totals import TileKernels
 from support.compactions import compactions
@@ -127,14 +127,14 @@ def test_code_that_cannot_be_read_is_not_refused():
     """A newer CUDA may say of parameters in another way: its users scan unchecked."""
     (kernel,) = (kernel for kernel in asked([("sum", "f")], "90") if kernel.entry == "add")
     code, _ = kernel.build("90")
-    assert cubin.parameters(code, "distscan_other") is None
-    assert cubin.parameters(b"", "distscan_add") is None
-    assert cubin.parameters(b".version 9.0\n.visible .entry distscan_add", "distscan_add") is None
+    assert parameters(code, "distscan_other") is None
+    assert parameters(b"", "distscan_add") is None
+    assert parameters(b".version 9.0\n.visible .entry distscan_add", "distscan_add") is None
     for end in range(0, len(code), 97):
-        cubin.parameters(code[:end], "distscan_add")
+        parameters(code[:end], "distscan_add")
     section = code.index(struct.pack("<BBH", 4, 0x17, 12))
     other = code[:section] + b"\x04\xee" + code[section + 2 :]  # one parameter less is said
-    assert cubin.parameters(other, "distscan_add") is None
+    assert parameters(other, "distscan_add") is None
     check_parameters("add", other, [*kernel.places])
 
 

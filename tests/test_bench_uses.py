@@ -13,7 +13,7 @@ from distscan.bench.suite import Row
 from distscan.bench.timing import Gpu, Host, Stats
 from distscan.bench.uses import Peer, all_uses
 from distscan.bench.uses_peers import PEERS, suited
-from distscan.mpi.api import MPI
+from distscan.mpi.communicators import MPI
 from support.cuts import few_ranks
 from support.ids import plain
 

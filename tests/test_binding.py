@@ -58,8 +58,8 @@ def test_cuda_fails_where_one_rank_has_no_gpu(gpus, comm):
 
 
 def test_no_cupy(comm, monkeypatch):
-    monkeypatch.setitem(sys.modules, "distscan.cuda.gpus", None)
-    monkeypatch.delattr(distscan.cuda, "gpus", raising=False)
+    monkeypatch.setitem(sys.modules, "distscan.cuda.memory", None)
+    monkeypatch.delattr(distscan.cuda, "memory", raising=False)
     with pytest.raises(BackendError, match=r"pip install '\.\[cuda13\]'"):
         binding.bind(comm, "cuda", refuse)
     assert "CuPy cannot be imported" in binding.bind(comm, "auto", refuse).device

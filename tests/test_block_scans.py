@@ -10,8 +10,7 @@ import distscan
 from distscan import build
 from distscan.bench import block_scans
 from distscan.core import dtypes, operators
-from distscan.core.extents import Extents
-from distscan.core.shards import bounds
+from distscan.core.form import Extents, bounds
 from distscan.cuda.policy import TextbookPolicy
 from support.data import exact, expected
 from support.host import host
@@ -177,10 +176,10 @@ def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
 @named
 def test_a_thousand_launches(name, chain, strategy, cp, rng, monkeypatch):
     """Fresh data and offsets each time, and the calls' epochs wrap: nothing is left over."""
-    from distscan.cuda import epochs
     from distscan.cuda import steps as cuda
+    from distscan.cuda import workspace
 
-    monkeypatch.setattr(epochs, "calls", epochs.numbers((1 << 30) - 500))
+    monkeypatch.setattr(workspace, "calls", workspace.numbers((1 << 30) - 500))
     types = typed("iii")
     n = 300 * tile_of(types, strategy) + 3
     struct = block_scans.BLOCK_SCANS[name][0]

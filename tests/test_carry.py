@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from distscan import build
-from distscan.core import operators, pieces
-from distscan.core.extents import Extents
-from distscan.core.form import Form
+from distscan.core import form as forms
+from distscan.core import operators
+from distscan.core.form import Extents, Form
 from distscan.core.steps import Edges
 from distscan.job.part import Carry
 from distscan.mpi.exscan import Exscan
@@ -168,7 +168,7 @@ def test_ranks(kind, cut, density, comm, rng):
 def test_rows(strategy, long, cut, comm, rng, monkeypatch):
     """Along axis 0, the value is a row; a long one is exchanged in pieces."""
     if long:
-        monkeypatch.setattr(pieces, "PIECE", 40)
+        monkeypatch.setattr(forms, "PIECE", 40)
     own = np.random.default_rng([int(rng.integers(1 << 32)), comm.rank])
     for _ in range(5):
         n, inner, most = (int(i) for i in rng.integers(2, 30, 3))
@@ -267,7 +267,7 @@ def test_offsets_over_totals(rng):
     totals, offsets = rng.integers(0, 99, (2, 10))
     carry = Carry(operators.BUILTIN["sum"], totals.dtype, None, segmented=False)
     carry.advance(Known(totals.copy()))
-    for piece in pieces.Pieces(10, np.dtype("V300000")):
+    for piece in forms.Pieces(10, np.dtype("V300000")):
         np.testing.assert_array_equal(carry.total(piece), totals[piece])
         carry.put(piece, offsets[piece])
     np.testing.assert_array_equal(carry.offset, offsets)

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from distscan.core.extents import Extents
-from distscan.core.shards import bounds
+from distscan.core.form import Extents, bounds
 from distscan.job.plan import Chunk, cut
 
 pytestmark = pytest.mark.one_rank

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from distscan.core import shards
+from distscan.core.form import bounds
 from support import keys, reference
 from support.data import exact
 from support.maps import COMPOSE, maps
@@ -69,7 +69,7 @@ def edges(n, chunk, reverse):
     """The first elements of chunks and of shards, in the order of the scan."""
     found = set()
     for rank in range(RANKS):
-        low, high = shards.bounds(n, RANKS, rank)
+        low, high = bounds(n, RANKS, rank)
         starts = range(low, high, chunk)
         # In reverse, a chunk begins with its last element.
         found |= {min(i + chunk, high) - 1 for i in starts} if reverse else set(starts)

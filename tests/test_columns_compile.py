@@ -9,9 +9,8 @@ import pytest
 
 from distscan.core import dtypes, operators
 from distscan.core.dtypes import fields
-from distscan.core.extents import Extents
-from distscan.core.form import Form
-from distscan.core.maps import MAPS, MAPS_IN_SEGMENTS
+from distscan.core.form import Extents, Form
+from distscan.core.operators import MAPS, MAPS_IN_SEGMENTS
 from support.compiling import absent_gpu, check, ptx
 from support.maps import COMPOSE
 from support.seed import drawn
@@ -19,7 +18,7 @@ from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.cuda import columns  # noqa: E402
-from distscan.cuda.columns_policy import columns_policy, thread_policy  # noqa: E402
+from distscan.cuda.columns import columns_policy, thread_policy  # noqa: E402
 
 pytestmark = pytest.mark.compile
 

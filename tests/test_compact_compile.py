@@ -8,8 +8,8 @@ import pytest
 from distscan.core.errors import KernelError
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.core.predicates import Predicate
-from distscan.cuda.compact_policy import compact_policy
+from distscan.core.operators import Predicate
+from distscan.cuda.compaction import compact_policy
 from distscan.cuda.definitions import predicate_body, type_name
 from support.compactions import PREDICATES, SIZES, compactions
 from support.compiling import SHARED, check, ptx

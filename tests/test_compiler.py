@@ -11,7 +11,7 @@ from distscan.core.errors import KernelError
 from support.compiling import asked, ptx
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import kernel_cache, nvrtc
+from distscan.cuda import nvrtc
 from distscan.cuda.policy import TextbookPolicy
 
 pytestmark = pytest.mark.compile
@@ -46,7 +46,7 @@ def test_a_field_that_a_gpu_does_not_take():
 @pytest.fixture
 def new_process(tmp_path, monkeypatch):
     """Begin with an empty cache; the call that is returned forgets what a process remembers."""
-    remembered = nvrtc.sources, nvrtc.compiler, kernel_cache.folder
+    remembered = nvrtc.sources, nvrtc.compiler, nvrtc.folder
 
     def forget():
         for function in remembered:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distscan import binding
-from distscan.cpu import cores, library, threads
+from distscan.cpu import library, threads
 from distscan.mpi import launcher
 from support import fresh
 from support.together import everywhere
@@ -74,8 +74,8 @@ def test_the_launcher_of_this_run(comm):
 )
 def test_usable(allowed, of_node, ranks, number, monkeypatch):
     monkeypatch.delenv("DISTSCAN_THREADS", raising=False)
-    monkeypatch.setattr(cores, "allowed", lambda: allowed)
-    monkeypatch.setattr(cores, "of_node", lambda: of_node)
+    monkeypatch.setattr(threads, "allowed", lambda: allowed)
+    monkeypatch.setattr(threads, "of_node", lambda: of_node)
     assert threads.usable(ranks) == number
     monkeypatch.setenv("DISTSCAN_THREADS", "5")
     assert threads.usable(ranks) == 5
@@ -124,7 +124,7 @@ def test_control_groups(group, files, number, tmp_path, monkeypatch):
     for name, text in files.items():
         (groups / name).parent.mkdir(parents=True, exist_ok=True)
         (groups / name).write_text(f"{text}\n")
-    assert cores.of_node(str(groups), str(own)) == number
+    assert threads.of_node(str(groups), str(own)) == number
 
 
 # ---- what a report says --------------------------------------------------------------------

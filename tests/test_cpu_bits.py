@@ -7,8 +7,7 @@ import pytest
 
 import distscan
 from distscan.core import dtypes, operators
-from distscan.core.extents import Extents
-from distscan.core.form import Form, first_value
+from distscan.core.form import Extents, Form, first_value
 from distscan.cpu import compiled, library, sweeps
 from support import forms
 from support.cpu_data import COMPLEX, FLOATS, HALVES, dtype_of

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from distscan.core.dtypes import Types
-from distscan.core.extents import Extents
-from distscan.core.form import Form
+from distscan.core.form import Extents, Form
 from distscan.cpu import library, sweeps, windows
 from distscan.fsum.window import Window
 from distscan.fsum.words import ONE_WORD, fixed_sum

@@ -28,4 +28,4 @@ def test_there_are_examples():
     found = [t for name in ("distscan", "distscan.aliases", "distscan.scan") for t in
              finder.find(importlib.import_module(name)) if t.examples]  # fmt: skip
     assert len(found) >= 6
-    assert {"distscan.core.extents", "distscan.cuda.policy", "distscan.mpi.exscan"} < {*MODULES}
+    assert {"distscan.core.form", "distscan.cuda.policy", "distscan.mpi.exscan"} < {*MODULES}

@@ -7,11 +7,9 @@ import pytest
 from mpi4py import MPI
 
 from distscan.core import operators
-from distscan.core.extents import Extents
-from distscan.core.form import Form
+from distscan.core.form import Extents, Form
 from distscan.mpi import communicators, exscan
-from distscan.mpi.agree import Agreement, Votes, agreed
-from distscan.mpi.faults import is_agreed
+from distscan.mpi.agree import Agreement, Votes, agreed, is_agreed
 from support.data import HOST_CODES, OPS, exact
 from support.maps import COMPOSE, maps, one_by_one
 from support.pending import Known

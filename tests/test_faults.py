@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core.errors import DisagreementError, RankError
-from distscan.core.maps import MAPS
+from distscan.core.operators import MAPS
 from distscan.mpi.agree import agreed
 from support import fresh
 from support.together import everywhere

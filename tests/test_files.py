@@ -12,7 +12,7 @@ import pytest
 from numpy.lib import format
 
 from distscan.core.errors import InputError, OutputError
-from distscan.core.shards import chunks
+from distscan.core.form import chunks
 from distscan.job import files, npy
 
 
@@ -279,7 +279,7 @@ def test_types_that_no_header_holds(dtype, tmp_path):
         npy.create(tmp_path / "y.npy", np.dtype(dtype), (3,), fortran=False)
 
 
-@pytest.mark.filterwarnings("ignore:Reading `.npy`")
+@pytest.mark.filterwarnings("ignore:Reading `.npy`", "ignore:Data type alias")
 def test_damaged_headers(tmp_path, rng):
     """What is not refused is as NumPy reads it."""
     path, accepted = tmp_path / "x.npy", 0

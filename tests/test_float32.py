@@ -10,7 +10,7 @@ from mpi4py import MPI
 import distscan
 from distscan import build
 from distscan.core import dtypes, operators
-from distscan.core.extents import Extents
+from distscan.core.form import Extents
 from distscan.cpu import chunked, library
 from distscan.cpu import steps as cpu
 from distscan.mpi.agree import Agreement, Votes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distscan.cpu.free_memory import free_memory
+from distscan.cpu.memory import free_memory
 
 pytestmark = pytest.mark.one_rank
 MIB = 1 << 20

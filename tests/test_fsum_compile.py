@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from distscan.core.dtypes import Types, resolve
-from distscan.core.extents import Extents
-from distscan.core.form import PLAIN, Form
+from distscan.core.form import PLAIN, Extents, Form
 from distscan.fsum.words import ONE_WORD, TWO_WORDS, fixed_sum
 from support.bfloat16 import BFLOAT16
 from support.compiling import absent_gpu, check

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core.shards import bounds
+from distscan.core.form import bounds
 from support.data import OPS, exact, expected
 from support.host import host
 
@@ -152,16 +152,16 @@ def test_more_elements_than_32_bits_count(n, strategy, cp, comm):
 
 def test_binding(cp):
     """Local rank i takes GPU i modulo their number, and it becomes current."""
-    from distscan.cuda import gpus
+    from distscan.cuda import memory
 
     before = cp.cuda.Device().id
     addresses = set()
-    for local_rank in range(2 * gpus.count() + 1):
-        name, address = gpus.bind(local_rank)
-        assert cp.cuda.Device().id == local_rank % gpus.count()
+    for local_rank in range(2 * memory.count() + 1):
+        name, address = memory.bind(local_rank)
+        assert cp.cuda.Device().id == local_rank % memory.count()
         assert name
         addresses.add(address)
-    assert len(addresses) == gpus.count()
+    assert len(addresses) == memory.count()
     cp.cuda.Device(before).use()
 
 

@@ -9,8 +9,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core import dtypes, operators
-from distscan.core.extents import Extents
-from distscan.core.form import Form
+from distscan.core.form import Extents, Form
 from distscan.core.operators import Operator
 from support.data import CODES, OPS, exact
 from support.maps import COMPOSE, HALVES, NIBBLES, maps
@@ -59,9 +58,9 @@ def expected(op, types, x, form, offset=None):
 
 def height_of(types, op, inner):
     """Rows of a tile of a matrix that has many."""
-    from distscan.cuda import columns, registers
+    from distscan.cuda import columns, definitions
 
-    held = registers.register_types(op, types)
+    held = definitions.register_types(op, types)
     return columns.Tiling(held, 1 << 40, Form(Extents(inner=inner))).height
 
 

@@ -27,8 +27,8 @@ def compaction(cp):
 
 
 def policy_of(cp, size, n, masked=True):
-    from distscan.cuda.compact_policy import compact_policy
-    from distscan.cuda.configs import sm_count
+    from distscan.cuda.compaction import compact_policy
+    from distscan.cuda.policy import sm_count
 
     arch = cp.cuda.Device().compute_capability
     return compact_policy(size, n, arch, sm_count(), masked=masked)

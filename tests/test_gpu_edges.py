@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core.shards import bounds
+from distscan.core.form import bounds
 from support.host import host
 from support.maps import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
 from support.placed import check, check_in_place, sums

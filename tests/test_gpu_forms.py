@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from distscan.core import dtypes
-from distscan.core.extents import Extents
-from distscan.core.form import Form
+from distscan.core.form import Extents, Form
 from support.host import host
 from support.maps import COMPOSE, HALVES, NIBBLES, maps
 from support.placed import Placed
@@ -67,10 +66,10 @@ def tile_of(types):
     """Elements of the tiles that many elements are cut into."""
     import cupy
 
-    from distscan.cuda import configs, policy
+    from distscan.cuda import policy
 
     arch, n = cupy.cuda.Device().compute_capability, 1 << 40
-    chosen = policy.scan_policy(types, Form(segmented=True), arch, n, configs.sm_count())
+    chosen = policy.scan_policy(types, Form(segmented=True), arch, n, policy.sm_count())
     return chosen.threads * chosen.rows * chosen.items
 
 

@@ -29,10 +29,10 @@ def tile_of(types, keys):
     """Elements of the tiles that few elements are cut into."""
     import cupy
 
-    from distscan.cuda import configs, policy
+    from distscan.cuda import policy
 
     form, arch = Form(segmented=True, keys=keys), cupy.cuda.Device().compute_capability
-    chosen = policy.scan_policy(types, form, arch, 1 << 14, configs.sm_count())
+    chosen = policy.scan_policy(types, form, arch, 1 << 14, policy.sm_count())
     return chosen.threads * chosen.rows * chosen.items
 
 

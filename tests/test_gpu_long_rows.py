@@ -5,7 +5,7 @@ import pytest
 
 import distscan
 from distscan import plan_cache
-from distscan.core import dtypes, operators, pieces
+from distscan.core import dtypes, form, operators
 from support.cuts import two_cuts
 from support.data import exact
 from support.forms import FORMS
@@ -21,7 +21,7 @@ WIDTHS = [2, 1023, 1024, 1025, 5000]
 @pytest.fixture
 def small(monkeypatch):
     """Pieces of 8 KiB, and no plans of whole rows."""
-    monkeypatch.setattr(pieces, "PIECE", 8192)
+    monkeypatch.setattr(form, "PIECE", 8192)
     plan_cache.clear()
     yield
     plan_cache.clear()
@@ -90,7 +90,7 @@ def test_pieces_of_a_megabyte(codes, busy, cp, rng):
 
     op = operators.BUILTIN["sum" if codes != "h" else "max"]
     types = dtypes.resolve(op, np.dtype(codes))
-    inner = int(9.5 * pieces.longest_piece(types.acc))  # more than have a place on the host
+    inner = int(9.5 * form.longest_piece(types.acc))  # more than have a place on the host
     x = exact(rng, op.name, codes, 6 * inner).reshape(inner, 6).T.copy()
     want = op.numpy.accumulate(x, 0, dtype=types.acc).astype(types.out)
     steps = cuda.ReduceScan(op, types, of_size(3, inner=inner))
@@ -100,7 +100,7 @@ def test_pieces_of_a_megabyte(codes, busy, cp, rng):
         busy()
         call = steps.begin(shard, out)
         total = np.empty(inner, types.acc)
-        for piece in pieces.Pieces(inner, types.acc):
+        for piece in form.Pieces(inner, types.acc):
             total[piece] = call.total(piece)
             call.put(piece, None if behind is None else behind[piece])
         busy()

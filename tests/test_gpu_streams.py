@@ -11,7 +11,7 @@ from mpi4py import MPI
 import distscan
 from distscan import build
 from distscan.core import operators
-from distscan.core.extents import Extents
+from distscan.core.form import Extents
 from support import hold
 from support.data import exact
 from support.host import host
@@ -48,9 +48,9 @@ def sizes(strategy, code="i"):
 @pytest.mark.parametrize("size", range(3))
 def test_a_thousand_calls(size, first, strategy, cp, inputs, rng, monkeypatch):
     """New data, offsets and addresses each time; the calls' epochs wrap in between."""
-    from distscan.cuda import epochs
+    from distscan.cuda import workspace
 
-    monkeypatch.setattr(epochs, "calls", epochs.numbers(first))
+    monkeypatch.setattr(workspace, "calls", workspace.numbers(first))
     n = sizes(strategy)[size]
     steps = build.make(
         Extents(n=n), np.dtype("i"), cp.cuda.Device().id, operators.BUILTIN["sum"],

@@ -9,8 +9,7 @@ from mpi4py import MPI
 import distscan
 from distscan.core import operators
 from distscan.core.errors import DisagreementError, RankError
-from distscan.core.extents import Extents
-from distscan.core.form import Form
+from distscan.core.form import Extents, Form
 from distscan.mpi import agree, exscan
 from distscan.mpi.notices import Notices
 from support.pending import Known

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from distscan.cuda import kernel_cache
+from distscan.cuda import nvrtc
 
 KEY = "5" * 64
 BUILT = bytes(range(256)) * 5, "ptxas info: 32 registers, µ\n"
@@ -28,16 +28,16 @@ class Maker:
     def kept(self, key=KEY):
         """Whether it had to be made; in any case it is right."""
         before = self.calls
-        assert kernel_cache.kept(key, self) == self.built
+        assert nvrtc.kept(key, self) == self.built
         return self.calls == before
 
 
 @pytest.fixture
 def fresh():
     """As in a new process; what comes is called to begin another."""
-    kernel_cache.folder.cache_clear()
-    yield kernel_cache.folder.cache_clear
-    kernel_cache.folder.cache_clear()
+    nvrtc.folder.cache_clear()
+    yield nvrtc.folder.cache_clear
+    nvrtc.folder.cache_clear()
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_made_once(cache):
 def test_one_makes_and_the_others_wait(cache):
     maker = Maker()
     with ThreadPoolExecutor(8) as pool:
-        built = list(pool.map(lambda _: kernel_cache.kept(KEY, maker), range(8)))
+        built = list(pool.map(lambda _: nvrtc.kept(KEY, maker), range(8)))
     assert maker.calls == 1
     assert set(built) == {BUILT}
 
@@ -109,9 +109,9 @@ def test_a_damaged_entry_is_made_again(damage, cache):
 def test_lengths_that_do_not_fit(cache):
     """A right digest of wrong lengths: no entry."""
     for lengths in ((5, 5), (2**64 - 1, 1), (0, 2**63)):
-        content = kernel_cache._LENGTHS.pack(*lengths) + b"123456789"
-        file = kernel_cache.digest(KEY, content) + content
-        assert kernel_cache.unpacked(KEY, file) is None
+        content = nvrtc._LENGTHS.pack(*lengths) + b"123456789"
+        file = nvrtc.digest(KEY, content) + content
+        assert nvrtc.unpacked(KEY, file) is None
 
 
 def test_the_entry_of_another_kernel(cache):
@@ -126,10 +126,10 @@ def test_the_entry_of_another_kernel(cache):
 def test_a_report_that_is_no_text(cache):
     maker = Maker((b"code", "one \ufffd two"))
     maker.kept()
-    content = kernel_cache._LENGTHS.pack(4, 9) + b"code" + b"one \xff two"
-    entry_of(cache).write_bytes(kernel_cache.digest(KEY, content) + content)
+    content = nvrtc._LENGTHS.pack(4, 9) + b"code" + b"one \xff two"
+    entry_of(cache).write_bytes(nvrtc.digest(KEY, content) + content)
     assert maker.kept()
-    assert kernel_cache.kept("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
+    assert nvrtc.kept("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
 
 
 def test_on_the_disk_before_it_has_its_name(cache, monkeypatch):
@@ -141,7 +141,7 @@ def test_on_the_disk_before_it_has_its_name(cache, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(
-        kernel_cache.Path, "replace", lambda *paths: done.append("name") or replace(*paths)
+        nvrtc.Path, "replace", lambda *paths: done.append("name") or replace(*paths)
     )
     assert not Maker().kept()
     assert done == ["file", "name", "folder"]
@@ -167,14 +167,14 @@ def test_a_full_disk_is_no_fault(call, cache, monkeypatch):
 
 def test_no_locks(cache, monkeypatch):
     """A file system without them: made all the same, and at once."""
-    monkeypatch.setattr(kernel_cache.fcntl, "flock", fails(OSError(37, "No locks available")))
+    monkeypatch.setattr(nvrtc.fcntl, "flock", fails(OSError(37, "No locks available")))
     assert not Maker().kept()
     assert Maker().kept()
 
 
 def test_a_lock_that_is_never_given_back(cache, monkeypatch):
-    monkeypatch.setattr(kernel_cache, "time", Mock(**{"monotonic.side_effect": [0, 1, 999]}))
-    monkeypatch.setattr(kernel_cache.fcntl, "flock", fails(BlockingIOError()))
+    monkeypatch.setattr(nvrtc, "time", Mock(**{"monotonic.side_effect": [0, 1, 999]}))
+    monkeypatch.setattr(nvrtc.fcntl, "flock", fails(BlockingIOError()))
     assert not Maker().kept()
 
 
@@ -184,7 +184,7 @@ def test_nowhere_to_keep(where, tmp_path, monkeypatch, fresh):
     monkeypatch.delenv("DISTSCAN_CACHE_DIR", raising=False)
     if where == "home":
         error = RuntimeError("Could not determine home")
-        monkeypatch.setattr(kernel_cache.Path, "home", fails(error))
+        monkeypatch.setattr(nvrtc.Path, "home", fails(error))
     else:
         (tmp_path / "file").touch()
         monkeypatch.setenv("DISTSCAN_CACHE_DIR", str(tmp_path / "file"))
@@ -287,7 +287,7 @@ def test_a_filled_cache_that_cannot_be_written(cache, fresh, monkeypatch):
     Maker().kept()
     files = sorted(cache.iterdir())
     fresh()
-    path, opened = kernel_cache.Path, kernel_cache.Path.open
+    path, opened = nvrtc.Path, nvrtc.Path.open
     closed = fails(OSError(30, "Read-only file system"))
     for place, call in ((os, "open"), (path, "mkdir"), (path, "chmod"), (path, "replace")):
         monkeypatch.setattr(place, call, closed)

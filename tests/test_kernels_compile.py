@@ -8,10 +8,8 @@ import pytest
 
 from distscan.bench.uses import MATRICES
 from distscan.core.dtypes import Types, fields
-from distscan.core.extents import Extents
-from distscan.core.form import Form
-from distscan.core.maps import MAPS
-from distscan.core.operators import Operator
+from distscan.core.form import Extents, Form
+from distscan.core.operators import MAPS, Operator
 from support.bfloat16 import BFLOAT16
 from support.compiling import SHARED, asked, check, ptx
 from support.data import CODES, OPS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core.shards import bounds
+from distscan.core.form import bounds
 from support.data import exact, expected
 
 N = 4001

@@ -13,12 +13,10 @@ import pytest
 
 import distscan
 from distscan import plan_cache
-from distscan.core import pieces as cut_in_pieces
+from distscan.core import form as cut_in_pieces
 from distscan.core.errors import DisagreementError, RankError
-from distscan.core.extents import Extents
-from distscan.core.form import Form
-from distscan.core.maps import MAPS
-from distscan.core.operators import BUILTIN
+from distscan.core.form import Extents, Form
+from distscan.core.operators import BUILTIN, MAPS
 from distscan.fsum import special
 from distscan.mpi.exscan import Exscan
 from support import late_gpu, reference
@@ -205,7 +203,7 @@ def late(monkeypatch):
     """The rows of a GPU that does nothing before it is waited for, and its queue."""
     gpu, queue = late_gpu.make()
     monkeypatch.setitem(sys.modules, "cupy", gpu)
-    file = Path(distscan.__file__).parent / "cuda" / "row.py"
+    file = Path(distscan.__file__).parent / "cuda" / "workspace.py"
     spec = util.spec_from_file_location("distscan.cuda.late", file)
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)

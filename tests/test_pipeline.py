@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from distscan.core.extents import Extents
+from distscan.core.form import Extents
 from distscan.job.part import Pipeline, Resident, Ring, Slot
 from distscan.job.plan import cut
 

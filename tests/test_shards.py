@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from distscan.core.shards import bounds, chunks
+from distscan.core.form import bounds, chunks
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1000, 2**40 + 5])

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distscan.core.shards import bounds, chunks
+from distscan.core.form import bounds, chunks
 from distscan.job import output, storage
 from distscan.job.files import File
 

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from distscan.core import shards
+from distscan.core import form
 from distscan.cpu import steps
 from support.streams import RANKS, Streams, some
 from support.together import left
@@ -99,8 +99,8 @@ def test_every_chunk(way, threads, marks, streams, comm, folder, rng):
         assert found.resident == (RANKS > 1)
     for rank in range(RANKS):
         assert names["process_name", rank, 0] == f"rank {rank}"
-        low, high = shards.bounds(n, RANKS, rank)
-        sizes = [end - begin for begin, end in shards.chunks(low, high, chunk)]
+        low, high = form.bounds(n, RANKS, rank)
+        sizes = [end - begin for begin, end in form.chunks(low, high, chunk)]
         sweeps = 1 + (RANKS > 1)
         reads = sizes * (1 if found.resident else sweeps)
         of_keys = 0 if keys is None else keys.itemsize

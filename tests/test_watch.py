@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from distscan.core.errors import RankError
-from distscan.mpi import watch
+from distscan.mpi import notices
 from distscan.mpi.agree import agreed
-from distscan.mpi.notices import Notices
-from distscan.mpi.watch import watching
+from distscan.mpi.notices import Notices, watching
 from support.together import everywhere
 
 pytestmark = pytest.mark.timeout(60)
@@ -28,7 +27,9 @@ def nothing_is_left(comm):
     yield
     comm.Barrier()
     if comm.size > 1:
-        assert not any(watch.aside(comm).Iprobe(tag=tag) for tag in (watch._DONE, watch._STOP))
+        assert not any(
+            notices.aside(comm).Iprobe(tag=tag) for tag in (notices._DONE, notices._STOP)
+        )
     comm.Barrier()
 
 
@@ -48,7 +49,7 @@ def work(note, seconds=SOON):
 @pytest.mark.parametrize("period", [0, 0.005, 1000])
 def test_totals(period, comm, own, monkeypatch):
     """The last that is shown is the sum of all, in every one of many sweeps."""
-    monkeypatch.setattr(watch, "_PERIOD", period)
+    monkeypatch.setattr(notices, "_PERIOD", period)
     for _ in range(5):
         done, shown = own.integers(0, 1 << 40, own.integers(0, 30)).tolist(), []
         with agreed(comm), watching(comm, shown.append) as note:
@@ -65,7 +66,7 @@ def test_totals(period, comm, own, monkeypatch):
 
 def test_shown_meanwhile(comm, own, monkeypatch):
     """Rank 0 shows the progress of ranks that are ahead of it, and of those that are behind."""
-    monkeypatch.setattr(watch, "_PERIOD", 0)
+    monkeypatch.setattr(notices, "_PERIOD", 0)
     shown, mine = [0], int(own.integers(1, 1000))
     rest = sum(comm.allgather(0 if comm.rank == 0 else mine))
     with agreed(comm), watching(comm, shown.append) as note:
@@ -87,7 +88,7 @@ def test_shown_meanwhile(comm, own, monkeypatch):
 @pytest.mark.parametrize("who", ["first", "last", "middle"])
 @pytest.mark.parametrize("after", [0, 3], ids=["at-once", "later"])
 def test_a_fault_stops_all(after, who, period, comm, monkeypatch):
-    monkeypatch.setattr(watch, "_PERIOD", period)
+    monkeypatch.setattr(notices, "_PERIOD", period)
     guilty = {"first": 0, "last": comm.size - 1, "middle": comm.size // 2}[who]
 
     def call():
@@ -168,7 +169,7 @@ def test_interrupted(who, comm):
 @pytest.mark.parametrize("when", ["meanwhile", "at-the-end"])
 def test_progress_that_cannot_be_shown(when, kind, comm, monkeypatch):
     """Stderr may be closed; the ranks then end together, whatever they do."""
-    monkeypatch.setattr(watch, "_PERIOD", 0)
+    monkeypatch.setattr(notices, "_PERIOD", 0)
 
     def show(done):
         raise kind("no reader")
@@ -202,7 +203,7 @@ def test_progress_that_cannot_be_shown_after_a_fault(comm):
 
 def test_sweeps_after_faults(comm, rng, own, monkeypatch):
     """Nothing of a sweep that failed is counted in the next one."""
-    monkeypatch.setattr(watch, "_PERIOD", 0)
+    monkeypatch.setattr(notices, "_PERIOD", 0)
     for _ in range(20):
         guilty, shown = int(rng.integers(-1, comm.size)), []
         done = own.integers(0, 100, own.integers(0, 9)).tolist()

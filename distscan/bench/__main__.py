@@ -18,7 +18,7 @@ from ..command import Parser, Progress
 from ..core.errors import DistscanError
 from ..core.operators import BUILTIN
 from ..cpu import library
-from ..mpi import communicators, faults
+from ..mpi import agree, communicators
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from . import block_scans, report, suite, uses, uses_peers
@@ -322,13 +322,13 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         return 0
     if args.block_scans and (machine.backend, comm.size) != ("cuda", 1):
         where = f"{comm.size} of backend {machine.backend}"
-        raise faults.mark_collective(
+        raise agree.mark_collective(
             ValueError(f"--block-scans is for one rank with a GPU, not {where}")
         )
     if not (args.forms or args.uses or args.by_size) and machine.backend == "cpu":
         args.forms = MIB
     if (args.forms or args.levels) and machine.backend != "cpu":
-        raise faults.mark_collective(ValueError("--forms and --levels are for CPUs"))
+        raise agree.mark_collective(ValueError("--forms and --levels are for CPUs"))
     chosen = _chosen(args, machine.backend, comm.size)
     able, versions, missing = suite.present(comm, chosen)
     cases = _cases(comm, args)
@@ -437,7 +437,7 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
     names = {contender.name for contender in suited}
     for name in args.contenders:
         if name not in names:
-            raise faults.mark_collective(
+            raise agree.mark_collective(
                 ValueError(f"{name} does not run {args.op} on {ranks} ranks of backend {backend}")
             )
     return [*(c for c in suited if c.name in (*args.contenders, "copy")), *levels]
@@ -463,9 +463,9 @@ def _sharing(comm: Comm, bound: binding.Binding) -> int:
     on_a_node = -(-comm.size // bound.nodes)
     if bound.name == "cpu":
         return on_a_node
-    from ..cuda import gpus  # noqa: PLC0415 - a CPU run need not have CuPy
+    from ..cuda import memory  # noqa: PLC0415 - a CPU run need not have CuPy
 
-    fewest: int = min(comm.allgather(gpus.count()))
+    fewest: int = min(comm.allgather(memory.count()))
     return -(-on_a_node // fewest)
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from .. import __version__
 from ..core.dtypes import Types
-from ..core.extents import Extents
-from ..core.form import Form
+from ..core.form import Extents, Form
 from ..core.operators import BUILTIN
 from ..cuda.policy import TextbookPolicy
 from ..mpi.communicators import Comm

@@ -8,9 +8,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .calls import combined, combined_fields
-from .identities import highest, lowest, one, ones, zero
 from .scalars import exact_scalar
+
+# ---- identities ------------------------------------------------------------------------------
+
+
+def zero(dtype: np.dtype[Any]) -> Any:
+    """Return 0; for floats -0.0."""
+    # -0.0 is the exact identity of float addition: 0.0 would change -0.0 to 0.0.
+    if dtype.kind == "c":
+        return dtype.type(complex(-0.0, -0.0))
+    return dtype.type(-0.0 if dtype.kind == "f" else 0)
+
+
+def one(dtype: np.dtype[Any]) -> Any:
+    """Return 1."""
+    return dtype.type(1)
+
+
+def ones(dtype: np.dtype[Any]) -> Any:
+    """Return the value with every bit set."""
+    return ~dtype.type(0)
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    """Return the lowest value of a type, the identity of max."""
+    if dtype.kind == "c":
+        return dtype.type(complex(-np.inf, -np.inf))
+    if dtype.kind == "f":
+        return dtype.type(-np.inf)
+    return dtype.type(0 if dtype.kind == "b" else np.iinfo(dtype).min)
+
+
+def highest(dtype: np.dtype[Any]) -> Any:
+    """Return the highest value of a type, the identity of min."""
+    if dtype.kind in "fc":
+        return -lowest(dtype)
+    return dtype.type(1 if dtype.kind == "b" else np.iinfo(dtype).max)
+
+
+# ---- operators -------------------------------------------------------------------------------
 
 Combine = Callable[..., Any]  # combine(earlier, later) -> array, element by element
 
@@ -305,3 +342,207 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
     if op == "fsum":
         raise ValueError("operator 'fsum' has no form of its own: scan, Plan and scan_file take it")
     raise ValueError(f"unknown operator {op!r}; choose from {', '.join(BUILTIN)}")
+
+
+# ---- calls of the functions of operators: results are checked, faults named ------------------
+
+
+def combined(
+    name: str, function: Callable[..., Any], earlier: NDArray[Any], later: NDArray[Any]
+) -> Any:
+    """Return what the function of operator ``name`` makes of two arrays of one shape.
+
+    The operands are read-only to the function. Raises TypeError or ValueError if the result has
+    another shape, or a type that does not fit.
+    """
+    later = _read_only(later)  # the result of broadcast_to is read-only already
+    return _checked(name, later, _called(name, "numpy", lambda: function(earlier, later)))
+
+
+@np.errstate(all="ignore")
+def load_into(name: str, load: Callable[..., Any], x: NDArray[Any], to: NDArray[Any]) -> None:
+    """Store elements, as operator ``name`` loads them, to ``to``, whose type ``load`` takes."""
+    to[...] = x
+    if x.size > 0:
+        given = _read_only(to)
+        to[...] = _checked(name, given, _called(name, "load", lambda: load(given)))
+
+
+def combined_fields(
+    name: str, function: Callable[..., Any], earlier: NDArray[Any], later: NDArray[Any]
+) -> NDArray[Any]:
+    """Return what the function of operator ``name`` makes of two tuples of arrays.
+
+    The fields of two structured arrays are passed as tuples, and the results come back as one
+    structured array. Raises TypeError or ValueError as ``combined`` does.
+    """
+    names = later.dtype.names or ()
+    operands = [tuple(_read_only(array[name]) for name in names) for array in (earlier, later)]
+    results = _called(name, "numpy", lambda: function(*operands))
+    if not isinstance(results, tuple | list | np.ndarray) or len(results) != len(names):
+        found = f"{len(results)} arrays" if hasattr(results, "__len__") else type(results).__name__
+        raise TypeError(f"operator {name!r} returned {found}; it must return {len(names)} arrays")
+    out = np.empty(later.shape, later.dtype)
+    for i, (field, result) in enumerate(zip(names, results, strict=True)):
+        out[field] = _checked(f"{name}, array {i}", operands[1][i], result)
+    return out
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array = array.view()
+    array.flags.writeable = False
+    return array
+
+
+def _called(name: str, argument: str, call: Callable[[], Any]) -> Any:
+    """Return the result of a call; known faults name the operator, and which of its functions."""
+    try:
+        return call()
+    except (ValueError, TypeError) as error:
+        named = _named(name, argument, error)
+        if named is None:
+            raise
+        raise named from error
+
+
+def _checked(name: str, operand: NDArray[Any], result: Any) -> Any:
+    """Return a result; check that it has the type and shape of the operand."""
+    if np.shape(result) != operand.shape:
+        raise ValueError(
+            f"operator {name!r} returned shape {np.shape(result)} for operands of shape "
+            f"{operand.shape}"
+        )
+    kind = _kind(result)
+    if result is None or not (kind.hasobject or np.can_cast(kind, operand.dtype, "same_kind")):
+        raise TypeError(
+            f"operator {name!r} returned {result if result is None else kind} for "
+            f"{operand.dtype}; its result must be of the type of its operands"
+        )
+    # The caller casts the result. The cast of a NumPy scalar out of bounds would raise.
+    return np.asarray(result) if isinstance(result, np.generic) else result
+
+
+def _named(name: str, argument: str, error: TypeError | ValueError) -> Exception | None:
+    """Return a clearer exception for a known fault of an operator's function; else None."""
+    if "read-only" in str(error):
+        return ValueError(
+            f"operator {name!r} writes into an operand ({error}); "
+            "it must leave both alone and return a new array"
+        )
+    if "arrays can be converted to" in str(error) or "truth value of an array" in str(error):
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        return kind(
+            f"operator {name!r}: its {argument}= function does not take arrays ({error}); "
+            "numpy.vectorize or numpy.frompyfunc makes one that does"
+        )
+    return None
+
+
+def _kind(result: Any) -> np.dtype[Any]:
+    """Return the type of a result; for Python's objects, the type that NumPy gives their values.
+
+    >>> _kind(np.zeros(3, "f4")), _kind(np.array([1, 2], object)), _kind([1j])
+    (dtype('float32'), dtype('uint8'), dtype('complex128'))
+    """
+    if isinstance(result, np.ndarray | np.generic) and result.dtype != object:
+        return result.dtype
+    values = np.array(np.asarray(result, object).tolist())
+    # Python's integers fit every integer type; a value out of bounds is an OverflowError later.
+    return np.dtype(np.uint8) if values.dtype.kind in "iu" else values.dtype
+
+
+# ---- the maps of linear recurrences ----------------------------------------------------------
+
+
+def _then(earlier: Any, later: Any) -> Any:
+    """Compose the maps h -> a h + b: first ``earlier``, then ``later``."""
+    return later[0] * earlier[0], later[0] * earlier[1] + later[1]
+
+
+def _then_in_segments(earlier: Any, later: Any) -> Any:
+    """Compose maps that also say whether a segment begins: the state before it is 0."""
+    begins = later[2]
+    before = [np.where(begins, each.dtype.type(0), each) for each in earlier[:2]]
+    return *_then(before, later), earlier[2] | begins
+
+
+MAPS = Operator(
+    "linear_recurrence", _then, "{b.x0 * a.x0, b.x0 * a.x1 + b.x1}", identity=(1, 0), arity=2
+)
+#: Of columns: segments begin where x2 is True. The state before a segment is 0.
+MAPS_IN_SEGMENTS = Operator(
+    "linear_recurrence in segments",
+    _then_in_segments,
+    """const T before = b.x2 ? T{} : a;
+    return T{b.x0 * before.x0, b.x0 * before.x1 + b.x1, before.x2 || b.x2};""",
+    identity=(1, 0, False),
+    arity=3,
+)
+
+
+# ---- predicates ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Predicate:
+    """A condition on one element, for ``select``.
+
+    Attributes
+    ----------
+    name
+        The name in errors. It must be the same on every rank.
+    numpy
+        A function of an array [n] that returns a bool array [n], and does not change its argument.
+        It is not called for empty arrays.
+    cuda
+        CUDA C++ that tells whether the element ``x``, of type ``T``, is kept. It is an expression,
+        or, if it contains ``return``, the body of a function. ``T`` is the type of the array:
+        ``float`` for float16, bfloat16 and float32; complex numbers have the parts ``x.re`` and
+        ``x.im``. None: the predicate works on CPUs only.
+
+    Raises
+    ------
+    TypeError
+        If ``numpy`` is not a function or ``cuda`` is not text. Faults inside ``cuda`` are found
+        when it is compiled: then every rank raises ``KernelError``, with the compiler's message and
+        the line in ``cuda``.
+
+    Notes
+    -----
+    Both forms should keep the same elements, also of NaN: NaN > 0 is false in both. NumPy gives no
+    warnings while a predicate runs.
+
+    Examples
+    --------
+    >>> import distscan, numpy
+    >>> odd = distscan.Predicate("odd", numpy=lambda x: x % 2 != 0, cuda="x % 2 != 0")
+    >>> distscan.select(numpy.array([3, 1, 4, 1, 5]), odd)
+    (array([3, 1, 1, 5]), 0)
+    """
+
+    name: str
+    numpy: Callable[[Any], Any]
+    cuda: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name= of a predicate must be text, not {type(self.name).__name__}")
+        if not callable(self.numpy):
+            raise TypeError(f"predicate {self.name!r}: numpy= must be a function of an array")
+        if not isinstance(self.cuda, str | None):
+            raise TypeError(f"predicate {self.name!r}: cuda= must be text, or None")
+
+    def mask(self, x: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which elements of ``x`` [n] are kept, as bools [n]; overflow is silent."""
+        if x.size == 0:
+            return np.zeros(x.shape, np.bool_)
+        x = x.view()
+        x.flags.writeable = False
+        with np.errstate(all="ignore"):
+            kept = np.asarray(self.numpy(x))
+        if kept.dtype != np.bool_ or kept.shape != x.shape:
+            raise TypeError(
+                f"predicate {self.name!r} returned {kept.dtype} {kept.shape} for {x.dtype} "
+                f"{x.shape}; its result must be bool, of the shape of its argument"
+            )
+        return kept

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from .dtypes import is_bfloat16
-from .extents import Extents
-from .form import Form
+from .form import Extents, Form
 from .steps import Edges
 
 

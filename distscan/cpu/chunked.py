@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.calls import load_into
 from ..core.form import Form
-from ..core.operators import Operator
+from ..core.operators import Operator, load_into
 
 # Elements of a chunk. A chunk is scanned, then the running total is combined into it: it is small,
 # so that it is still in cache, and chains of roundings are short. 2^25 float32 on one CPU core:

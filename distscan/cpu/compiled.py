@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.calls import load_into
 from ..core.dtypes import Types
-from ..core.form import Form
-from ..core.operators import Operator
-from ..core.shards import chunks
+from ..core.form import Form, chunks
+from ..core.operators import Operator, load_into
 from ..fsum.words import FixedSum
 from . import kernels, threads
 from .chunked import store

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.dtypes import Types
-from ..core.maps import MAPS, MAPS_IN_SEGMENTS
 from ..core.nan import SKIPPING_NAN
-from ..core.operators import BUILTIN, Operator, unloaded
+from ..core.operators import BUILTIN, MAPS, MAPS_IN_SEGMENTS, Operator, unloaded
 from ..fsum.words import TWO_WORDS, FixedSum
 from . import library
 

@@ -6,12 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import segments as segmented
+from ..core.arrays import HostFields
 from ..core.dtypes import Types
-from ..core.field_arrays import HostFields
-from ..core.form import Form
+from ..core.form import Form, Pieces, chunks, is_long
 from ..core.operators import Operator
-from ..core.pieces import Pieces, is_long
-from ..core.shards import chunks
 from ..core.steps import Edges, Pending
 from . import chunked, sweeps
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.shards import chunks
+from ..core.form import chunks
 from . import threads
 
 TILE = 1 << 14  # weights; as float64 they fit in the L2 cache

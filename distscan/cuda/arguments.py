@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.arrays import FieldArrays
 from ..core.dtypes import Types
-from ..core.field_arrays import FieldArrays
 from ..core.operators import Operator
 from ..fsum.words import FixedSum
 

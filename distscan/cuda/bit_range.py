@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..core.dtypes import Types
 from ..core.form import PLAIN
 from ..core.operators import TypedOperator
-from . import epochs
+from . import workspace
 from .kernel import launch
 from .launches import HostTotal, Reduce
 from .workspace import is_capturing
@@ -50,12 +50,12 @@ class BitRangeOf:
 
     def __call__(self, x: Any) -> BitRange:
         """Return the bit range of ``x`` [n], contiguous; the host waits for it."""
-        number, stream = next(epochs.calls), cupy.cuda.get_current_stream()
+        number, stream = next(workspace.calls), cupy.cuda.get_current_stream()
         if is_capturing(stream):
             raise RuntimeError("a CUDA graph cannot capture an exact sum: the host waits for bits")
-        if number >> epochs.BITS != self._round:  # epochs repeat
-            self._round, self._total = number >> epochs.BITS, HostTotal(self._op.acc)
-        epoch = number & epochs.LAST
+        if number >> workspace.BITS != self._round:  # epochs repeat
+            self._round, self._total = number >> workspace.BITS, HostTotal(self._op.acc)
+        epoch = number & workspace.LAST
         self._reduce.prepare(x, self._total.pointer, epoch)
         launch(self._reduce, stream)
         return self._op.decode(self._total.wait(epoch, stream))

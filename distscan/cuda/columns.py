@@ -4,25 +4,276 @@ The shard is [outer, n, inner]. The kernels see it as a matrix [outer * n, inner
 each row i that is a multiple of n.
 """
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.arrays import FieldArrays
 from ..core.dtypes import Types
-from ..core.field_arrays import FieldArrays
 from ..core.form import Form
 from ..core.operators import Operator
+from ..fsum.words import TWO_WORDS
 from .arguments import fields_of, point, set_unit, view
-from .columns_policy import ThreadPolicy, columns_policy, pitches, thread_policy
-from .configs import sm_count
-from .definitions import definitions
+from .definitions import definitions, register_types, settable
 from .kernel import Kernel
-from .registers import register_types, settable
-from .row import Row
+from .policy import SHARED, VECTOR, sm_count, widest
+from .workspace import Row
 
-_LANES = 32
+# ---- tuning numbers --------------------------------------------------------------------------
+#
+# The tables give microseconds on one NVIDIA H200 (sm_90), for arrays [n, inner] scanned along n.
+# The wider of input and output is 1 GiB of random numbers. ``python launch/tune_axes.py``
+# repeats them.
+
+_LANES = 32  # lanes of a warp
+_SECTOR = 32  # bytes: the memory writes a whole sector without reading it first
+_STATIC = 47 << 10  # bytes of shared memory that a kernel has without an attribute
+
+
+class ColumnsPolicy(NamedTuple):
+    """How ``kernels/columns/scan.cuh`` and ``reduce.cuh`` are cut: see ``strip.cuh`` there."""
+
+    threads: int  # that scan
+    rows: int  # of a slice; odd, so that few lanes read the same bank of shared memory
+    items: int  # elements of a vector
+    columns: int  # a power of 2, at least the columns of a strip
+    stages: int  # tiles in shared memory
+    reducers: int  # warps; one more warp publishes their totals
+    look_ahead_warps: int  # warps
+    loaders: int  # warps
+    panel: int  # strips whose tiles one counter gives out, row by row: kernels' tile_order.cuh
+    group: int  # tiles that also publish one total of them all
+    reads: int  # totals that a lane of a look-ahead warp reads at once
+    staged: str  # "true" if results go to memory through the stages
+
+
+class Strips(NamedTuple):
+    """How a row is cut into strips."""
+
+    width: int  # vectors of a strip's row, one per lane
+    number: int  # strips
+    split: bool = False  # whether neighbouring strips share sectors
+    even: bool = True  # whether the last strip is about as wide as the others
+
+
+class _Sharing(NamedTuple):
+    """How tiles are given out, and totals passed on: these fields of ``ColumnsPolicy``."""
+
+    look_ahead_warps: int
+    loaders: int
+    panel: int
+    group: int
+    reads: int
+
+
+def columns_policy(
+    types: Types, inner: int, arch: str, sm_count: int
+) -> tuple[ColumnsPolicy, Strips]:
+    """Return the policy for rows of ``inner`` elements, and the strips of a row.
+
+    H200, sm_90, 1 GiB float32. Slices of 9 vectors take 4 to 10 % more time than slices of 11.
+    [2^24, 16] takes 593 us with results stored at once, 624 us with results stored through the
+    stages. Rows that vectors do not divide, microseconds by the rows of a slice::
+
+        shape            43 rows  33 rows
+        [2^22, 63]           737      802
+        [2^18, 1001]         791      822
+        [2^14, 16383]       1080      952
+
+    linear_recurrence of 2^26 float32, microseconds by the rows of a slice::
+
+        shape            9 rows  11 rows  13 rows  15 rows  17 rows
+        [2^20, 64]          368      320      344      319      350
+        [2^18, 256]         367      321      334               338
+        [2^17, 512]                  372      309
+        [2^16, 2^10]        362      327      299      324      314
+        [2^15, 2^11]                 390      315
+        [2^14, 2^12]        311      291      271      255      284
+        [2^13, 2^13]                 269      257
+        [2^12, 2^14]                 288      252
+    """
+    fields = types.x.names or ()
+    size, acc = widest(types.x, types.out), types.acc.itemsize
+    items = math.gcd(inner, max(VECTOR // max(size, acc, 4), 1))
+    strips = _cut(types, inner, items, sm_count)
+    columns = 1 << (strips.width * items - 1).bit_length()
+    sharing = _share(types, columns, strips, arch, sm_count)
+    cursor = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, per strip of a panel
+    while sharing.panel > 1 and sharing.panel * cursor > 8 << 10:
+        sharing = sharing._replace(panel=sharing.panel // 2)
+
+    threads = 256 if acc <= 16 else 128  # structures use more registers
+    warps = threads // _LANES
+    most = (SHARED.get(arch, 99) - 1) << 10  # bytes
+    # Bytes per stage, beside the elements: barriers, totals, and the prefixes of the columns.
+    beside = 192 + acc * (threads * items + (warps + 2) * columns)
+
+    def stages(rows: int) -> int:
+        part = _LANES // strips.width * rows * sum(pitches(types, inner, items, strips))
+        static, every = (room - sharing.panel * cursor for room in (_STATIC, most))
+        stage = warps * part + 16 * max(len(fields), 1) + beside
+        return int(min(static // beside, every // stage, 12))
+
+    read = items * (types.x.itemsize if fields else size)  # bytes of a lane in each row
+    rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(read, 5)
+    if acc > 32:
+        rows = 1
+    if types.acc == TWO_WORDS:  # registers
+        rows = min(rows, 15)
+    if items * size == 4 and strips.split and strips.number < sm_count // 2:
+        rows = 43
+    if widest(types.x) < 4 and items > 1:
+        rows = min(rows, 17)  # unpacked, each row uses registers of its own
+    least = 4  # stages
+    if fields and acc == 8 and strips.number > 8:
+        least = 3
+        rows = 15 if strips.number > sm_count - sm_count // 8 else 13
+    elif sharing.loaders > 1:
+        rows = min(rows, 11)
+    while stages(rows) < least and rows > 3:
+        rows -= 2
+    alike = types.x.itemsize == types.out.itemsize and not fields
+    staged = strips.number == 1 and inner * size < 64 and alike
+    return ColumnsPolicy(
+        threads, rows, items, columns, stages(rows), reducers=4, staged=str(staged).lower(),
+        **sharing._asdict(),
+    ), strips  # fmt: skip
+
+
+def _alone(strips: int, sm_count: int) -> bool:
+    """Return whether at most three blocks share a strip: they wait little, so they fetch more."""
+    return 3 * strips > sm_count
+
+
+def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
+    """Cut rows into strips, so that most lanes have work.
+
+    H200, sm_90, 1 GiB, microseconds by the width of a strip in bytes::
+
+        type     shape            80  112  128  144  256
+        float32  [2^22, 64]                620       777
+        float32  [2^20, 256]               644       704
+        float32  [2.6e6, 100]    740  761       944
+        float64  [2^13, 2^14]              676       578
+        float64  [2^19, 2^8]               656
+    """
+    size = widest(types.x)
+    vector, row = items * size, inner * size  # bytes
+    if size >= 4:
+        strip = 128
+        long = size == 8 and row >= 2048
+        if long and _alone(row // 256, sm_count) == _alone(row // 128, sm_count):
+            strip = 256
+    else:
+        strip = 128 if row >= 384 else 64 if row >= 128 else 32 if row >= 64 else 64
+    vectors, most = inner // items, max(min(strip // vector, _LANES), 1)
+    if vectors <= most:
+        return Strips(vectors, 1)
+
+    def used(width: int) -> tuple[float, int]:
+        """Return the product of the used fractions of lanes, of strips, of moved bytes at worst."""
+        lanes, room = _LANES // width * width, -(-vectors // width) * width
+        return lanes * vectors / room / (1 + _SECTOR / (width * vector)), width
+
+    width = max(range(max(most // 2, 1), most + 1), key=used)
+    split = row % _SECTOR > 0 or width * vector % _SECTOR > 0
+    number = -(-vectors // width)
+    return Strips(width, number, split, even=vectors > 0.95 * number * width)
+
+
+def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int) -> _Sharing:
+    """Choose how tiles are given out, and how totals are passed on.
+
+    H200, sm_90, 1 GiB, microseconds by the number of strips in a panel::
+
+        type     shape              1     2     4    16
+        float32  [2^18, 1001]    1269         972   905  strips share sectors
+        float32  [2.6e6, 100]    1125         798   801  strips share sectors
+        float32  [2^18, 2^10]     682         670   635
+        float32  [2^17, 2^11]     633               600  600 is with 2 loaders
+        float32  [2^14, 2^14]     650         625   694
+        float32  [2^21, 2^7]      644         656   658
+        float64  [2^21, 63]       719   713   805
+        float64  [2^18, 500]      774               690
+        float64  [2^21, 50]       601  1001              5 strips: panels of 2, 2 and 1
+        float64  [5 * 2^18, 100]  947               697  the last strip is narrower
+
+    The last two rows show that panels of different sizes do not keep step, and that strips of
+    different widths do so only in one panel.
+
+    H200, sm_90, 1 GiB float32, microseconds by the number of tiles in a group::
+
+        shape         8   16   32
+        [2^24, 16]  605  593  625
+        [2^23, 32]  598  627
+
+    By the number of totals that a lane reads at once: [2^23, 32] takes 618 with 4; [2^18, 1001]
+    takes 851 with 4, 791 with 8.
+    """
+    acc, each = types.acc.itemsize, strips.number / sm_count  # strips per block
+    reads = 4 if acc <= 8 else 2
+    most = 8 if acc <= 4 and columns >= _LANES else reads
+    together = 16 if strips.number > 8 or not strips.even else 1
+    if strips.split:
+        sharing = _Sharing(2, 1, 16 if acc <= 4 else together, 16, most)
+    elif each > 7 / 8:
+        sharing = _Sharing(1, 2, 4 if each > 7 / 2 else 2 if each > 7 / 4 else 1, 64, reads)
+    elif _alone(strips.number, sm_count):
+        sharing = _Sharing(1, 2, 16, 16, reads)
+    elif strips.number <= 2 and columns >= _LANES:  # a lane reads many totals
+        sharing = _Sharing(2, 1, 1, 8, most)
+    else:
+        sharing = _Sharing(2, 1, together, 16, reads)
+    if columns < _LANES and (arch != "90" or widest(types.x) < 4):  # parts of a group
+        sharing = sharing._replace(reads=sharing.reads // 2)
+    return sharing
+
+
+def pitches(types: Types, inner: int, items: int, strips: Strips) -> list[int]:
+    """How many bytes the rows of a tile lie apart in shared memory: see ``columns/strip.cuh``.
+
+    There is one number for each field; a number has one field.
+
+    The pitch is the same as in global memory modulo 16, with room for the vector that the end of a
+    row cuts.
+    """
+    fields = [types.x[name] for name in types.x.names] if types.x.names else [types.x]
+    sizes = [(strips.width * items * field.itemsize, inner * field.itemsize) for field in fields]
+    return [size if strips.number == 1 else size + 16 + (row - size) % 16 for size, row in sizes]
+
+
+class ThreadPolicy(NamedTuple):
+    """How ``kernels/columns/thread_per_column.cuh`` is cut."""
+
+    threads: int
+    rows: int  # that a thread loads at once
+    items: int  # elements of a vector
+    blocks: int  # per multiprocessor
+
+
+def thread_policy(types: Types, inner: int, columns: int, sm_count: int) -> ThreadPolicy | None:
+    """Return the policy for ``columns`` columns, ``inner`` side by side; None if they are too few.
+
+    H200, sm_90, 1 GiB float32, along the middle axis, microseconds::
+
+        shape             a thread per column  columns.cuh
+        [64, 2^11, 2^11]                  549          600
+        [2^10, 2^9, 2^9]                  575          740
+        [2^20, 4, 64]                     518         1060
+    """
+    size = widest(types.x, types.out)
+    items = math.gcd(inner, max(VECTOR // max(size, types.acc.itemsize, 4), 1))
+    if columns // items < 192 * sm_count or inner * size < 64:
+        return None
+    return ThreadPolicy(128, 8, items, 4 if types.acc.itemsize <= 16 else 2)
+
+
+# ---- arguments -------------------------------------------------------------------------------
+
+
 _ENDLESS = 1 << 62  # stands for n where the matrix is one scan: more than any number of rows
 
 

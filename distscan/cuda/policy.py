@@ -6,13 +6,79 @@ random numbers, unless a table gives a size. ``python launch/tune.py --policies`
 
 from typing import Any, NamedTuple
 
+import cupy
 import numpy as np
 
 from ..core.dtypes import Types
 from ..core.form import Form
-from ..fsum.words import TWO_WORDS
-from .fixed_policy import fixed_reducers, fixed_shape, is_fixed
-from .registers import is_log_sum
+from ..core.operators import Operator
+from ..fsum.words import ONE_WORD, TWO_WORDS
+from .definitions import is_log_sum, type_name
+
+# ---- exact sums ------------------------------------------------------------------------------
+
+
+def is_fixed(types: Types) -> bool:
+    """Return whether floats are added as integers: ``Fixed`` of kernels/base/fixed.cuh."""
+    return types.acc == TWO_WORDS or (types.acc == ONE_WORD and types.x.kind not in "biu")
+
+
+def fixed_shape(types: Types, form: Form, arch: str, items: int) -> tuple[int, int, int]:
+    """Return the threads, rows and items of a tile of exact sums; ``items`` fill a vector.
+
+    Beside 7 reducers, 2 look-ahead warps and the loader, 14 warps are the most that have 80
+    registers. A lane takes two vectors at once: so it takes half as many shuffles. H200, sm_90,
+    2^28 elements, microseconds; ``wide`` has elements of two words::
+
+        threads  reducers  look-ahead warps  rows  items  float32  the same, wide  float64
+        sums of two words
+            448         7                 2     2   8, 4      876            1165     1558
+            512         8                 2     2   8, 4      838            1133     1493  spills
+            512         8                 3     2   8, 4      863            1135     1563  spills
+            480         5                 3     2   8, 4      875
+            384         6                 3     2   8, 4      901                     1743
+            512         4                 3     4   4, 2      939                     1759
+            256         4                 3  4, 6   4, 2     1212                     2159
+        sums of one word
+            448         7                 2  2, 4   8, 2      559                     1063
+            384         6                 2  2, 4   8, 2      566                     1080
+            256         4                 2     6   4, 2      599                     1061
+        a sum of floats                                       550                     1091
+
+    The same shapes are the best, or nearly so, where reducers check elements: 10 of them beside 320
+    threads take 16 us less for float32 in one word. A pass over the elements takes 200 us of
+    float16, 290 of float32 and 540 of float64::
+
+        threads  reducers  rows   items  sums      float16  float32  float64
+            448         7  2, 4    8, 2  one word               553     1065
+            448         7  2, 4    8, 2  checked                657     1066
+            448         7     2    8, 4  two words              877     1280
+            448         7     2    8, 4  checked                935     1401
+            448         7     2    8, 4  wide                  1150     1502
+            448         7     2    8, 4  checked               1228     1550
+            256         4     2      16  one word      505
+            256         4     2      16  checked       752
+            256         8     2      16  one word      515  spills
+            256         8     2      16  checked       583  spills
+            192         6     2      16  one word      585
+            192         6     2      16  checked       673
+    """
+    two = types.acc == TWO_WORDS
+    if arch != "90":
+        return 256, 1 if types.out.itemsize < 4 else 2 if two else 4, min(items, 8)
+    if types.out.itemsize < 4:  # more registers: they are rounded twice
+        return 256, 2, 8 if two else 16
+    if two:
+        return 448, 1 if form.exclusive or form.reverse else 2, min(2 * items, 8)
+    return (448, 4, items) if types.out.itemsize == 8 else (448, 2, 8)
+
+
+def fixed_reducers(threads: int) -> int:
+    """Return the number of reducers beside so many threads that scan."""
+    return 7 if threads == 448 else 4
+
+
+# ---- scans -----------------------------------------------------------------------------------
 
 # The shared memory that one block may use, in KiB, by compute capability (CUDA C++ Programming
 # Guide, table of technical specifications). Other compute capabilities have at least 99.
@@ -267,3 +333,180 @@ def _scan_shape(types: Types, form: Form, arch: str) -> tuple[int, int, int]:
     if _is_large(types):  # one row is in registers at a time
         return threads, 2, items
     return threads, max(min(most, room // (items * words)), 1), items
+
+
+# ---- reductions ------------------------------------------------------------------------------
+
+
+class ReducePolicy(NamedTuple):
+    """How ``kernels/linear/reduce.cuh`` is cut."""
+
+    threads: int
+    rows: int  # vectors per lane in flight
+    items: int  # elements per vector
+    blocks: int  # per multiprocessor
+
+
+def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePolicy:
+    """Return the policy for an operator, its types and form, on a GPU of ``arch``.
+
+    H200, sm_90, 1 GiB::
+
+        type                                threads  rows  blocks  microseconds
+        float32                                 256     4       4  254
+        float32                                         8          252 to 260
+        float32                                 512                252 to 260
+        float32                                                 8  252 to 260
+        float32, next rows loaded ahead                            252 to 260
+        float32, other caching                                     252 to 260
+        float32, bulk copies                                       252 to 260
+        float32, launched back to back                          2  249
+        float32, launched alone                                 2  264
+        int8, max                               512     8       2  258
+        int8, max                               256     4       3  280
+        int8, max                               256     8       2  277
+        int8, max                               256     8       4  263
+
+    Some forms get fewer blocks, because they use more registers: int8 to int64 (it spills at 3
+    blocks on sm_100 and sm_120), logaddexp in float64, structures, and flags. Flags are not
+    measured.
+    """
+    chosen = _reduce_policy(op, types, form, arch)
+    if form.keys is None:
+        return chosen
+    # A thread holds at most 128 bytes of items and keys in flight.
+    each = chosen.items * (types.x.itemsize + form.keys.itemsize)
+    rows, blocks = max(1, min(chosen.rows, 128 // each)), min(chosen.blocks, 3 if each < 32 else 2)
+    return chosen._replace(rows=rows, blocks=blocks)
+
+
+def _reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePolicy:
+    """Return the policy of a reduction without the keys of segments."""
+    widening = types.acc.itemsize // types.x.itemsize
+    long = op.numpy is np.logaddexp and types.acc.itemsize > 4
+    blocks = 4 if widening <= 1 and not long else 3 if widening < 8 else 2
+    few = types.acc.names or (form.segmented and arch not in SHARED)
+    if types.x.itemsize == 1 and widening == 4 and arch in SHARED and not form.segmented:
+        return ReducePolicy(threads=512, rows=8, items=VECTOR, blocks=2)
+    items = min(items_of(types), per_vector(types.x)) if types.x.names else per_vector(types.x)
+    rows = min(4, max(128 // (items * types.x.itemsize), 1)) if types.x.names else 4
+    if types.acc.itemsize > 16:
+        blocks = 1
+    return ReducePolicy(256, rows, items, blocks=min(blocks, 2) if few else blocks)
+
+
+# ---- few elements ----------------------------------------------------------------------------
+
+
+class ShortPolicy(NamedTuple):
+    """How ``kernels/linear/scan_short.cuh`` is cut: ``threads * rows`` vectors per block."""
+
+    threads: int  # that scan; one more warp looks ahead
+    rows: int  # vectors per thread
+    items: int  # elements per vector
+    blocks: int  # per multiprocessor
+
+
+def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy | None:
+    """Return the policy for ``n`` elements, or None if they do not fit in registers all at once.
+
+    H200, sm_90, float32, microseconds::
+
+        elements         2^10  2^16  2^18  2^20  2^21
+        this kernel       2.9   4.8   5.4   7.2   9.7
+        scan.cuh          5.8   7.6   8.2   9.8  12.1
+
+    It is fastest with half as many tiles as multiprocessors::
+
+        elements  threads  rows  tiles per multiprocessor  microseconds
+        2^18          256     1                            5.9
+        2^18          256     2                            5.5
+        2^18          256     4                            5.4
+        2^18          256     8                            5.6
+        2^20          512     4                            7.1
+        2^20                                            2  7.4 to 7.7
+        2^20                                            4  8.2 to 8.4
+
+    2^20 was timed with 4 rows of totals read at once (7.4 with 9 rows). The kernel reads 5 now.
+    """
+    if form.segmented or form.extents.outer > 1 or types.acc.itemsize > 16:
+        return None
+    threads, items = 256, items_of(types)
+    row = threads * items * sm_count  # elements, of a tile on each multiprocessor
+    words = (items + 1) * max(types.acc.itemsize // 4, 1)  # of one thread: its row and its total
+    for rows in (1, 2, 4, 8):
+        most = rows == 8 or 2 * rows * words > 48
+        if n <= row * rows // 2 or (most and n <= 2 * row * rows):
+            return ShortPolicy(threads, rows, items, blocks=1 if n <= row * rows else 2)
+        if most:
+            break
+    return None
+
+
+# ---- the choice of the kernel and of its tiles -----------------------------------------------
+
+_LANES = 32
+_RESIDENT = 2048  # the most threads that a multiprocessor holds
+
+
+class LaunchConfig(NamedTuple):
+    """A kernel that scans, with its tuning numbers and the numbers of its launch."""
+
+    entry: str
+    policy: dict[str, int | str]
+    tile: int  # elements per tile
+    threads: int  # per block
+    shared: int  # bytes of dynamic shared memory
+    blocks: int  # the most blocks of a launch
+    words: int = 1  # status words per 4 bytes of a tile's total
+
+
+def scan_config(
+    types: Types, n: int, form: Form, textbook: TextbookPolicy | None = None
+) -> LaunchConfig:
+    """Choose the kernel for shards of ``n`` elements: the ``textbook`` one, or the fastest."""
+    if textbook is None:
+        return _production(types, form.extents.outer * n, form)
+    if form.exclusive or form.reverse or form.segmented or form.extents.outer > 1:
+        raise NotImplementedError("block_scan= is for one inclusive scan from the first element on")
+    return _textbook(types, textbook)
+
+
+def _production(types: Types, n: int, form: Form) -> LaunchConfig:
+    """Configure ``kernels/scan.cu``, or for few elements ``kernels/scan_short.cu``."""
+    short = short_policy(types, form, n, sm_count())
+    if short is not None:
+        tile = short.threads * short.rows * short.items
+        blocks = short.blocks * sm_count()
+        return LaunchConfig("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
+    arch = cupy.cuda.Device().compute_capability
+    chosen = scan_policy(types, form, arch, n, sm_count())
+    tile = chosen.threads * chosen.rows * chosen.items
+    stage = tile * types.x.itemsize + 16 * len(types.x.names or " ")
+    if form.segmented:
+        stage += tile * beside(form) + 16
+        stage += bits_bytes(types, form, chosen.threads, chosen.rows, chosen.items)
+    policy: dict[str, int | str] = chosen._asdict()
+    rows = form.extents.outer > 1
+    policy["source"] = "FlaggedItems" if form.segmented else "RowItems" if rows else "Items"
+    if form.keys is not None:
+        policy["source"] = f"KeyedBy<{type_name(form.keys)}>::Items"
+    policy["first"] = str((form.segmented or rows) and form.first is not None).lower()
+    stage += up_to_bytes(types, form, chosen.threads, chosen.rows)
+    shared = chosen.stages * stage
+    threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
+    return LaunchConfig("scan", policy, tile, threads, shared, sm_count())
+
+
+def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
+    """Configure ``kernels/textbook.cu``. Its tiles publish a prefix beside the total."""
+    tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
+    shared = tile * max(types.x.itemsize, types.out.itemsize)
+    policy = chosen._asdict() | {"blocks": chosen.blocks}
+    blocks = _RESIDENT // chosen.threads * sm_count()
+    return LaunchConfig("textbook", policy, tile, chosen.threads, shared, blocks, words=2)
+
+
+def sm_count() -> int:
+    """Return the number of multiprocessors of the current GPU."""
+    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])

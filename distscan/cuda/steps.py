@@ -1,28 +1,273 @@
 """The local steps on CuPy arrays: ``begin`` and ``finish`` of a call. Nothing here uses MPI.
 
-This file has the work of each call. ``strategy.py`` makes the kernels and the memory, once.
+A strategy's kernels and memory are made once. A call in flight has its memory, stream and total.
 """
 
 from typing import Any
 
 import cupy
 import numpy as np
+from cupy_backends.cuda.api import runtime
 from numpy.typing import NDArray
 
+from ..core import segments as segmented
+from ..core.arrays import FieldArrays, HostFields
 from ..core.dtypes import Types
-from ..core.field_arrays import HostFields
-from ..core.steps import Pending
+from ..core.form import Form, is_long
+from ..core.operators import Operator
+from ..core.steps import Edges, Pending
 from ..fsum.words import unchecked
-from . import columns
+from . import columns, launches, workspace
 from .arguments import flagged, keyed
-from .calls import Call, CallWithTotal, NoTotal
+from .definitions import as_numbers, register_types, type_name
 from .kernel import launch
-from .launches import Add, HostTotal, Reduce
-from .outside import outside
-from .registers import register_types
-from .row import Row
-from .strategy import Strategy
-from .workspace import Workspace
+from .launches import Add, HostTotal, Reduce, outside, sees_outside
+from .policy import TextbookPolicy, scan_config
+from .workspace import Row, Workspace, is_capturing, keep_captured, releases
+
+# ---- the kernels and the memory of a strategy, made once for all its calls -------------------
+
+
+class Strategy:
+    """The kernels and the memory of one strategy on one GPU.
+
+    The GPU that is current when a strategy is made must be current when it is used. Work is queued
+    on the current stream, behind all earlier use on other streams.
+
+    Attributes
+    ----------
+    types, form
+        The types and the form of the scan.
+    n, size
+        The number of elements along the axis, and in the shard.
+    work
+        The kernels and the memory; None for shards without elements.
+    waits
+        Whether totals are long rows, which an exchange asks for piece by piece.
+    captured
+        The reason why a CUDA graph cannot capture a call; empty if it can.
+    """
+
+    captured = "the host waits for the shard's total"
+
+    def __init__(
+        self,
+        op: Operator,
+        types: Types,
+        form: Form,
+        textbook: TextbookPolicy | None = None,
+    ) -> None:
+        """Compile the kernels, and allocate the memory that calls need beside their arrays.
+
+        ``textbook`` chooses a textbook's kernel; None is the fastest one.
+        """
+        next(workspace.calls)  # raises in a process that was forked
+        for dtype in (types.x, types.acc, types.out):
+            type_name(dtype)
+        #: Whether kernels see elements that are outside of the window of an exact sum.
+        self.sees_outside = sees_outside(types, form)
+        self.op = op if self.sees_outside else unchecked(op)
+        self.types, self.form = types, form
+        self.n, self.size = form.extents.n, form.extents.size
+        self.waits = form.extents.goes_on and is_long(form.extents.inner, types.acc)
+        self._textbook = textbook
+        if is_capturing(cupy.cuda.get_current_stream()):
+            raise RuntimeError(
+                "nothing can be made for a new kind of scan while a CUDA graph is captured: "
+                "make the plan, or call scan() once with such arrays, before the capture"
+            )
+        releases.sweep()
+        self.work: Any = self.make() if self.size > 0 else None
+
+    def make(self) -> Workspace:
+        """Make the kernels, and allocate the memory that they share."""
+        raise NotImplementedError
+
+    def make_scan(
+        self, op: Operator, types: Types
+    ) -> "launches.Scan | columns.Scan | columns.ThreadPerColumn":
+        """Make the kernel that scans, down columns or along rows."""
+        n, form, textbook = self.n, self.form, self._textbook
+        if form.extents.inner == 1:
+            types = register_types(op, types)
+            config = scan_config(types, n, form, textbook)
+            return launches.Scan(op, types, n, form, config)
+        if textbook is not None:
+            raise NotImplementedError("block_scan= is for scans along the last axis")
+        return columns.make_scan(op, types, n, form)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that are kept between calls."""
+        return 0 if self.work is None else int(self.work.nbytes)
+
+    def close(self) -> None:
+        """Free the memory once all queued work has ended.
+
+        Raises ``KernelError`` if the last scan has stored nothing: see ``launches.HostOffset``.
+        """
+        work, self.work = self.work, None
+        if work is not None and "mail" in vars(work.scan):
+            work.scan.mail.check(cupy.cuda.get_current_stream())
+
+    def in_doubt(self, call: Any) -> bool:
+        """Return whether the kernel that checks elements has seen one outside; wait for it."""
+        if self.work is None or not self.sees_outside:
+            return False
+        if not call.read:  # the total, which comes behind all checks
+            call.stream.synchronize()
+        return bool(call.work.outside.since(call.epoch))
+
+    def refuse_capture(self, reason: str) -> None:
+        """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
+        if is_capturing(cupy.cuda.get_current_stream()):
+            raise RuntimeError(f"a CUDA graph cannot capture this scan: {reason}")
+
+    def make_for_a_graph(self) -> Workspace:
+        """Make a workspace for one graph alone. Every replay first sets its memory to zero."""
+        if self.captured:
+            self.refuse_capture(self.captured)
+        # Not from a pool: earlier work that is still queued may use the pool's memory.
+        with cupy.cuda.using_allocator(None):
+            return self.make()
+
+
+# ---- calls in flight, from begin to finish ---------------------------------------------------
+
+
+class NoTotal:
+    """A call without a total for the exchange: of an empty shard, or of a scan on one rank."""
+
+    empty = True
+    head = False
+    read = False  # whether ``total`` has waited for the total
+    offset: Any = None
+
+    @property
+    def edges(self) -> Edges | None:
+        """None, because there are no elements."""
+        return None
+
+    def total(self, piece: slice | None = None) -> NDArray[Any]:
+        """Raise ValueError."""
+        raise ValueError("this call has no total")
+
+    def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
+        """Raise ValueError."""
+        raise ValueError("this call has no total")
+
+
+class Call(NoTotal):
+    """One call in flight: its workspace, epoch, stream and arrays.
+
+    The work is queued in two parts, by ``begin`` and by ``finish``. Each part is queued on the
+    stream that is current then, behind the last use of the workspace. ``queued`` ends a part.
+    """
+
+    heads: Any = None  # the head flags of the segments, or the keys
+    ahead = False  # whether the scan has been launched ahead of its offset
+
+    def __init__(self, steps: Strategy, x: Any, out: Any, segments: Any, at_once: bool) -> None:
+        """Begin the first part. With ``at_once``, the second part follows on the same stream."""
+        for name, array in (("x", x), ("out", out), ("segments", segments)):
+            if array is None:
+                continue
+            plain = type(array) is not FieldArrays
+            if array.data.ptr % array.dtype.alignment if plain else array.misaligned():
+                raise ValueError(f"{name} begins at an address that its type cannot have")
+        work, number, stream = steps.work, next(workspace.calls), cupy.cuda.get_current_stream()
+        if runtime.streamIsCapturing(stream.ptr):
+            work = steps.make_for_a_graph()
+        elif work.round != number >> workspace.BITS:
+            work = steps.work = steps.make()
+        if type(x) is not FieldArrays and not x.flags.c_contiguous:
+            steps.refuse_capture("x, which is not contiguous, must be copied")
+            x = cupy.ascontiguousarray(x)
+        self._steps, self.work = steps, work
+        self.epoch = number & workspace.LAST
+        self.stream = self.begun_on = stream
+        self.x, self.out, self.segments, self._at_once = x, out, segments, at_once
+        if stream is not work.last.stream:
+            work.last.order(stream)
+        work.last.recorded = False
+        if work.outside is not None:
+            work.outside.begin(self.epoch)
+        if segments is not None:
+            self.heads = segmented.as_read(segments, steps.form, work)
+
+    def resume(self) -> Any:
+        """Begin the second part on the current stream, and return the stream."""
+        if not self._at_once:
+            self.stream = cupy.cuda.get_current_stream()
+            if self.stream is not self.work.last.stream:
+                self.work.last.order(self.stream)
+        self.work.last.recorded = False
+        return self.stream
+
+    def queued(self) -> None:
+        """End a part: all its work is queued."""
+        if self.work.last.at_once:
+            self.work.last.record()
+
+    def ended(self) -> None:
+        """End the second part: all work of the call is queued."""
+        self.queued()
+        if self.work.is_of_a_graph:
+            keep_captured(self.work, self.heads)
+        elif self.stream is not self.begun_on:
+            self.work.keep(self.x, self.heads)
+
+
+class CallWithTotal(Call):
+    """A call that finds a total, or a row of totals, for the exchange."""
+
+    empty = False
+    _edges: Edges | None = None  # of keys, which come with the total
+
+    def total(self, piece: slice | None = None) -> NDArray[Any]:
+        """Wait for the total, or for a piece of a long row of totals; return it."""
+        self.read = True
+        form = self._steps.form
+        if form.extents.inner > 1:
+            totals: NDArray[Any] = self.work.total.take(piece)
+            return totals
+        value = self.work.total.wait(self.epoch, self.begun_on)
+        if form.keys is not None:
+            low, high = value["ends"].view(self.segments.dtype)
+            self._edges = segmented.between(low, high, reverse=form.reverse)
+            value = value["total"]
+        if form.segmented:
+            self.head, value = bool(value["head"]), value["value"]
+        if value.dtype.names is not None:
+            value = as_numbers(value)
+        found: NDArray[Any] = value.astype(self._steps.types.acc, copy=False)
+        return found
+
+    def have_read(self) -> None:
+        """Wait for the total, unless it has been read. Then all work of earlier calls has ended."""
+        if not self.read and self._steps.form.extents.inner == 1:
+            self.total()
+
+    def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
+        """Queue a copy of a piece of the row of offsets to the GPU, over the row of totals."""
+        first = self._steps.form.first
+        if offset is None and first is not None and first.ndim > 0:
+            offset = self._steps.form.seed(piece)
+        self.resume()
+        self.work.total.put(piece, offset)
+        self.queued()
+        if offset is not None:
+            self.offset = self.work.total
+
+    @property
+    def edges(self) -> Edges | None:
+        """The first and the last key or flag of the shard; None without segments."""
+        if self.segments is None or self._edges is not None:
+            return self._edges
+        return segmented.edges(self.segments, reverse=self._steps.form.reverse)
+
+
+# ---- the steps of a shard --------------------------------------------------------------------
 
 _TOO_LATE = 3  # after so many late offsets in a row, no scan is launched ahead of its offset
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core.dtypes import Types
 from ..core.form import PLAIN
 from ..core.operators import BUILTIN
-from . import epochs
+from . import workspace
 from .definitions import definitions
 from .kernel import Kernel, launch
 from .launches import HostTotal
@@ -72,7 +72,7 @@ class Buffers:
         work = self._work
         if (
             work is None
-            or work.round != number >> epochs.BITS
+            or work.round != number >> workspace.BITS
             or work.ends.size < tiles
             or work.cuts.size < 2 * cuts
         ):
@@ -101,7 +101,7 @@ class TileTotals:
         ``ahead`` is a number of cuts, those into equal shares of the total. The GPU finds them at
         once, without waiting for the host; ``cuts`` returns them.
         """
-        number, self._stream = next(epochs.calls), cupy.cuda.get_current_stream()
+        number, self._stream = next(workspace.calls), cupy.cuda.get_current_stream()
         if is_capturing(self._stream):
             raise RuntimeError("a CUDA graph cannot capture this: the host waits for the weights")
         if x.data.ptr % x.dtype.alignment:
@@ -110,7 +110,7 @@ class TileTotals:
         self._x, self.total, self._ahead = cupy.ascontiguousarray(x), 0.0, ahead
         if x.size == 0:
             return
-        epoch = number & epochs.LAST
+        epoch = number & workspace.LAST
         self._kernels = TileKernels.of(x.dtype, cupy.cuda.Device().id)
         lead = self._x.data.ptr % VECTOR // x.itemsize
         length = self._kernels.length(x.size + lead)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import arrays, shards
+from ..core import arrays, form
 from .window import bits_of, format_of
 
 _SOME, _NOT_NEGATIVE_ZERO, _PLUS, _MINUS, _NAN = 1, 2, 4, 8, 16
@@ -114,8 +114,8 @@ def chunks(*each: Any) -> Iterator[tuple[Any, ...]]:
         each = tuple(array.reshape(1, -1) for array in each)
     n, inner = each[0].shape
     height = max(1, chunk // max(1, inner))
-    for rows in shards.chunks(0, n, height):
-        for columns in shards.chunks(0, inner, chunk):
+    for rows in form.chunks(0, n, height):
+        for columns in form.chunks(0, inner, chunk):
             where = slice(*rows), slice(*columns)
             yield tuple(array[where] for array in each)
 
@@ -123,7 +123,7 @@ def chunks(*each: Any) -> Iterator[tuple[Any, ...]]:
 def bands(inner: int, n: int) -> list[slice]:
     """Cut rows [inner] into columns for which there is memory for the codes of ``n`` rows."""
     width = min(_CHUNK, max(_FEWEST, _CODES // max(1, n)))
-    return [slice(*band) for band in shards.chunks(0, inner, width)]
+    return [slice(*band) for band in form.chunks(0, inner, width)]
 
 
 def firsts(x: Any, axis: int | None, *, reverse: bool) -> Any:

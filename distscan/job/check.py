@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import CheckError
-from ..core.shards import chunks
+from ..core.form import chunks
 from ..cpu.chunked import CHUNK
-from ..mpi.agree import agreed
+from ..mpi.agree import agreed, mark_collective
 from ..mpi.communicators import Comm
-from ..mpi.faults import mark_collective
 from ..mpi.signals import interruptible
 from .interface import Fill, Source, Target
 from .plan import Decided

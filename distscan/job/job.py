@@ -14,10 +14,10 @@ from .. import binding, options
 from ..binding import Binding
 from ..core import dtypes
 from ..core.errors import CheckError, OutputError
+from ..core.form import chunks
 from ..core.operators import Operator, TypedOperator
-from ..core.shards import chunks
-from ..cpu import cores
-from ..cpu.free_memory import free_memory
+from ..cpu import threads
+from ..cpu.memory import free_memory
 from ..fsum.digits import DigitSum
 from ..fsum.request import FsumRequest
 from ..mpi import launcher
@@ -339,7 +339,7 @@ def _threads(job: Job, ranks: int, *, gpu: bool) -> int:
     """
     if not gpu or job.run.threads is not None:
         return binding.threads(job.run.threads)
-    return max(1, cores.of_node() // ranks)
+    return max(1, threads.of_node() // ranks)
 
 
 def _total(decided: Decided, value: NDArray[Any] | None) -> Any:
@@ -424,7 +424,7 @@ def _startup(
 
 def _read_ahead(decided: Decided, source: Source, ended: threading.Event) -> None:
     """Read elements in the order of the scan, so that the system has them in memory."""
-    cores.unbind()
+    threads.unbind()
     start, size = decided.start, decided.form.extents.size
     scratch = np.empty(max(1, _AHEAD // decided.types.x.itemsize), decided.types.x)
     try:

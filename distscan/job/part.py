@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from ..build import CompiledScan
 from ..core import dtypes
-from ..core.extents import Extents
+from ..core.form import Extents
 from ..core.operators import Operator
 from ..core.steps import Edges, Pending, Strategy
-from ..cpu import cores
+from ..cpu import threads
 from .interface import Put, Source
 from .plan import Block, Budget, Chunk, Decided, cut
 from .report import Timeline
@@ -361,7 +361,7 @@ class Part:
             if self._marks is not None:
                 reading = self._marks.reading(flattened=True, window=window)
                 self._fill_marks = held.enter_context(reading)
-            begin = None if self.gpu is None else cores.unbind
+            begin = None if self.gpu is None else threads.unbind
             self._pipeline = Pipeline(self.budget.readers, self.budget.writers, begin)
             held.callback(self._pipeline.close)
             self._held = held.pop_all()

@@ -10,10 +10,8 @@ from numpy.lib.array_utils import normalize_axis_index
 from .. import build
 from ..core import operators
 from ..core.dtypes import Types
-from ..core.extents import Extents
-from ..core.form import Form
+from ..core.form import Extents, Form, bounds, chunks
 from ..core.operators import Operator
-from ..core.shards import bounds, chunks
 from ..core.steps import Strategy
 from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions

@@ -25,8 +25,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.shards import chunks
-from ..cpu import cores
+from ..core.form import chunks
+from ..cpu.threads import unbind
 from .interface import naming_output
 
 _IN_MEMORY = {"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"}
@@ -162,7 +162,7 @@ class MappedWriter(Writer):
         lock = threading.Lock()
 
         def work() -> None:
-            cores.unbind()
+            unbind()
             while not self._closing:
                 with lock:
                     piece = next(pieces, None)

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import InputError
-from ..core.extents import Extents
+from ..core.form import Extents
 from ..core.segments import edge_dtype
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.exscan import Exscan
+from ..mpi.notices import watching
 from ..mpi.signals import interruptible
-from ..mpi.watch import watching
 from .interface import Source, option
 from .part import Carry, Digests, Part, extend
 from .plan import Block, Chunk, Decided

@@ -1,13 +1,46 @@
-"""Communicators and nodes."""
+"""Communicators, and all else that is asked of MPI itself. Every module here takes ``MPI`` from it.
+
+mpi4py is imported at the first use of MPI, not before. So a client of the service needs no MPI
+library; nor does it start one, which may fail on the front end of a cluster.
+"""
 
 import functools
 import os
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
 
 from ..core.errors import LaunchError
 from . import signals
-from .api import MPI
 from .launcher import launched_ranks, local_rank
+
+# ---- the only import of mpi4py ---------------------------------------------------------------
+
+
+class _MPI:
+    """``mpi4py.MPI``, which is imported when the first of its attributes is read."""
+
+    Intracomm = Any  # for annotations, until then
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # doctest, inspect and others read such names of every object
+            raise AttributeError(name)
+        try:
+            from mpi4py import MPI as loaded  # noqa: PLC0415 - it starts MPI
+        except (ImportError, RuntimeError) as error:
+            raise ImportError(
+                f"mpi4py cannot load an MPI library ({error}); install one, "
+                "for example, in a checkout: pip install '.[mpich]'"
+            ) from error
+        self.__dict__.update(vars(loaded))  # found without this method from now on
+        return getattr(loaded, name)
+
+
+if TYPE_CHECKING:
+    from mpi4py import MPI as MPI  # noqa: PLC0414 - for the other modules
+else:
+    MPI = _MPI()
+
 
 Comm = MPI.Intracomm
 
@@ -145,3 +178,18 @@ def op_name(op: Any) -> Any:
         f"op is MPI.{name}; of MPI's ops a scan takes {', '.join(_BUILTIN)}"
         + pairs * name.endswith("LOC")
     )
+
+
+# ---- the largest of numbers ------------------------------------------------------------------
+
+
+def largest(comm: Comm, numbers: list[int]) -> list[int]:
+    """Return the largest of each number of 64 bits over all ranks; collective: ``MPI_Allreduce``.
+
+    >>> largest(MPI.COMM_SELF, [3, -1])
+    [3, -1]
+    """
+    found = np.array(numbers, np.int64)
+    if comm.size > 1:
+        comm.Allreduce(MPI.IN_PLACE, [MPI.buffer(found), found.size, MPI.INT64_T], MPI.MAX)
+    return [int(number) for number in found]

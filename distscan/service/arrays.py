@@ -28,10 +28,9 @@ from numpy.typing import NDArray
 from ..binding import Binding
 from ..core import dtypes
 from ..core.errors import InputError
-from ..core.extents import axis_number
-from ..core.shards import bounds
-from ..cpu import cores
+from ..core.form import axis_number, bounds
 from ..cpu import memory as host
+from ..cpu import threads
 from ..cpu.threads import usable
 from ..job import files, npy
 from ..mpi.agree import agreed
@@ -352,7 +351,7 @@ class Scanner:
 
     def alone(self, x: Any, out: Any, segments: Any, options: dict[str, Any]) -> None:
         """Scan an array into another one by this rank alone; any thread calls this."""
-        cores.unbind()
+        threads.unbind()
         memory = host if x.nbytes <= SMALL else self._bound.memory
         self._scan(alone(), memory, (out, x, segments), options)
 

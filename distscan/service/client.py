@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import arrays, dtypes, operators
-from ..core.extents import Extents, axis_number
-from ..core.form import first_value
+from ..core.form import Extents, axis_number, first_value
 from ..core.operators import BUILTIN
 from ..core.segments import check_shape, check_type
 from ..fsum.request import FsumRequest, is_fsum, limits_of

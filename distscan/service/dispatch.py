@@ -32,7 +32,7 @@ from ..core.errors import RankError
 from ..job import output
 from ..job.job import Job, perform
 from ..job.report import Report, plain
-from ..mpi import communicators, faults
+from ..mpi import agree, communicators
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from . import errors
@@ -306,7 +306,7 @@ class Dispatcher:
 
     def _check_agreed(self, error: Exception) -> None:
         """Raise a fault that only this rank has: the others wait for it, and must not."""
-        if self._comm.size > 1 and not faults.is_agreed(error):
+        if self._comm.size > 1 and not agree.is_agreed(error):
             raise error
 
 
@@ -396,7 +396,7 @@ def follow(comm: Comm, lines: "Lines", scanner: Scanner) -> None:
             else:
                 _perform(comm, task["job"], lambda *_: None)
         except Exception as error:
-            if not faults.is_agreed(error):  # a bug; rank 0 may wait for this rank
+            if not agree.is_agreed(error):  # a bug; rank 0 may wait for this rank
                 raise
 
 

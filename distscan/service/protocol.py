@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import dtypes, operators
-from ..core.extents import Extents
+from ..core.form import Extents
 from ..fsum import request
 from .errors import ServiceError
 

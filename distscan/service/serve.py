@@ -19,7 +19,7 @@ import uvicorn
 
 from .. import binding, command
 from ..command import Parser
-from ..cpu.free_memory import free_memory
+from ..cpu.memory import free_memory
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..version import __version__

@@ -6,10 +6,9 @@ import numpy as np
 
 from ..core import arrays, dtypes
 from ..core import segments as segmented
-from ..core.extents import Extents
-from ..core.field_arrays import HostFields
-from ..core.maps import MAPS, MAPS_IN_SEGMENTS
-from ..core.pieces import Pieces, is_long
+from ..core.arrays import HostFields
+from ..core.form import Extents, Pieces, is_long
+from ..core.operators import MAPS, MAPS_IN_SEGMENTS
 from ..core.scalars import exact_scalar
 from ..decide import check_memory
 from ..mpi.agree import Agreement, Terms, collective

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import plan_cache
 from ..core import arrays
-from ..core.predicates import Predicate
+from ..core.operators import Predicate
 from ..decide import check_memory
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm

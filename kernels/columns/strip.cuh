@@ -94,7 +94,7 @@ struct Strip {
   int pitch;
   int offset = 0;  // of the tile in its stage
 
-  // As pitch_of of cuda/columns_policy.py.
+  // As pitch_of of cuda/columns.py.
   __device__ static int pitch_of(const Matrix& matrix, const Spot<Shape>& spot) {
     const int size = spot.columns * BYTES;
     const int64 row = matrix.inner * BYTES;

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from distscan.core.predicates import Predicate
+from distscan.core.operators import Predicate
 from support.compiling import Asked, absent_gpu, compaction
 
 SIZES = (1, 2, 4, 8, 16)  # bytes

@@ -17,17 +17,8 @@ from distscan.core.form import PLAIN, Form
 from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import (  # noqa: E402
-    columns,
-    compaction,
-    configs,
-    cubin,
-    kernel_cache,
-    launches,
-    nvrtc,
-    strategy,
-)
-from distscan.cuda.kernel import Kernel  # noqa: E402
+from distscan.cuda import columns, compaction, launches, nvrtc, policy, steps  # noqa: E402
+from distscan.cuda.kernel import Kernel, parameters  # noqa: E402
 from distscan.cuda.kernel import check as check_parameters  # noqa: E402
 from distscan.cuda.policy import TextbookPolicy  # noqa: E402
 
@@ -77,11 +68,11 @@ def absent_gpu(arch: str) -> Iterator[dict[Asked, None]]:
     gpu.cuda.Device().attributes = {"MultiProcessorCount": 100}
     gpu.zeros().data.ptr = gpu.empty().data.ptr = 0
     with ExitStack() as stack:
-        for module in (columns, compaction, configs, launches, strategy, cuda):
+        for module in (columns, compaction, policy, launches, steps, cuda):
             stack.enter_context(patch.object(module, "cupy", gpu))
         for name in ("HostTotal", "Row", "Workspace", "outside"):
             stack.enter_context(patch.object(cuda, name))
-        stack.enter_context(patch.object(strategy, "is_capturing", lambda stream: False))
+        stack.enter_context(patch.object(steps, "is_capturing", lambda stream: False))
         stack.enter_context(patch.object(Kernel, "load", record))
         yield kernels
 
@@ -119,7 +110,7 @@ def faults(kernel, arch):
     }
     spills, registers = numbers["bytes spill stores"], numbers["registers"]
     shared = numbers["bytes smem"] + kernel.shared
-    known = cubin.parameters(code, f"distscan_{kernel.entry}")
+    known = parameters(code, f"distscan_{kernel.entry}")
     if report.count("Compiling entry") != 1 or not registers or not known:
         return f"{name}: no report of one kernel in {report!r}"
     # A function that is called in rare cases may cost some registers around the call.
@@ -143,6 +134,6 @@ def check(kernels, arch):
 
 def ptx(kernel):
     """What, unlike machine code, can be read; for the newest GPU that this NVRTC knows."""
-    with patch.object(kernel_cache, "folder", lambda: None):
+    with patch.object(nvrtc, "folder", lambda: None):
         text = kernel.build("999")[0].decode()
     return text[text.index(".visible .entry") :]

@@ -7,9 +7,8 @@ import distscan.cuda
 
 
 def gpus(monkeypatch, **functions):
-    """Give ``distscan.cuda.gpus`` these functions, and ``distscan.cuda.memory`` none."""
-    for name, content in (("gpus", functions), ("memory", {})):
-        module = ModuleType(f"distscan.cuda.{name}")
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(distscan.cuda, name, module, raising=False)
+    """Give ``distscan.cuda.memory`` these functions alone."""
+    module = ModuleType("distscan.cuda.memory")
+    vars(module).update(functions)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(distscan.cuda, "memory", module, raising=False)

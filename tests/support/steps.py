@@ -3,8 +3,7 @@
 from unittest.mock import patch
 
 from distscan.core import segments
-from distscan.core.extents import Extents
-from distscan.core.form import PLAIN
+from distscan.core.form import PLAIN, Extents
 
 
 def of_size(n, form=PLAIN, **extents):

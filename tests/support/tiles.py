@@ -9,12 +9,12 @@ def geometry(types, strategy):
     """Elements of a tile, thread blocks, tiles that a block holds at a time: of a sum's scan."""
     import cupy
 
-    from distscan.cuda import policy, registers
+    from distscan.cuda import definitions, policy
 
     device = cupy.cuda.Device()
     if strategy == "scan-add":  # it stores the running value
         types = dtypes.Types(types.x, types.acc, types.acc)
-    running = registers.register_types(operators.BUILTIN["sum"], types)
+    running = definitions.register_types(operators.BUILTIN["sum"], types)
     sm_count = device.attributes["MultiProcessorCount"]
     chosen = policy.scan_policy(running, form.PLAIN, device.compute_capability, 1 << 40, sm_count)
     tile = chosen.threads * chosen.rows * chosen.items
