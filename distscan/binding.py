@@ -74,7 +74,7 @@ def choose(call: Agreement, wanted: Name, function: str) -> str:
         raise ValueError(f"unknown backend {wanted!r}; choose from {', '.join(get_args(Name))}")
     has_gpu = False
     try:
-        has_gpu = wanted != "cpu" and _cuda()[0].count() > 0
+        has_gpu = wanted != "cpu" and _cuda().count() > 0
     except BackendError:
         if wanted == "cuda":
             raise
