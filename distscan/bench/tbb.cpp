@@ -1,4 +1,4 @@
-// oneTBB's parallel_scan of float64, for python -m distscan.bench. contenders.py compiles this file.
+// oneTBB's parallel_scan of float64, for python -m distscan.bench. contenders.py compiles it.
 
 #include <oneapi/tbb/blocked_range.h>
 #include <oneapi/tbb/parallel_scan.h>
