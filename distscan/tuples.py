@@ -13,7 +13,7 @@ import numpy as np
 from . import plan_cache
 from .build import CompiledScan, make
 from .core import arrays, dtypes
-from .core.arrays import FieldArrays, HostFields
+from .core.arrays import FieldArrays, HostFields, contiguous
 from .core.form import Extents, axis_number
 from .core.operators import Operator
 from .core.segments import check_shape
@@ -131,7 +131,7 @@ class Shard:
             return
         shard, copied = list(self._x), False
         if not direct:
-            shard = [xp.ascontiguousarray(array).reshape(-1) for array in self._x]
+            shard = [contiguous(array).reshape(-1) for array in self._x]
             copied = not all(array.flags.c_contiguous for array in self._x)
         self._shard, self._results = FieldArrays(shard), FieldArrays(results)
         if targets is not None:

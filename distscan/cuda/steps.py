@@ -11,7 +11,7 @@ from cupy_backends.cuda.api import runtime
 from numpy.typing import NDArray
 
 from ..core import segments as segmented
-from ..core.arrays import FieldArrays, HostFields
+from ..core.arrays import FieldArrays, HostFields, contiguous
 from ..core.dtypes import Types
 from ..core.form import Form, is_long
 from ..core.operators import Operator
@@ -182,7 +182,7 @@ class Call(NoTotal):
             work = steps.work = steps.make()
         if type(x) is not FieldArrays and not x.flags.c_contiguous:
             steps.refuse_capture("x, which is not contiguous, must be copied")
-            x = cupy.ascontiguousarray(x)
+            x = contiguous(x)
         self._steps, self.work = steps, work
         self.epoch = number & workspace.LAST
         self.stream = self.begun_on = stream
