@@ -62,7 +62,7 @@ for level in $levels; do
 done
 for level in $levels; do
   # launch/test.sh runs all tests for the best level.
-  [[ $whole == no && $level == "$best" ]] || DISTSCAN_CPU=$level tests 12 tests/test_cpu_*.py
+  [[ $whole == no && $level == "$best" ]] || DISTSCAN_CPU=$level tests 12 tests/cpu/test_cpu_*.py
 done
 
 echo "== NEON =="
@@ -98,10 +98,10 @@ if [[ $whole == yes ]]; then
   cd "$build/checkout"
   rm distscan/cpu/lib/* && cp "$build/sanitized/$best".* distscan/cpu/lib
   LD_PRELOAD=$("${CXX:-g++}" -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
-    PYTHONPATH=$PWD DISTSCAN_CPU=$best tests 1 tests/test_cpu_*.py
+    PYTHONPATH=$PWD DISTSCAN_CPU=$best tests 1 tests/cpu/test_cpu_*.py
   cd "$root"
 fi
 
 echo "== NumPy =="
 export DISTSCAN_CPU=numpy
-tests 4 tests/test_{scan,forms,segments,axes,plan,types}.py
+tests 4 tests/scan/test_{scan,forms,segments,axes,plan,types}.py

@@ -45,9 +45,6 @@ _OF_ONE_RANK = [
     "test_compiler.py",
     "test_gpu_operands.py",
     "test_kernel_cache.py",
-    "test_launches.py",
-    "test_shards.py",
-    "test_workspace.py",
 ]
 collect_ignore_glob = _OF_ONE_RANK if MPI.COMM_WORLD.size > 1 else []
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.host import host
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted(EXAMPLES.glob("*.py"))
 NAMES = [path.stem for path in FILES]
 # pip install '.[examples]' brings both.

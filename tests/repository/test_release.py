@@ -11,7 +11,7 @@ import distscan
 
 pytestmark = pytest.mark.one_rank
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 VERSION = distscan.__version__
 ABOVE = "# Changelog\n\nWords.\n\n"
 CHANGES = "### Added\n\n- This.\n"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 pytestmark = pytest.mark.one_rank
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 CASES = [("float64", power) for power in (0, 4, 16, 100, 300)]
 CASES += [("float32", power) for power in (0, 4, 16, 70)]
 

@@ -364,7 +364,7 @@ def test_memory(what, codes):
     alone = {
         k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "PRTE", "HYDRA"))
     }
-    script = Path(__file__).parent.parent / "launch" / "mpirun.sh"
+    script = Path(__file__).parents[2] / "launch" / "mpirun.sh"
     command = ["bash", str(script), "3", sys.executable, "-c", ROWS, what, codes]
     run = subprocess.run(
         command, check=False, env=alone, capture_output=True, text=True, timeout=100

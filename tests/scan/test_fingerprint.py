@@ -94,8 +94,8 @@ def test_values():
 
 def test_another_process():
     """Python's own hashes differ there, and so do all addresses."""
-    code = "import test_fingerprint as t; print(*t.prints())"
-    environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parent)}
+    code = "import scan.test_fingerprint as t; print(*t.prints())"
+    environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[1])}
     run = subprocess.run([sys.executable, "-c", code], env=environment, text=True, timeout=60,
                          capture_output=True, check=True)  # fmt: skip
     assert run.stdout.split() == prints()

@@ -16,7 +16,7 @@ from distscan.cpu import library
 
 pytestmark = pytest.mark.one_rank
 
-BUILD = Path(__file__).parent.parent / "launch" / "build_cpu.py"
+BUILD = Path(__file__).parents[2] / "launch" / "build_cpu.py"
 SOURCE = """
 #include "seven.hpp"
 extern "C" __attribute__((visibility("default"))) int seven() { return SEVEN; }

@@ -12,7 +12,7 @@ from distscan.bench.__main__ import Key
 from distscan.bench.report import Report
 from distscan.bench.suite import Row
 
-KEPT = Path(__file__).resolve().parents[1] / "docs" / "measured" / "baselines"
+KEPT = Path(__file__).resolve().parents[2] / "docs" / "measured" / "baselines"
 PLAN = Key("float32", "single-pass", 1 << 20)
 
 

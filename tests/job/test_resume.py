@@ -23,7 +23,7 @@ from support.streams import some
 from support.writers import raises
 
 LAUNCHERS = "PMI", "OMPI", "PRTE", "HYDRA", "MPI"
-LAUNCH = Path(__file__).parents[1] / "launch"
+LAUNCH = Path(__file__).parents[2] / "launch"
 MPIRUN = os.environ.get("MPIRUN", "mpirun")
 
 

@@ -103,7 +103,7 @@ def test_becomes_shorter(turn, threads, ranks, tmp_path):
     if ranks > 1 and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     np.save(tmp_path / "x.npy", np.asfortranarray(np.ones((1000, 3000))))
-    script = Path(__file__).parent.parent / "launch" / "mpirun.sh"
+    script = Path(__file__).parents[2] / "launch" / "mpirun.sh"
     launcher = [] if ranks == 1 else ["bash", script, ranks]
     options = ["--quiet", "--backend", "cpu", "--threads", threads, "--memory", "2M"]
     command = [*launcher, sys.executable, "-c", SHORTER, tmp_path / "x.npy", turn, *options]

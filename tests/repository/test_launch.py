@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-LAUNCH = Path(__file__).parent.parent / "launch"
+LAUNCH = Path(__file__).parents[2] / "launch"
 SCRIPTS = sorted(path.name for path in LAUNCH.glob("*.sh") if "\ncd " in path.read_text())
 STUBS = {"setup.sh": "", "mpirun.sh": "", "python": 'echo "$*"'}
 

@@ -10,7 +10,7 @@ import pytest
 
 import distscan
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 BLOCKS = {
     ".md": re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL),
