@@ -369,4 +369,7 @@ def block_of(inner: int, size: int) -> int:
 
 def address(array: NDArray[Any] | None) -> int | None:
     """Return the address of an array's memory; None for None."""
-    return None if array is None else array.__array_interface__["data"][0]
+    if array is None:
+        return None
+    # The interface of a structure lists its fields, which takes longer.
+    return array.ctypes.data if array.dtype.names else array.__array_interface__["data"][0]

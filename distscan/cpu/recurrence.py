@@ -118,7 +118,12 @@ def as_read(x: Arrays, dtype: np.dtype[Any]) -> Arrays:
         array if array.dtype == dtype[i] else cast(array, dtype[i]) for i, array in enumerate(x[:2])
     )
     alike = factors.strides[0] == 0 and factors.strides[-1] in {0, factors.itemsize}
-    if not alike:
-        factors = np.require(factors, requirements=["C", "A"])
-    terms = np.require(terms, requirements=["C", "A"])
-    return factors, terms, *(heads[:, :1].ravel() for heads in x[2:])
+    factors = factors if alike else _plain(factors)
+    return factors, _plain(terms), *(heads[:, :1].ravel() for heads in x[2:])
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a contiguous array at an address that its type can have: ``array``, or a copy."""
+    flags = array.flags
+    plain = flags.c_contiguous and flags.aligned
+    return array if plain else np.require(array, requirements=["C", "A"])

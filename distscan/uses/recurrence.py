@@ -93,7 +93,7 @@ def linear_recurrence(
         given = arrays.as_native(a, "a")
         factors, number = _factors(a, given, terms)
         flags = None if segments is None else arrays.as_native(segments, "segments")
-        before = _before(0 if initial is None else initial, terms, number)
+        before = np.zeros((), number) if initial is None else _before(initial, terms, number)
         if before.ndim > 0 and (flags is not None or heads is not None):
             raise ValueError(f"initial has shape {before.shape}; segments need one number")
         x, op, result = [factors, terms], MAPS, number
