@@ -37,9 +37,9 @@ from .core.errors import (
     RankError,
 )
 from .core.operators import Operator, Predicate
-from .file_job import scan_file
 from .plan import Plan
 from .scan import scan
+from .scan_file import scan_file
 from .uses.offsets import offsets, segment_flags
 from .uses.partition import partition
 from .uses.recurrence import linear_recurrence

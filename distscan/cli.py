@@ -1,48 +1,431 @@
-"""The command line: file jobs, progress, reports; the commands of the service. Rank 0 prints."""
+"""The command lines: entry, exit status, parser, progress; and the file job's. Rank 0 prints.
+
+``run``, ``Parser``, ``arguments`` and ``Progress`` serve the commands of the service and of the
+benchmark as well.
+"""
 
 import argparse
+import glob
+import importlib
+import math
+import os
+import re
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from time import monotonic
+from typing import Any, NoReturn, get_args
 
-from . import arguments, command
-from .command import Progress
+from .build import Op
+from .core.errors import USAGE, DistscanError, InputError, LaunchError
+from .core.operators import BUILTIN, Operator
+from .core.steps import Strategy
 from .job import report
 from .job.interface import on_command_line
-from .job.job import check_roles, perform
+from .job.job import Job, check_roles, perform
 from .job.report import Report
-from .mpi import launcher
+from .mpi import agree, communicators, launcher
 from .mpi.agree import agreed
 from .mpi.communicators import Comm
+from .options import RunOptions, ScanOptions
+from .version import __version__
+
+
+def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[str] | None) -> int:
+    """Run ``work`` on every rank; return the exit status, the same on every rank.
+
+    An error is one line on stderr, ``name: error: ...``, printed once. If ``argv`` is None, the
+    arguments are those of the process.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        comm = communicators.communicator(None)
+    except (LaunchError, ImportError) as error:  # ImportError: there is no MPI
+        return fail(name, error) if launcher.launched_rank() == 0 else 1
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # during the imports: see __init__.py
+        numbers.append(signal.SIGINT)
+    # A signal that is ignored stays ignored: nohup ignores SIGHUP.
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    # These signals raise KeyboardInterrupt, as Ctrl-C does, so that the job cleans up.
+    handlers = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        return work(comm, argv)
+    except Exception as error:
+        if comm.size > 1 and not agree.is_agreed(error):
+            # A fault outside all agreed steps is a bug. The other ranks must not wait for this one.
+            fail(name, error)
+            comm.Abort(1)
+        return fail(name, error) if comm.rank == 0 else _status(error)
+    except KeyboardInterrupt:
+        if comm.rank == 0:
+            fail(name, RuntimeError("interrupted"))
+        if comm.size > 1:
+            comm.Abort(130)
+        return 130
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def fail(name: str, error: Exception) -> int:
+    """Print an error as one line; return the exit status."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    if not isinstance(
+        error, (DistscanError, *USAGE, MemoryError, OSError, ImportError, RuntimeError)
+    ):
+        message = f"{type(error).__name__}: {message}"
+    print(f"{name}: error: {message}", file=sys.stderr, flush=True)
+    return _status(error)
+
+
+def _status(error: Exception) -> int:
+    return 2 if isinstance(error, USAGE) else 1
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises errors instead of printing them: ranks agree on them first."""
+
+    text = ""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_Help, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError; argparse would end the process."""
+        raise ValueError(f"{message}; {self.prog} --help lists the arguments")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        self.text += message
+
+
+class _Help(argparse.HelpFormatter):
+    """Help as wide as the terminal. argparse would import ``shutil`` for it, which takes 4 ms."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = int(os.environ.get("COLUMNS", "")) or 80
+        except ValueError:
+            columns = os.get_terminal_size().columns if os.isatty(1) else 80
+        super().__init__(prog, width=columns - 2)
+
+
+def arguments(
+    comm: Comm,
+    argv: Sequence[str],
+    parser: Parser,
+    check: Callable[[argparse.Namespace], None] = lambda args: None,
+) -> argparse.Namespace | None:
+    """Return the parsed arguments, checked by ``check`` and agreed on by all ranks; collective.
+
+    None for --help and --version, after rank 0 has printed their text.
+    """
+    with agreed(comm) as same:
+        same["the arguments"] = list(argv)
+        try:
+            # Files may stand between options; after -- all are files.
+            parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
+            args = parse(argv)
+            check(args)
+        except SystemExit:
+            args = None
+    if args is None and comm.rank == 0:
+        print(parser.text, end="", flush=True)
+    return args
+
+
+# ---- progress ---------------------------------------------------------------------------------
+
+
+class Progress:
+    """Progress on stderr: a bar that is rewritten on a terminal; else a line now and then."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet or sys.stderr is None
+        self.terminal = not self.quiet and sys.stderr.isatty()
+        self.phase, self._begun, self._next = "", 0.0, 0.0
+
+    def show(self, phase: str, done: int, size: int) -> None:
+        """Print that ``done`` of ``size`` bytes are done; a size of 0 is not known."""
+        if self.quiet:
+            return
+        now, new = monotonic(), phase != self.phase
+        if new:
+            self.phase, self._begun = phase, now
+        elif now < self._next:
+            return
+        self._next = now + (_REWRITTEN if self.terminal else _PRINTED)
+        text = _progress(phase, done, size, now - self._begun)
+        if self.terminal:
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text if not new else f"distscan: {phase}", file=sys.stderr, flush=True)
+
+    def warn(self, message: str) -> None:
+        """Print a warning on rank 0."""
+        if not self.quiet:
+            self.clear()
+            print(f"distscan: warning: {message}", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Clear the line of the terminal."""
+        if self.terminal and self.phase and not self.quiet:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+_REWRITTEN, _PRINTED = 0.1, 10.0  # seconds between two bars, and between two lines
+_WIDTH = 20
+
+
+def _progress(phase: str, done: int, size: int, seconds: float) -> str:
+    """Return a line of progress.
+
+    >>> _progress("scan", 3 * 10**9, 4 * 10**9, 1.5)
+    'distscan: scan    [###############.....]  75%  3.00 of 4.00 GB  2.00 GB/s  1 s left'
+    """
+    if size == 0 or done == 0 or seconds == 0:
+        return f"distscan: {phase}"
+    share, rate = min(done / size, 1.0), done / seconds
+    bar = "#" * int(share * _WIDTH)
+    left = (size - done) / rate
+    return (
+        f"distscan: {phase:7} [{bar:.<{_WIDTH}}] {share:4.0%}  {done / 1e9:.2f} of "
+        f"{size / 1e9:.2f} GB  {rate / 1e9:.2f} GB/s  {_time(left)} left"
+    )
+
+
+def _time(seconds: float) -> str:
+    """Return a time in the units that people read.
+
+    >>> _time(0.3), _time(75), _time(7265)
+    ('1 s', '1:15', '2:01:05')
+    """
+    whole = math.ceil(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}" if minutes else f"{rest} s"
+
+
+# ---- the file job -----------------------------------------------------------------------------
+
+#: Arguments that are options of a job; a command may have others.
+_OPTIONS = {each.name for kind in (ScanOptions, RunOptions) for each in fields(kind)}
+_OPTIONS |= {"state", "trace"}
+_NAMES = ", ".join(sorted([*BUILTIN, "fsum"]))
+
+
+def file_job_parser() -> Parser:
+    """Return the parser of a file job's arguments."""
+    parser = Parser(
+        prog="python -m distscan",
+        description="Prefix scan of a file, shared among MPI ranks, one GPU per rank.",
+        epilog="example: mpirun -n 8 python -m distscan input.npy",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "inputs",
+        metavar="INPUT",
+        nargs="+",
+        help="a file that every rank can read: .npy, or raw; several are one array, in this order",
+    )
+    add(
+        "-o",
+        "--output",
+        metavar="OUTPUT",
+        type=Path,
+        help="the result; by default INPUT with .scan.npy for .npy; with --each, a folder",
+    )
+    add(
+        "--op",
+        type=_operator,
+        default="sum",
+        metavar="OP",
+        help=f"{_NAMES}, or MODULE:NAME of an Operator (default: sum)",
+    )
+    add(
+        "--window",
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        type=int,
+        help="of fsum: elements are multiples of 2^LOW and below 2^HIGH in magnitude",
+    )
+    add("--exclusive", action="store_true", help="leave each element out of its own result")
+    add("--initial", metavar="V", help="a number that comes before the first element")
+    add("--reverse", action="store_true", help="scan from the last element to the first")
+    add("--axis", metavar="K", type=int, help="scan along it (default: the input is flattened)")
+    add(
+        "--dtype",
+        metavar="T",
+        help="accumulate and result in this type (default: as NumPy); with --raw: INPUT's type",
+    )
+    add("--raw", action="store_true", help="INPUT has elements of --dtype in C order, no header")
+    add(
+        "--shape",
+        metavar="N,M,...",
+        type=_shape,
+        help="the shape of a raw INPUT (default: one axis)",
+    )
+    add("--each", action="store_true", help="scan each INPUT on its own")
+    add("--segments", metavar="FILE", type=Path, help="flags or keys, where scans begin anew: .npy")
+    add(
+        "--backend",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto takes the GPUs if every rank has one (default: auto)",
+    )
+    add(
+        "--strategy",
+        choices=get_args(Strategy),
+        default="auto",
+        help="how the ranks scan (default: auto)",
+    )
+    add("--threads", metavar="N", type=int, help="threads of a rank, on CPUs (default: its cores)")
+    add(
+        "--memory",
+        metavar="SIZE",
+        type=_size,
+        help="the most memory of a rank for chunks, on the host and on its GPU each, such as 128M",
+    )
+    add(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        help="write the work of all ranks on every chunk to a file for Perfetto",
+    )
+    add(
+        "--state",
+        metavar="FILE",
+        type=Path,
+        help="begin after the running value in FILE, if it exists, and write the new one to it",
+    )
+    add(
+        "--resume",
+        action="store_true",
+        help="keep a journal, and go on where a killed job with --resume has stopped",
+    )
+    add(
+        "--trust-input",
+        action="store_true",
+        help="with --resume: do not read again what a killed job has read, to compare it",
+    )
+    add("--force", action="store_true", help="replace an existing OUTPUT, and the FILE of --trace")
+    add("--check", action="store_true", help="recompute with NumPy and compare")
+    add("--json", action="store_true", help="print the report as one JSON object")
+    add("--quiet", action="store_true", help="print no progress and no report")
+    add("--version", action="version", version=f"distscan {__version__}")
+    return parser
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    """Read a shape.
+
+    >>> _shape("100,3")
+    (100, 3)
+    """
+    try:
+        return tuple(int(length) for length in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a shape is such as 1000,3, not {text!r}") from None
+
+
+def _size(text: str) -> int:
+    """Read a number of bytes.
+
+    >>> _size("128M"), _size("2GiB"), _size("1000")
+    (134217728, 2147483648, 1000)
+    """
+    match = re.fullmatch(r"(\d+)([KMGT]?)(i?B)?", text)
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"a size is such as 128M or 2G, not {text!r}")
+    return int(match[1]) << 10 * " KMGT".index(match[2] or " ")
+
+
+def _operator(text: str) -> Op:
+    """Return the operator of a name, or of MODULE:NAME, which is imported."""
+    module, colon, name = text.partition(":")
+    if not colon:
+        if text not in BUILTIN and text != "fsum":
+            raise argparse.ArgumentTypeError(
+                f"invalid choice: {text!r} (choose from {_NAMES}, or MODULE:NAME of an Operator)"
+            )
+        return text
+    try:
+        op = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a script may end when it is imported
+        raise argparse.ArgumentTypeError(f"cannot import {text}: {error}") from error
+    if not isinstance(op, Operator):
+        raise argparse.ArgumentTypeError(f"{text} is no Operator, but {type(op).__name__}")
+    return op
+
+
+def check_file_jobs(args: argparse.Namespace) -> None:
+    """Refuse arguments that contradict each other."""
+    if args.raw and args.dtype is None:
+        raise ValueError("--raw needs --dtype, the type of INPUT's elements")
+    if args.shape is not None and not args.raw:
+        raise ValueError("--shape is for --raw: a .npy file says its shape")
+    if args.each and args.output is not None and not args.output.is_dir():
+        raise ValueError(f"with --each, -o is a folder, and {args.output} is none")
+    if args.check and (args.segments is not None or isinstance(args.op, Operator)):
+        raise ValueError("--check has no reference for --segments and for operators of your own")
+    if args.each and not (args.segments is None and args.trace is None):
+        raise ValueError("--segments and --trace are for one array, --each for several")
+
+
+def file_jobs(args: argparse.Namespace) -> Iterator[Job]:
+    """Yield the jobs that the arguments describe: one, or with ``--each`` one for each INPUT."""
+    options = {name: value for name, value in vars(args).items() if name in _OPTIONS}
+    options |= {"raw": args.dtype, "dtype": None} if args.raw else {"raw": None}
+    inputs = tuple(path for text in args.inputs for path in _files(text))
+    if not args.each:
+        if len(inputs) > 1 and args.output is None:
+            raise ValueError("several INPUTs are scanned as one array: -o names its OUTPUT")
+        yield Job.parse(inputs, args.output or _scanned(inputs[0], inputs[0].parent), **options)
+        return
+    outputs = [_scanned(path, args.output or path.parent) for path in inputs]
+    for i, output in enumerate(outputs):
+        if output in outputs[:i]:
+            raise ValueError(f"two INPUTs have the same OUTPUT, {output}")
+    for path, output in zip(inputs, outputs, strict=True):
+        yield Job.parse((path,), output, **options)
+
+
+def _scanned(path: Path, folder: Path) -> Path:
+    """Return the default OUTPUT of an INPUT.
+
+    >>> _scanned(Path("a/x.npy"), Path("b")).as_posix()
+    'b/x.scan.npy'
+    """
+    return folder / f"{path.name.removesuffix('.npy')}.scan.npy"
+
+
+def _files(text: str) -> list[Path]:
+    """Return the files of an INPUT: itself, or those that it matches, in the order of names."""
+    path = Path(text)
+    if not any(sign in text for sign in "*?[") or os.path.lexists(text):
+        return [path]
+    names = sorted(glob.glob(text))
+    if not names:
+        raise InputError(f"no file matches {text}")
+    return [Path(name) for name in names]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line on every rank; return the exit status, the same on each."""
-    argv = sys.argv[1:] if argv is None else argv
-    if argv and argv[0] in ("submit", "jobs", "show", "cancel"):
-        from .service import commands  # noqa: PLC0415 - file jobs need no client
-
-        return commands.main(argv[0], argv[1:])
-    if argv and argv[0] == "serve":
-        return _serve(argv[1:])
-    return command.run("distscan", _main, argv)
-
-
-def _serve(argv: Sequence[str]) -> int:
-    """Run a service, if the packages of its extra are there."""
-    try:
-        from .service import serve  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        missing = ImportError(f"{error}; in a checkout: pip install '.[service]'")
-        return command.fail("distscan", missing) if launcher.launched_rank() == 0 else 1
-    return serve.main(argv)
+    """Run a file job on every rank; return the exit status, the same on each."""
+    return run("distscan", _main, argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    args = command.arguments(comm, argv, arguments.parser(), arguments.check)
+    args = arguments(comm, argv, file_job_parser(), check_file_jobs)
     if args is None:
         return 0
     with agreed(comm) as same:
-        jobs = list(arguments.jobs(args))
+        jobs = list(file_jobs(args))
         same["the jobs"] = [[str(path) for path in job.inputs] for job in jobs]
         if comm.rank == 0:
             check_roles(jobs)
@@ -50,22 +433,22 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         progress = Progress(quiet=args.quiet or comm.rank > 0)
         try:
             with on_command_line():
-                found = perform(comm, job, progress.show, progress.warn, of_process=i == 0)
+                result = perform(comm, job, progress.show, progress.warn, of_process=i == 0)
         finally:
             progress.clear()
-        _print(comm, args, found)
+        _print(comm, args, result)
     return 0
 
 
-def _print(comm: Comm, args: argparse.Namespace, found: Report) -> None:
+def _print(comm: Comm, args: argparse.Namespace, result: Report) -> None:
     """Print a report on rank 0, as the arguments say; collective."""
     with agreed(comm):
         if comm.rank == 0 and args.json:
             import json  # noqa: PLC0415 - only --json needs it
 
-            print(json.dumps(report.plain(found)), flush=True)
+            print(json.dumps(report.plain(result)), flush=True)
         elif comm.rank == 0 and not args.quiet:
-            text = report.text(found, checked=args.check)
+            text = report.text(result, checked=args.check)
             try:
                 print(text, flush=True)
             except UnicodeEncodeError:  # stdout cannot encode the file's name

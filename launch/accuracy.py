@@ -33,7 +33,7 @@ import peers
 from numpy.typing import NDArray
 
 import distscan
-from distscan import binding, command
+from distscan import binding, cli
 from distscan.core.form import bounds
 from distscan.mpi.agree import agreed
 from distscan.mpi.communicators import Comm
@@ -164,11 +164,11 @@ def errors_of_all(values: Values, y: Floats) -> Errors:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run on every rank; return the exit status, the same on each."""
-    return command.run("accuracy", _main, argv)
+    return cli.run("accuracy", _main, argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    args = command.arguments(comm, argv, _parser(), _check)
+    args = cli.arguments(comm, argv, _parser(), _check)
     if args is None:
         return 0
     bound = binding.bind(comm, args.backend, lambda message: None)
@@ -210,9 +210,9 @@ def _print_table(
         print(f"| {name} | {ranks} | {where} | {cells} |", flush=True)
 
 
-def _parser() -> command.Parser:
+def _parser() -> cli.Parser:
     about = (__doc__ or "").partition("\n")[0]
-    parser = command.Parser(prog="accuracy.py", description=about, allow_abbrev=False)
+    parser = cli.Parser(prog="accuracy.py", description=about, allow_abbrev=False)
     parser.add_argument(
         "--size", type=int, help="2^SIZE values (default: 28; 24 with --conditions)"
     )

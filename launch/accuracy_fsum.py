@@ -32,7 +32,7 @@ import tables
 from numpy.typing import NDArray
 
 import distscan
-from distscan import binding, command
+from distscan import binding, cli
 from distscan.mpi.communicators import Comm
 
 POWERS = (0, 4, 8, 12, 16, 20, 40, 70, 100, 200, 300)  # condition numbers, as powers of 10
@@ -150,11 +150,11 @@ def measure(comm: Comm, bound: binding.Binding, n: int, seeds: Sequence[Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run on every rank; return the exit status, the same on each."""
-    return command.run("accuracy_fsum", _main, argv)
+    return cli.run("accuracy_fsum", _main, argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    args = command.arguments(comm, argv, _parser(), _check)
+    args = cli.arguments(comm, argv, _parser(), _check)
     if args is None:
         return 0
     bound = binding.bind(comm, args.backend, lambda message: None)
@@ -182,9 +182,9 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> command.Parser:
+def _parser() -> cli.Parser:
     about = (__doc__ or "").partition("\n")[0]
-    parser = command.Parser(prog="accuracy_fsum.py", description=about, allow_abbrev=False)
+    parser = cli.Parser(prog="accuracy_fsum.py", description=about, allow_abbrev=False)
     parser.add_argument("--size", type=int, default=14, help="2^SIZE values (default: 14)")
     parser.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--arrays", type=int, default=4, help="for each column (default: 4)")

@@ -22,7 +22,7 @@ import peers
 from numpy.typing import NDArray
 
 import distscan
-from distscan import binding, command
+from distscan import binding, cli
 from distscan.mpi.agree import agreed
 from distscan.mpi.communicators import Comm
 
@@ -64,11 +64,11 @@ PEERS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run on every rank; return the exit status, the same on each."""
-    return command.run("accuracy_logs", _main, argv)
+    return cli.run("accuracy_logs", _main, argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    args = command.arguments(comm, argv, _parser(), _check)
+    args = cli.arguments(comm, argv, _parser(), _check)
     if args is None:
         return 0
     bound, n = binding.bind(comm, args.backend, lambda message: None), 1 << args.size
@@ -99,9 +99,9 @@ def _print(table: dict[tuple[str, int, str], list[float]], n: int, seed: int) ->
             print(f"| {name} | {ranks} | {where} | {cells} |", flush=True)
 
 
-def _parser() -> command.Parser:
+def _parser() -> cli.Parser:
     about = (__doc__ or "").partition("\n")[0]
-    parser = command.Parser(prog="accuracy_logs.py", description=about, allow_abbrev=False)
+    parser = cli.Parser(prog="accuracy_logs.py", description=about, allow_abbrev=False)
     parser.add_argument("--size", type=int, default=22, help="2^SIZE values (default: 22)")
     parser.add_argument("--backend", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seed", type=int, default=0)

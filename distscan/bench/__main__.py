@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import __version__, binding, command
-from ..command import Parser, Progress
+from .. import __version__, binding, cli
+from ..cli import Parser, Progress
 from ..core.errors import DistscanError
 from ..core.operators import BUILTIN
 from ..cpu import library
@@ -302,11 +302,11 @@ def _named(title: str, keys: Sequence[Key]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run on every rank; return the exit status, which is the same on all ranks."""
-    return command.run("distscan.bench", _main, argv)
+    return cli.run("distscan.bench", _main, argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    args = command.arguments(comm, argv, parser(), check_arguments)
+    args = cli.arguments(comm, argv, parser(), check_arguments)
     if args is None:
         return 0
     progress = Progress(quiet=comm.rank > 0)

@@ -35,3 +35,8 @@ class LaunchError(DistscanError, RuntimeError):
 
 class CheckError(DistscanError, AssertionError):
     """``--check`` found an element that differs from NumPy's."""
+
+
+#: Errors of an argument or of an input. The command line ends with status 2 for these, and with 1
+#: for all others; a service answers with status 400.
+USAGE = (TypeError, ValueError, OverflowError, NotImplementedError)

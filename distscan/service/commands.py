@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from .. import arguments, command
-from ..command import Parser, Progress
+from .. import cli
+from ..cli import Parser, Progress
 from ..core.errors import OutputError
 from ..job import report
 from ..job.report import Report
@@ -26,16 +26,16 @@ def main(name: str, argv: Sequence[str]) -> int:
     try:
         return _COMMANDS[name](argv)
     except OutputError as error:  # a service names options as in Python
-        return command.fail("distscan", OutputError(str(error).replace("force=True", "--force")))
+        return cli.fail("distscan", OutputError(str(error).replace("force=True", "--force")))
     except Exception as error:
-        return command.fail("distscan", error)
+        return cli.fail("distscan", error)
     except KeyboardInterrupt:
-        command.fail("distscan", RuntimeError("interrupted; the job goes on"))
+        cli.fail("distscan", RuntimeError("interrupted; the job goes on"))
         return 130
 
 
 def _submit(argv: Sequence[str]) -> int:
-    parser = arguments.parser()
+    parser = cli.file_job_parser()
     parser.prog = "python -m distscan submit"
     parser.add_argument("--detach", action="store_true", help="do not wait for the job")
     parser.add_argument("--key", help="the same job, if it is submitted again under this key")
@@ -43,11 +43,11 @@ def _submit(argv: Sequence[str]) -> int:
     args = _parsed(parser, argv)
     if args is None:
         return 0
-    arguments.check(args)
+    cli.check_file_jobs(args)
     if args.each and args.key is not None:
         raise ValueError("--key is for one job, --each for several")
     with _client(args) as client:
-        for job in arguments.jobs(args):
+        for job in cli.file_jobs(args):
             paths = {"segments": job.segments, "state": job.state, "trace": job.trace}
             options = vars(job.scan) | vars(job.run) | paths
             given = {name: value for name, value in options.items() if value is not None}

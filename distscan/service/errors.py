@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from ..command import USAGE
 from ..core import errors
-from ..core.errors import DistscanError
+from ..core.errors import USAGE, DistscanError
 
 _BUILTIN: tuple[type[Exception], ...] = (
     *(np.exceptions.AxisError, *USAGE),

@@ -17,8 +17,8 @@ from typing import Any
 
 import uvicorn
 
-from .. import binding, command
-from ..command import Parser
+from .. import binding, cli
+from ..cli import Parser
 from ..cpu.memory import free_memory
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
@@ -92,11 +92,11 @@ def check(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run the service on every rank; return the exit status."""
-    return command.run("distscan", _main, argv)
+    return cli.run("distscan", _main, argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
-    args = command.arguments(comm, argv, parser(), check)
+    args = cli.arguments(comm, argv, parser(), check)
     if args is None:
         return 0
     begin_logs(args.log_format, args.log_level)

@@ -12,7 +12,7 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from distscan import binding, command
+from distscan import binding, cli
 from distscan.job import check, job, storage
 from distscan.job.files import File
 from support.writers import raises, refuse, spoil
@@ -206,8 +206,8 @@ def test_a_rank_that_ends_alone_ends_the_others(fault, status, monkeypatch):
         raise fault
 
     comm = Comm()
-    monkeypatch.setattr(command.communicators, "communicator", lambda _: comm)
-    command.run("distscan", fail, [])
+    monkeypatch.setattr(cli.communicators, "communicator", lambda _: comm)
+    cli.run("distscan", fail, [])
     assert comm.ended == status
 
 
@@ -216,8 +216,8 @@ def test_another_launcher(rank, run, comm, monkeypatch):
     """Each process is a rank on its own: the launcher's first says so."""
     if comm.size > 1:
         pytest.skip("MPI and launcher agree here")
-    monkeypatch.setattr(command.communicators, "launched_ranks", lambda: 8)
-    monkeypatch.setattr(command.launcher, "launched_rank", lambda: rank)
+    monkeypatch.setattr(cli.communicators, "launched_ranks", lambda: 8)
+    monkeypatch.setattr(cli.launcher, "launched_rank", lambda: rank)
     status, out, err = run("x.npy")
     assert (status, out) == (1, "")
     assert ("the launcher started 8 ranks but MPI sees 1" in err) == (rank == 0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import command
+from distscan import cli
 from support.squares import SQUARES
 
 
@@ -149,4 +149,4 @@ def test_an_operator(comm, folder, save, rng):
     ],
 )
 def test_the_line_of_progress(done, size, seconds, text):
-    assert text in command._progress("scan", done, size, seconds)
+    assert text in cli._progress("scan", done, size, seconds)

@@ -82,7 +82,7 @@ def scan_file(
     check
         Whether to recompute the scan with NumPy, and compare.
     state
-        A file with the running value. The scan begins behind that value, if the file exists, and
+        A file with the running value. The scan begins after that value, if the file exists, and
         the value at its end replaces it. One job at a time uses it.
     resume
         Whether to keep a journal, and to go on where a job that was killed has stopped. The journal
