@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from .fsum.words import CheckedSteps, FixedSum
 from .mpi.agree import Terms
 from .mpi.exscan import Exscan
 
-BlockScan = Literal["auto", "kogge-stone", "brent-kung", "blelloch", "coarsened"]
 Op = str | np.ufunc | Operator
 
 
@@ -63,7 +62,6 @@ def make(
     dtype: np.dtype[Any] | None = None,
     out: np.dtype[Any] | None = None,
     strategy: Strategy = "auto",
-    block_scan: BlockScan = "auto",
     threads: int | None = None,
     ranks: int,
 ) -> CompiledScan:
@@ -109,7 +107,6 @@ def make(
         segmented=form.segmented,
         local=not extents.goes_on,
     )
-    _check_block_scan(block_scan, gpu)
     backend: Any = cpu
     options: dict[str, Any] = {"threads": binding.threads(threads)}
     if isinstance(op, DigitSum):
@@ -117,13 +114,11 @@ def make(
     elif gpu is not None:
         # A CPU job need not have CuPy.
         from .cuda import steps as backend  # noqa: PLC0415
-        from .cuda.policy import TextbookPolicy  # noqa: PLC0415
 
         if strategy == "scan-add" and (extents.inner > 1 or types.x.names):
             what = "tuples of arrays" if types.x.names else "axis=0"
             raise ValueError(f"strategy 'scan-add' takes no {what} on a GPU; use 'reduce-scan'")
-        struct = block_scan.title().replace("-", "")
-        options = {"textbook": None if block_scan == "auto" else TextbookPolicy(struct)}
+        options = {}
     steps = {
         "scan-add": backend.ScanAdd,
         "reduce-scan": backend.ReduceScan,
@@ -200,13 +195,3 @@ def _strategy(
     if strategy == "auto":
         return "scan-add" if add and not segmented else "reduce-scan"
     return strategy
-
-
-def _check_block_scan(block_scan: BlockScan, gpu: int | None) -> None:
-    """Check that a block scan exists on this backend; "auto", the fastest, always does."""
-    if block_scan not in get_args(BlockScan):
-        raise ValueError(
-            f"unknown block_scan {block_scan!r}; choose from {', '.join(get_args(BlockScan))}"
-        )
-    if block_scan != "auto" and gpu is None:
-        raise ValueError(f"block_scan={block_scan!r}: only GPUs have block scans")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import binding
-from .build import BlockScan, CompiledScan, Op, adds_exactly, make
+from .build import CompiledScan, Op, adds_exactly, make
 from .core import arrays, dtypes, operators
 from .core.errors import RankError
 from .core.form import Extents, axis_number, shape_of
@@ -51,9 +51,6 @@ class Plan:
     backend
         "cpu" is for NumPy arrays. "cuda" is for CuPy arrays on the GPU that is current when the
         plan is made. "auto" is "cuda" if every rank has CuPy and a GPU.
-    block_scan
-        How a GPU's thread blocks scan: "auto" is the fastest. The scans of the literature are there
-        to compare: "kogge-stone", "brent-kung", "blelloch", "coarsened".
     segments
         The type of the ``segments`` that each call passes: bool (or True) for head flags, any other
         type for keys. None (or False): calls pass none. ``out`` must not share memory with keys.
@@ -121,7 +118,6 @@ class Plan:
         out_dtype: DTypeLike | None = None,
         segments: DTypeLike | bool | None = None,
         strategy: Strategy = "auto",
-        block_scan: BlockScan = "auto",
         backend: binding.Name = "auto",
         agree: bool = False,
         threads: int | None = None,
@@ -142,7 +138,7 @@ class Plan:
             "strategy": strategy,
             "threads": threads,
         }
-        fixed: Any = {"segments": flags, "block_scan": block_scan, "ranks": self.comm.size}
+        fixed: Any = {"segments": flags, "ranks": self.comm.size}
         make_scan: Any = partial(make, extents, kind, gpu, **fixed)
         exact = exact_plan(op, kind, options, window, self.comm.size)
         if exact is None:

@@ -5,7 +5,7 @@ Imports run down this list only:
     __main__.py      the arguments, the run and its exit status, the comparison with an earlier run
     report.py        the header, the tables, the JSON, the report as a picture
     uses_peers.py    what users would take instead, for each use
-    block_scans.py   the block scans and the chains of the literature
+    block_scans.py   the block scans and the chains of the literature; their kernel, by textbook.py
     uses.py          what scans are used for, keys, recurrences, filters, cuts: data, checks, times
     suite.py         the checks and the times of all contenders, for every type and size
     contenders.py    the contenders; copies, their measure; oneTBB, by tbb.cpp; scans by hand

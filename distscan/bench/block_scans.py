@@ -5,21 +5,22 @@ All of them scan float32 in one pass by ``kernels/textbook/textbook.cuh``. They 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .. import __version__
 from ..core.dtypes import Types
-from ..core.form import Extents, Form
 from ..core.operators import BUILTIN
-from ..cuda.policy import TextbookPolicy
 from ..mpi.communicators import Comm
 from . import suite
 from .case import Case, Task
 from .contenders import CONTENDERS, Contender
 from .suite import Row
 from .timing import Call, Host
+
+if TYPE_CHECKING:
+    from .textbook import TextbookPolicy
 
 THREADS = (64, 128, 256, 512, 1024)
 POWER, POWERS = 26, (20, 24, 28)  # 2^26 elements against block size, 2^20 to 2^28 against chains
@@ -130,6 +131,8 @@ def run(
     comm: Comm, machine: Host, *, repeat: int, progress: Callable[[str, int, int], None]
 ) -> Tables:
     """Check and time all block scans and chains, on one rank with a GPU."""
+    from .textbook import TextbookPolicy  # noqa: PLC0415 - a CPU run need not have CuPy
+
     beside = [c for c in CONTENDERS if c.name in ("copy", "single-pass")]
     blocks = [
         _contender(f"{name} {threads}", TextbookPolicy(struct, threads=threads))
@@ -149,17 +152,17 @@ def _case(power: int) -> Case:
     return Case(BUILTIN["sum"], np.dtype("f4"), np.dtype("f4"), 1 << power, 1)
 
 
-def _contender(name: str, textbook: TextbookPolicy) -> Contender:
-    prepare = partial(_steps, textbook)
+def _contender(name: str, policy: "TextbookPolicy") -> Contender:
+    prepare = partial(_steps, policy)
     return Contender(name, prepare, lambda: __version__, lambda case: 8, "one", ("cuda",))
 
 
-def _steps(textbook: TextbookPolicy, task: Task) -> list[Call]:
-    from ..cuda.steps import SinglePass  # noqa: PLC0415 - a CPU run need not have CuPy
+def _steps(policy: "TextbookPolicy", task: Task) -> list[Call]:
+    from .textbook import TextbookScan  # noqa: PLC0415
 
     case = task.case
     types, n = Types(case.x, case.out, case.out), task.pairs[0][0].size
-    steps = SinglePass(case.op, types, Form(Extents(n=n)), textbook=textbook)
+    steps = TextbookScan(case.op, types, n, policy)
 
     def work(x: Any, out: Any) -> None:
         steps.finish(steps.begin(x, out, overlap=True), None)

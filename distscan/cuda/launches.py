@@ -124,7 +124,7 @@ class Scan(Kernel):
             arguments.row.reciprocal = min((1 << 64) // length, (1 << 64) - 1)
             arguments.row.starts = sum(1 << i for i in range(0, 32, length))
         #: Whether the kernel can be launched ahead of its offset.
-        self.can_wait = config.entry != "textbook" and not (form.segmented or rows)
+        self.can_wait = not (form.segmented or rows)
         self._mail: Any = arguments.mail if self.can_wait else None
         # For short shards latency counts, and the peel would be one more tile, of one more block.
         self._has_peel = config.entry != "scan_short"

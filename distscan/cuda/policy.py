@@ -119,21 +119,6 @@ class ScanPolicy(NamedTuple):
     look_ahead_warps: int  # warps
 
 
-class TextbookPolicy(NamedTuple):
-    """The parts of ``kernels/textbook/textbook.cuh``, and its tiles: ``threads * rows`` vectors."""
-
-    block_scan: str  # a struct of kernels/textbook/block_scans
-    # A struct of kernels/textbook/chains. This one gives floats the same bits on every run.
-    chain: str = "LooksAhead"
-    threads: int = 256
-    rows: int = 5  # vectors per thread; odd
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that a multiprocessor must have registers for."""
-        return max(512 // self.threads, 1)
-
-
 _LARGE = 16  # bytes: is_large of kernels/base/types.cuh
 _LEAST_STAGES = 3  # of the scan: as many as look-ahead warps, each of which ends in a stage
 ADD_THREADS = 256  # one vector per thread: a copy in this form is as fast as the driver's
@@ -446,7 +431,6 @@ def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy
 # ---- the choice of the kernel and of its tiles -----------------------------------------------
 
 _LANES = 32
-_RESIDENT = 2048  # the most threads that a multiprocessor holds
 
 
 class LaunchConfig(NamedTuple):
@@ -461,19 +445,9 @@ class LaunchConfig(NamedTuple):
     words: int = 1  # status words per 4 bytes of a tile's total
 
 
-def scan_config(
-    types: Types, n: int, form: Form, textbook: TextbookPolicy | None = None
-) -> LaunchConfig:
-    """Choose the kernel for shards of ``n`` elements: the ``textbook`` one, or the fastest."""
-    if textbook is None:
-        return _production(types, form.extents.outer * n, form)
-    if form.exclusive or form.reverse or form.segmented or form.extents.outer > 1:
-        raise NotImplementedError("block_scan= is for one inclusive scan from the first element on")
-    return _textbook(types, textbook)
-
-
-def _production(types: Types, n: int, form: Form) -> LaunchConfig:
+def scan_config(types: Types, n: int, form: Form) -> LaunchConfig:
     """Configure ``kernels/scan.cu``, or for few elements ``kernels/scan_short.cu``."""
+    n *= form.extents.outer
     short = short_policy(types, form, n, sm_count())
     if short is not None:
         tile = short.threads * short.rows * short.items
@@ -496,15 +470,6 @@ def _production(types: Types, n: int, form: Form) -> LaunchConfig:
     shared = chosen.stages * stage
     threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
     return LaunchConfig("scan", policy, tile, threads, shared, sm_count())
-
-
-def _textbook(types: Types, chosen: TextbookPolicy) -> LaunchConfig:
-    """Configure ``kernels/textbook.cu``. Its tiles publish a prefix beside the total."""
-    tile = chosen.threads * chosen.rows * per_vector(types.x, types.out)
-    shared = tile * max(types.x.itemsize, types.out.itemsize)
-    policy = chosen._asdict() | {"blocks": chosen.blocks}
-    blocks = _RESIDENT // chosen.threads * sm_count()
-    return LaunchConfig("textbook", policy, tile, chosen.threads, shared, blocks, words=2)
 
 
 def sm_count() -> int:

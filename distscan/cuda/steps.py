@@ -22,7 +22,7 @@ from .arguments import flagged, keyed
 from .definitions import as_numbers, register_types, type_name
 from .kernel import launch
 from .launches import Add, HostTotal, Reduce, outside, sees_outside
-from .policy import TextbookPolicy, scan_config
+from .policy import scan_config
 from .workspace import Row, Workspace, is_capturing, keep_captured, releases
 
 # ---- the kernels and the memory of a strategy, made once for all its calls -------------------
@@ -50,17 +50,8 @@ class Strategy:
 
     captured = "the host waits for the shard's total"
 
-    def __init__(
-        self,
-        op: Operator,
-        types: Types,
-        form: Form,
-        textbook: TextbookPolicy | None = None,
-    ) -> None:
-        """Compile the kernels, and allocate the memory that calls need beside their arrays.
-
-        ``textbook`` chooses a textbook's kernel; None is the fastest one.
-        """
+    def __init__(self, op: Operator, types: Types, form: Form) -> None:
+        """Compile the kernels, and allocate the memory that calls need beside their arrays."""
         next(workspace.calls)  # raises in a process that was forked
         for dtype in (types.x, types.acc, types.out):
             type_name(dtype)
@@ -70,7 +61,6 @@ class Strategy:
         self.types, self.form = types, form
         self.n, self.size = form.extents.n, form.extents.size
         self.waits = form.extents.goes_on and is_long(form.extents.inner, types.acc)
-        self._textbook = textbook
         if is_capturing(cupy.cuda.get_current_stream()):
             raise RuntimeError(
                 "nothing can be made for a new kind of scan while a CUDA graph is captured: "
@@ -87,13 +77,10 @@ class Strategy:
         self, op: Operator, types: Types
     ) -> "launches.Scan | columns.Scan | columns.ThreadPerColumn":
         """Make the kernel that scans, down columns or along rows."""
-        n, form, textbook = self.n, self.form, self._textbook
+        n, form = self.n, self.form
         if form.extents.inner == 1:
             types = register_types(op, types)
-            config = scan_config(types, n, form, textbook)
-            return launches.Scan(op, types, n, form, config)
-        if textbook is not None:
-            raise NotImplementedError("block_scan= is for scans along the last axis")
+            return launches.Scan(op, types, n, form, scan_config(types, n, form))
         return columns.make_scan(op, types, n, form)
 
     @property

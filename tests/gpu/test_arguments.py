@@ -14,10 +14,18 @@ pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportErro
 from distscan.cuda import arguments, nvrtc
 from distscan.cuda.kernel import check as check_parameters
 from distscan.cuda.kernel import parameters
-from distscan.cuda.policy import TextbookPolicy
 from distscan.cuda.tile_totals import TileKernels
 from support.compactions import compactions
-from support.compiling import absent_gpu, asked, check, cuda, dtypes, operators
+from support.compiling import (
+    TextbookPolicy,
+    absent_gpu,
+    asked,
+    check,
+    cuda,
+    dtypes,
+    operators,
+    textbook,
+)
 from support.steps import of_size
 from support.words import PRINT
 
@@ -32,7 +40,7 @@ TYPES = [("sum", "f"), ("prod", "D")]
 
 def every_kernel(arch):
     """Every entry."""
-    found = asked(TYPES, arch) + asked([("sum", "d")], arch, TextbookPolicy("Blelloch"))
+    found = asked(TYPES, arch) + textbook([("sum", "d")], arch, TextbookPolicy("Blelloch"))
     found += asked([("sum", "f")], arch, sizes=(1 << 10,))
     for form in (Form(segmented=True), Form(Extents(outer=2), first=np.array(1))):
         found += asked([("sum", "d")], arch, form=form)

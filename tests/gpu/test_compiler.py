@@ -8,11 +8,11 @@ import pytest
 
 from distscan.core import operators
 from distscan.core.errors import KernelError
-from support.compiling import asked, ptx
+from support.compiling import asked, ptx, textbook
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.bench.textbook import TextbookPolicy
 from distscan.cuda import nvrtc
-from distscan.cuda.policy import TextbookPolicy
 
 pytestmark = pytest.mark.compile
 
@@ -130,8 +130,10 @@ def test_sources_change_under_a_process(compiled, copied, new_process):
 
 def test_nothing_is_read_from_the_disk(copied, new_process, tmp_path, monkeypatch):
     """Kernels that include from folders and across them, once the sources are gone."""
-    textbook = asked([("sum", "f")], "90", TextbookPolicy("Blelloch"))
-    kernels = {kernel.entry: kernel for kernel in [REDUCE, *textbook]}
+    kernels = {
+        kernel.entry: kernel
+        for kernel in [REDUCE, *textbook([("sum", "f")], "90", TextbookPolicy("Blelloch"))]
+    }
     assert "textbook" in kernels
     nvrtc.sources()
     shutil.rmtree(copied)

@@ -6,10 +6,11 @@ from mpi4py import MPI
 
 import distscan
 from distscan.bench.block_scans import BLOCK_SCANS
-from distscan.core import operators
+from distscan.core import dtypes, operators
 from support.data import exact
 from support.host import host
 from support.reference import scan
+from support.steps import whole
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -87,13 +88,17 @@ def test_operators_of_ones_own(cp, rng):
     same(y, np.logical_xor.accumulate(x))
 
 
-@pytest.mark.parametrize("name", BLOCK_SCANS)
+@pytest.mark.parametrize("struct", [struct for struct, _ in BLOCK_SCANS.values()])
 @pytest.mark.parametrize(("op", "dtype"), [("sum", None), ("logical_xor", None), ("sum", "f")])
-def test_textbooks(name, op, dtype, cp, rng):
-    x = rng.random(100_003) < 1 / 2
-    plan = distscan.Plan(MPI.COMM_SELF, x.shape, "?", op, out_dtype=dtype, backend="cuda",
-                         block_scan=name)  # fmt: skip
-    same(plan(odd(cp, rng, x)), operators.BUILTIN[op].numpy.accumulate(x, dtype=dtype))
+def test_textbooks(struct, op, dtype, cp, rng):
+    from distscan.bench.textbook import TextbookPolicy, TextbookScan
+
+    x, operator = rng.random(100_003) < 1 / 2, operators.BUILTIN[op]
+    types = dtypes.resolve(operator, x.dtype, None if dtype is None else np.dtype(dtype))
+    steps = TextbookScan(operator, types, x.size, TextbookPolicy(struct))
+    out = steps.empty()
+    whole(steps, odd(cp, rng, x), out)
+    same(out, operator.numpy.accumulate(x, dtype=dtype))
 
 
 @pytest.mark.parametrize("code", "?bhidD")

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from itertools import product
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -68,12 +67,10 @@ def layers(check):
 
 
 def textbooks(check):
-    from distscan.build import BlockScan
+    from distscan.bench.block_scans import BLOCK_SCANS
 
-    for name, n, strategy in product(
-        get_args(BlockScan)[1:], (1, 5000, LONG), ("single-pass", "scan-add", "reduce-scan")
-    ):
-        check((n,), block_scan=name, strategy=strategy)
+    for (struct, _), n in product(BLOCK_SCANS.values(), (1, 5000, LONG)):
+        check((n,), block_scan=struct)
 
 
 GROUPS = [flat, commutative, begun, segments, rows, columns, layers, textbooks]
@@ -117,6 +114,9 @@ def child(group, code, device):
     from mpi4py import MPI
 
     import distscan
+    from distscan.bench.textbook import TextbookPolicy, TextbookScan
+    from distscan.core import dtypes
+    from support.steps import whole
 
     cp.cuda.Device(device).use()
     rng = np.random.default_rng(0)
@@ -138,9 +138,10 @@ def child(group, code, device):
         numbers = np.cumsum(flags) - flags[0]
         kernel((1000,), (256,), (np.int32(size // 4),), shared_mem=size)
         if block_scan is not None:
-            plan = distscan.Plan(MPI.COMM_SELF, x.shape, code, op, backend="cuda",
-                                 strategy=strategy, block_scan=block_scan)  # fmt: skip
-            y = plan(cp.asarray(x))
+            types = dtypes.resolve(op, x.dtype)
+            steps = TextbookScan(op, types, x.size, TextbookPolicy(block_scan))
+            y = steps.empty()
+            whole(steps, cp.asarray(x), y)
         else:
             more = {} if heads is None else {"segments": cp.asarray(flags)}
             y = distscan.scan(cp.asarray(x), op, comm=MPI.COMM_SELF, axis=axis,

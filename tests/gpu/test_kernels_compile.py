@@ -11,7 +11,7 @@ from distscan.core.dtypes import Types, fields
 from distscan.core.form import Extents, Form
 from distscan.core.operators import MAPS, Operator
 from support.bfloat16 import BFLOAT16
-from support.compiling import SHARED, asked, check, ptx
+from support.compiling import SHARED, asked, check, ptx, textbook
 from support.data import CODES, OPS
 from support.maps import COMPOSE, NIBBLES
 from support.seed import drawn
@@ -20,8 +20,9 @@ from support.words import FINGERPRINTS, PRINT, WORDS
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench import block_scans
+from distscan.bench.textbook import TextbookPolicy
 from distscan.cuda import nvrtc
-from distscan.cuda.policy import TextbookPolicy, scan_policy
+from distscan.cuda.policy import scan_policy
 
 pytestmark = pytest.mark.compile
 
@@ -151,13 +152,13 @@ PAIRS = [*zip(BLOCK_SCANS, [*CHAINS, CHAINS[-1]], strict=True)]
 
 
 def textbooks(arch):
-    """All that Plan and the benchmark ask for; for other GPUs than the first, one of each."""
+    """All that the benchmark asks for; for other GPUs than the first, one of each."""
     pairs = product(BLOCK_SCANS, CHAINS) if arch == "90" else PAIRS
     cases = TEXTBOOK if arch == "90" else [("sum", "D"), ("sum", "b"), (COMPOSE, "L")]
-    found = [kernel for pair in pairs for kernel in asked(cases, arch, TextbookPolicy(*pair))]
+    found = [kernel for pair in pairs for kernel in textbook(cases, arch, TextbookPolicy(*pair))]
     for struct, threads in product(BLOCK_SCANS, block_scans.THREADS):
-        found += asked([("sum", "f")], arch, TextbookPolicy(struct, threads=threads))
-    return [kernel for kernel in found if kernel.entry == "textbook"]
+        found += textbook([("sum", "f")], arch, TextbookPolicy(struct, threads=threads))
+    return found
 
 
 @pytest.mark.timeout(600)
@@ -177,7 +178,7 @@ def test_steps_and_work_are_what_the_benchmark_says():
         for n in block_scans.THREADS:
             for name, number in zip(("STEPS", "BARRIERS", "WORK"), counts(n), strict=True):
                 lines.append(f"static_assert({struct}<Op, T, {n}>::{name} == {number});")
-    given = dict(asked([("sum", "f")], "90", TextbookPolicy(BLOCK_SCANS[0]))[0].given)
+    given = dict(textbook([("sum", "f")], "90", TextbookPolicy(BLOCK_SCANS[0]))[0].given)
     headers = {n.encode(): given.pop(n).encode() for n in list(given) if n.endswith(".h")}
     options = [f"-D{name}={value}" for name, value in given.items()]
     program = nvrtc.nvrtc.createProgram("\n".join(lines), "counts.cu", list(headers.values()),
@@ -205,9 +206,8 @@ FORMED = [
 
 ELEMENTS = [*asked(SAME, "90"), *SHORT, *FORMED]
 OTHERS = asked([("sum", "e")], "90") + [
-    kernel for pair in PAIRS for kernel in asked([("sum", "f"), ("sum", "D")], "90",
-                                                 TextbookPolicy(*pair))
-    if kernel.entry == "textbook"
+    kernel for pair in PAIRS for kernel in textbook([("sum", "f"), ("sum", "D")], "90",
+                                                    TextbookPolicy(*pair))
 ]  # fmt: skip
 
 

@@ -164,7 +164,7 @@ def narrow(comm, monkeypatch):
     """This rank's GPU, or None: every second rank has one, whose steps NumPy does."""
 
     def steps(kind):
-        def make(op, types, form, textbook):
+        def make(op, types, form):
             assert types.acc == types.out
             return kind(op, types, form, threads=1)
 

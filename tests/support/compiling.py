@@ -17,10 +17,10 @@ from distscan.core.form import PLAIN, Form
 from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.bench.textbook import TextbookPolicy, TextbookScan  # noqa: E402
 from distscan.cuda import columns, compaction, launches, nvrtc, policy, steps  # noqa: E402
 from distscan.cuda.kernel import Kernel, parameters  # noqa: E402
 from distscan.cuda.kernel import check as check_parameters  # noqa: E402
-from distscan.cuda.policy import TextbookPolicy  # noqa: E402
 
 STRATEGIES = (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)
 KIB = 1024
@@ -80,7 +80,6 @@ def absent_gpu(arch: str) -> Iterator[dict[Asked, None]]:
 def asked(
     cases: list[tuple[Any, ...]],
     arch: str,
-    textbook: TextbookPolicy | None = None,
     sizes: tuple[int, ...] = (1 << 40,),
     form: Form = PLAIN,
 ) -> list[Asked]:
@@ -92,7 +91,16 @@ def asked(
             for n, make in product(sizes, STRATEGIES[: 1 if form.extents.outer > 1 else 3]):
                 if make is cuda.ScanAdd and (form.segmented or resolved.x.names):
                     continue
-                make(operator, resolved, of_size(n, form), textbook)
+                make(operator, resolved, of_size(n, form))
+    return list(kernels)
+
+
+def textbook(cases: list[tuple[Any, ...]], arch: str, chosen: TextbookPolicy) -> list[Asked]:
+    """The textbook's kernels of many elements."""
+    with absent_gpu(arch) as kernels:
+        for op, *types in cases:
+            operator = operators.resolve(op)
+            TextbookScan(operator, dtypes.resolve(operator, *types), 1 << 40, chosen)
     return list(kernels)
 
 

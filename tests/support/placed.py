@@ -44,23 +44,19 @@ def parts(array):
     return array.view(array.dtype.char.lower()) if array.dtype.kind == "c" else array
 
 
-def check(cp, types, strategy, n, x, want, shift_x, shift_out):
+def check(cp, types, strategy, n, x, want, shift_x, shift_out, scan=distscan.scan):
     """Scan the first n elements of x from one address to another."""
     source, target = Placed(cp, n, types.x, shift_x), Placed(cp, n, types.out, shift_out)
     parts(source.array)[...] = parts(x[:n])
-    distscan.scan(
-        source.array, comm=MPI.COMM_SELF, dtype=types.acc, out=target.array, strategy=strategy
-    )
+    scan(source.array, comm=MPI.COMM_SELF, dtype=types.acc, out=target.array, strategy=strategy)
     right = (parts(target.array) == parts(want[:n])).all() & target.untouched() & source.untouched()
     right &= (parts(source.array) == parts(x[:n])).all()
     assert bool(right), f"{n} elements, x {shift_x} and out {shift_out} bytes behind a boundary"
 
 
-def check_in_place(cp, types, strategy, n, x, want, shift):
+def check_in_place(cp, types, strategy, n, x, want, shift, scan=distscan.scan):
     target = Placed(cp, n, types.x, shift)
     parts(target.array)[...] = parts(x[:n])
-    distscan.scan(
-        target.array, comm=MPI.COMM_SELF, dtype=types.acc, out=target.array, strategy=strategy
-    )
+    scan(target.array, comm=MPI.COMM_SELF, dtype=types.acc, out=target.array, strategy=strategy)
     right = (parts(target.array) == parts(want[:n])).all() & target.untouched()
     assert bool(right), f"{n} elements in place, {shift} bytes behind a boundary"
