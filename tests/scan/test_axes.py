@@ -5,104 +5,8 @@ import pytest
 
 import distscan
 from distscan.core.errors import DisagreementError
-from distscan.core.operators import BUILTIN
-from support import reference
-from support.cuts import two_cuts
-from support.data import OPS, exact, expected
-from support.forms import FORMS, planned
 from support.host import host
-from support.maps import COMPOSE, maps
-from support.strategies import STRATEGIES
 from support.together import everywhere
-
-SHAPES = [(7, 5), (40, 1), (1, 40), (2, 3, 4), (5, 300), (3, 1, 2, 2), (9, 0), (0, 4), (4, 0, 3)]
-
-
-@pytest.fixture(params=STRATEGIES)
-def strategy(request, xp):
-    """Any that takes an axis: on GPUs, rows of totals do not go by scan-add."""
-    return "auto" if xp is not np and request.param == "scan-add" else request.param
-
-
-def axes(shape):
-    return [None, *range(-len(shape), len(shape))]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_axis(shape, strategy, xp, cut, rng):
-    x = exact(rng, "sum", "f", int(np.prod(shape))).reshape(shape)
-    mine = cut(shape[0])
-    shard = xp.asarray(x[mine])
-    for axis in axes(shape):
-        want = np.cumsum(x, axis)
-        flat = x[: mine.start].size
-        want = want[flat : flat + shard.size] if axis is None else want[mine]
-        for call in (distscan.scan, planned):
-            y = call(shard, "sum", axis=axis, strategy=strategy)
-            assert y.dtype == want.dtype
-            np.testing.assert_array_equal(host(y), want)
-
-
-@two_cuts
-@pytest.mark.parametrize("form", FORMS[1:])
-@pytest.mark.parametrize("shape", [(11, 6), (5, 4, 3)])
-def test_order_is_kept(form, shape, strategy, xp, cut, rng):
-    x = maps(rng, int(np.prod(shape))).reshape(shape)
-    mine = cut(shape[0])
-    form = form | {"initial": form["initial"] and int(maps(rng, 1)[0])}
-    for axis in range(len(shape)):
-        want = reference.scan(COMPOSE.numpy, x, axis=axis, identity=1 << 32, **form)
-        y = distscan.scan(xp.asarray(x[mine]), COMPOSE, axis=axis, strategy=strategy, **form)
-        np.testing.assert_array_equal(host(y), want[mine])
-
-
-@two_cuts
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("shape", [(20000, 3), (3, 20000), (60, 30, 40), (3, 3000, 5), (70, 1100)])
-def test_many_chunks(shape, reverse, strategy, xp, cut, rng):
-    """Of rows, of columns, of both; in place and not."""
-    x = maps(rng, int(np.prod(shape))).reshape(shape)
-    mine = cut(shape[0])
-    for axis in range(len(shape)):
-        want = by_columns(x, axis, reverse)[mine]
-        shard = xp.asarray(x[mine].copy())
-        y = distscan.scan(shard, COMPOSE, axis=axis, reverse=reverse, strategy=strategy)
-        np.testing.assert_array_equal(host(y), want)
-        distscan.scan(shard, COMPOSE, axis=axis, reverse=reverse, strategy=strategy, out=shard)
-        np.testing.assert_array_equal(host(shard), want)
-
-
-def by_columns(x, axis, reverse):
-    """Compose one layer behind the other."""
-    layers = np.moveaxis(x, axis, 0).copy()
-    layers = layers[::-1] if reverse else layers
-    for i in range(1, len(layers)):
-        layers[i] = COMPOSE.numpy(layers[i - 1], layers[i])
-    return np.moveaxis(layers[::-1] if reverse else layers, 0, axis)
-
-
-@two_cuts
-@pytest.mark.parametrize("code", "?eD")
-@pytest.mark.parametrize("op", OPS)
-def test_types(op, code, strategy, xp, cut, rng):
-    """Each type by rows, with and without MPI's own operator."""
-    x = np.stack([exact(rng, op, code, 40) for _ in range(3)], 1)
-    want = np.stack([expected(op, column) for column in x.T], 1)
-    mine = cut(40)
-    y = distscan.scan(xp.asarray(x[mine]), op, axis=0, strategy=strategy)
-    np.testing.assert_array_equal(host(y), want[mine])
-    y = distscan.scan(xp.asarray(x.T), op, axis=1, strategy=strategy)
-    np.testing.assert_array_equal(host(y), want.T)
-    acc = np.dtype("f") if code == "e" else want.dtype
-    identity = BUILTIN[op].identity(acc)
-    want = reference.scan(
-        OPS[op], x, axis=0, acc=acc, identity=identity, exclusive=True, reverse=True
-    )
-    y = distscan.scan(
-        xp.asarray(x[mine]), op, axis=0, exclusive=True, reverse=True, strategy=strategy
-    )
-    np.testing.assert_array_equal(host(y), want[mine].astype(y.dtype))
-
 
 LAYOUTS = {
     "Fortran": np.asfortranarray,
@@ -112,30 +16,6 @@ LAYOUTS = {
     "broadcast": lambda x: np.broadcast_to(x[..., :1], x.shape),
     "swapped": lambda x: x.astype(x.dtype.newbyteorder()),
 }
-
-
-@two_cuts
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4)])
-def test_layouts(layout, shape, strategy, cut, rng):
-    """As they come in, and as results."""
-    x = rng.integers(-9, 9, shape)
-    mine = cut(shape[0])
-    shard = LAYOUTS[layout](x[mine])
-    if layout == "broadcast":
-        x = np.broadcast_to(x[..., :1], shape)
-    for axis in axes(shape):
-        want = np.cumsum(x, axis)
-        flat = x[: mine.start].size
-        want = want[flat : flat + shard.size] if axis is None else want[mine]
-        np.testing.assert_array_equal(distscan.scan(shard, axis=axis, strategy=strategy), want)
-        if axis is not None and layout != "broadcast":
-            out = LAYOUTS[layout](np.zeros(want.shape, want.dtype))
-            assert distscan.scan(shard, axis=axis, out=out, strategy=strategy) is out
-            np.testing.assert_array_equal(out, want)
-            both = LAYOUTS[layout](x[mine].copy())
-            distscan.scan(both, axis=axis, out=both, strategy=strategy)
-            np.testing.assert_array_equal(both, want)
 
 
 def test_output_overlaps_input(cut, rng):

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import distscan
 from distscan import build
@@ -17,7 +16,6 @@ from distscan.mpi.agree import Agreement, Votes
 from distscan.mpi.exscan import Exscan
 from distscan.scan import run
 from support import reference
-from support.cuts import two_cuts
 from support.pending import Known
 
 SUM = operators.BUILTIN["sum"]
@@ -33,82 +31,6 @@ FORMS = [
 def drawn(rng, shape):
     """Numbers whose sums float64 holds exactly and float32 does not."""
     return rng.integers(-(2**23), 2**23, shape).astype("f")
-
-
-def rounded(x, *, axis=None, **form):
-    """The exact sums, rounded once."""
-    return reference.scan(np.add, x, axis=axis, acc=np.dtype("d"), identity=0, **form).astype("f")
-
-
-@two_cuts
-@pytest.mark.parametrize("draw", ["signed", "uniform"])
-def test_each_prefix_is_rounded_once(draw, strategy, cut, rng):
-    x = drawn(rng, 1 << 20) if draw == "signed" else rng.random(1 << 20, np.float32)
-    exact = np.cumsum(x, dtype="d")  # also of the uniform ones: multiples of 2**-24
-    assert (np.cumsum(x) != exact.astype("f")).mean() > 0.3
-    mine = cut(x.size)
-    y = distscan.scan(x[mine], strategy=strategy)
-    assert y.dtype == np.float32
-    np.testing.assert_array_equal(y, exact.astype("f")[mine])
-
-
-@pytest.mark.parametrize("form", FORMS)
-@two_cuts
-def test_forms(form, strategy, cut, rng):
-    x = drawn(rng, 20011)
-    mine, want = cut(x.size), rounded(x, **form)
-    for dtype in (None, np.float32):
-        y = distscan.scan(x[mine], dtype=dtype, strategy=strategy, **form)
-        np.testing.assert_array_equal(y, want[mine])
-    y = x[mine].copy()
-    assert distscan.cumsum(y, out=y, strategy=strategy, **form) is y
-    np.testing.assert_array_equal(y, want[mine])
-    plan = distscan.Plan(None, y.shape, x.dtype, strategy=strategy, backend="cpu", **form)
-    assert (plan.types.acc, plan.types.out) == (np.float64, np.float32)
-    np.testing.assert_array_equal(plan(x[mine]), want[mine])
-    plan.start(x[mine])
-    np.testing.assert_array_equal(plan.wait(), want[mine])
-
-
-@pytest.mark.parametrize("form", FORMS)
-@two_cuts
-def test_segments(form, cut, rng):
-    x, heads = drawn(rng, 20011), rng.random(20011) < 3e-4
-    mine, want = cut(x.size), rounded(x, heads=heads, **form)
-    y = distscan.scan(x[mine], segments=heads[mine], **form)
-    np.testing.assert_array_equal(y, want[mine])
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("shape", [(2003, 3), (300, 300)])
-@two_cuts
-def test_axes(shape, axis, form, cut, rng):
-    x = drawn(rng, shape)
-    mine, want = cut(shape[0]), rounded(x, axis=axis, **form)
-    np.testing.assert_array_equal(distscan.scan(x[mine], axis=axis, **form), want[mine])
-
-
-def test_out_of_float32_and_back(strategy, cut):
-    """As float16 from float32: infinite only where the sum itself is out of the range."""
-    x = np.array([3e38, 3e38, -3e38, -3e38, 2e38], "f")
-    mine = cut(5)
-    y = distscan.scan(x[mine], strategy=strategy)
-    want = np.cumsum(x, dtype="d")
-    want[1] = np.inf
-    np.testing.assert_array_equal(y, want.astype("f")[mine])
-
-
-def test_corners(strategy, cut):
-    mine = cut(300)
-    x = np.full(300, -0.0, "f")
-    assert np.signbit(distscan.scan(x[mine], strategy=strategy)).all()
-    x[[100, 200]] = [np.inf, -np.inf]
-    with np.errstate(invalid="ignore"):
-        want = np.cumsum(x)[mine]
-    y = distscan.scan(x[mine], strategy=strategy)
-    np.testing.assert_array_equal(y, want)
-    np.testing.assert_array_equal(np.signbit(y[:1]), np.signbit(want[:1]))
 
 
 # ---- what is wide, and what is not ---------------------------------------------------------
@@ -131,14 +53,6 @@ def test_types():
     assert acc(SUM, "b") == np.cumsum(np.zeros(0, "b")).dtype
     assert acc(distscan.Operator("plus", np.add), "f") == "f"
     assert dtypes.resolve(SUM, "f", wide=True).out == "f"
-
-
-def test_float64_is_as_it_was(rng):
-    """An exclusive scan is the inclusive one, moved, to the last bit."""
-    x = rng.random(20000)
-    y = distscan.scan(x, comm=MPI.COMM_SELF)
-    z = distscan.scan(x, comm=MPI.COMM_SELF, exclusive=True)
-    np.testing.assert_array_equal(z[1:], y[:-1])
 
 
 def test_no_buffer_by_default(comm):

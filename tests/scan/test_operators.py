@@ -1,21 +1,19 @@
-"""logaddexp, bitwise and logical operators against NumPy's accumulate, on every type they take."""
+"""Operators with edges of their own; the types that each takes; ufuncs that are not built in."""
+
+import functools
+import math
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import distscan
-from distscan.core import dtypes, operators
-from distscan.mpi import exscan
-from support.data import CODES, HOST_CODES
+from support.data import HOST_CODES
 from support.host import host
-from support.logic import bits, truths
-from support.pending import Known
+from support.logic import truths
+from support.reference import UFUNCS, check
+from support.together import everywhere
 
-BITWISE = {name: getattr(np, name) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")}
-LOGICAL = {name: getattr(np, name) for name in ("logical_and", "logical_or", "logical_xor")}
-MPI_OPS = {"bitwise_and": MPI.BAND, "bitwise_or": MPI.BOR, "bitwise_xor": MPI.BXOR,
-           "logical_and": MPI.LAND, "logical_or": MPI.LOR, "logical_xor": MPI.LXOR}  # fmt: skip
+LOGICAL = ["logical_and", "logical_or", "logical_xor"]
 INTEGERS = "?bBhHiIlL"
 
 
@@ -27,31 +25,9 @@ def apart(rng, code, n):
     )
 
 
-def check(op, ufunc, x, strategy, xp, cut, **options):
-    mine = cut(x.size)
-    y = distscan.scan(xp.asarray(x[mine]), op, strategy=strategy, **options)
-    want = ufunc.accumulate(x, **options)
-    assert y.dtype == want.dtype
-    np.testing.assert_array_equal(host(y), want[mine])
-
-
-@pytest.mark.parametrize("op", BITWISE)
-@pytest.mark.parametrize("code", INTEGERS)
-def test_bitwise(op, code, strategy, xp, cut, rng):
-    check(op, BITWISE[op], bits(rng, op, code, 3001), strategy, xp, cut)
-
-
-@pytest.mark.parametrize("op", LOGICAL)
-@pytest.mark.parametrize("code", HOST_CODES)
-def test_logical(op, code, strategy, xp, cut, rng):
-    if xp is not np and code not in CODES:
-        pytest.skip("the GPU has no long double")
-    check(op, LOGICAL[op], truths(rng, op, code, 3001), strategy, xp, cut)
-
-
 @pytest.mark.parametrize("code", "efd")
 def test_logaddexp_exact(code, strategy, xp, cut, rng):
-    check("logaddexp", np.logaddexp, apart(rng, code, 1003), strategy, xp, cut)
+    check(apart(rng, code, 1003), "logaddexp", xp=xp, cut=cut, strategy=strategy)
 
 
 @pytest.mark.parametrize("code", INTEGERS + "efd")
@@ -100,7 +76,7 @@ def test_logaddexp_of_infinities(special, code, strategy, xp, cut):
     x = np.tile(np.array([-np.inf], code), 90)
     x[[20, 40, 60]] = special
     with np.errstate(all="ignore"):
-        check("logaddexp", np.logaddexp, x, strategy, xp, cut)
+        check(x, "logaddexp", xp=xp, cut=cut, strategy=strategy)
 
 
 @pytest.mark.parametrize("code", "fd")
@@ -144,7 +120,7 @@ def test_dtype(op, code, dtype, strategy, xp, cut, rng):
         if op == "logaddexp"
         else rng.integers(0, 99, 99).astype(code)
     )
-    check(op, getattr(np, op), x, strategy, xp, cut, dtype=dtype)
+    check(x, op, xp=xp, cut=cut, strategy=strategy, dtype=dtype)
 
 
 @pytest.mark.parametrize("code", "ifD")
@@ -157,54 +133,132 @@ def test_truth_as_numbers(code, strategy, xp, cut, rng):
     np.testing.assert_array_equal(host(out), np.logical_xor.accumulate(x)[mine])
 
 
-@pytest.mark.parametrize("op", [*BITWISE, *LOGICAL])
-def test_every_spelling(op, cut, rng):
-    x = rng.integers(0, 1 << 40, 77)
-    mine = cut(x.size)
-    want = getattr(np, op).accumulate(x)[mine]
-    for spelling in (op, getattr(np, op), MPI_OPS[op]):
-        np.testing.assert_array_equal(distscan.scan(x[mine], spelling), want)
-    assert operators.resolve(np.logaddexp) is operators.BUILTIN["logaddexp"]
+@pytest.mark.parametrize("op", UFUNCS)
+def test_types_are_the_ufuncs(op, comm):
+    """The type of the result, or the refusal, of every operator on every type."""
+    for code in HOST_CODES:
+        x = np.zeros(3, code)
+        try:
+            want = UFUNCS[op].accumulate(x[:0]).dtype
+        except TypeError:
+            everywhere(comm, TypeError, f"operator '{op}' does not take {x.dtype}",
+                       lambda x=x: distscan.scan(x, op))  # fmt: skip
+        else:
+            for given in (x, x.astype(x.dtype.newbyteorder())):
+                assert distscan.scan(given, op).dtype == want
 
 
-@pytest.mark.parametrize("op", operators.BUILTIN)
+@pytest.mark.parametrize("op", LOGICAL)
+@pytest.mark.parametrize("code", "gG")
+def test_truth_of_long_doubles(op, code, strategy, cut, rng):
+    check(truths(rng, op, code, 3001), op, cut=cut, strategy=strategy)
+
+
+# ---- ufuncs that are not built in ----------------------------------------------------------------
+
+
+def signed(rng, n):
+    return rng.choice([-6, 10, 1 << 40, 35, 0, 7], n, p=[0.4, 0.4, 0.1, 0.09, 0.005, 0.005])
+
+
+def divisors(rng, n):
+    return rng.choice([1, 2, 3, 4, -5, 6, 7], n)
+
+
+def holes(rng, n):
+    return np.where(rng.random(n) < 0.5, np.nan, rng.normal(size=n).cumsum())
+
+
+def floats(rng, n):
+    return rng.normal(size=n)
+
+
+OTHER_UFUNCS = {
+    np.gcd: signed,
+    np.lcm: divisors,
+    np.fmax: holes,
+    np.fmin: holes,
+    np.copysign: floats,
+    np.hypot: floats,
+    np.logaddexp2: floats,
+}
+every_ufunc = pytest.mark.parametrize("ufunc", OTHER_UFUNCS)
+
+
+@every_ufunc
+@pytest.mark.parametrize("n", [0, 1, 30, 20001])
+def test_ufuncs(ufunc, n, strategy, cut, rng):
+    x = OTHER_UFUNCS[ufunc](rng, n)
+    mine, want = cut(n), ufunc.accumulate(x)
+    y = distscan.scan(x[mine], ufunc, strategy=strategy)
+    assert y.dtype == want.dtype
+    # hypot and logaddexp2 round at every step, here in other groups.
+    compare = np.testing.assert_array_equal
+    if ufunc in (np.hypot, np.logaddexp2):
+        compare = functools.partial(np.testing.assert_allclose, rtol=1e-12)
+    compare(y, want[mine])
+    plan = distscan.Plan(None, y.shape, x.dtype, ufunc, backend="cpu")
+    compare(plan(x[mine]), want[mine])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_ufuncs_in_forms(reverse, cut, rng):
+    x, heads = signed(rng, 600), rng.random(600) < 0.02
+    check(x, np.gcd, cut=cut, initial=60, exclusive=True, reverse=reverse, segments=heads)
+    for axis in (0, 1):
+        check(x.reshape(200, 3), np.gcd, cut=cut, axis=axis, reverse=reverse)
+
+
+@every_ufunc
 @pytest.mark.parametrize("code", HOST_CODES)
-def test_types_are_the_ufuncs(op, code):
-    """The accumulating type, or the refusal, of every operator on every type."""
-    operator = operators.BUILTIN[op]
+def test_types_of_ufuncs(ufunc, code, comm):
     try:
-        want = operator.numpy.accumulate(np.zeros(0, code)).dtype
+        want = ufunc.accumulate(np.zeros(0, code)).dtype
     except TypeError:
-        with pytest.raises(TypeError, match=f"operator '{op}' does not take {np.dtype(code)}"):
-            dtypes.resolve(operator, code)
+        everywhere(comm, TypeError, f"operator '{ufunc.__name__}' does not take {np.dtype(code)}",
+                   lambda: distscan.scan(np.zeros(3, code), ufunc))  # fmt: skip
     else:
-        assert dtypes.resolve(operator, code).out == want
-        assert dtypes.resolve(operator, np.dtype(code).newbyteorder()).out == want
+        assert distscan.scan(np.zeros(3, code), ufunc).dtype == want
 
 
-@pytest.mark.parametrize("op", [*BITWISE, *LOGICAL])
-def test_exchange_by_mpi(op, comm, rng):
-    """MPI's own operators: the totals of earlier ranks, some of them empty."""
-    dtype = np.dtype("?" if op in LOGICAL else "i8")
-    assert dtype.kind in operators.BUILTIN[op].mpi_kinds
-    totals = rng.integers(0, 2 if op in LOGICAL else 1 << 40, comm.size).astype(dtype)
-    some = rng.random(comm.size) < 0.6
-    mine = Known(np.array(totals[comm.rank]) if some[comm.rank] else None)
-    offset = exscan.Exscan(operators.BUILTIN[op], dtype)(comm, mine)
-    before = totals[: comm.rank][some[: comm.rank]]
-    if before.size:
-        assert offset[()] == getattr(np, op).reduce(before)
-    elif offset is not None:
-        assert offset[()] == operators.BUILTIN[op].identity(dtype)
+def test_ufuncs_made_of_functions(cut, rng):
+    x = signed(rng, 300)
+    mine = cut(300)
+    y = distscan.scan(x[mine], np.frompyfunc(math.gcd, 2, 1))
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(y, np.gcd.accumulate(x)[mine])
 
 
-@pytest.mark.parametrize("op", ["logaddexp", *BITWISE, *LOGICAL])
-def test_identity_changes_nothing(op, rng):
-    operator = operators.BUILTIN[op]
-    for code in "fd" if op == "logaddexp" else "?" if op in LOGICAL else INTEGERS:
-        dtype = np.dtype(code)
-        x = apart(rng, code, 50) if op == "logaddexp" else bits(rng, "bitwise_xor", code, 50)
-        identity = operator.identity(dtype)
-        assert np.asarray(identity).dtype == dtype
-        for y in (operator.combine(identity, x), operator.combine(x, identity)):
-            np.testing.assert_array_equal(y, x)
+NOT_ASSOCIATIVE = [
+    np.subtract, np.divide, np.floor_divide, np.mod, np.fmod, np.power, np.float_power,
+    np.left_shift, np.right_shift, np.arctan2, np.heaviside, np.nextafter, np.ldexp,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ufunc", "message"),
+    [
+        (np.sin, "ufunc 'sin' takes 1 operand; a scan combines two"),
+        (np.divmod, "ufunc 'divmod' has 2 results"),
+        (np.matmul, "ufunc 'matmul' takes .*; a scan combines elements"),
+        (np.less, "ufunc 'less' compares"),
+        (np.not_equal, "ufunc 'not_equal' compares"),
+        *((ufunc, f"ufunc '{ufunc.__name__}' is not associative") for ufunc in NOT_ASSOCIATIVE),
+    ],
+)  # fmt: skip
+def test_ufuncs_that_are_refused(ufunc, message, comm):
+    op = ufunc if comm.rank == comm.size - 1 else "sum"
+    text = everywhere(comm, ValueError, message, lambda: distscan.scan(np.ones(4), op))
+    assert comm.size == 1 or text.startswith(f"rank {comm.size - 1}: ")
+
+
+def test_refused_ufuncs_are_not_associative(rng):
+    a, b, c = rng.integers(-8, 9, (3, 500)) / 2
+    for ufunc in NOT_ASSOCIATIVE[:-1]:  # ldexp takes a float and an integer
+        given = (a, b, c)
+        if ufunc in (np.left_shift, np.right_shift):
+            given = tuple(np.abs(each).astype(int) for each in given)
+        with np.errstate(all="ignore"):
+            left = ufunc(ufunc(given[0], given[1]), given[2])
+            right = ufunc(given[0], ufunc(given[1], given[2]))
+        assert np.any(np.isfinite(left) & np.isfinite(right) & (left != right)), ufunc

@@ -20,26 +20,6 @@ def test_order_is_kept(n, strategy, xp, cut, rng):
     np.testing.assert_array_equal(host(y), one_by_one(x)[mine])
 
 
-@pytest.mark.parametrize("n", [1, 31, 2049, 40000])
-@pytest.mark.parametrize(
-    ("k", "op", "dtype", "out"),
-    [
-        (16, HALVES, None, "u4"),
-        (16, HALVES, "u8", "u8"),
-        (16, HALVES, "u8", "u4"),
-        (4, NIBBLES, None, "u1"),
-        (4, NIBBLES, "u8", "u2"),
-    ],
-)
-def test_order_is_kept_in_other_types(n, k, op, dtype, out, strategy, xp, cut, rng):
-    """Running values wider than x, results narrower than those."""
-    x = maps(rng, n, k)
-    mine = cut(n)
-    y = xp.zeros(mine.stop - mine.start, out)
-    distscan.scan(xp.asarray(x[mine]), op, dtype=dtype, out=y, strategy=strategy)
-    np.testing.assert_array_equal(host(y), one_by_one(x, k)[mine])
-
-
 @pytest.mark.parametrize("k", [4, 16, 32])
 def test_two_ways_to_the_expected_result(k, rng):
     x = maps(rng, 1000, k)

@@ -15,62 +15,11 @@ from distscan.cpu import library
 from distscan.mpi import agree
 from distscan.mpi.exscan import Exscan
 from support.cuts import length
-from support.data import OPS, exact, expected
+from support.data import OPS, exact
 from support.host import host
 from support.maps import COMPOSE, maps, one_by_one
 
 # ---- right ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("code", "?bIlefD")
-def test_against_numpy(op, code, strategy, planned, xp, cut, rng):
-    """New data at every call, in both forms, into a new array and into a given one."""
-    n = 20011
-    mine = cut(n)
-    run = planned(length(mine), code, op, strategy=strategy)
-    out = run(xp.zeros(length(mine), code))
-    for _ in range(3):
-        x = exact(rng, op, code, n)
-        want = expected(op, x)
-        shard = xp.asarray(x[mine])
-        assert run(shard, out) is out
-        assert out.dtype == want.dtype
-        np.testing.assert_array_equal(host(out), want[mine])
-        fresh = run(shard)
-        assert isinstance(fresh, xp.ndarray)
-        np.testing.assert_array_equal(host(fresh), want[mine])
-        out[...] = 0
-        run.start(shard, out)
-        assert run.wait() is out
-        np.testing.assert_array_equal(host(out), want[mine])
-        np.testing.assert_array_equal(host(shard), x[mine])
-
-
-@pytest.mark.parametrize("halves", [False, True])
-def test_in_place(halves, strategy, planned, xp, cut, rng):
-    x = exact(rng, "sum", "d", 9973)
-    mine = cut(x.size)
-    run = planned(length(mine), "d", strategy=strategy)
-    y = xp.asarray(x[mine].copy())
-    if halves:
-        run.start(y, y)
-        assert run.wait() is y
-    else:
-        assert run(y, y) is y
-    np.testing.assert_array_equal(host(y), np.cumsum(x)[mine])
-
-
-@pytest.mark.parametrize("n", [0, 1, 7, 20001])
-def test_order_is_kept(n, strategy, planned, xp, cut, rng):
-    mine = cut(n)
-    run = planned(length(mine), np.uint64, COMPOSE, strategy=strategy)
-    for _ in range(2):
-        x = maps(rng, n)
-        run.start(xp.asarray(x[mine]))
-        y = run.wait()
-        np.testing.assert_array_equal(host(y), one_by_one(x)[mine])
-        np.testing.assert_array_equal(host(run(xp.asarray(x[mine]))), host(y))
 
 
 @pytest.mark.parametrize("op", ["sum", "max", COMPOSE])

@@ -1,18 +1,24 @@
-"""bfloat16, which NumPy has from ml_dtypes: it accumulates in float32 and rounds once."""
+"""bfloat16, which accumulates in float32 and rounds once; every type of ``out`` beside every x."""
+
+from itertools import product
 
 import numpy as np
 import pytest
 
 import distscan
-from distscan.core import arrays, dtypes, operators
-from distscan.core.errors import OutputError
-from distscan.job import output
 from support.bfloat16 import BFLOAT16, ml_dtypes
-from support.data import OPS, exact
+from support.cuts import one_cut
+from support.data import HOST_CODES, OPS, exact
 from support.foreign import Exporter, exported_as_bfloat16
+from support.forms import FORMS
 from support.host import host
+from support.pairs import pairs
+from support.reference import CALLS, UFUNCS, check, types_of, wanted
+from support.strategies import STRATEGIES
+from support.together import everywhere, left
 
-FLOAT = ("sum", "prod", "max", "min", "logaddexp")
+# NumPy's own, when numbers lose their imaginary part.
+pytestmark = pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
 
 
 def drawn(rng, op, n):
@@ -20,17 +26,11 @@ def drawn(rng, op, n):
     return exact(rng, op, "f", n).astype(BFLOAT16)
 
 
-def wanted(op, x):
-    return operators.BUILTIN[op].numpy.accumulate(x.astype("f")).astype(BFLOAT16)
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_operators(op, strategy, xp, cut, rng):
-    x = drawn(rng, op, 3001)
-    mine = cut(x.size)
-    y = distscan.scan(xp.asarray(x[mine]), op, strategy=strategy)
-    assert y.dtype == BFLOAT16
-    np.testing.assert_array_equal(host(y), wanted(op, x)[mine])
+@pairs(indirect=["strategy"], op=OPS, form=FORMS, call=CALLS, strategy=STRATEGIES)
+def test_operators_of_bfloat16(op, form, call, strategy, xp, cut, rng):
+    if xp is not np and call in ("plan", "start"):
+        pytest.skip("CuPy has no bfloat16")
+    check(drawn(rng, op, 3001), op, xp=xp, cut=cut, call=call, strategy=strategy, **form)
 
 
 def test_logaddexp(strategy, xp, cut, rng):
@@ -63,11 +63,10 @@ def test_nan_and_infinity(op, strategy, xp, cut, rng):
     x[[100, 150, 200]] = [np.inf, -np.inf, np.nan]
     mine = cut(x.size)
     y = host(distscan.scan(xp.asarray(x[mine]), op, strategy=strategy))
-    np.testing.assert_array_equal(y.astype("f"), wanted(op, x)[mine].astype("f"))
+    np.testing.assert_array_equal(y.astype("f"), wanted(x, op)[mine].astype("f"))
 
 
 @pytest.mark.parametrize("code", "?bhilBefdF")
-@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
 def test_conversions(code, strategy, xp, cut, rng):
     """From another type to bfloat16, and from bfloat16 to another."""
     x = rng.integers(0, 2, 400).astype(code)
@@ -86,16 +85,6 @@ def test_rounds_to_even(xp, cut):
     mine = cut(3)
     y = distscan.scan(xp.asarray(x[mine]), dtype=BFLOAT16)
     np.testing.assert_array_equal(host(y), np.array([1, 1, 1 + 2.0**-6], BFLOAT16)[mine])
-
-
-def test_in_place_and_plan(cut, rng):
-    x = drawn(rng, "sum", 500)
-    mine = cut(x.size)
-    y = x[mine].copy()
-    assert distscan.cumsum(y, out=y) is y
-    np.testing.assert_array_equal(y, wanted("sum", x)[mine])
-    plan = distscan.Plan(None, y.shape, BFLOAT16, "max", backend="cpu")
-    np.testing.assert_array_equal(plan(x[mine]), np.maximum.accumulate(x)[mine])
 
 
 class Tensor:
@@ -131,7 +120,7 @@ class Tensors:
 
 def test_of_another_library(cut, rng):
     x = drawn(rng, "sum", 200)
-    mine, want = cut(200), wanted("sum", x)
+    mine, want = cut(200), wanted(x)
     shard = x.repeat(2)[::2][mine]
     y = distscan.scan(Tensor(shard))
     assert isinstance(y, Tensor)
@@ -160,20 +149,17 @@ def test_of_a_library_that_only_exports(cut, rng):
     y = distscan.scan(Exported(x[cut(200)]))
     assert type(y) is np.ndarray
     assert y.dtype == BFLOAT16
-    np.testing.assert_array_equal(y, wanted("sum", x)[cut(200)])
-    assert np.shares_memory(arrays.as_native(Exported(x)), x)
+    np.testing.assert_array_equal(y, wanted(x)[cut(200)])
 
 
-@pytest.mark.parametrize("op", operators.BUILTIN)
-def test_types_are_the_ufuncs(op):
-    operator = operators.BUILTIN[op]
+@pytest.mark.parametrize("op", UFUNCS)
+def test_types_of_bfloat16_are_the_ufuncs(op):
+    x = np.zeros(3, BFLOAT16)
     if op.startswith("bitwise"):
         with pytest.raises(TypeError, match=f"'{op}' does not take bfloat16"):
-            dtypes.resolve(operator, BFLOAT16)
-        return
-    types = dtypes.resolve(operator, BFLOAT16)
-    assert types.out == operator.numpy.accumulate(np.zeros(1, BFLOAT16)).dtype
-    assert types.acc == (np.float32 if op in FLOAT else np.bool_)
+            distscan.scan(x, op)
+    else:
+        assert distscan.scan(x, op).dtype == UFUNCS[op].accumulate(x).dtype
 
 
 def test_other_small_floats_are_refused(comm):
@@ -181,7 +167,114 @@ def test_other_small_floats_are_refused(comm):
         distscan.scan(np.zeros(3, ml_dtypes.float8_e5m2))
 
 
-def test_no_npy_file_holds_it(tmp_path):
-    with pytest.raises(OutputError, match="cannot hold bfloat16"):
-        output.create(tmp_path / "x.npy", BFLOAT16, (3,)).__enter__()
-    assert not list(tmp_path.iterdir())
+def test_no_npy_file_holds_it(save, folder, comm):
+    save("x.npy", np.ones(3))
+    everywhere(comm, (distscan.OutputError, TypeError, ValueError), "bfloat16",
+               lambda: distscan.scan_file(folder / "x.npy", folder / "y.npy", dtype=BFLOAT16,
+                                          backend="cpu"))  # fmt: skip
+    assert left(comm, folder) == ["x.npy"]
+
+
+# ---- out beside x --------------------------------------------------------------------------------
+
+
+CODES = HOST_CODES + "qQ"
+N = 12
+
+
+def drawn_apart(rng, op, x, acc):
+    """Draw numbers whose scan is exact in ``acc``, and whose results every type holds cut."""
+    x = np.dtype(x)
+    if x.kind == "b":
+        return rng.random(N) < 0.5
+    if op == "logaddexp":
+        return rng.permutation(np.arange(N) * 10).astype(x)
+    if acc.kind in "iu" and x.kind in "iu":  # which wrap
+        return rng.integers(np.iinfo(x).min, np.iinfo(x).max, N, x, endpoint=True)
+    part = rng.integers(0, 4 if x.kind == "c" else 15, N)
+    if op == "prod":
+        part = rng.permutation([0.5, 0.5, 1.5, 2, 2, 2, *[1] * (N - 6)])
+    elif x.kind in "fc":
+        part = part / 2
+    values = part.astype(x)
+    return values + np.array(0.5j, x) if x.kind == "c" and op != "prod" else values
+
+
+def numpys(ufunc, x, out):
+    """What NumPy leaves in ``out``, or raises."""
+    with np.errstate(all="ignore"):
+        try:
+            ufunc.accumulate(x, out=out)
+        except TypeError:
+            return None
+    return out
+
+
+@one_cut
+@pytest.mark.parametrize("op", UFUNCS)
+def test_every_pair(op, cut, comm, rng):
+    ufunc, mine = UFUNCS[op], cut(N)
+    for x, code in product(CODES, CODES):
+        want = numpys(ufunc, np.zeros(N, x), np.zeros(N, code))
+        y = np.zeros(mine.stop - mine.start, code)
+        if want is None:
+            everywhere(comm, TypeError, f"operator '{op}' does not take",
+                       lambda x=x, y=y: distscan.scan(np.zeros(y.size, x), op, out=y))  # fmt: skip
+            continue
+        values = drawn_apart(rng, op, x, types_of(op, x, out=code)[0])
+        want = numpys(ufunc, values, np.zeros(N, code))
+        assert distscan.scan(values[mine], op, out=y) is y
+        exact = op != "logaddexp" or want.dtype.kind not in "fc"
+        close = 0 if exact else 4 * max(np.finfo(code).eps, np.finfo("f").eps)
+        np.testing.assert_allclose(y, want[mine], rtol=close, atol=close, err_msg=f"{x} {code}")
+
+
+@pytest.mark.parametrize("code", "bilfdD")
+def test_a_type_that_is_given_accumulates(code, cut, rng):
+    """Whatever ``out`` is."""
+    x, mine = rng.integers(0, 9, N) / 2, cut(N)
+    y = np.zeros(mine.stop - mine.start, "i")
+    distscan.scan(x[mine], dtype=code, out=y)
+    np.testing.assert_array_equal(y, np.cumsum(x, dtype=code, out=np.zeros(N, "i"))[mine])
+
+
+@one_cut
+@pytest.mark.parametrize("x", "?bHilfdD")
+def test_a_function_of_ones_own(x, cut, rng):
+    """It accumulates in the promotion of both types."""
+    seen, mine = set(), cut(N)
+
+    def plus(a, b):
+        seen.update((a.dtype, b.dtype))
+        return a + b
+
+    for code in "?BhlfdF":
+        acc = np.result_type(x, code)
+        values = drawn_apart(rng, "sum", x, acc)
+        y = np.zeros(mine.stop - mine.start, code)
+        seen.clear()
+        distscan.scan(values[mine], distscan.Operator("plus", plus, identity=0), out=y)
+        np.testing.assert_array_equal(y, np.cumsum(values, dtype=acc).astype(code)[mine])
+        assert seen <= {acc}
+
+
+def test_initial_is_of_the_promotion_too(strategy, comm):
+    """A fraction where integers are scanned into floats."""
+    y = np.zeros(2)
+    distscan.scan(np.ones(2, int), out=y, initial=0.5, strategy=strategy)
+    np.testing.assert_array_equal(y, 2 * comm.rank + np.array([1.5, 2.5]))
+
+
+@pytest.mark.parametrize("op", ["sum", distscan.Operator("plus", lambda a, b: a + b, identity=0)])
+@pytest.mark.parametrize("order", "<>")
+def test_results_are_in_the_machines_byte_order(order, op, comm):
+    """Whichever that of ``x`` and ``dtype`` is; what is written keeps its own."""
+    x = np.ones(2, f"{order}i8")
+    want = 2 * comm.rank + np.array([1, 2])
+    plan = distscan.Plan(comm, 2, x.dtype, op, out_dtype=f"{order}i8", backend="cpu")
+    for y in (distscan.scan(x, op), distscan.scan(x, op, dtype=f"{order}i8")):
+        assert y.dtype == np.int64
+        np.testing.assert_array_equal(y, want)
+    assert plan.types.out == plan.types.acc == np.int64
+    out = np.zeros(2, f"{order}f8")
+    np.testing.assert_array_equal(distscan.scan(x, op, out=out), want)

@@ -4,7 +4,14 @@ Exact data lets a test ask for equality: one dropped or exchanged element shows.
 constant, so a wrong order of elements shows too.
 """
 
+from typing import Any
+
 import numpy as np
+
+from support.logic import bits, truths
+from support.maps import COMPOSE, HALVES, NIBBLES, maps
+from support.reference import UFUNCS
+from support.squares import SQUARES
 
 OPS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 CODES = "?bBhHiIlLefdFD"  # every type that both backends have
@@ -43,3 +50,44 @@ def expected(op: str, x: np.ndarray, dtype: np.dtype | None = None) -> np.ndarra
             return call(x, dtype=np.float32).astype(np.float16)
         return call(x, dtype=dtype)
     return OPS[op].accumulate(x, dtype=dtype)
+
+
+# ---- elements for every operator -----------------------------------------------------------------
+
+OPERATORS = {**{name: name for name in UFUNCS}, "compose": COMPOSE, "halves": HALVES,
+             "nibbles": NIBBLES, "squares": SQUARES}  # fmt: skip
+MAPS = {"compose": 32, "halves": 16, "nibbles": 4}  # bits each way
+TYPES = {
+    "compose": "L",
+    "halves": "IL",
+    "nibbles": "BHL",
+    "squares": "bhilfd",
+    "logaddexp": "efd",
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), "?bBhHiIlL"),
+    **dict.fromkeys(("sum", "prod", "max", "min"), CODES),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), CODES),
+}
+
+
+def elements(rng: np.random.Generator, op: str, code: str, n: int) -> np.ndarray:
+    """Draw n elements of a type; their scan is exact, but for logaddexp, and changes all along."""
+    if op in MAPS:
+        return maps(rng, n, MAPS[op]).astype(code)
+    if op == "logaddexp":
+        return rng.normal(size=n).astype(code)
+    if op == "squares":
+        return rng.integers(-9, 9, n).astype(code)
+    if op.startswith("bitwise"):
+        return bits(rng, op, code, n)
+    if op.startswith("logical"):
+        return truths(rng, op, code, n)
+    return exact(rng, op, code, n)
+
+
+def initial_of(rng: np.random.Generator, op: str, acc: np.dtype) -> Any:
+    """Draw a number of Python that comes before the first element."""
+    if op in MAPS:
+        return int(maps(rng, 1, MAPS[op])[0])
+    if acc.kind == "b":
+        return bool(rng.integers(2))
+    return acc.type(rng.integers(0 if acc.kind == "u" else -5, 6)).item()

@@ -5,7 +5,7 @@ implications for software testing, IEEE Transactions on Software Engineering 30,
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -76,8 +76,11 @@ def pair_of(names: dict[str, Any], a: str, i: int, b: str, j: int) -> tuple[Any,
 def pairs(
     allowed: Callable[[Case], bool] = lambda case: True,
     indirect: Sequence[str] = (),
-    **values: Sequence[Any],
+    **values: Iterable[Any],
 ) -> pytest.MarkDecorator:
     """Parametrize a test by such cases; ``indirect`` names parameters that are of fixtures."""
-    cases = [tuple(case.values()) for case in pairwise(values, allowed)]
+    cases = [
+        tuple(case.values())
+        for case in pairwise({name: list(values[name]) for name in values}, allowed)
+    ]
     return pytest.mark.parametrize(tuple(values), cases, indirect=list(indirect))
