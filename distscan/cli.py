@@ -23,8 +23,8 @@ from .core.errors import USAGE, DistscanError, InputError, LaunchError
 from .core.operators import BUILTIN, Operator
 from .core.steps import Strategy
 from .job import report
-from .job.interface import on_command_line
-from .job.job import Job, check_roles, perform
+from .job.formats.interface import on_command_line
+from .job.job import FileJob, check_roles, perform
 from .job.report import Report
 from .mpi import agree, communicators, launcher
 from .mpi.agree import agreed
@@ -377,7 +377,7 @@ def check_file_jobs(args: argparse.Namespace) -> None:
         raise ValueError("--segments and --trace are for one array, --each for several")
 
 
-def file_jobs(args: argparse.Namespace) -> Iterator[Job]:
+def file_jobs(args: argparse.Namespace) -> Iterator[FileJob]:
     """Yield the jobs that the arguments describe: one, or with ``--each`` one for each INPUT."""
     options = {name: value for name, value in vars(args).items() if name in _OPTIONS}
     options |= {"raw": args.dtype, "dtype": None} if args.raw else {"raw": None}
@@ -385,14 +385,14 @@ def file_jobs(args: argparse.Namespace) -> Iterator[Job]:
     if not args.each:
         if len(inputs) > 1 and args.output is None:
             raise ValueError("several INPUTs are scanned as one array: -o names its OUTPUT")
-        yield Job.parse(inputs, args.output or _scanned(inputs[0], inputs[0].parent), **options)
+        yield FileJob.parse(inputs, args.output or _scanned(inputs[0], inputs[0].parent), **options)
         return
     outputs = [_scanned(path, args.output or path.parent) for path in inputs]
     for i, output in enumerate(outputs):
         if output in outputs[:i]:
             raise ValueError(f"two INPUTs have the same OUTPUT, {output}")
     for path, output in zip(inputs, outputs, strict=True):
-        yield Job.parse((path,), output, **options)
+        yield FileJob.parse((path,), output, **options)
 
 
 def _scanned(path: Path, folder: Path) -> Path:

@@ -124,7 +124,7 @@ def scan_file(
     # These imports take as long as all others of distscan.
     from pathlib import Path  # noqa: PLC0415
 
-    from .job.job import Job, perform  # noqa: PLC0415
+    from .job.job import FileJob, perform  # noqa: PLC0415
 
     def path(value: Any, name: str) -> Path:
         if not isinstance(value, str | os.PathLike):
@@ -134,7 +134,7 @@ def scan_file(
     several = [input] if isinstance(input, str | os.PathLike) else input
     if not isinstance(several, Iterable):
         raise TypeError(f"input must be a path, or several, not {type(input).__name__}")
-    job = Job.parse(
+    job = FileJob.parse(
         tuple(path(each, "input") for each in several),
         path(output, "output"),
         op=op,

@@ -16,7 +16,8 @@ import numpy as np
 from kill_cases import Fault
 
 import distscan
-from distscan.job import files, restart, storage
+from distscan.job import restart
+from distscan.job.formats import files, storage
 
 KINDS = [
     *("other bytes", "a deletion", "a truncation"),

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distscan.job import storage
+from distscan.job.formats import storage
 
 ROOT = Path(__file__).parent.parent
 PIECE = 4 << 20

@@ -25,7 +25,8 @@ import faulthandler, resource, signal, sys
 faulthandler.enable()
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # as "python -m distscan" does
 from distscan import cli
-from distscan.job import restart, storage
+from distscan.job import restart
+from distscan.job.formats import storage
 period, plain, size = sys.argv[1:4]
 assert restart.PERIOD > 0 < restart._SHARE
 restart.PERIOD, restart._SHARE = float(period), 0

@@ -12,8 +12,8 @@ from ..cpu.chunked import CHUNK
 from ..mpi.agree import agreed, mark_collective
 from ..mpi.communicators import Comm
 from ..mpi.signals import interruptible
-from .interface import Fill, Source, Target
-from .plan import Decided
+from .formats.interface import Fill, Source, Target
+from .plan import JobPlan
 
 Array = NDArray[Any]
 
@@ -23,7 +23,7 @@ PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 def check(
     comm: Comm,
-    plan: Decided,
+    plan: JobPlan,
     source: Source,
     result: Target,
     *,
@@ -59,10 +59,10 @@ def check(
                 for low, high, outer, _ in pieces:
                     reference.skip(_read(fill, start + low, start + high, ins), outer)
     if plan.across:
-        everyone = comm.allgather(reference.state if n > 0 else None)
-        order = everyone[: comm.rank : -1] if plan.form.reverse else everyone[: comm.rank]
+        states = comm.allgather(reference.state if n > 0 else None)
+        order = states[: comm.rank : -1] if plan.form.reverse else states[: comm.rank]
         before += [each for each in order if each is not None]
-    found: tuple[int, str] | None = None
+    difference: tuple[int, str] | None = None
     reading = source.reading(flattened=flat, window=window)
     with agreed(comm), reading as fill, result.reading() as fill_result:
         for low, high, outer, fresh in pieces:
@@ -73,10 +73,11 @@ def check(
             at = _first_difference(reference.in_scan_order(scanned, outer), expected, bound)
             if at is not None:
                 i = reference.index_in_memory(*at, n=len(expected))
-                wanted = expected[at[0]].reshape(-1, reference.parts)[at[1] // reference.parts]
-                found = (start + low + i, f"{scanned[i]!s}, NumPy gives {wanted.squeeze()!s}")
+                value = expected[at[0]].reshape(-1, reference.parts)[at[1] // reference.parts]
+                text = f"{scanned[i]!s}, NumPy gives {value.squeeze()!s}"
+                difference = start + low + i, text
                 break
-    differences = [f for f in comm.allgather(found) if f is not None]
+    differences = [each for each in comm.allgather(difference) if each is not None]
     if differences:
         element, text = differences[-1 if plan.form.reverse else 0]
         raise mark_collective(
@@ -84,7 +85,7 @@ def check(
         )
 
 
-def _pieces(plan: Decided, step: int) -> Iterator[tuple[int, int, int, bool]]:
+def _pieces(plan: JobPlan, step: int) -> Iterator[tuple[int, int, int, bool]]:
     """Yield the pieces of a shard, of about ``step`` elements, in scan order.
 
     A piece is (low, high, outer, fresh): its elements in memory, its number of outer rows, and
@@ -122,7 +123,7 @@ class _Reference:
     complex numbers, which are two sums of real numbers; else 1.
     """
 
-    def __init__(self, plan: Decided, longest: int, ranks: int, links: int) -> None:
+    def __init__(self, plan: JobPlan, longest: int, ranks: int, links: int) -> None:
         self.op, self.acc, self.out = plan.op, plan.types.acc, plan.types.out
         self.form = plan.form
         self.exact = self.acc.kind in "biu" or self.op.numpy not in _ROUNDING
@@ -131,10 +132,10 @@ class _Reference:
         self.wide = self.acc
         self.bounds: Exact | Sums | Products = Exact()
         if not self.exact:
-            held = np.finfo(self.acc).dtype if self.parts == 2 else self.acc
-            self.wide = np.result_type(held, np.float64)
-            if self.wide == held:
-                self.wide = np.result_type(held, np.longdouble)
+            real = np.finfo(self.acc).dtype if self.parts == 2 else self.acc
+            self.wide = np.result_type(real, np.float64)
+            if self.wide == real:
+                self.wide = np.result_type(real, np.longdouble)
             self.bounds = self._bounds(longest, ranks, links)
 
     def _bounds(self, longest: int, ranks: int, links: int) -> "Sums | Products":
@@ -165,7 +166,7 @@ class _Reference:
             self.state = _State(self._then(state.value), rounding)
 
     def state_of(self, row: NDArray[Any]) -> _State:
-        """Return the state behind one row, which is known without a rounding."""
+        """Return the state after one row, which is known without a rounding."""
         value = self._split(row.reshape(-1)).astype(self.wide).reshape(1, -1)
         start = self.bounds.start(value.size)
         return _State(value[0], self.bounds.advance(start, value, value)[:, -1])

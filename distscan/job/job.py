@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -15,26 +16,29 @@ from ..binding import Binding
 from ..core import dtypes
 from ..core.errors import CheckError, OutputError
 from ..core.form import chunks
-from ..core.operators import Operator, TypedOperator
+from ..core.operators import Operator
 from ..cpu import threads
 from ..cpu.memory import free_memory
 from ..fsum.digits import DigitSum
 from ..fsum.request import FsumRequest
+from ..fsum.window import Window
+from ..fsum.words import FixedSum
 from ..mpi import launcher
 from ..mpi.agree import Agreement, Terms, agreed, collective
 from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
-from . import exact, formats, output, plan, restart, storage
-from .interface import WRITERS, Put, Source, Target, renaming
-from .part import Carry, Part
-from .plan import Budget, Decided, decide
+from . import formats, output, restart
+from .formats import storage
+from .formats.interface import WRITERS, Put, Source, Target, renaming
+from .plan import Budget, JobPlan, by_window, decide_budget, fsum_request
 from .report import Report, Timeline, report, trace
 from .restart import State
-from .sweeps import Show, compare, sweep
+from .shard import Carry, Shard
+from .sweeps import Show, compare, find_window, sweep
 
 
-class Job(NamedTuple):
-    """A job: its files, the scan, and how it runs."""
+class FileJob(NamedTuple):
+    """A file job: its files, the scan, and how it runs."""
 
     inputs: tuple[Path, ...]  # several are one array, joined along axis 0
     output: Path
@@ -53,22 +57,23 @@ class Job(NamedTuple):
         segments: Path | None = None,
         state: Path | None = None,
         trace: Path | None = None,
-        **asked: Any,
-    ) -> "Job":
-        """Return the job that a caller asks for, by the options of ``options.parse``."""
-        return cls(inputs, output, *options.parse(**asked), segments, state, trace)
+        **arguments: Any,
+    ) -> "FileJob":
+        """Return the job of a caller's arguments, which are those of ``options.parse``."""
+        return cls(inputs, output, *options.parse(**arguments), segments, state, trace)
 
     def inspect(self, ranks: int) -> tuple[Source, Source | None, ScanOptions, FsumRequest | None]:
-        """Check the inputs; return the elements, the flags or keys, the options of the scan.
+        """Check the inputs; return the elements, the flags or keys, the options of the scan, fsum.
 
-        Then what ``fsum`` is asked for, whose operator is known when its window is.
+        The operator of fsum is known when the window of all elements is.
         """
         scan, run = self.scan, self.run
         source = formats.inspect(self.inputs, scan.op, raw=scan.raw, shape=scan.shape)
         marks = formats.inspect_segments(self.segments, source)
         scan = replace(scan, segments=None if marks is None else marks.dtype)
-        sums = exact.asked(scan, run, source, ranks, has_state=self.state is not None)
-        return source, marks, scan, sums
+        has_state = self.state is not None
+        fsum = fsum_request(scan, run, source, ranks, has_state=has_state)
+        return source, marks, scan, fsum
 
     def terms(self, scan: ScanOptions) -> Terms:
         """Return what must be the same on every rank, whatever the files; ``scan`` as inspected.
@@ -81,7 +86,7 @@ class Job(NamedTuple):
         return Terms(terms | {name: path and str(path) for name, path in files.items()})
 
     def backend_for(self, source: Source) -> binding.Name:
-        """Return the backend that is asked for; CPUs for structures, which CuPy does not have."""
+        """Return the caller's backend; CPUs for structures, which CuPy does not have."""
         if not source.dtype.names:
             return self.run.backend
         if self.run.backend == "cuda":
@@ -93,7 +98,7 @@ class Job(NamedTuple):
 def perform(
     call: Agreement,
     comm: Comm,
-    job: Job,
+    job: FileJob,
     show: Show,
     warn: Callable[[str], None],
     *,
@@ -105,97 +110,106 @@ def perform(
     """
     clock = Timeline(trace=job.trace is not None, of_process=of_process)
     # ---- check everything before any work -------------------------------------------------
-    source, marks, scan, sums = job.inspect(comm.size)
+    source, marks, scan, fsum = job.inspect(comm.size)
     call.same = job.terms(scan)
-    for each in (source, marks, sums):
+    for each in (source, marks, fsum):
         call.same.update(each.terms() if each is not None else {})
     backend = job.backend_for(source)
-    begun = scan if sums is None else exact.before_window(scan, sums, source)
-    decided = decide(begun, job.run, source, None, comm)
-    restart.state_of(job, scan, decided)
-    final = _check_files(job) if comm.rank == 0 else _Finals(job.output, job.state, job.trace)
+    options = scan
+    if fsum is not None:  # the window is known later: that of no elements stands for it
+        options = by_window(scan, fsum, Window(0, 0, source.n), source.dtype)
+    plan = JobPlan.of(options, job.run, source, comm)
+    restart.load_state(job, scan, plan)  # it is read again when no other job can change it
+    paths = _check_files(job) if comm.rank == 0 else _Paths(job.output, job.state, job.trace)
     call.settle()
 
     # ---- file -> chunks -> scan -> file -> its name ---------------------------------------
-    with ExitStack() as held:
-        made: Any = {"fortran": decided.fortran, "resume": job.run.resume}
-        part_of = part_file(comm, final.output, decided.types.out, decided.shape, **made)
-        target = held.enter_context(part_of)
+    with ExitStack() as files:
+        target = files.enter_context(part_file(comm, paths.output, plan, resume=job.run.resume))
         with agreed(comm):
-            drafts = held.enter_context(_drafts(final)) if comm.rank == 0 else (None, None)
-            put = held.enter_context(target.writing())
-        with _startup(job, decided, source, put, backend):
+            drafts = files.enter_context(_drafts(paths)) if comm.rank == 0 else (None, None)
+            put = files.enter_context(target.writing())
+        with _startup(job, plan, source, put, backend):
             bound = binding.bind(comm, backend, warn, job.run.threads)
         with agreed(comm) as same:
             gpu = bound.memory.current_gpu()
-            decided = decide(begun, job.run, source, gpu, comm)
-            before = restart.state_of(job, scan, decided)
-            same["the state"] = before.digest()
-            sizes = _budget(job, decided, bound, (source, marks), parallel=put.parallel)
-        terms = restart.Terms(scan, decided, source, marks, before, bound, comm.size)
-        journal, sizes = restart.journal_of(comm, job, target.path, terms, sizes)
-        given: Any = {"source": source, "marks": marks, "put": put, "timeline": clock}
+            if gpu is not None:
+                plan = plan.by(options, gpu, comm.size)
+            state = restart.load_state(job, scan, plan)
+            same["the state"] = state.digest()
+            budget = _budget(job, plan, bound, (source, marks), parallel=put.parallel)
+        terms = restart.JournalTerms(scan, plan, source, marks, state, bound, comm.size)
+        journal, budget = restart.open_journal(comm, job, target.path, terms, budget)
         with agreed(comm):
-            part = Part(decided, sizes, bound.memory, **given, digests=job.run.digests)
-            restart.check_blocks(job, len(part.blocks))
-            part.open()
+            shard = Shard(
+                plan,
+                budget,
+                bound.memory,
+                source=source,
+                marks=marks,
+                put=put,
+                timeline=clock,
+                digests=job.run.digests,
+            )
+            restart.check_blocks(job, len(shard.blocks))
+            shard.open()
         clock.from_the_beginning("start")
-        with agreed(comm), renaming(target.path, job.output), part:
-            compare(comm, part, journal, (source, marks), show)
-            if sums is not None:
-                exact.find_window(comm, part, sums, source, show, journal=journal)
-            end = sweep(comm, part, show, before, journal)
+        with agreed(comm), renaming(target.path, job.output), shard:
+            compare(comm, shard, journal, (source, marks), show)
+            if fsum is not None:
+                find_window(comm, shard, fsum, source, show, journal=journal)
+            end = sweep(comm, shard, show, state, journal)
         with agreed(comm), renaming(target.path, job.output), clock("write"):
             if bound.first_on_node:
                 put.sync()
         if job.run.check:
-            _check(comm, source, target, part, show, before=before)
+            _check(comm, source, target, shard, show, state=state)
         ends = [each for each in comm.allgather(end) if each.value is not None]
-        last = ends[0 if scan.reverse else -1] if ends else before
-        files: Any = {"target": target, "final": final, "drafts": drafts}
-        _publish(comm, job, clock, state=lambda: restart.state_text(scan, decided, last), **files)
+        last = ends[0 if scan.reverse else -1] if ends else state
+        text = partial(restart.state_text, scan, plan, last)
+        _publish(comm, job, clock, part=target.path, paths=paths, drafts=drafts, state_text=text)
     clock.from_the_beginning("all")
-    clock.bytes["all"] = source.n * (decided.types.x.itemsize + decided.types.out.itemsize)
+    clock.bytes["all"] = source.n * (plan.types.x.itemsize + plan.types.out.itemsize)
     return report(
         comm.allgather((clock.seconds, clock.bytes)),
         elements=source.n,
-        dtype_in=str(decided.types.x),
-        dtype_out=str(decided.types.out),
-        op=decided.op.name,
+        dtype_in=str(plan.types.x),
+        dtype_out=str(plan.types.out),
+        op=plan.op.name,
         ranks=comm.size,
         nodes=bound.nodes,
         backend=bound.name,
         device=bound.device,
-        strategy=decided.strategy,
-        total=_total(part.decided, last.value),
+        strategy=plan.strategy,
+        total=_total(shard.plan, last.value),
         output=str(job.output),
         places=(
             storage.place(job.inputs[0]),
-            storage.place(final.output),
+            storage.place(paths.output),
         ),
     )
 
 
-class _Finals(NamedTuple):
-    """The files that a job leaves."""
+class _Paths(NamedTuple):
+    """The files that a job writes, without symbolic links."""
 
     output: Path
     state: Path | None
     trace: Path | None
 
 
-def _check_files(job: Job) -> _Finals:
-    """Check, before any work, what will be written; return the paths, without links."""
+def _check_files(job: FileJob) -> _Paths:
+    """Check, before any work, that the files can be written; return their paths."""
     check_roles([job])
     state, trace = job.state, job.trace
-    return _Finals(
+    return _Paths(
         output.check(job.output, force=job.run.force),
         None if state is None else output.check(state, force=True),  # none but a state is read
         None if trace is None else output.check(trace, force=job.run.force),
     )
 
 
-def check_roles(jobs: Sequence[Job]) -> None:
+def check_roles(jobs: Sequence[FileJob]) -> None:
     """Refuse a file in two roles of jobs that run one after the other, if one of them writes it.
 
     Files are compared, not names. An output may replace an input of its job, if it may replace
@@ -223,7 +237,7 @@ class _Role(NamedTuple):
 
     name: str
     path: Path
-    job: Job
+    job: FileJob
     writes: bool = False
 
     def excludes(self, other: "_Role") -> bool:
@@ -235,7 +249,7 @@ class _Role(NamedTuple):
         return self.writes or other.writes
 
 
-def _roles(job: Job) -> Iterator[_Role]:
+def _roles(job: FileJob) -> Iterator[_Role]:
     """Yield the files that a user names: those that are read first."""
     for path in job.inputs:
         yield _Role("an input", path, job)
@@ -252,26 +266,26 @@ _Drafts = tuple[output.Draft | None, output.Draft | None]
 
 
 @contextmanager
-def _drafts(final: _Finals) -> Iterator[_Drafts]:
+def _drafts(paths: _Paths) -> Iterator[_Drafts]:
     """Begin the state and the trace: no other job uses the state until this one has ended."""
-    with ExitStack() as held:
+    with ExitStack() as files:
         state = trace = None
-        if final.state is not None:
-            state = held.enter_context(output.draft(final.state, use="uses the state"))
-        if final.trace is not None:
-            trace = held.enter_context(output.draft(final.trace))
+        if paths.state is not None:
+            state = files.enter_context(output.draft(paths.state, use="uses the state"))
+        if paths.trace is not None:
+            trace = files.enter_context(output.draft(paths.trace))
         yield state, trace
 
 
 def _publish(
     comm: Comm,
-    job: Job,
+    job: FileJob,
     clock: Timeline,
     *,
-    state: Callable[[], str],
-    target: Target,
-    final: _Finals,
+    part: Path,
+    paths: _Paths,
     drafts: _Drafts,
+    state_text: Callable[[], str],
 ) -> None:
     """Let the output, the state and the trace appear, all of them or none; collective."""
     clock.from_the_beginning("all")  # a trace is whole before the output appears
@@ -279,60 +293,73 @@ def _publish(
     with agreed(comm):
         if comm.rank > 0:
             return
-        files = [output.Finished(target.path, final.output, job.run.force)]
+        files = [output.Publication(part, paths.output, job.run.force)]
         state_file, trace_file = drafts
         if trace_file is not None:
             trace_file.write(trace(spans or []))
-            files.insert(0, output.Finished(trace_file.part, trace_file.path, job.run.force))
+            files.insert(0, output.Publication(trace_file.part, trace_file.path, job.run.force))
         if state_file is not None:
-            state_file.write(state())
-            files.append(output.Finished(state_file.part, state_file.path, force=True))
+            state_file.write(state_text())
+            files.append(output.Publication(state_file.part, state_file.path, force=True))
         output.publish_all(files)
 
 
 def _check(
-    comm: Comm, source: Source, target: Target, part: Part, show: Show, *, before: State
+    comm: Comm, source: Source, target: Target, shard: Shard, show: Show, *, state: State
 ) -> None:
     """Compare the result with NumPy's; collective."""
     from . import check  # noqa: PLC0415 - few jobs check their result
 
     if comm.rank == 0:
         show("check", 0, 0)
-    with part.timeline("check"):
-        given: Any = {"state": before.value, "links": part.links, "window": part.budget.window}
-        check.check(comm, part.decided, source, target, **given)
+    with shard.timeline("check"):
+        check.check(
+            comm,
+            shard.plan,
+            source,
+            target,
+            state=state.value,
+            links=shard.links,
+            window=shard.budget.window,
+        )
 
 
 def _budget(
-    job: Job,
-    decided: Decided,
+    job: FileJob,
+    plan: JobPlan,
     bound: Binding,
     sources: tuple[Source, Source | None],
     *,
     parallel: bool,
 ) -> Budget:
     source, marks = sources
-    flattened = decided.form.extents.axis is None and source.fortran
+    flattened = plan.form.extents.axis is None and source.fortran
     gpu = bound.memory.current_gpu() is not None
-    sizes = plan.decide_budget(
-        size=decided.form.extents.size,
-        element=decided.types.x.itemsize,
-        result=decided.types.out.itemsize,
-        mark=0 if decided.scan.segments is None else decided.scan.segments.itemsize,
-        in_place=decided.types.x == decided.types.out,
+    budget = decide_budget(
+        size=plan.form.extents.size,
+        element=plan.types.x.itemsize,
+        result=plan.types.out.itemsize,
+        mark=0 if plan.scan.segments is None else plan.scan.segments.itemsize,
+        in_place=plan.types.x == plan.types.out,
         gpu=gpu,
         threads=_threads(job, bound.local_ranks, gpu=gpu),
-        sweeps=2 if decided.across or isinstance(decided.op, DigitSum) else 1,
+        sweeps=2 if plan.across or isinstance(plan.op, DigitSum) else 1,
         parallel=parallel,
         limit=job.run.memory,
         free_host=free_memory() // bound.local_ranks,
         free_device=bound.memory.available() // bound.sharing,
         flattened=flattened + (marks is not None and marks.fortran),
     )
-    return exact.narrowed(sizes, decided)
+    # Running values of many columns need memory, too.
+    chunk = max(1, budget.chunk // _DIGITS)
+    narrow = isinstance(plan.op, DigitSum) and plan.form.extents.inner > chunk
+    return budget._replace(chunk=chunk) if narrow else budget
 
 
-def _threads(job: Job, ranks: int, *, gpu: bool) -> int:
+_DIGITS = 64  # about the most int64 of the running value of an exact sum
+
+
+def _threads(job: FileJob, ranks: int, *, gpu: bool) -> int:
     """Return the most threads of this rank, one of so many on this node.
 
     Those that copy for a GPU are not bound to the cores that the launcher has given the rank.
@@ -342,44 +369,40 @@ def _threads(job: Job, ranks: int, *, gpu: bool) -> int:
     return max(1, threads.of_node() // ranks)
 
 
-def _total(decided: Decided, value: NDArray[Any] | None) -> Any:
+def _total(plan: JobPlan, value: NDArray[Any] | None) -> Any:
     """Return the total for a report; None if there are several.
 
     That of an empty file is as in NumPy: 0 for sum, 1 for prod, None for max.
     """
-    if len(decided.shape) > 1:
+    if len(plan.shape) > 1:
         return None
-    carry = Carry(decided.op, decided.totals, decided.form.first, segmented=False)
+    carry = Carry(plan.op, plan.totals, plan.form.first, segmented=False)
     carry.start(value)
-    if isinstance(decided.op, TypedOperator):
-        return exact.total(decided, carry.result())
-    if value is None and decided.form.first is None:
-        return getattr(decided.op.numpy, "identity", None)
-    return dtypes.cast(np.asarray(carry.result()), decided.types.out).item()
+    if isinstance(plan.op, FixedSum | DigitSum):
+        if carry.result() is None:
+            return np.zeros((), plan.types.out).item()
+        return plan.op.decode(np.asarray(carry.result()), plan.types.out).item()
+    if value is None and plan.form.first is None:
+        return getattr(plan.op.numpy, "identity", None)
+    return dtypes.cast(np.asarray(carry.result()), plan.types.out).item()
 
 
 @contextmanager
-def part_file(
-    comm: Comm,
-    path: Path,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    *,
-    fortran: bool = False,
-    resume: bool = False,
-) -> Iterator[Target]:
+def part_file(comm: Comm, path: Path, plan: JobPlan, *, resume: bool = False) -> Iterator[Target]:
     """Create the part file that will become ``path``; collective.
 
     The part file is removed if anything fails, except the check; not if journals say how far the
     job has come.
     """
     target: Target | None = None
-    with ExitStack() as held:
+    with ExitStack() as files:
         try:
             with agreed(comm):
                 if comm.rank == 0:
-                    made = output.create(path, dtype, shape, fortran=fortran, resume=resume)
-                    target = held.enter_context(made)
+                    creation = output.create(
+                        path, plan.types.out, plan.shape, fortran=plan.fortran, resume=resume
+                    )
+                    target = files.enter_context(creation)
             target = cast(Target, comm.bcast(target))
             with agreed(comm):
                 target.check_shared()
@@ -393,7 +416,7 @@ def part_file(
             raise
 
 
-# ---- what a rank does while its GPU starts: it reads ahead, and allocates the output --------
+# ---- while its GPU starts, a rank reads ahead, and allocates the output ----------------------
 
 _AHEAD = 1 << 20  # bytes that are read at a time
 #: Files of NVIDIA's driver, on Linux and on Windows' subsystem for Linux.
@@ -402,7 +425,7 @@ _DRIVERS = ("/proc/driver/nvidia/version", "/dev/dxg")
 
 @contextmanager
 def _startup(
-    job: Job, decided: Decided, source: Source, put: Put, backend: binding.Name
+    job: FileJob, plan: JobPlan, source: Source, put: Put, backend: binding.Name
 ) -> Iterator[None]:
     """Let other threads work while the GPU starts, if there may be one."""
     # A look at the driver's files takes no time, unlike CUDA's answer.
@@ -410,10 +433,10 @@ def _startup(
         yield
         return
     threads = min(_threads(job, launcher.local_ranks(), gpu=True), WRITERS)
-    start, size = decided.start, decided.form.extents.size
+    start, size = plan.start, plan.form.extents.size
     put.allocate(start, start + size, threads)
     ended = threading.Event()
-    reader = threading.Thread(target=_read_ahead, args=(decided, source, ended), daemon=True)
+    reader = threading.Thread(target=_read_ahead, args=(plan, source, ended), daemon=True)
     reader.start()
     try:
         yield
@@ -422,17 +445,17 @@ def _startup(
         reader.join()
 
 
-def _read_ahead(decided: Decided, source: Source, ended: threading.Event) -> None:
+def _read_ahead(plan: JobPlan, source: Source, ended: threading.Event) -> None:
     """Read elements in the order of the scan, so that the system has them in memory."""
     threads.unbind()
-    start, size = decided.start, decided.form.extents.size
-    scratch = np.empty(max(1, _AHEAD // decided.types.x.itemsize), decided.types.x)
+    start, size = plan.start, plan.form.extents.size
+    scratch = np.empty(max(1, _AHEAD // plan.types.x.itemsize), plan.types.x)
     try:
         with source.reading() as fill:
             for low, high in chunks(0, size, scratch.size):
                 if ended.is_set():
                     return
-                first = size - high if decided.form.reverse else low
+                first = size - high if plan.form.reverse else low
                 fill(scratch[: high - low], start + first)
     except Exception:  # the sweeps will find the fault, and say it
         return

@@ -1,4 +1,4 @@
-"""Every file that a job leaves: a part file, which gets its name when it is whole. No MPI.
+"""The files that a job writes: part files, which get their names when they are whole. No MPI.
 
 The part file is a hidden file beside the output, the state or the trace. Its name has the host and
 the process that writes it, and that process holds a lock on it. If there is no lock and no such
@@ -22,7 +22,7 @@ import numpy as np
 from ..core.digest import digest
 from ..core.errors import OutputError
 from . import formats
-from .interface import Target, naming_output, option, unlinked
+from .formats.interface import Target, naming_output, option, unlinked
 
 _ATTEMPTS = 10
 
@@ -50,7 +50,7 @@ def check(path: Path, *, force: bool) -> Path:
 
 
 def identity(path: Path) -> tuple[int, int, str]:
-    """Return what is the same for all names of a file; it need not exist."""
+    """Return a key that is the same for all names of a file; it need not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -64,11 +64,11 @@ def identity(path: Path) -> tuple[int, int, str]:
     return status.st_dev, status.st_ino, ""
 
 
-def is_part(path: Path, of: Path) -> bool:
+def is_part(path: Path, output: Path) -> bool:
     """Return whether a file has a name that a part file, or a journal, of another file may have."""
-    if ".distscan-" not in path.name or not path.name.startswith(_stem(of)):
+    if ".distscan-" not in path.name or not path.name.startswith(_stem(output)):
         return False
-    return identity(path.parent) == identity(of.parent)
+    return identity(path.parent) == identity(output.parent)
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def create(
     """
     if not resume:
         discard(path)
-    with _part_file(path, again=resume) as (opened, part):
+    with _part_file(path, reuse=resume) as (opened, part):
         try:
             with naming_output(path):
                 form, target = formats.of(path), None
@@ -127,7 +127,7 @@ def draft(path: Path, *, use: str | None = None) -> Iterator[Draft]:
     With ``use``, such as "uses the state", only one job at a time may have it; the others raise
     ``OutputError``.
     """
-    with _part_file(path, again=use is not None, use=use or "writes") as (opened, part):
+    with _part_file(path, reuse=use is not None, use=use or "writes") as (opened, part):
         try:
             yield Draft(path, part, opened)
         finally:
@@ -136,26 +136,26 @@ def draft(path: Path, *, use: str | None = None) -> Iterator[Draft]:
 
 
 @contextmanager
-def _part_file(path: Path, *, again: bool, use: str = "is writing") -> Iterator[tuple[int, Path]]:
+def _part_file(path: Path, *, reuse: bool, use: str = "is writing") -> Iterator[tuple[int, Path]]:
     """Open and lock the part file of ``path``; return its descriptor and its path."""
     _remove_dead(path)
     part = path.with_name(f"{_prefix(path)}{os.getpid()}-{os.urandom(4).hex()}.part")
-    if again:
+    if reuse:
         part = resumable(path)
     # Users that may not read the old file must not read the part file either.
     with naming_output(path):
         mode = 0o666 if _mode(path) is None else 0o600
-        opened = _open_part(part, mode, path, use, again=again)
+        opened = _open_part(part, mode, path, use, reuse=reuse)
     try:
         yield opened, part
     finally:
         os.close(opened)
 
 
-def _open_part(part: Path, mode: int, path: Path, use: str, *, again: bool) -> int:
-    """Create a part file and lock it; with ``again``, one that is there is opened.
+def _open_part(part: Path, mode: int, path: Path, use: str, *, reuse: bool) -> int:
+    """Create a part file and lock it; with ``reuse``, one that is there is opened.
 
-    What is there may be another file's name: a link that somebody has put there, or the output of
+    The name may be that of another file: a link that somebody has put there, or the output of
     a job that was killed inside ``publish``. Nothing is written through such a name. It is removed,
     and its file stays as it is.
     """
@@ -163,7 +163,7 @@ def _open_part(part: Path, mode: int, path: Path, use: str, *, again: bool) -> i
         try:
             opened = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
-            if not again:
+            if not reuse:
                 raise
             try:
                 opened = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -199,11 +199,11 @@ def _lock(opened: int, path: Path, use: str) -> None:
 def _is_at(opened: int, part: Path) -> bool:
     """Return whether a name is that of an open file, and no link to it."""
     try:
-        there = part.lstat()
+        named = part.lstat()
     except OSError:
         return False
     status = os.fstat(opened)
-    return (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino)
+    return (named.st_dev, named.st_ino) == (status.st_dev, status.st_ino)
 
 
 def _begin_anew(part: Path) -> None:
@@ -216,7 +216,7 @@ def _begin_anew(part: Path) -> None:
     remove_journals(part)
 
 
-class Finished(NamedTuple):
+class Publication(NamedTuple):
     """A part file that is complete, and the name that it gets."""
 
     part: Path
@@ -224,21 +224,21 @@ class Finished(NamedTuple):
     force: bool  # whether it may replace a file
 
 
-def publish_all(files: Sequence[Finished]) -> None:
+def publish_all(files: Sequence[Publication]) -> None:
     """Publish the files of a job in this order; if one cannot be, none appears.
 
     The order is trace, output, state. A job that is killed between two of these leaves an output
     and the state before it. The same command then refuses to replace the output, or replaces it by
     the same one: no state is counted twice. (If the state came first, the same command would begin
-    behind its own elements.) The next job of the series waits for neither: it finds the lock of
+    after its own elements.) The next job of the series waits for neither: it finds the lock of
     the state, as long as this job lives.
     """
     new: list[Path] = []
     try:
         for file in files:
-            there = os.path.lexists(file.path)
+            existed = os.path.lexists(file.path)
             publish(file.part, file.path, force=file.force)
-            if not there:
+            if not existed:
                 new.append(file.path)
     except BaseException:
         for path in new:
@@ -281,8 +281,8 @@ def remove(part: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove what a job for ``path`` has left so that it can be resumed, unless one is at work."""
-    if not _is_held(resumable(path)):
+    """Remove the part file and journals of a resumable job for ``path``, unless one is at work."""
+    if not _is_locked(resumable(path)):
         remove(resumable(path))
 
 
@@ -307,7 +307,7 @@ def resumable(path: Path) -> Path:
 
 
 def _stem(path: Path) -> str:
-    """Return what the names of all part files of ``path`` begin with."""
+    """Return the prefix of the names of all part files of ``path``."""
     return f".{path.name[:32]}.distscan-"
 
 
@@ -364,8 +364,8 @@ def _remove_dead(path: Path) -> None:
                     remove(path.with_name(name))
 
 
-def _is_held(part: Path) -> bool:
-    """Return whether a process holds a part file, as far as the file system can tell."""
+def _is_locked(part: Path) -> bool:
+    """Return whether a process has locked a part file, as far as the file system can tell."""
     try:
         with open(part, "rb", opener=unlinked) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

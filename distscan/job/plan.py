@@ -1,7 +1,8 @@
-"""What a job does, decided before any work: the scan, each rank's part, its chunks, its memory."""
+"""The plan of a job, made before any work: the scan, each rank's shard, its chunks, its memory."""
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,17 +14,19 @@ from ..core.dtypes import Types
 from ..core.form import Extents, Form, bounds, chunks
 from ..core.operators import Operator
 from ..core.steps import Strategy
+from ..fsum.request import FsumRequest
+from ..fsum.window import Window
 from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
-from .interface import READERS, WINDOW, WRITERS, Source
+from .formats.interface import READERS, WINDOW, WRITERS, Source, option
 
 MIB = 1 << 20
 
 
-class Decided(NamedTuple):
-    """The scan of one rank's part of a source.
+class JobPlan(NamedTuple):
+    """The scan of one rank's shard of a source: decided once, from the header.
 
-    With an axis, a rank has whole rows. In Fortran order, these are the rows of the array whose
+    With an axis, a shard has whole rows. In Fortran order, these are the rows of the array whose
     axes are reversed. A flattened source is divided by elements.
     """
 
@@ -34,6 +37,7 @@ class Decided(NamedTuple):
     strategy: str
     totals: np.dtype[Any]  # of the running value between chunks and ranks
     form: Form  # of this rank's shard
+    gpu: int | None  # the number of the current GPU; None on CPUs
     goes_on: bool  # whether the scan goes on from chunk to chunk
     across: bool  # whether ranks exchange totals
     shape: tuple[int, ...]  # of the whole result
@@ -41,9 +45,42 @@ class Decided(NamedTuple):
     row: tuple[int, ...]  # the shape of a row of the scan; () if the source is flattened
     start: int  # the index of this rank's first element, as the source is read
 
-    def compile(self, extents: Extents, strategy: Strategy, gpu: int | None) -> build.CompiledScan:
+    @classmethod
+    def of(cls, scan: ScanOptions, run: RunOptions, source: Source, comm: Comm) -> "JobPlan":
+        """Check the options, and plan the shard of this rank for CPUs; local, without memory."""
+        rows, axis = len(source.shape) > 1 and scan.axis is not None, scan.axis
+        result = source.shape if rows else (source.n,)
+        fortran, shape = rows and source.fortran, result
+        if fortran:
+            shape = shape[::-1]
+            axis = len(shape) - 1 - normalize_axis_index(axis or 0, len(shape))
+        low, high = bounds(shape[0], comm.size, comm.rank)
+        shard = (high - low, *shape[1:])
+        if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
+            shard = tuple(min(length, 1) for length in shard)
+        extents = Extents.of(shard, axis)
+        across = extents.goes_on and comm.size > 1
+        x = source.dtype.newbyteorder("=")
+        return cls(
+            **_by_operator(scan, run, x, extents, None, ranks=comm.size),
+            run=run,
+            goes_on=extents.goes_on,
+            across=across,
+            shape=result,
+            fortran=fortran,
+            row=shape[1:],
+            start=low * math.prod(shape[1:]),
+        )
+
+    def by(self, scan: ScanOptions, gpu: int | None, ranks: int) -> "JobPlan":
+        """Return the same plan by the operator of ``scan``, and on a GPU."""
+        fields = _by_operator(scan, self.run, self.types.x, self.form.extents, gpu, ranks=ranks)
+        return self._replace(**fields)
+
+    def compile(self, extents: Extents, strategy: Strategy) -> build.CompiledScan:
         """Make the scan of a chunk."""
-        return _make(self.scan, self.run, self.types.x, extents, gpu, strategy=strategy, ranks=1)
+        x = self.types.x
+        return _make(self.scan, self.run, x, extents, self.gpu, strategy=strategy, ranks=1)
 
     @property
     def chunk_strategy(self) -> Strategy:
@@ -51,43 +88,28 @@ class Decided(NamedTuple):
         return "scan-add" if self.strategy == "scan-add" else "reduce-scan"
 
 
-def decide(
-    scan: ScanOptions, run: RunOptions, source: Source, gpu: int | None, comm: Comm
-) -> Decided:
-    """Check the options, and decide the part of this rank; local, without memory for a shard.
-
-    ``gpu`` is the number of the current GPU; None decides for CPUs.
-    """
-    rows, axis = len(source.shape) > 1 and scan.axis is not None, scan.axis
-    whole = source.shape if rows else (source.n,)
-    fortran, shape = rows and source.fortran, whole
-    if fortran:
-        shape = shape[::-1]
-        axis = len(shape) - 1 - normalize_axis_index(axis or 0, len(shape))
-    low, high = bounds(shape[0], comm.size, comm.rank)
-    mine = (high - low, *shape[1:])
-    if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
-        mine = tuple(min(length, 1) for length in mine)
-    x = source.dtype.newbyteorder("=")
-    # The scan of no rows decides as that of all rows does, and has no memory.
-    no_rows = Extents.of((0, *mine[1:]), axis)
-    none = _make(scan, run, x, no_rows, gpu, strategy=run.strategy, ranks=comm.size)
-    extents = Extents.of(mine, axis)
-    return Decided(
-        scan,
-        run,
-        none.op,
-        none.types,
-        none.strategy,
-        none.totals,
-        none.form._replace(extents=extents),
-        extents.goes_on,
-        extents.goes_on and comm.size > 1,
-        whole,
-        fortran,
-        shape[1:],
-        low * math.prod(shape[1:]),
-    )
+def _by_operator(
+    scan: ScanOptions,
+    run: RunOptions,
+    x: np.dtype[Any],
+    extents: Extents,
+    gpu: int | None,
+    *,
+    ranks: int,
+) -> dict[str, Any]:
+    """Return the fields of a plan that depend on the operator and on the backend."""
+    # The scan of no rows has the same types and strategy as that of all rows, and no memory.
+    no_rows = Extents.of((0, *extents.shape[1:]), extents.axis)
+    empty = _make(scan, run, x, no_rows, gpu, strategy=run.strategy, ranks=ranks)
+    return {
+        "scan": scan,
+        "op": empty.op,
+        "types": empty.types,
+        "strategy": empty.strategy,
+        "totals": empty.totals,
+        "form": empty.form._replace(extents=extents),
+        "gpu": gpu,
+    }
 
 
 def _make(
@@ -114,6 +136,43 @@ def _make(
         threads=run.threads,
         ranks=ranks,
     )
+
+
+# ---- exact sums: their operator is known when the window of all elements is ------------------
+
+
+def fsum_request(
+    scan: ScanOptions, run: RunOptions, source: Source, ranks: int, *, has_state: bool
+) -> FsumRequest | None:
+    """Check the options of ``fsum``; None for another operator. Raises TypeError and ValueError."""
+    if scan.op != "fsum":
+        return None
+    if has_state:
+        raise ValueError(
+            f"{option('state', argument='')} does not take fsum: "
+            "its running value has the window of one job"
+        )
+    if run.check:
+        raise ValueError(f"{option('check')} has no reference for fsum")
+    return FsumRequest.of(
+        source.dtype,
+        dtype=scan.dtype,
+        initial=scan.initial,
+        window=scan.window,
+        strategy=run.strategy,
+        ranks=ranks,
+    )
+
+
+def by_window(
+    scan: ScanOptions, request: FsumRequest, window: Window, x: Any, **how: Any
+) -> ScanOptions:
+    """Return the options of the scan, by the operator for elements ``x`` of a window.
+
+    ``how`` is as in ``FsumRequest.operator``.
+    """
+    op, initial = request.operator(window, x, **how)
+    return replace(scan, op=op, initial=initial, dtype=request.result)
 
 
 # ---- chunks: the pieces in which a rank reads, scans and writes its shard -------------------
@@ -244,7 +303,7 @@ class Budget(NamedTuple):
     resident
         Whether the whole shard stays on the device.
     window
-        Bytes of memory for a file in Fortran order that is flattened: ``fortran.py``.
+        Bytes of memory for a file in Fortran order that is flattened: ``formats/files.py``.
     """
 
     chunk: int
@@ -293,27 +352,27 @@ def decide_budget(
     host = free_host // 2 if limit is None else min(limit, free_host)
     window = 0
     if flattened:
-        shard = size * max(element, mark)  # a larger window has what other ranks read
+        shard = size * max(element, mark)  # a larger window has elements of other ranks
         window = min(WINDOW, shard + 2 * MIB, host // (4 * flattened))
         host -= flattened * window
     device = free_device * 4 // 5 if limit is None else min(limit, free_device)
     if not gpu:
         device = host
     large = max(element, result, mark)
-    each = (element if in_place else element + result) + mark  # bytes of a slot's element
-    wanted = GPU_CHUNK if gpu else CPU_CHUNK
+    item = (element if in_place else element + result) + mark  # bytes of a slot's element
+    nbytes = GPU_CHUNK if gpu else CPU_CHUNK
     readers, writers = min(READERS, threads), min(WRITERS, threads) if parallel else 1
     if threads == 1 and not gpu:  # one thread would only interrupt itself
         readers = writers = 0
     slots, most = readers + writers + 1, READERS + WRITERS + 1
     # As if there were the most threads, so that their number changes no bit of a result.
     if gpu:  # every thread has pinned memory for a chunk
-        chunk = min(wanted, host // (READERS + WRITERS)) // large
-        chunk = min(chunk, device // (most * each))
+        chunk = min(nbytes, host // (READERS + WRITERS)) // large
+        chunk = min(chunk, device // (most * item))
     else:
-        chunk = min(wanted // large, host // (most * each))
+        chunk = min(nbytes // large, host // (most * item))
     chunk = max(1, chunk)
     if size <= chunk:  # one chunk has nothing that could overlap
         readers, writers, slots = 0, 0, 1
-    kept = size * (element + mark) + (0 if in_place else slots * chunk * result)
-    return Budget(chunk, readers, writers, slots, sweeps > 1 and kept <= device, window)
+    resident = size * (element + mark) + (0 if in_place else slots * chunk * result)
+    return Budget(chunk, readers, writers, slots, sweeps > 1 and resident <= device, window)

@@ -1,6 +1,7 @@
-"""What a job leaves for the next one: ``--state`` at its end, ``--resume`` on its way.
+"""The files by which a job goes on after another one: ``--state`` and ``--resume``.
 
-The files of both are JSON behind a digest, with arrays in it to the last bit.
+Both are a digest and JSON, with arrays to their last bit. A state is written at the end of a job, a
+journal on its way.
 """
 
 import math
@@ -25,10 +26,10 @@ from ..mpi.communicators import Comm
 from ..options import ScanOptions
 from ..version import __version__
 from . import output
-from .files import opened
-from .interface import Source, naming_output, option
-from .part import Carry, Digests
-from .plan import Block, Budget, Decided
+from .formats.files import opened
+from .formats.interface import Source, naming_output, option
+from .plan import Block, Budget, JobPlan
+from .shard import Carry, Digests
 
 FORMAT = 2
 PERIOD = 1.0  # seconds between two records of a journal, at least
@@ -36,7 +37,7 @@ _SHARE = 20  # records take at most one part of so many of the time
 
 
 # ---- --state --------------------------------------------------------------------------------
-# The running value at the end of a job, for the job that scans what comes next: the total of all
+# The running value at the end of a job, for the job that scans the next elements: the total of all
 # elements so far, without ``--initial``, which is combined with it again in each job. It is used as
 # the total of a rank before the first one.
 
@@ -52,7 +53,7 @@ class State(NamedTuple):
         value = None if self.value is None else self.value.tolist()
         return f"{digest(repr((value, self.key)).encode()):016x}"
 
-    def of(self, block: Block) -> tuple[NDArray[Any] | None, Edges | None]:
+    def before(self, block: Block) -> tuple[NDArray[Any] | None, Edges | None]:
         """Return the value and the edges before a block, as ``Carry.start`` takes them."""
         value = self.value
         if value is not None and value.ndim > 0:
@@ -62,21 +63,21 @@ class State(NamedTuple):
         return value, None if self.key is None else Edges(self.key, self.key)
 
 
-def state_of(job: Any, scan: ScanOptions, decided: Decided) -> State:
-    """Return the state behind which a job begins; an empty one without ``--state``."""
+def load_state(job: Any, scan: ScanOptions, plan: JobPlan) -> State:
+    """Return the state that seeds a job; an empty one without ``--state``."""
     if job.state is None:
         return State()
-    if not decided.goes_on:
+    if not plan.goes_on:
         raise ValueError(
             f"{option('state', argument='')} is for scans that go on from row to row: "
             "along axis 0, or flat"
         )
-    inner = math.prod(decided.row)
+    inner = math.prod(plan.row)
     shape = (inner,) if inner > 1 else ()
-    return _load_state(job.state, _of_state(scan, decided), decided.totals, shape)
+    return _read_state(job.state, _state_terms(scan, plan), plan.totals, shape)
 
 
-def _load_state(
+def _read_state(
     path: Path, terms: dict[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> State:
     """Return the state in a file, whose value has a type and a shape; an empty one without a file.
@@ -84,12 +85,12 @@ def _load_state(
     Raises ValueError if it is the state of another scan, or damaged.
     """
     remedy = "name another file, or remove it to begin anew"
-    found = read_sealed(path, remedy)
-    if found is None:
+    contents = read_sealed(path, remedy)
+    if contents is None:
         return State()
-    check_terms(path, found, terms, remedy)
+    check_terms(path, contents, terms, remedy)
     with decoding(path, remedy):
-        value, key = to_array(found["value"]), to_array(found["key"])
+        value, key = array_of_json(contents["value"]), array_of_json(contents["key"])
         if value is not None:
             if (value.dtype.kind, value.shape) != (dtype.kind, shape):
                 raise ValueError(f"its value is {value.dtype} of shape {value.shape}")
@@ -97,24 +98,24 @@ def _load_state(
         return State(value, None if key is None else key[()])
 
 
-def state_text(scan: ScanOptions, decided: Decided, end: State) -> str:
+def state_text(scan: ScanOptions, plan: JobPlan, end: State) -> str:
     """Return the contents of the file of ``--state`` at the end of a job."""
     value = None if end.value is None else np.asarray(end.value)
-    contents = {"value": of_array(value), "key": of_array(end.key)}
-    return seal({"terms": _of_state(scan, decided)} | contents)
+    contents = {"value": array_to_json(value), "key": array_to_json(end.key)}
+    return seal({"terms": _state_terms(scan, plan)} | contents)
 
 
-def _of_state(scan: ScanOptions, decided: Decided) -> dict[str, Any]:
-    """Return what must be the same in all jobs that one state goes through."""
+def _state_terms(scan: ScanOptions, plan: JobPlan) -> dict[str, Any]:
+    """Return the terms that are the same in all jobs of one state."""
     return {
-        "the type of the result": dtypes.to_json(decided.types.out),
-        "the shape of a row": list(decided.row),
+        "the type of the result": dtypes.to_json(plan.types.out),
+        "the shape of a row": list(plan.row),
         **scan.terms(any_input=True),
     }
 
 
 def check_blocks(job: Any, blocks: int) -> None:
-    """Refuse what has not been built: a state of blocks of columns some of which are resumed."""
+    """Refuse a state whose columns are in several blocks, some of which are resumed."""
     if job.state is not None and job.run.resume and blocks > 1:
         raise ValueError(
             f"{option('state', argument='')} and {option('resume')} together need "
@@ -125,40 +126,40 @@ def check_blocks(job: Any, blocks: int) -> None:
 # ---- --resume -------------------------------------------------------------------------------
 # A journal says how far a rank has come, in a file beside the part file, for a job that is killed.
 # A record is written every second. It counts the chunks that are complete, and has the running
-# value behind them. The chunks are on the disk before the record is.
+# value after them. The chunks are on the disk before the record is.
 
 
-class Progress(NamedTuple):
+class BlockProgress(NamedTuple):
     """How far a rank has come in a block of columns."""
 
     block: int = 0
     reduced: int = 0  # chunks
-    total: dict[str, Any] | None = None  # the carry behind these
+    total: dict[str, Any] | None = None  # the carry after these
     reduced_input: Digests = ()  # of all chunks that were reduced, in all blocks
     scanned: int = 0  # chunks that are written, too
-    carry: dict[str, Any] | None = None  # the carry behind these
+    carry: dict[str, Any] | None = None  # the carry after these
     scanned_input: Digests = ()  # of all chunks that were scanned, in all blocks
 
-    def next_block(self) -> "Progress":
+    def next_block(self) -> "BlockProgress":
         """Return the progress at the beginning of the next block."""
         inputs: Any = {"reduced_input": self.reduced_input, "scanned_input": self.scanned_input}
-        return Progress(self.block + 1, **inputs)
+        return BlockProgress(self.block + 1, **inputs)
 
 
 class Journal:
     """The journal of one rank."""
 
     def __init__(self, part: Path, rank: int, terms: dict[str, Any], chunk: int) -> None:
-        """``terms`` are what must be the same when the job is resumed; ``chunk`` is kept."""
+        """``terms`` must be the same when the job is resumed; ``chunk`` is recorded."""
         self.path, self.remedy = journal_path(part, rank), _remedy(part)
         self._contents = {"terms": terms, "journal": self.path.name, "chunk": chunk}
         self._next = monotonic() + PERIOD
-        self.progress = Progress()
+        self.progress = BlockProgress()
         self._operator = ""
 
-    def go_on(self, found: "Record") -> None:
+    def resume(self, record: "JournalRecord") -> None:
         """Begin where a killed job has stopped."""
-        self.progress, self._operator = found.progress, found.operator
+        self.progress, self._operator = record.progress, record.operator
 
     @property
     def due(self) -> bool:
@@ -166,7 +167,7 @@ class Journal:
         return monotonic() >= self._next
 
     def note_operator(self, text: str) -> None:
-        """Record what decides the running value, and is known when the input has been read.
+        """Record the unit of the running value, which is known when the input has been read.
 
         Raises ValueError if it was another one.
         """
@@ -180,10 +181,10 @@ class Journal:
     def restore(self, value: dict[str, Any], carry: Carry) -> None:
         """Give ``carry`` a running value of the journal."""
         with decoding(self.path, self.remedy):
-            to_carry(value, carry)
+            restore_carry(value, carry)
 
-    def record(self, progress: Progress) -> None:
-        """Write a record; what it counts must be on the disk."""
+    def record(self, progress: BlockProgress) -> None:
+        """Write a record of chunks, which must be on the disk."""
         begun = monotonic()
         self.progress = progress
         more = {"operator": self._operator, "progress": progress._asdict()}
@@ -192,39 +193,42 @@ class Journal:
         self._next = now + max(PERIOD, _SHARE * (now - begun))
 
 
-class Record(NamedTuple):
-    """What a journal says."""
+class JournalRecord(NamedTuple):
+    """The contents of a journal."""
 
     chunk: int
     operator: str
-    progress: Progress
+    progress: BlockProgress
 
 
-def load_journal(part: Path, rank: int, terms: dict[str, Any]) -> Record | None:
-    """Return what the journal of a rank says; None if there is none.
+def load_journal(part: Path, rank: int, terms: dict[str, Any]) -> JournalRecord | None:
+    """Return the contents of the journal of a rank; None if there is none.
 
     Raises ValueError if it was written for another job.
     """
     path = journal_path(part, rank)
-    found = read_sealed(path, _remedy(part))
-    if found is None:
+    contents = read_sealed(path, _remedy(part))
+    if contents is None:
         return None
-    check_terms(path, found, terms, _remedy(part))
+    check_terms(path, contents, terms, _remedy(part))
     with decoding(path, _remedy(part)):
-        if found["journal"] != path.name:
-            raise ValueError(f"it is {found['journal']}")
-        progress = Progress(**found["progress"])
+        if contents["journal"] != path.name:
+            raise ValueError(f"it is {contents['journal']}")
+        progress = BlockProgress(**contents["progress"])
         progress = progress._replace(
             reduced_input=tuple(progress.reduced_input), scanned_input=tuple(progress.scanned_input)
         )
-        return Record(int(found["chunk"]), str(found["operator"]), progress)
+        return JournalRecord(int(contents["chunk"]), str(contents["operator"]), progress)
 
 
 def check_journals(part: Path, terms: dict[str, Any]) -> None:
     """Check the journals of all ranks, also of those that this job does not have."""
     for path in output.journals(part):
-        if path.suffix != ".new" and (found := read_sealed(path, _remedy(part))) is not None:
-            check_terms(path, found, terms, _remedy(part))
+        if path.suffix == ".new":
+            continue
+        contents = read_sealed(path, _remedy(part))
+        if contents is not None:
+            check_terms(path, contents, terms, _remedy(part))
 
 
 def _remedy(part: Path) -> str:
@@ -236,11 +240,11 @@ def journal_path(part: Path, rank: int) -> Path:
     return part.with_name(f"{part.name}.{rank}")
 
 
-class Terms(NamedTuple):
-    """What must be the same when a job is resumed."""
+class JournalTerms(NamedTuple):
+    """The terms that must be the same when a job is resumed."""
 
     scan: ScanOptions
-    decided: Decided
+    plan: JobPlan
     source: Source
     marks: Source | None
     before: State
@@ -248,19 +252,19 @@ class Terms(NamedTuple):
     ranks: int
 
     def to_json(self, kernels: list[str]) -> dict[str, Any]:
-        """Return it by name, in a form that JSON has; ``kernels`` are those of all ranks."""
+        """Return them by name, in a form that JSON has; ``kernels`` are those of all ranks."""
         marks = {} if self.marks is None else self.marks.terms()
         inputs = {name: str(value) for name, value in (self.source.terms() | marks).items()}
-        decided = self.decided
+        plan = self.plan
         return {
             **inputs,
             **self.scan.terms(),
             "the type of the input": dtypes.to_json(self.source.dtype),
-            "the type of the result": dtypes.to_json(decided.types.out),
-            "the accumulating type": dtypes.to_json(decided.types.acc),
-            "the type of totals": dtypes.to_json(decided.totals),
-            "the shape": list(decided.shape),
-            "the strategy": decided.strategy,
+            "the type of the result": dtypes.to_json(plan.types.out),
+            "the accumulating type": dtypes.to_json(plan.types.acc),
+            "the type of totals": dtypes.to_json(plan.totals),
+            "the shape": list(plan.shape),
+            "the strategy": plan.strategy,
             "the state": self.before.digest(),
             "the backend": self.bound.name,
             "the kernels": kernels if len(set(kernels)) > 1 else kernels[0],
@@ -270,31 +274,31 @@ class Terms(NamedTuple):
         }
 
 
-def journal_of(
-    comm: Comm, job: Any, part: Path, same: Terms, sizes: Budget
+def open_journal(
+    comm: Comm, job: Any, part: Path, same: JournalTerms, budget: Budget
 ) -> tuple[Journal | None, Budget]:
-    """Return this rank's journal, with what a killed job has left in it, for ``--resume``.
+    """Return this rank's journal, with the progress of a killed job, for ``--resume``.
 
     Also return the memory of the job, with chunks of one size on all ranks; collective.
     """
     if not job.run.resume:
-        return None, sizes._replace(chunk=min(comm.allgather(sizes.chunk)))
+        return None, budget._replace(chunk=min(comm.allgather(budget.chunk)))
     kernels = comm.allgather(same.bound.kernels)
     with agreed(comm):
         terms = same.to_json(kernels)
-        found = load_journal(part, comm.rank, terms)
+        record = load_journal(part, comm.rank, terms)
         if comm.rank == 0:
             check_journals(part, terms)
-    chunks = [chunk for chunk in comm.allgather(found and found.chunk) if chunk is not None]
+    chunks = [chunk for chunk in comm.allgather(record and record.chunk) if chunk is not None]
     with agreed(comm):
         if len(set(chunks)) > 1:
             raise ValueError(f"the journals of {part} are of different jobs; remove {part}*")
-    sizes = sizes._replace(chunk=chunks[0] if chunks else min(comm.allgather(sizes.chunk)))
-    mine = Journal(part, comm.rank, terms, sizes.chunk)
-    if found is not None:
-        mine.go_on(found)
-        sizes = sizes._replace(resident=False)  # the first sweep does not read all chunks again
-    return mine, sizes
+    chunk = chunks[0] if chunks else min(comm.allgather(budget.chunk))
+    journal = Journal(part, comm.rank, terms, chunk)
+    if record is not None:
+        journal.resume(record)
+        budget = budget._replace(resident=False)  # the first sweep does not read all chunks again
+    return journal, budget._replace(chunk=chunk)
 
 
 # ---- files with a digest --------------------------------------------------------------------
@@ -305,7 +309,7 @@ _HEAD_SIZE = len(_HEAD.format(FORMAT, "0" * 2 * _DIGEST))
 
 
 def seal(contents: dict[str, Any]) -> str:
-    """Return the text of a file: ``contents`` as JSON, behind a digest of all of them."""
+    """Return the text of a file: a digest, and ``contents`` as JSON."""
     import json  # noqa: PLC0415 - few jobs save anything
 
     text = json.dumps(contents)
@@ -355,13 +359,12 @@ def read_sealed(path: Path, remedy: str) -> dict[str, Any] | None:
         contents = json.loads(text[:-1])
         if not isinstance(contents["terms"], dict):
             raise ValueError("it has no terms")
-        found: dict[str, Any] = contents
-        return found
+        return dict(contents)
 
 
 @contextmanager
 def decoding(path: Path, remedy: str) -> Iterator[None]:
-    """Turn all that goes wrong with the contents of a file into a ValueError that names it."""
+    """Turn every fault of the contents of a file into a ValueError that names it."""
     try:
         yield
     except InputError:
@@ -371,21 +374,21 @@ def decoding(path: Path, remedy: str) -> Iterator[None]:
         raise ValueError(f"{path} cannot be used: {reason}; {remedy}") from error
 
 
-def check_terms(path: Path, found: dict[str, Any], terms: dict[str, Any], remedy: str) -> None:
+def check_terms(path: Path, contents: dict[str, Any], terms: dict[str, Any], remedy: str) -> None:
     """Raise ValueError, with ``remedy``, if a file was written under other ``terms``."""
     import json  # noqa: PLC0415
 
-    before, now = found["terms"], json.loads(json.dumps(terms))
+    before, now = contents["terms"], json.loads(json.dumps(terms))
     for name in [*now, *before]:
         if before.get(name) != now.get(name):
             raise ValueError(f"{path} was written for another job: {name} was {before.get(name)}, "
                              f"and is {now.get(name)}; {remedy}")  # fmt: skip
 
 
-def of_array(array: Any) -> list[Any] | None:
+def array_to_json(array: Any) -> list[Any] | None:
     """Return an array in a form that JSON has.
 
-    >>> of_array(np.array([1, 2], "<i2"))
+    >>> array_to_json(np.array([1, 2], "<i2"))
     ['int16', [2], 'AQACAA==']
     """
     if array is None:
@@ -400,10 +403,10 @@ def of_array(array: Any) -> list[Any] | None:
     ]
 
 
-def to_array(text: list[Any] | None) -> NDArray[Any] | None:
-    """Return the array that ``of_array`` has described.
+def array_of_json(text: list[Any] | None) -> NDArray[Any] | None:
+    """Return the array that ``array_to_json`` has described.
 
-    >>> to_array(["int16", [2], "AQACAA=="])
+    >>> array_of_json(["int16", [2], "AQACAA=="])
     array([1, 2], dtype=int16)
     """
     if text is None:
@@ -415,24 +418,24 @@ def to_array(text: list[Any] | None) -> NDArray[Any] | None:
     return np.frombuffer(b64decode(data, validate=True), dtype).reshape(shape).copy()
 
 
-def of_carry(carry: Carry) -> dict[str, Any]:
+def carry_to_json(carry: Carry) -> dict[str, Any]:
     """Return the running value of a shard in a form that JSON has."""
-    edges = None if carry.edges is None else [of_array(edge) for edge in carry.edges]
+    edges = None if carry.edges is None else [array_to_json(edge) for edge in carry.edges]
     return {
-        "value": of_array(carry.value),
+        "value": array_to_json(carry.value),
         "edges": edges,
         "head": bool(carry.head),
         "empty": bool(carry.empty),
     }
 
 
-def to_carry(saved: dict[str, Any], carry: Carry) -> None:
-    """Give ``carry`` the running value that ``of_carry`` has described; raise if it is no such."""
-    edges, value = saved["edges"], to_array(saved["value"])
+def restore_carry(saved: dict[str, Any], carry: Carry) -> None:
+    """Give ``carry`` a running value as ``carry_to_json`` writes it; raise if it is none."""
+    edges, value = saved["edges"], array_of_json(saved["value"])
     if value is not None and value.dtype != carry.dtype:
         raise ValueError(f"its running value is {value.dtype}, and not {carry.dtype}")
     if edges is not None:
-        enters, leaves = (to_array(edge) for edge in edges)
+        enters, leaves = (array_of_json(edge) for edge in edges)
         edges = Edges(enters[()], leaves[()])  # type: ignore[index]
     carry.start(value, edges)
     carry.head, carry.empty = bool(saved["head"]), bool(saved["empty"])

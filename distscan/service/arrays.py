@@ -32,7 +32,7 @@ from ..core.form import axis_number, bounds
 from ..cpu import memory as host
 from ..cpu import threads
 from ..cpu.threads import usable
-from ..job import files, npy
+from ..job.formats import files, npy
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm, alone
 from ..options import number

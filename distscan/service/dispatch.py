@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from ..core import dtypes
 from ..core.errors import RankError
 from ..job import output
-from ..job.job import Job, perform
+from ..job.job import FileJob, perform
 from ..job.report import Report, plain
 from ..mpi import agree, communicators
 from ..mpi.agree import agreed
@@ -351,7 +351,7 @@ _PATHS = ("output", "segments", "state", "trace")
 Show = Callable[[str, int, int], None]
 
 
-def job_to_json(job: Job) -> dict[str, Any]:
+def job_to_json(job: FileJob) -> dict[str, Any]:
     """Return the options of a job in a form that JSON has."""
     found = job.scan.to_json() | job.run.to_json()
     found["inputs"] = [str(path) for path in job.inputs]
@@ -361,7 +361,7 @@ def job_to_json(job: Job) -> dict[str, Any]:
     return found
 
 
-def job_from_json(found: dict[str, Any]) -> Job:
+def job_from_json(found: dict[str, Any]) -> FileJob:
     """Return the job that ``job_to_json`` has described."""
     given = found | {"inputs": tuple(Path(path) for path in found["inputs"])}
     for name in _PATHS:
@@ -369,7 +369,7 @@ def job_from_json(found: dict[str, Any]) -> Job:
     for name in ("dtype", "raw"):
         if isinstance(given.get(name), list):  # a structure
             given[name] = dtypes.of_json(given[name])
-    return Job.parse(**given)
+    return FileJob.parse(**given)
 
 
 def lead_job(comm: Comm, lines: "Lines", job: dict[str, Any], show: Show) -> Report:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..core import operators
 from ..core.steps import Strategy
 from ..fsum.request import is_fsum, limits_of
-from ..job.job import Job
+from ..job.job import FileJob
 from ..version import __version__
 from . import errors, monitoring, protocol
 from .arrays import Place, Task
@@ -319,7 +319,7 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
         if name in present:
             options[name] = paths.checked(present[name])
     files = tuple(paths.checked(path) for path in inputs)
-    job = job_to_json(Job.parse(files, paths.checked(request.get("output")), **options))
+    job = job_to_json(FileJob.parse(files, paths.checked(request.get("output")), **options))
     job_from_json(job)  # what the ranks read from the store later
     return job
 

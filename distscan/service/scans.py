@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..job import npy
+from ..job.formats import npy
 from . import arrays, protocol, requests
 from .arrays import SMALL, Buffer, Place, Pool, Scanner, Task
 from .dispatch import Dispatcher

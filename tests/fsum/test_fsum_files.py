@@ -7,7 +7,7 @@ import pytest
 
 import distscan
 from distscan.build import adds_exactly
-from distscan.job import exact, restart
+from distscan.job import restart, sweeps
 from support.addends import grid, normal, special
 from support.exact import same, scanned
 from support.forms import forms
@@ -248,7 +248,7 @@ def test_resume_with_other_kernels(run, save, comm, rng, monkeypatch):
     with monkeypatch.context() as patch:
         spoil(patch, full_after(2))
         assert run("x.npy", *RESUMED)[0] == 1
-    monkeypatch.setattr(exact, "adds_exactly", lambda *_: False)
+    monkeypatch.setattr(sweeps, "adds_exactly", lambda *_: False)
     status, _, err = run("x.npy", *RESUMED)
     assert status == 2
     assert "the journal is of a job with other kernels" in err

@@ -6,7 +6,7 @@ import pytest
 
 from distscan.cpu import memory
 from distscan.job import plan
-from distscan.job.interface import READERS, WRITERS
+from distscan.job.formats.interface import READERS, WRITERS
 from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, decide_budget
 from support.streams import some
 

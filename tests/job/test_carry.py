@@ -10,7 +10,7 @@ from distscan.core import form as forms
 from distscan.core import operators
 from distscan.core.form import Extents, Form
 from distscan.core.steps import Edges
-from distscan.job.part import Carry
+from distscan.job.shard import Carry
 from distscan.mpi.exscan import Exscan
 from support import reference
 from support.cuts import two_cuts

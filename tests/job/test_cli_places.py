@@ -8,13 +8,15 @@ import signal
 import sys
 from contextlib import suppress
 from time import monotonic
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from distscan import binding, cli
-from distscan.job import check, job, storage
-from distscan.job.files import File
+from distscan.job import check, job
+from distscan.job.formats import storage
+from distscan.job.formats.files import File
 from support.writers import raises, refuse, spoil
 
 
@@ -180,8 +182,8 @@ def test_ended_by_a_signal(number, threads, run, save, comm, folder, monkeypatch
 
 def test_any_rank_removes_the_part_file(comm, folder):
     """When it is interrupted: rank 0 may be waiting inside MPI."""
-    made = job.part_file(comm, folder / "y.npy", np.dtype("d"), (3,))
-    with suppress(KeyboardInterrupt), made as part:
+    plan = SimpleNamespace(types=SimpleNamespace(out=np.dtype("d")), shape=(3,), fortran=False)
+    with suppress(KeyboardInterrupt), job.part_file(comm, folder / "y.npy", plan) as part:
         comm.Barrier()
         if comm.rank == comm.size - 1:
             raise KeyboardInterrupt

@@ -181,7 +181,7 @@ def test_refused(case, run, save, comm, folder, rng):
 
 def test_segments_that_change(run, save, comm, folder, rng, monkeypatch):
     """Flags or keys are the same for the whole job, as its input is."""
-    from distscan.job import files
+    from distscan.job.formats import files
 
     save("x.npy", rng.integers(0, 9, 300))
     save("marks.npy", np.arange(300) // 7)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from distscan.cpu import steps
-from distscan.job import files, plan, storage, sweeps
+from distscan.job import plan, sweeps
+from distscan.job.formats import files, storage
 from distscan.mpi.exscan import Exscan
 from support.streams import some
 from support.together import left

@@ -13,7 +13,7 @@ from numpy.lib import format
 
 from distscan.core.errors import InputError, OutputError
 from distscan.core.form import chunks
-from distscan.job import files, npy
+from distscan.job.formats import files, npy
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from distscan.core.errors import OutputError
-from distscan.job import output, storage
-from distscan.job.files import File
+from distscan.job import output
+from distscan.job.formats import storage
+from distscan.job.formats.files import File
 from support.writers import raises, refuse
 
 

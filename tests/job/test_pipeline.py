@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from distscan.core.form import Extents
-from distscan.job.part import Pipeline, Resident, Ring, Slot
 from distscan.job.plan import cut
+from distscan.job.shard import Pipeline, Resident, Ring, Slot
 
 pytestmark = [pytest.mark.one_rank, pytest.mark.timeout(30)]
 MOST = 4  # elements of a chunk
@@ -102,8 +102,8 @@ def test_order_and_slots(number, readers, writers, rng):
         at = {note[:2]: i for i, note in enumerate(stages.notes)}
         for start in starts:
             assert at["read", start] < at["scan", start] < at["write", start]
-        assert {id(ring.take(None)) for _ in slots} == set(map(id, slots))
-        assert ring.take(None) is None
+        assert {id(ring.acquire(None)) for _ in slots} == set(map(id, slots))
+        assert ring.acquire(None) is None
 
 
 @numbers

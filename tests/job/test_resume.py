@@ -16,7 +16,8 @@ import pytest
 from mpi4py import MPI
 
 from distscan import cli
-from distscan.job import files, output, restart, storage
+from distscan.job import output, restart
+from distscan.job.formats import files, storage
 from distscan.mpi import communicators
 from support.stopped import FORMS, MANY, RANKS, Jobs
 from support.streams import some

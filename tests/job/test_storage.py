@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from distscan.core.form import bounds, chunks
-from distscan.job import output, storage
-from distscan.job.files import File
+from distscan.job import output
+from distscan.job.formats import storage
+from distscan.job.formats.files import File
 
 ways = pytest.mark.parametrize("mapped", [False, True], ids=["pwrite", "mapped"])
 
@@ -183,7 +184,8 @@ FULL = """
 import sys, threading
 from pathlib import Path
 import numpy as np
-from distscan.job import output, storage
+from distscan.job import output
+from distscan.job.formats import storage
 
 folder, mapped, threads = Path(sys.argv[1]), sys.argv[2] == "True", int(sys.argv[3])
 n, x, done, faults = 1 << 17, np.arange(1 << 12), [], []

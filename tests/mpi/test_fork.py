@@ -97,7 +97,11 @@ def test_no_lock_of_another_thread():
     """A process that is forked while another thread holds all locks."""
     names = locks()
     modules = {f"{module.__name__}._lock" for module in (library, plan_cache)}
-    assert {"distscan.job.npy._PARSING", "distscan.cpu.threads._workers._lock", *modules} < {*names}
+    assert {
+        "distscan.job.formats.npy._PARSING",
+        "distscan.cpu.threads._workers._lock",
+        *modules,
+    } < {*names}
     held, done = threading.Event(), threading.Event()
 
     def hold():

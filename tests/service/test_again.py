@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from distscan.binding import bind
 from distscan.job import output
-from distscan.job.job import Job
+from distscan.job.job import FileJob
 from distscan.service import dispatch
 from distscan.service.arrays import Scanner
 from distscan.service.dispatch import Dispatcher, Lines, job_to_json
@@ -88,7 +88,7 @@ def interrupted(tmp_path):
             scanner, lines = Scanner(comm, bind(comm, "cpu", str)), Lines(comm)
             Dispatcher(comm, lines, store, scanner, most=9)
             if number is None:
-                number = store.add(job_to_json(Job.parse(**given))).number
+                number = store.add(job_to_json(FileJob.parse(**given))).number
             store.start()
             record = store.get(number)
             store.close()
@@ -126,7 +126,7 @@ def test_not_without_end(interrupted):
 def test_a_job_that_the_ranks_cannot_read(tmp_path):
     """Another version may have stored it. It has failed, and the service goes on."""
     np.save(tmp_path / "x.npy", np.arange(10))
-    job = job_to_json(Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy"))
+    job = job_to_json(FileJob.parse((tmp_path / "x.npy",), tmp_path / "y.npy"))
     with contextlib.closing(Store(tmp_path / "state")) as store:
         store.add(job | {"dtype": "no type"})
         store.add(job)

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from distscan.binding import bind
-from distscan.job.job import Job
+from distscan.job.job import FileJob
 from distscan.service.arrays import Scanner, Task
 from distscan.service.dispatch import Dispatcher, Lines, job_to_json
 from distscan.service.errors import BusyError, StoreError
@@ -31,7 +31,7 @@ def made(tmp_path):
 
 def job(folder, i=0):
     np.save(folder / f"{i}.npy", np.arange(10 + i))
-    return job_to_json(Job.parse((folder / f"{i}.npy",), folder / f"{i}.scan.npy"))
+    return job_to_json(FileJob.parse((folder / f"{i}.npy",), folder / f"{i}.scan.npy"))
 
 
 @pytest.fixture

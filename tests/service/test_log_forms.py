@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from distscan.job.job import Job
+from distscan.job.job import FileJob
 from distscan.service.monitoring import LOG_LEVELS, JsonLines, TextLines
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
@@ -48,7 +48,7 @@ def test_an_exception_as_text():
 
 
 def test_json():
-    record = made("%s is no file", ODD, job=7, seconds=0.25, op="sum", odd=ODD, path=Job,
+    record = made("%s is no file", ODD, job=7, seconds=0.25, op="sum", odd=ODD, path=FileJob,
                   none=None, created=1767225600.0625)  # fmt: skip
     line = JsonLines().format(record)
     assert line.isascii()
@@ -65,7 +65,7 @@ def test_json():
         "seconds": 0.25,
         "op": "sum",
         "odd": shown,
-        "path": str(Job),
+        "path": str(FileJob),
         "none": None,
     }
 

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from distscan.binding import bind
-from distscan.job.job import Job
+from distscan.job.job import FileJob
 from distscan.service import dispatch, monitoring
 from distscan.service.arrays import Scanner
 from distscan.service.dispatch import Dispatcher, Lines, job_to_json
@@ -175,7 +175,9 @@ def test_a_job_that_meets_a_fault(error, tmp_path, monkeypatch, caplog):
 
     with contextlib.closing(Store(tmp_path / "state", note)) as store:
         dispatcher = Dispatcher(comm, Lines(comm), store, scanner, most=1)
-        dispatcher.submit(job_to_json(Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy")), None)
+        dispatcher.submit(
+            job_to_json(FileJob.parse((tmp_path / "x.npy",), tmp_path / "y.npy")), None
+        )
         thread = threading.Thread(target=dispatcher.run)
         thread.start()
         assert ended.wait(20)

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from distscan.binding import bind
-from distscan.job.job import Job
+from distscan.job.job import FileJob
 from distscan.job.report import PHASES
 from distscan.service.app import App
 from distscan.service.arrays import Scanner
@@ -135,7 +135,7 @@ def test_a_disk_that_is_full():
 def test_jobs_that_a_crash_has_ended(tmp_path):
     """They fail before the service listens, and count."""
     with contextlib.closing(Store(tmp_path)) as store:
-        job = Job.parse((tmp_path / "x.npy",), tmp_path / "y.npy", state=tmp_path / "state")
+        job = FileJob.parse((tmp_path / "x.npy",), tmp_path / "y.npy", state=tmp_path / "state")
         store.add(job_to_json(job))  # it changes what it reads, so it is not run again
         store.start()
     metrics, comm = watched(), MPI.COMM_SELF

@@ -21,7 +21,7 @@ from jsonschema import Draft202012Validator
 
 from distscan.core.operators import BUILTIN
 from distscan.core.steps import Strategy
-from distscan.job.job import Job
+from distscan.job.job import FileJob
 from distscan.job.report import Report
 from distscan.service import (
     app,
@@ -99,7 +99,7 @@ def test_its_routes_are_those_of_the_service():
 
 def test_its_names_are_those_of_the_code():
     for schema, names in (
-        ("Request", dispatch.job_to_json(Job.parse((), Path("y.npy")))),
+        ("Request", dispatch.job_to_json(FileJob.parse((), Path("y.npy")))),
         ("Report", Report._fields),
         ("Progress", dispatch.Progress._fields),
         ("Place", arrays.Place._fields),

@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 from mpi4py import MPI
 
-from distscan.job import part, plan
+from distscan.job import job, plan, shard
 from support.maps import maps
 from support.together import left
 from support.words import digits
@@ -64,7 +64,7 @@ class Jobs:
             resident = self.resident and given["sweeps"] > 1
             return decide(**given)._replace(chunk=self.chunk, resident=resident)
 
-        monkeypatch.setattr(plan, "decide_budget", decided)
+        monkeypatch.setattr(job, "decide_budget", decided)
 
     def choose(self, form, rng):
         """Write the inputs of a form; run it once; return the result's bytes."""
@@ -133,7 +133,7 @@ class Jobs:
             if stage == "write":
                 patch.setattr(self, "note", failing(self.note))
             else:
-                patch.setattr(part.Carry, "advance", failing(part.Carry.advance))
+                patch.setattr(shard.Carry, "advance", failing(shard.Carry.advance))
             status, _, err = self.job(*options)
         assert status == 0 or "stopped" in err, err
         return status

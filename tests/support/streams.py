@@ -9,7 +9,8 @@ import numpy as np
 from mpi4py import MPI
 
 from distscan.core.operators import BUILTIN
-from distscan.job import check, plan, storage
+from distscan.job import check, job, plan
+from distscan.job.formats import storage
 from support import reference
 from support.data import OPS, exact
 from support.logic import bits, truths
@@ -51,7 +52,7 @@ class Streams:
             self.found.append(decide(**given))
             return self.found[-1]
 
-        monkeypatch.setattr(plan, "decide_budget", noted)
+        monkeypatch.setattr(job, "decide_budget", noted)
         monkeypatch.setattr(check, "PIECE", int(rng.integers(50, 2000)))
         monkeypatch.setattr(storage, "is_in_memory", lambda path: self.mapped)
         self.mapped, self.options = False, []

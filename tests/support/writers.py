@@ -5,7 +5,7 @@ import errno
 import os
 from contextlib import contextmanager
 
-from distscan.job import storage
+from distscan.job.formats import storage
 
 
 def spoil(monkeypatch, change):

@@ -1,4 +1,4 @@
-"""The format ``.npy``: see ``interface.Format``."""
+"""The format ``.npy``, an ``interface.Format``."""
 
 import os
 import re
@@ -12,13 +12,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.lib import format
 
-from ..core.errors import InputError, OutputError
+from ...core.errors import InputError, OutputError
 from . import files
 from .files import File
 from .interface import NUMBERS, naming_input, unlinked
 
-#: Held by whoever lets NumPy read a header: before 3.11.8 and 3.12.2, Python may raise SystemError
-#: if two threads parse at once.
+#: One thread at a time lets NumPy parse a header: before 3.11.8 and 3.12.2, Python may raise
+#: SystemError if two do.
 _PARSING = threading.Lock()
 _LONGEST = 1 << 17  # bytes of a header: Python 3.10 crashes if it parses longer ones of some kinds
 _ODD_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\[\x80-\xff]")

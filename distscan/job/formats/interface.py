@@ -1,12 +1,12 @@
-"""The interface of a file format: a module with three functions, for arrays in files.
+"""The interface of a file format: a module with the three functions of ``Format``.
 
 ::
 
     input   -> Format.inspect -> Source -> reading -> Fill      elements from a number on
     output  <- Format.create  <- Target <- writing <- Put       likewise
 
-``formats.py`` lists the formats. All of a job that is not here is the same for every one. Formats
-and the rest of a job raise errors that name the file, and options as the caller writes them.
+The rest of a job is the same for every format. Formats and the rest of a job raise errors that name
+the file, and options as the caller writes them.
 """
 
 import errno
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import InputError, OutputError
+from ...core.errors import InputError, OutputError
 
 NUMBERS = "biufc"  # the kinds of NumPy's types that a scan takes
 #: Bytes of memory for a file in Fortran order that is flattened, at most: 64 MiB are a row of 16
@@ -34,7 +34,7 @@ Fill = Callable[[NDArray[Any], int], None]
 
 
 class Source(Protocol):
-    """What a job reads: elements of one type, in one order."""
+    """The elements that a job reads: of one type, in one order."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -85,11 +85,11 @@ class Put(Protocol):
         """Begin to allocate memory for elements ``low..high``, before they are written."""
 
     def sync(self) -> None:
-        """Return when all that this node has written is on the disk."""
+        """Return when all elements that this node has written are on the disk."""
 
 
 class Target(Source, Protocol):
-    """What the ranks of a job write, a file that will have another name; it can be pickled."""
+    """The file that the ranks of a job write, under a temporary name; it can be pickled."""
 
     @property
     def path(self) -> Path:
@@ -99,14 +99,14 @@ class Target(Source, Protocol):
         """Raise ``OutputError`` if this rank does not see the file that rank 0 has created."""
 
     def writing(self) -> AbstractContextManager[Put]:
-        """Open the target, and yield what writes elements, counted as they are stored."""
+        """Open the target, and yield a writer of elements, which are counted as they are stored."""
 
 
 class Format(Protocol):
     """A file format."""
 
     def inspect(self, path: Path, kinds: str = NUMBERS) -> Source:
-        """Check a file, and return what it holds; ``kinds`` are those of types that it may hold.
+        """Check a file, and return its elements; ``kinds`` are those of types that it may hold.
 
         Raises ``InputError``.
         """
@@ -114,7 +114,7 @@ class Format(Protocol):
     def create(
         self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
     ) -> Target:
-        """Give an empty file its whole size, and what the format has beside the elements.
+        """Give an empty file its whole size, and all that the format has beside the elements.
 
         Raises ``OutputError`` if the format cannot hold the type.
         """

@@ -1,4 +1,4 @@
-"""One rank's part of a job: its sweeps over the chunks of its shard. No MPI.
+"""One rank's shard of a job, and the sweeps over its chunks. No MPI.
 
 A sweep reads the chunks in the order of the scan. The first one finds the total of the shard, if
 other ranks need it. The last one scans the chunks and writes them. Chunks are read, scanned and
@@ -28,8 +28,8 @@ from ..core.form import Extents
 from ..core.operators import Operator
 from ..core.steps import Edges, Pending, Strategy
 from ..cpu import threads
-from .interface import Put, Source
-from .plan import Block, Budget, Chunk, Decided, cut
+from .formats.interface import Put, Source
+from .plan import Block, Budget, Chunk, JobPlan, cut
 from .report import Timeline
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Carry:
         self.start(None)
 
     def start(self, value: Any, edges: Edges | None = None) -> None:
-        """Forget all elements, and begin behind others: their value, the edges of their keys."""
+        """Forget all elements, and begin after others: their value, the edges of their keys."""
         self.value: NDArray[Any] | None = None if value is None else np.array(value, self.dtype)
         self.edges = edges
         self.empty, self.head = value is None, False
@@ -145,7 +145,7 @@ class Result(Protocol[T]):  # type: ignore[misc]
         """Wait for the call, and return what it returned, or raise what it raised."""
 
 
-class Done(Generic[T]):
+class ReadyResult(Generic[T]):
     """The result of a call that has returned."""
 
     def __init__(self, value: T) -> None:
@@ -170,9 +170,9 @@ class Threads:
             self._executor = ThreadPoolExecutor(number, name, begin)
 
     def submit(self, function: Callable[..., T], *args: Any) -> Result[T]:
-        """Call a function; return its result, or what will be it."""
+        """Call a function; return its result, which may be ready later."""
         if self._executor is None:
-            return Done(function(*args))
+            return ReadyResult(function(*args))
         future: Result[T] = self._executor.submit(function, *args)
         return future
 
@@ -195,11 +195,11 @@ class Ring:
     def __init__(self, slots: Iterable[Slot]) -> None:
         self._free = deque(slots)
 
-    def take(self, chunk: Chunk) -> Slot | None:
+    def acquire(self, chunk: Chunk) -> Slot | None:
         """Return the slot that has been free the longest."""
         return self._free.popleft() if self._free else None
 
-    def give(self, slot: Slot) -> None:
+    def release(self, slot: Slot) -> None:
         """Take a slot back."""
         self._free.append(slot)
 
@@ -214,23 +214,23 @@ class Resident:
         self._shard, self._marks = shard, marks
         self._results, self._in_place = results, in_place
 
-    def take(self, chunk: Chunk) -> Slot | None:
+    def acquire(self, chunk: Chunk) -> Slot | None:
         """Return the part of the shard for a chunk, with memory for its result."""
         low = chunk.start // chunk.pitch * chunk.inner
         high = low + chunk.size
         x, marks = self._shard[low:high], None if self._marks is None else self._marks[low:high]
         if self._in_place:
             return Slot(x, x, marks)
-        result = self._results.take(chunk)
+        result = self._results.acquire(chunk)
         return None if result is None else Slot(x, result.out, marks)
 
-    def give(self, slot: Slot) -> None:
+    def release(self, slot: Slot) -> None:
         """Take back the memory for a result."""
         if not self._in_place:
-            self._results.give(slot)
+            self._results.release(slot)
 
 
-Slots = Ring | Resident  # of a sweep; ``take`` returns None if all memory is in use
+Slots = Ring | Resident  # of a sweep; ``acquire`` returns None if all memory is in use
 Stage = Callable[[Chunk, Slot], None]
 
 
@@ -238,7 +238,7 @@ class Pipeline:
     """The threads that read and write, and the order of their work."""
 
     def __init__(self, readers: int, writers: int, begin: Callable[[], None] | None = None) -> None:
-        """Make so many threads, in each of which ``begin`` is called first."""
+        """Make so many threads; each of them calls ``begin`` first."""
         self._readers = Threads(readers, "reader", begin)
         self._writers = Threads(writers, "writer", begin)
 
@@ -264,7 +264,7 @@ class Pipeline:
             while len(leaving) > most:
                 slot, done = leaving.popleft()
                 done.result()
-                slots.give(slot)
+                slots.release(slot)
                 written()
 
         for arrived in self._arriving(chunks, slots, read):
@@ -274,7 +274,7 @@ class Pipeline:
             chunk, slot = arrived
             scan(chunk, slot)
             if write is None:
-                slots.give(slot)
+                slots.release(slot)
             else:
                 leaving.append((slot, self._writers.submit(write, chunk, slot)))
                 leave(2 * self._writers.number)
@@ -289,8 +289,10 @@ class Pipeline:
         chunk = next(coming, None)
         most = max(1, 2 * self._readers.number)
         while chunk is not None or ahead:
-            while chunk is not None and len(ahead) < most and (slot := slots.take(chunk)):
-                arrived = Done(None) if read is None else self._readers.submit(read, chunk, slot)
+            while chunk is not None and len(ahead) < most and (slot := slots.acquire(chunk)):
+                arrived = (
+                    ReadyResult(None) if read is None else self._readers.submit(read, chunk, slot)
+                )
                 ahead.append((chunk, slot, arrived))
                 chunk = next(coming, None)
             if not ahead:
@@ -309,7 +311,7 @@ class Pipeline:
 # ---- the sweeps -----------------------------------------------------------------------------
 
 
-class Part:
+class Shard:
     """The memory, the threads and the compiled scans of one rank.
 
     ``memory`` is the backend's module of that name, and ``put`` writes the results. ``open`` opens
@@ -318,7 +320,7 @@ class Part:
 
     def __init__(
         self,
-        decided: Decided,
+        plan: JobPlan,
         budget: Budget,
         memory: Any,
         *,
@@ -330,77 +332,72 @@ class Part:
     ) -> None:
         """``digests`` says that chunks have digests as they are read."""
         self.digests, self._digests = digests, dict[Chunk, Digests]()
-        self.budget, self.timeline = budget, timeline
-        self.decide(decided)
+        self.plan, self.budget, self.timeline = plan, budget, timeline
         self._memory, self._source, self._marks, self._put = memory, source, marks, put
-        extents = self.form.extents
-        self.blocks = cut(extents, budget.chunk, goes_on=decided.goes_on, reverse=self.form.reverse)
-        self.gpu: int | None = memory.current_gpu()
+        types, extents, reverse = plan.types, plan.form.extents, plan.form.reverse
+        self.blocks = cut(extents, budget.chunk, goes_on=plan.goes_on, reverse=reverse)
         self._lanes, self._scans = threading.local(), dict[tuple[Extents, Strategy], CompiledScan]()
-        self._in_place = self.types.x == self.types.out
+        self._in_place = types.x == types.out
         self._largest = min(budget.chunk, extents.size)
         ring = Ring(self._allocate(budget.slots))
         self._slots: Slots = ring
         if budget.resident:
-            shard, kept = memory.empty(extents.size, self.types.x), self._empty_marks(extents.size)
-            self._slots = Resident(shard, kept, ring, in_place=self._in_place)
+            elements = memory.empty(extents.size, types.x)
+            flags = self._empty_marks(extents.size)
+            self._slots = Resident(elements, flags, ring, in_place=self._in_place)
         self._arrived = False  # whether the whole shard is in memory
-        self._held = ExitStack()
-
-    def decide(self, decided: Decided) -> None:
-        """Scan as is decided now, with the same types of elements and results."""
-        self.decided, self.form, self.types = decided, decided.form, decided.types
+        self._resources = ExitStack()
 
     def open(self) -> None:
         """Open the source, and start the threads."""
-        with ExitStack() as held:
-            flattened = self.form.extents.axis is None
+        with ExitStack() as resources:
+            flattened = self.plan.form.extents.axis is None
             window = self.budget.window
             reading = self._source.reading(flattened=flattened, window=window)
-            self._fill = held.enter_context(reading)
+            self._fill = resources.enter_context(reading)
             if self._marks is not None:
                 reading = self._marks.reading(flattened=True, window=window)
-                self._fill_marks = held.enter_context(reading)
-            begin = None if self.gpu is None else threads.unbind
+                self._fill_marks = resources.enter_context(reading)
+            begin = None if self.plan.gpu is None else threads.unbind
             self._pipeline = Pipeline(self.budget.readers, self.budget.writers, begin)
-            held.callback(self._pipeline.close)
-            self._held = held.pop_all()
+            resources.callback(self._pipeline.close)
+            self._resources = resources.pop_all()
 
-    def __enter__(self) -> "Part":
+    def __enter__(self) -> "Shard":
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._held.__exit__(*raised)
+        self._resources.__exit__(*raised)
 
     def _allocate(self, number: int) -> Iterator[Slot]:
         for _ in range(number):
             if self._in_place and self.budget.resident:
                 return
-            out = self._memory.empty(self._largest, self.types.out)
+            out = self._memory.empty(self._largest, self.plan.types.out)
             if self.budget.resident:
                 yield Slot(None, out)
                 continue
-            x = out if self._in_place else self._memory.empty(self._largest, self.types.x)
+            x = out if self._in_place else self._memory.empty(self._largest, self.plan.types.x)
             yield Slot(x, out, self._empty_marks(self._largest))
 
     def _empty_marks(self, n: int) -> Any:
-        dtype = self.decided.scan.segments
+        dtype = self.plan.scan.segments
         return None if dtype is None else self._memory.empty(n, dtype.newbyteorder("="))
 
     @property
     def links(self) -> int:
         """The most chunks that one scan goes through."""
-        extents = self.form.extents
+        extents = self.plan.form.extents
         return -(-extents.n * extents.inner // self.budget.chunk)
 
     @property
     def nbytes(self) -> int:
         """The bytes of the whole source."""
-        return self._source.n * self.types.x.itemsize
+        return self._source.n * self.plan.types.x.itemsize
 
     def nbytes_before(self, block: Block) -> int:
         """Return the bytes of the source in the columns before a block."""
-        return self.nbytes * block.column // max(self.form.extents.inner, 1)
+        return self.nbytes * block.column // max(self.plan.form.extents.inner, 1)
 
     # ---- sweeps ----
 
@@ -410,7 +407,7 @@ class Part:
         """Read chunks, and call ``note`` with the elements of each; then ``done``."""
 
         def look(chunk: Chunk, slot: Slot) -> None:
-            with self.timeline("reduce", chunk.size * self.types.x.itemsize):
+            with self.timeline("reduce", chunk.size * self.plan.types.x.itemsize):
                 note(slot.x[: chunk.size])
             done(chunk)
 
@@ -422,7 +419,7 @@ class Part:
 
         def reduce(chunk: Chunk, slot: Slot) -> None:
             scan = self._scan_of(chunk, "reduce-scan")
-            with self.timeline("reduce", chunk.size * self.types.x.itemsize):
+            with self.timeline("reduce", chunk.size * self.plan.types.x.itemsize):
                 carry.advance(scan.steps.begin(*_cut(slot, chunk.size)))
             done(chunk)
 
@@ -436,28 +433,28 @@ class Part:
         done: Callable[[Chunk], None],
         written: Callable[[], None],
     ) -> None:
-        """Read, scan and write chunks behind ``carry``, which is then behind the last one.
+        """Read, scan and write chunks, seeded with ``carry``, which is then the value after them.
 
         ``begin`` is called before a chunk with which scans begin, ``done`` after a chunk is
         scanned, ``written`` when it is written. A sweep before has read a shard that is resident.
         """
 
         def scan(chunk: Chunk, slot: Slot) -> None:
-            compiled = self._scan_of(chunk, self.decided.chunk_strategy)
-            moved = chunk.size * (self.types.x.itemsize + self.types.out.itemsize)
+            compiled = self._scan_of(chunk, self.plan.chunk_strategy)
+            moved = chunk.size * (self.plan.types.x.itemsize + self.plan.types.out.itemsize)
             with self.timeline("scan", moved):
                 if chunk.begins:
                     begin()
-                pending, seed = compiled.steps.begin(*_cut(slot, chunk.size)), self.form.first
+                pending, seed = compiled.steps.begin(*_cut(slot, chunk.size)), self.plan.form.first
                 if not chunk.whole:
                     before = carry.before(pending)
-                    seed = None if before is None else dtypes.cast(before, self.types.acc)
+                    seed = None if before is None else dtypes.cast(before, self.plan.types.acc)
                     carry.advance(pending)
                 compiled.steps.finish(pending, seed)
                 self._memory.synchronize()
             done(chunk)
 
-        reduced = self.decided.across and isinstance(self._slots, Resident)
+        reduced = self.plan.across and isinstance(self._slots, Resident)
         read = self._unless(self._arrived or reduced)
         self._pipeline.run(chunks, self._slots, read, scan, self._write, written=written)
 
@@ -466,7 +463,7 @@ class Part:
         return None if arrived else self._read
 
     def flush(self) -> None:
-        """Return when all that this rank has written is on the disk."""
+        """Return when all elements that this rank has written are on the disk."""
         self._put.sync()
 
     def digests_of(self, chunk: Chunk) -> Digests:
@@ -478,14 +475,14 @@ class Part:
 
     def carry(self) -> Carry:
         """Return a running value for a sweep."""
-        decided, form = self.decided, self.form
-        return Carry(decided.op, decided.totals, form.first, segmented=form.segmented)
+        plan, form = self.plan, self.plan.form
+        return Carry(plan.op, plan.totals, form.first, segmented=form.segmented)
 
     def _scan_of(self, chunk: Chunk, strategy: Strategy) -> CompiledScan:
         """Return the compiled scan of a chunk; most chunks share one."""
         key = chunk.extents, strategy
         if key not in self._scans:
-            self._scans[key] = self.decided.compile(*key, self.gpu)
+            self._scans[key] = self.plan.compile(*key)
         return self._scans[key]
 
     # ---- stages of other threads ----
@@ -495,10 +492,10 @@ class Part:
         """The way of this thread between host and device."""
         lanes = self._lanes
         if not hasattr(lanes, "lane"):
-            large = max(self.types.x.itemsize, self.types.out.itemsize)
+            large = max(self.plan.types.x.itemsize, self.plan.types.out.itemsize)
             if self._marks is not None:
                 large = max(large, self._marks.dtype.itemsize)
-            lanes.lane = self._memory.Lane(self._largest * large, self.gpu)
+            lanes.lane = self._memory.Lane(self._largest * large, self.plan.gpu)
         return lanes.lane
 
     def _read(self, chunk: Chunk, slot: Slot) -> None:
@@ -508,19 +505,19 @@ class Part:
         with self.timeline("read", nbytes):
             self._runs(chunk, lambda low, high, at: self._fill(landing[low:high], at))
             self._digest(chunk, landing, first=True)
-        if self.gpu is not None:
+        if self.plan.gpu is not None:
             with self.timeline("copy_in", nbytes):
                 self._lane.upload(x)
         if slot.marks is not None:
             marks = slot.marks[: chunk.size]
             landing = self._lane.landing(marks)
             with self.timeline("read", marks.nbytes):
-                self._fill_marks(landing, self.decided.start + chunk.start)
+                self._fill_marks(landing, self.plan.start + chunk.start)
                 self._digest(chunk, landing)
             self._lane.upload(marks)
 
     def _digest(self, chunk: Chunk, landing: Any, *, first: bool = False) -> None:
-        """Note the digest of what was read for a chunk: of elements ``first``, then of marks."""
+        """Note the digest of a chunk as it was read: of elements ``first``, then of marks."""
         if self.digests:
             before = () if first else self._digests[chunk]
             self._digests[chunk] = (*before, digest_of(landing[: chunk.size]))
@@ -529,7 +526,7 @@ class Part:
         """Write the result in a slot to the target."""
         out = slot.out[: chunk.size]
         host = out
-        if self.gpu is not None:
+        if self.plan.gpu is not None:
             with self.timeline("copy_out", out.nbytes):
                 host = self._lane.download(out)
         with self.timeline("write", out.nbytes):
@@ -538,7 +535,7 @@ class Part:
     def _runs(self, chunk: Chunk, move: Callable[[int, int, int], None]) -> None:
         """Call ``move`` for each run: (first and last in the chunk, index in the source)."""
         for index, low, high in chunk.runs():
-            move(low, high, self.decided.start + index)
+            move(low, high, self.plan.start + index)
 
 
 def _cut(slot: Slot, n: int) -> tuple[Any, Any, Any]:

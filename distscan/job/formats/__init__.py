@@ -1,4 +1,9 @@
-"""The file formats, by the ends of files' names; and what a job reads in any of them. No MPI."""
+"""The file formats, by the suffixes of file names; and the input of a job in any of them. No MPI.
+
+A format is one module that implements ``interface.Format``, such as ``npy``, and one line in
+``_FORMATS``. ``files`` and ``storage`` serve formats whose elements lie in one file, one after the
+other.
+"""
 
 import math
 from bisect import bisect_right
@@ -11,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import InputError
-from ..core.operators import Operator
+from ...core.errors import InputError
+from ...core.operators import Operator
 from . import files, npy
 from .interface import NUMBERS, Fill, Format, Source
 
@@ -34,23 +39,23 @@ def inspect(
     raw: np.dtype[Any] | None = None,
     shape: tuple[int, ...] | None = None,
 ) -> Source:
-    """Check the input, and return what it holds; several files are one array.
+    """Check the input, and return its elements; several files are one array.
 
     ``raw`` is the type of files without a header, ``shape`` their shape. Structures are for
-    operators of the caller's own. Raises ``InputError``.
+    operators of the caller. Raises ``InputError``.
     """
     if not paths:
         raise InputError("input is empty: a job reads at least one file")
     kinds = f"{NUMBERS}V" if isinstance(op, Operator) else NUMBERS
-    found = [
+    sources = [
         of(path).inspect(path, kinds) if raw is None else files.inspect_raw(path, raw, shape, kinds)
         for path in paths
     ]
-    return found[0] if len(found) == 1 else Parts(found)
+    return sources[0] if len(sources) == 1 else JoinedFiles(sources)
 
 
 def inspect_segments(path: Path | None, source: Source) -> Source | None:
-    """Check the file of flags or keys for the elements of ``source``, and return what it holds."""
+    """Check the file of flags or keys for the elements of ``source``, and return its contents."""
     if path is None:
         return None
     marks = of(path).inspect(path, kinds=f"{NUMBERS}mMSU")
@@ -62,8 +67,8 @@ def inspect_segments(path: Path | None, source: Source) -> Source | None:
 # ---- several files as one array -------------------------------------------------------------
 
 
-class Parts:
-    """A ``Source`` made of files of one type, whose shapes differ in their first axis only."""
+class JoinedFiles:
+    """A ``Source`` of several files of one type, whose shapes differ in their first axis only."""
 
     fortran = False
 
@@ -95,10 +100,10 @@ class Parts:
 
     def terms(self) -> dict[str, object]:
         """Return what must be the same on every rank, by name."""
-        found: dict[str, object] = {"the parts": [file.name for file in self._files]}
+        terms: dict[str, object] = {"the parts": [file.name for file in self._files]}
         for file in self._files:
-            found |= file.terms()
-        return found
+            terms |= file.terms()
+        return terms
 
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = 0) -> Iterator[Fill]:
