@@ -1,14 +1,12 @@
 """The memory of a job: it stays within what it is given, and uses it."""
 
-import itertools
-
 import pytest
 
 from distscan.cpu import memory
 from distscan.job import plan
 from distscan.job.formats.interface import READERS, WRITERS
 from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, decide_budget
-from support.streams import some
+from support.pairs import pairs
 
 SIZES = [1, 2, 4, 8, 16, 32]  # bytes of an element
 one_rank = pytest.mark.one_rank
@@ -175,9 +173,7 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("types", "limit", "threads"), some(itertools.product(TYPES, [400, 3000, 40000], [1, 3]))
-)
+@pairs(types=[*TYPES], limit=[400, 3000, 40000], threads=[1, 3])
 def test_a_job_allocates_no_more(types, limit, threads, run, save, comm, rng, monkeypatch):
     """Than ``--memory`` says: what is in place is so because its types are equal."""
     sizes, empty, (code, options) = [], memory.empty, TYPES[types]

@@ -15,6 +15,7 @@ from distscan.mpi.exscan import Exscan
 from support import reference
 from support.cuts import two_cuts
 from support.maps import COMPOSE, maps
+from support.pairs import pairs
 from support.pending import Known
 from support.words import WORDS, join, letters, words
 
@@ -117,9 +118,7 @@ def test_words(most, strategy, rng):
 
 
 @pytest.mark.one_rank
-@pytest.mark.parametrize("turn", range(12))
-@pytest.mark.parametrize("density", [0, 0.02, 0.3, 1])
-@pytest.mark.parametrize("kind", KINDS)
+@pairs(kind=KINDS, density=[0, 0.02, 0.3, 1], turn=range(12))
 def test_segments(kind, density, turn, rng):
     """Heads lie inside chunks, at their first elements, and in the first element of all."""
     for _ in range(3):

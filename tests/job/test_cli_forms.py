@@ -10,15 +10,15 @@ from distscan.core.operators import BUILTIN
 from distscan.job import check, plan
 from support import reference
 from support.data import OPS, exact, expected
+from support.pairs import pairs
 from support.writers import spoil
 
 FORMS = [
     [option for option in each if option]
     for each in itertools.product(("", "--exclusive"), ("", "--reverse"), ("", "--initial=3"))
 ]
-forms = pytest.mark.parametrize("form", FORMS)
 # With little memory, ranks read their shards twice; else they keep them.
-memories = pytest.mark.parametrize("memory", [[], ["--memory=1K"]])
+MEMORIES = [[], ["--memory=1K"]]
 
 
 def keywords(form):
@@ -36,13 +36,15 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(check, "PIECE", 1 << 9)
 
 
-@forms
-@memories
-@pytest.mark.parametrize(("op", "code"), [("sum", "<i2"), ("max", ">f4"), ("sum", "<f2"),
-                                          ("prod", "<f8"), ("sum", "<c8")])  # fmt: skip
-def test_forms(form, memory, op, code, run, save, folder, rng, monkeypatch):
+@pairs(
+    case=[("sum", "<i2"), ("max", ">f4"), ("sum", "<f2"), ("prod", "<f8"), ("sum", "<c8")],
+    form=FORMS,
+    memory=MEMORIES,
+)
+def test_forms(case, form, memory, run, save, folder, rng, monkeypatch):
     """In many pieces, of the file and of the check."""
     small_pieces(monkeypatch)
+    op, code = case
     x = exact(rng, op, code, 3001).astype(code)
     save("x.npy", x)
     status, out, err = run("x.npy", "--op", op, "--check", "--json", "--quiet", *form, *memory)
@@ -61,11 +63,13 @@ def test_forms(form, memory, op, code, run, save, folder, rng, monkeypatch):
     assert json.loads(out)["total"] == pytest.approx(want, rel=2e-3 if code == "<f2" else 0)
 
 
-@memories
-@pytest.mark.parametrize("form", [[], FORMS[-1]])
-@pytest.mark.parametrize("shape", [(7, 5), (40, 3, 2), (2, 300), (1, 1), (0, 3), (3, 0)])
-@pytest.mark.parametrize("code", ["i4", "f4", "c16"])
-def test_axes(form, memory, shape, code, run, save, folder, rng, monkeypatch):
+@pairs(
+    shape=[(7, 5), (40, 3, 2), (2, 300), (1, 1), (0, 3), (3, 0)],
+    code=["i4", "f4", "c16"],
+    form=[[], FORMS[-1]],
+    memory=MEMORIES,
+)
+def test_axes(shape, code, form, memory, run, save, folder, rng, monkeypatch):
     monkeypatch.setattr(check, "PIECE", 1 << 9)
     x = exact(rng, "sum", code, int(np.prod(shape))).reshape(shape)
     save("x.npy", x)
@@ -100,10 +104,12 @@ def test_raw(shape, code, run, comm, folder, rng):
     assert json.loads(out)["dtype_in"] == x.dtype.newbyteorder("=").name
 
 
-@memories
-@pytest.mark.parametrize("form", [[], ["--reverse"], ["--exclusive", "--initial=3"]])
-@pytest.mark.parametrize("axis", [None, -1, 0, 1, 2])
-@pytest.mark.parametrize("shape", [(7, 5, 9), (1, 40, 3), (60, 1, 1)])
+@pairs(
+    shape=[(7, 5, 9), (1, 40, 3), (60, 1, 1)],
+    axis=[None, -1, 0, 1, 2],
+    form=[[], ["--reverse"], ["--exclusive", "--initial=3"]],
+    memory=MEMORIES,
+)
 def test_fortran_order(shape, axis, form, memory, run, save, folder, rng):
     """Along an axis, the result is in the order of the input; flattened, it is as NumPy's."""
     x = np.asfortranarray(rng.integers(-50, 50, shape).astype("i4"))
@@ -121,9 +127,7 @@ def test_fortran_order(shape, axis, form, memory, run, save, folder, rng):
     assert json.loads(out)["elements"] == x.size
 
 
-@pytest.mark.parametrize("form", [[], ["--exclusive", "--initial=2.5"], ["--reverse"]])
-@pytest.mark.parametrize("axis", [None, 0, 1, 2])
-@pytest.mark.parametrize("code", "fF")
+@pairs(form=[[], ["--exclusive", "--initial=2.5"], ["--reverse"]], axis=[None, 0, 1, 2], code="fF")
 def test_check_allows_rounding(form, axis, code, run, save, rng):
     x = rng.normal(size=(50, 30, 40))
     save("x.npy", (x * (1 + 1j) if code == "F" else x).astype(code))
@@ -132,10 +136,7 @@ def test_check_allows_rounding(form, axis, code, run, save, rng):
     assert status == 0, err
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("axis", [None, 0, 1, 2])
-@pytest.mark.parametrize("code", "lfD")
-@memories
+@pairs(reverse=[False, True], axis=[None, 0, 1, 2], code="lfD", memory=MEMORIES)
 def test_check_names_the_element(memory, reverse, axis, code, run, save, rng, monkeypatch):
     """One element is spoilt between the scan and the file."""
     monkeypatch.setattr(check, "PIECE", 1 << 9)

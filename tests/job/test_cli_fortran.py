@@ -13,7 +13,7 @@ import pytest
 
 import distscan
 from distscan.job import plan
-from support.streams import some
+from support.pairs import pairs
 
 SHAPES = [(500,), (1, 40), (40, 1), (30, 40), (3, 700), (700, 3), (1, 7, 1, 90), (13, 11, 9),
           (5, 4, 6, 7), (2, 3, 2, 80), (100, 2, 3, 2)]  # fmt: skip
@@ -30,8 +30,7 @@ def added(a, b):
 ADDED = distscan.Operator("added", numpy=added)
 
 
-@pytest.mark.parametrize(("threads", "reverse"), [(1, False), (2, True)])
-@pytest.mark.parametrize(("shape", "memory"), some(itertools.product(SHAPES, [700, 9000, None])))
+@pairs(shape=SHAPES, memory=[700, 9000, None], threads=[1, 2], reverse=[False, True])
 def test_shapes(shape, memory, reverse, threads, save, folder, comm, rng):
     """In windows of a part of a row, of some rows, and of all."""
     x = np.asfortranarray(rng.integers(0, 99, shape).astype(rng.choice(CODES)))
@@ -95,9 +94,7 @@ sys.exit(cli.main([path, *sys.argv[3:]]))
 
 
 @pytest.mark.one_rank
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("threads", ["1", "2"])
-@pytest.mark.parametrize("turn", [1, 2])
+@pairs(ranks=[1, 2], threads=["1", "2"], turn=[1, 2])
 def test_becomes_shorter(turn, threads, ranks, tmp_path):
     """While it is read: the job ends with a message, no rank by a signal, and leaves nothing."""
     if ranks > 1 and shutil.which("mpirun") is None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from support import reference
+from support.pairs import pairs
 from support.streams import FORMS, some
 from support.together import left
 
@@ -54,10 +55,7 @@ def is_wanted(folder, parts, axis=None, form=(), name="y.npy"):
 # ---- one array -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "lengths", "memory"),
-    some(itertools.product(["<i2", ">f4", "<c16"], ["odd", "holes", "ends", "empty"], MEMORIES)),
-)
+@pairs(code=["<i2", ">f4", "<c16"], lengths=["odd", "holes", "ends", "empty"], memory=MEMORIES)
 def test_parts(code, lengths, memory, write, run, folder, rng):
     few = [int(n) for n in rng.integers(0, 60, 5) * 2 + 1]
     lengths = {

@@ -7,7 +7,6 @@ import pytest
 
 from distscan.core.form import bounds
 from support import keys, reference
-from support.data import exact
 from support.maps import COMPOSE, maps
 from support.streams import FORMS, RANKS, Streams, some
 from support.together import left
@@ -102,18 +101,6 @@ def test_few_elements(n, kind, streams, rng):
     choose(streams, [*WAYS][rng.integers(len(WAYS))])
     marks = marks_at(rng, rng.random(n) < 0.5, kind)
     streams.scan(maps(rng, n), OP, given(FORMS[rng.integers(len(FORMS))], rng), marks=marks)
-
-
-@pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])
-@pytest.mark.parametrize("code", some(["i1", ">i2", "f2", "c16", "?"]))
-def test_operators(op, code, streams, rng):
-    """Sums of narrow types are widened, and results are not in place."""
-    choose(streams, [*WAYS][rng.integers(len(WAYS))])
-    n = int(rng.integers(50, 400))
-    native = np.dtype(code).newbyteorder("=").char
-    x = exact(rng, op, native, n).astype(code)
-    marks = marks_at(rng, rng.random(n) < 0.1, KINDS[rng.integers(len(KINDS))])
-    streams.scan(x, op, FORMS[rng.integers(len(FORMS))], marks=marks)
 
 
 @pytest.mark.parametrize("kind", ["flags", ">i4", "U3"])

@@ -1,6 +1,5 @@
 """A job in many chunks that fails in one of them: all ranks end, soon, and nothing is left."""
 
-import itertools
 import os
 import time
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from distscan.cpu import steps
 from distscan.job import plan, sweeps
 from distscan.job.formats import files, storage
 from distscan.mpi.exscan import Exscan
-from support.streams import some
+from support.pairs import pairs
 from support.together import left
 
 pytestmark = pytest.mark.timeout(60)
@@ -97,10 +96,7 @@ def break_stage(monkeypatch, stage, turn):
         monkeypatch.setattr(Exscan, "reserve", full)
 
 
-@pytest.mark.parametrize(
-    ("stage", "who", "threads"),
-    some(itertools.product(STAGES, ["first", "last", "every"], [1, 3])),
-)
+@pairs(stage=STAGES, who=["first", "last", "every"], threads=[1, 3])
 def test_a_stage_fails(stage, who, threads, job, comm, folder, rng, monkeypatch):
     if stage == "exchange" and comm.size == 1:
         pytest.skip("one rank exchanges nothing")

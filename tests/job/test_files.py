@@ -14,6 +14,7 @@ from numpy.lib import format
 from distscan.core.errors import InputError, OutputError
 from distscan.core.form import chunks
 from distscan.job.formats import files, npy
+from support.pairs import pairs
 
 
 @pytest.fixture
@@ -38,9 +39,11 @@ def part(file, low, high, piece=1 << 10, *, flattened=False):
     return y
 
 
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-@pytest.mark.parametrize("code", ["<f4", ">f4", "<i8", ">i2", "|b1", "|u1", ">c16", "<f2", ">c8"])
-@pytest.mark.parametrize("n", [0, 1, 1000])
+@pairs(
+    version=[(1, 0), (2, 0), (3, 0)],
+    code=["<f4", ">f4", "<i8", ">i2", "|b1", "|u1", ">c16", "<f2", ">c8"],
+    n=[0, 1, 1000],
+)
 def test_versions_and_byte_orders(version, code, n, tmp_path, rng):
     x = rng.integers(0, 100, n).astype(code)
     with (tmp_path / "x.npy").open("wb") as stream:

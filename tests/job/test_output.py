@@ -15,6 +15,7 @@ from distscan.core.errors import OutputError
 from distscan.job import output
 from distscan.job.formats import storage
 from distscan.job.formats.files import File
+from support.pairs import pairs
 from support.writers import raises, refuse
 
 
@@ -30,9 +31,7 @@ def write(file, *, mapped=False):
         put.sync()
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["positioned", "mapped"])
-@pytest.mark.parametrize("code", "?bhlefdgFD")
-@pytest.mark.parametrize("n", [100, 20_011])
+@pairs(mapped=[False, True], code="?bhlefdgFD", n=[100, 20_011])
 def test_written_in_parts(n, code, mapped, tmp_path, rng):
     """By two writers, of any length, in any order."""
     x = rng.integers(0, 2, n).astype(code)

@@ -9,12 +9,12 @@ import pytest
 from distscan.core.form import Extents
 from distscan.job.plan import cut
 from distscan.job.shard import Pipeline, Resident, Ring, Slot
+from support.pairs import pairs
 
 pytestmark = [pytest.mark.one_rank, pytest.mark.timeout(30)]
 MOST = 4  # elements of a chunk
-numbers = pytest.mark.parametrize(
-    ("readers", "writers"), [(0, 0), (1, 1), (0, 2), (3, 0), (2, 1), (4, 8)]
-)
+NUMBERS = [(0, 0), (1, 1), (0, 2), (3, 0), (2, 1), (4, 8)]
+numbers = pytest.mark.parametrize(("readers", "writers"), NUMBERS)
 
 
 def line(n, reverse=False):
@@ -177,11 +177,14 @@ def test_writers_work_behind(writers, rng):
     np.testing.assert_array_equal(stages.y, np.cumsum(stages.x))
 
 
-@numbers
-@pytest.mark.parametrize("stage", ["read", "scan", "write"])
-@pytest.mark.parametrize("at", ["first", "inner", "last"])
-@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
-def test_a_stage_fails(kind, at, stage, readers, writers, rng):
+@pairs(
+    threads=NUMBERS,
+    stage=["read", "scan", "write"],
+    at=["first", "inner", "last"],
+    kind=[OSError, KeyboardInterrupt],
+)
+def test_a_stage_fails(threads, stage, at, kind, rng):
+    readers, writers = threads
     x = rng.integers(0, 9, 100)
     stages, chunks = Stages(x, rng), line(100)
     failing = chunks[{"first": 0, "inner": int(rng.integers(1, 24)), "last": 24}[at]].start

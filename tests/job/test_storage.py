@@ -17,6 +17,7 @@ from distscan.core.form import bounds, chunks
 from distscan.job import output
 from distscan.job.formats import storage
 from distscan.job.formats.files import File
+from support.pairs import pairs
 
 ways = pytest.mark.parametrize("mapped", [False, True], ids=["pwrite", "mapped"])
 
@@ -45,9 +46,7 @@ def whole(rng, n, code):
     return rng.random(n) < 0.5 if dtype.kind == "b" else drawn
 
 
-@ways
-@pytest.mark.parametrize("code", "?bHfdDG")
-@pytest.mark.parametrize("most", [1, 1000, 70000])
+@pairs(most=[1, 1000, 70000], code="?bHfdDG", mapped=[False, True])
 def test_ranks_and_threads(most, code, mapped, comm, part, rng):
     """Ranges that share pages, in no order; each thread of each rank has some of them."""
     n = int(rng.integers(1, 60)) if most == 1 else int(rng.integers(20000, 60000))
