@@ -9,6 +9,7 @@ import itertools
 import numpy as np
 import pytest
 
+from distscan.core import form as extents
 from support.data import OPS
 from support.maps import maps
 from support.pairs import pairs
@@ -225,6 +226,16 @@ def test_order(form, axis, way, threads, strategy, streams, rng):
             shape = (-1, int(rng.choice([1, 2, 7, 60])))
         x = maps(rng, n if axis is None else -(-n // shape[1]) * shape[1]).reshape(shape)
         streams.scan(x, COMPOSE, form, axis)
+
+
+@pairs(form=FORMS, width=[1, 2, 7, 30, 60], way=["streaming", "resident"], threads=[1, 3])
+def test_rows_that_are_exchanged_in_pieces(form, width, way, threads, streams, rng, monkeypatch):
+    """Ranks exchange the totals of a long row a few columns at a time; some ranks have no rows."""
+    monkeypatch.setattr(extents, "PIECE", 40)  # bytes
+    streams.choose(way, threads)
+    form = seeded(form, rng)
+    for n in (int(rng.integers(1, 30)), int(rng.integers(0, 2 * RANKS + 1))):
+        streams.scan(maps(rng, n * width).reshape(n, width), COMPOSE, form, 0)
 
 
 @pairs(form=FORMS, kind=KINDS, way=["streaming", "resident"], threads=[1, 3])
