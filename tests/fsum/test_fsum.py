@@ -6,11 +6,14 @@ from mpi4py import MPI
 
 import distscan
 from support.addends import mixed, normal
-from support.cuts import two_cuts
-from support.exact import dtype_of, same, scanned
-from support.forms import forms
+from support.cuts import CUTS, two_cuts
+from support.exact import FORMATS, dtype_of, same, scanned
+from support.forms import FORMS
 from support.host import host
+from support.layouts import LAYOUTS
+from support.pairs import pairs
 from support.patterns import finite_bits
+from support.reference import CALLS, check
 
 
 def cancelling(rng, name, n):
@@ -31,91 +34,66 @@ def ties(rng, name, n):
 DATA = [finite_bits, normal, cancelling, ties, mixed]
 
 
-@forms
-@two_cuts
-@pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("name", ["float32", "float64"])
-def test_forms(form, data, name, xp, cut, rng):
-    n = 301
-    x, mine = data(rng, name, n), cut(n)
+@pairs(
+    indirect=["cut"],
+    data=DATA,
+    name=FORMATS,
+    result=[None, *FORMATS],
+    form=FORMS,
+    call=CALLS,
+    layout=LAYOUTS,
+    often=[None, 0.0, 0.1, 1.0],
+    kind=["?", "i8"],
+    cut=CUTS,
+)
+def test_every_form(data, name, result, form, call, layout, often, kind, cut, xp, rng):
+    """Elements enter exactly; the sum is rounded once, to the type of the result."""
+    if xp is not np and "bfloat16" in (name, result):
+        pytest.skip("CuPy has no bfloat16")
     form = form | {"initial": form["initial"] and float(rng.standard_normal())}
-    y = distscan.scan(xp.asarray(x[mine]), "fsum", **form)
-    assert same(host(y), scanned(x, name, **form)[mine])
+    heads = None if often is None else (np.cumsum(rng.random(301) < often) % 7).astype("i8")
+    if heads is not None and kind == "?":
+        heads = np.append(True, heads[1:] != heads[:-1])
+    into = "out" if call == "out" else "dtype"
+    check(data(rng, name, 301), "fsum", xp=xp, cut=cut, call=call, layout=layout, segments=heads,
+          **{into: result and dtype_of(result)}, **form)  # fmt: skip
+
+
+@pairs(
+    indirect=["cut"],
+    data=[finite_bits, mixed],
+    name=["float32", "float64"],
+    shape=[(23, 5, 7), (9, 7), (0, 3), (3, 0), (2, 0, 3), (1, 1), (1, 40), (40, 1)],
+    axis=[None, 0, 1, 2, -1],
+    form=FORMS,
+    call=CALLS,
+    layout=LAYOUTS,
+    cut=CUTS,
+    allowed=lambda case: case["axis"] is None or case["axis"] < len(case["shape"]),
+)
+def test_axes(data, name, shape, axis, form, call, layout, cut, xp, rng):
+    n = int(np.prod(shape))
+    x = (data if n > 2 else finite_bits)(rng, name, n).reshape(shape)
+    check(x, "fsum", xp=xp, cut=cut, call=call, layout=layout, axis=axis, **form)
 
 
 @two_cuts
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
-@pytest.mark.parametrize("data", DATA)
-def test_narrow_types(name, data, cut, rng):
-    x, mine = data(rng, name, 301), cut(301)
-    assert same(distscan.scan(x[mine], "fsum"), scanned(x, name)[mine])
-
-
-@forms
-@two_cuts
-@pytest.mark.parametrize("data", [finite_bits, mixed])
-@pytest.mark.parametrize("often", [0.0, 0.1, 1.0])
-def test_segments(form, data, often, xp, cut, rng):
-    n = 301
-    x, mine, heads = data(rng, "float64", n), cut(n), rng.random(n) < often
-    heads[0] = True
-    keys = np.cumsum(heads) % 7
-    for flags in (heads, keys):
-        y = distscan.scan(xp.asarray(x[mine]), "fsum", segments=xp.asarray(flags[mine]), **form)
-        assert same(host(y), scanned(x, "float64", heads=heads, **form)[mine])
-
-
-@two_cuts
-@pytest.mark.parametrize("out", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("data", [finite_bits, ties])
-def test_one_rounding(out, data, xp, cut, rng):
-    """Elements enter exactly; the sum is rounded to the type of the result."""
-    x, mine = data(rng, "float64", 301), cut(301)
-    want = scanned(x, out)[mine]
-    shard = xp.asarray(x[mine])
-    assert same(host(distscan.scan(shard, "fsum", dtype=out)), want)
-    y = xp.full(len(shard), np.nan, out)
-    assert distscan.scan(shard, "fsum", out=y) is y
-    assert same(host(y), want)
-
-
-@two_cuts
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", ["bool", "int8", "uint64", "int64"])
-def test_integers(name, xp, cut, rng):
-    mine, dtype = cut(301), np.dtype(name)
+def test_integers(name, call, xp, cut, rng):
+    dtype = np.dtype(name)
     x = rng.integers(0, 256, (301, dtype.itemsize), np.uint8).view(dtype).reshape(301)
-    x = x != 0 if name == "bool" else x
-    assert same(host(distscan.scan(xp.asarray(x[mine]), "fsum")), scanned(x, "float64")[mine])
+    check(x != 0 if name == "bool" else x, "fsum", xp=xp, cut=cut, call=call)
 
 
 @two_cuts
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", ["complex64", "complex128"])
-def test_complex(name, xp, cut, rng):
+def test_complex(name, call, xp, cut, rng):
     part = "float32" if name == "complex64" else "float64"
-    x, mine = np.empty(301, name), cut(301)
+    x = np.empty(301, name)
     x.real, x.imag = mixed(rng, part, 301), finite_bits(rng, part, 301)
-    y = host(distscan.scan(xp.asarray(x[mine]), "fsum", initial=1 - 2j))
-    assert same(y, scanned(x, part, initial=1 - 2j)[mine])
-
-
-@forms
-@two_cuts
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_axes(form, axis, xp, cut, rng):
-    shape, mine = (23, 5, 7), cut(23)
-    x = finite_bits(rng, "float32", np.prod(shape)).reshape(shape)
-    x[rng.random(shape) < 0.05] = np.inf
-    x[rng.random(shape) < 0.05] = -np.inf
-    y = host(distscan.scan(xp.asarray(x[mine]), "fsum", axis=axis, **form))
-    assert same(y, scanned(x, "float32", axis=axis, **form)[mine])
-
-
-@two_cuts
-def test_in_place(xp, cut, rng):
-    x, mine = mixed(rng, "float64", 301), cut(301)
-    shard = xp.asarray(x[mine].copy())
-    assert distscan.scan(shard, "fsum", out=shard) is shard
-    assert same(host(shard), scanned(x, "float64")[mine])
+    check(x, "fsum", xp=xp, cut=cut, call=call, initial=1 - 2j)
 
 
 @two_cuts

@@ -1,6 +1,5 @@
 """``fsum``: arrays of every layout, kind and type, into results of others; what is refused."""
 
-import itertools
 from functools import partial
 
 import ml_dtypes
@@ -14,69 +13,9 @@ from support.foreign import Foreign
 from support.forms import forms
 from support.host import host
 from support.patterns import finite_bits
-from support.seed import drawn_among_many
 from support.together import everywhere
 
 # ---- layouts -------------------------------------------------------------------------------------
-
-
-def misaligned(x):
-    """The same elements, one byte off."""
-    found = np.empty(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
-    found[...] = x
-    return found
-
-
-def read_only(x):
-    found = x.copy()
-    found.flags.writeable = False
-    return found
-
-
-LAYOUTS = {
-    "contiguous": lambda x: x.copy(),
-    "Fortran": lambda x: x.copy(order="F"),
-    "every-second": lambda x: x.repeat(2, axis=-1)[..., ::2],
-    "backwards": lambda x: x[::-1].copy()[::-1],
-}
-ON_HOSTS = {"byte-swapped": lambda x: x.astype(x.dtype.newbyteorder()), "misaligned": misaligned}
-AXES = [None, 0, 1, -1]
-axes = pytest.mark.parametrize("axis", AXES)
-
-
-def layouts(xp, *others):
-    """Names of layouts of ``x`` and of ``out``, which the library has."""
-    names = [*LAYOUTS, *(ON_HOSTS if xp is np else [])]
-    return drawn_among_many(itertools.product([*names, *(others if xp is np else [])], names))
-
-
-@one_cut
-@axes
-@pytest.mark.parametrize("result", ["float64", "float32", "float16"])
-def test_layouts(axis, result, xp, cut, rng):
-    """Every layout of ``x`` into every one of ``out``."""
-    x, mine = finite_bits(rng, "float64", 9 * 7).reshape(9, 7), cut(9)
-    want = scanned(x, result, axis=axis)
-    want = want.reshape(9, 7)[mine].reshape(-1) if axis is None else want[mine]
-    made = LAYOUTS | ON_HOSTS | {"read-only": read_only}
-    for of, into in layouts(xp, "read-only"):
-        out = made[into](xp.asarray(np.full(want.shape, 7, result)))
-        kind = out.dtype
-        assert distscan.scan(made[of](xp.asarray(x[mine])), "fsum", axis=axis, out=out) is out
-        assert out.dtype == kind
-        assert same(host(out).astype(result), want), (of, into)
-
-
-@one_cut
-@pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_in_place(axis, reverse, xp, cut, rng):
-    x, mine = finite_bits(rng, "float32", 9 * 7).reshape(9, 7), cut(9)
-    want = scanned(x, "float32", axis=axis, reverse=reverse)[mine]
-    for name, lay in (LAYOUTS | (ON_HOSTS if xp is np else {})).items():
-        out = lay(xp.asarray(x[mine]))
-        assert distscan.scan(out, "fsum", axis=axis, reverse=reverse, out=out) is out
-        assert same(host(out).astype("f4"), want), name
 
 
 @one_cut
@@ -102,17 +41,6 @@ def test_segments_in_memory_of_out(form, xp, cut, rng):
     keys = xp.asarray(np.cumsum(heads)[mine].astype(np.float64))
     distscan.scan(xp.asarray(x[mine]), "fsum", segments=keys, out=keys, **form)
     assert same(host(keys), scanned(x, "float64", heads=heads, **form)[mine])
-
-
-@one_cut
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 3), (1, 1), (1, 40), (40, 1)])
-@axes
-def test_shapes(shape, axis, xp, cut, rng):
-    x, mine = finite_bits(rng, "float64", np.prod(shape)).reshape(shape), cut(shape[0])
-    y = distscan.scan(xp.asarray(x[mine]), "fsum", axis=axis)
-    row = x[0].size if len(x) else 0
-    part = slice(mine.start * row, mine.stop * row) if axis is None else mine
-    assert same(host(y), scanned(x, "float64", axis=axis)[part])
 
 
 # ---- kinds of arrays -----------------------------------------------------------------------------

@@ -5,10 +5,11 @@ import pytest
 
 import distscan
 from support.addends import grid, normal, special
-from support.cuts import length, one_cut, two_cuts
-from support.exact import dtype_of, same, scanned
-from support.forms import forms
+from support.cuts import length, two_cuts
+from support.exact import same, scanned
+from support.forms import FORMS
 from support.host import host
+from support.pairs import pairs
 from support.patterns import finite_bits
 
 N = 301
@@ -46,11 +47,10 @@ def calls(plan, xp, x, *segments):
     yield host(plan.wait())
 
 
-@forms
 @two_cuts
-@pytest.mark.parametrize(
-    ("name", "data", "window"),
-    [
+@pairs(
+    form=FORMS,
+    of=[
         ("float64", grid, (-10, 11)),
         ("float64", finite_bits, (-1074, 1024)),
         ("float64", special, None),
@@ -58,9 +58,9 @@ def calls(plan, xp, x, *segments):
         ("float64", near, (-70, 5)),
         ("float16", special, None),
     ],
-    ids=["doubles", "bits", "special", "floats", "near", "halves"],
 )
-def test_forms(form, name, data, window, xp, cut, plan_of, rng):
+def test_forms(form, of, xp, cut, plan_of, rng):
+    name, data, window = of
     mine = cut(N)
     form = form | {"initial": form["initial"] and 0.5}
     plan = plan_of(length(mine), name, window=window, **form)
@@ -68,66 +68,6 @@ def test_forms(form, name, data, window, xp, cut, plan_of, rng):
         x = data(rng, name, N)
         for y in calls(plan, xp, x[mine]):
             assert same(y, scanned(x, name, **form)[mine])
-
-
-@two_cuts
-@pytest.mark.parametrize("window", [None, (-1074, 1024)], ids=["free", "wide"])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_segments(reverse, window, xp, cut, plan_of, rng):
-    mine, heads = cut(N), rng.random(N) < 0.1
-    x = finite_bits(rng, "float64", N)
-    heads[0] = True
-    for marks in (heads, np.cumsum(heads) % 7):
-        options = {"segments": marks.dtype, "reverse": reverse, "window": window}
-        plan = plan_of(length(mine), x.dtype, **options)
-        for y in calls(plan, xp, x[mine], xp.asarray(marks[mine])):
-            assert same(y, scanned(x, "float64", heads=heads, reverse=reverse)[mine])
-
-
-@one_cut
-@pytest.mark.parametrize("window", [None, (-149, 128)], ids=["free", "wide"])
-@pytest.mark.parametrize("axis", [None, 0, 1, -1])
-def test_axes(axis, window, xp, cut, plan_of, rng):
-    mine = cut(23)
-    x = finite_bits(rng, "float32", 23 * 5 * 7).reshape(23, 5, 7)
-    plan = plan_of(x[mine].shape, x.dtype, axis=axis, window=window)
-    rows = slice(mine.start * 35, mine.stop * 35) if axis is None else mine
-    for y in calls(plan, xp, x[mine]):
-        assert same(y, scanned(x, "float32", axis=axis)[rows])
-
-
-@one_cut
-@pytest.mark.parametrize("name", ["bool", "int8", "int64", "uint64"])
-def test_integers(name, xp, cut, plan_of, rng):
-    mine, dtype = cut(N), np.dtype(name)
-    x = rng.integers(0, 256, (N, dtype.itemsize), np.uint8)
-    x = x[:, 0] % 2 == 1 if name == "bool" else x.view(dtype).reshape(-1)
-    plan = plan_of(length(mine), dtype)
-    assert plan.types.out == np.float64
-    for y in calls(plan, xp, x[mine]):
-        assert same(y, scanned(x, "float64")[mine])
-
-
-@one_cut
-@pytest.mark.parametrize("window", [None, (-1074, 1024)], ids=["free", "wide"])
-def test_complex(window, xp, cut, plan_of, rng):
-    mine, x = cut(N), np.empty(N, "c16")
-    x.real, x.imag = finite_bits(rng, "float64", N), finite_bits(rng, "float64", N)
-    plan = plan_of(length(mine), x.dtype, window=window, initial=1 - 2j)
-    for y in calls(plan, xp, x[mine]):
-        assert same(y, scanned(x, "float64", initial=1 - 2j)[mine])
-
-
-@one_cut
-@pytest.mark.parametrize("result", ["bfloat16", "float16", "float32"])
-def test_one_rounding(result, xp, cut, plan_of, rng):
-    if result == "bfloat16" and xp is not np:
-        pytest.skip("CuPy has no bfloat16")
-    mine, x = cut(N), finite_bits(rng, "float64", N)
-    for window in (None, (-1074, 1024)):
-        plan = plan_of(length(mine), "float64", out_dtype=dtype_of(result), window=window)
-        for y in calls(plan, xp, x[mine]):
-            assert same(y, scanned(x, result)[mine])
 
 
 def test_a_window_known_at_once(plan_of):

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan.core.errors import DisagreementError, RankError
+from distscan import DisagreementError, RankError
 from distscan.core.operators import MAPS
 from distscan.mpi.agree import agreed
 from support import fresh
@@ -190,7 +190,7 @@ def test_memory(comm, monkeypatch):
 @pytest.mark.parametrize("who", ["first", "last"])
 def test_a_total_that_never_comes(who, op, comm, monkeypatch):
     """A GPU that fails after it was launched: the rank learns of it inside the exchange."""
-    from distscan.core.errors import KernelError
+    from distscan import KernelError
     from distscan.cpu import steps as cpu
     from support.pending import Known
 

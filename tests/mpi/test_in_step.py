@@ -7,8 +7,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
+from distscan import DisagreementError, RankError
 from distscan.core import operators
-from distscan.core.errors import DisagreementError, RankError
 from distscan.core.form import Extents, Form
 from distscan.mpi import agree, exscan
 from distscan.mpi.notices import Notices

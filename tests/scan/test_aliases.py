@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import distscan
-from distscan.core.errors import DisagreementError
+from distscan import DisagreementError
 from support import reference
 from support.foreign import Foreign
 from support.host import host
 from support.led import led
+from support.pairs import pairs
 from support.together import everywhere
 
 NAN = {"nancumsum": np.nancumsum, "nancumprod": np.nancumprod}
@@ -116,10 +117,7 @@ def test_logcumsumexp(xp, cut, rng):
     np.testing.assert_allclose(host(y), np.logaddexp.accumulate(x)[mine], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", CUMULATIVE)
-@pytest.mark.parametrize("initial", [False, True])
-@pytest.mark.parametrize("code", "?bfD")
-@pytest.mark.parametrize("n", [0, 1, 500])
+@pairs(name=CUMULATIVE, initial=[False, True], code="?bfD", n=[0, 1, 500])
 def test_cumulative(name, initial, code, n, xp, cut, comm, rng):
     x = rng.choice([0, 1] if code == "?" else [-1, 1], n).astype(code)
     mine = cut(n)
@@ -144,10 +142,7 @@ def test_cumulative_along_an_axis(name, axis, xp, cut, comm, rng):
     np.testing.assert_array_equal(host(y), want[mine])
 
 
-@pytest.mark.parametrize("name", CUMULATIVE)
-@pytest.mark.parametrize("initial", [False, True])
-@pytest.mark.parametrize("axis", [None, 0, 1, -1])
-@pytest.mark.parametrize("code", ["l", "f", "b"])
+@pairs(name=CUMULATIVE, initial=[False, True], axis=[None, 0, 1, -1], code="lfb")
 def test_cumulative_out(name, initial, axis, code, xp, cut, comm, rng):
     x = rng.choice([-1, 1], 60 if axis is None else (60, 4))
     mine = cut(60)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core.errors import DisagreementError
+from distscan import DisagreementError
 from support.host import host
 from support.together import everywhere
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core.errors import DistscanError
+from distscan import DistscanError
 from support.host import host
 from support.together import everywhere
 from support.words import (

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan.core.errors import DisagreementError
+from distscan import DisagreementError
 from distscan.mpi import communicators
 from support.host import host
 from support.together import everywhere

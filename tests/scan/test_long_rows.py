@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import plan_cache
+from distscan import DisagreementError, RankError, plan_cache
 from distscan.core import form as cut_in_pieces
-from distscan.core.errors import DisagreementError, RankError
 from distscan.core.form import Extents, Form
 from distscan.core.operators import BUILTIN, MAPS
 from distscan.fsum import special

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core.operators import Operator
+from distscan import Operator
 from support.data import exact
 from support.together import everywhere
 from support.words import FINGERPRINTS, PRINT, digits, printed

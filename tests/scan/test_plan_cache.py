@@ -10,8 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import build, decide, plan_cache
-from distscan.core.errors import DisagreementError
+from distscan import DisagreementError, build, decide, plan_cache
 from support.cuts import length
 from support.data import OPS, exact
 from support.host import host

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core.errors import BackendError, DisagreementError, RankError
+from distscan import BackendError, DisagreementError, RankError
 from support import stand_in
 from support.data import OPS
 from support.maps import COMPOSE, maps, one_by_one

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 import distscan
 from distscan.bench.uses import MATRICES
-from support import reference
 from support.foreign import Foreign
 from support.host import host
 from support.keys import keys_of
 from support.led import led
+from support.pairs import pairs
+from support.reference import check, wanted
 from support.together import everywhere
 
 # Words: the number that the letters are in base 5, and 5 to the power of the length; modulo 2^64.
@@ -46,25 +47,6 @@ def matrices(rng, n):
     return tuple(made.reshape(n, 16).T.copy())
 
 
-def by_hand(op, x, *, initial=None, exclusive=False, reverse=False, heads=None):
-    """One element after the other."""
-    x = [array[::-1] if reverse else array for array in x]
-    n = len(x[0])
-    starts = np.zeros(n, bool) if heads is None else heads
-    starts = np.append(starts[1:], False)[::-1] if reverse else starts.copy()
-    results, before = [np.empty_like(array) for array in x], initial
-    for i in range(n):
-        if starts[i]:
-            before = initial
-        item = tuple(array[i : i + 1] for array in x)
-        with np.errstate(all="ignore"):
-            behind = item if before is None else op.numpy(before, item)
-        for result, value in zip(results, before if exclusive else behind, strict=True):
-            result[i : i + 1] = value
-        before = behind
-    return [result[::-1] if reverse else result for result in results]
-
-
 CASES = {"words": (WORDS, words), "largest": (LARGEST, largest), "matrices": (MATRICES, matrices)}
 FIRST = {"words": (3, 5), "largest": (-9, -9, True), "matrices": tuple(np.eye(4).flat)}
 FORMS = {
@@ -80,57 +62,34 @@ SEGMENTED = {
 }
 
 
-@pytest.mark.parametrize("segmented", [None, *SEGMENTED])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("n", [0, 1, 40, 3001])
-def test_every_form(n, case, form, segmented, xp, cut, rng):
+@pairs(
+    case=CASES,
+    form=FORMS,
+    segmented=[None, *SEGMENTED],
+    n=[0, 1, 40, 1001],
+    call=["scan", "out", "in place"],
+    layout=["contiguous", "every second", "backwards"],
+)
+def test_every_form(case, form, segmented, n, call, layout, xp, cut, rng):
     op, make = CASES[case]
-    x, mine, options = make(rng, n), cut(n), FORMS[form]
+    options = FORMS[form]
     first = FIRST[case] if options.get("exclusive") or n == 40 else None
     segments = None if segmented is None else SEGMENTED[segmented](rng, n)
-    heads = None if segments is None else reference.heads_of(segments)
-    want = by_hand(
-        op, x, heads=heads, **options,
-        initial=first and tuple(np.full(1, f, a.dtype) for f, a in zip(first, x, strict=True)),
-    )  # fmt: skip
-    got = distscan.scan(
-        tuple(xp.asarray(array[mine]) for array in x), op, initial=first, **options,
-        segments=None if segments is None else xp.asarray(segments[mine]),
-    )  # fmt: skip
-    assert isinstance(got, tuple)
-    for array, result, expected in zip(x, got, want, strict=True):
-        assert isinstance(result, xp.ndarray)
-        assert result.dtype == array.dtype
-        np.testing.assert_array_equal(host(result), expected[mine])
+    check(make(rng, n), op, xp=xp, cut=cut, call=call, layout=layout, initial=first,
+          segments=segments, **options)  # fmt: skip
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("case", CASES)
+@pairs(case=CASES, axis=[0, 1, 2], reverse=[False, True])
 def test_axes(case, axis, reverse, xp, cut, rng):
     op, make = CASES[case]
-    shape, mine = (20, 7, 5), cut(20)
-    x = [array.reshape(shape) for array in make(rng, 700)]
-    got = distscan.scan(
-        tuple(xp.asarray(array[mine]) for array in x), op, axis=axis, reverse=reverse
-    )
-    lines = [np.moveaxis(array, axis, 0).reshape(shape[axis], -1) for array in x]
-    want = [np.empty_like(line) for line in lines]
-    for k in range(lines[0].shape[1]):
-        column = by_hand(op, [line[:, k] for line in lines], reverse=reverse)
-        for result, values in zip(want, column, strict=True):
-            result[:, k] = values
-    rest = tuple(np.delete(shape, axis))
-    for result, expected in zip(got, want, strict=True):
-        whole = np.moveaxis(expected.reshape(shape[axis], *rest), 0, axis)
-        np.testing.assert_array_equal(host(result), whole[mine])
+    x = tuple(array.reshape(20, 7, 5) for array in make(rng, 700))
+    check(x, op, xp=xp, cut=cut, axis=axis, reverse=reverse)
 
 
 def test_in_place_and_in_the_place_of_another(xp, cut, rng):
     a, b = words(rng, 5000)
     b = b + rng.integers(0, 2, 5000, np.uint64) * np.uint64(2)
-    want, mine = by_hand(WORDS, (a, b)), cut(5000)
+    want, mine = wanted((a, b), WORDS), cut(5000)
     for order in ((0, 1), (1, 0)):
         x = tuple(xp.asarray(array[mine].copy()) for array in (a, b))
         out = tuple(x[i] for i in order)
@@ -146,7 +105,7 @@ def test_other_libraries(cut, rng):
     for _ in range(2):
         first, second = distscan.scan(given, WORDS)
         assert (type(first), type(second)) == (Foreign, np.ndarray)
-        for result, want in zip((first.array, second), by_hand(WORDS, (a, b)), strict=True):
+        for result, want in zip((first.array, second), wanted((a, b), WORDS), strict=True):
             np.testing.assert_array_equal(result, want[mine])
 
 
@@ -187,22 +146,20 @@ def test_shifted_and_strided(xp, cut, rng):
 def test_any_cut_and_form(xp, comm):
     """Shards of any sizes, also empty ones."""
 
-    def check(case):
+    def check_case(case):
         seed, sizes, form = case
         rng, start = np.random.default_rng(seed), sum(sizes[: comm.rank])
         x, mine = words(rng, sum(sizes)), slice(start, start + sizes[comm.rank])
         heads = rng.random(sum(sizes)) < 0.2
-        one = tuple(np.full(1, value, np.uint64) for value in (0, 1))
-        want = by_hand(WORDS, x, initial=one, heads=heads, **FORMS[form])
-        got = distscan.scan(
-            tuple(xp.asarray(array[mine]) for array in x), WORDS, initial=(0, 1),
-            segments=xp.asarray(heads[mine]), **FORMS[form],
-        )  # fmt: skip
-        for result, expected in zip(got, want, strict=True):
-            np.testing.assert_array_equal(host(result), expected[mine])
+        check(x, WORDS, xp=xp, cut=lambda n: mine, initial=(0, 1), segments=heads, **FORMS[form])
 
     sizes = st.lists(st.integers(0, 60), min_size=comm.size, max_size=comm.size)
-    led(comm, st.tuples(st.integers(0, 2**31), sizes, st.sampled_from(sorted(FORMS))), check, 25)
+    led(
+        comm,
+        st.tuples(st.integers(0, 2**31), sizes, st.sampled_from(sorted(FORMS))),
+        check_case,
+        25,
+    )
 
 
 def test_types(xp, cut):

@@ -142,8 +142,8 @@ def wanted(x, op="sum", *, dtype=None, out=None, segments=None, **form):
     """Scan the whole as ``distscan.scan`` has to, in the type of the result; ``out`` is a type."""
     heads = None if segments is None else heads_of(segments)
     if op == "fsum":
-        name = dtype or out or (x.dtype if x.dtype.kind in "fcV" else np.float64)
-        part = np.zeros(0, name).real.dtype.name
+        result = dtype or out or (x.dtype if x.dtype.kind in "fcV" else np.float64)
+        part = np.zeros(0, result).real.dtype.name
         return exact.scanned(x, part, heads=heads, **form)
     if isinstance(x, tuple):
         return wanted_of_tuple(x, op, heads=heads, **form)
@@ -263,6 +263,7 @@ def poison(want):
 def assert_same(y, want, close, signs, what):
     """The same types, shapes and values; NaN is NaN."""
     assert (y.dtype.newbyteorder("="), y.shape) == (want.dtype, want.shape), what
+    y = y.astype(want.dtype)
     if close is not None:
         y, want = (each.astype(np.result_type(each.dtype, np.float64)) for each in (y, want))
         np.testing.assert_allclose(y, want, close, close, err_msg=str(what))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import distscan
-from distscan.core.errors import DisagreementError, RankError
+from distscan import DisagreementError, RankError
 from support.foreign import Foreign
 from support.host import host
 from support.led import led

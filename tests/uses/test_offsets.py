@@ -1,13 +1,17 @@
-"""offsets: counts of any size, in one exchange, and what ranks learn of wrong ones."""
+"""offsets: counts of any size, in one exchange; wrong ones; and segment_flags."""
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 import distscan
-from distscan.core.errors import DisagreementError
+from distscan import DisagreementError
 from distscan.mpi import agree
+from support.foreign import Foreign
+from support.host import host
 from support.led import led
+from support.pairs import pairs
+from support.reference import wanted
 from support.together import everywhere
 
 
@@ -132,3 +136,70 @@ def test_communicators_of_other_orders(comm):
     alone = comm.Split(comm.rank)
     check([3], alone)
     alone.Free()
+
+
+# ---- segment_flags -------------------------------------------------------------------------------
+
+
+@pairs(code="bBhiIlL", begin=[0, 5], rows=[0, 1, 12])
+def test_segment_flags(code, begin, rows, xp, rng):
+    """Against one loop over the rows; empty ones at the ends too."""
+    lengths = rng.integers(0, 8, rows) * (rng.random(rows) < 0.7)
+    offsets = (begin + np.concatenate([[0], np.cumsum(lengths)])).astype(code)
+    want = [i == 0 for length in lengths for i in range(length)]
+    flags = distscan.segment_flags(xp.asarray(offsets))
+    assert isinstance(flags, xp.ndarray)
+    assert flags.dtype == bool
+    np.testing.assert_array_equal(host(flags), want)
+
+
+def test_segment_flags_over_the_whole_range_of_a_type():
+    for code in "bBhH":
+        top = np.iinfo(code).max
+        flags = distscan.segment_flags(np.array([0, 1, top, top], code))
+        np.testing.assert_array_equal(np.flatnonzero(flags), [0, 1])
+        assert flags.size == top
+    flags = distscan.segment_flags(np.array([2**64 - 4, 2**64 - 2, 2**64 - 1], "u8"))
+    np.testing.assert_array_equal(flags, [True, False, True])
+
+
+def test_segment_flags_of_other_kinds():
+    want = [True, False, True]
+    np.testing.assert_array_equal(distscan.segment_flags([3, 5, 5, 6]), want)
+    np.testing.assert_array_equal(distscan.segment_flags(np.arange(9)[2:6:2]), [True, False])
+    flags = distscan.segment_flags(Foreign(np.array([3, 5, 5, 6])))
+    assert isinstance(flags, Foreign)
+    np.testing.assert_array_equal(flags.array, want)
+
+
+def test_rows_of_a_matrix(xp, cut, rng):
+    """Ranks hold whole rows, and slices of the whole's row_offsets."""
+    lengths = rng.integers(0, 6, 90)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    x = rng.integers(-9, 9, offsets[-1])
+    mine = cut(90)
+    own = offsets[mine.start : mine.stop + 1]
+    y = distscan.scan(
+        xp.asarray(x[own[0] : own[-1]]), segments=distscan.segment_flags(xp.asarray(own))
+    )
+    heads = np.isin(np.arange(x.size), offsets)
+    want = wanted(x, segments=heads)
+    np.testing.assert_array_equal(host(y), want[own[0] : own[-1]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "offsets"),
+    [
+        (ValueError, r"row_offsets has shape \(0,\); \[rows \+ 1\] is needed", []),
+        (ValueError, "row_offsets has shape", np.zeros((2, 2), int)),
+        (ValueError, "row_offsets has shape", 3),
+        (TypeError, "row_offsets is float64", [0.0, 1.0]),
+        (TypeError, "row_offsets is bool", [False, True]),
+        (ValueError, "row_offsets decreases", [0, 3, 2, 4]),
+        (ValueError, "row_offsets decreases", np.array([3, 2], "u1")),
+        (ValueError, "row_offsets begins with -1", [-1, 3]),
+    ],
+)
+def test_row_offsets_that_cannot_be(kind, message, offsets):
+    with pytest.raises(kind, match=message):
+        distscan.segment_flags(offsets)

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import strategies as st
 
 import distscan
-from distscan.core.errors import DisagreementError
+from distscan import DisagreementError
 from distscan.cpu import tile_totals
 from support.foreign import Foreign
 from support.led import led
+from support.pairs import pairs
 from support.partitions import check_rounded, exact_cuts
 from support.together import everywhere
 
@@ -22,18 +23,14 @@ def partition(weights, parts, comm, **options):
     return cuts
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7, 40])
-@pytest.mark.parametrize("code", "?bBhHiIlLefd")
-@pytest.mark.parametrize("n", [0, 1, 5, 3000, 20000])
+@pairs(parts=[1, 2, 7, 40], code="?bBhHiIlLefd", n=[0, 1, 5, 3000, 20000])
 def test_integers_of_every_type(n, code, parts, xp, cut, comm, rng):
     weights = (rng.random(n) * 9 * (rng.random(n) < 0.7)).astype(int).astype(code)
     cuts = partition(xp.asarray(weights[cut(n)]), parts, comm)
     np.testing.assert_array_equal(cuts, exact_cuts(weights, parts))
 
 
-@pytest.mark.parametrize("parts", [1, 3, 64])
-@pytest.mark.parametrize("code", "efd")
-@pytest.mark.parametrize("n", [1, 100, 40000])
+@pairs(parts=[1, 3, 64], code="efd", n=[1, 100, 40000])
 def test_fractions(n, code, parts, xp, cut, comm, rng):
     weights = rng.random(n) * np.exp(rng.normal(size=n) * (1 if code == "e" else 5))
     weights = weights.astype(code)

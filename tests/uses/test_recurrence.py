@@ -6,17 +6,16 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import distscan
-from distscan.core.errors import DisagreementError
+from distscan import DisagreementError
 from support import reference
 from support.host import host
 from support.led import led
+from support.pairs import pairs
 from support.recurrences import by_hand, exact
 from support.together import everywhere
 
 
-@pytest.mark.parametrize("code", "fdFD")
-@pytest.mark.parametrize("m", [None, 0, 1, 3])
-@pytest.mark.parametrize("n", [0, 1, 2, 300, 9001])
+@pairs(code="fdFD", m=[None, 0, 1, 3], n=[0, 1, 2, 300, 9001])
 def test_against_a_loop(n, m, code, xp, cut, rng):
     shape = (n,) if m is None else (n, m)
     a, b = exact(rng, shape, code)
@@ -135,11 +134,13 @@ def test_to_go_on_with_the_last_state(comm, rng):
     np.testing.assert_array_equal(last, [1, 2, 3])
 
 
-@pytest.mark.parametrize("code", "ef")
-@pytest.mark.parametrize("m", [None, 1, 3, 20])
-@pytest.mark.parametrize("initial", [None, 5])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("by", ["keys", "flags"])
+@pairs(
+    code="ef",
+    m=[None, 1, 3, 20],
+    initial=[None, 5],
+    reverse=[False, True],
+    by=["keys", "flags"],
+)
 def test_packed_sequences(by, reverse, initial, m, code, xp, cut, rng):
     n = 300
     a, b = exact(rng, n if m is None else (n, m), "f")
@@ -187,10 +188,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("m", [1, 7])
-@pytest.mark.parametrize("segmented", [False, True])
-@pytest.mark.parametrize("b", LAYOUTS)
-@pytest.mark.parametrize("a", LAYOUTS)
+@pairs(a=LAYOUTS, b=LAYOUTS, m=[1, 7], segmented=[False, True])
 def test_layouts(a, b, segmented, m, xp, rng):
     """Every layout gives the bits of contiguous arrays, also in one column."""
     n, sign = 40, xp.asarray(rng.choice([-1.0, 1.0], (90, 20)))
