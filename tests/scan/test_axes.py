@@ -11,11 +11,20 @@ from support.together import everywhere
 LAYOUTS = {
     "Fortran": np.asfortranarray,
     "transposed": lambda x: np.moveaxis(np.moveaxis(x, 0, -1).copy(), -1, 0),
-    "every second": lambda x: x.repeat(2, axis=-1)[..., ::2],
-    "backwards": lambda x: x[::-1, ..., ::-1].copy()[::-1, ..., ::-1],
-    "broadcast": lambda x: np.broadcast_to(x[..., :1], x.shape),
-    "swapped": lambda x: x.astype(x.dtype.newbyteorder()),
 }
+
+
+@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4)])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_broadcast(axis, shape, strategy, cut, rng):
+    """Elements that lie in one place, and rows that run backwards on every axis."""
+    mine, row = cut(shape[0]), shape[1:]
+    x = np.broadcast_to(rng.integers(-9, 9, (*shape[:-1], 1)), shape)
+    flat = slice(mine.start * int(np.prod(row)), mine.stop * int(np.prod(row)))
+    for whole in (x, x + np.arange(shape[-1])):
+        shard = x[mine] if whole is x else whole[mine][::-1, ..., ::-1].copy()[::-1, ..., ::-1]
+        y = distscan.scan(shard, axis=axis, strategy=strategy)
+        np.testing.assert_array_equal(y, np.cumsum(whole, axis)[flat if axis is None else mine])
 
 
 def test_output_overlaps_input(cut, rng):

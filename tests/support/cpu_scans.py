@@ -8,7 +8,8 @@ import numpy as np
 import distscan
 from distscan import plan_cache
 from distscan.cpu import compiled, library
-from support.cpu_data import UFUNCS, dtype_of
+from support.cpu_data import dtype_of
+from support.reference import wanted
 
 FORMS = [
     {"exclusive": exclusive, "reverse": reverse}
@@ -19,53 +20,9 @@ GUARD = 192  # bytes before and behind the results
 POISON = 0xA5
 
 
-def expected(op, x, *, axis=None, exclusive=False, initial=None, reverse=False, dtype=None,
-             heads=None):  # fmt: skip
-    """The scan of a whole by the ufunc's own accumulate; heads [x.size] flag where segments begin.
-
-    float16 and bfloat16 accumulate in float32, float32 sums in float64; each result is rounded
-    once. Data is exact, or the bound on the error is the caller's.
-    """
-    ufunc, result = UFUNCS[op], None if dtype is None else np.dtype(dtype)
-    if op.startswith("logical"):
-        x = x.astype(bool)
-    if result is None:
-        result = x.dtype
-        if result.name != "bfloat16":
-            result = ufunc.accumulate(np.zeros(0, result)).dtype
-    acc = np.dtype(np.float32) if result.name in ("float16", "bfloat16") else result
-    if op == "sum" and acc == np.float32 == result:
-        acc = np.dtype(np.float64)
-    x = x.astype(acc)
-    if axis is None:
-        x, axis = x.reshape(-1), 0
-    lines = np.moveaxis(x, axis, -1)
-    if reverse:
-        lines = lines[..., ::-1]
-        heads = None if heads is None else ends(heads)[::-1]
-    first = acc.type(initial) if initial is not None else identity(op, acc) if exclusive else None
-    with np.errstate(all="ignore"):
-        if heads is None:
-            lines = line(ufunc, lines, first, exclusive)
-        else:
-            lines = segments(ufunc, lines, first, exclusive, heads)
-        if reverse:
-            lines = lines[..., ::-1]
-        return np.moveaxis(lines, -1, axis).astype(result)
-
-
-def identity(op, acc):
-    if op in ("max", "min"):
-        if acc.kind in "iu":
-            limits = np.iinfo(acc)
-            return acc.type(limits.min if op == "max" else limits.max)
-        if acc.kind == "b":
-            return acc.type(op == "min")
-        lowest = acc.type(complex(-np.inf, -np.inf) if acc.kind == "c" else -np.inf)
-        return lowest if op == "max" else -lowest
-    if op.endswith("_and"):
-        return np.invert(np.zeros((), acc))[()]
-    return acc.type(op == "prod")
+def expected(op, x, *, heads=None, dtype=None, **form):
+    """The scan of the whole; heads [x.size] flag where segments begin."""
+    return wanted(x, op, dtype=dtype, segments=heads, **form)
 
 
 def ends(heads):
@@ -73,38 +30,6 @@ def ends(heads):
     last = np.ones_like(heads)
     last[:-1] = heads[1:]
     return last
-
-
-def line(ufunc, x, first, exclusive):
-    """Scan [..., n] along its last axis."""
-    if x.shape[-1] == 0:
-        return x
-    if first is not None:
-        x = np.concatenate([np.full((*x.shape[:-1], 1), first, x.dtype), x], -1)
-    running = ufunc.accumulate(x, -1, x.dtype)
-    if first is None:
-        return running
-    return running[..., :-1] if exclusive else running[..., 1:]
-
-
-def segments(ufunc, x, first, exclusive, heads):
-    """Scan [n]: element i of all segments at once, or segment by segment if they are few."""
-    begins = np.flatnonzero(heads)
-    begins = begins if begins.size and begins[0] == 0 else np.concatenate([[0], begins])
-    lengths = np.diff(begins, append=x.size)
-    if begins.size < lengths.max(initial=0):
-        parts = [line(ufunc, part, first, exclusive) for part in np.split(x, begins[1:])]
-        return np.concatenate(parts)
-    running = x.copy()
-    if first is not None and x.size:
-        running[begins] = ufunc(first, x[begins])
-    for i in range(1, lengths.max(initial=0)):
-        at = begins[lengths > i] + i
-        running[at] = ufunc(running[at - 1], x[at])
-    if exclusive:
-        running[1:] = running[:-1].copy()
-        running[begins[: x.size]] = first
-    return running
 
 
 def scanned(x, op, *, dtype=None, shift=0, **options):
