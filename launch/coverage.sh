@@ -25,7 +25,7 @@ run() {
 }
 echo "== 1 rank =="
 run timeout --foreground -k 10 "$DISTSCAN_TIMEOUT" \
-  python -m coverage run -m pytest -p no:benchmark -n auto --dist worksteal "$@"
+  python -m coverage run -m pytest -n auto --dist worksteal "$@"
 echo "== 3 ranks =="
 run launch/mpirun.sh 3 python -m coverage run -m pytest "$@"
 

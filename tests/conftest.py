@@ -2,7 +2,7 @@
 
 Every rank draws the same global array from one seed, takes its own shard of it, and compares its
 part of the result with NumPy's scan of the whole. ``DISTSCAN_SEED=...`` repeats a run.
-``DISTSCAN_WHOLE=1`` runs all cases where a run takes a part of them, another one each time.
+``DISTSCAN_WHOLE=1`` runs all cases where a run takes a part of them.
 """
 
 import functools
@@ -11,7 +11,6 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,14 +23,11 @@ from mpi4py import MPI
 pytest.register_assert_rewrite("support")
 
 from support.cuts import CUTS, Cut  # noqa: E402
-from support.ids import short  # noqa: E402
 from support.internals import internal  # noqa: E402
-from support.measured import chosen, untraced  # noqa: E402
 from support.parts import part_of  # noqa: E402
 from support.seed import SEED  # noqa: E402
 from support.strategies import STRATEGIES  # noqa: E402
 
-MEASURED = pytest.StashKey[set[str]]()
 PART = os.environ.get("DISTSCAN_PART", "1/1")
 #: The number of this process among those that run tests side by side.
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -49,8 +45,15 @@ _OF_ONE_RANK = [
 collect_ignore_glob = _OF_ONE_RANK if MPI.COMM_WORLD.size > 1 else []
 
 
-def pytest_make_parametrize_id(val: Any, argname: str) -> str | None:
-    return short(val, argname)
+def pytest_make_parametrize_id(val: Any) -> str | None:
+    """Operators, types and kernels go by their names; pytest names other values."""
+    return name if isinstance(name := getattr(val, "name", None), str) else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import only the files with fast tests for ``-m fast``."""
+    others = config.option.markexpr == "fast" and collection_path.is_file()
+    return True if others and "mark.fast" not in collection_path.read_text() else None
 
 
 def pytest_report_header() -> str:
@@ -89,6 +92,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # The reporter stays, since pytest-timeout writes the stacks through it.
         config.pluginmanager.get_plugin("terminalreporter")._show_progress_info = False
         if MPI.COMM_WORLD.rank > 0:
+            if hasattr(config, "cache"):
+                config.cache.set = lambda *_: None  # rank 0 writes what --lf reads
             config.option.verbose = -2  # no header, no file names, no counts
             config.option.reportchars = "fE"
 
@@ -133,13 +138,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = part_of([item.nodeid for item in kept], PART)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in part])
     items[:] = [item for item in items if item.nodeid in part]
-    config.stash[MEASURED] = chosen([item.nodeid for item in items])
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    with nullcontext() if item.nodeid in item.config.stash[MEASURED] else untraced():
-        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="session")

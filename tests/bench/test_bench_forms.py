@@ -16,7 +16,6 @@ from distscan.bench.suite import Row
 from distscan.bench.timing import Host
 from distscan.cpu import library
 from support.cuts import few_ranks
-from support.ids import plain
 
 NAMED = {contender.name: contender for contender in CONTENDERS}
 CASES = form_cases(1, 1, 2)
@@ -36,7 +35,7 @@ def test_titles_differ():
 
 
 @pytest.mark.one_rank
-@pytest.mark.parametrize("case", CASES, ids=lambda case: plain(case.type))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.type)
 def test_each_form_is_right(case, comm, machine):
     """By distscan and by NumPy; the copy moves as many bytes as a perfect scan."""
     chosen = [NAMED[name] for name in ("copy", "numpy", "single-pass")]
@@ -50,7 +49,7 @@ def test_each_form_is_right(case, comm, machine):
 
 
 @pytest.mark.one_rank
-@pytest.mark.parametrize("case", CASES, ids=lambda case: plain(case.type))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.type)
 def test_a_wrong_form_is_never_timed(case, comm, machine):
     """Of one element, somewhere."""
     right = NAMED["single-pass"]
@@ -202,7 +201,7 @@ def test_forms_are_what_a_cpu_shows(run, comm, folder, monkeypatch):
     [["--forms", "0"], ["--forms", "x"], ["--forms", "--sizes", "10"], ["--forms", "--op", "max"],
      ["--forms", "--types", "int8"], ["--forms", "--plot", "x.svg"], ["--forms", "--block-scans"],
      ["--levels", "--sizes", "10"]],
-    ids=lambda given: plain("".join(given)),
+    ids="".join,
 )  # fmt: skip
 def test_refused_arguments(given, run):
     status, out, err = run(*given)

@@ -15,10 +15,9 @@ from distscan.bench.uses import Peer, all_uses
 from distscan.bench.uses_peers import PEERS, suited
 from distscan.mpi.communicators import MPI
 from support.cuts import few_ranks
-from support.ids import plain
 
 USES = all_uses("cpu", 8)
-EACH = pytest.mark.parametrize("use", USES, ids=lambda use: plain(use.title))
+EACH = pytest.mark.parametrize("use", USES, ids=lambda use: use.title)
 
 
 @pytest.fixture
@@ -245,7 +244,7 @@ def test_command(run, comm, folder):
     "given",
     [["--forms"], ["--op", "max"], ["--types", "int8"], ["--plot", "x.svg"], ["--block-scans"],
      ["--levels"], ["--contenders", "copy"], ["--limit", "5"]],
-    ids=lambda given: plain("".join(given)),
+    ids="".join,
 )  # fmt: skip
 def test_refused_arguments(given, run):
     status, out, err = run(*given)

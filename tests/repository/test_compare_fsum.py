@@ -11,11 +11,10 @@ import pytest
 
 import distscan
 from distscan.fsum.words import ONE_WORD, TWO_WORDS, narrowest_accumulator
-from support.ids import plain
 
 pytestmark = pytest.mark.one_rank
 KINDS = fsum_speed.KINDS + fsum_speed.OF_DIGITS
-kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: plain(kind.title))
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.title)
 
 
 @pytest.mark.parametrize("name", ["uniform", "wide", "cancelling"])

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import os
-import random
 
 import numpy as np
 from mpi4py import MPI
@@ -11,11 +9,10 @@ from mpi4py import MPI
 from distscan.core.operators import BUILTIN
 from distscan.job import check, job, plan
 from distscan.job.formats import storage
-from support import reference
+from support import reference, seed
 from support.data import OPS, exact
 from support.logic import bits, truths
 from support.maps import COMPOSE
-from support.seed import SEED
 
 FORMS = [
     [option for option in each if option]
@@ -33,11 +30,8 @@ OWN = {"support.maps:COMPOSE": COMPOSE}  # an operator that does not commute
 
 
 def some(cases):
-    """All cases at one rank; some, another time others, at several, which take longer."""
-    cases = list(cases)
-    share = {1: 1, 2: 3, 3: 4, 4: 4}.get(RANKS, 8)
-    whole = os.environ.get("DISTSCAN_WHOLE") == "1"
-    return cases if whole else random.Random(SEED).sample(cases, -(-len(cases) // share))
+    """All cases at one rank; some at several, which take longer."""
+    return seed.drawn(cases, {1: 1, 2: 3, 3: 4, 4: 4}.get(RANKS, 8))
 
 
 class Streams:
