@@ -15,6 +15,8 @@ from support.pairs import pairs
 from support.patterns import finite_bits
 from support.reference import CALLS, check
 
+pytestmark = pytest.mark.fast
+
 
 def cancelling(rng, name, n):
     """Each number comes with its opposite, somewhere."""

@@ -11,6 +11,8 @@ import distscan
 from support.host import host
 from support.maps import COMPOSE, HALVES, NIBBLES, maps, one_by_one, packed_at_once
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 31, 33, 257, 2049, 16385, 40000])
 def test_order_is_kept(n, strategy, xp, cut, rng):

@@ -19,6 +19,8 @@ from support.pairs import pairs
 from support.reference import CALLS, check, types_of, wanted
 from support.together import everywhere
 
+pytestmark = pytest.mark.fast
+
 DENSITIES = [0, 0.003, 0.1, 1]
 ELEMENTS = [("compose", "L"), ("nibbles", "B"), ("sum", "b"), ("sum", "e"), ("sum", "f"),
             ("sum", "D"), ("prod", "L"), ("max", "?"), ("max", "d"), ("min", "D"), ("squares", "i"),

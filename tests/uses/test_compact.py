@@ -13,6 +13,8 @@ from support.led import led
 from support.masks import MASKS, mask_of, noise, same_bits
 from support.together import everywhere
 
+pytestmark = pytest.mark.fast
+
 ROWS = [(), (1,), (2,), (3,), (4,), (0,), (2, 3), (17,)]
 LAYOUTS = ["contiguous", "second element on", "every second", "backwards", "Fortran"]
 SIZES = st.one_of(st.integers(0, 70), st.integers(0, 3000), st.sampled_from([4096, 6144, 20001]))

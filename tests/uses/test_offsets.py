@@ -14,6 +14,8 @@ from support.pairs import pairs
 from support.reference import wanted
 from support.together import everywhere
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture(params=["slots", "none"])
 def own(request, comm, monkeypatch):
