@@ -7,6 +7,7 @@ array([3, 4, 8])
 
 import signal
 import sys
+from typing import TYPE_CHECKING, Any
 
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     # ``python -m distscan``: Ctrl-C during the imports must end the process, not an import.
@@ -24,7 +25,6 @@ from .aliases import (
     nancumprod,
     nancumsum,
 )
-from .connection import connect, connect_async
 from .core.errors import (
     BackendError,
     CheckError,
@@ -45,6 +45,10 @@ from .uses.partition import partition
 from .uses.recurrence import linear_recurrence
 from .uses.selection import compact, select
 from .version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from .service.client import connect
+    from .service.client_async import connect_async
 
 __all__ = [
     "BackendError",
@@ -80,6 +84,16 @@ __all__ = [
     "segment_flags",
     "select",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the client of a service when it is first used: most programs have no service."""
+    modules = {"connect": ".service.client", "connect_async": ".service.client_async"}
+    if name not in modules:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    return getattr(import_module(modules[name], __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -31,6 +31,54 @@ FilePath = str | os.PathLike[str]
 Send = Callable[..., Answer]
 
 
+def connect(
+    address: FilePath | None = None,
+    *,
+    token: str | None = None,
+    patience: float = 10.0,
+    timeout: float | None = 600.0,
+) -> "Client":
+    """Return a client of a service, which runs ``mpirun -n 8 python -m distscan serve``.
+
+    The client needs neither MPI nor CUDA, and no more packages than NumPy. Threads may share it,
+    and a forked process may go on with it.
+
+    Parameters
+    ----------
+    address
+        The path of the service's socket, or its URL, such as ``http://127.0.0.1:8000``. None is
+        ``DISTSCAN_SERVICE`` of the environment, a path or a URL, or else the default of this user.
+    token
+        What the service asks for over TCP. None is ``DISTSCAN_TOKEN`` of the environment.
+    patience
+        Seconds for which an unreachable service is tried again.
+    timeout
+        Seconds for which the service may say nothing while it scans an array, its wait for larger
+        arrays included. None: no limit. For other requests the limit is 30 seconds.
+
+    Returns
+    -------
+    Client
+        ``scan`` scans an array, ``submit`` queues a file job.
+
+    Raises
+    ------
+    ValueError
+        If the token has other characters than printable ones of ASCII.
+    ServiceError
+        By the first request, if no service answers.
+    NoAnswerError
+        A ``ServiceError`` and a TimeoutError, by a request, if a service is there but is silent.
+
+    Examples
+    --------
+    >>> client = distscan.connect()  # doctest: +SKIP
+    >>> client.scan([3, 1, 4])  # doctest: +SKIP
+    array([3, 4, 8])
+    """
+    return Client(address, token, patience, timeout)
+
+
 class Client:
     """A connection to a service: see ``distscan.connect``. Threads may share it."""
 

@@ -13,12 +13,52 @@ from typing import Any, NoReturn, TypeVar
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..job.report import Report
-from .client import Bar, Client, FilePath, Job, is_over, outcome
+from .client import Bar, Client, FilePath, Job, connect, is_over, outcome
 from .transport import Stop, stop_of_context
 
 _AT_ONCE = 16  # requests of a client; a wait for a job is one now and then
 _SOONEST, _LATEST = 0.02, 0.5  # seconds between two looks at a job
 T = TypeVar("T")
+
+
+def connect_async(
+    address: FilePath | None = None,
+    *,
+    token: str | None = None,
+    patience: float = 10.0,
+    timeout: float | None = 600.0,
+) -> "AsyncClient":
+    """Return a client of a service for asyncio: its methods are those of ``connect``, to await.
+
+    Requests wait in threads of the client's own. Waits for jobs take none. A task that is cancelled
+    ends at once, and so does its request; jobs go on.
+
+    Parameters
+    ----------
+    address, token, patience, timeout
+        As in ``connect``.
+
+    Returns
+    -------
+    AsyncClient
+        ``await client.scan(x)`` scans an array, ``await client.submit(...)`` queues a file job.
+
+    Raises
+    ------
+    ServiceError, NoAnswerError
+        As ``connect``.
+
+    Examples
+    --------
+    >>> async def main():
+    ...     async with distscan.connect_async() as client:
+    ...         job = await client.submit("input.npy")
+    ...         print(await client.scan([3, 1, 4]))
+    ...         await job.wait()
+    >>> asyncio.run(main())  # doctest: +SKIP
+    [3 4 8]
+    """
+    return AsyncClient(connect(address, token=token, patience=patience, timeout=timeout))
 
 
 class AsyncJob:
