@@ -2,7 +2,7 @@
 
 ::
 
-    GET    /v1                    what this service is
+    GET    /v1                    a description of this service
     GET    /v1/openapi.json       this protocol, in full
     POST   /v1/scans?op=sum&...   an array in the format .npy; the answer is its scan, likewise
     POST   /v1/buffers            memory that the service shares with a client on its host
@@ -10,7 +10,7 @@
     GET    /v1/jobs               the newest jobs
     GET    /v1/jobs/7?wait=10     one job; waits for its end, at most so many seconds
     DELETE /v1/jobs/7             cancel it
-    GET    /v1/events             what happens, as server-sent events
+    GET    /v1/events             updates, as server-sent events
     GET    /metrics               counts and times, for Prometheus
     GET    /healthz               whether jobs are taken
     GET    /                      a page for browsers, and its files in /page/
@@ -37,8 +37,8 @@ from ..version import __version__
 from . import protocol, requests
 from .dispatch import Dispatcher, Progress
 from .errors import BusyError, StoreError
-from .monitoring import MEDIA_TYPE, Counted, Metrics
-from .requests import Guard, Json, Names, Paths, Protected, Streamed
+from .monitoring import MEDIA_TYPE, Metrics, RequestCounter
+from .requests import Guard, Json, Names, OriginFilter, Paths, StreamedAnswer
 from .scans import Scans
 from .store import Record
 
@@ -57,11 +57,11 @@ class App:
         metrics: Metrics,
         names: Names,
     ) -> None:
-        """``facts`` say what this service is, ``names`` how clients may call it."""
+        """``facts`` describe the service; ``names`` are those by which clients may call it."""
         self._dispatcher, self._metrics = dispatcher, metrics
         self._about = {"version": __version__, "protocol": protocol.VERSION, **facts}
         checked, changes = Guard(token, metrics), Changes()
-        #: The clients that follow what happens: they must be let go before the server ends.
+        #: The clients that follow the service: their streams must end before the server does.
         self.events = Events(dispatcher, changes, self._about)
         dispatcher.listeners.append(changes.tell)
         routes = [
@@ -77,15 +77,15 @@ class App:
         self.asgi = Starlette(
             routes=routes,
             middleware=[
-                Middleware(Counted, metrics, routes),
-                Middleware(Protected, checked, names),
+                Middleware(RequestCounter, metrics, routes),
+                Middleware(OriginFilter, checked, names),
             ],
             # A number in a path may have more digits than Python takes: a ValueError.
             exception_handlers={404: _no_route, 405: _no_route, ValueError: _no_route},
         )
 
     async def about(self, request: Request) -> Response:
-        """Say what this service is."""
+        """Describe this service."""
         return Json(self._about)
 
     async def metrics(self, request: Request) -> Response:
@@ -137,9 +137,9 @@ _PAGE_HEADERS = {
 class _PageFiles(StaticFiles):
     """Files, with the headers that protect the page."""
 
-    def file_response(self, *args: Any, **given: Any) -> Response:
+    def file_response(self, *args: Any, **options: Any) -> Response:
         """Return the answer for a file that is there."""
-        answer = super().file_response(*args, **given)
+        answer = super().file_response(*args, **options)
         answer.headers.update(_PAGE_HEADERS)
         return answer
 
@@ -185,8 +185,8 @@ class Changes:
                 self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        for each in self._waiting:
-            each.set()
+        for event in self._waiting:
+            event.set()
 
 
 # ---- file jobs: to submit one, to list them, to wait for one, to cancel it -----------------------
@@ -242,11 +242,11 @@ class Jobs:
             while True:
                 changed.clear()
                 record = await run_in_threadpool(self._dispatcher.store.summary, number)
-                left = end - now()
-                if record is None or record.state in protocol.ENDED or left <= 0:
+                seconds = end - now()
+                if record is None or record.state in protocol.ENDED or seconds <= 0:
                     break
                 with suppress(TimeoutError, asyncio.TimeoutError):
-                    await asyncio.wait_for(changed.wait(), left)
+                    await asyncio.wait_for(changed.wait(), seconds)
         return Json(record_json(*await run_in_threadpool(self._dispatcher.get, number)))
 
     async def cancel(self, request: Request) -> Response:
@@ -257,19 +257,19 @@ class Jobs:
 
 def record_json(record: Record, progress: Progress | None) -> dict[str, Any]:
     """Return a job as clients see it: with all its inputs, or in lists with the first of them."""
-    found = record._asdict()
-    found["progress"] = None if progress is None else progress._asdict()
-    return found
+    fields = record._asdict()
+    fields["progress"] = None if progress is None else progress._asdict()
+    return fields
 
 
-# ---- what has changed since a client was told last; each client has its own news -----------------
+# ---- updates: the changes since the last events of a client --------------------------------------
 
 #     snapshot    the service, and its jobs: first, and again if a client has missed too much
 #     job         a job that is new, or in another state
 #     progress    how far the running job is
 #     service     how many jobs wait, and whether jobs are taken
 #
-# No event waits for its client: news is found in the present state when it is sent.
+# No event waits for its client: updates are made from the present state when they are sent.
 
 _SNAPSHOT_ENDED = 100  # jobs of a snapshot that have ended: the newest
 _SNAPSHOT_OPEN = 1000  # jobs of a snapshot that have not: the oldest
@@ -277,13 +277,13 @@ _MOST_TOLD = 100  # jobs that are told one by one; a snapshot tells of more
 Event = tuple[str, dict[str, Any]]
 
 
-class News:
+class Updates:
     """The events for one client; one thread at a time calls its methods."""
 
     def __init__(self, dispatcher: Dispatcher, about: dict[str, Any]) -> None:
-        """``about`` is what the service says of itself."""
+        """``about`` is the answer to ``GET /v1``."""
         self._dispatcher, self._store, self._about = dispatcher, dispatcher.store, about
-        # What the client knows.
+        # The state that the client has been told.
         self._changes = -1  # the store's count
         self._last = 0  # the newest job
         self._open = dict[int, str]()  # the states of jobs that have not ended
@@ -291,11 +291,11 @@ class News:
         self._service = dict[str, Any]()
 
     def events(self) -> list[Event]:
-        """Return what the client does not know: first a snapshot."""
+        """Return the events since the last call: at first a snapshot."""
         first, changes = self._changes < 0, self._store.changes
         before, self._running = self._running, self._dispatcher.running
         numbers = [] if changes == self._changes else self._changed()
-        known, self._service = self._service, self._state()
+        service, self._service = self._service, self._state()
         self._changes = changes
         if first or len(numbers) > _MOST_TOLD:
             return [("snapshot", self._snapshot())]
@@ -304,7 +304,7 @@ class News:
             number, progress = self._running
             if number not in numbers:
                 events.append(("progress", {"number": number, "progress": progress._asdict()}))
-        if self._service != known:
+        if self._service != service:
             events.append(("service", self._service))
         return events
 
@@ -331,15 +331,15 @@ class News:
     def _jobs(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Return jobs as clients see them."""
         running, progress = self._running or (None, None)
-        found = [self._store.summary(number) for number in numbers]
+        records = [self._store.summary(number) for number in numbers]
         return [
             record_json(record, progress if record.number == running else None)
-            for record in found
+            for record in records
             if record is not None
         ]
 
 
-# ---- ``GET /v1/events``: what happens, as server-sent events -------------------------------------
+# ---- ``GET /v1/events``: updates as server-sent events -------------------------------------------
 
 #     retry: 2000
 #
@@ -357,18 +357,18 @@ class News:
 
 _log = logging.getLogger("distscan.service")
 _CLIENTS = 100  # clients at a time
-_PAUSE = 0.25  # seconds between two looks at what has changed
-_HEARTBEAT = 15.0  # seconds after which a client without news hears that the service is there
+_PAUSE = 0.25  # seconds between two updates
+_HEARTBEAT = 15.0  # seconds without updates after which a comment is sent
 _RETRY = 2000  # milliseconds after which a client may come back
 # Nor may nginx keep it back.
 _EVENT_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class Events:
-    """The clients that follow what happens."""
+    """The clients that follow the service."""
 
     def __init__(self, dispatcher: Dispatcher, changes: Changes, about: dict[str, Any]) -> None:
-        """``about`` is what the service says of itself."""
+        """``about`` is the answer to ``GET /v1``."""
         self._dispatcher, self._changes, self._about = dispatcher, changes, about
         self._clients, self._ended = 0, False
 
@@ -377,20 +377,20 @@ class Events:
         return [Route("/v1/events", checked(self.events))]
 
     def end(self) -> None:
-        """Tell the last news, and let the clients go; any thread may call this."""
+        """Send the last updates, and end all streams; any thread may call this."""
         self._ended = True
         self._changes.tell()
 
     async def events(self, request: Request) -> Response:
-        """Tell a client what happens, until it goes or the service ends."""
+        """Send events to a client until it goes or the service ends."""
         if self._clients >= _CLIENTS:
             raise BusyError(f"{_CLIENTS} clients follow this service already; try again later")
         self._clients += 1
-        held = ExitStack()
-        held.callback(self._leave)
-        changed = held.enter_context(self._changes.watched())
-        return Streamed(
-            self._stream(changed), held, headers=_EVENT_HEADERS, media_type="text/event-stream"
+        stack = ExitStack()
+        stack.callback(self._leave)
+        changed = stack.enter_context(self._changes.watched())
+        return StreamedAnswer(
+            self._stream(changed), stack, headers=_EVENT_HEADERS, media_type="text/event-stream"
         )
 
     def _leave(self) -> None:
@@ -398,13 +398,13 @@ class Events:
 
     async def _stream(self, changed: asyncio.Event) -> AsyncIterator[bytes]:
         """Yield the events. The next ones are looked for when the client has taken the last."""
-        news, number, ended = News(self._dispatcher, self._about), 0, False
+        updates, number, ended = Updates(self._dispatcher, self._about), 0, False
         yield f"retry: {_RETRY}\n\n".encode()
         while not ended:
             changed.clear()
             ended = self._ended
             try:
-                events = await run_in_threadpool(_told, news)
+                events = await run_in_threadpool(_event_texts, updates)
             except StoreError as error:
                 _log.warning("a client that follows the service must come again: %s", error)
                 return
@@ -413,16 +413,16 @@ class Events:
                 yield f"id: {number}\nevent: {name}\ndata: {data}\n\n".encode()
             if not ended:
                 await asyncio.sleep(_PAUSE)
-                while not await _set(changed, _HEARTBEAT):
+                while not await _wait_for(changed, _HEARTBEAT):
                     yield b": the service is there\n\n"
 
 
-def _told(news: News) -> list[tuple[str, str]]:
-    """Return the news of a client: names of events, and their data as JSON."""
-    return [(name, requests.dumps(data)) for name, data in news.events()]
+def _event_texts(updates: Updates) -> list[tuple[str, str]]:
+    """Return the next events of a client: their names, and their data as JSON."""
+    return [(name, requests.dumps(data)) for name, data in updates.events()]
 
 
-async def _set(event: asyncio.Event, seconds: float) -> bool:
+async def _wait_for(event: asyncio.Event, seconds: float) -> bool:
     """Wait until an event is set; return False if it is not after so many seconds."""
     with suppress(TimeoutError, asyncio.TimeoutError):
         return await asyncio.wait_for(event.wait(), seconds)

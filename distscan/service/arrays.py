@@ -1,4 +1,4 @@
-"""Arrays that clients send: the memory they are in, how ranks map it, and who scans them.
+"""Arrays of clients: their memory, the maps of the ranks, and their scans.
 
 ::
 
@@ -54,7 +54,7 @@ from .errors import BusyError, NotFoundError, ServiceError, TooLargeError
 
 _SMALLEST = 1 << 20  # bytes
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_PROMISED = 1.0  # seconds that a client has to lock what it was given
+_PROMISED = 1.0  # seconds that a client has to lock its buffer
 
 
 class Buffer:
@@ -106,21 +106,21 @@ class Pool:
 
         The file's numbers tell a client on another host that a file of this name is not the one.
         """
-        with self._free(size) as buffer:
+        with self._locked(size) as buffer:
             buffer.promised = monotonic() + _PROMISED
             buffer.unlock()
-            found = os.fstat(buffer.file)
+            status = os.fstat(buffer.file)
             return {
                 "path": str(buffer.path),
                 "bytes": buffer.size,
-                "device": found.st_dev,
-                "inode": found.st_ino,
+                "device": status.st_dev,
+                "inode": status.st_ino,
             }
 
     @contextmanager
-    def own(self, size: int) -> Iterator[Buffer]:
+    def reserve(self, size: int) -> Iterator[Buffer]:
         """Yield a buffer of at least ``size`` bytes for this service itself."""
-        with self._free(size) as buffer:
+        with self._locked(size) as buffer:
             buffer.users += 1
         try:
             yield buffer
@@ -164,26 +164,30 @@ class Pool:
             self._buffers.clear()
 
     @contextmanager
-    def _free(self, size: int) -> Iterator[Buffer]:
+    def _locked(self, size: int) -> Iterator[Buffer]:
         """Yield a locked buffer of at least ``size`` bytes, a free one or a new one, to be taken.
 
-        Buffers that make room are closed behind that: the system needs a while for large ones. No
-        more than all memory is in use, since a new buffer has no pages yet.
+        Evicted buffers are closed after the lock is free: that takes long for large ones. The limit
+        holds meanwhile, since a new buffer has no pages yet.
         """
-        removed = list[Buffer]()
+        evicted = list[Buffer]()
         try:
             with self._lock:
-                yield self._taken(size, removed)
+                yield self._acquire(size, evicted)
         finally:
-            for each in removed:
-                each.close()
+            for buffer in evicted:
+                buffer.close()
 
-    def _taken(self, size: int, removed: list[Buffer]) -> Buffer:
+    def _acquire(self, size: int, evicted: list[Buffer]) -> Buffer:
         size = max(_SMALLEST, 1 << (size - 1).bit_length())
         if size > self.most:
             raise TooLargeError(f"a buffer of {size} bytes is more than the {self.most} of all")
         now = monotonic()
-        free = [each for each in self._buffers.values() if not each.users and each.promised < now]
+        free = [
+            buffer
+            for buffer in self._buffers.values()
+            if not buffer.users and buffer.promised < now
+        ]
         for buffer in free:
             if buffer.size == size and buffer.lock():
                 return buffer
@@ -191,7 +195,7 @@ class Pool:
             if self._used() + size <= self.most:
                 break
             if buffer.lock():
-                removed.append(self._buffers.pop(str(buffer.path)))
+                evicted.append(self._buffers.pop(str(buffer.path)))
         if self._used() + size > self.most:
             raise BusyError("all memory for arrays is in use; try again later")
         buffer = Buffer(self._folder / secrets.token_hex(8), size)
@@ -220,12 +224,12 @@ def folder_in_memory() -> Iterator[Path]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path.parent, ignore_errors=True)
     with (
-        tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=shared) as made,
-        Path(made, "new").open("w") as lock,
+        tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=shared) as folder,
+        Path(folder, "new").open("w") as lock,
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
-        Path(made, "new").rename(Path(made, "lock"))  # nobody sees it without its lock
-        yield Path(made)
+        Path(folder, "new").rename(Path(folder, "lock"))  # nobody sees it without its lock
+        yield Path(folder)
 
 
 # ---- maps: each rank maps a buffer once, and pins it once if its GPU is to copy from and to it ---
@@ -277,12 +281,12 @@ class Maps:
         with self._lock:
             if path not in self._maps:
                 self._forget_removed()
-                opened = os.open(path, os.O_RDWR)
+                file = os.open(path, os.O_RDWR)
                 try:
-                    _check_sealed(opened, path)
-                    self._maps[path] = np.frombuffer(mmap.mmap(opened, 0), np.uint8)
+                    _check_sealed(file, path)
+                    self._maps[path] = np.frombuffer(mmap.mmap(file, 0), np.uint8)
                 finally:
-                    os.close(opened)
+                    os.close(file)
                 self._memory.pin(self._maps[path])
             return self._maps[path]
 
@@ -374,17 +378,17 @@ class Scanner:
         self, comm: Comm, memory: Any, arrays: tuple[Any, Any, Any], options: dict[str, Any]
     ) -> None:
         """Scan host arrays (out, x, segments), by the backend that has ``memory``; collective."""
-        given = options | {"axis": axis_number(options.get("axis"))}
-        given.pop("out", None)  # the type of ``out``
-        if isinstance(initial := given.get("initial"), str):
-            given["initial"] = number(initial)
-        with ExitStack() as held:
+        arguments = options | {"axis": axis_number(options.get("axis"))}
+        arguments.pop("out", None)  # the type of ``out``
+        if isinstance(initial := arguments.get("initial"), str):
+            arguments["initial"] = number(initial)
+        with ExitStack() as stack:
             with agreed(comm):
-                there = held.enter_context(memory.staged(self._gpu, *arrays))
-            out, x, segments = there
-            scan(x, comm=comm, out=out, segments=segments, threads=usable(1), **given)
+                staged = stack.enter_context(memory.staged(self._gpu, *arrays))
+            out, x, segments = staged
+            scan(x, comm=comm, out=out, segments=segments, threads=usable(1), **arguments)
             with agreed(comm):
-                held.close()
+                stack.close()
 
 
 # ---- the format .npy, in memory ------------------------------------------------------------------

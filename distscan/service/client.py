@@ -24,8 +24,8 @@ from . import errors, protocol
 from .errors import BusyError, CancelledJobError, JobEndedError, NoAnswerError, ServiceError
 from .transport import LOST, Answer, Arrays, ScanRequest, Stop, Transport, stop_of_context
 
-_LATER = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds at most before another try, and so on
-SILENT = 30.0  # seconds after which a service that says nothing is given up, scans apart
+_DELAYS = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds at most before another try, and so on
+SILENCE = 30.0  # seconds after which a service that says nothing is given up, scans apart
 _WAIT = 0.5  # seconds of one request that waits for a job
 FilePath = str | os.PathLike[str]
 Send = Callable[..., Answer]
@@ -88,20 +88,20 @@ class Client:
         token: str | None,
         patience: float,
         timeout: float | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Take the arguments of ``distscan.connect``; connect by the first request.
 
-        ``say`` is told if no service answers for a while.
+        ``notify`` is called with a message if no service answers for a while.
         """
         self.address = protocol.address_to_use() if address is None else os.fspath(address)
         token = protocol.token_to_use(self.address, token)
-        head = {"distscan-protocol": str(protocol.VERSION)}
+        headers = {"distscan-protocol": str(protocol.VERSION)}
         if token is not None:
-            head["authorization"] = f"Bearer {token}"
+            headers["authorization"] = f"Bearer {token}"
         self._arrays, self._patience = Arrays(self.request, timeout), patience
-        self._say = say
-        self._http = Transport(self.address, head, patience)
+        self._notify = notify
+        self._http = Transport(self.address, headers, patience)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client cannot be pickled: connect in each process")
@@ -121,7 +121,7 @@ class Client:
         self._http.close()
 
     def about(self) -> dict[str, Any]:
-        """Return what the service says of itself: version, ranks, backend, device."""
+        """Return a description of the service: version, ranks, backend, device."""
         return cast("dict[str, Any]", self.request("GET", "/v1").json())
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
@@ -165,60 +165,62 @@ class Client:
         *,
         key: str | None = None,
         **options: Any,
-    ) -> "Job":
+    ) -> "JobHandle":
         """Queue a file job; the arguments are those of ``distscan.scan_file``.
 
         The files are the service's: paths of this machine are the same there. ``key`` names the
         request: if it is sent again, it is the same job.
         """
         request = _job_request(input, output, op, key, options)
-        return Job(self.request, self.request("POST", "/v1/jobs", **request).json())
+        return JobHandle(self.request, self.request("POST", "/v1/jobs", **request).json())
 
-    def job(self, number: int) -> "Job":
+    def job(self, number: int) -> "JobHandle":
         """Return a job by its number."""
-        return Job(self.request, self.request("GET", f"/v1/jobs/{number}").json())
+        return JobHandle(self.request, self.request("GET", f"/v1/jobs/{number}").json())
 
-    def jobs(self, most: int = 20) -> "list[Job]":
+    def jobs(self, most: int = 20) -> "list[JobHandle]":
         """Return the newest jobs, the newest first."""
-        found = self.request("GET", "/v1/jobs", params={"most": most}).json()
-        return [Job(self.request, record) for record in found["jobs"]]
+        answer = self.request("GET", "/v1/jobs", params={"most": most}).json()
+        return [JobHandle(self.request, record) for record in answer["jobs"]]
 
     def request(
-        self, method: str, url: str, *, timeout: float | None = SILENT, **given: Any
+        self, method: str, url: str, *, timeout: float | None = SILENCE, **content: Any
     ) -> Answer:
-        """Send a request until it is answered; raise what the service has raised.
+        """Send a request until it is answered; raise the exception that the service answers with.
 
         A service that is busy, or does not answer, is asked again for a while. Every request may be
         sent twice: an array's scan has no effect but its result, and a file job has a key. The
-        service may say nothing for ``timeout`` seconds. What else is ``given``, ``Transport`` says.
+        service may say nothing for ``timeout`` seconds. ``content`` goes to ``Transport.request``.
         """
         end, tries, stop = monotonic() + self._patience, 0, stop_of_context.get() or Stop()
         while True:
             try:
-                answer = self._http.request(method, url, timeout=timeout, stop=stop, **given)
+                answer = self._http.request(method, url, timeout=timeout, stop=stop, **content)
                 if answer.status != BusyError.status or monotonic() > end:
                     break
             except LOST as error:
                 stop.check()
                 if monotonic() > end:
-                    raise self._lost(error, timeout) from error
-                if tries == len(_LATER) - 1:
-                    self._say(f"waiting for a service on {self.address}")
-            most = _LATER[min(tries, len(_LATER) - 1)]
-            stop.sleep(uniform(most / 2, most))  # clients that were refused at once come one by one
+                    raise self._no_answer(error, timeout) from error
+                if tries == len(_DELAYS) - 1:
+                    self._notify(f"waiting for a service on {self.address}")
+            delay = _DELAYS[min(tries, len(_DELAYS) - 1)]
+            stop.sleep(
+                uniform(delay / 2, delay)
+            )  # clients that were refused at once come one by one
             tries += 1
         if answer.status < 300:
             return answer
-        raise self._said(answer)
+        raise self._exception(answer)
 
-    def _said(self, answer: Answer) -> Exception:
+    def _exception(self, answer: Answer) -> Exception:
         """Return the exception that an answer describes."""
         try:
             return errors.from_json(answer.json()["error"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return ServiceError(f"{self.address} answers {answer.status}: is it distscan?")
 
-    def _lost(self, error: Exception, timeout: float | None) -> ServiceError:
+    def _no_answer(self, error: Exception, timeout: float | None) -> ServiceError:
         """Return the exception for a request without an answer."""
         if isinstance(error, TimeoutError):
             return NoAnswerError(
@@ -234,11 +236,11 @@ class Client:
 # ---- file jobs, as their client sees them --------------------------------------------------------
 
 
-class Job:
+class JobHandle:
     """A file job of a service. Threads may share it."""
 
     def __init__(self, request: Send, record: dict[str, Any]) -> None:
-        """``request`` sends a request: method, URL, and what else it has."""
+        """``request`` sends a request, as ``Client.request`` does."""
         self._request, self._record = request, record
 
     def __repr__(self) -> str:
@@ -256,8 +258,8 @@ class Job:
 
     def progress(self) -> tuple[str, int, int] | None:
         """Return its phase, the bytes that are done, and all bytes; None if it does not run."""
-        found = self.refresh()["progress"]
-        return None if found is None else (found["phase"], found["done"], found["size"])
+        progress = self.refresh()["progress"]
+        return None if progress is None else (progress["phase"], progress["done"], progress["size"])
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
         """Wait for its end, and return its report, as a dictionary.
@@ -265,8 +267,8 @@ class Job:
         ``progress`` shows a bar, in a terminal and in a notebook, by tqdm. Ctrl-C ends the wait,
         and the job goes on.
 
-        Raises what the job has raised, ``CancelledJobError`` if it was cancelled, TimeoutError
-        if it has not ended after ``timeout`` seconds.
+        Raises the exception of a job that failed, ``CancelledJobError`` if it was cancelled, and
+        TimeoutError if it has not ended after ``timeout`` seconds.
         """
         end = None if timeout is None else monotonic() + timeout
         record = self._record
@@ -277,7 +279,7 @@ class Job:
         return outcome(record, timeout)
 
     def result(self, timeout: float | None = None) -> Report:
-        """Wait as ``wait`` does, and return what ``distscan.scan_file`` returns.
+        """Wait as ``wait`` does, and return the report as ``distscan.scan_file`` does.
 
         ``report.output`` is the path of the output. ``report.total`` is as in JSON: NaN and
         infinities are text, complex numbers pairs.
@@ -285,13 +287,13 @@ class Job:
         return Report(**self.wait(timeout))
 
     def updates(self, end: float | None = None) -> Iterator[dict[str, Any]]:
-        """Yield what the service says of the job, now and then until it has ended.
+        """Yield the record of the job, now and then until it has ended.
 
         ``end`` is a time of ``time.monotonic`` at which this ends, too.
         """
         while True:
-            left = _WAIT if end is None else max(0.0, min(_WAIT, end - monotonic()))
-            record = self.refresh(wait=left)
+            seconds = _WAIT if end is None else max(0.0, min(_WAIT, end - monotonic()))
+            record = self.refresh(wait=seconds)
             yield record
             if is_over(record, end):
                 return
@@ -309,14 +311,14 @@ class Job:
         return True
 
     def refresh(self, wait: float = 0) -> dict[str, Any]:
-        """Ask the service what it knows of the job; wait up to so many seconds for its end."""
-        url, given = f"/v1/jobs/{self.number}", {"params": {"wait": wait}}
-        record = dict(self._request("GET", url, timeout=wait + SILENT, **given).json())
+        """Ask for the record of the job; the service waits up to so many seconds for its end."""
+        url, query = f"/v1/jobs/{self.number}", {"params": {"wait": wait}}
+        record = dict(self._request("GET", url, timeout=wait + SILENCE, **query).json())
         self._record = record
         return record
 
 
-# What a service has said of a job. Those who wait for it keep it: another thread may ask, too.
+# Functions of a record. A thread that waits has a record of its own: other threads may refresh it.
 
 
 def is_over(record: dict[str, Any], end: float | None) -> bool:
@@ -325,7 +327,7 @@ def is_over(record: dict[str, Any], end: float | None) -> bool:
 
 
 def outcome(record: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    """Return a job's report, or raise what ``Job.wait`` raises."""
+    """Return a job's report, or raise as ``JobHandle.wait`` does."""
     number, state = record["number"], record["state"]
     if state == "cancelled":
         raise CancelledJobError(f"job {number} was cancelled")
@@ -357,20 +359,20 @@ class Bar:
         self._bar.close()
 
     def show(self, record: dict[str, Any]) -> None:
-        """Show what a service has said of the job: its phase, or its state if it does not run."""
-        found = record["progress"] or {"phase": record["state"], "done": 0, "size": 0}
-        new, self._phase = found["phase"] != self._phase, found["phase"]
+        """Show a record of the job: its phase, or its state if it does not run."""
+        progress = record["progress"] or {"phase": record["state"], "done": 0, "size": 0}
+        new_phase, self._phase = progress["phase"] != self._phase, progress["phase"]
         self._bar.set_description_str(f"{self._name}: {self._phase}", refresh=False)
-        if new and found["size"]:
-            self._bar.reset(total=found["size"])
-        if found["size"]:
-            self._bar.n = found["done"]
+        if new_phase and progress["size"]:
+            self._bar.reset(total=progress["size"])
+        if progress["size"]:
+            self._bar.n = progress["done"]
         elif self._phase == "done":
             self._bar.n = self._bar.total or 0
         self._bar.refresh()
 
 
-# ---- what users ask for, in the form in which it is sent -----------------------------------------
+# ---- requests, from the arguments of users -------------------------------------------------------
 
 
 def _scan_request(
@@ -387,45 +389,47 @@ def _scan_request(
     strategy: str,
     window: Any,
 ) -> ScanRequest:
-    """Check the arguments of ``scan`` as ``distscan.scan`` does, and return what they ask for."""
+    """Check the arguments of ``scan`` as ``distscan.scan`` does, and return the request."""
     if x is None:
         raise TypeError("x is None; a scan takes an array or a sequence")
     array = _on_host("x", x)
     target = None if out is None else _on_host("out", out)
     flags = None if segments is None else _on_host("segments", segments)
     number, name = axis_number(axis), _name(op, window)
-    parsed = None if dtype is None else dtypes.parse(dtype)
+    parsed_dtype = None if dtype is None else dtypes.parse(dtype)
     if target is not None:
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out must be an array, not {type(out).__name__}")
         arrays.check_writable(out, target)
     if flags is not None:
         check_shape(flags, array)
-    extents, kind = Extents.of(array.shape, number), None if target is None else target.dtype
+    extents, out_dtype = Extents.of(array.shape, number), None if target is None else target.dtype
     limits = None
     if name == "fsum":
-        exact = {"dtype": parsed, "initial": initial, "window": window, "strategy": strategy}
-        limits = FsumRequest.of(array.dtype, out=kind, ranks=1, **exact).limits
+        exact = {"dtype": parsed_dtype, "initial": initial, "window": window, "strategy": strategy}
+        limits = FsumRequest.of(array.dtype, out=out_dtype, ranks=1, **exact).limits
     else:
-        acc = dtypes.resolve(operators.resolve(name), array.dtype, parsed, kind, wide=True).acc
+        acc = dtypes.resolve(
+            operators.resolve(name), array.dtype, parsed_dtype, out_dtype, wide=True
+        ).acc
         first_value(operators.resolve(name), acc, initial, exclusive=bool(exclusive))
     if flags is not None:
         check_type(flags.dtype, extents)
     if target is not None and target.shape != extents.result_shape:
         raise ValueError(f"out has shape {target.shape}; the result has {extents.result_shape}")
-    given = {
+    query = {
         "op": name,
         "axis": number,
         "exclusive": "true" if exclusive else None,
         "initial": None if initial is None else _text(initial),
         "reverse": "true" if reverse else None,
-        "dtype": None if parsed is None else str(parsed),
-        "out": None if kind is None else str(kind),
+        "dtype": None if parsed_dtype is None else str(parsed_dtype),
+        "out": None if out_dtype is None else str(out_dtype),
         "strategy": strategy,
         "window": None if limits is None else ",".join(map(str, limits)),
     }
     return ScanRequest(
-        array, flags, out, {key: value for key, value in given.items() if value is not None}
+        array, flags, out, {key: value for key, value in query.items() if value is not None}
     )
 
 
@@ -437,12 +441,12 @@ def _job_request(
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the request for a file job: its JSON, and the header with its key."""
-    several = [input] if isinstance(input, str | os.PathLike) else list(input)
+    inputs = [input] if isinstance(input, str | os.PathLike) else list(input)
     if output is None:
-        first = Path(several[0])
+        first = Path(inputs[0])
         output = first.with_name(f"{first.name.removesuffix('.npy')}.scan.npy")
     request = options | {
-        "inputs": [os.path.abspath(path) for path in several],
+        "inputs": [os.path.abspath(path) for path in inputs],
         "output": os.path.abspath(output),
         "op": _name(op, options.get("window")),
     }
@@ -456,18 +460,18 @@ def _job_request(
             request[name] = str(dtypes.parse(request[name]))
     if request.get("initial") is not None:
         request["initial"] = _text(request["initial"])
-    head = {"idempotency-key": uuid.uuid4().hex if key is None else key}
-    return {"json": request, "headers": head}
+    headers = {"idempotency-key": uuid.uuid4().hex if key is None else key}
+    return {"json": request, "headers": headers}
 
 
-def _shape(given: int | Sequence[int]) -> tuple[int, ...]:
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return a shape as NumPy has it."""
-    return (given,) if isinstance(given, int) else tuple(given)
+    return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
-def _on_host(name: str, given: Any) -> NDArray[Any]:
+def _on_host(name: str, argument: Any) -> NDArray[Any]:
     """Return the NumPy array over the memory of an argument."""
-    array = arrays.as_native(given, name)
+    array = arrays.as_native(argument, name)
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} is in the memory of a GPU; a service takes arrays of the host")
     return array

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..job.report import Report
-from .client import Bar, Client, FilePath, Job, connect, is_over, outcome
+from .client import Bar, Client, FilePath, JobHandle, connect, is_over, outcome
 from .transport import Stop, stop_of_context
 
 _AT_ONCE = 16  # requests of a client; a wait for a job is one now and then
@@ -61,10 +61,10 @@ def connect_async(
     return AsyncClient(connect(address, token=token, patience=patience, timeout=timeout))
 
 
-class AsyncJob:
-    """A file job of a service: ``Job`` with coroutines."""
+class AsyncJobHandle:
+    """A file job of a service: ``JobHandle`` with coroutines."""
 
-    def __init__(self, job: Job, run: Callable[..., Any]) -> None:
+    def __init__(self, job: JobHandle, run: Callable[..., Any]) -> None:
         """``run`` awaits a call in a thread."""
         self._job, self._run = job, run
 
@@ -82,11 +82,11 @@ class AsyncJob:
 
     async def progress(self) -> tuple[str, int, int] | None:
         """Return its phase, the bytes that are done, and all bytes; None if it does not run."""
-        found: tuple[str, int, int] | None = await self._run(self._job.progress)
-        return found
+        progress: tuple[str, int, int] | None = await self._run(self._job.progress)
+        return progress
 
     async def wait(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
-        """Wait for its end, as ``Job.wait`` does. If the wait is cancelled, the job goes on."""
+        """Wait for its end, as ``JobHandle.wait`` does; the job outlives a cancelled wait."""
         end, record = None if timeout is None else monotonic() + timeout, dict[str, Any]()
         with Bar(self.number) if progress else nullcontext() as bar:
             async for record in self.updates(end):
@@ -95,23 +95,23 @@ class AsyncJob:
         return outcome(record, timeout)
 
     async def result(self, timeout: float | None = None) -> Report:
-        """Wait for its end, and return its report, as ``Job.result`` does."""
+        """Wait for its end, and return its report, as ``JobHandle.result`` does."""
         return Report(**await self.wait(timeout))
 
     async def updates(self, end: float | None = None) -> AsyncIterator[dict[str, Any]]:
-        """Yield what the service says of the job, as ``Job.updates`` does. No thread waits."""
+        """Yield the record of the job, as ``JobHandle.updates`` does. No thread waits."""
         pause = _SOONEST
         while True:
             record = await self._run(self._job.refresh)
             yield record
             if is_over(record, end):
                 return
-            left = pause if end is None else max(0.0, min(pause, end - monotonic()))
-            await asyncio.sleep(left)
+            seconds = pause if end is None else max(0.0, min(pause, end - monotonic()))
+            await asyncio.sleep(seconds)
             pause = min(2 * pause, _LATEST)
 
     async def cancel(self) -> bool:
-        """Cancel it, as ``Job.cancel`` does; return False if it had ended."""
+        """Cancel it, as ``JobHandle.cancel`` does; return False if it had ended."""
         return bool(await self._run(self._job.cancel))
 
 
@@ -123,7 +123,7 @@ class AsyncClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._begin()
+        self._start_threads()
 
     def __repr__(self) -> str:
         return f"<AsyncClient of {self.address}>"
@@ -131,7 +131,7 @@ class AsyncClient:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client cannot be pickled: connect in each process")
 
-    def _begin(self) -> None:
+    def _start_threads(self) -> None:
         self._threads, self._process = ThreadPoolExecutor(_AT_ONCE, "distscan"), os.getpid()
 
     async def __aenter__(self) -> "AsyncClient":
@@ -151,7 +151,7 @@ class AsyncClient:
         return self._client.address
 
     async def about(self) -> dict[str, Any]:
-        """Return what the service says of itself: version, ranks, backend, device."""
+        """Return a description of the service, as ``Client.about`` does."""
         return await self._run(self._client.about)
 
     async def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
@@ -191,26 +191,26 @@ class AsyncClient:
         *,
         key: str | None = None,
         **options: Any,
-    ) -> AsyncJob:
+    ) -> AsyncJobHandle:
         """Queue a file job, as ``Client.submit`` does."""
-        made = await self._run(self._client.submit, input, output, op, key=key, **options)
-        return AsyncJob(made, self._run)
+        job = await self._run(self._client.submit, input, output, op, key=key, **options)
+        return AsyncJobHandle(job, self._run)
 
-    async def job(self, number: int) -> AsyncJob:
+    async def job(self, number: int) -> AsyncJobHandle:
         """Return a job by its number."""
-        return AsyncJob(await self._run(self._client.job, number), self._run)
+        return AsyncJobHandle(await self._run(self._client.job, number), self._run)
 
-    async def jobs(self, most: int = 20) -> list[AsyncJob]:
+    async def jobs(self, most: int = 20) -> list[AsyncJobHandle]:
         """Return the newest jobs, the newest first."""
-        return [AsyncJob(job, self._run) for job in await self._run(self._client.jobs, most)]
+        return [AsyncJobHandle(job, self._run) for job in await self._run(self._client.jobs, most)]
 
-    async def _run(self, function: Callable[..., T], *given: Any, **options: Any) -> T:
+    async def _run(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Call a function in a thread; if this task is cancelled, its request ends."""
         if self._process != os.getpid():  # it was forked: the threads are its parent's
-            self._begin()
+            self._start_threads()
         stop, context = Stop(), copy_context()
         context.run(stop_of_context.set, stop)
-        call = partial(context.run, function, *given, **options)
+        call = partial(context.run, function, *arguments, **options)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from ..core.errors import OutputError
 from ..job import report
 from ..job.report import Report
 from . import protocol
-from .client import Client, Job
+from .client import Client, JobHandle
 
 _PATIENCE = 10.0  # seconds: a service that was just started may begin to listen
 
@@ -40,7 +40,7 @@ def _submit(argv: Sequence[str]) -> int:
     parser.add_argument("--detach", action="store_true", help="do not wait for the job")
     parser.add_argument("--key", help="the same job, if it is submitted again under this key")
     _add_service(parser)
-    args = _parsed(parser, argv)
+    args = _parse(parser, argv)
     if args is None:
         return 0
     cli.check_file_jobs(args)
@@ -50,32 +50,32 @@ def _submit(argv: Sequence[str]) -> int:
         for job in cli.file_jobs(args):
             paths = {"segments": job.segments, "state": job.state, "trace": job.trace}
             options = vars(job.scan) | vars(job.run) | paths
-            given = {name: value for name, value in options.items() if value is not None}
-            made = client.submit(job.inputs, job.output, key=args.key, **given)
+            request = {name: value for name, value in options.items() if value is not None}
+            handle = client.submit(job.inputs, job.output, key=args.key, **request)
             if args.detach:
-                print(made.number)
+                print(handle.number)
             else:
-                _print(args, _followed(made, quiet=args.quiet))
+                _print(args, _follow(handle, quiet=args.quiet))
     return 0
 
 
-def _followed(job: Job, *, quiet: bool) -> dict[str, Any]:
+def _follow(job: JobHandle, *, quiet: bool) -> dict[str, Any]:
     """Show a job's progress until its end; return its report."""
-    progress = Progress(quiet=quiet)
+    bar = Progress(quiet=quiet)
     try:
         for record in job.updates():
-            found = record["progress"] or {"phase": record["state"], "done": 0, "size": 0}
-            progress.show(found["phase"], found["done"], found["size"])
+            progress = record["progress"] or {"phase": record["state"], "done": 0, "size": 0}
+            bar.show(progress["phase"], progress["done"], progress["size"])
     finally:
-        progress.clear()
+        bar.clear()
     return job.wait()
 
 
-def _print(args: argparse.Namespace, found: dict[str, Any]) -> None:
+def _print(args: argparse.Namespace, fields: dict[str, Any]) -> None:
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(fields))
     elif not args.quiet:
-        print(report.text(Report(**found), checked=args.check))
+        print(report.text(Report(**fields), checked=args.check))
 
 
 def _jobs(argv: Sequence[str]) -> int:
@@ -83,20 +83,20 @@ def _jobs(argv: Sequence[str]) -> int:
     parser.add_argument("--most", type=int, default=20, help="so many at most (default: 20)")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     _add_service(parser)
-    args = _parsed(parser, argv)
+    args = _parse(parser, argv)
     if args is None:
         return 0
     with _client(args) as client:
-        found = client.request("GET", "/v1/jobs", params={"most": args.most}).json()["jobs"]
+        jobs = client.request("GET", "/v1/jobs", params={"most": args.most}).json()["jobs"]
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(jobs))
         return 0
-    for record in found:
+    for record in jobs:
         created = datetime.fromtimestamp(record["created"]).strftime("%Y-%m-%d %H:%M:%S")
-        what, others = record["request"], record["input_count"] - 1
+        request, others = record["request"], record["input_count"] - 1
         more = f" and {others} more" if others else ""
-        print(f"{record['number']:6}  {record['state']:9}  {created}  {what['op']} of "
-              f"{what['inputs'][0]}{more}")  # fmt: skip
+        print(f"{record['number']:6}  {record['state']:9}  {created}  {request['op']} of "
+              f"{request['inputs'][0]}{more}")  # fmt: skip
     return 0
 
 
@@ -123,7 +123,7 @@ def _job_of(name: str, description: str, argv: Sequence[str]) -> argparse.Namesp
     parser = Parser(prog=f"python -m distscan {name}", description=description)
     parser.add_argument("job", type=int, metavar="JOB")
     _add_service(parser)
-    return _parsed(parser, argv)
+    return _parse(parser, argv)
 
 
 def _add_service(parser: Parser) -> None:
@@ -134,8 +134,8 @@ def _add_service(parser: Parser) -> None:
                         help="its token, over TCP (default: DISTSCAN_TOKEN)")  # fmt: skip
 
 
-def _parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
-    """Return the arguments; None after the text of --help has been printed."""
+def _parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
+    """Return the arguments; print the text of --help and return None if that is asked for."""
     try:
         return parser.parse_args(argv)
     except SystemExit:
@@ -145,10 +145,10 @@ def _parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
 
 def _client(args: argparse.Namespace) -> Client:
     token = None if args.token_file is None else protocol.token_in(args.token_file)
-    return Client(args.address, token, _PATIENCE, say=_say)
+    return Client(args.address, token, _PATIENCE, notify=_notify)
 
 
-def _say(text: str) -> None:
+def _notify(text: str) -> None:
     print(f"distscan: {text}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The jobs of a service, one at a time on all ranks: rank 0's queue, and what other ranks do.
+"""The jobs of a service, one at a time on all ranks: the queue of rank 0, and the other ranks.
 
 ::
 
@@ -6,7 +6,7 @@
                                       +--> rank 2   follow
                                       +--> rank 3   follow
 
-A task is JSON. What ranks do with it, they do by MPI.
+Rank 0 sends tasks as JSON over sockets; the ranks run them by MPI.
 """
 
 import hmac
@@ -66,7 +66,7 @@ class Dispatcher:
     def __init__(
         self,
         comm: Comm,
-        lines: "Lines",
+        wakeup: "Wakeup",
         store: Store,
         scanner: Scanner,
         *,
@@ -78,22 +78,22 @@ class Dispatcher:
 
         Jobs that ended ``keep`` seconds ago are forgotten.
         """
-        self._comm, self._lines, self._store, self._most = comm, lines, store, most
+        self._comm, self._wakeup, self._store, self._most = comm, wakeup, store, most
         self._scanner = scanner
         self._arrays: deque[tuple[Task, Future[None]]] = deque()
         self._changed = threading.Condition()
         self._running: int | None = None  # the number of a file job
         self._progress = Progress()
-        self._cancelled = self._stopping = self._ended_early = False
-        self._backend, self._end = backend, float("inf")
+        self._cancelled = self._stopping = self._grace_over = False
+        self._backend, self._deadline = backend, float("inf")
         self._keep, self._tidied = keep, float("-inf")
-        self._disk = ""  # what the log has said of it last
+        self._disk = ""  # the error of the disk that was logged last
         #: Called when a job is queued, has begun, goes on, or has ended; by any thread.
         self.listeners: list[Callable[[], None]] = []
         for record in store.interrupted():
             self._interrupted(record)
 
-    # ---- what clients ask for --------------------------------------------------------------------
+    # ---- requests of clients ---------------------------------------------------------------------
 
     def submit(self, job: dict[str, Any], key: str | None) -> Record:
         """Queue a file job, and return it. It is on the disk."""
@@ -144,13 +144,13 @@ class Dispatcher:
         Raises ``JobEndedError`` if it had ended.
         """
         with self._changed:  # a job begins and ends under this lock, too
-            waited = self._store.cancel(number)
+            was_queued = self._store.cancel(number)
             record = self.get(number)[0]
             if self._running == number:
                 self._cancelled = True
             elif record.state == "running":  # the next service goes on with it
                 raise BusyError("the service ends; cancel the job again when it is back")
-            elif not waited:
+            elif not was_queued:
                 raise JobEndedError(f"job {number} had ended: {record.state}")
         self._wake()
         return record
@@ -160,7 +160,7 @@ class Dispatcher:
 
         Jobs that wait stay in the store.
         """
-        self._stopping, self._end = True, min(self._end, monotonic() + grace)
+        self._stopping, self._deadline = True, min(self._deadline, monotonic() + grace)
         self._wake()
 
     @property
@@ -220,34 +220,34 @@ class Dispatcher:
 
     def _scan(self, task: Task, done: "Future[None]") -> None:
         try:
-            lead_array(self._lines, self._scanner, task)
+            run_array(self._wakeup, self._scanner, task)
             done.set_result(None)
         except Exception as error:
             done.set_exception(error)
             self._check_agreed(error)
 
     def _lead(self, job: dict[str, Any]) -> Report:
-        given = job if job["backend"] != "auto" else job | {"backend": self._backend}
-        return lead_job(self._comm, self._lines, given, self._show)
+        request = job if job["backend"] != "auto" else job | {"backend": self._backend}
+        return run_job(self._comm, self._wakeup, request, self._show)
 
     def _run(self, record: Record) -> None:
         self._tell()
-        ended: tuple[str, dict[str, Any]]
+        end: tuple[str, dict[str, Any]]
         try:
-            ended = "done", {"report": plain(self._attempt(record))}
+            end = "done", {"report": plain(self._attempt(record))}
         except Exception as error:
             self._check_agreed(error)
-            failed = "failed", {"error": errors.to_json(error)}
-            if errors.status(error) == 500 and not self._cancelled and not self._ended_early:
+            failure = "failed", {"error": errors.to_json(error)}
+            if errors.status(error) == 500 and not self._cancelled and not self._grace_over:
                 _log.error("job %s met a fault", record.number, exc_info=error,
                            extra={"job": record.number, "op": record.request["op"]})  # fmt: skip
-            ended = ("cancelled", {}) if self._cancelled else failed
-            if not self._ended_early:
+            end = ("cancelled", {}) if self._cancelled else failure
+            if not self._grace_over:
                 discard(record.request)
         with self._changed:
             while True:
                 try:
-                    self._note(record, *ended)
+                    self._note(record, *end)
                     break
                 except StoreError as error:
                     self._wait_for_the_disk(error)
@@ -263,21 +263,21 @@ class Dispatcher:
             return self._lead(job)
         except Exception as error:
             self._check_agreed(error)
-            if record.attempts == 1 or self._cancelled or self._ended_early:
+            if record.attempts == 1 or self._cancelled or self._grace_over:
                 raise
         discard(record.request)  # that service may have had other ranks
         return self._lead(job)
 
     def _note(self, record: Record, state: str, facts: dict[str, Any]) -> None:
         """Note the end of a job."""
-        if self._ended_early and state == "failed":
+        if self._grace_over and state == "failed":
             self._interrupted(record)
         else:
             self._store.end(record.number, state, **facts)
 
     def _interrupted(self, record: Record) -> None:
         """Queue a job that a service could not end, if it can be run again; else it has failed."""
-        crashed = not self._ended_early
+        crashed = not self._grace_over
         if may_run(record.request) and not (crashed and record.attempts >= _ATTEMPTS):
             _log.warning("job %s was interrupted; it is queued again", record.number,
                          extra={"job": record.number})  # fmt: skip
@@ -300,17 +300,17 @@ class Dispatcher:
         self._tell()
         if self._cancelled:
             raise CancelledJobError("the job was cancelled")
-        if monotonic() > self._end:
-            self._ended_early = True
+        if monotonic() > self._deadline:
+            self._grace_over = True
             raise ServiceError("the service ended before the job did")
 
     def _check_agreed(self, error: Exception) -> None:
-        """Raise a fault that only this rank has: the others wait for it, and must not."""
+        """Raise a fault of this rank alone: the other ranks would wait for it forever."""
         if self._comm.size > 1 and not agree.is_agreed(error):
             raise error
 
 
-# ---- jobs that a service could not end: which run again, where they go on, what they leave -------
+# ---- recovery: jobs that were running when a service ended ---------------------------------------
 
 _RESUMED = 1 << 28  # bytes of input: the chunks of a smaller job are not noted, it begins anew
 
@@ -322,13 +322,13 @@ def may_run(job: dict[str, Any]) -> bool:
     may have ended, or another program may have made the file.
     """
     files = {*job["inputs"], job["segments"]}
-    changes = job["state"] is not None or job["output"] in files
-    there = not job["force"] and Path(job["output"]).exists()
-    return not changes and not there
+    changes_input = job["state"] is not None or job["output"] in files
+    output_exists = not job["force"] and Path(job["output"]).exists()
+    return not changes_input and not output_exists
 
 
 def resumable(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a job so that it can go on behind its last chunk, if it is large enough for that."""
+    """Return a job; a large one keeps a journal, so that it can go on after its last chunk."""
     size = 0
     with suppress(OSError):  # the job will say what is wrong
         size = sum(Path(path).stat().st_size for path in job["inputs"])
@@ -336,12 +336,12 @@ def resumable(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def discard(job: dict[str, Any]) -> None:
-    """Remove what ``resumable`` has left beside the output, unless the client asked for that."""
+    """Remove the journal that ``resumable`` asked for, unless the client asked for it, too."""
     if not job["resume"]:
         output.discard(Path(job["output"]))
 
 
-# ---- tasks: what all ranks do; collective --------------------------------------------------------
+# ---- tasks of all ranks; collective --------------------------------------------------------------
 
 #     {"kind": "job", "job": {"inputs": ["/data/x.npy"], "output": "/data/y.npy", "op": "sum", ...}}
 #     {"kind": "array", "task": [["/dev/shm/...", 0, "<f4", [1000]], [...], null, {"op": "sum"}]}
@@ -353,43 +353,43 @@ Show = Callable[[str, int, int], None]
 
 def job_to_json(job: FileJob) -> dict[str, Any]:
     """Return the options of a job in a form that JSON has."""
-    found = job.scan.to_json() | job.run.to_json()
-    found["inputs"] = [str(path) for path in job.inputs]
+    request = job.scan.to_json() | job.run.to_json()
+    request["inputs"] = [str(path) for path in job.inputs]
     for name in _PATHS:
         path = getattr(job, name)
-        found[name] = None if path is None else str(path)
-    return found
+        request[name] = None if path is None else str(path)
+    return request
 
 
-def job_from_json(found: dict[str, Any]) -> FileJob:
+def job_from_json(request: dict[str, Any]) -> FileJob:
     """Return the job that ``job_to_json`` has described."""
-    given = found | {"inputs": tuple(Path(path) for path in found["inputs"])}
+    options = request | {"inputs": tuple(Path(path) for path in request["inputs"])}
     for name in _PATHS:
-        given[name] = None if given.get(name) is None else Path(given[name])
+        options[name] = None if options.get(name) is None else Path(options[name])
     for name in ("dtype", "raw"):
-        if isinstance(given.get(name), list):  # a structure
-            given[name] = dtypes.of_json(given[name])
-    return FileJob.parse(**given)
+        if isinstance(options.get(name), list):  # a structure
+            options[name] = dtypes.of_json(options[name])
+    return FileJob.parse(**options)
 
 
-def lead_job(comm: Comm, lines: "Lines", job: dict[str, Any], show: Show) -> Report:
+def run_job(comm: Comm, wakeup: "Wakeup", job: dict[str, Any], show: Show) -> Report:
     """Run a job on all ranks, and return its report; rank 0 calls this.
 
     ``show`` may raise an exception, which then ends the job on all ranks.
     """
-    lines.send({"kind": "job", "job": job})
+    wakeup.send({"kind": "job", "job": job})
     return _perform(comm, job, show)
 
 
-def lead_array(lines: "Lines", scanner: Scanner, task: Task) -> None:
+def run_array(wakeup: "Wakeup", scanner: Scanner, task: Task) -> None:
     """Scan an array on all ranks; rank 0 calls this."""
-    lines.send({"kind": "array", "task": task})
+    wakeup.send({"kind": "array", "task": task})
     scanner.together(task)
 
 
-def follow(comm: Comm, lines: "Lines", scanner: Scanner) -> None:
+def follow(comm: Comm, wakeup: "Wakeup", scanner: Scanner) -> None:
     """Take part in all jobs until the last task; the other ranks call this."""
-    while (task := lines.receive()) is not None and task["kind"] != "end":
+    while (task := wakeup.receive()) is not None and task["kind"] != "end":
         try:
             if task["kind"] == "array":
                 scanner.together(_task_from_json(task["task"]))
@@ -400,56 +400,56 @@ def follow(comm: Comm, lines: "Lines", scanner: Scanner) -> None:
                 raise
 
 
-def _perform(comm: Comm, found: dict[str, Any], show: Show) -> Report:
+def _perform(comm: Comm, request: dict[str, Any], show: Show) -> Report:
     """Run the job that ``job_to_json`` has described; collective."""
     with agreed(comm):
-        job = job_from_json(found)
+        job = job_from_json(request)
     return perform(comm, job, show, lambda message: None)
 
 
-def _task_from_json(found: list[Any]) -> Task:
+def _task_from_json(fields: list[Any]) -> Task:
     """Return the task that ``Task`` has become in JSON."""
-    x, out, segments, options = found
+    x, out, segments, options = fields
     return Task(_place(x), _place(out), segments and _place(segments), options)
 
 
-def _place(found: list[Any]) -> Place:
-    path, offset, dtype, shape = found
+def _place(fields: list[Any]) -> Place:
+    path, offset, dtype, shape = fields
     return Place(path, offset, dtype, tuple(shape))
 
 
-def end_ranks(lines: "Lines") -> None:
+def end_ranks(wakeup: "Wakeup") -> None:
     """Let the other ranks end; rank 0 calls this."""
     with suppress(RuntimeError):
-        lines.send({"kind": "end"})
-    lines.close()
+        wakeup.send({"kind": "end"})
+    wakeup.close()
 
 
-# ---- lines: rank 0 wakes the others by sockets, since MPI's own waiting would spin on the cores --
+# ---- wakeup: rank 0 wakes the others by sockets: a wait of MPI would spin on the cores -----------
 
 _SECRET = 32  # bytes by which a rank shows that it is one
-_CONNECTED = 60.0  # seconds until all ranks are connected
+_CONNECT_SECONDS = 60.0  # seconds until all ranks are connected
 _LENGTH = struct.Struct("!Q")
 _RANK = struct.Struct("!I")
 
 
-class Lines:
-    """The lines from rank 0 to the other ranks of a communicator; making them is collective."""
+class Wakeup:
+    """The connections from rank 0 to the other ranks; the constructor is collective."""
 
     def __init__(self, comm: Comm) -> None:
-        self._comm, self._lines = comm, list[socket.socket]()
+        self._connections = list[socket.socket]()
         one_node = communicators.node(comm).nodes == 1
-        with ExitStack() as held:
+        with ExitStack() as stack:
             address: Any = None
             with agreed(comm):
                 if comm.rank == 0:
-                    server, address = _listen(one_node, held)
+                    server, address = _listen(one_node, stack)
             address, secret = comm.bcast((address, secrets.token_bytes(_SECRET)))
             with agreed(comm):
                 if comm.rank == 0:
-                    self._lines = _accepted(server, comm.size - 1, secret)
+                    self._connections = _accept(server, comm.size - 1, secret)
                 else:
-                    self._lines = [_connected(address, comm.rank, secret)]
+                    self._connections = [_connect(address, comm.rank, secret)]
 
     def send(self, task: dict[str, Any]) -> None:
         """Send a task to all other ranks; rank 0 calls this.
@@ -457,30 +457,32 @@ class Lines:
         Raises ``RankError`` if one of them is gone.
         """
         text = json.dumps(task).encode()
-        for line in self._lines:
+        for connection in self._connections:
             try:
-                line.sendall(_LENGTH.pack(len(text)) + text)
+                connection.sendall(_LENGTH.pack(len(text)) + text)
             except OSError as error:
                 raise RankError(f"a rank has ended: {error.strerror}") from error
 
     def receive(self) -> dict[str, Any] | None:
         """Sleep until rank 0 has sent a task; None if rank 0 has ended. Other ranks call this."""
-        (line,) = self._lines
+        (connection,) = self._connections
         with suppress(OSError):
-            if (head := _read(line, _LENGTH.size)) and (text := _read(line, *_LENGTH.unpack(head))):
+            if (head := _read(connection, _LENGTH.size)) and (
+                text := _read(connection, *_LENGTH.unpack(head))
+            ):
                 return dict(json.loads(text))
         return None
 
     def close(self) -> None:
-        """Close the lines: the other ranks receive None."""
-        for line in self._lines:
-            line.close()
+        """Close the connections: the other ranks receive None."""
+        for connection in self._connections:
+            connection.close()
 
 
-def _listen(one_node: bool, held: ExitStack) -> tuple[socket.socket, Any]:
+def _listen(one_node: bool, stack: ExitStack) -> tuple[socket.socket, Any]:
     """Return a socket to which the other ranks connect, and its address."""
     if one_node:
-        folder = held.enter_context(tempfile.TemporaryDirectory())  # for this user alone
+        folder = stack.enter_context(tempfile.TemporaryDirectory())  # for this user alone
         server = socket.socket(socket.AF_UNIX)
         address: Any = os.path.join(folder, "ranks")
         server.bind(address)
@@ -488,50 +490,52 @@ def _listen(one_node: bool, held: ExitStack) -> tuple[socket.socket, Any]:
     else:
         server = socket.create_server(("", 0), backlog=1024)
         address = platform.node(), server.getsockname()[1]
-    held.callback(server.close)
+    stack.callback(server.close)
     return server, address
 
 
-def _accepted(server: socket.socket, number: int, secret: bytes) -> list[socket.socket]:
-    """Return the lines to so many ranks; whoever does not know the secret is no rank."""
-    lines, end = dict[int, socket.socket](), monotonic() + _CONNECTED
-    while len(lines) < number:
+def _accept(server: socket.socket, number: int, secret: bytes) -> list[socket.socket]:
+    """Return the connections to so many ranks; one without the secret is refused."""
+    connections, end = dict[int, socket.socket](), monotonic() + _CONNECT_SECONDS
+    while len(connections) < number:
         server.settimeout(max(end - monotonic(), 0.001))
         try:
-            line, _ = server.accept()
+            connection, _ = server.accept()
         except TimeoutError:
-            missing = sorted({*range(1, number + 1)} - lines.keys())
-            raise RankError(f"no connection from ranks {missing} in {_CONNECTED:.0f} s") from None
-        line.settimeout(max(min(end - monotonic(), 1), 0.001))
+            missing = sorted({*range(1, number + 1)} - connections.keys())
+            raise RankError(
+                f"no connection from ranks {missing} in {_CONNECT_SECONDS:.0f} s"
+            ) from None
+        connection.settimeout(max(min(end - monotonic(), 1), 0.001))
         with suppress(OSError):
-            said = _read(line, _SECRET + _RANK.size)
-            if said and hmac.compare_digest(said[:_SECRET], secret):
-                line.settimeout(None)
-                lines[_RANK.unpack(said[_SECRET:])[0]] = line
+            greeting = _read(connection, _SECRET + _RANK.size)
+            if greeting and hmac.compare_digest(greeting[:_SECRET], secret):
+                connection.settimeout(None)
+                connections[_RANK.unpack(greeting[_SECRET:])[0]] = connection
                 continue
-        line.close()
-    return [lines[rank] for rank in sorted(lines)]
+        connection.close()
+    return [connections[rank] for rank in sorted(connections)]
 
 
-def _connected(address: Any, rank: int, secret: bytes) -> socket.socket:
-    """Return the line to rank 0."""
+def _connect(address: Any, rank: int, secret: bytes) -> socket.socket:
+    """Return the connection to rank 0."""
     if isinstance(address, str):
-        line = socket.socket(socket.AF_UNIX)
-        line.connect(address)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
     else:
-        line = socket.create_connection(address, _CONNECTED)
-        line.settimeout(None)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    line.sendall(secret + _RANK.pack(rank))
-    return line
+        connection = socket.create_connection(address, _CONNECT_SECONDS)
+        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.sendall(secret + _RANK.pack(rank))
+    return connection
 
 
-def _read(line: socket.socket, size: int) -> bytes:
-    """Read so many bytes; none if the line ends before."""
-    found = bytearray()
-    while len(found) < size:
-        piece = line.recv(min(size - len(found), 1 << 20))
+def _read(connection: socket.socket, size: int) -> bytes:
+    """Read so many bytes; return none if the connection ends earlier."""
+    content = bytearray()
+    while len(content) < size:
+        piece = connection.recv(min(size - len(content), 1 << 20))
         if not piece:
             return b""
-        found += piece
-    return bytes(found)
+        content += piece
+    return bytes(content)

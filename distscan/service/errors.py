@@ -1,4 +1,4 @@
-"""Exceptions on their way to a client: as JSON, with a status of HTTP."""
+"""The exceptions of a service: their JSON, and their status of HTTP."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class TooLargeError(ServiceError):
 
 
 class UnauthorizedError(ServiceError):
-    """The client has not brought the token of the service."""
+    """The request does not have the token of the service."""
 
     status = 401
 
@@ -85,15 +85,15 @@ class ProtocolError(ServiceError):
     status = 426
 
 
-#: What a service refuses although the request is well-formed.
+#: The exceptions for requests that are well-formed, and refused.
 REFUSALS = (UnauthorizedError, ForbiddenError, TooLargeError, BusyError, ProtocolError)
-_OWN: dict[str, type[Exception]] = {
+_DISTSCAN: dict[str, type[Exception]] = {
     name: kind
-    for found in (vars(errors), globals())
-    for name, kind in found.items()
+    for names in (vars(errors), globals())
+    for name, kind in names.items()
     if isinstance(kind, type) and issubclass(kind, DistscanError)
 }
-_KINDS = {kind.__name__: kind for kind in _BUILTIN} | _OWN
+_KINDS = {kind.__name__: kind for kind in _BUILTIN} | _DISTSCAN
 
 
 # Those of clients alone: they are never sent.
@@ -117,14 +117,14 @@ def to_json(error: Exception) -> dict[str, Any]:
     return {"type": (names or ["Exception"])[0], "message": str(error) or type(error).__name__}
 
 
-def from_json(found: dict[str, Any]) -> Exception:
+def from_json(error: dict[str, Any]) -> Exception:
     """Return the exception that ``to_json`` has described.
 
     >>> from_json({"type": "ValueError", "message": "axis 3"})
     ValueError('axis 3')
     """
-    kind = _KINDS.get(str(found.get("type")), ServiceError)
-    return kind(str(found.get("message", "no message")))
+    kind = _KINDS.get(str(error.get("type")), ServiceError)
+    return kind(str(error.get("message", "no message")))
 
 
 def status(error: Exception) -> int:

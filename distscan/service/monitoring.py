@@ -1,4 +1,4 @@
-"""What a service tells who runs it: logs on stderr, and counts and times for Prometheus.
+"""The logs of a service, on stderr, and its metrics, for Prometheus.
 
 Logs are lines of text, or one JSON object a line::
 
@@ -40,7 +40,7 @@ LOG_LEVELS = {
     "error": logging.ERROR,
 }
 _JOB_ENDS = {"done": "is done", "failed": "has failed", "cancelled": "was cancelled"}
-_LONGEST_TEXT = 1000  # characters of what clients say
+_LONGEST_TEXT = 1000  # characters of a text of a client
 _log = logging.getLogger("distscan.service")
 _PLAIN_FIELDS = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime"}
 
@@ -90,12 +90,12 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object: one line of ASCII."""
-        found = {name: value for name, value in vars(record).items() if name not in _PLAIN_FIELDS}
-        found["time"] = _utc(record.created)
-        found |= {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        fields = {name: value for name, value in vars(record).items() if name not in _PLAIN_FIELDS}
+        fields["time"] = _utc(record.created)
+        fields |= {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
         if record.exc_info:
-            found["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: _plain(value) for name, value in found.items()})
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps({name: _plain(value) for name, value in fields.items()})
 
 
 def _utc(seconds: float) -> str:
@@ -123,9 +123,7 @@ def escaped(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cut(text: str) -> str:
@@ -135,24 +133,24 @@ def cut(text: str) -> str:
 
 def log_job(record: Record) -> None:
     """Log that a job was submitted, begins, or has ended."""
-    begun = record.started or record.ended or 0.0  # one that was cancelled may not have begun
+    start = record.started or record.ended or 0.0  # one that was cancelled may not have begun
     facts: dict[str, Any] = {"job": record.number, "op": record.request["op"]}
     if record.state == "queued":
-        what = f"was submitted: {_job_text(record.request, record.input_count)}"
+        event = f"was submitted: {_job_text(record.request, record.input_count)}"
     elif record.state == "running":
-        facts |= {"attempt": record.attempts, "seconds": round(begun - record.created, 3)}
-        what = f"begins {facts['seconds']} s after its submission, attempt {record.attempts}"
+        facts |= {"attempt": record.attempts, "seconds": round(start - record.created, 3)}
+        event = f"begins {facts['seconds']} s after its submission, attempt {record.attempts}"
     else:
-        facts["seconds"] = round((record.ended or begun) - begun, 3)
-        what = f"{_JOB_ENDS[record.state]} after {facts['seconds']} s"
+        facts["seconds"] = round((record.ended or start) - start, 3)
+        event = f"{_JOB_ENDS[record.state]} after {facts['seconds']} s"
         if record.error is not None:
             facts["reason"] = cut(f"{record.error['type']}: {record.error['message']}")
-            what += f": {facts['reason']}"
-    _log.info("job %s %s", record.number, what, extra=facts | {"state": record.state})
+            event += f": {facts['reason']}"
+    _log.info("job %s %s", record.number, event, extra=facts | {"state": record.state})
 
 
 def _job_text(request: dict[str, Any], count: int) -> str:
-    """Return what a job does, in short.
+    """Return a description of a job in one line.
 
     >>> _job_text({"op": "sum", "inputs": ["/a.npy"], "output": "/c.npy"}, 2)
     'sum of /a.npy and 1 more into /c.npy'
@@ -164,7 +162,7 @@ def _job_text(request: dict[str, Any], count: int) -> str:
 
 # ---- metrics: the answer to ``GET /metrics`` -----------------------------------------------------
 
-# Counters and histograms grow where things happen. Gauges are read when somebody asks.
+# Counters and histograms grow when something happens. Gauges are read for each answer.
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _WAYS = ("body", "shared")  # of arrays
@@ -181,7 +179,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._given: dict[str, Any] = {"namespace": "distscan", "registry": self._registry}
+        self._options: dict[str, Any] = {"namespace": "distscan", "registry": self._registry}
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         self._make_jobs()
@@ -205,10 +203,10 @@ class Metrics:
         self._jobs = self._counter("jobs_ended", "File jobs that have ended.", "state")
         for state in protocol.ENDED:
             self._jobs.labels(state)
-        self._waited = self._histogram(
+        self._wait_seconds = self._histogram(
             "job_wait_seconds", "Time from a file job's submission to its beginning.", _JOB
         )
-        self._ran = self._histogram(
+        self._run_seconds = self._histogram(
             "job_run_seconds", "Time from a file job's beginning to its end.", _JOB
         )
         self._phases = self._counter(
@@ -217,8 +215,8 @@ class Metrics:
             '"all" is the whole job.',
             "phase",
         )
-        self._read = self._counter("job_read_bytes", "Bytes read by file jobs that are done.")
-        self._written = self._counter(
+        self._read_bytes = self._counter("job_read_bytes", "Bytes read by file jobs that are done.")
+        self._written_bytes = self._counter(
             "job_written_bytes", "Bytes written by file jobs that are done."
         )
 
@@ -228,13 +226,13 @@ class Metrics:
             return
         self._jobs.labels(record.state).inc()
         if record.started is not None:  # else it was cancelled while it waited
-            self._waited.observe(max(record.started - record.created, 0.0))
-            self._ran.observe(max(record.ended - record.started, 0.0))
+            self._wait_seconds.observe(max(record.started - record.created, 0.0))
+            self._run_seconds.observe(max(record.ended - record.started, 0.0))
         if record.report is not None:
             for phase, seconds in record.report["seconds"].items():
                 self._phases.labels(phase).inc(seconds)
-            self._read.inc(record.report["bytes"]["read"])
-            self._written.inc(record.report["bytes"]["write"])
+            self._read_bytes.inc(record.report["bytes"]["read"])
+            self._written_bytes.inc(record.report["bytes"]["write"])
 
     # ---- arrays ----------------------------------------------------------------------------------
 
@@ -246,25 +244,25 @@ class Metrics:
             _SCAN,
             "way",
         )
-        taken = self._counter("scan_input_bytes", "Bytes of arrays that were scanned.", "way")
-        given = self._counter("scan_output_bytes", "Bytes of the results of these scans.", "way")
+        inputs = self._counter("scan_input_bytes", "Bytes of arrays that were scanned.", "way")
+        outputs = self._counter("scan_output_bytes", "Bytes of the results of these scans.", "way")
         self._scans = {
-            way: (seconds.labels(way), taken.labels(way), given.labels(way)) for way in _WAYS
+            way: (seconds.labels(way), inputs.labels(way), outputs.labels(way)) for way in _WAYS
         }
-        self._failed = self._counter(
+        self._failures = self._counter(
             "scans_failed", "Scans of arrays that have failed, or were refused.", "type"
         )
 
-    def scanned(self, way: str, seconds: float, taken: int, given: int) -> None:
+    def scanned(self, way: str, seconds: float, input_size: int, output_size: int) -> None:
         """Count the scan of an array of so many bytes into one of so many, by body or shared."""
-        time, inputs, outputs = self._scans[way]
-        time.observe(seconds)
-        inputs.inc(taken)
-        outputs.inc(given)
+        histogram, inputs, outputs = self._scans[way]
+        histogram.observe(seconds)
+        inputs.inc(input_size)
+        outputs.inc(output_size)
 
     def scan_failed(self, error: Exception) -> None:
         """Count the scan of an array that has ended in an exception."""
-        self._failed.labels(errors.to_json(error)["type"]).inc()
+        self._failures.labels(errors.to_json(error)["type"]).inc()
 
     # ---- requests --------------------------------------------------------------------------------
 
@@ -276,7 +274,7 @@ class Metrics:
         """Count a refusal, one of ``errors.REFUSALS``."""
         self._refusals.labels(type(error).__name__).inc()
 
-    # ---- what is read when somebody asks ---------------------------------------------------------
+    # ---- gauges ----------------------------------------------------------------------------------
 
     def watch(
         self,
@@ -289,12 +287,12 @@ class Metrics:
         limit: int,
         gpu: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
-        """Tell what the service is, and read its state by these functions when somebody asks.
+        """Set the facts of the service, and the functions that read its state for each answer.
 
         Parameters
         ----------
         facts : mapping
-            What it is, by name.
+            Facts of the service, by name.
         queued : callable
             Returns the number of file jobs that wait.
         running : callable
@@ -328,26 +326,26 @@ class Metrics:
             self._gauge("gpu_memory_size_bytes", f"All bytes {of}.", lambda: gpu()[1])
 
     def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        Gauge(name, text, **self._given).set_function(lambda: _now(value))
+        Gauge(name, text, **self._options).set_function(lambda: _value_or_nan(value))
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, **self._given)
+        return Counter(name, text, labels, **self._options)
 
     def _histogram(
         self, name: str, text: str, bounds: tuple[float, ...], *labels: str
     ) -> Histogram:
-        return Histogram(name, text, labels, buckets=bounds, **self._given)
+        return Histogram(name, text, labels, buckets=bounds, **self._options)
 
 
-def _now(value: Callable[[], float]) -> float:
-    """Return a value, NaN if it cannot be read: a full disk must not hide what else is known."""
+def _value_or_nan(value: Callable[[], float]) -> float:
+    """Return a value, or NaN if it cannot be read: a full disk must not hide the other metrics."""
     try:
         return value()
     except RuntimeError:  # StoreError, CUDARuntimeError
         return float("nan")
 
 
-class Counted:
+class RequestCounter:
     """Counts the answers of an application by route, such as ``/v1/jobs/{number}``.
 
     The paths themselves would be as many series as clients like.
@@ -356,7 +354,7 @@ class Counted:
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Iterable[BaseRoute]) -> None:
         self._app, self._metrics = app, metrics
         self._templates: dict[Any, str] = {
-            each.endpoint: each.path_format for each in routes if isinstance(each, Route)
+            route.endpoint: route.path_format for route in routes if isinstance(route, Route)
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""What a service and its clients agree on: versions, results, where it listens, its token."""
+"""The protocol of a service and its clients: version, types of results, sockets, tokens."""
 
 import os
 import stat
@@ -22,11 +22,11 @@ ENDED = ("done", "failed", "cancelled")
 
 def result_type(x: NDArray[Any], options: Mapping[str, Any]) -> np.dtype[Any]:
     """Return the type of a scan's result."""
-    op, given = options.get("op", "sum"), (options.get("dtype"), options.get("out"))
+    op, dtype_and_out = options.get("op", "sum"), (options.get("dtype"), options.get("out"))
     if op == "fsum":
-        dtype, out = (None if each is None else dtypes.parse(each) for each in given)
+        dtype, out = (None if value is None else dtypes.parse(value) for value in dtype_and_out)
         return request.result_type(x.dtype, out, dtype)
-    return dtypes.resolve(operators.resolve(op), x.dtype, *given).out
+    return dtypes.resolve(operators.resolve(op), x.dtype, *dtype_and_out).out
 
 
 def result_shape(x: NDArray[Any], options: Mapping[str, Any]) -> tuple[int, ...]:
@@ -39,9 +39,9 @@ def result_shape(x: NDArray[Any], options: Mapping[str, Any]) -> tuple[int, ...]
 
 def runtime() -> Path:
     """Return this user's folder for sockets."""
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    if given:
-        return Path(given, "distscan")
+    folder = os.environ.get("XDG_RUNTIME_DIR")
+    if folder:
+        return Path(folder, "distscan")
     # Not TMPDIR: the client's may differ. Nobody else's folder is used: see check_private.
     return Path(f"/tmp/distscan-{os.getuid()}")  # nosec B108
 
@@ -83,7 +83,7 @@ def is_url(address: str) -> bool:
 
 
 def token_to_use(address: str, token: str | None) -> str | None:
-    """Return the token that a client brings: ``token``, or ``DISTSCAN_TOKEN`` over TCP.
+    """Return the token that a client sends: ``token``, or ``DISTSCAN_TOKEN`` over TCP.
 
     Raises ValueError if no header of HTTP can have it. No message has it.
     """
@@ -96,8 +96,8 @@ def token_to_use(address: str, token: str | None) -> str | None:
 
 def state_folder() -> Path:
     """Return the default folder of a service's jobs."""
-    given = os.environ.get("XDG_STATE_HOME")
-    return (Path(given) if given else Path.home() / ".local/state") / "distscan"
+    folder = os.environ.get("XDG_STATE_HOME")
+    return (Path(folder) if folder else Path.home() / ".local/state") / "distscan"
 
 
 def make_private(folder: Path) -> None:

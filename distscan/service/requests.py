@@ -1,4 +1,4 @@
-"""Requests, checked before anything is done: who sends them, what they ask for; and answers."""
+"""Checks of requests: token, origin, version, options and paths; and the forms of answers."""
 
 import hmac
 import ipaddress
@@ -59,7 +59,7 @@ class Guard:
     """Checks requests before they are answered; logs and counts those that are refused."""
 
     def __init__(self, token: str | None, metrics: Metrics) -> None:
-        """``token`` is what a client must bring; None: the socket's mode says who may come."""
+        """Clients must send ``token``; None: the mode of the socket decides who may connect."""
         self._token, self._metrics = token, metrics
 
     def __call__(self, endpoint: Endpoint) -> Endpoint:
@@ -78,62 +78,62 @@ class Guard:
         return route
 
     def _check_token(self, request: Request) -> None:
-        """Refuse a client that does not bring the token."""
-        said = request.headers.get("authorization", "")
+        """Refuse a request without the token."""
+        header = request.headers.get("authorization", "")
         if self._token is not None and not hmac.compare_digest(
-            said.encode(), f"Bearer {self._token}".encode()
+            header.encode(), f"Bearer {self._token}".encode()
         ):
-            wrong = "a wrong token" if said else "no token"
-            raise UnauthorizedError(f"{wrong}: this service takes requests with its token only")
+            fault = "a wrong token" if header else "no token"
+            raise UnauthorizedError(f"{fault}: this service takes requests with its token only")
 
     def refusal(self, request: Request, error: Exception) -> Response:
         """Return the answer to a request that raises an exception; log and count it."""
-        self._note(request, error)
+        self._log_refusal(request, error)
         return Json({"error": errors.to_json(error)}, errors.status(error))
 
-    def _note(self, request: Request, error: Exception) -> None:
+    def _log_refusal(self, request: Request, error: Exception) -> None:
         """Log a request that was refused, or that met a fault of the service."""
         status, reason = errors.status(error), monitoring.cut(str(error))
         path = request.scope["path"]
         facts = {"method": request.method, "path": path, "status": status, "reason": reason}
-        facts |= _who(request)
-        what = f"{request.method} {path} by {facts['client']}"
+        facts |= _client_facts(request)
+        event = f"{request.method} {path} by {facts['client']}"
         if isinstance(error, errors.REFUSALS):
             self._metrics.refused(error)
-            _log.warning("%s was refused: %s", what, reason, extra=facts)
+            _log.warning("%s was refused: %s", event, reason, extra=facts)
         elif status >= 500:
-            _log.error("%s has failed: %s", what, reason, extra=facts, exc_info=error)
+            _log.error("%s has failed: %s", event, reason, extra=facts, exc_info=error)
 
 
-def _who(request: Request) -> dict[str, str]:
-    """Return the address of a client over TCP, and the one for which a proxy says that it asks."""
+def _client_facts(request: Request) -> dict[str, str]:
+    """Return the address of a client over TCP, and the address that a proxy forwards for."""
     if request.client is None:  # the socket's mode lets no other user in
         return {"client": "a client of this user"}
-    found = {"client": f"{request.client.host}:{request.client.port}"}
-    if said := request.headers.get("x-forwarded-for"):
-        found["forwarded_for"] = monitoring.cut(said)
-    return found
+    facts = {"client": f"{request.client.host}:{request.client.port}"}
+    if forwarded := request.headers.get("x-forwarded-for"):
+        facts["forwarded_for"] = monitoring.cut(forwarded)
+    return facts
 
 
 def _check_version(request: Request) -> None:
     """Refuse a client of another protocol."""
-    spoken = request.headers.get("distscan-protocol", str(protocol.VERSION))
-    if spoken != str(protocol.VERSION):
+    version = request.headers.get("distscan-protocol", str(protocol.VERSION))
+    if version != str(protocol.VERSION):
         raise ProtocolError(
-            f"the client speaks protocol {spoken}, this service {protocol.VERSION} "
+            f"the client speaks protocol {version}, this service {protocol.VERSION} "
             f"(distscan {__version__}): install the same version on both sides"
         )
 
 
 async def json_of(request: Request) -> Any:
-    """Return what a request has as JSON; raise ``TooLargeError`` if it is longer than a MiB."""
-    found = bytearray()
+    """Return the JSON of a request; raise ``TooLargeError`` if it is longer than a MiB."""
+    body = bytearray()
     async for piece in request.stream():
-        found += piece
-        if len(found) > _LONGEST_BODY:
+        body += piece
+        if len(body) > _LONGEST_BODY:
             raise too_large(_LONGEST_BODY)
     try:
-        return json.loads(found)
+        return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the request is no JSON: {error}") from None
 
@@ -143,19 +143,19 @@ def too_large(most: int) -> TooLargeError:
     return TooLargeError(f"the request has more than {most} bytes, the most that is taken")
 
 
-# ---- answers in pieces, which hold something until they have been sent ---------------------------
+# ---- answers in pieces ---------------------------------------------------------------------------
 
 
-class Streamed(StreamingResponse):
-    """An answer in pieces. It lets go of what it holds at its end, and if its client has gone."""
+class StreamedAnswer(StreamingResponse):
+    """An answer in pieces. It releases its resources at its end, and when its client has gone."""
 
-    def __init__(self, pieces: AsyncIterator[bytes], held: ExitStack, **given: Any) -> None:
-        super().__init__(pieces, **given)
-        self._held = held
+    def __init__(self, pieces: AsyncIterator[bytes], resources: ExitStack, **options: Any) -> None:
+        super().__init__(pieces, **options)
+        self._resources = resources
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        with self._held:
+        with self._resources:
             await super().__call__(scope, receive, send)
 
 
@@ -198,14 +198,14 @@ def host_of(text: str) -> Host:
     >>> host_of("Scans.example.org:443"), host_of("[::1]:8000")
     (Host(name='scans.example.org', port=None), Host(name='[::1]', port=8000))
     """
-    found = _HOST.fullmatch(text.lower())
-    if found is None:
+    match = _HOST.fullmatch(text.lower())
+    if match is None:
         raise ValueError(f"{text!r} is no host, such as scans.example.org or scans.example.org:81")
-    port = None if found[2] is None else int(found[2])
-    return Host(found[1].rstrip("."), None if port in {80, 443} else port)
+    port = None if match[2] is None else int(match[2])
+    return Host(match[1].rstrip("."), None if port in {80, 443} else port)
 
 
-class Protected:
+class OriginFilter:
     """An application that answers no requests of other web pages."""
 
     def __init__(self, app: ASGIApp, guard: Guard, names: Names) -> None:
@@ -225,11 +225,11 @@ class Protected:
 
     def _check(self, method: str, path: str, headers: Headers) -> None:
         host, origin = headers.get("host"), headers.get("origin")
-        if host is not None and not self._is_own(host):  # a browser always names one
+        if host is not None and not self._is_our_host(host):  # a browser always names one
             raise ForbiddenError(
                 f"this service is not {host!r}; behind a reverse proxy, it needs --allow-host NAME"
             )
-        if origin is not None and not self._is_own_page(origin, host):
+        if origin is not None and not self._is_our_page(origin, host):
             raise ForbiddenError(f"a page of {origin!r} may not use this service")
         site = headers.get("sec-fetch-site", "none")
         # Another page may have a link to this service's page, which holds no data.
@@ -237,10 +237,10 @@ class Protected:
         if site not in {"same-origin", "none"} and not link:
             raise ForbiddenError(f"a page of another site may not use this service ({site!r})")
 
-    def _is_own(self, said: str) -> bool:
+    def _is_our_host(self, header: str) -> bool:
         """Return whether a host is one of the names of this service."""
         try:
-            host = host_of(said)
+            host = host_of(header)
         except ValueError:
             return False
         if host in self._names.allowed or host.name.rpartition(".")[2] == "localhost":
@@ -249,24 +249,24 @@ class Protected:
             return ipaddress.ip_address(host.name.strip("[]")).is_loopback
         return not self._names.over_tcp and "." not in host.name
 
-    def _is_own_page(self, origin: str, host: str | None) -> bool:
+    def _is_our_page(self, origin: str, host: str | None) -> bool:
         """Return whether a page is of this service: of the host that the request names."""
-        scheme, _, said = origin.partition("://")
-        own = set(self._names.allowed) if host is None else {host_of(host), *self._names.allowed}
+        scheme, _, header = origin.partition("://")
+        hosts = set(self._names.allowed) if host is None else {host_of(host), *self._names.allowed}
         with suppress(ValueError):
-            return scheme in {"http", "https"} and host_of(said) in own
+            return scheme in {"http", "https"} and host_of(header) in hosts
         return False
 
 
-# ---- what clients ask for: options, types, and paths ---------------------------------------------
+# ---- options, types and paths of requests --------------------------------------------------------
 
 _FLAGS = ("exclusive", "reverse", "force", "check", "resume", "trust_input")
 _TEXTS = ("dtype", "raw", "backend", "strategy")
 _NUMBERS = ("axis", "threads", "memory")
-_PLACES = ("segments", "state", "trace")
+_PATHS = ("segments", "state", "trace")
 _OPTIONS = ("op", "initial", "shape", "window", *_TEXTS, *_NUMBERS, *_FLAGS)  # of a file job
-_OF_FORM = ("op", "axis", "exclusive", "initial", "reverse", "window")
-_OF_ARRAYS = (*_OF_FORM, "dtype", "out", "strategy")
+_SCAN_OPTIONS = ("op", "axis", "exclusive", "initial", "reverse", "window")
+_ARRAY_OPTIONS = (*_SCAN_OPTIONS, "dtype", "out", "strategy")
 
 INPUTS = 10_000  # files of a job at most
 LONGEST = 4096  # characters of a text, such as a path
@@ -305,7 +305,7 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
     """
     if not isinstance(request, dict):
         raise TypeError("a job is an object of JSON")
-    if unknown := sorted(request.keys() - {"inputs", "output", *_PLACES, *_OPTIONS}):
+    if unknown := sorted(request.keys() - {"inputs", "output", *_PATHS, *_OPTIONS}):
         raise ValueError(f"unknown options: {', '.join(unknown)}")
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or not inputs:
@@ -315,12 +315,12 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
     present = {name: value for name, value in request.items() if value is not None}
     options: dict[str, Any] = {name: present[name] for name in _OPTIONS if name in present}
     _check_options(options)
-    for name in _PLACES:
+    for name in _PATHS:
         if name in present:
             options[name] = paths.checked(present[name])
     files = tuple(paths.checked(path) for path in inputs)
     job = job_to_json(FileJob.parse(files, paths.checked(request.get("output")), **options))
-    job_from_json(job)  # what the ranks read from the store later
+    job_from_json(job)  # the ranks read it from the store later
     return job
 
 
@@ -375,9 +375,9 @@ def scan_of(query: Mapping[str, str]) -> tuple[dict[str, Any], bool]:
     >>> scan_of({"op": "max", "axis": "1", "reverse": "true"})
     ({'op': 'max', 'axis': 1, 'reverse': True}, False)
     """
-    if unknown := sorted(query.keys() - {"segments", *_OF_ARRAYS}):
+    if unknown := sorted(query.keys() - {"segments", *_ARRAY_OPTIONS}):
         raise ValueError(f"unknown options: {', '.join(unknown)}")
-    options: dict[str, Any] = {name: query[name] for name in _OF_ARRAYS if name in query}
+    options: dict[str, Any] = {name: query[name] for name in _ARRAY_OPTIONS if name in query}
     for name, text in options.items():
         if name in _FLAGS:
             options[name] = _flag(name, text)
@@ -416,7 +416,7 @@ def size_of(request: object) -> int:
 
 
 def task_of(request: object, options: dict[str, Any]) -> Task:
-    """Check what a client says of its arrays in buffers; they are not looked for yet."""
+    """Return the scan of a client's arrays in buffers; the arrays are not looked for yet."""
     if not isinstance(request, dict) or request.keys() - {"x", "out", "segments"}:
         raise TypeError("the arrays in buffers are x, out, and segments")
     places = {name: _place(request[name]) for name in request if request[name] is not None}
@@ -448,9 +448,9 @@ def number(query: Mapping[str, str], name: str, default: int) -> int:
 def seconds(query: Mapping[str, str], name: str) -> float:
     """Return a number of seconds of a URL; 0 if there is none."""
     try:
-        found = float(query.get(name, "0"))
+        number_of_seconds = float(query.get(name, "0"))
     except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
+        number_of_seconds = -1.0
+    if not 0 <= number_of_seconds < float("inf"):
         raise TypeError(f"{name} is a number of seconds, not {query[name]!r}")
-    return found
+    return number_of_seconds

@@ -28,16 +28,16 @@ from .arrays import SMALL, Buffer, Place, Pool, Scanner, Task
 from .dispatch import Dispatcher
 from .errors import BusyError
 from .monitoring import Metrics
-from .requests import Guard, Json, Streamed, too_large
+from .requests import Guard, Json, StreamedAnswer, too_large
 
 _log = logging.getLogger("distscan.service")
 _PIECE = 1 << 20  # bytes of an answer that are sent at a time
 _NPY = "application/x-npy"
-_Answered = tuple[Response, tuple[int, int]]  # and the bytes of arrays: those read, those written
+_AnswerAndSizes = tuple[Response, tuple[int, int]]  # the bytes of input and result
 
 
 class Limits(NamedTuple):
-    """What the service takes."""
+    """The limits of what the service accepts."""
 
     body: int  # bytes of an array
     waiting: int  # large arrays that may wait
@@ -75,85 +75,87 @@ class Scans:
 
     async def scan(self, request: Request) -> Response:
         """Scan an array: that of the body, or one in a buffer if the body is JSON."""
-        begun, kind = perf_counter(), request.headers.get("content-type", "")
-        shared = kind.startswith("application/json")
+        start, media_type = perf_counter(), request.headers.get("content-type", "")
+        shared = media_type.startswith("application/json")
         try:
             options, segmented = requests.scan_of(request.query_params)
             if shared:
-                answer, moved = await self._answer_shared(request, options)
+                answer, sizes = await self._answer_shared(request, options)
             else:
-                answer, moved = await self._answer_body(request, options, segmented)
+                answer, sizes = await self._answer_body(request, options, segmented)
         except ClientDisconnect:
             raise
         except Exception as error:
             self._metrics.scan_failed(error)
             raise
-        way, seconds = "shared" if shared else "body", perf_counter() - begun
-        self._metrics.scanned(way, seconds, *moved)
-        facts = {"op": options.get("op", "sum"), "way": way, "seconds": seconds, "bytes": moved[0]}
+        way, seconds = "shared" if shared else "body", perf_counter() - start
+        self._metrics.scanned(way, seconds, *sizes)
+        facts = {"op": options.get("op", "sum"), "way": way, "seconds": seconds, "bytes": sizes[0]}
         _log.debug("%(op)s of an array of %(bytes)s bytes, %(way)s: %(seconds).6f s", facts,
                    extra=facts)  # fmt: skip
         return answer
 
-    async def _answer_shared(self, request: Request, options: dict[str, Any]) -> _Answered:
+    async def _answer_shared(self, request: Request, options: dict[str, Any]) -> _AnswerAndSizes:
         """Answer a request for a scan in buffers."""
-        with ExitStack() as held:
+        with ExitStack() as stack:
             task = requests.task_of(await requests.json_of(request), options)
-            moved = await self._scan_shared(task, held)
-        return Response(status_code=204), moved
+            sizes = await self._scan_shared(task, stack)
+        return Response(status_code=204), sizes
 
     async def _answer_body(
         self, request: Request, options: dict[str, Any], segmented: bool
-    ) -> _Answered:
+    ) -> _AnswerAndSizes:
         """Answer a request with an array in its body."""
-        with ExitStack() as held:
-            body, buffer = await self._receive(request, held)
+        with ExitStack() as stack:
+            body, buffer = await self._receive(request, stack)
             if buffer is None:
-                made = await run_in_threadpool(self._scan_small, body, options, segmented)
-                return Response(made, media_type=_NPY), (len(body), len(made))
-            size, pieces = await self._scan_large(body, buffer, options, segmented, held)
-            length, kept = {"content-length": str(size)}, held.pop_all()
-        answer = Streamed(_pieces(pieces), kept, headers=length, media_type=_NPY)
+                content = await run_in_threadpool(self._scan_small, body, options, segmented)
+                return Response(content, media_type=_NPY), (len(body), len(content))
+            size, pieces = await self._scan_large(body, buffer, options, segmented, stack)
+            length, resources = {"content-length": str(size)}, stack.pop_all()
+        answer = StreamedAnswer(_pieces(pieces), resources, headers=length, media_type=_NPY)
         return answer, (len(body), size)
 
-    async def _receive(self, request: Request, held: ExitStack) -> tuple[memoryview, Buffer | None]:
+    async def _receive(
+        self, request: Request, stack: ExitStack
+    ) -> tuple[memoryview, Buffer | None]:
         """Receive the body: a small one in memory of its own, a larger one in a buffer."""
-        most, said = self._limits.body, int(request.headers.get("content-length", 0))
-        if said > most:
-            raise too_large(most)
-        small, size, stream = bytearray(), 0, request.stream()
+        limit, announced = self._limits.body, int(request.headers.get("content-length", 0))
+        if announced > limit:
+            raise too_large(limit)
+        head, size, stream = bytearray(), 0, request.stream()
         async for piece in stream:
-            small += piece
-            if len(small) > SMALL:
+            head += piece
+            if len(head) > SMALL:
                 break
         else:
-            return memoryview(small), None
-        buffer, memory = await self._own(max(said, 2 * SMALL), held)
-        memory[: len(small)], size = small, len(small)
+            return memoryview(head), None
+        buffer, memory = await self._reserve(max(announced, 2 * SMALL), stack)
+        memory[: len(head)], size = head, len(head)
         async for piece in stream:
             needed = size + len(piece)
-            if needed > most:
-                raise too_large(most)
+            if needed > limit:
+                raise too_large(limit)
             if needed > len(memory):  # a request in chunks does not say its size
-                buffer, memory = await self._own(2 * needed, held, memory[:size])
+                buffer, memory = await self._reserve(2 * needed, stack, memory[:size])
             memory[size:needed], size = piece, needed
         return memory[:size], buffer
 
-    async def _own(
-        self, size: int, held: ExitStack, begun: bytes | memoryview = b""
+    async def _reserve(
+        self, size: int, stack: ExitStack, content: bytes | memoryview = b""
     ) -> tuple[Buffer, memoryview]:
         """Return a buffer for this request, and its memory, which begins with some bytes."""
 
-        def made() -> tuple[Buffer, memoryview]:
-            buffer = held.enter_context(self._pool.own(size))
+        def reserve() -> tuple[Buffer, memoryview]:
+            buffer = stack.enter_context(self._pool.reserve(size))
             memory = self._scanner.maps.bytes(str(buffer.path))
-            memory[: len(begun)] = np.frombuffer(begun, np.uint8)  # NumPy lets other threads run
+            memory[: len(content)] = np.frombuffer(content, np.uint8)  # without the GIL
             return buffer, memory.data
 
-        return await run_in_threadpool(made)
+        return await run_in_threadpool(reserve)
 
     def _scan_small(self, body: memoryview, options: dict[str, Any], segmented: bool) -> bytes:
-        x, segments, _ = _parsed(body, segmented)
+        x, segments, _ = _parse(body, segmented)
         out = np.empty(protocol.result_shape(x, options), protocol.result_type(x, options))
         self._scanner.alone(x, out, segments, options)
         return npy.header_of(out.dtype, out.shape) + out.tobytes()
@@ -164,36 +166,37 @@ class Scans:
         buffer: Buffer,
         options: dict[str, Any],
         segmented: bool,
-        held: ExitStack,
+        stack: ExitStack,
     ) -> tuple[int, list[memoryview]]:
         """Scan the array in a buffer into another one; return the size and the parts of a file."""
-        x, segments, ends = _parsed(body, segmented)
+        x, segments, ends = _parse(body, segmented)
         shape, dtype = protocol.result_shape(x, options), protocol.result_type(x, options)
         head, nbytes = npy.header_of(dtype, shape), math.prod(shape) * dtype.itemsize
-        other, _ = await self._own(nbytes, held)
-        target = Place(str(other.path), 0, dtype.str, shape)
+        result, _ = await self._reserve(nbytes, stack)
+        target = Place(str(result.path), 0, dtype.str, shape)
         path, places = str(buffer.path), list[Place]()
-        for each, end in zip((x, segments), ends, strict=True):
-            if each is not None and each.flags.c_contiguous:
-                places.append(Place(path, end - each.nbytes, each.dtype.str, each.shape))
-        whole = len(places) == 1 + segmented  # none is in Fortran order
-        task = Task(places[0], target, places[1] if segmented else None, options) if whole else None
+        for array, end in zip((x, segments), ends, strict=True):
+            if array is not None and array.flags.c_contiguous:
+                places.append(Place(path, end - array.nbytes, array.dtype.str, array.shape))
+        task = None
+        if len(places) == 1 + segmented:  # none is in Fortran order
+            task = Task(places[0], target, places[1] if segmented else None, options)
         out = await run_in_threadpool(self._scanner.maps.array, target)
         await self._take_turn(x, out, segments, options, task)
         return len(head) + nbytes, [memoryview(head), out.reshape(-1).view(np.uint8).data]
 
-    async def _scan_shared(self, task: Task, held: ExitStack) -> tuple[int, int]:
+    async def _scan_shared(self, task: Task, stack: ExitStack) -> tuple[int, int]:
         """Scan an array in a client's buffer into another one, or the same; return their bytes."""
-        held.enter_context(self._pool.using(task.out.path, write=True))
+        stack.enter_context(self._pool.using(task.out.path, write=True))
         read = {place.path for place in (task.x, task.segments) if place is not None}
         for path in read - {task.out.path}:
-            held.enter_context(self._pool.using(path))
+            stack.enter_context(self._pool.using(path))
 
-        def mapped() -> list[Any]:
+        def map_arrays() -> list[Any]:
             places = task.x, task.out, task.segments
-            return [None if each is None else self._scanner.maps.array(each) for each in places]
+            return [None if place is None else self._scanner.maps.array(place) for place in places]
 
-        x, out, segments = await run_in_threadpool(mapped)
+        x, out, segments = await run_in_threadpool(map_arrays)
         await self._take_turn(x, out, segments, task.options, task)
         return x.nbytes + (0 if segments is None else segments.nbytes), out.nbytes
 
@@ -225,8 +228,8 @@ class Scans:
             self.waiting -= 1
 
 
-def _parsed(body: memoryview, segmented: bool) -> tuple[Any, Any, tuple[int, int]]:
-    """Return the array of a body, the flags or keys behind it, and the byte behind each."""
+def _parse(body: memoryview, segmented: bool) -> tuple[Any, Any, tuple[int, int]]:
+    """Return the array of a body, the flags or keys that follow it, and the end byte of each."""
     x, end = arrays.parse(body)
     segments, more = arrays.parse(body[end:]) if segmented else (None, 0)
     return x, segments, (end, end + more)

@@ -26,7 +26,7 @@ from ..version import __version__
 from . import protocol
 from .app import App
 from .arrays import Pool, Scanner, folder_in_memory
-from .dispatch import Dispatcher, Lines, end_ranks, follow
+from .dispatch import Dispatcher, Wakeup, end_ranks, follow
 from .errors import ServiceError
 from .monitoring import LOG_FORMS, LOG_LEVELS, Metrics, begin_logs, log_job
 from .requests import Names, Paths, host_of
@@ -39,13 +39,13 @@ _GIB, _DAY = 1 << 30, 86400.0
 
 def parser() -> Parser:
     """Return the parser of the arguments."""
-    made = Parser(
+    parser = Parser(
         prog="python -m distscan serve",
         description="Scan what clients ask for: the ranks stay up.",
         epilog="example: mpirun -n 8 python -m distscan serve",
         allow_abbrev=False,
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("--socket", metavar="PATH", type=Path, help="where to listen (default: of this user)")
     add("--host", help="listen on TCP, on an address of this machine's own, such as 127.0.0.1")
     add("--port", type=int, default=0, help="of TCP (default: any that is free)")
@@ -62,7 +62,7 @@ def parser() -> Parser:
     add("--log-level", choices=LOG_LEVELS, default="info", help="(default: info)")
     add("--keep", metavar="DAYS", type=float, default=90.0, help="of ended jobs (default: 90)")
     add("--grace", metavar="S", type=float, default=60.0, help="seconds for the last job")
-    return made
+    return parser
 
 
 def check(args: argparse.Namespace) -> None:
@@ -100,37 +100,37 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     if args is None:
         return 0
     begin_logs(args.log_format, args.log_level)
-    bound = binding.bind(comm, args.backend, _log.warning)
-    lines, scanner = Lines(comm), Scanner(comm, bound)
-    placement = comm.gather({"host": platform.node(), "device": bound.device})
-    with ExitStack() as held:
-        held.callback(lines.close)
+    backend = binding.bind(comm, args.backend, _log.warning)
+    wakeup, scanner = Wakeup(comm), Scanner(comm, backend)
+    placement = comm.gather({"host": platform.node(), "device": backend.device})
+    with ExitStack() as stack:
+        stack.callback(wakeup.close)
         with agreed(comm):
             if comm.rank == 0:
                 paths = Paths(args.root or [Path()])
                 metrics = Metrics()
-                store = Store(args.state_dir or protocol.state_folder(), _noting(metrics))
-                held.callback(store.close)
+                store = Store(args.state_dir or protocol.state_folder(), _job_listener(metrics))
+                stack.callback(store.close)
                 opened = _open_socket(args.socket, args.host, args.port)
-                listening, where = held.enter_context(opened)
-                folder = held.enter_context(folder_in_memory())
+                listening, where = stack.enter_context(opened)
+                folder = stack.enter_context(folder_in_memory())
                 token = None if args.token_file is None else protocol.token_in(args.token_file)
         if comm.rank > 0:
-            for number in END_SIGNALS:
+            for number in SHUTDOWN_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # rank 0 says when the service ends
-            follow(comm, lines, scanner)
+            follow(comm, wakeup, scanner)
             return 0
         options: dict[str, Any] = {"most": args.queue, "backend": args.backend}
         options["keep"] = args.keep * _DAY
-        dispatcher = Dispatcher(comm, lines, store, scanner, **options)
+        dispatcher = Dispatcher(comm, wakeup, store, scanner, **options)
         pool = Pool(folder, free_memory() // 2 if args.memory is None else args.memory)
-        held.callback(pool.close)
+        stack.callback(pool.close)
         scans = Scans(dispatcher, scanner, pool, Limits(args.body, args.queue), metrics)
         facts: dict[str, Any] = {
             "ranks": comm.size,
-            "nodes": bound.nodes,
-            "backend": bound.name,
-            "device": bound.device,
+            "nodes": backend.nodes,
+            "backend": backend.name,
+            "device": backend.device,
         }
         metrics.watch(
             facts | {"version": __version__},
@@ -139,23 +139,23 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             waiting=lambda: scans.waiting,
             buffers=lambda: pool.used,
             limit=pool.most,
-            gpu=scanner.gpu_memory if bound.name == "cuda" else None,
+            gpu=scanner.gpu_memory if backend.name == "cuda" else None,
         )
         facts["placement"] = placement
         names = Names(
             over_tcp=args.host is not None, allowed=frozenset(map(host_of, args.allow_host))
         )
         app = App(dispatcher, scans, paths, token, facts=facts, metrics=metrics, names=names)
-        held.callback(end_ranks, lines)
+        stack.callback(end_ranks, wakeup)
         stop = partial(dispatcher.stop, args.grace)
-        with _ended_by_signals(stop), _answering(app, listening):
-            print(f"distscan: {comm.size} ranks ({bound.device}) listen on {where}", flush=True)
-            _tell_supervisor()
+        with _shutdown_on_signals(stop), _answering(app, listening):
+            print(f"distscan: {comm.size} ranks ({backend.device}) listen on {where}", flush=True)
+            _notify_systemd()
             dispatcher.run()
     return 0
 
 
-def _noting(metrics: Metrics) -> Callable[[Record], None]:
+def _job_listener(metrics: Metrics) -> Callable[[Record], None]:
     """Return a function that logs and counts what becomes of a job."""
 
     def note(record: Record) -> None:
@@ -165,11 +165,11 @@ def _noting(metrics: Metrics) -> Callable[[Record], None]:
     return note
 
 
-def _tell_supervisor() -> None:
+def _notify_systemd() -> None:
     """Tell systemd that the service is ready, if it asks: see ``man sd_notify``."""
-    if where := os.environ.get("NOTIFY_SOCKET"):
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-            line.sendto(b"READY=1", where)
+    if address := os.environ.get("NOTIFY_SOCKET"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"READY=1", address)
 
 
 # ---- the socket: opened, answered, removed -------------------------------------------------------
@@ -181,35 +181,35 @@ def _open_socket(
 ) -> Iterator[tuple[socket.socket, str]]:
     """Open the socket, by default the one of this user; yield it and where it is."""
     if host is not None:
-        with socket.create_server((host, port), backlog=1024) as opened:
-            host, port = opened.getsockname()[:2]
-            yield opened, f"http://{host}:{port}"
+        with socket.create_server((host, port), backlog=1024) as listener:
+            host, port = listener.getsockname()[:2]
+            yield listener, f"http://{host}:{port}"
         return
     if path is None:
         path = protocol.socket_path()
         protocol.make_private(path.parent)
-    with socket.socket(socket.AF_UNIX) as opened:
+    with socket.socket(socket.AF_UNIX) as listener:
         with suppress(FileNotFoundError):
             _remove_dead(path)
         before = os.umask(0o177)  # this user alone
         try:
-            opened.bind(str(path))
+            listener.bind(str(path))
         except OSError as error:
             raise ServiceError(f"cannot listen on {path}: {error.strerror}") from error
         finally:
             os.umask(before)
         try:
-            opened.listen(1024)
-            yield opened, str(path)
+            listener.listen(1024)
+            yield listener, str(path)
         finally:
             path.unlink(missing_ok=True)
 
 
 def _remove_dead(path: Path) -> None:
     """Remove the socket of a service that was killed."""
-    with socket.socket(socket.AF_UNIX) as line:
+    with socket.socket(socket.AF_UNIX) as connection:
         try:
-            line.connect(str(path))
+            connection.connect(str(path))
         except ConnectionRefusedError:
             if path.is_socket():
                 path.unlink()
@@ -244,11 +244,11 @@ def _answering(app: App, listening: socket.socket) -> Iterator[None]:
 
 # Each ends the service. Launchers hand SIGUSR1 on to the ranks; at SIGTERM, mpirun of Open MPI and
 # srun kill them.
-END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 @contextmanager
-def _ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+def _shutdown_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Call ``stop`` when a signal comes that ends the service.
 
     The system may deliver a signal to any thread. Python's handler would then wait until the main
@@ -266,7 +266,7 @@ def _ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
         writes = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
         before: dict[int, Callable[..., Any] | int | None] = {
             number: signal.signal(number, lambda *_: None)
-            for number in END_SIGNALS
+            for number in SHUTDOWN_SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
         }
         thread.start()

@@ -1,4 +1,4 @@
-"""The file jobs of a service, in SQLite: what is queued, what has run, and what came of it.
+"""The file jobs of a service, in SQLite: their requests, states and reports.
 
 ::
 
@@ -87,32 +87,32 @@ class Store:
     def __init__(
         self, folder: Path, on_change: Callable[[Record], None] = lambda record: None
     ) -> None:
-        """``on_change`` hears of each job that was submitted, begins, or has ended.
+        """``on_change`` is called with each job that was submitted, begins, or has ended.
 
         It is called before anybody else can see the change, so it must not call this store.
         """
         self._on_change, self._path = on_change, folder / "jobs.sqlite"
-        with _naming(folder):
+        with _store_errors(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._held = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+            self._lock_file = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         self._lock, self._changes_before, self._highest = threading.Lock(), 0, 0
         try:
-            self._take(folder)
-            self._db = self._opened()
+            self._acquire_lock(folder)
+            self._db = self._open()
             self._continue_numbers()
         except BaseException:
-            os.close(self._held)
+            os.close(self._lock_file)
             raise
 
-    def _take(self, folder: Path) -> None:
+    def _acquire_lock(self, folder: Path) -> None:
         try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(f"another service uses {folder}") from None
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         path = self._path
-        with _naming(path):
+        with _store_errors(path):
             # Every statement is a transaction, which is on the disk at its end.
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             db.row_factory = sqlite3.Row
@@ -129,15 +129,15 @@ class Store:
             elif version != _VERSION:
                 db.close()
                 raise StoreError(f"{path} is of another version of distscan: {version}")
-            self._file, self._size = _identity(path)
+            self._identity, self._size = _identity_of(path)
             return db
 
     # ---- numbers, and the file ------------------------------------------------------------------
 
     def _continue_numbers(self) -> None:
         """Let the next number follow the highest one: ``jobs.sqlite`` may be a new file."""
-        with _naming(self._path):
-            highest = int(os.pread(self._held, 20, 0).strip() or 0)
+        with _store_errors(self._path):
+            highest = int(os.pread(self._lock_file, 20, 0).strip() or 0)
             self._db.execute(
                 "INSERT INTO sqlite_sequence (name, seq) SELECT 'jobs', 0 "
                 "WHERE NOT EXISTS (SELECT * FROM sqlite_sequence WHERE name = 'jobs')"
@@ -153,7 +153,7 @@ class Store:
         if number > self._highest:
             self._highest = number
             with suppress(OSError):  # the number is in jobs.sqlite, too
-                os.pwrite(self._held, f"{number:20}".encode(), 0)
+                os.pwrite(self._lock_file, f"{number:20}".encode(), 0)
 
     def check(self) -> None:
         """Raise ``StoreLostError`` if the file of the jobs was replaced or cut short."""
@@ -163,20 +163,22 @@ class Store:
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection to the file, which is still the one that was opened."""
-        with self._lock, _naming(self._path):
+        with self._lock, _store_errors(self._path):
             try:
-                file, size = _identity(self._path)
+                file, size = _identity_of(self._path)
             except FileNotFoundError:
                 self._write_again()
-                file, size = _identity(self._path)
-            if file != self._file or size < self._size:
-                raise self._lost("cut short" if file == self._file else "replaced by another file")
+                file, size = _identity_of(self._path)
+            if file != self._identity or size < self._size:
+                raise self._lost(
+                    "cut short" if file == self._identity else "replaced by another file"
+                )
             self._size = size
             yield self._db
 
-    def _lost(self, what: str) -> StoreLostError:
+    def _lost(self, fate: str) -> StoreLostError:
         return StoreLostError(
-            f"{self._path} was {what} while the service uses it: no jobs are taken; end the "
+            f"{self._path} was {fate} while the service uses it: no jobs are taken; end the "
             "service, restore the file, and start the service again"
         )
 
@@ -196,15 +198,15 @@ class Store:
             os.fsync(folder)
         finally:
             os.close(folder)
-        before, self._db = self._db, self._opened()
-        self._changes_before += before.total_changes
-        before.close()
+        old, self._db = self._db, self._open()
+        self._changes_before += old.total_changes
+        old.close()
         _log.warning("%s was removed while the service uses it; it is written again", self._path)
 
     def close(self) -> None:
         """Close the file; another service may use the folder then."""
         self._db.close()
-        os.close(self._held)
+        os.close(self._lock_file)
 
     # ---- jobs ------------------------------------------------------------------------------------
 
@@ -213,8 +215,8 @@ class Store:
 
         Raises ``KeyReusedError`` if that job is of another request.
         """
-        found = self._of_key(key)  # first: a known job is told though the disk is full
-        if found is None:
+        record = self._of_key(key)  # first: a known job is told though the disk is full
+        if record is None:
             with self._statement(
                 "INSERT INTO jobs (key, request, input_count, inputs, state, created) "
                 "VALUES (?, ?, ?, ?, 'queued', ?) ON CONFLICT (key) DO NOTHING RETURNING *",
@@ -223,11 +225,11 @@ class Store:
             ) as rows:
                 if rows:
                     return rows[0]
-            found = self._of_key(key)
-            assert found is not None  # another thread has added it
-        if _split(found.request) != _split(request):
-            raise KeyReusedError(f"the key {key!r} is that of job {found.number}, another request")
-        return found
+            record = self._of_key(key)
+            assert record is not None  # another thread has added it
+        if _split(record.request) != _split(request):
+            raise KeyReusedError(f"the key {key!r} is that of job {record.number}, another request")
+        return record
 
     def _of_key(self, key: str | None) -> Record | None:
         """Return the job that was submitted under a key; None if there is none."""
@@ -256,8 +258,8 @@ class Store:
 
     def queued(self) -> int:
         """Return the number of jobs that wait."""
-        ((found,),) = self._rows("SELECT count(*) FROM jobs WHERE state = 'queued'")
-        return int(found)
+        ((count,),) = self._rows("SELECT count(*) FROM jobs WHERE state = 'queued'")
+        return int(count)
 
     def start(self) -> Record | None:
         """Begin the job that has waited longest, and return it; None if none waits."""
@@ -315,7 +317,7 @@ class Store:
         """Remove jobs that ended before a time; return how many."""
         return len(self._rows("DELETE FROM jobs WHERE ended < ? RETURNING number", before))
 
-    # ---- for those who follow what happens -------------------------------------------------------
+    # ---- changes, for clients that follow the service --------------------------------------------
 
     @property
     def changes(self) -> int:
@@ -338,9 +340,9 @@ class Store:
         return [number for (number,) in self._rows(text, most)]
 
     def numbers_after(self, number: int, most: int) -> list[int]:
-        """Return the numbers of jobs behind a number, the oldest first."""
+        """Return the numbers of jobs after a number, the oldest first."""
         text = "SELECT number FROM jobs WHERE number > ? ORDER BY number LIMIT ?"
-        return [found for (found,) in self._rows(text, number, most)]
+        return [later for (later,) in self._rows(text, number, most)]
 
     def _rows(self, text: str, *values: float) -> list[tuple[Any, ...]]:
         with self._database() as db:
@@ -352,14 +354,14 @@ class Store:
     ) -> Iterator[list[Record]]:
         """Run a statement, and yield the jobs that it returns; ``tell`` of them."""
         with self._database() as db:
-            found = [_record(row) for row in db.execute(text, tuple(values)).fetchall()]
-            for record in found if tell else ():
+            records = [_record(row) for row in db.execute(text, tuple(values)).fetchall()]
+            for record in records if tell else ():
                 self._note_number(record.number)
                 self._on_change(record)
-        yield found
+        yield records
 
 
-def _identity(path: Path) -> tuple[tuple[int, int], int]:
+def _identity_of(path: Path) -> tuple[tuple[int, int], int]:
     """Return the numbers of a file, and its size."""
     status = path.stat()
     return (status.st_dev, status.st_ino), status.st_size
@@ -400,7 +402,7 @@ def _text(value: dict[str, Any] | None) -> str | None:
 
 
 @contextmanager
-def _naming(what: object) -> Iterator[None]:
+def _store_errors(path: object) -> Iterator[None]:
     """Turn errors of SQLite and of the system into ``StoreError``."""
     try:
         yield
@@ -409,4 +411,4 @@ def _naming(what: object) -> Iterator[None]:
     except ServiceError:
         raise
     except OSError as error:
-        raise StoreError(f"{what}: {error.strerror or error}") from error
+        raise StoreError(f"{path}: {error.strerror or error}") from error

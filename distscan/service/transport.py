@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from . import protocol
 from .errors import NotFoundError, StoppedError
 
-#: What a request raises if it was not answered.
+#: The exceptions of a request without an answer.
 LOST = (OSError, HTTPException)
 # A host that has died is noticed after a minute.
 _KEEP_ALIVE = (
@@ -110,9 +110,9 @@ class Transport:
         Raises one of ``LOST`` if there is no answer, TimeoutError if the service says nothing for
         ``timeout`` seconds. ``stop`` ends it.
         """
-        given = self._headers | dict(headers or {})
+        all_headers = self._headers | dict(headers or {})
         if json is not None:
-            given["content-type"], content = "application/json", codec.dumps(json).encode()
+            all_headers["content-type"], content = "application/json", codec.dumps(json).encode()
         path = self._base + url + (f"?{urlencode(params)}" if params else "")
         if self._owner != os.getpid():  # this process was forked: the connections are its parent's
             self._spare, self._busy, self._owner = deque(), set[Stop](), os.getpid()
@@ -121,7 +121,7 @@ class Transport:
             if self._closed:
                 stop.set()
             stop.check()
-            return self._exchange((method, path, content, given), timeout, stop)
+            return self._exchange((method, path, content, all_headers), timeout, stop)
         finally:
             self._busy.discard(stop)
 
@@ -135,15 +135,15 @@ class Transport:
                     # A service that refuses a long body answers before the end of it.
                     connection.request(*parts)
                 answer = connection.getresponse()
-                found = Answer(answer.status, answer.read())
-        except BaseException:  # what is left of this answer must not be that of another request
+                result = Answer(answer.status, answer.read())
+        except BaseException:  # the rest of this answer must not become that of another request
             connection.close()
             raise
         if answer.will_close or self._closed or len(self._spare) >= _SPARE:
             connection.close()
         else:
             self._spare.append(connection)
-        return found
+        return result
 
     def _connected(self) -> Any:
         """Return a connection that no other request uses."""
@@ -191,32 +191,32 @@ def _is_open(connection: HTTPConnection) -> bool:
 
 
 class Stop:
-    """Ends what another thread does: the request for whose answer it waits, and those to come."""
+    """Ends the requests of another thread: the one that waits for its answer, and later ones."""
 
     def __init__(self) -> None:
         self._set, self._lock = threading.Event(), threading.Lock()
-        self._line: socket.socket | None = None
+        self._socket: socket.socket | None = None
 
     def set(self) -> None:
         """End it: the other thread raises ``StoppedError``, unless the last answer is there."""
         with self._lock:
             self._set.set()
-            if self._line is not None:
+            if self._socket is not None:
                 with suppress(OSError):  # it is closed already
-                    # The method of an encrypted socket would change what the other thread uses.
-                    socket.socket.shutdown(self._line, socket.SHUT_RDWR)
+                    # The method of an encrypted socket would change the state of the other thread.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     @contextmanager
-    def ends(self, line: socket.socket) -> Iterator[None]:
-        """Let ``set`` end what comes over a connection, in the ``with`` block."""
+    def ends(self, connection: socket.socket) -> Iterator[None]:
+        """Let ``set`` shut a connection down, in the ``with`` block."""
         with self._lock:
             self.check()
-            self._line = line
+            self._socket = connection
         try:
             yield
         finally:
             with self._lock:
-                self._line = None
+                self._socket = None
 
     def check(self) -> None:
         """Raise ``StoppedError`` after ``set``."""
@@ -229,7 +229,7 @@ class Stop:
         self.check()
 
 
-#: What ends the requests of this context, if anything does.
+#: The ``Stop`` of the requests of this context, if there is one.
 stop_of_context = ContextVar[Stop | None]("stop_of_context", default=None)
 
 
@@ -239,22 +239,22 @@ stop_of_context = ContextVar[Stop | None]("stop_of_context", default=None)
 # keeps it. When the array is gone, the buffer waits for the next one.
 
 _IDLE = 3  # buffers that wait for the next scan: of x, out, segments
-_TRIES = 5
+_ATTEMPTS = 5
 
 
-class Segment:
+class LockedBuffer:
     """A buffer that this client has locked and mapped."""
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        """Take the buffer of which a service has told.
+    def __init__(self, location: dict[str, Any]) -> None:
+        """Lock and map the buffer at a location that a service has answered with.
 
         Raises OSError if there is no such file here, BlockingIOError if another client has it.
         """
-        self.path = str(found["path"])
+        self.path = str(location["path"])
         file = os.open(self.path, os.O_RDWR)
         self._close = weakref.finalize(self, os.close, file)
         status = os.fstat(file)
-        if (status.st_dev, status.st_ino) != (found["device"], found["inode"]):
+        if (status.st_dev, status.st_ino) != (location["device"], location["inode"]):
             raise FileNotFoundError(errno.ENOENT, "the service is on another host", self.path)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.size = status.st_size
@@ -262,32 +262,32 @@ class Segment:
         self.address = np.frombuffer(self.memory, np.uint8).ctypes.data
 
 
-class Shared:
+class BufferCache:
     """The buffers of a client. Threads may share it."""
 
-    def __init__(self, ask: Callable[[int], dict[str, Any]]) -> None:
-        """``ask`` asks the service for a buffer of so many bytes."""
-        self._ask = ask
-        self._begin()
-        _every.add(self)
+    def __init__(self, request_buffer: Callable[[int], dict[str, Any]]) -> None:
+        """``request_buffer`` asks the service for a buffer of so many bytes."""
+        self._request_buffer = request_buffer
+        self._reset()
+        _caches.add(self)
 
-    def _begin(self) -> None:
-        self._idle: deque[Segment] = deque(maxlen=_IDLE)
-        self._used = weakref.WeakValueDictionary[int, Segment]()  # by address
-        self._here, self._lock = True, threading.Lock()
+    def _reset(self) -> None:
+        self._idle: deque[LockedBuffer] = deque(maxlen=_IDLE)
+        self._used = weakref.WeakValueDictionary[int, LockedBuffer]()  # by address
+        self._same_host, self._lock = True, threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """Return an array in C order in a buffer; None if the service is on another host."""
         nbytes = math.prod(shape) * dtype.itemsize
-        segment = self._segment(max(nbytes, 1)) if self._here else None
-        if segment is None:
+        buffer = self._acquire(max(nbytes, 1)) if self._same_host else None
+        if buffer is None:
             return None
         # Views of this array keep it, and it keeps the buffer.
-        whole: NDArray[np.uint8] = np.frombuffer(segment.memory, np.uint8)
+        memory: NDArray[np.uint8] = np.frombuffer(buffer.memory, np.uint8)
         with self._lock:
-            self._used[segment.address] = segment
-        weakref.finalize(whole, self._idle.append, segment).atexit = False
-        return whole[:nbytes].view(dtype).reshape(shape)
+            self._used[buffer.address] = buffer
+        weakref.finalize(memory, self._idle.append, buffer).atexit = False
+        return memory[:nbytes].view(dtype).reshape(shape)
 
     def place(self, array: NDArray[Any]) -> dict[str, Any] | None:
         """Return where in a buffer an array is; None if it is elsewhere, or not in C order."""
@@ -296,11 +296,11 @@ class Shared:
         address = array.ctypes.data
         with self._lock:
             used = list(self._used.values())
-        for segment in used:
-            offset = address - segment.address
-            if offset >= 0 and offset + array.nbytes <= segment.size:
+        for buffer in used:
+            offset = address - buffer.address
+            if offset >= 0 and offset + array.nbytes <= buffer.size:
                 return {
-                    "path": segment.path,
+                    "path": buffer.path,
                     "offset": offset,
                     "dtype": str(array.dtype),
                     "shape": list(array.shape),
@@ -322,40 +322,40 @@ class Shared:
     def close(self) -> None:
         """Let go of all buffers in which no array is."""
         self.forget()
-        self._here = False
+        self._same_host = False
 
-    def _segment(self, size: int) -> Segment | None:
+    def _acquire(self, size: int) -> LockedBuffer | None:
         """Return a buffer of at least so many bytes, but not of many more."""
         for _ in range(len(self._idle)):
             with suppress(IndexError):  # another thread has taken it
-                segment = self._idle.popleft()
-                if size <= segment.size < 4 * max(size, 1 << 20):
-                    return segment
-                self._idle.append(segment)
-        for _ in range(_TRIES):
-            found = self._ask(size)
+                buffer = self._idle.popleft()
+                if size <= buffer.size < 4 * max(size, 1 << 20):
+                    return buffer
+                self._idle.append(buffer)
+        for _ in range(_ATTEMPTS):
+            location = self._request_buffer(size)
             try:
-                return Segment(found)
+                return LockedBuffer(location)
             except BlockingIOError:  # another client was faster
                 continue
             except OSError:
-                self._here = False
+                self._same_host = False
                 return None
         return None
 
 
 # A process that is forked has the parent's arrays. Neither uses their memory for another array.
-_every = weakref.WeakSet[Shared]()
+_caches = weakref.WeakSet[BufferCache]()
 
 
 def _before_fork() -> None:
-    for shared in _every:
-        shared.forget()
+    for cache in _caches:
+        cache.forget()
 
 
 def _in_child() -> None:
-    for shared in _every:
-        shared._begin()
+    for cache in _caches:
+        cache._reset()
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_in_child)
@@ -368,7 +368,7 @@ _LEAST_SHARED = 1 << 20
 
 
 class ScanRequest(NamedTuple):
-    """What a client asks for: a scan of ``x`` into ``out``, or into a new array."""
+    """A scan of ``x`` into ``out``, or into a new array."""
 
     x: NDArray[Any]
     segments: NDArray[Any] | None
@@ -380,34 +380,34 @@ class Arrays:
     """The scans of a client. Threads may share it."""
 
     def __init__(self, request: Callable[..., Answer], timeout: float | None) -> None:
-        """``request`` sends a request: method, URL, and what else it has.
+        """``request`` sends a request, as ``Client.request`` does.
 
         ``timeout``: seconds for which the service may say nothing while it scans.
         """
         self._request, self._timeout = request, timeout
-        self._shared = Shared(
+        self._buffers = BufferCache(
             lambda size: dict(request("POST", "/v1/buffers", json={"bytes": size}).json())
         )
 
     def close(self) -> None:
         """Let go of shared memory in which no array is."""
-        self._shared.close()
+        self._buffers.close()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a new array, in shared memory if there is any."""
-        found = self._shared.empty(shape, dtype)
-        return np.empty(shape, dtype) if found is None else found
+        array = self._buffers.empty(shape, dtype)
+        return np.empty(shape, dtype) if array is None else array
 
     def scan(self, request: ScanRequest) -> NDArray[Any]:
         """Scan an array."""
-        if request.x.nbytes > _LEAST_SHARED or self._shared.place(request.x) is not None:
+        if request.x.nbytes > _LEAST_SHARED or self._buffers.place(request.x) is not None:
             try:
                 result = self._scan_shared(request)
             except NotFoundError:  # the service is not the one that had these buffers
-                self._shared.forget()
+                self._buffers.forget()
                 result = None
             except BaseException:
-                self._shared.forget()
+                self._buffers.forget()
                 raise
             if result is not None:
                 return result
@@ -420,7 +420,7 @@ class Arrays:
         if request.segments is not None:
             np.save(body, request.segments, allow_pickle=False)
             params = params | {"segments": "true"}
-        answer = self._ask(params, content=body.getvalue())
+        answer = self._post(params, content=body.getvalue())
         y = cast("NDArray[Any]", np.load(BytesIO(answer.content), allow_pickle=False))
         if request.out is None:
             return y
@@ -432,28 +432,28 @@ class Arrays:
 
         The result is never in the place of ``x``: a request that is sent again would scan it again.
         """
-        shared, out, options = self._shared, request.out, request.options
-        x = shared.hold(request.x)
-        segments = None if request.segments is None else shared.hold(request.segments)
+        buffers, out, options = self._buffers, request.out, request.options
+        x = buffers.hold(request.x)
+        segments = None if request.segments is None else buffers.hold(request.segments)
         if x is None or (request.segments is not None and segments is None):
             return None
         target = out
-        if out is None or shared.place(out) is None or _overlaps(out, x, segments):
+        if out is None or buffers.place(out) is None or _overlaps(out, x, segments):
             shape, dtype = protocol.result_shape(x, options), protocol.result_type(x, options)
-            target = shared.empty(shape, dtype)
+            target = buffers.empty(shape, dtype)
         if target is None:
             return None
-        places = {"x": shared.place(x), "out": shared.place(target)}
+        places = {"x": buffers.place(x), "out": buffers.place(target)}
         if segments is not None:
-            places["segments"] = shared.place(segments)
-        self._ask(options, json=places)
+            places["segments"] = buffers.place(segments)
+        self._post(options, json=places)
         if out is not None:
             if target is not out:
                 out[...] = target
             return out
         return target if x is request.x else target.copy()
 
-    def _ask(self, params: dict[str, Any], **body: Any) -> Answer:
+    def _post(self, params: dict[str, Any], **body: Any) -> Answer:
         return self._request("POST", "/v1/scans", params=params, timeout=self._timeout, **body)
 
 

@@ -13,7 +13,7 @@ from distscan.job import output
 from distscan.job.job import FileJob
 from distscan.service import dispatch
 from distscan.service.arrays import Scanner
-from distscan.service.dispatch import Dispatcher, Lines, job_to_json
+from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
 from distscan.service.errors import CancelledJobError
 from distscan.service.store import Store
 from support.services import serving
@@ -85,7 +85,7 @@ def interrupted(tmp_path):
         number, comm = None, MPI.COMM_SELF
         for _ in range(crashes + 1):
             store = Store(tmp_path / "state")
-            scanner, lines = Scanner(comm, bind(comm, "cpu", str)), Lines(comm)
+            scanner, lines = Scanner(comm, bind(comm, "cpu", str)), Wakeup(comm)
             Dispatcher(comm, lines, store, scanner, most=9)
             if number is None:
                 number = store.add(job_to_json(FileJob.parse(**given))).number

@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def in_buffer(client, array):
-    return client._client._arrays._shared.place(array) is not None
+    return client._client._arrays._buffers.place(array) is not None
 
 
 # ---- arrays --------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_a_scan_that_is_cancelled(n, stopped, rng):
         found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
         assert {type(each) for each in found} == {asyncio.CancelledError}
         await end_of_threads(client)
-        assert not client._client._arrays._shared._idle
+        assert not client._client._arrays._buffers._idle
         go_on()
         results = await asyncio.gather(*map(client.scan, others))
         np.testing.assert_array_equal(results, others.cumsum(axis=1))

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from distscan.binding import bind
 from distscan.job.job import FileJob
 from distscan.service.arrays import Scanner, Task
-from distscan.service.dispatch import Dispatcher, Lines, job_to_json
+from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
 from distscan.service.errors import BusyError, StoreError
 from distscan.service.store import Store
 from support import buffers
@@ -25,7 +25,7 @@ def made(tmp_path):
     store = Store(tmp_path / "state")
     comm = MPI.COMM_SELF
     scanner = Scanner(comm, bind(comm, "cpu", str))
-    yield Dispatcher(comm, Lines(comm), store, scanner, most=100, backend="cpu")
+    yield Dispatcher(comm, Wakeup(comm), store, scanner, most=100, backend="cpu")
     store.close()
 
 

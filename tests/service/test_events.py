@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from distscan.service import app
-from distscan.service.app import Changes, Events, News
+from distscan.service.app import Changes, Events, Updates
 from distscan.service.dispatch import Progress
 from distscan.service.errors import StoreError
 from distscan.service.store import Store
@@ -163,7 +163,7 @@ def names(news):
 
 def test_news(dispatcher):
     """Only what the client does not know; a job that ended between two looks is told once."""
-    store, news = dispatcher.store, News(dispatcher, {})
+    store, news = dispatcher.store, Updates(dispatcher, {})
     assert names(news) == ["snapshot"]
     assert names(news) == []
     store.add({"op": "sum"})
@@ -189,7 +189,7 @@ def test_news(dispatcher):
 
 def test_a_client_that_comes_late(dispatcher):
     """It gets a snapshot; of many jobs, those that matter."""
-    store, news = dispatcher.store, News(dispatcher, {})
+    store, news = dispatcher.store, Updates(dispatcher, {})
     news.events()
     for _ in range(150):
         store.cancel(store.add({}).number)
@@ -207,7 +207,7 @@ def test_a_client_that_comes_late(dispatcher):
 
 def test_nothing_is_read_where_nothing_changed(dispatcher, monkeypatch):
     """Progress does not read the store: many clients may follow."""
-    news = News(dispatcher, {})
+    news = Updates(dispatcher, {})
     news.events()
     monkeypatch.setattr(dispatcher.store, "open_states", None)
     dispatcher.running = 1, Progress("scan", 1, 2)

@@ -8,14 +8,14 @@ import pytest
 
 from distscan.core.errors import RankError
 from distscan.service import dispatch
-from distscan.service.dispatch import Lines
+from distscan.service.dispatch import Wakeup
 
 pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
 def made(comm):
-    held = Lines(comm)
+    held = Wakeup(comm)
     yield held
     held.close()
 
@@ -83,7 +83,7 @@ def test_strangers_are_refused(tmp_path):
 
     thread = threading.Thread(target=connect)
     thread.start()
-    found = dispatch._accepted(server, 2, secret)
+    found = dispatch._accept(server, 2, secret)
     thread.join()
     assert len(found) == 2
     for line in (*found, server):
@@ -92,10 +92,10 @@ def test_strangers_are_refused(tmp_path):
 
 @pytest.mark.one_rank
 def test_ranks_that_never_connect(tmp_path, monkeypatch):
-    monkeypatch.setattr(dispatch, "_CONNECTED", 0.1)
+    monkeypatch.setattr(dispatch, "_CONNECT_SECONDS", 0.1)
     said = r"no connection from ranks \[1, 2\]"
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(RankError, match=said):
-        dispatch._accepted(server, 2, b"s" * 32)
+        dispatch._accept(server, 2, b"s" * 32)
 
 
 @pytest.mark.one_rank
@@ -105,11 +105,9 @@ def test_over_tcp():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "127.0.0.1", server.getsockname()[1]
         made = []
-        thread = threading.Thread(
-            target=lambda: made.append(dispatch._connected(address, 1, secret))
-        )
+        thread = threading.Thread(target=lambda: made.append(dispatch._connect(address, 1, secret)))
         thread.start()
-        (line,) = dispatch._accepted(server, 1, secret)
+        (line,) = dispatch._accept(server, 1, secret)
         thread.join()
         line.sendall(b"hello")
         assert dispatch._read(made[0], 5) == b"hello"

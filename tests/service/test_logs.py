@@ -21,7 +21,7 @@ from distscan.binding import bind
 from distscan.job.job import FileJob
 from distscan.service import dispatch, monitoring
 from distscan.service.arrays import Scanner
-from distscan.service.dispatch import Dispatcher, Lines, job_to_json
+from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
 from distscan.service.errors import StoreError
 from distscan.service.monitoring import Metrics
 from distscan.service.requests import Guard
@@ -162,7 +162,7 @@ def test_a_job_that_meets_a_fault(error, tmp_path, monkeypatch, caplog):
     def lead(*given):
         raise error
 
-    monkeypatch.setattr(dispatch, "lead_job", lead)
+    monkeypatch.setattr(dispatch, "run_job", lead)
     caplog.set_level(logging.INFO, "distscan")
     comm = MPI.COMM_SELF
     scanner = Scanner(comm, bind(comm, "cpu", str))
@@ -174,7 +174,7 @@ def test_a_job_that_meets_a_fault(error, tmp_path, monkeypatch, caplog):
             ended.set()
 
     with contextlib.closing(Store(tmp_path / "state", note)) as store:
-        dispatcher = Dispatcher(comm, Lines(comm), store, scanner, most=1)
+        dispatcher = Dispatcher(comm, Wakeup(comm), store, scanner, most=1)
         dispatcher.submit(
             job_to_json(FileJob.parse((tmp_path / "x.npy",), tmp_path / "y.npy")), None
         )

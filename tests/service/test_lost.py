@@ -12,7 +12,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from distscan.service.client import Client, Job
+from distscan.service.client import Client, JobHandle
 from distscan.service.errors import NoAnswerError, ServiceError, StoppedError
 from distscan.service.transport import Answer, Stop
 from support.cutting import cutting
@@ -161,7 +161,7 @@ def test_a_scan_may_take_long(lone):
 
 
 def test_a_wait_ends_if_the_service_is_stopped(lone, monkeypatch):
-    monkeypatch.setattr("distscan.service.client.SILENT", 0.2)
+    monkeypatch.setattr("distscan.service.client.SILENCE", 0.2)
     np.save(lone.folder / "x.npy", np.ones(10))
     with lone.client(patience=0.1) as client:
         job = client.submit(lone.folder / "x.npy", force=True)
@@ -171,7 +171,7 @@ def test_a_wait_ends_if_the_service_is_stopped(lone, monkeypatch):
 
 
 def test_a_wait_goes_on_with_the_service(lone, monkeypatch):
-    monkeypatch.setattr("distscan.service.client.SILENT", 0.2)
+    monkeypatch.setattr("distscan.service.client.SILENCE", 0.2)
     np.save(lone.folder / "x.npy", np.ones(10))
     with lone.client(patience=20) as client:
         job = client.submit(lone.folder / "x.npy", force=True)
@@ -193,7 +193,7 @@ def scan_in_thread(client, results):
 
     thread = threading.Thread(target=scan)
     thread.start()
-    while not any(each._line for each in list(client._http._busy)):
+    while not any(each._socket for each in list(client._http._busy)):
         time.sleep(0.01)
     time.sleep(0.1)
     return thread
@@ -226,7 +226,7 @@ def test_other_requests_have_a_limit(lone, monkeypatch):
     with lone.client(patience=0.1, timeout=7) as client:
         with stopped(lone), pytest.raises(NoAnswerError):
             client.request("GET", "/v1", timeout=0.3)
-        job, limits = Job(client.request, {"number": 1}), []
+        job, limits = JobHandle(client.request, {"number": 1}), []
         monkeypatch.setattr(client._http, "request", lambda *_, **given: noted(limits, given))
         client.about()
         client.empty(LARGE)

@@ -19,7 +19,7 @@ from distscan.job.job import FileJob
 from distscan.job.report import PHASES
 from distscan.service.app import App
 from distscan.service.arrays import Scanner
-from distscan.service.dispatch import Dispatcher, Lines, job_to_json
+from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
 from distscan.service.errors import StoreError
 from distscan.service.monitoring import Metrics
 from distscan.service.requests import Names
@@ -141,7 +141,7 @@ def test_jobs_that_a_crash_has_ended(tmp_path):
     metrics, comm = watched(), MPI.COMM_SELF
     scanner = Scanner(comm, bind(comm, "cpu", str))
     with contextlib.closing(Store(tmp_path, metrics.job_changed)) as store:
-        Dispatcher(comm, Lines(comm), store, scanner, most=1)
+        Dispatcher(comm, Wakeup(comm), store, scanner, most=1)
         assert store.get(1).state == "failed"
     assert of(metrics)["distscan_jobs_ended_total", ("state", "failed")] == 1
 

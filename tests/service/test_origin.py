@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
 from distscan.service.monitoring import Metrics
-from distscan.service.requests import Guard, Names, Protected, host_of
+from distscan.service.requests import Guard, Names, OriginFilter, host_of
 from support.services import command, post, serving
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
@@ -24,7 +24,7 @@ def status(headers, path="/v1/jobs", method="GET", *, over_tcp=True, allowed=ALL
     """The status of the answer to a request with these headers."""
 
     async def ask():
-        transport = httpx.ASGITransport(Protected(APP, GUARD, Names(over_tcp, allowed)))
+        transport = httpx.ASGITransport(OriginFilter(APP, GUARD, Names(over_tcp, allowed)))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             answer = await client.request(method, path, headers=headers)
         assert not [name for name in answer.headers if name.startswith("access-control-")]
@@ -85,7 +85,7 @@ def test_no_name(over_tcp):
         async def send(message):
             said.append(message)
 
-        await Protected(APP, GUARD, Names(over_tcp, ALLOWED))(scope, None, send)
+        await OriginFilter(APP, GUARD, Names(over_tcp, ALLOWED))(scope, None, send)
         return said[0]["status"]
 
     assert asyncio.run(ask()) == 200

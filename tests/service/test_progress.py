@@ -11,7 +11,7 @@ from tqdm import std
 import distscan
 from distscan.core.errors import InputError
 from distscan.job.report import Report
-from distscan.service.client import Bar, Job
+from distscan.service.client import Bar, JobHandle
 from distscan.service.errors import CancelledJobError
 from distscan.service.transport import Answer
 from support import fresh
@@ -38,7 +38,7 @@ class Course:
 
     def __init__(self, *records):
         self.records, self.asked = list(records), 0
-        self.job = Job(self.send, record("queued"))
+        self.job = JobHandle(self.send, record("queued"))
 
     def send(self, method, url, **given):
         found = self.records[min(self.asked, len(self.records) - 1)]

@@ -19,7 +19,7 @@ LARGE = 300_000  # elements of which a client makes more than a MiB
 
 
 def in_buffer(client, array):
-    return client._arrays._shared.place(array) is not None
+    return client._arrays._buffers.place(array) is not None
 
 
 @pytest.mark.parametrize("form", [{}, {"exclusive": True, "reverse": True, "initial": 5}])
@@ -151,8 +151,8 @@ def test_two_threads_write_to_parts_of_one_array(client, rng):
 
 def test_on_another_host(client, rng, monkeypatch):
     """The numbers of the file differ there: arrays travel in the body."""
-    ask = client._arrays._shared._ask
-    monkeypatch.setattr(client._arrays._shared, "_ask", lambda n: ask(n) | {"inode": 1})
+    ask = client._arrays._buffers._request_buffer
+    monkeypatch.setattr(client._arrays._buffers, "_request_buffer", lambda n: ask(n) | {"inode": 1})
     x = rng.random(LARGE)
     assert not in_buffer(client, client.empty(LARGE))
     out = np.empty(LARGE, "f4")
@@ -167,7 +167,7 @@ def test_a_client_that_changes_the_size_of_its_buffers(service, client, rng):
     x = client.empty(LARGE)
     x[...] = rng.random(LARGE)
     wanted = x.cumsum()
-    place = client._arrays._shared.place(x)
+    place = client._arrays._buffers.place(x)
     for size in (0, 4096, 1 << 30):
         with open(place["path"], "r+b") as file, pytest.raises(PermissionError):
             file.truncate(size)
@@ -183,7 +183,7 @@ def test_a_client_that_is_killed(service, client):
         "import distscan, sys, time\n"
         f"client = distscan.connect({service.address!r})\n"
         f"x = [client.empty({BODY // 8}) for _ in range(3)]\n"
-        "print(*(f.path for f in client._arrays._shared._used.values()), flush=True)\n"
+        "print(*(f.path for f in client._arrays._buffers._used.values()), flush=True)\n"
         "time.sleep(60)\n"
     )
     with subprocess.Popen(
@@ -195,7 +195,7 @@ def test_a_client_that_is_killed(service, client):
     end, found = time.monotonic() + 30, set()
     while not found >= set(paths) and time.monotonic() < end:  # promised for a second
         given = [client.empty(BODY // 8) for _ in range(4)]
-        found |= {each.path for each in client._arrays._shared._used.values()}
+        found |= {each.path for each in client._arrays._buffers._used.values()}
         del given
         time.sleep(0.2)
     assert found >= set(paths)

@@ -143,7 +143,7 @@ def test_the_unit():
     start, options = given["ExecStart"].split(" -m distscan serve ")
     assert start == "%h/distscan/bin/mpirun -n ${RANKS} %h/distscan/bin/python"
     assert checked(options.split()).grace + 10 < int(given["TimeoutStopSec"])
-    assert signal.Signals[given["KillSignal"]] in serve.END_SIGNALS
+    assert signal.Signals[given["KillSignal"]] in serve.SHUTDOWN_SIGNALS
 
 
 def test_systemd_takes_the_unit(tmp_path):
