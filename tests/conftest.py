@@ -279,11 +279,11 @@ def cut(request: pytest.FixtureRequest, comm: MPI.Intracomm, rng: np.random.Gene
     return bounds
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["1-rank", "3-ranks"])
+@pytest.fixture(scope="session", params=[1, 3], ids=["1-rank", "3-ranks"])
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """A service of so many ranks, for all tests of a file."""
+    """A service of so many ranks, for all tests that leave it running."""
     from support.services import BODY, serving
 
     folder = tmp_path_factory.mktemp("service")

@@ -1,13 +1,15 @@
-"""What a service says on stderr: what becomes of jobs, and faults."""
+"""The logs of a service on stderr: jobs, refusals and faults, as text and as JSON."""
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import logging
 import re
-import signal
+import socket
+import sys
 import threading
-import time
+from datetime import datetime, timezone
 
 import httpx
 import numpy as np
@@ -23,15 +25,15 @@ from distscan.service import dispatch, monitoring
 from distscan.service.arrays import Scanner
 from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
 from distscan.service.errors import StoreError
-from distscan.service.monitoring import Metrics
+from distscan.service.monitoring import JsonLines, Metrics, TextLines
 from distscan.service.requests import Guard
 from distscan.service.store import Store
 from support.service_logs import lines_of, wanted
-from support.services import serving
+from support.services import TOKEN, long_file, npy, over_tcp, serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 
-# ---- the life of jobs ----------------------------------------------------------------------------
+# ---- jobs ----------------------------------------------------------------------------------------
 
 
 def test_jobs(tmp_path, rng):
@@ -70,7 +72,7 @@ def test_jobs(tmp_path, rng):
     assert [line["client"] for line in others] == ["a client of this user"]
 
 
-@pytest.mark.parametrize("level", ["debug", "warning", "error"])
+@pytest.mark.parametrize("level", ["debug", "warning"])
 def test_levels_of_a_service(level, tmp_path, rng):
     np.save(tmp_path / "x.npy", rng.integers(0, 9, 1000))
     given = ["--log-format", "json", "--log-level", level]
@@ -84,8 +86,8 @@ def test_levels_of_a_service(level, tmp_path, rng):
         assert service.end() == 0
     lines = lines_of(service, "json")
     levels = {line["level"] for line in lines}
-    shown = {"debug": {"DEBUG", "INFO", "WARNING"}, "warning": {"WARNING"}, "error": set()}
-    assert levels == shown[level]
+    assert levels == ({"DEBUG", "INFO", "WARNING"} if level == "debug" else {"WARNING"})
+    assert {line["logger"] for line in lines} == {"distscan.service"}  # none of the server
     arrays = [line for line in lines if "way" in line]
     if level == "debug":
         ways = [(line["op"], line["way"], line["bytes"]) for line in arrays]
@@ -95,24 +97,120 @@ def test_levels_of_a_service(level, tmp_path, rng):
         assert arrays == []
 
 
-def test_a_job_that_was_killed(tmp_path, rng):
-    """Its next attempt says that it is one."""
-    np.lib.format.open_memmap(tmp_path / "long.npy", "w+", "f8", (1 << 27,))
-    with serving(tmp_path, 1, "--log-format", "json") as service:
-        with service.client() as client:
-            job = client.submit(tmp_path / "long.npy")
-            while job.refresh()["state"] == "queued":
-                time.sleep(0.005)
-        service.end(signal.SIGKILL)
-        service.start()
-        again = wanted(service, "json", "WARNING", "job 1 was interrupted; it is queued again")
-        assert again["job"] == 1
-        line = wanted(service, "json", "INFO", "job 1 begins", "attempt 2")
-        assert line["attempt"] == 2
-        with service.client() as client:
-            client.job(job.number).cancel()
-        wanted(service, "json", "INFO", "job 1 was cancelled")
-        assert service.end() == 0
+# ---- refusals ------------------------------------------------------------------------------------
+
+WRONG = "a-wrong-token-nobody-may-read"
+REFUSED = {  # the path, and why; what a request must have for that
+    "no-token": ("/v1/jobs", 401, "no token", {"headers": {"authorization": ""}}),
+    "wrong-token": (
+        "/v1/jobs", 401, "a wrong token", {"headers": {"authorization": f"Bearer {WRONG}"}}),
+    "protocol": ("/v1/scans", 426, "protocol 99", {"headers": {"distscan-protocol": "99"}}),
+    "path": (
+        "/v1/jobs", 403, r"/etc/x\ny.npy is in none of the folders",
+        {"json": {"inputs": ["/etc/x\ny.npy"], "output": "/etc/y.npy"}}),
+    "long-json": ("/v1/jobs", 413, "more than 1048576 bytes", {"content": b" " * (2 << 20)}),
+    "long-array": ("/v1/scans", 413, "more than 4000000 bytes", {"content": bytes(5_000_000)}),
+    "long-buffer": ("/v1/buffers", 413, "more than 4000000 bytes", {"json": {"bytes": 1 << 40}}),
+    "no-memory": (
+        "/v1/scans", 429, "all memory for arrays is in use", {"content": npy(np.zeros(200_000))}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=monitoring.LOG_FORMS)
+def logged(request, tmp_path_factory):
+    """A service over TCP that logs in each form, and a connection to it."""
+    folder = tmp_path_factory.mktemp("logs")
+    options = [*over_tcp(folder), "--queue", "1", "--body", "4000000"]
+    options += ["--memory", "2097152", "--log-format", request.param]
+    with (
+        serving(folder, 1, *options) as service,
+        httpx.Client(
+            base_url=service.address, headers={"authorization": f"Bearer {TOKEN}"}
+        ) as http,
+    ):
+        service.form = request.param
+        yield service, http
+        secrets = [text for text in service.said if TOKEN in text or WRONG in text]
+        assert secrets == []
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case, logged):
+    """Each says who, what and why, and not the token."""
+    (service, http), (path, status, why, given) = logged, REFUSED[case]
+    with contextlib.ExitStack() as held:
+        if case == "no-memory":
+            found = http.post("/v1/buffers", json={"bytes": 1 << 20}).json()
+            fcntl.flock(held.enter_context(open(found["path"])), fcntl.LOCK_EX)
+        answer = http.post(path, **given)
+    assert answer.status_code == status
+    if service.form == "json":
+        why = why.replace(r"\n", "\n")
+    line = wanted(service, service.form, "WARNING", f"POST {path} by 127.0.0.1:", why)
+    assert re.search(r"by 127\.0\.0\.1:\d+ was refused: ", line["message"])
+    if service.form == "json":
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", line["client"])
+        assert (line["method"], line["path"], line["status"]) == ("POST", path, status)
+        assert why in line["reason"]
+        assert datetime.fromisoformat(line["time"].replace("Z", "+00:00")) <= datetime.now(
+            timezone.utc
+        )
+    assert not any(secret in text for text in service.said for secret in (TOKEN, WRONG))
+    assert not any(secret in answer.text for secret in (TOKEN, WRONG))
+
+
+def test_a_queue_that_is_full(logged):
+    (service, http), folder = logged, logged[0].folder
+    job = {"inputs": [str(long_file(folder))], "output": str(folder / "y.npy"), "force": True}
+    numbers, answer = [], None
+    while answer is None or answer.status_code == 202:  # one runs, one waits
+        assert len(numbers) < 4
+        answer = http.post("/v1/jobs", json=job)
+        numbers.append(answer.json().get("number"))
+    assert answer.status_code == 429
+    assert numbers.pop() is None
+    wanted(service, service.form, "WARNING", "POST /v1/jobs by 127.0.0.1:", "jobs wait already")
+    for number in numbers[::-1]:
+        http.delete(f"/v1/jobs/{number}")
+        wanted(service, service.form, "INFO", f"job {number} was cancelled after")
+
+
+def test_whom_a_proxy_speaks_for(logged):
+    """The address that a client names is not taken for its own."""
+    service, http = logged
+    head = {"authorization": "no", "x-forwarded-for": "198.51.100.7"}
+    assert http.get("/metrics", headers=head).status_code == 401
+    line = wanted(service, service.form, "WARNING", "GET /metrics by 127.0.0.1:")
+    assert line.get("forwarded_for", "198.51.100.7") == "198.51.100.7"
+    assert service.form == "text" or "forwarded_for" in line
+
+
+def test_a_token_in_the_url(logged):
+    """What is behind the path is not logged."""
+    service, http = logged
+    answer = http.get(f"/v1?token={WRONG}", headers={"authorization": WRONG})
+    assert answer.status_code == 401
+    wanted(service, service.form, "WARNING", "GET /v1 by 127.0.0.1:", "a wrong token")
+
+
+def test_a_reason_of_a_mib(logged):
+    service, http = logged
+    path = "/" + "x" * 300_000
+    job = {"inputs": [path], "output": path}
+    assert http.post("/v1/jobs", json=job).status_code == 403
+    wanted(service, service.form, "WARNING", "POST /v1/jobs", "xxx...")
+    assert max(map(len, service.said)) < 4000
+
+
+@pytest.mark.parametrize("line", ["GET /v1", "GET /none"])
+def test_a_host_that_is_no_name(line, logged):
+    """The request is refused and logged all the same."""
+    service, http = logged
+    with socket.create_connection((http.base_url.host, http.base_url.port), 10) as talk:
+        talk.sendall(f"{line} HTTP/1.1\r\nHost: [\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: talk.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    wanted(service, service.form, "WARNING", f"{line} by 127.0.0.1:", "this service is not '['")
 
 
 # ---- faults --------------------------------------------------------------------------------------
@@ -150,7 +248,7 @@ def test_a_disk_that_is_full(caplog):
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), ClientDisconnect()])
-def test_what_is_the_fault_of_a_client(error, caplog):
+def test_faults_of_a_client(error, caplog):
     assert answered(error) == 400
     assert caplog.records == []
 
@@ -191,3 +289,77 @@ def test_a_job_that_meets_a_fault(error, tmp_path, monkeypatch, caplog):
         found = json.loads(monitoring.JsonLines().format(*faults))
         assert (found["job"], found["op"]) == (1, "sum")
         assert found["exception"].endswith("ZeroDivisionError: in the depths")
+
+
+# ---- the forms of a line -------------------------------------------------------------------------
+
+ODD = 'a\nb\rc\x1b[31m\u2028\udcff "q" é'
+
+
+def record(message, *arguments, level="WARNING", exc_info=None, **fields):
+    facts = {"msg": message, "args": arguments, "levelname": level, "exc_info": exc_info}
+    return logging.makeLogRecord(facts | {"name": "distscan.service"} | fields)
+
+
+def raised(message):
+    """What ``exc_info`` is for an exception of this message."""
+    try:
+        raise ZeroDivisionError(message)
+    except ZeroDivisionError:
+        return sys.exc_info()
+
+
+def test_text():
+    line = TextLines().format(record("%s was refused", "a client", created=1767225600.0625))
+    assert line == "2026-01-01T00:00:00.062Z distscan: WARNING: a client was refused"
+    line = TextLines().format(record("%s is no file", ODD, created=0))
+    shown = r'a\nb\rc\x1b[31m\u2028\udcff "q" é'
+    assert line == f"1970-01-01T00:00:00.000Z distscan: WARNING: {shown} is no file"
+
+
+def test_an_exception_as_text():
+    """No line of it looks like a line of the log, whatever a client has sent."""
+    text = TextLines().format(record("fault", exc_info=raised("x\ndistscan: INFO: job 1\x1b")))
+    first, *more = text.split("\n")
+    assert first.endswith("Z distscan: WARNING: fault")
+    assert more[0] == "    Traceback (most recent call last):"
+    assert all(line.startswith("    ") for line in more)
+    assert r"ZeroDivisionError: x" in text
+    assert "\x1b" not in text
+
+
+def test_json():
+    message = record("%s is no file", ODD, job=7, seconds=0.25, op="sum", odd=ODD, path=FileJob,
+                  none=None, created=1767225600.0625)  # fmt: skip
+    line = JsonLines().format(message)
+    assert line.isascii()
+    assert line.isprintable()
+    found = json.loads(line)
+    assert json.dumps(found, ensure_ascii=False).encode()  # there are no halves of characters
+    shown = ODD.replace("\udcff", r"\udcff")
+    assert found == {
+        "time": "2026-01-01T00:00:00.062Z",
+        "level": "WARNING",
+        "logger": "distscan.service",
+        "message": f"{shown} is no file",
+        "job": 7,
+        "seconds": 0.25,
+        "op": "sum",
+        "odd": shown,
+        "path": str(FileJob),
+        "none": None,
+    }
+
+
+def test_an_exception_as_json():
+    line = JsonLines().format(record("fault", exc_info=raised("x\ny")))
+    assert "\n" not in line
+    found = json.loads(line)
+    assert found["exception"].startswith("Traceback (most recent call last):\n")
+    assert found["exception"].endswith("ZeroDivisionError: x\ny")
+
+
+def test_fields_that_have_the_names_of_others():
+    found = json.loads(JsonLines().format(record("right", level="INFO", time="no", logger="no")))
+    assert (found["logger"], found["message"]) == ("distscan.service", "right")
+    assert datetime.fromisoformat(found["time"].replace("Z", "+00:00")).tzinfo == timezone.utc

@@ -1,5 +1,6 @@
-"""A service of several ranks: the arrays that clients send come back scanned."""
+"""Arrays that clients send come back scanned."""
 
+import asyncio
 import threading
 import zipfile
 from io import BytesIO
@@ -7,9 +8,12 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from distscan.service import protocol
+import distscan
+from distscan.service import commands, protocol
 from distscan.service.errors import TooLargeError
-from support.services import BODY, post
+from support.exact import same, scanned
+from support.patterns import finite_bits
+from support.services import BODY, npy, post
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 
@@ -30,8 +34,11 @@ def wanted(x, given):
     return (sums[:-1] if given.get("exclusive") else sums[1:])[::step]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", [0, 1, 1000, 200_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("n", "form"),
+    [(0, FORMS[1]), (1, FORMS[4]), *((1000, form) for form in FORMS),
+     (200_000, FORMS[0]), *((1_000_000, form) for form in FORMS[1:])],
+)  # fmt: skip
 def test_arrays(n, form, client, rng):
     """Small ones by one rank, large ones by all."""
     x = rng.integers(-1000, 1000, n)
@@ -60,34 +67,18 @@ def test_types(n, code, client, rng):
     assert client.scan(x, np.add, dtype="f8" if code != "D" else "D").dtype.kind in "fc"
 
 
-@pytest.mark.parametrize("n", [10, 300_000])
-def test_errors_are_those_of_scan(n, client):
-    x = np.ones(n)
-    with pytest.raises(ValueError, match="axis 3 is out of bounds"):
-        client.scan(x, axis=3)
-    with pytest.raises(TypeError, match="bitwise_or"):
-        client.scan(x, "bitwise_or")
-    with pytest.raises(ValueError, match=r"unknown op.* 'none'"):
-        client.scan(x, "none")
-    with pytest.raises(TypeError, match="operators that have a name"):
-        client.scan(x, np.hypot)
-    with pytest.raises(TypeError, match=r"dtype|int32"):
-        client.scan(x, dtype="M8[s]")
-
-
 def test_bodies_that_are_no_array(service):
     archive, pickled = BytesIO(), BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("x.npy", b"none")
     np.save(pickled, np.array([{}], object), allow_pickle=True)
-    whole = BytesIO()
-    np.save(whole, np.arange(1 << 19))
+    whole = npy(np.arange(1 << 19))
     text = str({"descr": "|b1", "fortran_order": False, "shape": ((1 << 63) - 1,)}).encode()
     huge = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
     for body in (
         *(huge, huge + bytes(1 << 21)),
-        *(b"", b"none", archive.getvalue(), pickled.getvalue(), whole.getvalue()[:1000]),
-        *(b"\0" * (1 << 21), whole.getvalue()[: 1 << 21], b"\x93NUMPY" * (1 << 20)),
+        *(b"", b"none", archive.getvalue(), pickled.getvalue(), whole[:1000]),
+        *(b"\0" * (1 << 21), whole[: 1 << 21], b"\x93NUMPY" * (1 << 20)),
     ):
         answer = post(service, "/v1/scans", content=body)
         assert answer.status_code == 400
@@ -110,9 +101,8 @@ def test_a_body_that_is_too_large(service, client):
 @pytest.mark.parametrize("n", [100, 300_000, 1_500_000])
 def test_a_body_in_chunks(n, service, rng):
     """It does not say how long it is."""
-    x, body = rng.integers(0, 1000, n), BytesIO()
-    np.save(body, x)
-    whole = body.getvalue()
+    x = rng.integers(0, 1000, n)
+    whole = npy(x)
     pieces = (whole[low : low + 70_001] for low in range(0, len(whole), 70_001))
     answer = post(service, "/v1/scans", content=pieces)
     np.testing.assert_array_equal(np.load(BytesIO(answer.content)), x.cumsum())
@@ -148,8 +138,122 @@ def test_a_client_that_goes_in_mid_upload(service, client):
 
 
 def test_what_it_says_of_itself(service, client):
-    found = client.about()
-    assert (found["protocol"], found["ranks"]) == (protocol.VERSION, service.ranks)
-    assert found["backend"] == "cpu"
-    assert client.jobs() == []  # file jobs: arrays are none
+    about, jobs = client.about(), [job.number for job in client.jobs()]
+    assert (about["protocol"], about["ranks"]) == (protocol.VERSION, service.ranks)
+    assert about["backend"] == "cpu"
+    client.scan([1, 2])
+    assert [job.number for job in client.jobs()] == jobs  # arrays are no file jobs
     assert client.request("GET", "/healthz").json() == {"status": "ok"}
+
+
+# ---- fsum ----------------------------------------------------------------------------------------
+
+EXACT_FORMS = [{}, {"exclusive": True, "reverse": True, "initial": 0.1}, {"dtype": "float32"}]
+
+
+@pytest.mark.parametrize("form", EXACT_FORMS)
+@pytest.mark.parametrize("shape", [(0,), (501,), (31, 17)])
+def test_fsum(shape, form, client, rng):
+    x = finite_bits(rng, "float64", int(np.prod(shape))).reshape(shape)
+    x[rng.random(shape) < 0.01] = np.inf
+    heads = rng.random(x.size) < 0.1
+    heads[:1] = True
+    name = form.get("dtype", "float64")
+    options = {key: value for key, value in form.items() if key != "dtype"}
+    want = scanned(x, name, **options)
+    assert same(client.scan(x, "fsum", **form), want)
+    out = np.full(want.shape, np.nan, want.dtype)
+    assert client.scan(x, "fsum", out=out, **options) is out
+    assert same(out, want)
+    want = scanned(x, name, heads=heads, **options)
+    assert same(client.scan(x, "fsum", segments=heads, **form), want)
+    if x.ndim > 1:
+        for axis in (0, 1):
+            want = scanned(x, name, axis=axis, **options)
+            assert same(client.scan(x, "fsum", axis=axis, **form), want)
+
+
+@pytest.mark.parametrize("n", [1000, 300_000])
+def test_fsum_windows(n, client, rng):
+    """Small arrays, and large ones in shared memory."""
+    x = rng.integers(-(2**20), 2**20, n) / 2.0**10
+    y = client.scan(x, "fsum", window=(-10, 11))
+    assert same(y, np.cumsum(x))  # of this grid, plain sums are exact, too
+    with pytest.raises(ValueError, match=r"x needs window=\(.*beyond window=\(-9, 11\)"):
+        client.scan(x, "fsum", window=(-9, 11))
+
+
+def test_fsum_types(client):
+    x = np.arange(100, dtype="i4")
+    assert same(client.scan(x, "fsum"), np.cumsum(x).astype("f8"))
+    assert same(client.scan(x.astype("c8"), "fsum"), np.cumsum(x).astype("c8"))
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "text"),
+    [
+        ("fsum", {"strategy": "scan-add"}, "'scan-add' adds to rounded results"),
+        ("fsum", {"dtype": "int64"}, "dtype is int64; fsum rounds to floats"),
+        ("fsum", {"window": (3, 1)}, "low must be below high"),
+        ("fsum", {"window": 5}, "window is two integers"),
+        ("fsum", {"initial": 1j}, "initial is complex128; the result is float64"),
+        ("fsum", {"initial": 1 << 1024}, "initial is an integer of 1025 bits; fsum takes"),
+        ("sum", {"window": (0, 1)}, "window= goes with op='fsum', not 'sum'"),
+    ],
+)
+def test_fsum_refusals(op, options, text, client):
+    """As ``scan`` raises them, before anything is sent."""
+    x = np.ones(3)
+    for scan in (client.scan, distscan.scan):
+        with pytest.raises((TypeError, ValueError), match=text):
+            scan(x, op, **options)
+
+
+def test_fsum_of_other_clients(service):
+    for asked, text in (
+        (f"op=fsum&initial={1 << 1024}", "initial is an integer of 1025 bits; fsum takes"),
+        ("op=fsum&window=1", "window is two integers"),
+        ("op=fsum&window=a,b", "window is two whole numbers such as -10,11"),
+        ("op=max&window=0,1", "window= goes with op='fsum', not 'max'"),
+    ):
+        answer = post(service, f"/v1/scans?{asked}", content=npy(np.ones(3)))
+        assert answer.status_code == 400
+        assert text in answer.json()["error"]["message"]
+
+
+def test_fsum_by_the_client_of_asyncio(service, rng):
+    async def scan(x):
+        async with distscan.connect_async(service.address) as client:
+            return await client.scan(x, "fsum", window=(-10, 11))
+
+    x = rng.integers(-9, 9, 100) / 4
+    assert same(asyncio.run(scan(x)), np.cumsum(x))
+
+
+def test_fsum_of_a_file(service, client, rng):
+    x = finite_bits(rng, "float64", 5000)
+    np.save(service.folder / "x.npy", x)
+    report = client.submit(service.folder / "x.npy", op="fsum", reverse=True, force=True).wait(60)
+    want = scanned(x, "float64", reverse=True)
+    assert same(np.load(service.folder / "x.scan.npy"), want)
+    assert report["op"] == "fsum"
+    assert float(report["total"]) == want[0]  # JSON has infinity as text
+    np.save(service.folder / "x.npy", np.ones(9))
+    given = {"op": "fsum", "force": True}
+    client.submit(service.folder / "x.npy", window=(0, 1), **given).wait(60)
+    assert same(np.load(service.folder / "x.scan.npy"), np.arange(1.0, 10.0))
+    with pytest.raises(ValueError, match=r"the input needs window=\(0, 1\), beyond"):
+        client.submit(service.folder / "x.npy", window=(1, 3), **given).wait(60)
+    with pytest.raises(ValueError, match="state does not take fsum"):
+        client.submit(service.folder / "x.npy", state=service.folder / "s", **given).wait(60)
+    with pytest.raises(ValueError, match="window= goes with op='fsum', not 'max'"):
+        client.submit(service.folder / "x.npy", op="max", window=(0, 1))
+
+
+def test_fsum_by_the_command(service):
+    """``submit`` takes what the command line of jobs takes."""
+    np.save(service.folder / "x.npy", np.ones(9))
+    given = ["--op", "fsum", "--window", "-2", "5", "--force", "--quiet"]
+    where = ["--address", service.address]
+    assert commands.main("submit", [str(service.folder / "x.npy"), *given, *where]) == 0
+    assert same(np.load(service.folder / "x.scan.npy"), np.arange(1.0, 10.0))

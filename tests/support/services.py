@@ -8,14 +8,19 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 
 import httpx
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 
 from distscan.service.client import Client
 
 ROOT = Path(__file__).parents[2]
 BODY = 1 << 25  # bytes of an array, at most, that the services of tests take
+TOKEN = "0123456789abcdef-a-token"
+LARGE = 300_000  # elements of which a client makes more than a MiB: they go by shared memory
 READY = re.compile(r"listen on (\S+)")
 
 
@@ -112,11 +117,46 @@ def serving(folder, ranks=1, *options, launcher=None):
             service.end(signal.SIGKILL)
 
 
+def over_tcp(folder):
+    """The options of a service that listens on TCP, for clients with ``TOKEN``."""
+    path = Path(folder, "token")
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o600)
+    return ["--host", "127.0.0.1", "--token-file", str(path)]
+
+
+def http_client(service):
+    """A client of HTTP, without anything of distscan."""
+    transport = httpx.HTTPTransport(uds=service.address)
+    return httpx.Client(transport=transport, base_url="http://any", timeout=60)
+
+
 def post(service, url, **given):
     """A request as curl sends it."""
-    transport = httpx.HTTPTransport(uds=service.address)
-    with httpx.Client(transport=transport, base_url="http://any", timeout=60) as made:
-        return made.post(url, **given)
+    with http_client(service) as http:
+        return http.post(url, **given)
+
+
+def values(text):
+    """The samples of metrics: by name, with the labels."""
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def npy(x):
+    """The bytes of an array's file."""
+    file = BytesIO()
+    np.save(file, x)
+    return file.getvalue()
+
+
+def long_file(folder, elements=1 << 27):
+    """A file whose scan takes long enough to be disturbed; it has holes alone."""
+    np.lib.format.open_memmap(folder / "long.npy", "w+", "f8", (elements,))
+    return folder / "long.npy"
 
 
 def command(*arguments, **given):

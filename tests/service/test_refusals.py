@@ -1,22 +1,130 @@
-"""What a service refuses: paths, options, bodies, protocols."""
+"""What a service and its client refuse: arguments, paths, options, bodies, protocols."""
 
 import json
 import os
 import threading
 import time
-from io import BytesIO
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import distscan
 from distscan.core.errors import InputError
 from distscan.job import npy as npy_format
-from distscan.service import arrays, protocol
+from distscan.service import arrays, errors, protocol
 from distscan.service.errors import ForbiddenError, ProtocolError, TooLargeError
-from support.services import post
+from support.services import npy, post
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
+
+# ---- the client refuses what ``distscan.scan`` refuses, by the same exception --------------------
+
+WRONG = {
+    "axis-3": {"axis": 3},
+    "axis-huge": {"axis": -(10**30)},
+    "axis-text": {"axis": "0"},
+    "axis-bool": {"axis": True},
+    "axis-tuple": {"axis": (0, 1)},
+    "op-unknown": {"op": "none"},
+    "op-None": {"op": None},
+    "op-unary": {"op": np.sin},
+    "op-type": {"op": "bitwise_or"},
+    "dtype-unknown": {"dtype": "nonsense"},
+    "dtype-date": {"dtype": "M8[s]"},
+    "dtype-object": {"dtype": object},
+    "initial-text": {"initial": "abc"},
+    "initial-bytes": {"initial": b"3"},
+    "initial-object": {"initial": object},
+    "initial-array": {"initial": [1, 2]},
+    "initial-complex": {"initial": 1j},
+    "initial-range": {"initial": 300, "dtype": "i1"},
+    "initial-digits": {"initial": 10**5000, "dtype": "i8"},
+    "initial-float": {"initial": 1.5, "dtype": "i8"},
+    "initial-nan": {"initial": float("nan"), "dtype": "i8"},
+    "out-shape": {"out": np.empty(3)},
+    "out-list": {"out": [1.0, 2.0]},
+    "out-type": {"out": np.empty(12, "M8[s]")},
+    "out-read-only": {"out": np.broadcast_to(0.0, 12)},
+    "segments-shape": {"segments": np.zeros(3, bool)},
+    "segments-axis": {"segments": np.zeros((3, 4), bool), "axis": 0},
+    "segments-object": {"segments": np.full(12, None)},
+    "strategy": {"strategy": "none"},
+    "scan-add": {"strategy": "scan-add", "segments": np.zeros(12, bool)},
+    "x-None": {"x": None},
+    "x-text": {"x": ["a", "b"]},
+    "x-object": {"x": [2**70]},
+    "x-date": {"x": np.zeros(3, "M8[s]")},
+    "x-ragged": {"x": [[1], [1, 2]]},
+    "x-structure": {"x": np.zeros(3, "i4,f8")},
+    "x-masked": {"x": np.ma.masked_less(np.arange(5), 3)},
+}
+RIGHT = {
+    "bool": {"initial": True, "dtype": "i8"},
+    "float": {"initial": np.float32(0.1)},
+    "number-0d": {"initial": np.array(7)},
+    "scalar": {"x": 3.0},
+    "scalar-axis": {"x": np.array(3.0), "axis": 0},
+    "index": {"axis": np.int8(-1)},
+    "truth": {"exclusive": "no", "reverse": 0},
+    "long-double": {"x": np.arange(3, dtype=np.longdouble), "initial": np.longdouble(1) / 4},
+    "list": {"x": []},
+}
+
+
+def raised(scan, given):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - compared with another one
+        scan(**({"x": np.arange(12.0).reshape(3, 4)} | given))
+    return type(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong(case, client):
+    assert raised(client.scan, WRONG[case]) == raised(distscan.scan, WRONG[case])
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_right(case, client):
+    given = {"x": np.arange(12.0).reshape(3, 4)} | RIGHT[case]
+    y, wanted = client.scan(**given), distscan.scan(**given)
+    assert (type(y), y.dtype) == (type(wanted), wanted.dtype)
+    np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.parametrize("op", [MPI.SUM, MPI.BXOR, np.multiply, np.logical_or, "min"])
+def test_names_of_operators(op, client):
+    """As ``distscan.scan`` takes them: names, NumPy's ufuncs, MPI's ops."""
+    x = np.array([3, 1, 0, 4])
+    np.testing.assert_array_equal(client.scan(x, op), distscan.scan(x, op))
+
+
+def test_what_a_service_does_not_take(client):
+    with pytest.raises(TypeError, match="operators that have a name, not hypot"):
+        client.scan([1.0, 2.0], np.hypot)
+    with pytest.raises(TypeError, match=r"op must be a name, .* not the function <lambda>; wrap"):
+        client.scan([1.0, 2.0], lambda a, b: a + b)
+    with pytest.raises(TypeError, match="an initial of 8 bytes"):
+        client.scan(np.ones(3, np.longdouble), initial=np.longdouble(1) / 3)
+
+
+@pytest.mark.parametrize("given", [{"axis": 3}, {"op": "none"}, {"strategy": "none"}])
+def test_errors_that_the_service_finds(given, client):
+    """Other clients leave the checks to it."""
+
+    def scan(x, **params):
+        client.request("POST", "/v1/scans", params=params, content=npy(x))
+
+    assert raised(scan, given) == raised(distscan.scan, given)
+
+
+@pytest.mark.parametrize("kind", [*errors._KINDS.values()])
+def test_on_the_wire(kind):
+    """Every exception that a service sends is raised as it is."""
+    received = errors.from_json(errors.to_json(kind("no such axis")))
+    assert (type(received), str(received)) == (kind, "no such axis")
+
+
+# ---- requests ------------------------------------------------------------------------------------
 
 
 def test_paths_outside(service, client, tmp_path):
@@ -92,16 +200,16 @@ def test_many_inputs(service, client):
     asked = {"inputs": many, "output": str(service.folder / "y.npy")}
     with pytest.raises(TooLargeError, match="at most 10000 inputs, not 20000"):
         client.request("POST", "/v1/jobs", json=asked | {"inputs": ["/x.npy"] * 20_000})
-    made, answers = [], 0
-    asks = threading.Thread(
-        target=lambda: made.append(client.request("POST", "/v1/jobs", json=asked).json())
+    jobs, answers = [], 0
+    thread = threading.Thread(
+        target=lambda: jobs.append(client.request("POST", "/v1/jobs", json=asked).json())
     )
-    asks.start()
-    while asks.is_alive():
+    thread.start()
+    while thread.is_alive():
         client.about()
         answers += 1
-    asks.join()
-    job = client.job(made[0]["number"])
+    thread.join()
+    job = client.job(jobs[0]["number"])
     assert answers > 5
     with pytest.raises(InputError):
         job.wait(60)
@@ -139,12 +247,6 @@ def test_urls_that_are_wrong(service, client):
     for key in ("", "k" * 201):
         answer = post(service, "/v1/jobs", json={}, headers={"idempotency-key": key})
         assert answer.status_code == 400
-
-
-def npy(x):
-    made = BytesIO()
-    np.save(made, x)
-    return made.getvalue()
 
 
 def test_what_is_no_json(service):
