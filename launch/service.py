@@ -33,17 +33,17 @@ ROOT = Path(__file__).parent.parent
 
 def milliseconds(work: Callable[[], object], repeat: int) -> tuple[float, float]:
     """Return the median and the 99th of 100 of several runs, after two that do not count."""
-    found = []
+    times = []
     for _ in range(repeat + 2):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         work()
-        found.append(1e3 * (time.perf_counter() - begun))
-    return float(np.median(found[2:])), float(np.quantile(found[2:], 0.99))
+        times.append(1e3 * (time.perf_counter() - start))
+    return float(np.median(times[2:])), float(np.quantile(times[2:], 0.99))
 
 
-def line(what: str, found: tuple[float, float], rest: str = "") -> None:
+def line(name: str, times: tuple[float, float], rest: str = "") -> None:
     """Print a line of the table."""
-    print(f"{what:44}{found[0]:10.2f}{found[1]:10.2f}  {rest}", flush=True)
+    print(f"{name:44}{times[0]:10.2f}{times[1]:10.2f}  {rest}", flush=True)
 
 
 @contextmanager
@@ -75,8 +75,8 @@ def measure(client: Client, folder: Path, args: argparse.Namespace) -> None:
         np.testing.assert_allclose(client.scan(x), x.cumsum(dtype="f8"), rtol=1e-4)
     line("an array of 1,000 float64", milliseconds(lambda: client.scan(small), args.repeat))
     copies = milliseconds(lambda: large.copy().copy(), few)
-    found = milliseconds(lambda: client.scan(large), few)
-    line("an array of 2^24 float32", found, f"a copy in and out takes {copies[0]:.2f}")
+    times = milliseconds(lambda: client.scan(large), few)
+    line("an array of 2^24 float32", times, f"a copy in and out takes {copies[0]:.2f}")
 
     source, target = folder / "x.npy", folder / "y.npy"
     np.save(source, small)
@@ -88,8 +88,8 @@ def measure(client: Client, folder: Path, args: argparse.Namespace) -> None:
     python = [sys.executable, "-m", "distscan"]
     job = [str(source), "-o", str(target), "--force", "--quiet"]
     passed = milliseconds(lambda: run([sys.executable, "-c", "pass"]), few)
-    found = milliseconds(lambda: run([*python, "submit", *job, "--address", client.address]), few)
-    line("the same by the command submit", found, f"python -c pass takes {passed[0]:.2f}")
+    times = milliseconds(lambda: run([*python, "submit", *job, "--address", client.address]), few)
+    line("the same by the command submit", times, f"python -c pass takes {passed[0]:.2f}")
     mpirun = [str(ROOT / "launch/mpirun.sh"), str(args.ranks)]
     alone = [*mpirun, *python, *job, "--backend", args.backend]
     line("the same by mpirun", milliseconds(lambda: run(alone), few))

@@ -17,7 +17,7 @@ import numpy as np
 from kill_cases import LIMIT, Fault, kill
 from numpy.typing import NDArray
 from service_fuzz import exchange
-from service_requests import Made, Requests, framed
+from service_requests import RawRequest, Requests, framed
 from service_trial import Trial, draw_job
 from small_disk import mount
 
@@ -81,19 +81,19 @@ def kill_mpirun(trial: Trial) -> None:
 
 def fill_the_disk(trial: Trial) -> None:
     """Let the disk of the jobs be full for a while: they are refused, and nothing is lost."""
-    service, kept = trial.service, list[str]()
+    service, accepted = trial.service, list[str]()
     with _full(trial), service.client() as client:
         folder = str(service.files / ("x" * 200))
         many = [f"{folder}/{i}" for i in range(500)]
         job = trial.jobs[0].request | {"inputs": many, "initial": 1}  # that are not there
         for i in range(100):
             key = f"{trial.name}-large-{i}"
-            head = {"idempotency-key": key}
+            headers = {"idempotency-key": key}
             try:
-                client.request("POST", "/v1/jobs", json=job, headers=head)
+                client.request("POST", "/v1/jobs", json=job, headers=headers)
             except StoreError:
                 break
-            kept.append(key)
+            accepted.append(key)
         else:
             raise Fault("the disk was not full")
         known = trial.jobs[0]
@@ -101,13 +101,14 @@ def fill_the_disk(trial: Trial) -> None:
             trial.note(known, known.submit(client))
         time.sleep(trial.rng.uniform(0, 0.5))
     with service.client() as client:
-        for key in kept:  # all that were taken are there
-            head = {"idempotency-key": key}
-            client.request("POST", "/v1/jobs", json=job, headers=head)
-        found = client.request("GET", "/v1/jobs", params={"most": 1000}).json()["jobs"]
-    there = [record["key"] for record in found if str(record["key"]).startswith(f"{trial.name}-l")]
-    if sorted(there) != sorted(kept):
-        raise Fault(f"jobs were taken on a full disk: {kept}; {there} are there")
+        for key in accepted:  # all that were taken are there
+            headers = {"idempotency-key": key}
+            client.request("POST", "/v1/jobs", json=job, headers=headers)
+        records = client.request("GET", "/v1/jobs", params={"most": 1000}).json()["jobs"]
+    keys = [str(record["key"]) for record in records]
+    listed = [key for key in keys if key.startswith(f"{trial.name}-l")]
+    if sorted(listed) != sorted(accepted):
+        raise Fault(f"jobs were taken on a full disk: {accepted}; {listed} are there")
 
 
 @contextmanager
@@ -151,7 +152,7 @@ def send_what_is_corrupt(trial: Trial) -> None:
         (b"POST /v1/scans", large[: draw.randrange(1 << 21, len(large))], b"x: y"),
         (b"POST /v1/scans", large.replace(b"NUMPY", b"NUMPI"), b"x: y"),
     ):
-        status, said = exchange(address, Made(framed(line, body, head), framed=True))
+        status, said = exchange(address, RawRequest(framed(line, body, head), framed=True))
         if status != "400":
             raise Fault(f"{line!r} with a corrupt body: {status} {said[:200]!r}")
     for _ in range(20):
@@ -228,9 +229,9 @@ def _check(line: socket.socket, begun: bytes, x: NDArray[Any]) -> None:
 
 def npy(x: NDArray[Any]) -> bytes:
     """Return an array in the format ``.npy``."""
-    made = BytesIO()
-    np.save(made, x)
-    return made.getvalue()
+    file = BytesIO()
+    np.save(file, x)
+    return file.getvalue()
 
 
 FAULTS: dict[str, Callable[[Trial], None]] = {

@@ -124,31 +124,31 @@ def _whole(job: Job) -> bool:
 
 def account(trial: Trial, job: Job, client: Client, kind: str) -> None:
     """Wait for the end of a job, and compare its output."""
-    made = client.job(trial.numbers[job.key])
+    handle = client.job(trial.numbers[job.key])
     limited = kind == "a full disk" and not trial.mounted  # its output is limited, too
     refused = (ServiceError, OutputError, OSError) if limited else ServiceError
     try:
-        made.wait(LIMIT)
+        handle.wait(LIMIT)
     except refused as error:
         if job.output.exists() and not _whole(job):
             raise Fault(f"{error}; {job.output} is there, and not whole") from error
         again = job._replace(key=f"{job.key}-again", request=job.request | {"force": True})
         client.job(again.submit(client)).wait(LIMIT)
     except Exception as error:
-        raise Fault(f"job {made.number} ended with {error!r}") from error
+        raise Fault(f"job {handle.number} ended with {error!r}") from error
     else:
-        if (ended := made.refresh()["ended"]) < job.output.stat().st_ctime - 0.01:
-            raise Fault(f"job {made.number} ended at {ended}, and its output changed later")
+        if (ended := handle.refresh()["ended"]) < job.output.stat().st_ctime - 0.01:
+            raise Fault(f"job {handle.number} ended at {ended}, and its output changed later")
     if not _whole(job):
-        raise Fault(f"job {made.number} is done, and its output is wrong")
+        raise Fault(f"job {handle.number} is done, and its output is wrong")
 
 
 def count(trial: Trial, client: Client) -> None:
     """Look for jobs that are there twice, or are lost."""
-    found = client.request("GET", "/v1/jobs", params={"most": 1000}).json()["jobs"]
+    records = client.request("GET", "/v1/jobs", params={"most": 1000}).json()["jobs"]
     for job in trial.jobs:
-        numbers = [each["number"] for each in found if each["key"] == job.key]
-        same = [each for each in found if each["request"]["output"] == str(job.output)]
+        numbers = [each["number"] for each in records if each["key"] == job.key]
+        same = [each for each in records if each["request"]["output"] == str(job.output)]
         again = [each for each in same if each["key"] == f"{job.key}-again"]
         fillers = [each for each in same if each["request"]["initial"] is not None]
         if numbers != [trial.numbers[job.key]] or len(same) - len(again) - len(fillers) != 1:

@@ -34,7 +34,7 @@ from textwrap import dedent
 
 import numpy as np
 from kill_cases import Fault
-from service_requests import Made, Requests
+from service_requests import RawRequest, Requests
 from service_running import Running, running
 
 ANSWERED = 30.0  # seconds until a request is answered, or its connection is closed
@@ -107,50 +107,52 @@ class Fuzzer:
                         continue
                     self.valid[right] += 1
 
-    def send(self, number: int, made: Made) -> None:
+    def send(self, number: int, request: RawRequest) -> None:
         """Send a request, and look at its answer."""
         try:
-            said, body = exchange(str(self.service.socket), made)
+            status, body = exchange(str(self.service.socket), request)
         except TimeoutError:
-            said, body = "neither answered nor closed", b""
+            status, body = "neither answered nor closed", b""
         except OSError as error:
-            said, body = f"no connection: {error}", b""
+            status, body = f"no connection: {error}", b""
         with self.lock:
-            self.answers[said] += 1
-        if said[:1] == "5" or not (said.isdigit() or said == "closed"):
+            self.answers[status] += 1
+        if status[:1] == "5" or not (status.isdigit() or status == "closed"):
             try:
-                found = json.loads(body)["error"]
-                what = f"{said} {found['type']}: {found['message']}"
+                error = json.loads(body)["error"]
+                fault = f"{status} {error['type']}: {error['message']}"
             except (ValueError, LookupError, TypeError):
-                what = f"{said} {body[:100]!r}"
-            self._wrong(re.sub(r"\d+", "N", what)[:200], f"request {number}: {made.raw[:SHOWN]!r}")
-        elif made.framed and said == "closed":
-            self._wrong("closed without an answer", f"request {number}: {made.raw[:SHOWN]!r}")
+                fault = f"{status} {body[:100]!r}"
+            self._wrong(
+                re.sub(r"\d+", "N", fault)[:200], f"request {number}: {request.raw[:SHOWN]!r}"
+            )
+        elif request.framed and status == "closed":
+            self._wrong("closed without an answer", f"request {number}: {request.raw[:SHOWN]!r}")
 
-    def _wrong(self, what: str, request: str) -> None:
+    def _wrong(self, fault: str, request: str) -> None:
         with self.lock:
-            self.faults.setdefault(what, request)
+            self.faults.setdefault(fault, request)
 
 
-def exchange(address: str, made: Made) -> tuple[str, bytes]:
+def exchange(address: str, request: RawRequest) -> tuple[str, bytes]:
     """Send a request; return the status of its answer, or "closed", and the answer's body."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(ANSWERED)
-        line.connect(address)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWERED)
+        connection.connect(address)
         with suppress(BrokenPipeError, ConnectionResetError):  # it may answer before the end
-            line.sendall(made.raw)
-        if not made.framed:
-            line.settimeout(QUIET)
+            connection.sendall(request.raw)
+        if not request.framed:
+            connection.settimeout(QUIET)
             try:
-                waits = line.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 100"
+                waits = connection.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 100"
             except TimeoutError:
                 waits = True
             except ConnectionResetError:
                 return "closed", b""
             if waits:  # for more bytes
-                line.shutdown(socket.SHUT_WR)
-            line.settimeout(ANSWERED)
-        answer = HTTPResponse(line, method=made.raw[:4].decode("latin-1"))
+                connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(ANSWERED)
+        answer = HTTPResponse(connection, method=request.raw[:4].decode("latin-1"))
         try:
             answer.begin()
             body = answer.read()
@@ -163,7 +165,7 @@ def exchange(address: str, made: Made) -> tuple[str, bytes]:
 
 def exceptions(text: str) -> dict[str, str]:
     """Return the exceptions that a service has printed, each with the place that raised it."""
-    found = {}
+    stacks = {}
     # The service's log indents them.
     text = re.sub(r"^    Traceback .*\n(?:(?:    .*)?\n)*", lambda each: dedent(each[0]), text,
                   flags=re.M)  # fmt: skip
@@ -171,12 +173,12 @@ def exceptions(text: str) -> dict[str, str]:
         frames = re.match(r".*\n(?:[ \n].*\n)*", trace)
         if frames is None:
             continue
-        what, _, rest = trace[frames.end() :].partition("\n")
-        if what.startswith(OF_UVICORN) or re.match(r"\n(During|The above)", rest):
+        error, _, rest = trace[frames.end() :].partition("\n")
+        if error.startswith(OF_UVICORN) or re.match(r"\n(During|The above)", rest):
             continue  # another one follows from it
         places = re.findall(r'File "(.*)\n', frames[0])
-        found[re.sub(r"\d+", "N", what)[:200]] = " <- ".join(places[-3:][::-1])
-    return found
+        stacks[re.sub(r"\d+", "N", error)[:200]] = " <- ".join(places[-3:][::-1])
+    return stacks
 
 
 def main() -> int:

@@ -71,29 +71,29 @@ def scan(number: int) -> int:
 
 def through(pool: Pool, numbers: range) -> tuple[list[int], float]:
     """Scan arrays by the clients of a pool; return what became of each, and the seconds."""
-    begun = time.monotonic()
-    found = pool.map_async(scan, numbers, chunksize=4).get(LIMIT)
-    return found, time.monotonic() - begun
+    start = time.monotonic()
+    results = pool.map_async(scan, numbers, chunksize=4).get(LIMIT)
+    return results, time.monotonic() - start
 
 
 def load(service: Running, options: argparse.Namespace) -> list[str]:
     """Print the table; return what is wrong."""
     context, times = multiprocessing.get_context("fork"), options.times
-    given, few = (str(service.socket), options.seed), range(times, times + times // 10)
-    with context.Pool(1, begin, given) as pool:
+    arguments, few = (str(service.socket), options.seed), range(times, times + times // 10)
+    with context.Pool(1, begin, arguments) as pool:
         alone, seconds = through(pool, few)
     print(f"1 client: {len(few) / seconds:.0f} arrays/s", flush=True)
-    with context.Pool(options.clients, begin, given) as pool:
-        found, _ = through(pool, few)  # threads and buffers are there then
-        memory, took = [service.memory()], 0.0
+    with context.Pool(options.clients, begin, arguments) as pool:
+        results, _ = through(pool, few)  # threads and buffers are there then
+        memory, duration = [service.memory()], 0.0
         for half in (range(times // 2), range(times // 2, times)):
             part, seconds = through(pool, half)
-            found, took = found + part, took + seconds
+            results, duration = results + part, duration + seconds
             memory.append(service.memory())
-    found += alone
-    wrong, lost = found.count(WRONG), found.count(LOST)
-    print(f"{options.clients} clients: {times / took:.0f} arrays/s")
-    print(f"{len(found)} arrays: {wrong} wrong, {lost} lost")
+    results += alone
+    wrong, lost = results.count(WRONG), results.count(LOST)
+    print(f"{options.clients} clients: {times / duration:.0f} arrays/s")
+    print(f"{len(results)} arrays: {wrong} wrong, {lost} lost")
     for when, sizes in zip(("before", "in the middle", "after"), memory, strict=True):
         print(f"MiB of each rank {when}: {' '.join(f'{size:.0f}' for size in sizes)}")
     faults = [f"{wrong} arrays are wrong, {lost} are lost"] if wrong or lost else []

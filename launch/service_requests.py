@@ -68,7 +68,7 @@ KINDS = ("<f8", "<f8", "<f8", "<f8", "|O", "|S8", "<U2", "|V8", ">i4", "|b1", "<
          "(100,)<f8", "<f2")  # fmt: skip
 
 
-class Made(NamedTuple):
+class RawRequest(NamedTuple):
     """A request: its bytes, and whether its frame is right, so that an answer must come."""
 
     raw: bytes
@@ -82,21 +82,21 @@ class Requests:
         """``files`` is a folder that the service may use."""
         self.draw, self.files = draw, files
 
-    def one(self) -> Made:
+    def one(self) -> RawRequest:
         """Return a request."""
-        kinds: list[Callable[[], Made]] = [
+        kinds: list[Callable[[], RawRequest]] = [
             *(self.of_bytes, self.of_heads, self.of_json, self.of_arrays, self.of_urls)
         ]
         return self.draw.choice(kinds)()
 
-    def of_bytes(self) -> Made:
+    def of_bytes(self) -> RawRequest:
         """Return a valid request whose bytes have changed."""
         raw = bytearray(self._valid())
         for _ in range(self.draw.choice([1, 1, 2, 5])):
             self._change(raw)
-        return Made(bytes(raw), framed=False)
+        return RawRequest(bytes(raw), framed=False)
 
-    def of_heads(self) -> Made:
+    def of_heads(self) -> RawRequest:
         """Return a request with a wild line, method, headers or length."""
         draw = self.draw
         method = draw.choice(METHODS if draw.random() < 0.4 else METHODS[:3])
@@ -110,9 +110,9 @@ class Requests:
             heads.append("host: any")
         lines = "\r\n".join([f"{method} {path} {version}", *heads])
         end = b"\r\n\r\n" if draw.random() < 0.95 else b"\n\n"
-        return Made(lines.encode("utf-8", "surrogateescape") + end + body, framed=False)
+        return RawRequest(lines.encode("utf-8", "surrogateescape") + end + body, framed=False)
 
-    def of_json(self) -> Made:
+    def of_json(self) -> RawRequest:
         """Return a file job that is wild JSON, or none."""
         draw = self.draw
         job: Any = {"inputs": [str(self.files / "none.npy")], "output": str(self.files / "y.npy")}
@@ -134,50 +134,50 @@ class Requests:
             self._change(changed)
             body = bytes(changed)
         heads = [] if draw.random() < 0.9 else [b"idempotency-key: " + draw.choice([b"k", b"\xe9"])]
-        return Made(framed(b"POST /v1/jobs", body, *heads), framed=True)
+        return RawRequest(framed(b"POST /v1/jobs", body, *heads), framed=True)
 
-    def of_arrays(self) -> Made:
+    def of_arrays(self) -> RawRequest:
         """Return an array whose header or length is wrong."""
-        draw, made = self.draw, bytearray()
+        draw, content = self.draw, bytearray()
         size = draw.choice([0, 8, 800] * 10 + [1 << 21])
         way = draw.random()
         if way < 0.6:
             shape, kind = draw.choice(SHAPES), draw.choice(KINDS)
             order: Any = draw.choice([False, False, True, None, 1, "x"])
-            said = {"descr": kind, "fortran_order": order, "shape": shape}
+            header = {"descr": kind, "fortran_order": order, "shape": shape}
             if draw.random() < 0.1:
-                said = draw.choice([{}, {**said, "more": 1}, {"shape": shape}])
-            text = draw.choice([repr(said)] * 9 + ["[" * 5000, "0", "__import__('os')", "'" * 50])
+                header = draw.choice([{}, {**header, "more": 1}, {"shape": shape}])
+            text = draw.choice([repr(header)] * 9 + ["[" * 5000, "0", "__import__('os')", "'" * 50])
             version = draw.choice([(1, 0)] * 8 + [(2, 0), (3, 0), (0, 0), (9, 9)])
-            made += b"\x93NUMPY" + bytes(version)
+            content += b"\x93NUMPY" + bytes(version)
             length = len(text) + draw.choice([0] * 8 + [1, -1, 10000])
             width = 2 if version[0] < 2 else 4
-            made += max(length, 0).to_bytes(width, "little") + text.encode() + bytes(size)
+            content += max(length, 0).to_bytes(width, "little") + text.encode() + bytes(size)
         else:
             x = np.frombuffer(draw.randbytes(size), "u1")
             file = BytesIO()
             np.save(file, x.reshape(draw.choice([(-1,), (1, -1)])) if size else x)
-            made += file.getvalue()
+            content += file.getvalue()
             if way < 0.9:
                 for _ in range(draw.choice([1, 3])):
-                    self._change(made, 128)
+                    self._change(content, 128)
             else:
-                del made[draw.randrange(len(made)) :]
+                del content[draw.randrange(len(content)) :]
         url = b"/v1/scans" if draw.random() < 0.7 else self._query()
-        return Made(framed(b"POST " + url, bytes(made)), framed=True)
+        return RawRequest(framed(b"POST " + url, bytes(content)), framed=True)
 
-    def of_urls(self) -> Made:
+    def of_urls(self) -> RawRequest:
         """Return a request whose query is wild."""
         draw = self.draw
         if draw.random() < 0.7:
             file = BytesIO()
             np.save(file, np.arange(draw.choice([0, 10, 100, 200_000 * (draw.random() < 0.05)])))
-            return Made(framed(b"POST " + self._query(), file.getvalue()), framed=True)
+            return RawRequest(framed(b"POST " + self._query(), file.getvalue()), framed=True)
         name, value = draw.choice(["wait", "most", "before", "x"]), self._quoted(draw.choice(WILD))
         if name == "wait" and draw.random() < 0.9:
             name = "most"  # some may wait a minute, as asked for
         path = draw.choice(["/v1/jobs", "/v1/jobs/1", "/v1", "/healthz", "/v1/jobs/77"])
-        return Made(framed(f"GET {path}?{name}=".encode() + value, b""), framed=True)
+        return RawRequest(framed(f"GET {path}?{name}=".encode() + value, b""), framed=True)
 
     def _query(self) -> bytes:
         """Return the URL of a scan with wild options."""

@@ -70,7 +70,7 @@ class Running:
 
     def processes(self) -> dict[int, int | str]:
         """Return the numbers of all processes, with the rank, "mpirun" or "" for each."""
-        found: dict[int, int | str] = {}
+        roles: dict[int, int | str] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -84,8 +84,8 @@ class Running:
                 continue
             ranks = [each.split(b"=")[1] for each in variables if each.startswith(_RANK)]
             number = int(entry.name)
-            found[number] = int(ranks[0]) if ranks and serves else "mpirun" * (name in MPIRUNS)
-        return found
+            roles[number] = int(ranks[0]) if ranks and serves else "mpirun" * (name in MPIRUNS)
+        return roles
 
     def mpirun(self) -> int:
         """Return the number of the process of mpirun."""
@@ -96,12 +96,12 @@ class Running:
 
         These are reused, and have a limit of their own: ``serve --memory``.
         """
-        found = []
+        mebibytes = []
         for _, pid in sorted(self.pids.items()):
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             sizes = [line.split()[1] for line in lines if line.startswith(("RssAnon:", "RssFile:"))]
-            found.append(sum(map(int, sizes)) / 1024)
-        return found
+            mebibytes.append(sum(map(int, sizes)) / 1024)
+        return mebibytes
 
     def sockets(self) -> int:
         """Return how many sockets rank 0 has open."""
@@ -124,12 +124,12 @@ class Running:
         self.wait()
         if status := self.process.returncode:
             raise Fault(f"the service ended with status {status} after SIGTERM")
-        left = [str(self.socket)] if self.socket.exists() else []
-        left += [str(path) for path in self.temporary.iterdir()]
+        leftovers = [str(self.socket)] if self.socket.exists() else []
+        leftovers += [str(path) for path in self.temporary.iterdir()]
         for path in Path("/dev/shm").glob(f"distscan-{os.getuid()}-*"):  # nosec B108 # likewise
-            left += [str(path)] if int(path.name.split("-")[2]) in self.numbers else []
-        if left:
-            raise Fault(f"the service has left {left}")
+            leftovers += [str(path)] if int(path.name.split("-")[2]) in self.numbers else []
+        if leftovers:
+            raise Fault(f"the service has left {leftovers}")
 
     def wait(self) -> None:
         """Wait until all processes have ended."""
@@ -149,21 +149,21 @@ class Running:
 @contextmanager
 def running(folder: Path, ranks: int, *options: str) -> Iterator[Running]:
     """Run a service during a ``with`` block; at its end, nothing of it may be left."""
-    made = Running(folder, ranks, *options)
+    service = Running(folder, ranks, *options)
     try:
-        made.start()
-        yield made
-        made.end()
+        service.start()
+        yield service
+        service.end()
     finally:
-        made.kill()
+        service.kill()
 
 
-def until(done: Callable[[], object], seconds: float, what: str) -> None:
+def until(done: Callable[[], object], seconds: float, message: str) -> None:
     """Wait until something is true; raise ``Fault`` if it takes too long."""
     limit = time.monotonic() + seconds
     while not done():
         if time.monotonic() > limit:
-            raise Fault(f"{what} after {seconds} s")
+            raise Fault(f"{message} after {seconds} s")
         time.sleep(0.01)
 
 

@@ -25,8 +25,9 @@ class Job(NamedTuple):
 
     def submit(self, client: Client) -> int:
         """Submit it under its key; return its number."""
-        given = dict(self.request)
-        return client.submit(given.pop("inputs"), given.pop("output"), key=self.key, **given).number
+        options = dict(self.request)
+        inputs, output = options.pop("inputs"), options.pop("output")
+        return client.submit(inputs, output, key=self.key, **options).number
 
     @property
     def output(self) -> Path:
@@ -64,8 +65,8 @@ class Trial:
     def others(self) -> Iterator[None]:
         """Submit the jobs, and scan small arrays, during a ``with`` block."""
         pauses, seed = self.rng.uniform(0, 0.2, len(self.jobs)), int(self.rng.integers(1 << 32))
-        threads = [threading.Thread(target=self._guarded, args=(work, given), daemon=True)
-                   for work, given in ((self._submit, pauses), (self._scan, seed))]  # fmt: skip
+        threads = [threading.Thread(target=self._guarded, args=(work, argument), daemon=True)
+                   for work, argument in ((self._submit, pauses), (self._scan, seed))]  # fmt: skip
         for thread in threads:
             thread.start()
         try:
@@ -79,9 +80,9 @@ class Trial:
         if self.wrong:
             raise Fault("; ".join(self.wrong))
 
-    def _guarded(self, work: Callable[[Any], None], given: Any) -> None:
+    def _guarded(self, work: Callable[[Any], None], argument: Any) -> None:
         try:
-            work(given)
+            work(argument)
         except Exception as error:
             self.wrong.append(f"a client got {error!r}")
 

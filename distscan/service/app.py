@@ -145,7 +145,7 @@ class _PageFiles(StaticFiles):
 
 
 def _page_routes() -> list[BaseRoute]:
-    """Return the routes of the page: ``/``, and what is in the folder ``page``."""
+    """Return the routes of the page: ``/``, and the files of the folder ``page``."""
     # An installer may have made links of the files.
     files = _PageFiles(directory=Path(__file__).with_name("page"), follow_symlink=True)
 
@@ -273,7 +273,7 @@ def record_json(record: Record, progress: Progress | None) -> dict[str, Any]:
 
 _SNAPSHOT_ENDED = 100  # jobs of a snapshot that have ended: the newest
 _SNAPSHOT_OPEN = 1000  # jobs of a snapshot that have not: the oldest
-_MOST_TOLD = 100  # jobs that are told one by one; a snapshot tells of more
+_MOST_EVENTS = 100  # events of jobs at a time; more become a snapshot
 Event = tuple[str, dict[str, Any]]
 
 
@@ -283,7 +283,7 @@ class Updates:
     def __init__(self, dispatcher: Dispatcher, about: dict[str, Any]) -> None:
         """``about`` is the answer to ``GET /v1``."""
         self._dispatcher, self._store, self._about = dispatcher, dispatcher.store, about
-        # The state that the client has been told.
+        # The state that the client knows.
         self._changes = -1  # the store's count
         self._last = 0  # the newest job
         self._open = dict[int, str]()  # the states of jobs that have not ended
@@ -297,7 +297,7 @@ class Updates:
         numbers = [] if changes == self._changes else self._changed()
         service, self._service = self._service, self._state()
         self._changes = changes
-        if first or len(numbers) > _MOST_TOLD:
+        if first or len(numbers) > _MOST_EVENTS:
             return [("snapshot", self._snapshot())]
         events = [("job", job) for job in self._jobs(numbers)]
         if self._running is not None and self._running != before:
@@ -310,7 +310,7 @@ class Updates:
 
     def _changed(self) -> list[int]:
         """Return the numbers of jobs that are new, or in another state."""
-        new = self._store.numbers_after(self._last, _MOST_TOLD + 1)
+        new = self._store.numbers_after(self._last, _MOST_EVENTS + 1)
         before, self._open = self._open, self._store.open_states()
         self._last = max([self._last, *new])
         known = before.keys() | self._open.keys()

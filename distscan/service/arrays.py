@@ -73,7 +73,7 @@ class Buffer:
             raise
         self.users = 0  # requests that work on it
         self.written = False  # whether one of them writes to it
-        self.promised = 0.0  # when the time of the client that was given it is over
+        self.promised = 0.0  # the time until which a client may lock it
 
     def lock(self) -> bool:
         """Take it, unless a client has it; return whether it was taken."""
@@ -251,7 +251,7 @@ def array_in(
 
     Raises ``InputError`` if it is not inside. NumPy alone would take any bytes for addresses of
     objects, and divide by an element's 0 bytes at a shape of (-1,). Its sum of ``offset`` and the
-    array's bytes may overflow: it would then read what is outside. Python's integers do not.
+    array's bytes may overflow: it would then read other memory. Python's integers do not.
     """
     if dtype.hasobject or dtype.itemsize == 0 or any(n < 0 for n in shape):
         raise InputError(f"no array of {dtype} and of shape {shape} can be sent")
@@ -291,7 +291,7 @@ class Maps:
             return self._maps[path]
 
     def __del__(self) -> None:
-        """Unpin what is mapped: CUDA takes what is mapped there next for what it has pinned."""
+        """Unpin the maps: CUDA would take the next map at an address for the pinned one."""
         for memory in self._maps.values():
             self._memory.unpin(memory)
 

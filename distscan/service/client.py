@@ -25,7 +25,7 @@ from .errors import BusyError, CancelledJobError, JobEndedError, NoAnswerError, 
 from .transport import LOST, Answer, Arrays, ScanRequest, Stop, Transport, stop_of_context
 
 _DELAYS = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds at most before another try, and so on
-SILENCE = 30.0  # seconds after which a service that says nothing is given up, scans apart
+SILENCE = 30.0  # seconds until a request without an answer ends; scans have a limit of their own
 _WAIT = 0.5  # seconds of one request that waits for a job
 FilePath = str | os.PathLike[str]
 Send = Callable[..., Answer]
@@ -49,7 +49,7 @@ def connect(
         The path of the service's socket, or its URL, such as ``http://127.0.0.1:8000``. None is
         ``DISTSCAN_SERVICE`` of the environment, a path or a URL, or else the default of this user.
     token
-        What the service asks for over TCP. None is ``DISTSCAN_TOKEN`` of the environment.
+        The token of the service, over TCP. None is ``DISTSCAN_TOKEN`` of the environment.
     patience
         Seconds for which an unreachable service is tried again.
     timeout
@@ -318,7 +318,7 @@ class JobHandle:
         return record
 
 
-# Functions of a record. A thread that waits has a record of its own: other threads may refresh it.
+# Functions of a record. A thread that waits has its own one: other threads may refresh the job's.
 
 
 def is_over(record: dict[str, Any], end: float | None) -> bool:

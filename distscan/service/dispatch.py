@@ -318,8 +318,8 @@ _RESUMED = 1 << 28  # bytes of input: the chunks of a smaller job are not noted,
 def may_run(job: dict[str, Any]) -> bool:
     """Return whether a job that was interrupted makes the same file if it is run again.
 
-    Not if it changes what it reads. Not if the output is there, unless it may be replaced: the job
-    may have ended, or another program may have made the file.
+    It does not if it changes its input, nor if the output exists and must not be replaced: the job
+    may have ended, or another program may have written the file.
     """
     files = {*job["inputs"], job["segments"]}
     changes_input = job["state"] is not None or job["output"] in files
@@ -330,7 +330,7 @@ def may_run(job: dict[str, Any]) -> bool:
 def resumable(job: dict[str, Any]) -> dict[str, Any]:
     """Return a job; a large one keeps a journal, so that it can go on after its last chunk."""
     size = 0
-    with suppress(OSError):  # the job will say what is wrong
+    with suppress(OSError):  # the job will raise it
         size = sum(Path(path).stat().st_size for path in job["inputs"])
     return job | {"resume": True} if size >= _RESUMED and job["state"] is None else job
 

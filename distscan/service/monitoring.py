@@ -56,8 +56,8 @@ def begin_logs(form: str, level: str) -> None:
 class TextLines(logging.Formatter):
     r"""A line for a message; the lines of an exception are indented, so that none looks like one.
 
-    >>> made = logging.makeLogRecord({"levelname": "INFO", "msg": "a\nb", "created": 0.5})
-    >>> print(TextLines().format(made))
+    >>> record = logging.makeLogRecord({"levelname": "INFO", "msg": "a\nb", "created": 0.5})
+    >>> print(TextLines().format(record))
     1970-01-01T00:00:00.500Z distscan: INFO: a\nb
     """
 
@@ -82,9 +82,9 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """An object for a message, with the fields that ``extra=`` gives; an exception is a field.
 
-    >>> made = logging.makeLogRecord({"levelname": "INFO", "msg": "job %s", "args": (7,), "job": 7})
-    >>> found = json.loads(JsonLines().format(made))
-    >>> found["job"], found["level"], found["message"]
+    >>> record = logging.makeLogRecord({"levelname": "INFO", "msg": "job 7", "job": 7})
+    >>> line = json.loads(JsonLines().format(record))
+    >>> line["job"], line["level"], line["message"]
     (7, 'INFO', 'job 7')
     """
 

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -20,6 +21,7 @@ from ..core import operators
 from ..core.steps import Strategy
 from ..fsum.request import is_fsum, limits_of
 from ..job.job import FileJob
+from ..options import RunOptions, ScanOptions
 from ..version import __version__
 from . import errors, monitoring, protocol
 from .arrays import Place, Task
@@ -260,13 +262,14 @@ class OriginFilter:
 
 # ---- options, types and paths of requests --------------------------------------------------------
 
-_FLAGS = ("exclusive", "reverse", "force", "check", "resume", "trust_input")
-_TEXTS = ("dtype", "raw", "backend", "strategy")
-_NUMBERS = ("axis", "threads", "memory")
+_FIELDS = {each.name: each for each in (*fields(ScanOptions), *fields(RunOptions))}
 _PATHS = ("segments", "state", "trace")
-_OPTIONS = ("op", "initial", "shape", "window", *_TEXTS, *_NUMBERS, *_FLAGS)  # of a file job
-_SCAN_OPTIONS = ("op", "axis", "exclusive", "initial", "reverse", "window")
-_ARRAY_OPTIONS = (*_SCAN_OPTIONS, "dtype", "out", "strategy")
+_OPTIONS = _FIELDS.keys() - {*_PATHS}  # of a file job
+_ARRAY_OPTIONS = {each.name for each in fields(ScanOptions)} - {"segments", "raw", "shape"}
+_ARRAY_OPTIONS |= {"out", "strategy"}
+_FLAGS = {name for name, each in _FIELDS.items() if each.default is False}
+_TEXTS = ("dtype", "raw", "out", "backend", "strategy")
+_NUMBERS = ("axis", "threads", "memory")
 
 INPUTS = 10_000  # files of a job at most
 LONGEST = 4096  # characters of a text, such as a path
@@ -313,7 +316,7 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
     if len(inputs) > INPUTS:
         raise TooLargeError(f"a job has at most {INPUTS} inputs, not {len(inputs)}")
     present = {name: value for name, value in request.items() if value is not None}
-    options: dict[str, Any] = {name: present[name] for name in _OPTIONS if name in present}
+    options = {name: value for name, value in present.items() if name in _OPTIONS}
     _check_options(options)
     for name in _PATHS:
         if name in present:
@@ -351,7 +354,7 @@ def _check_type(name: str, value: object) -> None:
     """Check the type of an option, and its size: some are computed with, all are stored."""
     if name in _FLAGS and not isinstance(value, bool):
         raise TypeError(f"{name} is true or false, not {value!r}")
-    if name in (*_TEXTS, "out") and not isinstance(value, str):
+    if name in _TEXTS and not isinstance(value, str):
         raise TypeError(f"{name} is text, not {value!r}")
     if isinstance(value, str) and len(value) > LONGEST:
         raise ValueError(f"{name} has more than {LONGEST} characters")
@@ -377,10 +380,11 @@ def scan_of(query: Mapping[str, str]) -> tuple[dict[str, Any], bool]:
     """
     if unknown := sorted(query.keys() - {"segments", *_ARRAY_OPTIONS}):
         raise ValueError(f"unknown options: {', '.join(unknown)}")
-    options: dict[str, Any] = {name: query[name] for name in _ARRAY_OPTIONS if name in query}
-    for name, text in options.items():
-        if name in _FLAGS:
-            options[name] = _flag(name, text)
+    options: dict[str, Any] = {
+        name: _flag(name, text) if name in _FLAGS else text
+        for name, text in query.items()
+        if name in _ARRAY_OPTIONS
+    }
     if "axis" in options:
         options["axis"] = number(options, "axis", 0)
     if "window" in options:

@@ -156,7 +156,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
 
 
 def _job_listener(metrics: Metrics) -> Callable[[Record], None]:
-    """Return a function that logs and counts what becomes of a job."""
+    """Return a function that logs and counts the changes of a job."""
 
     def note(record: Record) -> None:
         log_job(record)

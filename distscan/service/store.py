@@ -215,7 +215,7 @@ class Store:
 
         Raises ``KeyReusedError`` if that job is of another request.
         """
-        record = self._of_key(key)  # first: a known job is told though the disk is full
+        record = self._of_key(key)  # first: a known job is returned though the disk is full
         if record is None:
             with self._statement(
                 "INSERT INTO jobs (key, request, input_count, inputs, state, created) "

@@ -1,27 +1,29 @@
-"""Rank 0's queue, without HTTP: what comes first, what is cancelled, and a disk that is full."""
+"""Rank 0's queue without HTTP, and how rank 0 wakes the other ranks."""
 
+import socket
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from distscan.binding import bind
+from distscan.core.errors import RankError
 from distscan.job.job import FileJob
+from distscan.service import dispatch
 from distscan.service.arrays import Scanner, Task
 from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
 from distscan.service.errors import BusyError, StoreError
 from distscan.service.store import Store
 from support import buffers
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
+pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
-def made(tmp_path):
+def dispatcher(tmp_path):
     store = Store(tmp_path / "state")
     comm = MPI.COMM_SELF
     scanner = Scanner(comm, bind(comm, "cpu", str))
@@ -37,15 +39,15 @@ def job(folder, i=0):
 @pytest.fixture
 def task(tmp_path):
     """A function that returns the scan of an array from one buffer into another."""
-    made = []
+    used = []
 
     def task(i=0):
         for name, x in (("x", np.arange(10 + i)), ("y", np.full(10 + i, -7))):
-            made.append(buffers.put(tmp_path / f"{name}{i}", x))
-        return Task(made[-2][1], made[-1][1], None, {"op": "sum"})
+            used.append(buffers.put(tmp_path / f"{name}{i}", x))
+        return Task(used[-2][1], used[-1][1], None, {"op": "sum"})
 
     yield task
-    for buffer, _ in made:
+    for buffer, _ in used:
         buffer.close()
 
 
@@ -60,14 +62,15 @@ def running(dispatcher):
         thread.join()
 
 
-def test_arrays_and_files(made, task, tmp_path):
-    records = [made.submit(job(tmp_path, i), None) for i in range(3)]
-    arrays = [made.scan(task(i)) for i in range(3, 6)]
+@pytest.mark.one_rank
+def test_arrays_and_files(dispatcher, task, tmp_path):
+    records = [dispatcher.submit(job(tmp_path, i), None) for i in range(3)]
+    arrays = [dispatcher.scan(task(i)) for i in range(3, 6)]
     ended = threading.Semaphore(0)
-    made.listeners.append(ended.release)
-    with running(made):
+    dispatcher.listeners.append(ended.release)
+    with running(dispatcher):
         assert [array.result(20) for array in arrays] == [None] * 3
-        while not all(made.get(record.number)[0].state == "done" for record in records):
+        while not all(dispatcher.get(record.number)[0].state == "done" for record in records):
             assert ended.acquire(timeout=20)
     for i in range(6):
         path = tmp_path / (f"{i}.scan.npy" if i < 3 else f"y{i}")
@@ -75,47 +78,51 @@ def test_arrays_and_files(made, task, tmp_path):
         np.testing.assert_array_equal(y, np.arange(10 + i).cumsum())
 
 
-def test_arrays_whose_client_is_gone(made, task, tmp_path):
+@pytest.mark.one_rank
+def test_arrays_whose_client_is_gone(dispatcher, task, tmp_path):
     """They are left out; the next one runs."""
-    gone, stays = made.scan(task(1)), made.scan(task(2))
+    gone, stays = dispatcher.scan(task(1)), dispatcher.scan(task(2))
     assert gone.cancel()
-    with running(made):
+    with running(dispatcher):
         assert stays.result(20) is None
     assert set(np.fromfile(tmp_path / "y1", int)) == {-7}
     assert np.fromfile(tmp_path / "y2", int)[-1] == np.arange(12).sum()
 
 
-def test_an_array_does_not_wait_for_a_file_job(made, task, tmp_path):
+@pytest.mark.one_rank
+def test_an_array_does_not_wait_for_a_file_job(dispatcher, task, tmp_path):
     """Rank 0 alone scans it then."""
-    asked, submitted = [], made.submit(job(tmp_path), None)
+    asked, submitted = [], dispatcher.submit(job(tmp_path), None)
     # It is called first when the job begins.
-    made.listeners.append(lambda: asked or asked.append(made.scan(task(1))))
-    with running(made):
+    dispatcher.listeners.append(lambda: asked or asked.append(dispatcher.scan(task(1))))
+    with running(dispatcher):
         end = time.monotonic() + 20
-        while made.get(submitted.number)[0].state != "done" and time.monotonic() < end:
+        while dispatcher.get(submitted.number)[0].state != "done" and time.monotonic() < end:
             time.sleep(0.01)
     assert asked[0] is None
-    assert made.get(submitted.number)[0].state == "done"
+    assert dispatcher.get(submitted.number)[0].state == "done"
 
 
-def test_the_end(made, task, tmp_path):
+@pytest.mark.one_rank
+def test_the_end(dispatcher, task, tmp_path):
     """Arrays that wait are refused, files that wait stay in the store."""
-    record, array = made.submit(job(tmp_path, 1), None), made.scan(task(2))
-    made.stop(0)
-    made.run()
+    record, array = dispatcher.submit(job(tmp_path, 1), None), dispatcher.scan(task(2))
+    dispatcher.stop(0)
+    dispatcher.run()
     with pytest.raises(BusyError, match="the service ends"):
         array.result(1)
     with pytest.raises(BusyError, match="the service ends"):
-        made.scan(task(3))
+        dispatcher.scan(task(3))
     with pytest.raises(BusyError, match="the service ends"):
-        made.submit(job(tmp_path, 3), None)
-    assert made.get(record.number)[0].state == "queued"
-    assert made.stopping
+        dispatcher.submit(job(tmp_path, 3), None)
+    assert dispatcher.get(record.number)[0].state == "queued"
+    assert dispatcher.stopping
 
 
-def test_a_disk_that_is_full_for_a_while(made, tmp_path, monkeypatch):
+@pytest.mark.one_rank
+def test_a_disk_that_is_full_for_a_while(dispatcher, tmp_path, monkeypatch):
     """The job's end is noted when it can be; none is begun before that."""
-    record, full = made.submit(job(tmp_path), None), threading.Event()
+    record, full = dispatcher.submit(job(tmp_path), None), threading.Event()
     right, tries = Store.end, []
 
     def end(store, *given, **facts):
@@ -126,25 +133,135 @@ def test_a_disk_that_is_full_for_a_while(made, tmp_path, monkeypatch):
         full.set()
 
     monkeypatch.setattr(Store, "end", end)
-    with running(made):
+    with running(dispatcher):
         assert full.wait(20)
-    assert made.get(record.number)[0].state == "done"
+    assert dispatcher.get(record.number)[0].state == "done"
     assert len(tries) == 2
-    assert Path(tmp_path / "0.scan.npy").exists()
+    assert (tmp_path / "0.scan.npy").exists()
 
 
-def test_old_jobs_are_forgotten(made, tmp_path):
+@pytest.mark.one_rank
+def test_old_jobs_are_forgotten(dispatcher, tmp_path):
     """Those that ended long ago, and no others."""
-    store, now = made.store, time.time()
-    made._keep = 60
+    store, now = dispatcher.store, time.time()
+    dispatcher._keep = 60
     for i, ended in enumerate((now - 61, now - 59, None)):
         number = store.add(job(tmp_path, i)).number
         if ended is not None:
             store.start()
             store.end(number, "failed")
             store._db.execute("UPDATE jobs SET ended = ? WHERE number = ?", (ended, number))
-    with running(made):
+    with running(dispatcher):
         end = time.monotonic() + 20
-        while made.get(3)[0].state != "done" and time.monotonic() < end:
+        while dispatcher.get(3)[0].state != "done" and time.monotonic() < end:
             time.sleep(0.01)
     assert [record.number for record in store.newest()] == [3, 2]
+    assert store.add(job(tmp_path)).number == 4  # numbers do not come again
+
+
+# ---- wakeup --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wakeup(comm):
+    wakeup = Wakeup(comm)
+    yield wakeup
+    wakeup.close()
+
+
+def test_tasks_arrive_in_order(wakeup, comm, rng):
+    """Of any size; what one rank receives late does not hold up the others."""
+    tasks = [{"number": i, "text": "x" * int(n)} for i, n in enumerate(rng.integers(0, 3000, 50))]
+    tasks.insert(20, {"text": "long " * 200_000})
+    if comm.rank == 0:
+        for task in tasks:
+            wakeup.send(task)
+        return
+    for task in tasks:
+        assert wakeup.receive() == task
+
+
+def test_the_end_of_rank_0(wakeup, comm):
+    if comm.rank == 0:
+        wakeup.send({"last": True})
+        wakeup.close()
+    else:
+        assert wakeup.receive() == {"last": True}
+        assert wakeup.receive() is None
+        assert wakeup.receive() is None
+
+
+def test_idle_ranks_sleep(wakeup, comm):
+    """Under one hundredth of a core."""
+    if comm.rank == 0:
+        time.sleep(1)
+        wakeup.send({})
+        return
+    start = time.process_time()
+    assert wakeup.receive() == {}
+    assert time.process_time() - start < 0.01
+
+
+def test_a_rank_that_has_ended(wakeup, comm):
+    if comm.rank == comm.size - 1:
+        wakeup.close()
+    comm.Barrier()
+    if comm.rank == 0 < comm.size - 1:
+
+        def send():
+            for _ in range(100):
+                wakeup.send({"text": "x" * 10000})
+
+        with pytest.raises(RankError, match="a rank has ended"):
+            send()
+
+
+@pytest.mark.one_rank
+def test_strangers_are_refused(tmp_path):
+    """Those that do not know the secret, say too little, or nothing."""
+    secret, server = b"s" * 32, socket.socket(socket.AF_UNIX)
+    server.bind(str(tmp_path / "line"))
+    server.listen()
+    greetings = [b"x" * 32 + b"\0\0\0\1", b"short", b"", secret + b"\0\0\0\2", secret + b"\0\0\0\1"]
+
+    def connect():
+        for text in greetings:
+            with socket.socket(socket.AF_UNIX) as line:
+                line.connect(str(tmp_path / "line"))
+                line.sendall(text)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    connections = dispatch._accept(server, 2, secret)
+    thread.join()
+    assert len(connections) == 2
+    for line in (*connections, server):
+        line.close()
+
+
+@pytest.mark.one_rank
+def test_ranks_that_never_connect(tmp_path, monkeypatch):
+    monkeypatch.setattr(dispatch, "_CONNECT_SECONDS", 0.1)
+    message = r"no connection from ranks \[1, 2\]"
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(RankError, match=message):
+        dispatch._accept(server, 2, b"s" * 32)
+
+
+@pytest.mark.one_rank
+def test_over_tcp():
+    """As between nodes."""
+    secret = b"s" * 32
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "127.0.0.1", server.getsockname()[1]
+        ranks = []
+        thread = threading.Thread(
+            target=lambda: ranks.append(dispatch._connect(address, 1, secret))
+        )
+        thread.start()
+        (line,) = dispatch._accept(server, 1, secret)
+        thread.join()
+        line.sendall(b"hello")
+        assert dispatch._read(ranks[0], 5) == b"hello"
+        line.close()
+        assert dispatch._read(ranks[0], 5) == b""
+        ranks[0].close()

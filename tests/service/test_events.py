@@ -16,19 +16,18 @@ from distscan.service.dispatch import Progress
 from distscan.service.errors import StoreError
 from distscan.service.store import Store
 from support.event_streams import following, is_job, until
-from support.services import serving
+from support.services import TOKEN, http_client, long_file, over_tcp, serving
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
-TOKEN = "0123456789abcdef-a-token"
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("events")
     np.save(folder / "x.npy", np.arange(1000))
-    np.lib.format.open_memmap(folder / "long.npy", "w+", "f8", (1 << 27,))
-    with serving(folder) as made:
-        yield made
+    long_file(folder)
+    with serving(folder) as service:
+        yield service
 
 
 def submit(client, service, name="x.npy", **options):
@@ -42,11 +41,11 @@ def test_a_job_from_its_beginning_to_its_end(service):
     with service.client() as client, following(service) as stream:
         name, milliseconds, _ = next(stream)
         assert (name, milliseconds > 0) == ("retry", True)
-        name, found, number = next(stream)
+        name, snapshot, number = next(stream)
         assert (name, number) == ("snapshot", 1)
-        assert found["about"] == client.about()
-        assert abs(found["now"] - time.time()) < 10
-        assert (found["status"], found["queued"]) == ("ok", 0)
+        assert snapshot["about"] == client.about()
+        assert abs(snapshot["now"] - time.time()) < 10
+        assert (snapshot["status"], snapshot["queued"]) == ("ok", 0)
         job = submit(client, service)
         seen = until(stream, is_job(job.number, "done"))
         assert seen[-1][1] == job.refresh()
@@ -85,10 +84,11 @@ def test_the_queue(service):
 
 
 def test_too_many(service):
-    with ExitStack() as held:
+    with ExitStack() as streams:
         for _ in range(app._CLIENTS):
-            held.enter_context(following(service))
-        answer = get(service)
+            streams.enter_context(following(service))
+        with http_client(service) as http:
+            answer = http.get("/v1/events")
         assert (answer.status_code, answer.json()["error"]["type"]) == (429, "BusyError")
     end = time.monotonic() + 10
     while True:  # the service learns that they have gone
@@ -98,12 +98,6 @@ def test_too_many(service):
             break
         except httpx.HTTPStatusError:
             assert time.monotonic() < end
-
-
-def get(service):
-    transport = httpx.HTTPTransport(uds=service.address)
-    with httpx.Client(transport=transport, base_url="http://any") as made:
-        return made.get("/v1/events")
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
@@ -125,24 +119,15 @@ def test_the_end_waits_for_no_client(read, tmp_path):
 
 
 def test_over_tcp(tmp_path):
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "token").chmod(0o600)
-    given = ["--host", "127.0.0.1", "--token-file", str(tmp_path / "token")]
-    with serving(tmp_path, 1, *given) as service:
+    with serving(tmp_path, 3, *over_tcp(tmp_path)) as service:
         assert httpx.get(f"{service.address}/v1/events").status_code == 401
         with following(service, TOKEN) as stream:
             assert next(stream)[0] == "retry"
-        assert service.end() == 0
-
-
-def test_where_the_ranks_are(tmp_path):
-    with serving(tmp_path, 3) as service:
-        with service.client() as client:
-            about = client.about()
+            about = next(stream)[1]["about"]
         assert service.end() == 0
     assert (about["ranks"], about["nodes"]) == (3, 1)
-    assert about["placement"] == 3 * [{"host": about["placement"][0]["host"],
-                                       "device": about["device"]}]  # fmt: skip
+    host = about["placement"][0]["host"]
+    assert about["placement"] == 3 * [{"host": host, "device": about["device"]}]
 
 
 # ---- what has changed ----------------------------------------------------------------------------
@@ -156,62 +141,62 @@ def dispatcher(tmp_path):
     store.close()
 
 
-def names(news):
+def names(updates):
     """The events, each by its name, and the number of its job if it has one."""
-    return [(name, data["number"]) if "number" in data else name for name, data in news.events()]
+    return [(name, data["number"]) if "number" in data else name for name, data in updates.events()]
 
 
 def test_news(dispatcher):
     """Only what the client does not know; a job that ended between two looks is told once."""
-    store, news = dispatcher.store, Updates(dispatcher, {})
-    assert names(news) == ["snapshot"]
-    assert names(news) == []
+    store, updates = dispatcher.store, Updates(dispatcher, {})
+    assert names(updates) == ["snapshot"]
+    assert names(updates) == []
     store.add({"op": "sum"})
     store.add({"op": "sum"})
-    assert names(news) == [("job", 1), ("job", 2), "service"]
+    assert names(updates) == [("job", 1), ("job", 2), "service"]
     dispatcher.running = store.start().number, Progress()
-    assert names(news) == [("job", 1), "service"]
+    assert names(updates) == [("job", 1), "service"]
     for done in (1, 2):
         dispatcher.running = 1, Progress("scan", done, 2)
-        assert names(news) == [("progress", 1)]
-        assert names(news) == []
+        assert names(updates) == [("progress", 1)]
+        assert names(updates) == []
     store.end(1, "done", report={})
     dispatcher.running = store.start().number, Progress()
     store.add({"op": "max"})
     store.cancel(3)
-    assert names(news) == [("job", 1), ("job", 2), ("job", 3), "service"]
+    assert names(updates) == [("job", 1), ("job", 2), ("job", 3), "service"]
     dispatcher.stopping = True
-    assert news.events() == [("service", {"status": "ending", "queued": 0})]
+    assert updates.events() == [("service", {"status": "ending", "queued": 0})]
     store.queue_again(2)
     dispatcher.running = None
-    assert names(news) == [("job", 2), "service"]
+    assert names(updates) == [("job", 2), "service"]
 
 
 def test_a_client_that_comes_late(dispatcher):
     """It gets a snapshot; of many jobs, those that matter."""
-    store, news = dispatcher.store, Updates(dispatcher, {})
-    news.events()
+    store, updates = dispatcher.store, Updates(dispatcher, {})
+    updates.events()
     for _ in range(150):
         store.cancel(store.add({}).number)
     waits = store.add({}).number
     for _ in range(150):
         store.cancel(store.add({}).number)
-    ((name, found),) = news.events()
+    ((name, snapshot),) = updates.events()
     assert name == "snapshot"
-    numbers = [job["number"] for job in found["jobs"]]
+    numbers = [job["number"] for job in snapshot["jobs"]]
     assert numbers == [*range(301, 201, -1), waits]
-    assert names(news) == []
+    assert names(updates) == []
     store.cancel(waits)
-    assert names(news) == [("job", waits), "service"]
+    assert names(updates) == [("job", waits), "service"]
 
 
 def test_nothing_is_read_where_nothing_changed(dispatcher, monkeypatch):
     """Progress does not read the store: many clients may follow."""
-    news = Updates(dispatcher, {})
-    news.events()
+    updates = Updates(dispatcher, {})
+    updates.events()
     monkeypatch.setattr(dispatcher.store, "open_states", None)
     dispatcher.running = 1, Progress("scan", 1, 2)
-    assert names(news) == [("progress", 1)]
+    assert names(updates) == [("progress", 1)]
 
 
 # ---- clients that are slow, and disks that are broken --------------------------------------------
@@ -223,8 +208,8 @@ async def first(stream, number):
 
 def test_the_heartbeat(dispatcher, monkeypatch):
     monkeypatch.setattr(app, "_HEARTBEAT", 0.01)
-    made = Events(dispatcher, Changes(), {})
-    stream = made._stream(asyncio.Event())
+    events = Events(dispatcher, Changes(), {})
+    stream = events._stream(asyncio.Event())
     retry, snapshot, *beats = asyncio.run(first(stream, 4))
     assert (retry, beats) == ("retry: 2000\n\n", 2 * [": the service is there\n\n"])
     assert snapshot.startswith("id: 1\nevent: snapshot\ndata: {")
@@ -232,11 +217,11 @@ def test_the_heartbeat(dispatcher, monkeypatch):
 
 def test_a_slow_client(dispatcher):
     """What happens meanwhile is not kept for it: it gets what is so when it reads again."""
-    made, store = Events(dispatcher, Changes(), {}), dispatcher.store
+    events, store = Events(dispatcher, Changes(), {}), dispatcher.store
 
     async def read():
         changed = asyncio.Event()
-        stream = made._stream(changed)
+        stream = events._stream(changed)
         await first(stream, 2)
         for number in range(1, 1001):
             store.cancel(store.add({}).number)
@@ -258,10 +243,10 @@ def test_a_broken_disk(dispatcher, monkeypatch, caplog):
 
     dispatcher.store.add({})
     monkeypatch.setattr(dispatcher.store, "summary", broken)
-    made = Events(dispatcher, Changes(), {})
+    events = Events(dispatcher, Changes(), {})
 
     async def read():
-        return [text async for text in made._stream(asyncio.Event())]
+        return [text async for text in events._stream(asyncio.Event())]
 
     assert asyncio.run(read()) == [b"retry: 2000\n\n"]
     assert "disk I/O error" in caplog.text

@@ -14,7 +14,7 @@ import service_load
 from kill_cases import Fault
 from service_cases import FAULTS
 from service_fuzz import Fuzzer, exceptions
-from service_requests import Made, framed
+from service_requests import RawRequest, framed
 from service_running import running
 from service_trial import Trial
 
@@ -97,7 +97,7 @@ def test_answers_that_the_fuzzer_sees(status, fault, tmp_path):
 
         thread = threading.Thread(target=serve)
         thread.start()
-        fuzzer.send(7, Made(framed(b"GET /v1", b""), framed=True))
+        fuzzer.send(7, RawRequest(framed(b"GET /v1", b""), framed=True))
         thread.join()
     assert list(fuzzer.faults) == ([fault] if fault else [])
 

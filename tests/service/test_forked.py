@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.forked import ended, forked
+from support.services import LARGE
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -18,7 +19,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 TIMES = 50
-LARGE = 300_000  # elements of which a client makes more than a MiB
 
 
 @pytest.mark.parametrize("n", [10, LARGE])

@@ -329,15 +329,19 @@ def test_an_exception_as_text():
 
 
 def test_json():
-    message = record("%s is no file", ODD, job=7, seconds=0.25, op="sum", odd=ODD, path=FileJob,
-                  none=None, created=1767225600.0625)  # fmt: skip
-    line = JsonLines().format(message)
+    """One line; a field ``time`` or ``logger`` does not replace those of the log."""
+    fields = {"job": 7, "seconds": 0.25, "op": "sum", "odd": ODD, "path": FileJob, "none": None}
+    fields |= {"time": "no", "logger": "no", "exc_info": raised("x\ny")}
+    line = JsonLines().format(record("%s is no file", ODD, created=1767225600.0625, **fields))
     assert line.isascii()
     assert line.isprintable()
-    found = json.loads(line)
-    assert json.dumps(found, ensure_ascii=False).encode()  # there are no halves of characters
+    logged = json.loads(line)
+    assert json.dumps(logged, ensure_ascii=False).encode()  # there are no halves of characters
+    trace = logged.pop("exception")
+    assert trace.startswith("Traceback (most recent call last):\n")
+    assert trace.endswith("ZeroDivisionError: x\ny")
     shown = ODD.replace("\udcff", r"\udcff")
-    assert found == {
+    assert logged == {
         "time": "2026-01-01T00:00:00.062Z",
         "level": "WARNING",
         "logger": "distscan.service",
@@ -349,17 +353,3 @@ def test_json():
         "path": str(FileJob),
         "none": None,
     }
-
-
-def test_an_exception_as_json():
-    line = JsonLines().format(record("fault", exc_info=raised("x\ny")))
-    assert "\n" not in line
-    found = json.loads(line)
-    assert found["exception"].startswith("Traceback (most recent call last):\n")
-    assert found["exception"].endswith("ZeroDivisionError: x\ny")
-
-
-def test_fields_that_have_the_names_of_others():
-    found = json.loads(JsonLines().format(record("right", level="INFO", time="no", logger="no")))
-    assert (found["logger"], found["message"]) == ("distscan.service", "right")
-    assert datetime.fromisoformat(found["time"].replace("Z", "+00:00")).tzinfo == timezone.utc

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
-from io import BytesIO
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from distscan.service.errors import NoAnswerError, ServiceError, StoppedError
 from distscan.service.transport import Answer, Stop
 from support.cutting import cutting
 from support.forked import ended, forked
-from support.services import serving, stop
+from support.services import LARGE, TOKEN, long_file, npy, over_tcp, serving, stop
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -25,15 +24,13 @@ pytestmark = [
     # Python warns since a test's process has threads; no lock of these is used here.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
-LARGE = 300_000  # elements of which a client makes more than a MiB
-TOKEN = "0123456789abcdef-a-token"
 
 
 @pytest.fixture(scope="module")
 def lone(tmp_path_factory):
     """A service for all tests that leave it as it was."""
-    with serving(tmp_path_factory.mktemp("service")) as made:
-        yield made
+    with serving(tmp_path_factory.mktemp("service")) as service:
+        yield service
 
 
 @contextmanager
@@ -56,14 +53,12 @@ def jobs_of(service):
 
 
 @pytest.mark.parametrize("n", [10, LARGE])
-@pytest.mark.parametrize("lost", [1, 3])
-def test_scans_whose_answers_are_lost(lost, n, lone, rng):
+def test_scans_whose_answers_are_lost(n, lone, rng):
     with cutting(lone) as cutter, Client(cutter.address, None, 10.0) as client:
-        for _ in range(4):
-            cutter.lose = lost
+        for cutter.lose in (1, 3, 1, 3):
             x = rng.integers(0, 1000, n)
             np.testing.assert_array_equal(client.scan(x), x.cumsum())
-        assert cutter.lost == 4 * lost
+        assert cutter.lost == 8
 
 
 @pytest.mark.parametrize("n", [10, LARGE])
@@ -93,10 +88,10 @@ def test_a_job_whose_answer_is_lost_is_one_job(lone):
 def test_answers_that_are_always_lost(lone):
     with cutting(lone) as cutter, Client(cutter.address, None, 0.5) as client:
         cutter.lose = 10**9
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(ServiceError, match="no service answers"):
             client.scan([1, 2])
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - start < 10
         cutter.lose = 0
         assert list(client.scan([1, 2])) == [1, 3]
 
@@ -106,9 +101,8 @@ def test_answers_that_are_always_lost(lone):
 
 def test_a_service_that_is_started_again(tmp_path):
     """A client that waits for a job waits on, and gets the report of the next service."""
-    np.lib.format.open_memmap(tmp_path / "long.npy", "w+", "f8", (1 << 27,))
     with serving(tmp_path) as service, service.client(patience=30) as client:
-        job, reports = client.submit(tmp_path / "long.npy"), []
+        job, reports = client.submit(long_file(tmp_path)), []
         waiting = threading.Thread(target=lambda: reports.append(job.wait(60)))
         waiting.start()
         while client.job(job.number).state == "queued":
@@ -238,24 +232,17 @@ def test_other_requests_have_a_limit(lone, monkeypatch):
 def noted(limits, given):
     """Note the limit of a request, and answer it."""
     limits.append(given["timeout"])
-    body = BytesIO()
-    np.save(body, np.zeros(2))
     place = {"path": "/dev/null", "bytes": 1, "device": 0, "inode": 0}
-    return Answer(200, body.getvalue() if "content" in given else json.dumps(place).encode())
+    return Answer(200, npy(np.zeros(2)) if "content" in given else json.dumps(place).encode())
 
 
 def test_a_host_that_has_died_is_noticed(tmp_path):
-    (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "token").chmod(0o600)
-    given = ["--host", "127.0.0.1", "--token-file", str(tmp_path / "token")]
-    with serving(tmp_path, 1, *given) as service, service.client(TOKEN) as client:
+    with serving(tmp_path, 1, *over_tcp(tmp_path)) as service, service.client(TOKEN) as client:
         client.about()
-        line = client._http._spare[-1].sock
-        assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        found = [
-            line.getsockopt(socket.IPPROTO_TCP, name)
-            for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-        ]
-        assert found[0] + found[1] * found[2] == 60  # seconds
-        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+        option = client._http._spare[-1].sock.getsockopt
+        assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        names = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+        idle, interval, count = (option(socket.IPPROTO_TCP, name) for name in names)
+        assert idle + interval * count == 60  # seconds
+        assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
         service.end()

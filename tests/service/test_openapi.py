@@ -23,21 +23,12 @@ from distscan.core.operators import BUILTIN
 from distscan.core.steps import Strategy
 from distscan.job.job import FileJob
 from distscan.job.report import Report
-from distscan.service import (
-    app,
-    arrays,
-    dispatch,
-    errors,
-    protocol,
-    scans,
-    store,
-)
+from distscan.service import app, arrays, dispatch, errors, protocol, scans, store
 from support import event_streams
-from support.services import serving
+from support.services import TOKEN, long_file, npy, over_tcp, serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 PATH = Path(app.__file__).with_name("openapi.json")
-TOKEN = "0123456789abcdef-a-token"
 METHODS = "get", "post", "put", "patch", "delete"
 
 
@@ -152,11 +143,9 @@ class Talk:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("openapi")
-    (folder / "token").write_text(TOKEN)
-    (folder / "token").chmod(0o600)
-    given = ["--host", "127.0.0.1", "--token-file", str(folder / "token"), "--body", "4000000"]
-    with serving(folder, 1, *given, "--queue", "1", "--memory", "16000000") as made:
-        yield made
+    limits = ["--body", "4000000", "--queue", "1", "--memory", "16000000"]
+    with serving(folder, 1, *over_tcp(folder), *limits) as service:
+        yield service
 
 
 @pytest.fixture
@@ -164,12 +153,6 @@ def held():
     """Streams that are open."""
     with ExitStack() as stack:
         yield stack
-
-
-def npy(x):
-    made = BytesIO()
-    np.save(made, x)
-    return made.getvalue()
 
 
 def until(said, state, name="state"):
@@ -244,9 +227,8 @@ def test_answers(service, rng, held):
     """Every answer that is described, but those to faults of the service, is seen here."""
     talk, folder = Talk(service.address), service.folder
     np.save(folder / "x.npy", rng.integers(0, 9, 1000))
-    np.lib.format.open_memmap(folder / "long.npy", "w+", "f8", (1 << 27,))
     small = {"inputs": [str(folder / "x.npy")], "output": str(folder / "y.npy"), "force": True}
-    long = small | {"inputs": [str(folder / "long.npy")], "output": str(folder / "z.npy")}
+    long = small | {"inputs": [str(long_file(folder))], "output": str(folder / "z.npy")}
     for request in (small, long):
         validate(request, {"$ref": "#/components/schemas/Request"})
 

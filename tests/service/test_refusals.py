@@ -135,7 +135,7 @@ def test_paths_outside(service, client, tmp_path):
     (service.folder / "way").unlink(missing_ok=True)
     (service.folder / "way").symlink_to(tmp_path)
     np.save(service.folder / "x.npy", np.ones(3))
-    inside, out = service.folder / "x.npy", service.folder / "y.npy"
+    inside, out = service.folder / "x.npy", service.folder / "refused.npy"
     for source, target in (
         (tmp_path / "secret.npy", out),
         (service.folder / "link.npy", out),

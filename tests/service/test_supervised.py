@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from distscan.service import serve
-from support.services import ROOT, serving
+from support.services import ROOT, long_file, serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 LAUNCH = ROOT / "launch"
@@ -50,9 +50,8 @@ def test_a_service_that_is_killed_comes_back(tmp_path, monkeypatch, notices, rng
     monkeypatch.setenv("DISTSCAN_BACKOFF", "0 1 600")
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    x, long = rng.integers(-1000, 1000, 50_000), tmp_path / "long.npy"
+    x, long = rng.integers(-1000, 1000, 50_000), long_file(tmp_path)
     np.save(tmp_path / "x.npy", x)
-    np.lib.format.open_memmap(long, "w+", "f8", (1 << 27,))
     by = [LAUNCH / "serve.sh", "mpirun", "-n", 2]
     with serving(tmp_path, 2, launcher=by) as service, service.client(patience=60) as client:
         for victim in (max(service.ranks_of()), "mpirun"):

@@ -17,7 +17,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from support.services import Service, serving
+from support.services import TOKEN, Service, over_tcp, serving
 
 __all__ = [
     "HOSTILE",
@@ -29,7 +29,6 @@ __all__ = [
     "resize",
     "with_files",
 ]
-TOKEN = "0123456789abcdef-a-token"
 HOSTILE = "<img src=x onerror=window.hit=1>\u202e.npy"
 
 
@@ -49,15 +48,12 @@ def browsing_if_any() -> Iterator[Any]:
 @contextmanager
 def with_files(folder: Path) -> Iterator[Service]:
     """Run a service over TCP, with some files; it has its port again when it is started again."""
-    (folder / "token").write_text(TOKEN)
-    (folder / "token").chmod(0o600)
     for name in ("x.npy", HOSTILE):
         np.save(folder / name, np.arange(1000))
     np.lib.format.open_memmap(folder / "long.npy", "w+", "f8", (1 << 28,))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    given = ["--host", "127.0.0.1", "--port", port, "--token-file", str(folder / "token")]
-    with serving(folder, 1, *given) as made:
+    with serving(folder, 1, *over_tcp(folder), "--port", port) as made:
         yield made
 
 
