@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan.core.errors import InputError
-from distscan.job import npy as npy_format
+from distscan.job.formats import npy as npy_format
 from distscan.service import arrays, errors, protocol
 from distscan.service.errors import ForbiddenError, ProtocolError, TooLargeError
 from support.services import npy, post
