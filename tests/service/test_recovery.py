@@ -148,9 +148,9 @@ def test_idle_ranks_sleep(ranks, tmp_path):
 
         before = used()
         assert len(before) == ranks
-        time.sleep(3)
+        time.sleep(6)
         after = used()
-        assert max(after[pid] - before[pid] for pid in before) < 0.035  # ticks of 0.01
+        assert max(after[pid] - before[pid] for pid in before) < 0.07  # ticks of 0.01
 
 
 def test_a_signal_to_another_thread(tmp_path):
@@ -177,19 +177,13 @@ def large(tmp_path, rng):
 
 
 def begin(client, folder):
-    """Submit a slow job to two ranks, and wait until both have noted chunks that are written.
-
-    A job that has ended before is submitted again.
-    """
+    """Submit a job of some seconds to two ranks; wait until both have noted chunks."""
     part, end = output.resumable(folder / "y.npy"), time.monotonic() + 60
-    while True:
-        job = client.submit(folder / "x.npy", folder / "y.npy", memory=1 << 19)
-        while client.job(job.number).state in {"queued", "running"}:
-            if sum(map(has_written, output.journals(part))) == 2:
-                return job.number
-            time.sleep(0.01)
+    job = client.submit(folder / "x.npy", folder / "y.npy", memory=1 << 16)
+    while sum(map(has_written, output.journals(part))) < 2:
         assert time.monotonic() < end
-        (folder / "y.npy").unlink()
+        time.sleep(0.01)
+    return job.number
 
 
 def has_written(path):
