@@ -27,7 +27,7 @@ from .core import arrays, dtypes, operators
 from .core.form import axis_number
 from .core.nan import SKIPPING_NAN
 from .core.steps import Strategy
-from .decide import check_out
+from .engine.array_scan import check_out
 from .mpi.agree import Agreement, Terms, body, collective
 from .mpi.communicators import Comm
 from .scan import scan

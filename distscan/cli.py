@@ -13,12 +13,10 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn, get_args
 
-from .build import Op
 from .core.errors import USAGE, DistscanError, InputError, LaunchError
 from .core.operators import BUILTIN, Operator
 from .core.steps import Strategy
@@ -29,7 +27,7 @@ from .job.report import Report
 from .mpi import agree, communicators, launcher
 from .mpi.agree import agreed
 from .mpi.communicators import Comm
-from .options import RunOptions, ScanOptions
+from .options import Op, RunOptions, ScanOptions
 from .version import __version__
 
 
@@ -213,7 +211,7 @@ def _time(seconds: float) -> str:
 # ---- the file job -----------------------------------------------------------------------------
 
 #: Arguments that are options of a job; a command may have others.
-_OPTIONS = {each.name for kind in (ScanOptions, RunOptions) for each in fields(kind)}
+_OPTIONS = {*ScanOptions._fields, *RunOptions._fields}
 _OPTIONS |= {"state", "trace"}
 _NAMES = ", ".join(sorted([*BUILTIN, "fsum"]))
 

@@ -6,39 +6,39 @@ where a job goes on with what another one has left: a new field is compared with
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from . import binding
-from .build import Op
 from .core import dtypes, operators
 from .core.fingerprint import fingerprint
 from .core.form import axis_number, shape_of
 from .core.operators import BUILTIN, Operator
 from .core.scalars import integer
 from .core.steps import Strategy
+from .cpu.threads import checked
 from .fsum.request import is_fsum, limits_of
 from .mpi.communicators import op_name
 
-#: Of an option of the input alone: a running value has the same meaning behind another input.
-_INPUT = {"input": True}
-_FLAGS = ("force", "check", "resume", "trust_input")
-#: Of an option that may differ from rank to rank.
-_OF_RANK = {"rank": True}
+Op = str | np.ufunc | Operator
+
+#: Of the input alone: a running value has the same meaning behind another input.
+_OF_INPUT = {"raw", "shape"}
+#: These may differ from rank to rank.
+_OF_RANK = {"threads", "memory", "force"}
 
 
-@dataclass(frozen=True)
-class ScanOptions:
+class ScanOptions(NamedTuple):
     """All that gives the elements of a scan their values, beside the elements themselves.
 
     Attributes
     ----------
     op
         The operator, or "fsum", whose operator depends on the elements.
-    axis, exclusive, initial, reverse, dtype, window
+    axis, exclusive, reverse, dtype, window, initial
         As in ``scan``.
     segments
         The type of flags or keys; None without segments.
@@ -46,16 +46,16 @@ class ScanOptions:
         The type and the shape of input files that have no header.
     """
 
-    op: Operator | str = "sum"
+    op: Any = "sum"  # Operator | str
     axis: int | None = None
     exclusive: bool = False
-    initial: Any = None
     reverse: bool = False
     dtype: np.dtype[Any] | None = None
     window: tuple[int, int] | None = None
     segments: np.dtype[Any] | None = None
-    raw: np.dtype[Any] | None = field(default=None, metadata=_INPUT)
-    shape: tuple[int, ...] | None = field(default=None, metadata=_INPUT)
+    raw: np.dtype[Any] | None = None
+    shape: tuple[int, ...] | None = None
+    initial: Any = None
 
     @classmethod
     def parse(
@@ -71,24 +71,26 @@ class ScanOptions:
         raw: Any = None,
         shape: Sequence[int] | None = None,
     ) -> "ScanOptions":
-        """Return the options that a caller asks for; ``initial`` may be text.
+        """Return the options that a caller asks for; raise TypeError and ValueError.
 
-        Raises TypeError and ValueError.
-
-        >>> ScanOptions.parse(op=np.add, initial="3", dtype="f4").terms()["initial"]
+        >>> ScanOptions.parse(op=np.add, initial=3, dtype="f4").terms()["initial"]
         3
         """
-        named = op_name(op)
+        known: Any = operators.NAMED.get(op) if isinstance(op, str | np.ufunc) else None
+        if known is None or window is not None:
+            name = op_name(op)
+            known = "fsum" if is_fsum(name, window) else operators.resolve(name)
         return cls(
-            op="fsum" if is_fsum(named, window) else operators.resolve(named),
-            axis=axis_number(axis),
-            exclusive=bool(exclusive),
-            initial=number(initial) if isinstance(initial, str) else initial,
-            reverse=bool(reverse),
-            dtype=_dtype(dtype),
-            window=None if window is None else limits_of(window),
-            raw=_dtype(raw),
-            shape=None if shape is None else shape_of(shape),
+            known,
+            axis if axis is None or type(axis) is int else axis_number(axis),
+            bool(exclusive),
+            bool(reverse),
+            dtype if dtype is None or isinstance(dtype, np.dtype) else dtypes.parse(dtype),
+            None if window is None else limits_of(window),
+            None,
+            None if raw is None else dtypes.parse(raw),
+            None if shape is None else shape_of(shape),
+            initial,
         )
 
     def terms(self, *, any_input: bool = False) -> dict[str, Any]:
@@ -97,21 +99,19 @@ class ScanOptions:
         ``any_input`` leaves out what is of the input alone.
         """
         names = {"op": "the operator", "segments": "the type of segments"}
-        found = self.to_json()
-        for each in fields(self):
-            if any_input and each.metadata == _INPUT:
-                del found[each.name]
-        if any_input and self.segments is not None and self.segments.kind in "SU":
-            found["segments"] = f"text, {self.segments.kind}"  # each file has its own width
-        return {names.get(name, name): value for name, value in found.items()}
+        values = self.to_json()
+        if any_input:
+            values = {name: value for name, value in values.items() if name not in _OF_INPUT}
+            if self.segments is not None and self.segments.kind in "SU":
+                values["segments"] = f"text, {self.segments.kind}"  # each file has its own width
+        return {names.get(name, name): value for name, value in values.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Return all options in a form that JSON has; ``parse`` takes it, if ``op`` has a name."""
-        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return {name: _plain(value) for name, value in zip(self._fields, self, strict=True)}
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """How a job runs: another way gives the same elements, but for the roundings of floats.
 
     Attributes
@@ -122,17 +122,31 @@ class RunOptions:
 
     backend: binding.Name = "auto"
     strategy: Strategy = "auto"
-    threads: int | None = field(default=None, metadata=_OF_RANK)
-    memory: int | None = field(default=None, metadata=_OF_RANK)
-    force: bool = field(default=False, metadata=_OF_RANK)
+    threads: int | None = None
+    memory: int | None = None
+    force: bool = False
     check: bool = False
     resume: bool = False
     trust_input: bool = False
 
-    def __post_init__(self) -> None:
-        if self.backend not in get_args(binding.Name):
+    @classmethod
+    def parse(
+        cls,
+        *,
+        backend: Any = "auto",
+        strategy: Any = "auto",
+        threads: Any = None,
+        memory: Any = None,
+        **flags: Any,
+    ) -> "RunOptions":
+        """Return the options that a caller asks for; raise TypeError and ValueError."""
+        if backend not in get_args(binding.Name):
             names = ", ".join(get_args(binding.Name))
-            raise ValueError(f"unknown backend {self.backend!r}; choose from {names}")
+            raise ValueError(f"unknown backend {backend!r}; choose from {names}")
+        threads = None if threads is None else checked(threads)
+        memory = None if memory is None else integer(memory, "memory", least=1)
+        checked_flags = {name: bool(flag) for name, flag in flags.items()}
+        return cls(backend, strategy, threads, memory, **checked_flags)
 
     @property
     def digests(self) -> bool:
@@ -141,20 +155,81 @@ class RunOptions:
 
     def terms(self) -> dict[str, Any]:
         """Return what must be the same on every rank, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if not each.metadata}
+        values = zip(self._fields, self, strict=True)
+        return {name: value for name, value in values if name not in _OF_RANK}
 
     def to_json(self) -> dict[str, Any]:
         """Return all options in a form that JSON has."""
-        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return {name: _plain(value) for name, value in zip(self._fields, self, strict=True)}
+
+
+class ScanRequest(NamedTuple):
+    """One call of ``scan`` on one rank: the arrays that are passed, and the options, parsed."""
+
+    x: Any
+    out: Any
+    segments: Any
+    options: ScanOptions
+    run_options: RunOptions
+
+    @classmethod
+    def parse(
+        cls,
+        x: Any,
+        out: Any,
+        segments: Any,
+        *,
+        op: Any,
+        axis: Any,
+        exclusive: Any,
+        initial: Any,
+        reverse: Any,
+        dtype: Any,
+        window: Any,
+        strategy: Any,
+        threads: Any,
+    ) -> "ScanRequest":
+        """Return the request of a caller; raise TypeError and ValueError.
+
+        Most calls have options that another call had: these are parsed once.
+        """
+        asked = op, axis, exclusive, reverse, dtype, window, strategy, threads
+        known: Any = None
+        with suppress(TypeError):  # of an option that no dict takes as a key, too
+            known = _parsed(*asked)
+        options, run_options = known or _parse(*asked)
+        if initial is not None:
+            options = options._replace(initial=initial)
+        return cls(x, out, segments, options, run_options)
+
+
+def _parse(  # noqa: PLR0917 - the cache is faster without keywords
+    op: Any,
+    axis: Any,
+    exclusive: Any,
+    reverse: Any,
+    dtype: Any,
+    window: Any,
+    strategy: Any,
+    threads: Any,
+) -> tuple[ScanOptions, RunOptions]:
+    form: Any = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
+    options = ScanOptions.parse(op=op, dtype=dtype, window=window, **form)
+    return options, RunOptions.parse(strategy=strategy, threads=threads)
+
+
+_parsed = lru_cache(maxsize=32, typed=True)(_parse)
 
 
 def parse(**asked: Any) -> tuple[ScanOptions, RunOptions]:
-    """Return the options of both kinds; raise TypeError for one that is of none."""
-    run = {each.name: asked.pop(each.name) for each in fields(RunOptions) if each.name in asked}
-    run |= {name: bool(run[name]) for name in _FLAGS if name in run}
-    if run.get("memory") is not None:
-        run["memory"] = integer(run["memory"], "memory", least=1)
-    return ScanOptions.parse(**asked), RunOptions(**run)
+    """Return the options of a job, both kinds; ``initial`` may be text.
+
+    Raises TypeError, also for an option that is of no kind, and ValueError.
+    """
+    run = {name: asked.pop(name) for name in RunOptions._fields if name in asked}
+    if isinstance(asked.get("initial"), str):
+        asked["initial"] = number(asked["initial"])
+    return ScanOptions.parse(**asked), RunOptions.parse(**run)
 
 
 def number(text: str) -> Any:
@@ -167,10 +242,6 @@ def number(text: str) -> Any:
         with suppress(ValueError):
             return kind(text)
     raise ValueError(f"initial {text!r} is no number")
-
-
-def _dtype(asked: DTypeLike | None) -> np.dtype[Any] | None:
-    return None if asked is None else dtypes.parse(asked)
 
 
 def _plain(value: Any) -> Any:

@@ -5,26 +5,26 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from . import binding
-from .build import CompiledScan, Op, adds_exactly, make
-from .core import arrays, dtypes, operators
+from .core import arrays, dtypes
 from .core.errors import RankError
-from .core.form import Extents, axis_number, shape_of
+from .core.form import Extents, shape_of
 from .core.steps import Strategy
-from .fsum.request import FsumRequest, is_fsum, part_of
+from .engine.array_scan import CollectiveCall
+from .engine.fsum_scan import check_of, scan_exactly
+from .engine.shard_scan import ShardScan, adds_exactly, make
+from .fsum.request import FsumRequest, part_of
 from .fsum.window import Window
-from .fsum_scan import check_of
-from .mpi.agree import Agreement, Terms, Votes, agreed, body, collective, collective_method
-from .mpi.communicators import Comm, communicator, op_name
+from .mpi.agree import Agreement, Terms, Votes, agreed, collective, collective_method
+from .mpi.communicators import Comm, communicator
 from .mpi.notices import Notices
 from .mpi.signals import uninterruptible
-from .scan import Call, scan
+from .options import Op, RunOptions, ScanOptions, ScanRequest
 
 
 class Plan:
@@ -126,33 +126,36 @@ class Plan:
         self.comm = communicator(comm)
         self.backend = binding.choose(call, backend, "Plan")
         self.shape, kind = shape_of(shape), dtypes.parse(dtype)
-        flags, extents = segments_type(segments), Extents.of(self.shape, axis_number(axis))
+        options = ScanOptions.parse(
+            op=op,
+            axis=axis,
+            exclusive=exclusive,
+            initial=initial,
+            reverse=reverse,
+            dtype=out_dtype,
+            window=window,
+        )._replace(segments=segments_type(segments))
+        run_options = RunOptions.parse(strategy=strategy, threads=threads)
+        extents = Extents.of(self.shape, options.axis)
         gpu = arrays.current_gpu() if self.backend == "cuda" else None
         if gpu is not None and kind.names:
             raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
-        options: Any = {
-            "exclusive": bool(exclusive),
-            "initial": initial,
-            "reverse": bool(reverse),
-            "dtype": None if out_dtype is None else dtypes.parse(out_dtype),
-            "strategy": strategy,
-            "threads": threads,
-        }
-        fixed: Any = {"segments": flags, "ranks": self.comm.size}
-        make_scan: Any = partial(make, extents, kind, gpu, **fixed)
-        exact = exact_plan(op, kind, options, window, self.comm.size)
-        if exact is None:
-            self._scan = make_scan(operators.resolve(op_name(op)), **options)
-        else:
-            self._scan = exact.make(make_scan, options)
+
+        def make_scan(options: ScanOptions) -> ShardScan:
+            return make(extents, kind, gpu, options, run_options, ranks=self.comm.size)
+
+        exact = None
+        if options.op == "fsum":
+            exact = ExactPlan.of(kind, options, run_options, self.comm.size)
+        self._scan = make_scan(options if exact is None else exact.options(0))
         # "auto" may differ: a rank without compiled kernels chooses otherwise.
         plans: Any = {"the function": "Plan", "the strategy": strategy, "agree": bool(agree)}
-        plans["window"] = None if exact is None else exact.sums.limits
+        plans["window"] = options.window
         call.same = Terms({**self._scan.terms, **plans})
         call.has_elements = self._scan.has_elements
         self.out_shape, self.size = self._scan.form.extents.result_shape, math.prod(self.shape)
         array, self._device = arrays.on_gpu(gpu)
-        expected = Expected(self._scan, self.shape, self.size, array, gpu, flags)
+        expected = Expected(self._scan, self.shape, self.size, array, gpu, options.segments)
         self._lock = PlanLock()
         self._votes = Votes.of(self.comm)
         self._started: Any = None  # what start() has returned, for wait()
@@ -163,7 +166,7 @@ class Plan:
         if exact is None:
             self._calls = Calls(self._scan, self.comm, expected.check, **told)
         else:
-            self._scan, self._calls = exact.calls(self.comm, make_scan, options, expected, **told)
+            self._scan, self._calls = exact.calls(self.comm, make_scan, expected, **told)
         self.op, self.types, self.strategy = self._scan.op, self._scan.types, self._scan.strategy
 
     @uninterruptible
@@ -320,7 +323,7 @@ os.register_at_fork(after_in_child=_in_child)
 class Expected(NamedTuple):
     """The arrays that the calls of a plan expect."""
 
-    plan: CompiledScan
+    plan: ShardScan
     shape: tuple[int, ...]  # of x
     size: int
     array: type  # numpy.ndarray or cupy.ndarray
@@ -398,7 +401,7 @@ class Calls:
 
     def __init__(
         self,
-        scan: CompiledScan,
+        scan: ShardScan,
         comm: Comm,
         check: Check,
         *,
@@ -427,16 +430,18 @@ class Calls:
             return out
         return self.wait(self._begin(x, out, segments, overlap=True))
 
-    def start(self, x: Any, out: Any, segments: Any) -> tuple[Call, Any]:
+    def start(self, x: Any, out: Any, segments: Any) -> tuple[CollectiveCall, Any]:
         """Begin a call, and its exchange; do not wait for other ranks."""
         call, out = self._begin(x, out, segments, overlap=False)
         if self._exchanges:
             call.start()
         return call, out
 
-    def _begin(self, x: Any, out: Any, segments: Any, *, overlap: bool) -> tuple[Call, Any]:
+    def _begin(
+        self, x: Any, out: Any, segments: Any, *, overlap: bool
+    ) -> tuple[CollectiveCall, Any]:
         """Check the arrays, and begin to find the total; return the call and its result."""
-        call = Call(self._scan, self._comm)
+        call = CollectiveCall(self._scan, self._comm)
         try:
             shard, target, flags, out = self._check(x, out, segments)
         except BaseException as fault:
@@ -445,7 +450,7 @@ class Calls:
             call.begin(shard, target, flags, overlap=overlap)
         return call, out
 
-    def wait(self, started: tuple[Call, Any]) -> Any:
+    def wait(self, started: tuple[CollectiveCall, Any]) -> Any:
         """Exchange and scan; return the result. With ``agree`` every rank raises, or none does."""
         call, out = started
         if self._agree:
@@ -460,7 +465,7 @@ class Calls:
                 self._notices.tell()
         return out
 
-    def _exchange_and_finish(self, call: Call) -> None:
+    def _exchange_and_finish(self, call: CollectiveCall) -> None:
         if self._exchanges:
             call.exchange()
         fault, notices = call.fault, self._notices
@@ -478,28 +483,27 @@ class Calls:
 
 # ---- plans of fsum: of a known window, or of the window that each call finds ---------------------
 
-MakeScan = Callable[..., CompiledScan]  # ``build.make`` for the shard and the options of a plan
+MakeScan = Callable[[ScanOptions], ShardScan]  # ``make`` for the shard of a plan
 
 
 class WindowCalls:
     """The calls of a plan that first look at their elements, as ``scan``; each is collective."""
 
     def __init__(
-        self, comm: Comm, expected: Expected, options: dict[str, Any], sums: FsumRequest
+        self, comm: Comm, expected: Expected, options: ScanOptions, run_options: RunOptions
     ) -> None:
-        """``options`` are those of ``scan`` without segments and ``axis``."""
+        """``options`` are those of ``scan`` by fsum."""
         self._comm, self._expected = comm, expected
-        form: Any = {"axis": expected.plan.form.extents.axis, "dtype": sums.result}
-        self._options = options | form | {"window": sums.limits}
+        self._options = options, run_options
 
     def run(self, x: Any, out: Any, segments: Any) -> Any:
         """Scan ``x`` into ``out``, and return the result; collective."""
         expected = self._expected
         with Agreement(Votes.of(self._comm)) as call:
             shard, target, flags, out = expected.check(x, out, segments)
-            options = {"segments": flags, **self._options}
             result = target.reshape(expected.out_shape)
-            body(scan)(call, shard.reshape(expected.shape), "fsum", out=result, **options)
+            shard = shard.reshape(expected.shape)
+            scan_exactly(call, ScanRequest(shard, result, flags, *self._options))
         return out
 
     def start(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any]:
@@ -515,33 +519,49 @@ class WindowCalls:
 
 
 class ExactPlan(NamedTuple):
-    """What a plan of ``fsum`` is asked for, and the window of all elements that there may be."""
+    """A plan of ``fsum``, and the window of all elements that there may be."""
 
     sums: FsumRequest
     x: np.dtype[Any]  # of the elements
     window: Window | None  # None: each call finds it
+    asked: ScanOptions
+    run_options: RunOptions
 
-    def make(
-        self, make_scan: MakeScan, options: dict[str, Any], most: int = 0, **words: bool
-    ) -> CompiledScan:
-        """MakeScan the scan of at most so many elements; local. For ``words`` see ``operator``."""
+    @classmethod
+    def of(
+        cls, x: np.dtype[Any], asked: ScanOptions, run_options: RunOptions, ranks: int
+    ) -> "ExactPlan":
+        """Check what a plan asks for; raise TypeError and ValueError."""
+        sums = FsumRequest.of(
+            x,
+            dtype=asked.dtype,
+            initial=asked.initial,
+            window=asked.window,
+            strategy=run_options.strategy,
+            ranks=ranks,
+        )
+        return cls(sums, x, known_window(sums, x), asked, run_options)
+
+    def options(self, most: int, *, words: bool = False) -> ScanOptions:
+        """Return the options of a scan of at most so many elements, by an operator of the window.
+
+        For ``words`` see ``FsumRequest.operator``.
+        """
         window = Window(0, 0, most) if self.window is None else self.window._replace(most=most)
         check = None if self.sums.limits is None else check_of(self.sums.limits)
-        op, initial = self.sums.operator(window, self.x, check=check, **words)
-        return make_scan(op, **options | {"initial": initial, "dtype": self.sums.result})
+        op, initial = self.sums.operator(window, self.x, check=check, words=words)
+        return self.asked._replace(op=op, initial=initial, dtype=self.sums.result, window=None)
 
     def calls(
-        self,
-        comm: Comm,
-        make_scan: MakeScan,
-        options: dict[str, Any],
-        expected: Expected,
-        **told: Any,
-    ) -> tuple[CompiledScan, Calls | WindowCalls]:
+        self, comm: Comm, make_scan: MakeScan, expected: Expected, **told: Any
+    ) -> tuple[ShardScan, Calls | WindowCalls]:
         """Return the scan and the calls of a plan; collective."""
-        if self.window is None:
-            return expected.plan, WindowCalls(comm, expected, options, self.sums)
         sums, x, limits = self.sums, self.x, self.sums.limits
+        by_scan = WindowCalls(
+            comm, expected, self.asked._replace(dtype=sums.result), self.run_options
+        )
+        if self.window is None:
+            return expected.plan, by_scan
         by_kernels = adds_exactly(part_of(x), part_of(sums.result), expected.gpu)
         sizes, words = zip(*comm.allgather((expected.size, by_kernels)), strict=True)
         window = self.window._replace(most=sum(sizes))
@@ -549,24 +569,13 @@ class ExactPlan(NamedTuple):
         # Without ``initial``, a sum may be -0.0. Only ``scan`` looks for such sums.
         plain = sums.initial is not None and sums.is_plain and x.kind != "c"
         if by_words and not plain:
-            return expected.plan, WindowCalls(comm, expected, options, sums)
+            return expected.plan, by_scan
         with agreed(comm):
-            compiled = self.make(make_scan, options, sum(sizes), words=by_words)
-        check: Check = expected._replace(plan=compiled).check
+            part = make_scan(self.options(sum(sizes), words=by_words))
+        check: Check = expected._replace(plan=part).check
         if limits is not None and not by_words:
             check = _also_elements(check, limits)
-        return compiled, Calls(compiled, comm, check, **told)
-
-
-def exact_plan(
-    op: Any, x: np.dtype[Any], options: dict[str, Any], window: Any, ranks: int
-) -> ExactPlan | None:
-    """Check what a plan asks for; None if it is not ``fsum``. Raises TypeError and ValueError."""
-    if not is_fsum(op, window):
-        return None
-    given = {name: options[name] for name in ("dtype", "initial", "strategy")}
-    sums = FsumRequest.of(x, window=window, ranks=ranks, **given)
-    return ExactPlan(sums, x, known_window(sums, x))
+        return part, Calls(part, comm, check, **told)
 
 
 def known_window(sums: FsumRequest, x: np.dtype[Any]) -> Window | None:

@@ -1,96 +1,16 @@
-"""The scan of data spread over ranks. ``Call`` and ``run`` are the algorithm, on one screen.
+"""``scan``: the entry, which decides by the operator what kind of scan is made."""
 
-call.begin(x, out)     1. each rank finds the total of its shard
-call.exchange()        2. MPI_Exscan: each rank gets its offset, the total of all earlier ranks
-call.finish()          3. each rank scans its shard, seeded with its offset
-"""
-
-import pickle  # nosec B403 # it writes only
-import sys
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
-from . import plan_cache
-from .build import CompiledScan, Op
-from .core import arrays, dtypes, operators
-from .core.form import axis_number
-from .core.operators import Operator
-from .core.steps import Pending, Strategy
-from .cpu.threads import checked
-from .decide import Decided, decide
-from .fsum.request import is_fsum
-from .fsum_scan import scan_exactly
-from .mpi.agree import Agreement, body, collective
-from .mpi.communicators import Comm, op_name
-from .tuples import scan_tuple
-
-_ANYWHERE = nullcontext()  # for host arrays: no GPU need be current
-_NUMBERS = {type(None), bool, int, float, complex}
-
-
-class Call:
-    """One call in flight on one rank, from its first step to its last.
-
-    A step keeps its fault, and ``finish`` raises it. Until then the rank takes part in the
-    exchange, because the other ranks wait for it.
-    """
-
-    def __init__(self, scan: CompiledScan, comm: Comm) -> None:
-        self.scan, self._comm = scan, comm
-        self._pending: Pending | None = None
-        self._offset: Any = scan.form.first
-        self._started = False
-        self.fault: BaseException | None = None
-
-    def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = True) -> None:
-        """Begin to find the total of ``x``; with ``overlap``, the other steps follow at once."""
-        try:
-            self._pending = self.scan.steps.begin(x, out, segments, overlap=overlap)
-        except BaseException as fault:
-            self.fault = fault
-
-    def start(self) -> None:
-        """Begin the exchange, without waiting for other ranks."""
-        self.scan.exscan.start(self._comm, self._pending)
-        self._started = True
-
-    def exchange(self) -> None:
-        """Exchange the totals: find this rank's offset, the total of all earlier ranks."""
-        exscan, comm = self.scan.exscan, self._comm
-        try:
-            self._offset = exscan.wait(comm) if self._started else exscan(comm, self._pending)
-        except BaseException as fault:
-            self.fault = self.fault or fault
-
-    def finish(self) -> None:
-        """Scan the shard, seeded with the offset; raise the fault of an earlier step."""
-        if self.fault is not None:
-            raise self.fault
-        self.scan.steps.finish(self._pending, self._offset)
-
-
-def run(scan: CompiledScan, agreement: Agreement, x: Any, out: Any, segments: Any = None) -> None:
-    """Scan ``x`` into ``out``; collective. If one rank has a fault, every rank raises it.
-
-    The open step of the agreement has the arguments: the ranks compare them, and whether any rank
-    has elements. Meanwhile a GPU finds the total. The last step stays open: so what the caller does
-    with the result is agreed on, too.
-    """
-    call = Call(scan, agreement.comm)
-    call.begin(x, out, segments)
-    agreement.settle()
-    if scan.exscan.long:  # buffers for the exchange of long rows
-        agreement.begin()
-        if agreement.has_elements:
-            scan.exscan.reserve()
-    agreement.begin()
-    if agreement.has_elements and scan.across:
-        call.exchange()
-    call.finish()
+from .core.steps import Strategy
+from .engine.array_scan import scan_array
+from .engine.fsum_scan import scan_exactly
+from .engine.tuple_scan import scan_tuple
+from .mpi.agree import Agreement, collective
+from .mpi.communicators import Comm
+from .options import Op, ScanRequest
 
 
 @collective
@@ -203,90 +123,22 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
     """
-    if isinstance(op, str | np.ufunc):
-        op = operators.NAMED.get(op, op)
-    elif not isinstance(op, Operator):
-        op = operators.resolve(op_name(op))
-    if window is not None or op == "fsum" or (isinstance(op, Operator) and op.arity > 1):
-        passed: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
-        passed |= {"dtype": dtype, "out": out, "segments": segments, "strategy": strategy}
-        passed["threads"] = threads
-        if is_fsum(op, window):
-            return scan_exactly(body(scan), call, x, window=window, **passed)
-        assert isinstance(op, Operator)
-        return scan_tuple(run, call, x, op, **passed)
-    if x is None:
-        raise TypeError("x is None; a scan takes an array or a sequence")
-    array = arrays.as_native(x)
-    target: Any = None if out is None else arrays.as_target(out)
-    flags = None if segments is None else arrays.as_native(segments, "segments")
-    given, native = (x, out, segments), [array, target, flags]
-    axis = axis if axis is None or type(axis) is int else axis_number(axis)
-    dtype = dtype if dtype is None or isinstance(dtype, np.dtype) else dtypes.parse(dtype)
-    threads = None if threads is None else checked(threads)
-    form: Any = {"axis": axis, "exclusive": bool(exclusive), "reverse": bool(reverse)}
-    options = form | {"dtype": dtype, "strategy": strategy, "threads": threads}
-    options["ranks"] = call.comm.size
-    bits = (pickle.dumps if type(initial) in _NUMBERS else plan_cache.bits_of)(initial)
-    gpu, device, stream = where(array)
-    with device:
-        key = (gpu, stream(), op, *options.values(), bits, *map(_kind, given, native))
-        known, kind = plan_cache.taken(key)
-        decided = known or decide(given, native, gpu, op, initial, **options)
-        shard, result, flags, copy_back = _as_scanned(decided, *native)
-        call.same, call.has_elements = decided.terms, decided.compiled.has_elements
-        run(decided.compiled, call, shard, result, flags)
-        plan_cache.put_back(key, decided, kind)
-        if decided.restored is not None:
-            result = decided.restored(result)
-        if copy_back:
-            target[...] = result
-        if decided.foreign:
-            # The conversion of a new result makes the stream of x's library wait, too.
-            used = list(zip(given, native, strict=True))
-            arrays.release(*(used[2:] if target is None else used))
-        if target is not None:
-            return out
-        return result if decided.convert is None else decided.convert(result)
-
-
-def _as_scanned(decided: Decided, array: Any, target: Any, flags: Any) -> tuple[Any, ...]:
-    """Return x, out and segments as the steps take them, and whether out is an array copy_back.
-
-    The steps write to an array copy_back, and the caller copies that to ``out``.
-    """
-    steps, keys = decided.compiled.steps, decided.compiled.form.keys
-    shard = array if decided.view is None else decided.view(array)
-    result = target if decided.view_out is None else decided.view_out(target)
-    copy_back = target is not None and result is None
-    copied = shard is None or copy_back
-    shard = array.reshape(-1) if shard is None else shard
-    result = steps.empty() if result is None else result
-    flags = None if flags is None else flags.reshape(-1)
-    if target is not None:
-        if arrays.overlap(shard, result):
-            shard, copied = shard.copy(), True
-        if flags is not None and arrays.overlap(flags, result, in_place=keys is None):
-            flags, copied = flags.copy(), True
-    if copied:
-        steps.refuse_capture("x, out or segments must be copied")
-    return shard, result, flags, copy_back
-
-
-def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], Callable[[], Any]]:
-    """Return an array's GPU or None, a context that makes it current, a function for its stream."""
-    if isinstance(array, np.ndarray):
-        return None, _ANYWHERE, lambda: None
-    gpu, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
-    # The GPU is usually current. A check takes a fifth of the time that ``cuda.Device`` takes.
-    device = _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
-    return gpu, device, lambda: cuda.get_current_stream().ptr
-
-
-def _kind(given: Any, array: Any) -> Hashable:
-    """Return all properties of an array that the checks and the decisions depend on."""
-    if array is None:
-        return None
-    host = isinstance(array, np.ndarray)
-    memory = array.flags.writeable if host else array.data.device_id
-    return type(given), array.dtype, array.shape, array.strides, host, memory
+    request = ScanRequest.parse(
+        x,
+        out,
+        segments,
+        op=op,
+        axis=axis,
+        exclusive=exclusive,
+        initial=initial,
+        reverse=reverse,
+        dtype=dtype,
+        strategy=strategy,
+        threads=threads,
+        window=window,
+    )
+    if request.options.op == "fsum":
+        return scan_exactly(call, request)
+    if request.options.op.arity > 1:
+        return scan_tuple(call, request)
+    return scan_array(call, request)

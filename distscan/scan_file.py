@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import DTypeLike
 
 from . import binding
-from .build import Op
 from .core.steps import Strategy
 from .mpi.agree import Agreement, body, collective
 from .mpi.communicators import Comm
+from .options import Op
 
 if TYPE_CHECKING:
     from .job.report import Report

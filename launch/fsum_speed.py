@@ -35,12 +35,13 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import distscan
-from distscan import build
 from distscan.bench.timing import Gpu, Host
 from distscan.core import arrays
 from distscan.core.form import Extents
+from distscan.engine import shard_scan
+from distscan.engine.fsum_scan import window_of
 from distscan.fsum.words import narrowest_accumulator
-from distscan.fsum_scan import window_of
+from distscan.options import RunOptions, ScanOptions
 
 Call = Callable[[], object]
 
@@ -90,10 +91,11 @@ def columns(machine: Host, parts: bool) -> list[str]:
 def compiled(x: Any, y: Any, strategy: str) -> Call | None:
     """Return the exact scan of ``x`` into ``y`` by kernels; None where digits are added."""
     op = narrowest_accumulator(window_of(x)[0], x.dtype, y.dtype)
-    if op is None or not build.adds_exactly(x.dtype, y.dtype, arrays.gpu(x)):
+    if op is None or not shard_scan.adds_exactly(x.dtype, y.dtype, arrays.gpu(x)):
         return None
-    extents, given = Extents.of(x.shape, None), {"strategy": strategy, "threads": 1, "ranks": 1}
-    scan = build.make(extents, x.dtype, arrays.gpu(x), op, dtype=y.dtype, **given)
+    options = ScanOptions(op, dtype=y.dtype), RunOptions(strategy=strategy, threads=1)
+    extents = Extents.of(x.shape, None)
+    scan = shard_scan.make(extents, x.dtype, arrays.gpu(x), *options, ranks=1)
     return lambda: scan.steps.finish(scan.steps.begin(x, y), scan.form.first)
 
 

@@ -8,6 +8,7 @@
 `request.py`   the checks of what is asked for
 =============  =====================================================================================
 
-All of it is below the backends, whose kernels add words. `distscan/fsum_scan.py` is the scan of all
-ranks, `job/exact.py` that of files. `distscan/digit_steps.py` has the steps of a shard by digits.
+All of it is below the backends, whose kernels add words. `engine/fsum_scan.py` is the scan of all
+ranks, `job/plan.py` and `job/sweeps.py` have that of files. `engine/digit_steps.py` has the steps
+of a shard by digits.
 """

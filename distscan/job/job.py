@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -70,7 +69,7 @@ class FileJob(NamedTuple):
         scan, run = self.scan, self.run
         source = formats.inspect(self.inputs, scan.op, raw=scan.raw, shape=scan.shape)
         marks = formats.inspect_segments(self.segments, source)
-        scan = replace(scan, segments=None if marks is None else marks.dtype)
+        scan = scan._replace(segments=None if marks is None else marks.dtype)
         has_state = self.state is not None
         fsum = fsum_request(scan, run, source, ranks, has_state=has_state)
         return source, marks, scan, fsum
@@ -81,7 +80,7 @@ class FileJob(NamedTuple):
         Operators are compared by their names, as by ``scan``.
         """
         op = scan.op.name if isinstance(scan.op, Operator) else scan.op
-        terms = {"the function": "scan_file", **replace(scan, op=op).terms(), **self.run.terms()}
+        terms = {"the function": "scan_file", **scan._replace(op=op).terms(), **self.run.terms()}
         files = {"output": self.output, "state": self.state, "trace": self.trace}
         return Terms(terms | {name: path and str(path) for name, path in files.items()})
 

@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from .. import build
-from ..core import operators
 from ..core.dtypes import Types
 from ..core.form import Extents, Form, bounds, chunks
 from ..core.operators import Operator
 from ..core.steps import Strategy
+from ..engine.shard_scan import ShardScan, make
 from ..fsum.request import FsumRequest
 from ..fsum.window import Window
 from ..mpi.communicators import Comm
@@ -77,7 +75,7 @@ class JobPlan(NamedTuple):
         fields = _by_operator(scan, self.run, self.types.x, self.form.extents, gpu, ranks=ranks)
         return self._replace(**fields)
 
-    def compile(self, extents: Extents, strategy: Strategy) -> build.CompiledScan:
+    def compile(self, extents: Extents, strategy: Strategy) -> ShardScan:
         """Make the scan of a chunk."""
         x = self.types.x
         return _make(self.scan, self.run, x, extents, self.gpu, strategy=strategy, ranks=1)
@@ -121,21 +119,10 @@ def _make(
     *,
     strategy: Strategy,
     ranks: int,
-) -> build.CompiledScan:
-    return build.make(
-        extents,
-        x,
-        gpu,
-        operators.resolve(scan.op),
-        exclusive=scan.exclusive,
-        initial=scan.initial,
-        reverse=scan.reverse,
-        dtype=scan.dtype,
-        segments=None if scan.segments is None else scan.segments.newbyteorder("="),
-        strategy=strategy,
-        threads=run.threads,
-        ranks=ranks,
-    )
+) -> ShardScan:
+    marks = None if scan.segments is None else scan.segments.newbyteorder("=")
+    run = run._replace(strategy=strategy)
+    return make(extents, x, gpu, scan._replace(segments=marks), run, ranks=ranks)
 
 
 # ---- exact sums: their operator is known when the window of all elements is ------------------
@@ -172,7 +159,7 @@ def by_window(
     ``how`` is as in ``FsumRequest.operator``.
     """
     op, initial = request.operator(window, x, **how)
-    return replace(scan, op=op, initial=initial, dtype=request.result)
+    return scan._replace(op=op, initial=initial, dtype=request.result)
 
 
 # ---- chunks: the pieces in which a rank reads, scans and writes its shard -------------------

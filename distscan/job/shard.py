@@ -22,12 +22,12 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..build import CompiledScan
 from ..core import dtypes
 from ..core.form import Extents
 from ..core.operators import Operator
 from ..core.steps import Edges, Pending, Strategy
 from ..cpu import threads
+from ..engine.shard_scan import ShardScan
 from .formats.interface import Put, Source
 from .plan import Block, Budget, Chunk, JobPlan, cut
 from .report import Timeline
@@ -336,7 +336,7 @@ class Shard:
         self._memory, self._source, self._marks, self._put = memory, source, marks, put
         types, extents, reverse = plan.types, plan.form.extents, plan.form.reverse
         self.blocks = cut(extents, budget.chunk, goes_on=plan.goes_on, reverse=reverse)
-        self._lanes, self._scans = threading.local(), dict[tuple[Extents, Strategy], CompiledScan]()
+        self._lanes, self._scans = threading.local(), dict[tuple[Extents, Strategy], ShardScan]()
         self._in_place = types.x == types.out
         self._largest = min(budget.chunk, extents.size)
         ring = Ring(self._allocate(budget.slots))
@@ -478,7 +478,7 @@ class Shard:
         plan, form = self.plan, self.plan.form
         return Carry(plan.op, plan.totals, form.first, segmented=form.segmented)
 
-    def _scan_of(self, chunk: Chunk, strategy: Strategy) -> CompiledScan:
+    def _scan_of(self, chunk: Chunk, strategy: Strategy) -> ShardScan:
         """Return the compiled scan of a chunk; most chunks share one."""
         key = chunk.extents, strategy
         if key not in self._scans:

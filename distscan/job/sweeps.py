@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 
 from ..binding import threads
-from ..build import adds_exactly
 from ..core.errors import InputError
 from ..core.form import Extents
 from ..core.operators import Operator
 from ..core.segments import edge_dtype
+from ..engine.fsum_scan import check_of, window_of, without_zeros
+from ..engine.shard_scan import adds_exactly
 from ..fsum.digits import DigitSum
 from ..fsum.request import FsumRequest, check_window
 from ..fsum.special import NEGATIVE_ZERO, NOT_FINITE, firsts, has_negative_zero
 from ..fsum.window import Window
 from ..fsum.words import FixedSum
-from ..fsum_scan import check_of, window_of, without_zeros
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.exscan import Exscan

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -262,12 +261,12 @@ class OriginFilter:
 
 # ---- options, types and paths of requests --------------------------------------------------------
 
-_FIELDS = {each.name: each for each in (*fields(ScanOptions), *fields(RunOptions))}
+_DEFAULTS = ScanOptions._field_defaults | RunOptions._field_defaults
 _PATHS = ("segments", "state", "trace")
-_OPTIONS = _FIELDS.keys() - {*_PATHS}  # of a file job
-_ARRAY_OPTIONS = {each.name for each in fields(ScanOptions)} - {"segments", "raw", "shape"}
+_OPTIONS = _DEFAULTS.keys() - {*_PATHS}  # of a file job
+_ARRAY_OPTIONS = {*ScanOptions._fields} - {"segments", "raw", "shape"}
 _ARRAY_OPTIONS |= {"out", "strategy"}
-_FLAGS = {name for name, each in _FIELDS.items() if each.default is False}
+_FLAGS = {name for name, default in _DEFAULTS.items() if default is False}
 _TEXTS = ("dtype", "raw", "out", "backend", "strategy")
 _NUMBERS = ("axis", "threads", "memory")
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import binding, plan_cache
+from .. import binding
 from ..core import arrays, dtypes
 from ..core.scalars import integer
 from ..cpu.tile_totals import TILE, TileTotals
+from ..engine import cache
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm
 
@@ -120,7 +121,7 @@ def _adder(own: Any, ahead: int) -> Callable[[Any], Any]:
         return partial(TileTotals, most=binding.threads(None) if own.size > TILE else 1)
     from ..cuda import tile_totals  # noqa: PLC0415 - only arrays on a GPU need it
 
-    known, _ = plan_cache.taken(_key(own))
+    known, _ = cache.acquire(_key(own))
     buffers = known or tile_totals.Buffers()
     return partial(tile_totals.TileTotals, buffers=buffers, ahead=ahead)
 
@@ -143,7 +144,7 @@ def _key(own: Any) -> tuple[Any, ...]:
 def _put_back(own: Any, tiles: Any) -> None:
     """Put the buffers into the cache for the next call."""
     if arrays.is_cuda(own):
-        plan_cache.put_back(_key(own), tiles.buffers, None)
+        cache.release(_key(own), tiles.buffers, None)
 
 
 def _own_cuts(tiles: Any, n: int, parts: int, rank: int, ends: list[float]) -> NDArray[np.int64]:

@@ -10,11 +10,11 @@ from ..core.arrays import HostFields
 from ..core.form import Extents, Pieces, is_long
 from ..core.operators import MAPS, MAPS_IN_SEGMENTS
 from ..core.scalars import exact_scalar
-from ..decide import check_memory
+from ..engine.array_scan import check_memory
+from ..engine.tuple_scan import TupleScan
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm
-from ..scan import run
-from ..tuples import Shard
+from ..options import ScanOptions
 
 
 @collective
@@ -106,21 +106,19 @@ def linear_recurrence(
                 x, result = _seeded(factors, terms, heads, seed), state
             x = [*x, heads_of_all]
         acc = dtypes.fields([state, state, np.dtype(np.bool_)][: op.arity])
-        shard = Shard(
+        options = ScanOptions(
             op,
-            x,
-            flags=flags,
             axis=None if terms.ndim == 1 else 0,
-            initial=None if before.size == 0 else _maps(before, acc),
-            types=(acc, np.dtype([("x1", result)])),
-            ranks=call.comm.size,
             reverse=reverse,
+            initial=None if before.size == 0 else _maps(before, acc),
         )
+        types = acc, np.dtype([("x1", result)])
+        scan = TupleScan(options, x, flags=flags, types=types, ranks=call.comm.size)
     asked = {"the function": "linear_recurrence", "return_last": return_last}
-    call.same = Terms(shard.terms | asked)
-    call.has_elements = shard.scan.has_elements
-    (h,) = shard.scanned(run, call)
-    with shard.device:
+    call.same = Terms(scan.terms | asked)
+    call.has_elements = scan.part.has_elements
+    (h,) = scan.run(call)
+    with scan.device:
         if result != number:
             h = dtypes.cast(h, number)
         convert = arrays.converter(b)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import plan_cache
 from ..core import arrays
 from ..core.operators import Predicate
-from ..decide import check_memory
+from ..engine import cache
+from ..engine.array_scan import check_memory, where
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm
-from ..scan import where
 
 if TYPE_CHECKING:
     from ..cuda.compaction import Compactor
@@ -220,7 +219,7 @@ def _compactor(array: Any) -> Iterator["Compactor"]:
 
     gpu, _, stream = where(array)
     key = "compact", gpu, stream()
-    known, kind = plan_cache.taken(key)
+    known, kind = cache.acquire(key)
     compactor = known or Compactor()
     yield compactor
-    plan_cache.put_back(key, compactor, kind)
+    cache.release(key, compactor, kind)

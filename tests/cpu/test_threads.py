@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import binding, plan_cache
+from distscan import binding
 from distscan.cpu import compiled, library, threads
+from distscan.engine import cache
 from support.together import everywhere
 
 N = 9 * (compiled.BLOCK // 8) + 77  # elements of one rank: blocks of every type, the last one short
@@ -21,7 +22,7 @@ def eager(monkeypatch):
         pytest.skip("NumPy has one thread")
     monkeypatch.delenv("DISTSCAN_THREADS", raising=False)
     monkeypatch.setattr(compiled, "_THREAD", 1)
-    plan_cache.clear()
+    cache.clear()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.build import adds_exactly
+from distscan.engine.shard_scan import adds_exactly
 from distscan.job import restart, sweeps
 from support.addends import grid, normal, special
 from support.exact import same, scanned

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import fsum_scan
+from distscan.engine import fsum_scan
 from support.cuts import length, one_cut, two_cuts
 from support.exact import FORMATS, dtype_of, same, scanned
 from support.host import host

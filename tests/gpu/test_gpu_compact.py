@@ -8,8 +8,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import plan_cache
 from distscan.core.errors import KernelError
+from distscan.engine import cache
 from support.masks import MASKS, mask_of, noise
 from support.placed import Placed
 
@@ -166,7 +166,7 @@ def test_more_elements_than_32_bits_count(cp):
 @pytest.mark.parametrize("sizes", [(1 << 12, 1 << 22, 1 << 12, (1 << 23) + 1)])
 def test_sizes_in_turn(sizes, cp, rng):
     """One cached workspace, which grows."""
-    plan_cache.clear()
+    cache.clear()
     for n in sizes * 3:
         x, mask = cp.asarray(rng.integers(0, 1000, n)), cp.asarray(rng.random(n) < 0.5)
         kept, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)

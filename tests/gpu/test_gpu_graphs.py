@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import plan_cache
+from distscan.engine import cache
 from support.host import host
 from support.maps import maps
 
@@ -126,7 +126,7 @@ def test_what_waits_on_the_host_is_refused(strategy, cp):
 
 
 def test_a_plan_is_not_made_inside(cp):
-    plan_cache.clear()
+    cache.clear()
     stream = cp.cuda.Stream(non_blocking=True)
     x = cp.ones(1000, "i")
     cp.cuda.Device().synchronize()

@@ -11,8 +11,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import plan_cache
 from distscan.core import dtypes, operators
+from distscan.engine import cache
 from support import hold
 from support.steps import of_size
 
@@ -24,7 +24,7 @@ STRATEGIES = ["single-pass", "scan-add", "reduce-scan"]
 def ready(cp):
     """The kernel that holds others up is loaded, and nothing runs."""
     hold.warm(cp)
-    plan_cache.clear()
+    cache.clear()
     yield
     cp.cuda.Device().synchronize()
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import plan_cache
 from distscan.core import dtypes, form, operators
+from distscan.engine import cache
 from support.cuts import two_cuts
 from support.data import exact
 from support.forms import FORMS
@@ -22,9 +22,9 @@ WIDTHS = [2, 1023, 1024, 1025, 5000]
 def small(monkeypatch):
     """Pieces of 8 KiB, and no plans of whole rows."""
     monkeypatch.setattr(form, "PIECE", 8192)
-    plan_cache.clear()
+    cache.clear()
     yield
-    plan_cache.clear()
+    cache.clear()
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import build
 from distscan.core import operators
 from distscan.core.form import Extents
+from distscan.engine import shard_scan
+from distscan.options import RunOptions, ScanOptions
 from support import hold
 from support.data import exact
 from support.host import host
@@ -52,9 +53,10 @@ def test_a_thousand_calls(size, first, strategy, cp, inputs, rng, monkeypatch):
 
     monkeypatch.setattr(workspace, "calls", workspace.numbers(first))
     n = sizes(strategy)[size]
-    steps = build.make(
-        Extents(n=n), np.dtype("i"), cp.cuda.Device().id, operators.BUILTIN["sum"],
-        dtype=np.dtype("i"), strategy=strategy, ranks=1,
+    steps = shard_scan.make(
+        Extents(n=n), np.dtype("i"), cp.cuda.Device().id,
+        ScanOptions(operators.BUILTIN["sum"], dtype=np.dtype("i")), RunOptions(strategy=strategy),
+        ranks=1,
     ).steps  # fmt: skip
     pairs, last = inputs(n), []
     x, out, wrong = cp.empty(n + 4, "i"), cp.empty(n + 4, "i"), cp.zeros((), "l")

@@ -13,8 +13,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import plan_cache
 from distscan.cpu import library
+from distscan.engine import cache
 from support.forked import ended, forked
 
 
@@ -96,7 +96,7 @@ def locks():
 def test_no_lock_of_another_thread():
     """A process that is forked while another thread holds all locks."""
     names = locks()
-    modules = {f"{module.__name__}._lock" for module in (library, plan_cache)}
+    modules = {f"{module.__name__}._lock" for module in (library, cache)}
     assert {
         "distscan.job.formats.npy._PARSING",
         "distscan.cpu.threads._workers._lock",

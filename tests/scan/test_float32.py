@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import build
 from distscan.core import dtypes, operators
 from distscan.core.form import Extents
 from distscan.cpu import chunked, library
 from distscan.cpu import steps as cpu
+from distscan.engine import shard_scan
+from distscan.engine.array_scan import run
 from distscan.mpi.agree import Agreement, Votes
 from distscan.mpi.exscan import Exscan
-from distscan.scan import run
+from distscan.options import RunOptions, ScanOptions
 from support import reference
 from support.pending import Known
 
@@ -99,9 +100,9 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
     for low, high in comm.allgather((mine.start, mine.stop))[1::2]:
         x[low:high] = np.rint(x[low:high] * 2.0**-18)  # whose sums float32 holds
     exact = reference.scan(np.add, x, acc=np.dtype("d"), identity=0, **form)
-    given = dict(form, ranks=comm.size, strategy="reduce-scan")
-    extents = Extents(n=mine.stop - mine.start)
-    plan = build.make(extents, x.dtype, narrow, SUM, **given)
+    options, extents = ScanOptions(SUM, **form), Extents(n=mine.stop - mine.start)
+    run_options = RunOptions(strategy="reduce-scan")
+    plan = shard_scan.make(extents, x.dtype, narrow, options, run_options, ranks=comm.size)
     assert plan.types.acc == ("d" if narrow is None else "f")
     assert len(set(comm.allgather(plan.terms.key))) == 1
     y = np.zeros_like(x[mine])
@@ -120,13 +121,15 @@ def test_shards_of_any_length_agree(beyond, gpu, narrow, comm):
     for axis in (None, *range(len(beyond) + 1)):
         shapes = [(n, *beyond) for n in (0, 1, 2, 7)]
         every = [Extents.of(shape, axis) for shape in shapes]
-        given = np.dtype("f"), gpu, SUM
-        assert len({build.make(each, *given, ranks=comm.size).terms.key for each in every}) == 1
+        given = np.dtype("f"), gpu, ScanOptions(SUM), RunOptions()
+        plans = [shard_scan.make(each, *given, ranks=comm.size) for each in every]
+        assert len({plan.terms.key for plan in plans}) == 1
 
 
 def test_rows_with_narrower_ranks(narrow, comm):
     """Rows of totals are exchanged as each rank has them: CPUs and GPUs do not agree on a type."""
-    plan = build.make(Extents.of((9, 5), 0), np.dtype("f"), narrow, SUM, ranks=comm.size)
+    given = np.dtype("f"), narrow, ScanOptions(SUM), RunOptions()
+    plan = shard_scan.make(Extents.of((9, 5), 0), *given, ranks=comm.size)
     agreement = Agreement(Votes.of(comm))
     agreement.same = plan.terms
     if comm.size == 1:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import DisagreementError, RankError, plan_cache
+from distscan import DisagreementError, RankError
 from distscan.core import form as cut_in_pieces
 from distscan.core.form import Extents, Form
 from distscan.core.operators import BUILTIN, MAPS
+from distscan.engine import cache
 from distscan.fsum import special
 from distscan.mpi.exscan import Exscan
 from support import late_gpu, reference
@@ -32,9 +33,9 @@ WIDTHS = [1, 2, 6, 7, 8, 9, 13, 14, 15, 40]  # elements of a row, of which 7 are
 def small(monkeypatch):
     """Pieces of 7 numbers of 8 bytes, and no plans of whole rows."""
     monkeypatch.setattr(cut_in_pieces, "PIECE", 56)
-    plan_cache.clear()
+    cache.clear()
     yield
-    plan_cache.clear()
+    cache.clear()
 
 
 def test_as_many_on_every_rank(monkeypatch):

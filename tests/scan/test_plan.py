@@ -10,8 +10,9 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import build, plan
+from distscan import plan
 from distscan.cpu import library
+from distscan.engine import shard_scan
 from distscan.mpi import agree
 from distscan.mpi.exscan import Exscan
 from support.cuts import length
@@ -131,7 +132,7 @@ def test_calls_agree_on_nothing(planned, xp, comm, monkeypatch):
     for name in ("Allreduce", "Iallreduce", "allreduce", "allgather", "bcast", "Barrier"):
         setattr(type(watched), name, refuse)
     monkeypatch.setattr(plan, "make", refuse)
-    monkeypatch.setattr(build, "make", refuse)
+    monkeypatch.setattr(shard_scan, "make", refuse)
     agreements = agree.Agreement(agree.Votes.of(watched)).number
     run(xp.arange(3), out)
     run.start(xp.arange(3), out)

@@ -10,7 +10,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan import DisagreementError, build, decide, plan_cache
+from distscan import DisagreementError
+from distscan.engine import array_scan, cache, shard_scan
 from support.cuts import length
 from support.data import OPS, exact
 from support.host import host
@@ -20,14 +21,14 @@ from support.together import everywhere
 @pytest.fixture
 def made(monkeypatch):
     """What ``make`` was asked for since the test began."""
-    plan_cache.clear()
-    calls, make = [], build.make
+    cache.clear()
+    calls, make = [], shard_scan.make
 
     def spy(*given, **options):
         calls.append((given, options))
         return make(*given, **options)
 
-    monkeypatch.setattr(decide, "make", spy)
+    monkeypatch.setattr(array_scan, "make", spy)
     return calls
 
 
@@ -108,12 +109,12 @@ def test_few_plans_are_kept(made):
     for n in [*range(40), *range(40)]:
         distscan.scan(np.zeros(n))
     assert len(made) == 80
-    assert len(plan_cache.everything()) == 16
+    assert len(cache.everything()) == 16
 
 
 def test_one_large_plan_is_kept(made, xp, comm, monkeypatch):
     """With the buffer of scan-add, where the running value is wider than the result."""
-    monkeypatch.setattr(plan_cache, "LARGE", 200 if xp is np else 2000)
+    monkeypatch.setattr(cache, "LARGE", 200 if xp is np else 2000)
     halves, floats = xp.ones(64 if xp is np else 640, "e"), xp.ones(64, "d")
     for x, count, calls in (
         (floats, 1, 1),
@@ -124,19 +125,19 @@ def test_one_large_plan_is_kept(made, xp, comm, monkeypatch):
         (halves[: len(halves) // 2], 3, 5),
     ):
         distscan.scan(x, strategy="scan-add")
-        assert len(plan_cache.everything()) == count
+        assert len(cache.everything()) == count
         assert len(made) == calls
 
 
 @pytest.mark.parametrize("op", ["sum", "logaddexp"])  # by MPI's operator, and by NumPy's
 def test_one_long_row_is_kept(op, made, comm, monkeypatch):
     """Its pieces are exchanged through buffers as long as the row, on each rank."""
-    monkeypatch.setattr(plan_cache, "LARGE", 7000)
+    monkeypatch.setattr(cache, "LARGE", 7000)
     for width in (1000, 1001, 1002, 10):
         distscan.scan(np.ones((2, width)), op, axis=0)
-    large = [plan for plan in plan_cache.everything() if plan.nbytes > 7000]
+    large = [plan for plan in cache.everything() if plan.nbytes > 7000]
     assert len(large) == (comm.size > 1)
-    assert len(plan_cache.everything()) == (2 if comm.size > 1 else 4)
+    assert len(cache.everything()) == (2 if comm.size > 1 else 4)
 
 
 def test_faults_are_not_remembered(made, comm):
@@ -195,7 +196,7 @@ def test_some_ranks_remember_and_others_do_not(made, comm, rng):
     for who in (0, comm.size - 1):
         distscan.scan(x[mine])
         if comm.rank == who:
-            plan_cache.clear()
+            cache.clear()
         np.testing.assert_array_equal(distscan.scan(x[mine]), np.cumsum(x)[mine])
     assert len(made) == 1 + (comm.rank == 0) + (comm.rank == comm.size - 1)
 

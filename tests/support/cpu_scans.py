@@ -6,8 +6,8 @@ import os
 import numpy as np
 
 import distscan
-from distscan import plan_cache
 from distscan.cpu import compiled, library
+from distscan.engine import cache
 from support.cpu_data import dtype_of
 from support.reference import wanted
 
@@ -85,9 +85,9 @@ def anew(monkeypatch, *, streamed=None, threads=None, level=None):
             patch.setattr(compiled, "_THREAD", 1)  # small arrays have several threads, too
         if level is not None:
             patch.setenv("DISTSCAN_CPU", level)
-        plan_cache.clear()
+        cache.clear()
         yield
-    plan_cache.clear()
+    cache.clear()
 
 
 def levels():

@@ -13,24 +13,21 @@ several digits (``fsum/digits.py``).
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import plan_cache
-from .binding import threads as thread_count
-from .build import adds_exactly
-from .core import arrays
-from .core import segments as segmented
-from .core.form import Extents, axis_number
-from .core.steps import Strategy
-from .cpu import windows
-from .decide import check_memory, check_out
-from .fsum.digits import digit_sum
-from .fsum.request import check_strategy, check_window, limits_of, number_of, result_type
-from .fsum.special import (
+from ..binding import threads as thread_count
+from ..core import arrays
+from ..core import segments as segmented
+from ..core.form import Extents
+from ..core.operators import BUILTIN
+from ..cpu import windows
+from ..fsum.digits import digit_sum
+from ..fsum.request import check_strategy, check_window, number_of, result_type
+from ..fsum.special import (
     FINITE,
     NEGATIVE_ZERO,
     NOT_FINITE,
@@ -45,23 +42,16 @@ from .fsum.special import (
     is_negative_zero,
     store_codes,
 )
-from .fsum.window import Window, magnitudes
-from .fsum.words import Check, FixedSum, narrowest_accumulator
-from .mpi.agree import Agreement, Terms
-from .mpi.communicators import Comm, largest
+from ..fsum.window import Window, magnitudes
+from ..fsum.words import Check, FixedSum, narrowest_accumulator
+from ..mpi.agree import Agreement, Terms
+from ..mpi.communicators import Comm, largest
+from ..options import RunOptions, ScanOptions, ScanRequest
+from . import cache
+from .array_scan import check_memory, check_out, scan_array
+from .shard_scan import adds_exactly
 
-Scan = Callable[..., Any]  # the body of distscan.scan
-
-
-class Options(NamedTuple):
-    """How elements are scanned."""
-
-    axis: int | None
-    exclusive: bool
-    reverse: bool
-    initial: int | float | complex | None
-    strategy: Strategy
-    threads: int | None
+BITWISE_OR = BUILTIN["bitwise_or"]
 
 
 class _Part(NamedTuple):
@@ -71,44 +61,21 @@ class _Part(NamedTuple):
     out: Any
     segments: Any
     extents: Extents
-    how: Options
+    options: ScanOptions  # initial is a number of Python, or None
+    run_options: RunOptions
     call: Agreement
-    scan: Scan
 
-    def scanned(self, x: Any, op: Any, initial: Any, **options: Any) -> Any:
-        """Scan ``x`` as the elements of this part are scanned; collective, by steps as ``scan``."""
-        how = self.how
-        return self.scan(
-            self.call,
-            x,
-            op,
-            axis=how.axis,
-            exclusive=how.exclusive,
-            reverse=how.reverse,
-            segments=self.segments,
-            initial=None if how.initial is None else initial,
-            threads=how.threads,
-            **options,
-        )
+    def scan(self, x: Any, out: Any, op: Any, initial: Any, **types: Any) -> Any:
+        """Scan ``x`` into ``out`` by an operator, in the form of this part; collective."""
+        first = None if self.options.initial is None else initial
+        options = self.options._replace(op=op, window=None, initial=first, **types)
+        request = ScanRequest(x, out, self.segments, options, self.run_options)
+        return scan_array(self.call, request)
 
 
-def scan_exactly(
-    scan: Scan,
-    call: Agreement,
-    x: Any,
-    *,
-    axis: Any,
-    exclusive: Any,
-    initial: Any,
-    reverse: Any,
-    dtype: Any,
-    out: Any,
-    segments: Any,
-    strategy: Strategy,
-    threads: int | None,
-    window: Any,
-) -> Any:
-    """Scan as ``distscan.scan``, whose body is ``scan``, does with ``op="fsum"``; collective."""
+def scan_exactly(call: Agreement, request: ScanRequest) -> Any:
+    """Scan with ``op="fsum"``; collective. The last step of the agreement stays open."""
+    x, out, segments, options, run_options = request
     if x is None:
         raise TypeError("x is None; a scan takes an array or a sequence")
     given = x, out, segments
@@ -116,8 +83,8 @@ def scan_exactly(
     target = None if out is None else arrays.as_target(out)
     flags = None if segments is None else arrays.as_native(segments, "segments")
     native = array, target, flags
-    extents = Extents.of(array.shape, axis_number(axis))
-    result = result_type(array.dtype, None if target is None else target.dtype, dtype)
+    extents = Extents.of(array.shape, options.axis)
+    result = result_type(array.dtype, None if target is None else target.dtype, options.dtype)
     if target is not None:
         check_out(out, target, array)
         if target.shape != extents.result_shape:
@@ -126,11 +93,9 @@ def scan_exactly(
         check_memory("segments", flags, array)
         segmented.check_shape(flags, array)
         segmented.check_type(flags.dtype, extents)
-    check_strategy(strategy, call.comm.size if extents.goes_on else 1)
-    first = None if initial is None else number_of(initial, result)
-    form = extents.axis, bool(exclusive), bool(reverse), first
-    how = Options(*form, strategy, threads)
-    limits = None if window is None else limits_of(window)
+    check_strategy(run_options.strategy, call.comm.size if extents.goes_on else 1)
+    first = None if options.initial is None else number_of(options.initial, result)
+    form = options.exclusive, options.reverse, first
     call.same = Terms(
         {
             "the function": "scan",
@@ -139,9 +104,9 @@ def scan_exactly(
             "the dtype of the result": result,
             "the shape beyond axis 0": extents.shape[1:],
             "axis": extents.axis,
-            "exclusive, reverse, initial": tuple(map(repr, form[1:])),
+            "exclusive, reverse, initial": tuple(map(repr, form)),
             "the dtype of segments": flags if flags is None else segmented.edge_dtype(flags.dtype),
-            "window": limits,
+            "window": options.window,
         }
     )
     call.begin()
@@ -155,8 +120,8 @@ def scan_exactly(
             flags = flags.copy()
         flags = None if flags is None else flags.reshape(-1)
         for of in (_real, _imag) if result.kind == "c" else (_real,):
-            its = how._replace(initial=of(first))
-            _scan_real(_Part(of(array), of(sums), flags, extents, its, call, scan), limits)
+            of_part = options._replace(initial=of(first))
+            _scan_real(_Part(of(array), of(sums), flags, extents, of_part, run_options, call))
         if target is None:
             convert = arrays.converter(x)
             found = sums if convert is None else convert(sums)
@@ -168,53 +133,60 @@ def scan_exactly(
         return found
 
 
-def _local_window(part: _Part, limits: tuple[int, int] | None) -> "LocalWindow":
+def _local_window(part: _Part) -> "LocalWindow":
     """Find what this rank knows of its elements: their window, and what is special; local.
 
     Kernels check elements of a named window as they add them. Only -0.0 must be known before.
     """
-    x, how, check = part.x, part.how, None
-    starts = firsts(x, part.extents.axis, reverse=how.reverse) if part.segments is None else None
-    if limits is None or (starts is None and without_zeros(NEGATIVE_ZERO, None, how.initial)):
+    x, options, check = part.x, part.options, None
+    limits, initial, starts = options.window, options.initial, None
+    if part.segments is None:
+        starts = firsts(x, part.extents.axis, reverse=options.reverse)
+    if limits is None or (starts is None and without_zeros(NEGATIVE_ZERO, None, initial)):
         # The number of threads is asked for only if several can share the array: it takes 7 us.
         one = arrays.is_cuda(x) or x.nbytes <= windows.PART
-        window, special = window_of(x, 1 if one else thread_count(how.threads))
+        window, special = window_of(x, 1 if one else thread_count(part.run_options.threads))
         if limits is not None:
             check_window("x", window, limits, finite=not special & NOT_FINITE)
     else:
         window = Window(*limits, x.size) if x.size > 0 else Window(0, 0, 0)
         special, check = NEGATIVE_ZERO, check_of(limits)
-    special = without_zeros(special, starts, how.initial)
+    special = without_zeros(special, starts, initial)
     compiled = adds_exactly(x.dtype, part.out.dtype, arrays.gpu(x))
     return LocalWindow(window, special, compiled, (x.dtype, part.out.dtype), check)
 
 
-def _scan_real(part: _Part, limits: tuple[int, int] | None) -> None:
+def _scan_real(part: _Part) -> None:
     """Scan real numbers; collective. The first step is open, and the last one stays open."""
-    extents, how, call = part.extents, part.how, part.call
-    number: Any = 0 if how.initial is None else how.initial
-    local = _local_window(part, limits)
+    extents, call, limits, first = (
+        part.extents,
+        part.call,
+        part.options.window,
+        part.options.initial,
+    )
+    number: Any = 0 if first is None else first
+    local = _local_window(part)
     if limits is not None:
         check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
     call.settle()
     most = extents.n * (call.comm.size if extents.goes_on else 1)
     window, has_special, words = agree(call.comm, local, number, limits, most)
     call.begin()
-    given: Any = {"out": part.out, "dtype": part.out.dtype, "strategy": how.strategy}
+    dtype = part.out.dtype
     if words is None:
         if local.check is not None:
             local.check(part.x)
         digits = digit_sum(window)
-        part.scanned(part.x, digits, digits.encode(number), **given)
+        part.scan(part.x, part.out, digits, digits.encode(number), dtype=dtype)
         return
     if not has_special:
-        part.scanned(part.x, words, words.encode(number), **given)
+        part.scan(part.x, part.out, words, words.encode(number), dtype=dtype)
         return
-    first = words.encode(number if math.isfinite(number) else 0)
+    seed = words.encode(number if math.isfinite(number) else 0)
     for x, out in _in_bands(part, (window.most - 1) // call.comm.size):
         codes = codes_of_all(x).reshape(out.shape)
-        part.scanned(codes, "bitwise_or", code_of(number), out=codes)
-        part.scanned(x, words, first, **given | {"out": out})
+        part.scan(codes, codes, BITWISE_OR, code_of(number), dtype=None)
+        part.scan(x, out, words, seed, dtype=dtype)
         store_codes(codes, out)
 
 
@@ -289,14 +261,14 @@ def check_of(limits: tuple[int, int], name: str = "x") -> Check:
 
 def _on_gpu(x: Any) -> tuple[Window, int] | None:
     """Return the same by a kernel; None if numbers are not finite, which it does not leave out."""
-    from .cuda.bit_range import BitRangeOf  # noqa: PLC0415 - a CPU job need not have CuPy
+    from ..cuda.bit_range import BitRangeOf  # noqa: PLC0415 - a CPU job need not have CuPy
 
     x = arrays.namespace(x).ascontiguousarray(x).reshape(-1)
     key = "bit range", arrays.gpu(x), arrays.stream(x), x.dtype, x.size
-    kept, kind = plan_cache.taken(key)
+    kept, kind = cache.acquire(key)
     kept = kept or BitRangeOf(x.dtype, x.size)
     found = kept(x)
-    plan_cache.put_back(key, kept, kind)
+    cache.release(key, kept, kind)
     if not found.finite:
         return None
     return Window(found.low, found.high, x.size), NEGATIVE_ZERO * found.negative_zero

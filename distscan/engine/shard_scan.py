@@ -6,26 +6,26 @@ from typing import Any, get_args
 
 import numpy as np
 
-from . import binding, digit_steps
-from .core import dtypes
-from .core.arrays import HostFields
-from .core.dtypes import Types
-from .core.form import Extents, Form, first_value
-from .core.operators import Operator
-from .core.segments import check_type, compared, edge_dtype
-from .core.steps import Steps, Strategy
-from .cpu import steps as cpu
-from .cpu import sweeps
-from .fsum.digits import DigitSum
-from .fsum.words import CheckedSteps, FixedSum
-from .mpi.agree import Terms
-from .mpi.exscan import Exscan
-
-Op = str | np.ufunc | Operator
+from .. import binding
+from ..core import dtypes
+from ..core.arrays import HostFields
+from ..core.dtypes import Types
+from ..core.form import Extents, Form, first_value
+from ..core.operators import Operator
+from ..core.segments import check_type, compared, edge_dtype
+from ..core.steps import Steps, Strategy
+from ..cpu import steps as cpu
+from ..cpu import sweeps
+from ..fsum.digits import DigitSum
+from ..fsum.words import CheckedSteps, FixedSum
+from ..mpi.agree import Terms
+from ..mpi.exscan import Exscan
+from ..options import RunOptions, ScanOptions
+from . import digit_steps
 
 
 @dataclass(eq=False)
-class CompiledScan:
+class ShardScan:
     """One rank's part of a scan, ready to run on arrays of one length, type and device."""
 
     op: Operator
@@ -53,29 +53,23 @@ def make(
     extents: Extents,
     x: np.dtype[Any],
     gpu: int | None,
-    op: Operator,
+    options: ScanOptions,
+    run_options: RunOptions,
     *,
-    exclusive: bool = False,
-    initial: Any = None,
-    reverse: bool = False,
-    segments: np.dtype[Any] | None = None,
-    dtype: np.dtype[Any] | None = None,
     out: np.dtype[Any] | None = None,
-    strategy: Strategy = "auto",
-    threads: int | None = None,
     ranks: int,
-) -> CompiledScan:
+) -> ShardScan:
     """Decide everything about the scan of a shard of type ``x``; local, no exchange.
 
-    ``gpu`` is the number of the current GPU, None for the CPU. ``dtype`` and ``out`` are as in
-    ``dtypes.resolve``. ``segments`` is the type of the flags or keys that each call passes.
-    ``threads`` is for CPUs. Raises TypeError, ValueError and OverflowError for arguments that
-    cannot be scanned, and MemoryError if the workspace does not fit.
+    ``extents`` has the axis. ``gpu`` is the number of the current GPU, None for the CPU. ``out`` is
+    the type of the result, as in ``dtypes.resolve``. Raises TypeError, ValueError and OverflowError
+    for options that cannot be had, and MemoryError if the workspace does not fit.
     """
-    narrow = dtypes.resolve(op, x, dtype, out)
-    wide = dtypes.resolve(op, x, dtype, out, wide=True).acc
+    op, exclusive, segments = options.op, options.exclusive, options.segments
+    narrow = dtypes.resolve(op, x, options.dtype, out)
+    wide = dtypes.resolve(op, x, options.dtype, out, wide=True).acc
     types = narrow if gpu is not None else narrow._replace(acc=wide)
-    first = first_value(op, wide, initial, exclusive=exclusive)
+    first = first_value(op, wide, options.initial, exclusive=exclusive)
     if first is not None and first.ndim > 0:
         rows = extents.inner > 1 and extents.goes_on
         if not rows or first.shape != (extents.inner,):
@@ -85,7 +79,7 @@ def make(
     totals = types.acc if extents.has_rows else wide
     form = Form(
         exclusive=exclusive,
-        reverse=reverse,
+        reverse=options.reverse,
         segmented=segments is not None,
         extents=extents,
         first=first if first is None or first.dtype == types.acc else dtypes.cast(first, types.acc),
@@ -94,7 +88,7 @@ def make(
     if segments is not None:
         check_type(segments, extents)
     strategy = _strategy(
-        strategy,
+        run_options.strategy,
         ranks=ranks if extents.goes_on else 1,
         # By NumPy both strategies take the same time. scan-add associates floats in one way, so
         # ranks leave no trace in the roundings. A result that is rounded on the store would need a
@@ -108,23 +102,23 @@ def make(
         local=not extents.goes_on,
     )
     backend: Any = cpu
-    options: dict[str, Any] = {"threads": binding.threads(threads)}
+    sizes: dict[str, Any] = {"threads": binding.threads(run_options.threads)}
     if isinstance(op, DigitSum):
-        backend, options = digit_steps, {"gpu": gpu}
+        backend, sizes = digit_steps, {"gpu": gpu}
     elif gpu is not None:
         # A CPU job need not have CuPy.
-        from .cuda import steps as backend  # noqa: PLC0415
+        from ..cuda import steps as backend  # noqa: PLC0415
 
         if strategy == "scan-add" and (extents.inner > 1 or types.x.names):
             what = "tuples of arrays" if types.x.names else "axis=0"
             raise ValueError(f"strategy 'scan-add' takes no {what} on a GPU; use 'reduce-scan'")
-        options = {}
+        sizes = {}
     steps = {
         "scan-add": backend.ScanAdd,
         "reduce-scan": backend.ReduceScan,
         "single-pass": backend.SinglePass,
     }[strategy]
-    made = steps(op, types, form, **options)
+    made = steps(op, types, form, **sizes)
     if isinstance(op, FixedSum) and op.check is not None:
         made = CheckedSteps(made, op.check)
     edges = edge_dtype(segments)
@@ -142,13 +136,13 @@ def make(
             "axis": extents.axis,
             "exclusive": exclusive,
             "initial": None if first is None else _shown(first),
-            "reverse": reverse,
+            "reverse": options.reverse,
             "the dtype of segments": f"text, {segments.kind}"
             if segments is not None and edges != segments
             else segments,
         }
     )
-    return CompiledScan(
+    return ShardScan(
         op,
         types,
         strategy,

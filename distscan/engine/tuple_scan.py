@@ -10,24 +10,27 @@ from typing import Any, cast
 
 import numpy as np
 
-from . import plan_cache
-from .build import CompiledScan, make
-from .core import arrays, dtypes
-from .core.arrays import FieldArrays, HostFields, contiguous
-from .core.form import Extents, axis_number
-from .core.operators import Operator
-from .core.segments import check_shape
-from .cpu.recurrence import as_read
-from .cpu.sweeps import fields_read
-from .decide import check_memory, check_out
-from .mpi.agree import Agreement, Terms
+from ..core import arrays, dtypes
+from ..core.arrays import FieldArrays, HostFields, contiguous
+from ..core.form import Extents
+from ..core.operators import Operator
+from ..core.segments import check_shape
+from ..cpu.recurrence import as_read
+from ..cpu.sweeps import fields_read
+from ..mpi.agree import Agreement, Terms
+from ..options import RunOptions, ScanOptions, ScanRequest
+from . import cache
+from .array_scan import check_memory, check_out, run
+from .shard_scan import ShardScan, make
+
+DEFAULT = RunOptions()
 
 
 @dataclass(eq=False)
-class DecidedFields:
-    """How all tuples of arrays of the same kind are scanned; see ``decide.Decided`` for arrays."""
+class TupleSetup:
+    """How all tuples of arrays of the same kind are scanned; see ``ArraySetup`` for one array."""
 
-    compiled: CompiledScan
+    part: ShardScan
     x: np.dtype[Any] | None  # the fields of the arrays that are read; None: elements are gathered
     acc: np.dtype[Any]  # the fields of the running value
     out: np.dtype[Any]  # the fields of the result
@@ -39,26 +42,24 @@ class DecidedFields:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that are kept between calls."""
-        return self.compiled.nbytes
+        return self.part.nbytes
 
 
-class Shard:
+class TupleScan:
     """One rank's part of one call: checked arrays, what scans them, and where results go."""
 
     def __init__(
         self,
-        op: Operator,
+        options: ScanOptions,
         x: Sequence[Any],
         targets: Sequence[Any] | None = None,
         flags: Any = None,
         *,
+        run_options: RunOptions = DEFAULT,
         given: Sequence[Any] = (),
         check: Callable[[], None] = lambda: None,
-        axis: int | None = None,
-        initial: Any = None,
         types: tuple[np.dtype[Any] | None, np.dtype[Any] | None] = (None, None),
         ranks: int,
-        **options: Any,
     ) -> None:
         """Check and prepare; local. All arrays are NumPy's, or CuPy's on one GPU.
 
@@ -69,25 +70,25 @@ class Shard:
         self._x, self._targets, self._flags = x, targets, flags
         to = () if targets is None else targets
         every = (*x, *to) if flags is None else (*x, *to, flags)
+        initial = options.initial
         self.device = arrays.on_device(x[0])
         with self.device:
             # A view of the caller's arrays, which may change, is not kept.
-            self._kept = not isinstance(initial, HostFields)
+            self._cached = not isinstance(initial, HostFields)
             bits: Hashable = object()
-            if self._kept:
-                bits = None if initial is None else plan_cache.bits_of(initial)
-            asked = op, axis, targets is None, flags is None, types, bits, ranks, *options.values()
+            if self._cached:
+                bits = None if initial is None else cache.bits_of(initial)
+            asked = *options[:-1], bits, run_options, targets is None, flags is None, types, ranks
             self._key = arrays.stream(x[0]), *asked, *map(_kind, every), *map(type, given)
-            known, self._of_kind = plan_cache.taken(self._key)
+            known, self._of_kind = cache.acquire(self._key)
             if known is None:
                 check()
                 if flags is not None:
                     check_memory("segments", flags, x[0])
                     check_shape(flags, x[0])
-                options |= {"axis": axis, "initial": initial, "ranks": ranks}
-                known = _decide(op, x, targets, flags, given=given, types=types, **options)
-            self.decided: DecidedFields = known
-            self.scan, self.terms = known.compiled, known.terms
+                known = self._set_up(options, run_options, given, types, ranks)
+            self.setup: TupleSetup = known
+            self.part, self.terms = known.part, known.terms
             if flags is not None and flags.ndim != 1:
                 self._flags = flags.reshape(-1)
             if known.x is None:
@@ -95,28 +96,71 @@ class Shard:
             else:
                 self._place(known.x)
 
+    def _set_up(
+        self,
+        options: ScanOptions,
+        run_options: RunOptions,
+        given: Sequence[Any],
+        types: tuple[np.dtype[Any] | None, np.dtype[Any] | None],
+        ranks: int,
+    ) -> TupleSetup:
+        """Decide how such arrays are scanned; CPUs scan structures of the running values."""
+        x, targets, flags = self._x, self._targets, self._flags
+        op = options.op
+        gpu, native = arrays.gpu(x[0]), (*x, *(targets or ()))
+        stored = dtypes.fields([array.dtype for array in x])
+        if targets is not None:
+            types = types[0], dtypes.fields([target.dtype for target in targets])
+        whole = dtypes.resolve(op, stored, *types)
+        read = stored if gpu is not None else fields_read(op, whole)
+        source, out = read or whole.acc, whole.out
+        if read is None and _fields_of(out) == _fields_of(whole.acc):
+            out = whole.acc  # they may differ in their padding
+        extents = Extents.of(x[0].shape, options.axis)
+        shape = extents.result_shape
+        for i, target in enumerate(targets or ()):
+            if target.shape != shape:
+                raise ValueError(f"out[{i}] has shape {target.shape}; the result has {shape}")
+        converters = [arrays.converter(each) for each in given[: len(x)]]
+        segments = None if flags is None else flags.dtype
+        options = options._replace(dtype=whole.acc, segments=segments)
+        part = make(extents, source, gpu, options, run_options, out=out, ranks=ranks)
+        terms = part.terms | {"the dtype of x": stored, "the dtype of the result": whole.out}
+        return TupleSetup(
+            part,
+            read,
+            whole.acc,
+            whole.out,
+            gpu is not None
+            and shape == x[0].shape
+            and all(array.ndim == 1 and array.flags.c_contiguous for array in native),
+            any(map(arrays.is_foreign, zip(given, (*native, flags), strict=False))),
+            [each or _unchanged for each in converters] if any(converters) else None,
+            Terms(terms),
+        )
+
     def _gather(self) -> None:
         """Read and write the arrays as structures, which are gathered chunk by chunk."""
-        extents, decided = self.scan.form.extents, self.decided
+        extents, setup = self.part.form.extents, self.setup
         shape = extents.outer, extents.n, extents.inner
-        targets = self._targets or (None,) * len(decided.out.names or ())
+        targets = self._targets or (None,) * len(setup.out.names or ())
         results = []
         for i, target in enumerate(targets):
             view = None if target is None else extents.view(target)
-            view = np.empty(extents.size, decided.out[i]) if view is None else view
+            view = np.empty(extents.size, setup.out[i]) if view is None else view
             results.append(view.reshape(shape))
         x = []
         for array in self._x:
             view = extents.view(array)
             view = (array.reshape(-1) if view is None else view).reshape(shape)
             x.append(view.copy() if any(arrays.overlap(view, to) for to in results) else view)
-        self._shard: Any = HostFields(x, decided.acc)
-        self._results: Any = HostFields(results, self.scan.types.out)
+        self._shard: Any = HostFields(x, setup.acc)
+        self._results: Any = HostFields(results, self.part.types.out)
 
     def _place(self, read: np.dtype[Any]) -> None:
         """Choose the arrays that are read and written; copy where they are no use."""
-        xp, size, out = arrays.namespace(self._x[0]), self.scan.form.extents.size, self.decided.out
-        direct, targets = self.decided.direct, self._targets
+        xp, size, out = arrays.namespace(self._x[0]), self.part.form.extents.size, self.setup.out
+        direct, targets = self.setup.direct, self._targets
         if direct and targets is not None:
             results = targets
         else:
@@ -140,29 +184,29 @@ class Shard:
                 for i in overwritten:
                     shard[i], copied = shard[i].copy(), True
                 self._shard = FieldArrays(shard)
-            flags, safe = self._flags, self.scan.form.keys is None
+            flags, safe = self._flags, self.part.form.keys is None
             if flags is not None and any(
                 arrays.overlap(flags, result, in_place=safe) for result in results
             ):
                 self._flags, copied = flags.copy(), True
         if copied:
-            self.scan.steps.refuse_capture("x or segments must be copied")
+            self.part.steps.refuse_capture("x or segments must be copied")
 
-    def scanned(self, run: Callable[..., None], call: Agreement) -> Sequence[Any]:
+    def run(self, call: Agreement) -> Sequence[Any]:
         """Scan, and return the results, in the shape of the result; collective.
 
-        ``run`` is that of ``scan.py``: it leaves a step of the agreement open.
+        It leaves a step of the agreement open.
         """
         with self.device:
-            run(self.scan, call, self._shard, self._results, self._flags)
-            if self._kept:
-                plan_cache.put_back(self._key, self.decided, self._of_kind)
+            run(self.part, call, self._shard, self._results, self._flags)
+            if self._cached:
+                cache.release(self._key, self.setup, self._of_kind)
             results = self._results
-            if self.decided.direct:
+            if self.setup.direct:
                 return cast(Sequence[Any], results)
             if isinstance(results, HostFields):
                 results = results.arrays
-            shape = self.scan.form.extents.result_shape
+            shape = self.part.form.extents.result_shape
             if self._targets is None:
                 return [result.reshape(shape) for result in results]
             for target, result in zip(self._targets, results, strict=True):
@@ -177,66 +221,14 @@ def _kind(array: Any) -> Hashable:
     return type(array), array.dtype, array.shape, array.strides, where
 
 
-def _decide(
-    op: Operator,
-    x: Sequence[Any],
-    targets: Sequence[Any] | None,
-    flags: Any,
-    *,
-    given: Sequence[Any],
-    types: tuple[np.dtype[Any] | None, np.dtype[Any] | None],
-    axis: int | None,
-    **options: Any,
-) -> DecidedFields:
-    """Decide how tuples of arrays are scanned; CPUs scan structures of the running values."""
-    gpu, native = arrays.gpu(x[0]), (*x, *(targets or ()))
-    stored = dtypes.fields([array.dtype for array in x])
-    if targets is not None:
-        types = types[0], dtypes.fields([target.dtype for target in targets])
-    whole = dtypes.resolve(op, stored, *types)
-    read = stored if gpu is not None else fields_read(op, whole)
-    source, out = read or whole.acc, whole.out
-    if read is None and _fields_of(out) == _fields_of(whole.acc):
-        out = whole.acc  # they may differ in their padding
-    extents = Extents.of(x[0].shape, axis)
-    shape = extents.result_shape
-    for i, target in enumerate(targets or ()):
-        if target.shape != shape:
-            raise ValueError(f"out[{i}] has shape {target.shape}; the result has {shape}")
-    converters = [arrays.converter(each) for each in given[: len(x)]]
-    options["segments"] = None if flags is None else flags.dtype
-    compiled = make(extents, source, gpu, op, dtype=whole.acc, out=out, **options)
-    terms = compiled.terms | {"the dtype of x": stored, "the dtype of the result": whole.out}
-    return DecidedFields(
-        compiled,
-        read,
-        whole.acc,
-        whole.out,
-        gpu is not None
-        and shape == x[0].shape
-        and all(array.ndim == 1 and array.flags.c_contiguous for array in native),
-        any(map(arrays.is_foreign, zip(given, (*native, flags), strict=False))),
-        [each or _unchanged for each in converters] if any(converters) else None,
-        Terms(terms),
-    )
-
-
 def _fields_of(dtype: np.dtype[Any]) -> list[tuple[str, np.dtype[Any]]]:
     return [(name, dtype[name]) for name in dtype.names or ()]
 
 
-def scan_tuple(
-    run: Callable[..., None],
-    call: Agreement,
-    x: Any,
-    op: Operator,
-    *,
-    axis: Any,
-    out: Any,
-    segments: Any,
-    **options: Any,
-) -> tuple[Any, ...]:
-    """Scan a tuple of arrays by ``run``; both are ``scan.py``'s."""
+def scan_tuple(call: Agreement, request: ScanRequest) -> tuple[Any, ...]:
+    """Scan a tuple of arrays; collective. The last step of the agreement stays open."""
+    x, out, segments, options, run_options = request
+    op: Operator = options.op
     given = _several("x", x, op.arity)
     wanted = None if out is None else _several("out", out, op.arity)
     native = [arrays.as_native(each, f"x[{i}]") for i, each in enumerate(given)]
@@ -244,10 +236,8 @@ def scan_tuple(
     if wanted is not None:
         targets = [arrays.as_target(each, f"out[{i}]") for i, each in enumerate(wanted)]
     flags = None if segments is None else arrays.as_native(segments, "segments")
-    if options.pop("dtype") is not None:
+    if options.dtype is not None:
         raise TypeError("dtype= is for one array; each array of a tuple keeps its own type")
-    for name in ("exclusive", "reverse"):
-        options[name] = bool(options[name])
 
     def check() -> None:
         for i, array in enumerate(native):
@@ -257,28 +247,27 @@ def scan_tuple(
         for each, target in zip(wanted or (), targets or (), strict=True):
             check_out(each, target, native[0])
 
-    shard = Shard(
-        op,
+    scan = TupleScan(
+        options,
         native,
         targets,
         flags,
+        run_options=run_options,
         given=(*given, *(wanted or ()), segments),
         check=check,
-        axis=axis_number(axis),
         ranks=call.comm.size,
-        **options,
     )
-    call.same, call.has_elements = shard.terms, shard.scan.has_elements
-    results, decided = shard.scanned(run, call), shard.decided
-    with shard.device:
-        if decided.foreign:
+    call.same, call.has_elements = scan.terms, scan.part.has_elements
+    results, setup = scan.run(call), scan.setup
+    with scan.device:
+        if setup.foreign:
             pairs = list(zip((*given, segments), (*native, flags), strict=True))
             arrays.release(*pairs, *zip(wanted or (), targets or (), strict=True))
         if wanted is not None:
             return wanted
-        if decided.converters is None:
+        if setup.converters is None:
             return tuple(results)
-        return tuple(to(result) for to, result in zip(decided.converters, results, strict=True))
+        return tuple(to(result) for to, result in zip(setup.converters, results, strict=True))
 
 
 def _unchanged(result: Any) -> Any:

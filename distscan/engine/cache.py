@@ -2,14 +2,14 @@
 
 A call takes an entry out of the cache, and puts it back when it is done::
 
-    kind = plan_cache.kinds.get(key)
-    decided = kind.pop()            # AttributeError, IndexError: there is no entry
+    kind = cache.kinds.get(key)
+    setup = kind.pop()            # AttributeError, IndexError: there is no entry
     ...
-    if kind.forgotten or decided.nbytes > plan_cache.LARGE:
-        plan_cache.keep(key, decided)     # so does a call that has made a new entry
+    if kind.evicted or setup.nbytes > cache.LARGE:
+        cache.keep(key, setup)     # so does a call that has made a new entry
     else:
-        kind.last = next(plan_cache.clock)
-        kind.append(decided)
+        kind.last = next(cache.clock)
+        kind.append(setup)
 
 Meanwhile the entry belongs to this call alone, in whichever thread it runs. A call that fails does
 not put its entry back, so it leaves nothing behind. The current CUDA stream is part of ``key``:
@@ -39,14 +39,14 @@ class Keepable(Protocol):
 class Kind(list[Any]):
     """The entries for one kind of call that are not in use."""
 
-    __slots__ = ("forgotten", "last")
+    __slots__ = ("evicted", "last")
 
     def __init__(self) -> None:
         super().__init__()
         #: When an entry was last put back, as a number of ``clock``.
         self.last = 0
         #: Whether it was removed from ``kinds``, because a call had taken its only entry.
-        self.forgotten = False
+        self.evicted = False
 
 
 kinds: dict[tuple[Any, ...], Kind] = {}
@@ -57,7 +57,7 @@ clock = itertools.count(1)
 _lock = threading.RLock()
 
 
-def taken(key: tuple[Any, ...]) -> tuple[Any, Kind | None]:
+def acquire(key: tuple[Any, ...]) -> tuple[Any, Kind | None]:
     """Take an entry out of the cache; return it and its kind, or None twice if there is none."""
     kind = kinds.get(key)
     try:
@@ -66,31 +66,31 @@ def taken(key: tuple[Any, ...]) -> tuple[Any, Kind | None]:
         return None, None
 
 
-def put_back(key: tuple[Any, ...], entry: Keepable, kind: Kind | None) -> None:
-    """Put an entry into the cache that was ``taken`` from a kind, or is new: of no kind."""
-    if kind is None or kind.forgotten or entry.nbytes > LARGE:
+def release(key: tuple[Any, ...], entry: Keepable, kind: Kind | None) -> None:
+    """Put an entry into the cache that was acquired from a kind, or is new: of no kind."""
+    if kind is None or kind.evicted or entry.nbytes > LARGE:
         keep(key, entry)
     else:
         kind.last = next(clock)
         kind.append(entry)
 
 
-def keep(key: tuple[Any, ...], decided: Keepable) -> None:
+def keep(key: tuple[Any, ...], setup: Keepable) -> None:
     """Put an entry into the cache that is new or large, and drop the oldest beyond the limits."""
     with _lock:
-        if decided.nbytes > LARGE:
+        if setup.nbytes > LARGE:
             for kind in kinds.values():
                 for other in [other for other in kind if other.nbytes > LARGE]:
                     with suppress(ValueError):  # another thread has taken it
                         kind.remove(other)
         kind = kinds.setdefault(key, Kind())
         kind.last = next(clock)
-        kind.append(decided)
+        kind.append(setup)
         while len(everything()) > MOST:
             oldest = min(filter(None, kinds.values()), key=lambda kind: kind.last, default=Kind())
             del oldest[:1]  # nothing, if another thread has taken it
         for unused in [key for key, kind in kinds.items() if not kind]:
-            kinds.pop(unused).forgotten = True
+            kinds.pop(unused).evicted = True
 
 
 def everything() -> list[Any]:

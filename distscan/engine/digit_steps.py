@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .core import arrays
-from .core import segments as segmented
-from .core.dtypes import Types
-from .core.form import Form, is_long
-from .core.steps import Pending
-from .cpu.chunked import Part, in_scan_order, parts
-from .cpu.steps import Call
-from .fsum.digits import DigitSum, rows_of
-from .fsum.request import ADDS
+from ..core import arrays
+from ..core import segments as segmented
+from ..core.dtypes import Types
+from ..core.form import Form, is_long
+from ..core.steps import Pending
+from ..cpu.chunked import Part, in_scan_order, parts
+from ..cpu.steps import Call
+from ..fsum.digits import DigitSum, rows_of
+from ..fsum.request import ADDS
 
 _CHUNK = 1 << 18  # rows at a time on the host: they stay in the caches
 _GPU_CHUNK = 1 << 23  # on a GPU: enough to fill it
