@@ -49,7 +49,7 @@ def _submit(argv: Sequence[str]) -> int:
     with _client(args) as client:
         for job in cli.file_jobs(args):
             paths = {"segments": job.segments, "state": job.state, "trace": job.trace}
-            options = vars(job.scan) | vars(job.run) | paths
+            options = job.scan._asdict() | job.run._asdict() | paths
             request = {name: value for name, value in options.items() if value is not None}
             handle = client.submit(job.inputs, job.output, key=args.key, **request)
             if args.detach:
