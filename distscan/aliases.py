@@ -25,7 +25,7 @@ from numpy.typing import DTypeLike
 
 from .core import arrays, dtypes, operators
 from .core.form import axis_number
-from .core.nan import SKIPPING_NAN
+from .core.operators import SKIPPING_NAN
 from .core.steps import Strategy
 from .engine.array_scan import check_out
 from .mpi.agree import Agreement, Terms, body, collective

@@ -1,7 +1,7 @@
 """Associative operators, each in a NumPy, a CUDA and an MPI form."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -342,6 +342,24 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
     if op == "fsum":
         raise ValueError("operator 'fsum' has no form of its own: scan, Plan and scan_file take it")
     raise ValueError(f"unknown operator {op!r}; choose from {', '.join(BUILTIN)}")
+
+
+# ---- sums and products without NaN: it is replaced as elements are read ----------------------
+
+
+def _skipping(op: str, instead: int, cuda: str) -> Operator:
+    """Return the operator ``op`` on elements of which ``instead`` replaces every NaN."""
+
+    def load(x: Any) -> Any:
+        replaced = x.copy()
+        np.putmask(replaced, np.isnan(x), instead)  # a third faster than np.where
+        return replaced
+
+    return replace(BUILTIN[op], load=load, cuda_load=f"is_nan(x) ? {cuda} : x")
+
+
+#: The operators by the names of those that they are without NaN.
+SKIPPING_NAN = {"sum": _skipping("sum", 0, "T{}"), "prod": _skipping("prod", 1, "convert<T>(1)")}
 
 
 # ---- calls of the functions of operators: results are checked, faults named ------------------

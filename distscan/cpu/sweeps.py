@@ -1,18 +1,18 @@
 """The sweeps over a shard that the strategies are made of: by compiled kernels, or by NumPy."""
 
 import functools
+from ctypes import byref
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.dtypes import Types, fields
+from ..core.dtypes import Types, cast, fields
 from ..core.form import Form
 from ..core.operators import Operator
 from ..fsum.words import ONE_WORD, TWO_WORDS, FixedSum, fixed_sum
-from . import chunked, kernels, library
-from .compiled import Compiled, loaded_type
-from .recurrence import Recurrence
+from . import chunked, compiled, library
+from .compiled import _STRIP, Compiled, Job, Kernel, address, loaded_type
 
 
 class Sweeps(Protocol):
@@ -123,12 +123,134 @@ class Chunked:
         return heads[::-1] if self._form.reverse else heads
 
 
+# ---- linear recurrences, by compiled kernels, over the arrays as they are in memory -----------
+
+_VECTOR = 64  # the most elements of a vector: VECTOR of kernels/cpu/vector.hpp, of one byte each
+
+Arrays = tuple[NDArray[Any], ...]
+
+
+class Recurrence(Compiled):
+    """The sweeps of one form and type by one kernel, for one call at a time.
+
+    The shard is what ``as_read`` returns, the result a tuple of ``h`` alone.
+    """
+
+    def __init__(
+        self, op: Operator, types: Types, form: Form, kernel: Kernel, **options: Any
+    ) -> None:
+        """Allocate the slots; ``options`` are those of ``Compiled``."""
+        self._total = types.acc
+        fields = [(name, types.acc[name]) for name in ("x0", "x1")]
+        super().__init__(op, types._replace(acc=np.dtype(fields)), form, kernel, kernel, **options)
+        self._rows = self._rows and op.arity == 2
+
+    def cut(self, x: Any, columns: slice) -> Any:
+        """View some columns of the arrays; heads are those of all columns."""
+        shape = self._lines[1], self._inner
+        return *(each.reshape(shape)[:, columns] for each in x[:2]), *x[2:]
+
+    def reduce(self, x: Any, heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
+        """Return the totals [inner] of ``x``, and whether a segment begins in it."""
+        totals, head = super().reduce(x, heads)
+        if self._total == self._acc:
+            return totals, head
+        packed = np.full(totals.shape, head, self._total)
+        for name in ("x0", "x1"):
+            packed[name] = totals[name]
+        return packed, False
+
+    def _width_of(self, x: Arrays) -> int:
+        terms = x[1]
+        return int(terms.shape[1]) if terms.ndim > 1 else self._inner
+
+    def _reduce(self, x: Any, heads: NDArray[Any] | None, width: int) -> NDArray[Any]:
+        assert self._slots is not None
+        job = self._new_job(x[2] if len(x) > 2 else heads, width)
+        self._cut_strips(job, _STRIP)
+        factors = self._read(job, x)  # the job has its address
+        reduce = self._kernel.reduce if self._rows else self._kernel.reduce_columns
+        self._run(lambda: reduce(byref(job)), width)
+        self._kernel.total(byref(job))
+        del factors
+        return self._slots[:width]
+
+    def _scan(
+        self,
+        x: Any,
+        out: Any,
+        heads: NDArray[Any] | None,
+        before: NDArray[Any] | None,
+        width: int,
+        *,
+        reduced: bool,
+    ) -> None:
+        job = self._job if reduced else self._new_job(x[2] if len(x) > 2 else heads, width)
+        job.ticket = 0
+        self._cut_strips(job, _STRIP)
+        factors = self._read(job, x)  # the job has its address
+        if before is not None:
+            maps = np.empty(before.shape, self._acc)
+            maps["x0"], maps["x1"] = before["x0"], before["x1"]
+            before, job.before_row = maps, before.size > 1
+        job.before = address(before)
+        if reduced:
+            self._kernel.seed(byref(job))
+        h = out[0]
+        job.y, job.y_step, job.stream = address(h), _row_step(h, width), self._streams
+        scan = self._kernel.scan if self._rows else self._kernel.scan_columns
+        self._run(lambda: scan(byref(job)), width)
+        del factors
+
+    def _read(self, job: Job, x: Arrays) -> NDArray[Any]:
+        """Set what the job reads; return the factors that it reads."""
+        factors, terms = x[:2]
+        job.x, job.x_step = address(terms), _row_step(terms, job.inner)
+        job.a_step, job.a_column = _row_step(factors, job.inner), 1
+        if factors.strides[0] == 0:
+            job.a_step = 0
+            if self._rows or factors.strides[1] == 0:  # one number
+                factors, job.a_column = np.full(_VECTOR, factors.flat[0]), 0
+        job.a = address(factors)
+        return factors
+
+
+def _row_step(array: NDArray[Any], width: int) -> int:
+    """Return the elements from a row [width] of an array to the next."""
+    return width if array.flags.c_contiguous else array.strides[0] // array.itemsize
+
+
+def as_read(x: Arrays, dtype: np.dtype[Any]) -> Arrays:
+    """Return factors, terms and, for columns with segments, heads, as the kernels read them.
+
+    ``x`` are arrays [n] or [n, inner], of which the heads are the same for all columns. ``dtype``
+    has the fields' types. Factors that are one number, or a row, are read as they are, with a
+    stride of 0 along n; other factors and terms are contiguous. Heads become [n].
+    """
+    factors, terms = (
+        array if array.dtype == dtype[i] else cast(array, dtype[i]) for i, array in enumerate(x[:2])
+    )
+    alike = factors.strides[0] == 0 and factors.strides[-1] in {0, factors.itemsize}
+    factors = factors if alike else _plain(factors)
+    return factors, _plain(terms), *(heads[:, :1].ravel() for heads in x[2:])
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a contiguous array at an address that its type can have: ``array``, or a copy."""
+    flags = array.flags
+    plain = flags.c_contiguous and flags.aligned
+    return array if plain else np.require(array, requirements=["C", "A"])
+
+
+# ---- the choice of the sweeps ----------------------------------------------------------------
+
+
 def is_compiled(op: Operator, types: Types) -> bool:
     """Return whether there are compiled kernels for an operator and the type that accumulates."""
     if op.arity > 1:
-        return kernels.find_recurrence(op, types) is not None
+        return compiled.find_recurrence(op, types) is not None
     acc = types.acc
-    return kernels.find(op, Types(acc, acc, acc)) is not None
+    return compiled.find(op, Types(acc, acc, acc)) is not None
 
 
 def adds_exactly(x: np.dtype[Any], out: np.dtype[Any]) -> bool:
@@ -143,7 +265,7 @@ def adds_exactly(x: np.dtype[Any], out: np.dtype[Any]) -> bool:
 @functools.cache  # for each library
 def _adds_exactly(_: library.Library | None, x: np.dtype[Any], out: np.dtype[Any]) -> bool:
     return all(
-        kernels.find_fixed(fixed_sum(0, acc), _native(Types(x, acc, out))) is not None
+        compiled.find_fixed(fixed_sum(0, acc), _native(Types(x, acc, out))) is not None
         for acc in (ONE_WORD, TWO_WORDS)
     )
 
@@ -154,7 +276,7 @@ def _native(types: Types) -> Types:
 
 def fields_read(op: Operator, types: Types) -> np.dtype[Any] | None:
     """Return the fields that compiled kernels read from a tuple of arrays; None if none does."""
-    if kernels.find_recurrence(op, types) is None:
+    if compiled.find_recurrence(op, types) is None:
         return None
     number = types.out["x1"]
     return fields([number, number, np.dtype(np.bool_)][: op.arity])
@@ -179,24 +301,24 @@ def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) 
 
     ``totals`` says whether the totals of shards are asked for.
     """
-    options: Any = {"find": kernels.finder(form.keys), "totals": totals, "most": threads}
+    options: Any = {"find": compiled.finder(form.keys), "totals": totals, "most": threads}
     if op.arity > 1:
-        kernel = kernels.find_recurrence(op, types)
+        kernel = compiled.find_recurrence(op, types)
         if kernel is not None and form.extents.size > 0:
             return Recurrence(op, types, form, kernel, **options)
         return Chunked(op, types, form, totals=totals)
     if isinstance(op, FixedSum):
         x, _, out = native = _native(types)
-        kernel = kernels.find_fixed(op, native)
+        kernel = compiled.find_fixed(op, native)
         if kernel is not None and form.extents.size > 0:
             options |= {"taken": (x, out), "exact": op}
             return Compiled(op, types, form, kernel, kernel, **options)
         return Chunked(op, types, form, totals=totals)
-    kernel = kernels.find(op, Types(types.acc, types.acc, types.acc))
+    kernel = compiled.find(op, Types(types.acc, types.acc, types.acc))
     if kernel is None or form.extents.size == 0 or _is_for_numpy(op, types.acc, form):
         return Chunked(op, types, form, totals=totals)
-    direct, loads = kernels.find_skipping_nan(op, types), False
+    direct, loads = compiled.find_skipping_nan(op, types), False
     if direct is None:
         loads = op.load is not None
-        direct = kernels.find(op, types._replace(x=loaded_type(types) if loads else types.x))
+        direct = compiled.find(op, types._replace(x=loaded_type(types) if loads else types.x))
     return Compiled(op, types, form, kernel, direct, loads=loads, **options)

@@ -24,7 +24,7 @@ from ..core import arrays
 from ..core import segments as segmented
 from ..core.form import Extents
 from ..core.operators import BUILTIN
-from ..cpu import windows
+from ..cpu import reductions
 from ..fsum.digits import digit_sum
 from ..fsum.request import check_strategy, check_window, number_of, result_type
 from ..fsum.special import (
@@ -144,7 +144,7 @@ def _local_window(part: _Part) -> "LocalWindow":
         starts = firsts(x, part.extents.axis, reverse=options.reverse)
     if limits is None or (starts is None and without_zeros(NEGATIVE_ZERO, None, initial)):
         # The number of threads is asked for only if several can share the array: it takes 7 us.
-        one = arrays.is_cuda(x) or x.nbytes <= windows.PART
+        one = arrays.is_cuda(x) or x.nbytes <= reductions.PART
         window, special = window_of(x, 1 if one else thread_count(part.run_options.threads))
         if limits is not None:
             check_window("x", window, limits, finite=not special & NOT_FINITE)
@@ -238,7 +238,7 @@ def window_of(x: Any, threads: int = 1) -> tuple[Window, int]:
         (real, special), (imag, other) = window_of(x.real, threads), window_of(x.imag, threads)
         return real.joined(imag), special | other
     if x.size > 0 and x.dtype.kind not in "biu":
-        found = _on_gpu(x) if arrays.is_cuda(x) else windows.find(x, threads)
+        found = _on_gpu(x) if arrays.is_cuda(x) else reductions.find_window(x, threads)
         if found is not None:
             return found
     xp, window, special = arrays.namespace(x), Window(0, 0, 0), 0
@@ -261,7 +261,7 @@ def check_of(limits: tuple[int, int], name: str = "x") -> Check:
 
 def _on_gpu(x: Any) -> tuple[Window, int] | None:
     """Return the same by a kernel; None if numbers are not finite, which it does not leave out."""
-    from ..cuda.bit_range import BitRangeOf  # noqa: PLC0415 - a CPU job need not have CuPy
+    from ..cuda.reductions import BitRangeOf  # noqa: PLC0415 - a CPU job need not have CuPy
 
     x = arrays.namespace(x).ascontiguousarray(x).reshape(-1)
     key = "bit range", arrays.gpu(x), arrays.stream(x), x.dtype, x.size

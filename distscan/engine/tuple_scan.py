@@ -15,8 +15,7 @@ from ..core.arrays import FieldArrays, HostFields, contiguous
 from ..core.form import Extents
 from ..core.operators import Operator
 from ..core.segments import check_shape
-from ..cpu.recurrence import as_read
-from ..cpu.sweeps import fields_read
+from ..cpu.sweeps import as_read, fields_read
 from ..mpi.agree import Agreement, Terms
 from ..options import RunOptions, ScanOptions, ScanRequest
 from . import cache

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.digest import digest
 from ..core.errors import OutputError
+from ..core.fingerprint import digest
 from . import formats
 from .formats.interface import Target, naming_output, option, unlinked
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ..binding import Binding
 from ..core import dtypes
-from ..core.digest import digest
 from ..core.errors import InputError
+from ..core.fingerprint import digest
 from ..core.steps import Edges
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm

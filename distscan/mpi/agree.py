@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from ..core.digest import digest
 from ..core.errors import DisagreementError, RankError
+from ..core.fingerprint import digest
 from . import signals
 from .communicators import MPI, Comm, communicator
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import binding
 from ..core import arrays, dtypes
 from ..core.scalars import integer
-from ..cpu.tile_totals import TILE, TileTotals
+from ..cpu.reductions import TILE, TileTotals
 from ..engine import cache
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm
@@ -119,11 +119,11 @@ def _adder(own: Any, ahead: int) -> Callable[[Any], Any]:
     """Return the function from weights to their ``TileTotals``, for weights such as ``own``."""
     if not arrays.is_cuda(own):
         return partial(TileTotals, most=binding.threads(None) if own.size > TILE else 1)
-    from ..cuda import tile_totals  # noqa: PLC0415 - only arrays on a GPU need it
+    from ..cuda import reductions  # noqa: PLC0415 - only arrays on a GPU need it
 
     known, _ = cache.acquire(_key(own))
-    buffers = known or tile_totals.Buffers()
-    return partial(tile_totals.TileTotals, buffers=buffers, ahead=ahead)
+    buffers = known or reductions.Buffers()
+    return partial(reductions.TileTotals, buffers=buffers, ahead=ahead)
 
 
 def _summed(own: Any, sum_up: Callable[[Any], Any]) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distscan.core import segments
-from distscan.cpu import compiled, kernels, library, windows
+from distscan.cpu import compiled, library, reductions
 from support.bfloat16 import BFLOAT16
 from support.keys import TYPES as KEYS
 
@@ -32,29 +32,29 @@ def test_jobs():
         type_, names = re.fullmatch(r"((?:const )?[\w ]+?[ *]+)(\w+(?:, \w+)*)", line).groups()
         kind = POINTER if "*" in type_ else TYPES[type_.strip()]
         fields += [(name, kind) for name in names.split(", ")]
-    assert fields == kernels.Job._fields_
+    assert fields == compiled.Job._fields_
 
     class Expected(ctypes.Structure):
         _fields_ = fields
 
-    assert ctypes.sizeof(kernels.Job) == ctypes.sizeof(Expected)
+    assert ctypes.sizeof(compiled.Job) == ctypes.sizeof(Expected)
     places = {name: getattr(Expected, name).offset for name, _ in fields}
-    assert {name: getattr(kernels.Job, name).offset for name in places} == places
-    assert ctypes.sizeof(kernels.Job) == 8 * 8 + 9 * 8 + 4 * 4 + 7 * 8  # without padding
+    assert {name: getattr(compiled.Job, name).offset for name in places} == places
+    assert ctypes.sizeof(compiled.Job) == 8 * 8 + 9 * 8 + 4 * 4 + 7 * 8  # without padding
 
 
 def test_kernels():
     fields = []
     for line in text("table.hpp", "Kernel"):
         if function := re.fullmatch(r"void \(\*(\w+)\)\(Job&\)", line):
-            fields.append((function[1], kernels._Function))
+            fields.append((function[1], compiled._Function))
         else:
             names = re.fullmatch(r"const char (\*\w+(?:, \*\w+)*)", line)[1]
             fields += [(name.lstrip("*"), ctypes.c_char_p) for name in names.split(", ")]
-    assert fields == kernels.Kernel._fields_
-    assert kernels._Function._restype_ is None
-    assert kernels._Function._argtypes_ == (ctypes.POINTER(kernels.Job),)
-    assert ctypes.sizeof(kernels.Kernel) == 8 * len(fields)
+    assert fields == compiled.Kernel._fields_
+    assert compiled._Function._restype_ is None
+    assert compiled._Function._argtypes_ == (ctypes.POINTER(compiled.Job),)
+    assert ctypes.sizeof(compiled.Kernel) == 8 * len(fields)
 
 
 def test_tables():
@@ -65,11 +65,11 @@ def test_tables():
         found = source.read_text()
         tables += re.findall(r"^DISTSCAN_TABLE\((\w+)\)", found, re.MULTILINE)
         lines += len(re.findall(rf"^    (?:{names})<", found, re.MULTILINE))
-    assert sorted(tables) == sorted(kernels._TABLES)
+    assert sorted(tables) == sorted(compiled._TABLES)
     if (loaded := library.load()) is None:
         pytest.skip("no compiled kernels")
-    assert len(kernels._tables(loaded.handle)) == lines
-    for kernel in kernels._tables(loaded.handle).values():
+    assert len(compiled._tables(loaded.handle)) == lines
+    for kernel in compiled._tables(loaded.handle).values():
         assert kernel.scan
         assert kernel.reduce
         assert kernel.scan_columns
@@ -79,22 +79,24 @@ def test_tables():
 def test_keys():
     """Kernels find heads among keys of every type that they are said to compare."""
     assert text("keys.hpp", "Keys") == ["const char* type", "FindHeads* find"]
-    assert [name for name, _ in kernels.Keys._fields_] == ["type", "find"]
+    assert [name for name, _ in compiled.Keys._fields_] == ["type", "find"]
     if library.load() is None:
         pytest.skip("no compiled kernels")
     for dtype in [*KEYS, BFLOAT16, np.dtype("M8[s]"), np.dtype("m8[ns]")]:
-        assert kernels.finder(segments.compared(np.dtype(dtype)))
-    assert kernels.finder(None) is None
+        assert compiled.finder(segments.compared(np.dtype(dtype)))
+    assert compiled.finder(None) is None
 
 
 def test_windows():
     assert text("window.hpp", "Found") == ["int64 low, high, special"]
-    assert windows.Found._fields_ == [(name, INT64) for name in ("low", "high", "special")]
+    assert reductions.WindowResult._fields_ == [
+        (name, INT64) for name in ("low", "high", "special")
+    ]
     assert text("window.hpp", "Window") == [
         "const char* type",
         "void (*find)(const void* x, int64 count, Found& found)",
     ]
-    assert [name for name, _ in windows._Entry._fields_] == ["type", "find"]
+    assert [name for name, _ in reductions._WindowKernel._fields_] == ["type", "find"]
 
 
 def test_strips_and_blocks_fit_the_kernels():

@@ -7,7 +7,7 @@ import pytest
 
 import distscan
 from distscan.core import dtypes, operators
-from distscan.cpu import kernels, library
+from distscan.cpu import compiled, library
 from support import forms
 from support.cpu_data import (
     CASES,
@@ -31,7 +31,7 @@ cases = pytest.mark.parametrize(("op", "name"), CASES)
 
 
 def has_kernel(op, *types):
-    return kernels.find(operators.BUILTIN[op], dtypes.Types(*map(dtype_of, types))) is not None
+    return compiled.find(operators.BUILTIN[op], dtypes.Types(*map(dtype_of, types))) is not None
 
 
 @pytest.mark.skipif(library.load() is None, reason="no compiled kernels")

@@ -7,7 +7,7 @@ import pytest
 
 from distscan.core.dtypes import Types
 from distscan.core.form import Extents, Form
-from distscan.cpu import library, sweeps, windows
+from distscan.cpu import library, reductions, sweeps
 from distscan.fsum.window import Window
 from distscan.fsum.words import ONE_WORD, fixed_sum
 from support.cpu_data import dtype_of
@@ -59,7 +59,7 @@ def test_windows(name, rng, monkeypatch):
             for count in (0, 1, 2, 7, 8, 31, 33, 64, 100, 2047, 2048, 5001):
                 for draw in (all_kinds, narrow):
                     x = draw(rng, name, count)
-                    assert windows.find(x, 1) == expected(x), (level, count, draw)
+                    assert reductions.find_window(x, 1) == expected(x), (level, count, draw)
 
 
 @names
@@ -72,9 +72,9 @@ def test_every_place(name, rng):
         for size in (1, 40, 3000):
             x = np.zeros(size, dtype_of(name))
             x[rng.integers(size)] = number
-            assert windows.find(x, 1) == expected(x), (number, size)
+            assert reductions.find_window(x, 1) == expected(x), (number, size)
             x = np.where(x == 0, x.dtype.type(1), x)
-            assert windows.find(x, 1) == expected(x), (number, size)
+            assert reductions.find_window(x, 1) == expected(x), (number, size)
 
 
 @names
@@ -86,24 +86,24 @@ def test_every_number(name):
     else:
         x = np.ldexp(np.ones(2200, dtype), np.arange(-1100, 1100).clip(-1074, 127))
     for i in range(len(x)):
-        assert windows.find(x[i : i + 1].copy(), 1) == expected(x[i : i + 1]), x[i]
+        assert reductions.find_window(x[i : i + 1].copy(), 1) == expected(x[i : i + 1]), x[i]
 
 
 @names
 def test_threads(name, rng, monkeypatch):
-    monkeypatch.setattr(windows, "PART", 1 << 12)
+    monkeypatch.setattr(reductions, "PART", 1 << 12)
     x = all_kinds(rng, name, 20_000)
     for most in (1, 2, 5):
-        assert windows.find(x, most) == expected(x)
+        assert reductions.find_window(x, most) == expected(x)
 
 
 def test_layouts():
     x = np.arange(12.0).reshape(3, 4)
     want = Window(0, 4, 12), 0
-    assert windows.find(x, 1) == windows.find(x.T, 1) == want
+    assert reductions.find_window(x, 1) == reductions.find_window(x.T, 1) == want
     unaligned = np.empty(97, np.uint8)[1:].view(float)
     for other in (x[:, ::2], x.astype(">f8"), unaligned, x.astype(int), x.astype(complex)):
-        assert windows.find(other, 1) is None
+        assert reductions.find_window(other, 1) is None
 
 
 # From these exponents on, a check may be in doubt of numbers that are inside.

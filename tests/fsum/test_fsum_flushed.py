@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.cpu import compiled, library, windows
+from distscan.cpu import compiled, library, reductions
 from support.cpu_scans import anew, levels
 from support.cuts import two_cuts
 from support.exact import FORMATS, dtype_of, same, scanned
@@ -48,15 +48,15 @@ def test_scans(name, form, cut, rng):
 def test_kernels(name, threads, rng, monkeypatch):
     """Rows, columns and windows, at every level of instructions, by one thread and by three."""
     monkeypatch.setattr(compiled, "BLOCK", 1 << 10)
-    monkeypatch.setattr(windows, "PART", 1 << 9)
+    monkeypatch.setattr(reductions, "PART", 1 << 9)
     x = near_zero(rng, name, 960, FORMATS[name][0] - 1).reshape(-1, 30)
-    window = windows.find(x, 1)
+    window = reductions.find_window(x, 1)
     assert window[0].low == FORMATS[name][1]
     for level in levels():
         with anew(monkeypatch, level=level, threads=threads):
             for axis in (None, 0, 1):
                 with flushed():
-                    found = windows.find(x, threads)
+                    found = reductions.find_window(x, threads)
                     y = distscan.scan(x, "fsum", axis=axis)
                 assert found == window
                 assert same(y, scanned(x, name, axis=axis)), (level, axis)

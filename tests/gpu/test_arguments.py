@@ -14,7 +14,7 @@ pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportErro
 from distscan.cuda import arguments, nvrtc
 from distscan.cuda.kernel import check as check_parameters
 from distscan.cuda.kernel import parameters
-from distscan.cuda.tile_totals import TileKernels
+from distscan.cuda.reductions import TileKernels
 from support.compactions import compactions
 from support.compiling import (
     TextbookPolicy,

@@ -15,7 +15,7 @@ from support.steps import of_size
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.cuda import launches, steps
-from distscan.cuda.bit_range import bit_range_operator
+from distscan.cuda.reductions import bit_range_operator
 
 pytestmark = pytest.mark.compile
 

@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 @pytest.fixture
 def tiles(monkeypatch):
     """The module, with few tiles, so that each has several steps."""
-    from distscan.cuda import tile_totals
+    from distscan.cuda import reductions
 
-    monkeypatch.setattr(tile_totals, "MOST_TILES", 8)
-    return tile_totals
+    monkeypatch.setattr(reductions, "MOST_TILES", 8)
+    return reductions
 
 
 def placed(cp, weights, lead):

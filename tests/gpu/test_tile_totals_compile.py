@@ -9,7 +9,7 @@ from support.bfloat16 import BFLOAT16
 from support.compiling import SHARED, absent_gpu, check, ptx
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda.tile_totals import TileKernels
+from distscan.cuda.reductions import TileKernels
 
 pytestmark = pytest.mark.compile
 TYPES = [*"?bBhHiIlLefd", BFLOAT16]

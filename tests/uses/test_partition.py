@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import distscan
 from distscan import DisagreementError
-from distscan.cpu import tile_totals
+from distscan.cpu import reductions
 from support.foreign import Foreign
 from support.led import led
 from support.pairs import pairs
@@ -63,7 +63,7 @@ def test_against_a_loop(xp, comm, monkeypatch):
         if case["huge"] and n:
             weights[rng.integers(n)] = 10**9
         weights = weights.astype(case["code"])
-        monkeypatch.setattr(tile_totals, "TILE", case["tile"])
+        monkeypatch.setattr(reductions, "TILE", case["tile"])
         mine = slice(*case["edges"][comm.rank : comm.rank + 2])
         cuts = partition(xp.asarray(weights[mine]), case["parts"], comm)
         np.testing.assert_array_equal(cuts, exact_cuts(weights, case["parts"]))
@@ -77,7 +77,7 @@ def test_floats_against_a_loop(xp, comm, monkeypatch):
     def check(case):
         rng, n = np.random.default_rng(case["seed"]), case["edges"][-1]
         weights = np.exp(rng.normal(size=n) * 9) * (rng.random(n) < case["density"])
-        monkeypatch.setattr(tile_totals, "TILE", case["tile"])
+        monkeypatch.setattr(reductions, "TILE", case["tile"])
         mine = slice(*case["edges"][comm.rank : comm.rank + 2])
         cuts = partition(xp.asarray(weights[mine]), case["parts"], comm)
         if weights.any():
@@ -128,7 +128,7 @@ def test_one_heavy_element(xp, cut, comm):
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_cuts_at_the_edges_of_tiles(parts, more, xp, cut, comm):
     """Weights of 2, so that a target lies between two elements, and others at an element."""
-    n = parts * tile_totals.TILE // 16 + more
+    n = parts * reductions.TILE // 16 + more
     weights = np.full(n, 2, np.float32)
     cuts = partition(xp.asarray(weights[cut(n)]), parts, comm)
     np.testing.assert_array_equal(cuts, exact_cuts(weights, parts))

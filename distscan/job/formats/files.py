@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.digest import digest
 from ...core.errors import InputError, OutputError
+from ...core.fingerprint import digest
 from . import storage
 from .interface import NUMBERS, READERS, WINDOW, Fill, Put, naming_input, option, unlinked
 
