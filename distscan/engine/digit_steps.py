@@ -17,8 +17,8 @@ from ..core.form import Form, is_long
 from ..core.steps import Pending
 from ..cpu.chunked import Part, in_scan_order, parts
 from ..cpu.steps import Call
-from ..fsum.digits import DigitSum, rows_of
 from ..fsum.request import ADDS
+from ..fsum.words import DigitSum, rows_of
 
 _CHUNK = 1 << 18  # rows at a time on the host: they stay in the caches
 _GPU_CHUNK = 1 << 23  # on a GPU: enough to fill it

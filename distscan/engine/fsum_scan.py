@@ -9,7 +9,7 @@
 Integers add exactly in any order. So the result depends on the elements alone: not on ranks, cuts,
 devices or strategies. Steps 2 and 3 are a scan by an operator like any other. In a narrow window
 its running value is an integer of one or two words (``fsum/words.py``). In a wide one it has
-several digits (``fsum/digits.py``).
+several digits (``fsum/words.py``).
 """
 
 import math
@@ -25,7 +25,6 @@ from ..core import segments as segmented
 from ..core.form import Extents
 from ..core.operators import BUILTIN
 from ..cpu import reductions
-from ..fsum.digits import digit_sum
 from ..fsum.request import check_strategy, check_window, number_of, result_type
 from ..fsum.special import (
     FINITE,
@@ -43,7 +42,7 @@ from ..fsum.special import (
     store_codes,
 )
 from ..fsum.window import Window, magnitudes
-from ..fsum.words import Check, FixedSum, narrowest_accumulator
+from ..fsum.words import Check, FixedSum, digit_sum, narrowest_accumulator
 from ..mpi.agree import Agreement, Terms
 from ..mpi.communicators import Comm, largest
 from ..options import RunOptions, ScanOptions, ScanRequest

@@ -16,8 +16,7 @@ from ..core.segments import check_type, compared, edge_dtype
 from ..core.steps import Steps, Strategy
 from ..cpu import steps as cpu
 from ..cpu import sweeps
-from ..fsum.digits import DigitSum
-from ..fsum.words import CheckedSteps, FixedSum
+from ..fsum.words import CheckedSteps, DigitSum, FixedSum
 from ..mpi.agree import Terms
 from ..mpi.exscan import Exscan
 from ..options import RunOptions, ScanOptions

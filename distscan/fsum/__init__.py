@@ -3,8 +3,7 @@
 =============  =====================================================================================
 `window.py`    floats as integers in a window of bits: their digits, and sums of these, rounded
 `special.py`   infinities, NaN and -0.0, which integers do not have
-`words.py`     the operators over one or two words, for kernels; elements beyond a named window
-`digits.py`    the operator over digits, for any window
+`words.py`     the operators: over one or two words, for kernels; over digits, for any window
 `request.py`   the checks of what is asked for
 =============  =====================================================================================
 

@@ -11,10 +11,9 @@ import numpy as np
 from ..core import dtypes
 from ..core.scalars import scalar
 from ..core.steps import Strategy
-from .digits import DigitSum, digit_sum
 from .special import FINITE, code_of
 from .window import Window
-from .words import Check, FixedSum, narrowest_accumulator
+from .words import Check, DigitSum, FixedSum, digit_sum, narrowest_accumulator
 
 ADDS = "strategy 'scan-add' adds to rounded results; fsum takes 'reduce-scan'"
 

@@ -18,10 +18,9 @@ from ..core.form import chunks
 from ..core.operators import Operator
 from ..cpu import threads
 from ..cpu.memory import free_memory
-from ..fsum.digits import DigitSum
 from ..fsum.request import FsumRequest
 from ..fsum.window import Window
-from ..fsum.words import FixedSum
+from ..fsum.words import DigitSum, FixedSum
 from ..mpi import launcher
 from ..mpi.agree import Agreement, Terms, agreed, collective
 from ..mpi.communicators import Comm

@@ -24,11 +24,10 @@ from ..core.operators import Operator
 from ..core.segments import edge_dtype
 from ..engine.fsum_scan import check_of, window_of, without_zeros
 from ..engine.shard_scan import adds_exactly
-from ..fsum.digits import DigitSum
 from ..fsum.request import FsumRequest, check_window
 from ..fsum.special import NEGATIVE_ZERO, NOT_FINITE, firsts, has_negative_zero
 from ..fsum.window import Window
-from ..fsum.words import FixedSum
+from ..fsum.words import DigitSum, FixedSum
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.exscan import Exscan
