@@ -180,7 +180,7 @@ class Data:
 
     def _by_idiom(self) -> Any:
         x, shape = self.pairs[0][0], self.case.shape
-        want = np.empty(self.case.n, self.case.out)
+        want = np.zeros(self.case.n, self.case.out)  # NumPy may cast what is in out, and warn
         new = self.case.scan_in_numpy()(x.reshape(shape), want.reshape(shape), self.heads)
         return want if new is None else new
 

@@ -1,18 +1,109 @@
-"""``bench --against``: what falls, what does not, and files that are none. At any ranks."""
+"""Arithmetic of the benchmark: medians, shares of a copy's speed, what falls. At any ranks."""
 
-import copy
 import json
-import re
-from pathlib import Path
+from dataclasses import replace
+from itertools import count
 
+import numpy as np
 import pytest
 
 from distscan.bench import __main__ as command
+from distscan.bench import suite, timing
 from distscan.bench.__main__ import Key
+from distscan.bench.case import Case
+from distscan.bench.contenders import CONTENDERS, copy_pieces
 from distscan.bench.report import Report
-from distscan.bench.suite import Row
+from distscan.bench.suite import Row, Timed
+from distscan.bench.timing import Host, Samples, Stats
+from distscan.core.operators import BUILTIN
 
-KEPT = Path(__file__).resolve().parents[2] / "docs" / "measured" / "baselines"
+FLOATS = np.dtype("f4")
+
+
+@pytest.fixture
+def case(comm):
+    return Case(BUILTIN["sum"], FLOATS, FLOATS, 1 << 10, comm.size)
+
+
+def test_stats(comm):
+    assert timing.stats([5.0, 1.0, 2.0, 4.0, 3.0]) == Stats(3, 2, 4, 5)
+    samples = [float(comm.rank == i % comm.size) for i in range(11)]  # each rank is slow in turn
+    assert timing.of_all_ranks(comm, samples) == Stats(1, 1, 1, 11)
+    assert timing.of_all_ranks(comm, []) is None
+
+
+def timed(name, own, copies):
+    """A contender with 3 samples, and a copy before and after each."""
+    return Timed(Row(name, "float32", 8), [], own, copies)
+
+
+def test_shares(comm, case):
+    """A quarter of the copy's speed; by the device's clock on one rank, else by the wall's."""
+    device, wall = [10.0] * 3, [20.0, 40.0, 60.0]
+    copies = Samples([10.0] * 6, [20.0, 20.0, 40.0, 40.0, 50.0, 70.0])  # the machine gets slow
+    for ranks in (1, 2):
+        live = [
+            timed("copy", Samples(device, wall), copies),
+            timed("x", Samples([40.0] * 3, [80.0, 160.0, 240.0]), copies),
+            timed("numpy" if ranks == 1 else "by-hand",
+                  Samples([80.0] * 3, [160.0, 320.0, 480.0]), copies),
+        ]  # fmt: skip
+        for entry in live:
+            entry.row.device_us = timing.stats(entry.samples.device)
+        suite.compare(comm, live, replace(case, ranks=ranks))
+        assert [entry.row.share for entry in live] == [1, 0.25, 0.125]
+        assert [entry.row.times for entry in live] == [8, 2, 1]
+        assert [entry.row.spread for entry in live] == [0, 0, 0]
+    for entry in live:
+        entry.row.device_us = None
+    suite.compare(comm, live, replace(case, ranks=1))
+    assert [entry.row.share for entry in live] == [1, 0.25, 0.125]
+
+
+def test_device_and_wall_differ(comm, case):
+    copies = Samples([10.0] * 6, [10.0] * 6)
+    for ranks, share in ((1, 0.5), (2, 0.1)):
+        live = [timed("x", Samples([20.0] * 3, [100.0] * 3), copies)]
+        live[0].row.device_us = Stats(20, 20, 20, 3)
+        suite.compare(comm, live, replace(case, ranks=ranks))
+        assert live[0].row.share == share
+        assert live[0].row.times is None
+
+
+def test_a_sample_stands_between_copies(comm, case, monkeypatch):
+    """A machine that is 8 times as slow half of the time changes no share."""
+    turn = count()
+
+    def sample(comm, machine, calls, which, into):
+        slow = 8.0 if next(turn) // 100 % 2 else 1.0
+        into.wall.append((10 if calls[0].func is copy_pieces else 20) * slow)
+
+    monkeypatch.setattr(suite, "sample", sample)
+    host = Host("a chip")
+    host.cache = 1 << 12
+    named = {contender.name: contender for contender in CONTENDERS}
+    pair = [named["copy"], named["distscan.scan"]]
+    copy, scan = suite.measure(comm, host, pair, case, 200)
+    assert scan.wall_us.q3 == 8 * scan.wall_us.q1
+    assert (copy.share, scan.share) == (1, 0.5)
+
+
+def test_traffic(comm):
+    """Bytes per element, for n bytes in and n out: copy 2n, scan-add 4n, reduce-scan 3n."""
+    named = {contender.name: contender for contender in CONTENDERS if contender.moved}
+    plain, mixed = (
+        Case(BUILTIN["sum"], np.dtype(x), np.dtype(out), 1 << 10, comm.size)
+        for x, out in (("f4", "f4"), ("i1", "i8"))
+    )
+    moved = {name: (each.moved(plain), each.moved(mixed)) for name, each in named.items()}
+    assert moved["copy"][0] == moved["single-pass"][0] == 8
+    assert moved["reduce-scan"] == (12, 10)
+    assert moved["scan-add"] == (16, 25)
+    assert mixed.bytes == 9 * mixed.n
+
+
+# ---- a run against an earlier one ----------------------------------------------------------------
+
 PLAN = Key("float32", "single-pass", 1 << 20)
 
 
@@ -107,85 +198,3 @@ def test_nothing_compared_is_no_success(baseline):
 def test_another_run_is_refused(known, said, baseline):
     with pytest.raises(ValueError, match=said):
         baseline((PLAN, {"share": 0.5}), **known)
-
-
-@pytest.mark.one_rank
-@pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
-def test_the_baselines_that_are_kept(path):
-    """Each can be read, and its command is the one that the docs name."""
-    found = json.loads(path.read_text())
-    given = command.setting_of(found["backend"], found["ranks"], found["op"])
-    planned = [Key(row["type"], row["contender"], row["n"]) for row in found["results"]]
-    known = command.read_baseline(path, given, planned)
-    assert {key.contender for key in known.shares} & set(command.OURS)
-    docs = " ".join((KEPT.parent.parent / "measured.rst").read_text().split())
-    assert known.command.split(" --json")[0] in docs
-
-
-# ---- the command line ------------------------------------------------------------------------
-
-SMALL = ("--backend", "cpu", "--contenders", "distscan.scan", "--sizes", "14", "--types", "int32")
-
-
-@pytest.fixture
-def run(comm, capfd):
-    """Run the command line; return rank 0's (status, stdout, stderr) on every rank."""
-
-    def call(*arguments):
-        comm.Barrier()
-        capfd.readouterr()
-        status = command.main([*SMALL, *map(str, arguments)])
-        assert set(comm.allgather(status)) == {status}
-        out, err = capfd.readouterr()
-        return comm.bcast((status, out, err))
-
-    return call
-
-
-def test_a_run_against_an_earlier_one(run, comm, folder):
-    path, faster = folder / "bench.json", folder / "faster.json"
-    status, _, err = run("--json", path)
-    assert status == 0, err
-    if comm.rank == 0:
-        found = json.loads(path.read_text())
-        for scale, name in ((100, faster), (0.01, path)):
-            changed = copy.deepcopy(found)
-            for row in changed["results"]:
-                row["share"] *= scale
-            name.write_text(json.dumps(changed))
-    comm.Barrier()
-    status, out, err = run("--against", path)
-    assert (status, err.count("error")) == (0, 0)
-    assert "0 of 1 shares of distscan fell by more than 20 %" in out
-    status, out, _ = run("--against", faster)
-    assert status == 1
-    assert re.search(r"^distscan.scan +int32 +2\^14 .* fell$", out, re.MULTILINE)
-    status, out, err = run("--against", faster, "--limit", "100", "--json", "-")
-    assert status == 0
-    assert json.loads(out)["results"]
-    assert "0 of 1 shares" in err
-
-
-def test_files_that_are_none(run, comm, folder):
-    wrong = {"a.json": "", "b.json": "[]", "c.json": "{}", "d.json": '{"results": [1]}',
-             "e.json": '{"results": [], "chip": "x", "command": "y"}'}  # fmt: skip
-    if comm.rank == 0:
-        for name, text in wrong.items():
-            (folder / name).write_text(text)
-    comm.Barrier()
-    for name in [*wrong, "absent.json", "."]:
-        status, out, err = run("--against", folder / name)
-        assert (status, out) == (2, ""), name
-        lines = [line for line in err.splitlines() if "warning" not in line]
-        assert len(lines) == 1, lines
-        assert re.match("distscan.bench: error: (rank 0: )?--against: ", lines[0])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--limit", "5"], ["--against", "x", "--limit", "101"], ["--against", "x", "--limit", "nan"],
-     ["--against", "x", "--block-scans"]],
-)  # fmt: skip
-def test_refused_arguments(arguments, run):
-    status, out, _ = run(*arguments)
-    assert (status, out) == (2, "")
