@@ -426,7 +426,7 @@ class Calls:
         if self._are_local:
             shard, target, flags, out = self._check(x, out, segments)
             steps = self._scan.steps
-            steps.finish(steps.begin(shard, target, flags, overlap=True), self._scan.form.first)
+            steps.finish(steps.begin(shard, target, flags, overlap=True), self._scan.form.seed)
             return out
         return self.wait(self._begin(x, out, segments, overlap=True))
 

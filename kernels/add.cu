@@ -5,9 +5,9 @@
 namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS, 1)
-distscan_add(const T* y, Out* out, int64 n, int64 peel, T offset, bool has_offset) {
+distscan_add(const T* y, Out* out, int64 n, int64 unaligned_head, T offset, bool has_offset) {
   add<Op, Shape<DISTSCAN_THREADS, 1, items_per_vector<T, Out>(), REVERSE>, EXCLUSIVE>(
-      y, out, n, peel, Prefix<T>{offset, has_offset});
+      y, out, n, unaligned_head, Prefix<T>{offset, has_offset});
 }
 
 }  // namespace distscan

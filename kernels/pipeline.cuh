@@ -67,7 +67,7 @@
 // their stages. Then the tile is fetched, reduced, and its total published, though its own scanners
 // may have to wait. So no total stays missing. No block waits for a block that has not started: a
 // cooperative launch is not needed. If a wait does not end, as after a fault elsewhere,
-// base/patience.cuh ends the kernel with an error.
+// base/deadline.cuh ends the kernel with an error.
 //
 // ---- What a call-off does -----------------------------------------------------------------------
 //

@@ -22,14 +22,15 @@ using Total = ValueOf<Source, T>;
 
 // `heads` has the flags or the keys.
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
-distscan_reduce(Input x, int64 n, int64 peel, int64 cached, Total* totals, unsigned* arrived,
-                Totals total, unsigned epoch, const unsigned char* heads, Unit unit) {
+distscan_reduce(Input x, int64 n, int64 unaligned_head, int64 cached, Total* totals,
+                unsigned* arrived, Totals total, unsigned epoch, const unsigned char* heads,
+                Unit unit) {
   set_units<T>(unit);
   const Source source = pointer_of<Source>(x, heads, n);
   publish_ends<Total>(source, n, total, epoch);
   reduce<OperatorOf<Source, OpIn<Found>>, ValueOf<Source, Found>,
          Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>>(
-      source, n, peel, cached, totals, arrived, total, epoch);
+      source, n, unaligned_head, cached, totals, arrived, total, epoch);
 }
 
 }  // namespace distscan

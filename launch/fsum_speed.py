@@ -96,7 +96,7 @@ def compiled(x: Any, y: Any, strategy: str) -> Call | None:
     options = ScanOptions(op, dtype=y.dtype), RunOptions(strategy=strategy, threads=1)
     extents = Extents.of(x.shape, None)
     scan = shard_scan.make(extents, x.dtype, arrays.gpu(x), *options, ranks=1)
-    return lambda: scan.steps.finish(scan.steps.begin(x, y), scan.form.first)
+    return lambda: scan.steps.finish(scan.steps.begin(x, y), scan.form.seed)
 
 
 def timed(machine: Host, call: Call) -> float:

@@ -23,12 +23,12 @@ def reducer(op: Operator, types: Types, n: int) -> Callable[[Any, Any], Any]:
 
     The call's second argument is where a scan would be stored; nothing is.
     """
-    return cuda.ReduceScan(op, types, Form(Extents(n=n))).begin
+    return cuda.ReduceScan(op, types, Form(Extents(length=n))).begin
 
 
 def adder(op: Operator, types: Types, x: Any, out: Any, offset: Any) -> Callable[[], object]:
     """Scan ``x`` [n] into ``out`` [n]; return a call that adds ``offset`` [()] to every element."""
-    steps = cuda.ScanAdd(op, types, Form(Extents(n=len(x))))
+    steps = cuda.ScanAdd(op, types, Form(Extents(length=len(x))))
     pending = steps.begin(x, out)
     return lambda: steps.finish(pending, offset)
 

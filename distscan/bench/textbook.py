@@ -33,7 +33,7 @@ class TextbookScan(SinglePass):
 
     def __init__(self, op: Operator, types: Types, n: int, policy: TextbookPolicy) -> None:
         self._policy = policy
-        super().__init__(op, types, Form(Extents(n=n)))
+        super().__init__(op, types, Form(Extents(length=n)))
 
     def make_scan(self, op: Operator, types: Types) -> Scan:
         """Make the kernel. Its tiles publish a prefix beside the total, so they need two words."""

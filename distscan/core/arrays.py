@@ -223,8 +223,8 @@ def release(*used: Pair) -> None:
     After that, the other library may overwrite or free the memory. The host waits for a library
     that only exports arrays: it cannot be told to wait.
     """
-    for given, array in filter(is_foreign, used):
-        library = _library(given)
+    for original, array in filter(is_foreign, used):
+        library = _library(original)
         if library is None:
             _synchronize(array)
         else:
@@ -239,8 +239,8 @@ def _synchronize(array: Any) -> None:
 
 def is_foreign(pair: Pair) -> bool:
     """Return whether an array on a GPU is of a library other than CuPy."""
-    given, array = pair
-    return array is not None and is_cuda(array) and not _is_cupy(given)
+    original, array = pair
+    return array is not None and is_cuda(array) and not _is_cupy(original)
 
 
 def _library(x: Any) -> Any:
@@ -387,9 +387,9 @@ class FieldArrays(tuple[Any, ...]):
 
     def __new__(cls, arrays: Iterable[Any]) -> "FieldArrays":
         """Hold ``arrays``."""
-        made = super().__new__(cls, arrays)
-        made.addresses = [array.data.ptr for array in made]
-        return made
+        fields = super().__new__(cls, arrays)
+        fields.addresses = [array.data.ptr for array in fields]
+        return fields
 
     def misaligned(self) -> bool:
         """Return whether an array begins at an address that its type cannot have."""
@@ -403,16 +403,16 @@ class FieldArrays(tuple[Any, ...]):
 
         An array in the place of a result, element by element, is safe.
         """
-        own, spans = self._spans(), results._spans()
+        sources, targets = self._spans(), results._spans()
         # Usually all are apart from each other, or the same. That is found without all pairs.
-        if all(a == b or a[1] <= b[0] for a, b in itertools.pairwise(sorted(own + spans))):
+        if all(a == b or a[1] <= b[0] for a, b in itertools.pairwise(sorted(sources + targets))):
             return []
         return [
             i
-            for i, (begin, end) in enumerate(own)
+            for i, (begin, end) in enumerate(sources)
             if any(
                 begin < stop and start < end and (begin, end) != (start, stop)
-                for start, stop in spans
+                for start, stop in targets
             )
         ]
 

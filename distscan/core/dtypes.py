@@ -106,8 +106,8 @@ def _of_fields(
     native = [(name, x[name].newbyteorder("=")) for name in names]
     wide = [(name, np.dtype(np.float32) if _is_half(field) else field) for name, field in native]
     if acc is not None:
-        given: np.dtype[Any] = np.dtype(acc)
-        wide = [(name, given[name]) for name in names]
+        accumulating: np.dtype[Any] = np.dtype(acc)
+        wide = [(name, accumulating[name]) for name in names]
     result = np.dtype(native if out is None else out)
     types = Types(x, np.dtype(wide, align=True), result)
     if types.acc.itemsize > _MOST_STATE:

@@ -90,32 +90,32 @@ class _Content:
         return self._of_code(value)
 
     def _of_code(self, value: Any) -> bytes:
-        found: bytes
+        result: bytes
         match value:
             case FunctionType():
-                found = self._of_function(value)
+                result = self._of_function(value)
             case CodeType():
                 parts = [getattr(value, name, None) for name in _CODE]
-                found = self._of_all("code", [*parts, value.co_consts])
+                result = self._of_all("code", [*parts, value.co_consts])
             case MethodType():
-                found = self._of_all("method", (value.__func__, value.__self__))
+                result = self._of_all("method", (value.__func__, value.__self__))
             case staticmethod() | classmethod():
-                found = self._of_all(type(value).__name__, (value.__func__,))
+                result = self._of_all(type(value).__name__, (value.__func__,))
             case property():
-                found = self._of_all("property", (value.fget, value.fset, value.fdel))
+                result = self._of_all("property", (value.fget, value.fset, value.fdel))
             case type():
-                found = self._of_class(value)
+                result = self._of_class(value)
             case np.ufunc():
-                found = _hash("ufunc", value.__name__, repr(value.types))
+                result = _hash("ufunc", value.__name__, repr(value.types))
             case BuiltinFunctionType():
                 owner = None if isinstance(value.__self__, ModuleType) else value.__self__
                 name = f"{value.__module__}.{value.__qualname__}"
-                found = _hash("builtin", name, self.of(owner))
+                result = _hash("builtin", name, self.of(owner))
             case ModuleType():
-                found = _hash("module", value.__name__, _version(value.__name__))
+                result = _hash("module", value.__name__, _version(value.__name__))
             case _:
-                found = self._of_object(value)
-        return found
+                result = self._of_object(value)
+        return result
 
     def _of_function(self, function: FunctionType) -> bytes:
         cells = [_content(cell) for cell in function.__closure__ or ()]
@@ -162,8 +162,8 @@ class _Content:
             parts = [list(part) if hasattr(part, "__next__") else part for part in parts]
         return _hash("object", kind, self.of(parts))
 
-    def _of_all(self, what: str, values: Iterable[Any]) -> bytes:
-        return _hash(what, *map(self.of, values))
+    def _of_all(self, kind: str, values: Iterable[Any]) -> bytes:
+        return _hash(kind, *map(self.of, values))
 
     def _counts_by_name(self, value: Any) -> bool:
         """Return whether a function, a class or a module is Python's, or of another package."""
@@ -180,11 +180,11 @@ def _hash(*parts: str | bytes) -> bytes:
     """Return a digest of some parts, in this order."""
     from hashlib import blake2b  # noqa: PLC0415 - it loads OpenSSL, and few jobs need it
 
-    found = blake2b(digest_size=16)
+    state = blake2b(digest_size=16)
     for part in parts:
         data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        found.update(b"%d:" % len(data) + data)
-    return found.digest()
+        state.update(b"%d:" % len(data) + data)
+    return state.digest()
 
 
 def _package(value: Any) -> str:
@@ -194,8 +194,8 @@ def _package(value: Any) -> str:
 
 
 def _version(module: str | None) -> str:
-    found = getattr(sys.modules.get(str(module).partition(".")[0]), "__version__", "")
-    return found if isinstance(found, str) else ""
+    version = getattr(sys.modules.get(str(module).partition(".")[0]), "__version__", "")
+    return version if isinstance(version, str) else ""
 
 
 def _names(code: CodeType) -> set[str]:

@@ -24,7 +24,7 @@ class Extents(NamedTuple):
 
     Attributes
     ----------
-    outer, n, inner
+    outer, length, inner
         The number of elements of the axes before the scanned one, its length, and the number of
         elements of the axes after it: 1, n, 1 for a flattened or 1-D scan.
     shape
@@ -37,15 +37,15 @@ class Extents(NamedTuple):
     Examples
     --------
     >>> extents = Extents.of((2, 3, 4), axis=1)
-    >>> extents.outer, extents.n, extents.inner
+    >>> extents.outer, extents.length, extents.inner
     (2, 3, 4)
     >>> extents = Extents.of((2, 3, 4), axis=1, order=(2, 0, 1))  # read as [4, 2, 3]
-    >>> extents.outer, extents.n, extents.inner
+    >>> extents.outer, extents.length, extents.inner
     (8, 3, 1)
     """
 
     outer: int = 1
-    n: int = 0
+    length: int = 0
     inner: int = 1
     shape: tuple[int, ...] = ()
     axis: int | None = None
@@ -60,26 +60,26 @@ class Extents(NamedTuple):
         if axis is not None and not -ndim <= axis < ndim:
             raise np.exceptions.AxisError(axis, ndim)
         if axis is None or ndim == 1:
-            return cls(n=math.prod(shape), shape=shape)
+            return cls(length=math.prod(shape), shape=shape)
         axis %= ndim
         read = shape if order is None else tuple(shape[i] for i in order)
         along = axis if order is None else order.index(axis)
         outer, inner = math.prod(read[:along]), math.prod(read[along + 1 :])
         if outer * inner == 0:  # without rows or columns there is nothing to scan
-            outer, n, inner = 1, 0, 1
+            outer, length, inner = 1, 0, 1
         else:
-            n = shape[axis]
-        return cls(outer, n, inner, shape, axis, order)
+            length = shape[axis]
+        return cls(outer, length, inner, shape, axis, order)
 
     @property
     def size(self) -> int:
         """The number of elements."""
-        return self.outer * self.n * self.inner
+        return self.outer * self.length * self.inner
 
     @property
     def result_shape(self) -> tuple[int, ...]:
         """The shape of the result."""
-        return (self.n,) if self.axis is None else self.shape
+        return (self.length,) if self.axis is None else self.shape
 
     @property
     def goes_on(self) -> bool:
@@ -109,7 +109,7 @@ class Extents(NamedTuple):
         if not isinstance(array, np.ndarray):
             return None
         with suppress(ValueError):
-            shape = (self.outer, self.n, self.inner)
+            shape = (self.outer, self.length, self.inner)
             return array if array.ndim == 1 else array.reshape(shape, copy=False)
         return None
 
@@ -168,10 +168,10 @@ def memory_order(x: Any, out: Any, axis: int | None) -> tuple[int, ...] | None:
     """
     if axis is None or x.flags.c_contiguous or axis % x.ndim == 0 or abs(axis) > x.ndim:
         return None
-    found = tuple(sorted(range(x.ndim), key=lambda i: -x.strides[i]))
-    if out is not None and (out.shape != x.shape or not _is_contiguous(out, found)):
+    order = tuple(sorted(range(x.ndim), key=lambda i: -x.strides[i]))
+    if out is not None and (out.shape != x.shape or not _is_contiguous(out, order)):
         return None
-    return found if _is_contiguous(x, found) else None
+    return order if _is_contiguous(x, order) else None
 
 
 def _is_contiguous(array: Any, order: tuple[int, ...]) -> bool:
@@ -196,7 +196,7 @@ class Form(NamedTuple):
         order.
     segmented
         Whether each call passes segments.
-    first
+    seed
         The value before each row, column and segment, 0-d: the caller's ``initial``, or the
         operator's identity for an exclusive scan without ``initial``. None: there is no value. Of
         structures it may be [inner], a value for each column of a scan across ranks. A long row is
@@ -210,22 +210,22 @@ class Form(NamedTuple):
     exclusive: bool = False
     reverse: bool = False
     segmented: bool = False
-    first: Any = None
+    seed: Any = None
     keys: np.dtype[Any] | None = None
 
-    def seed(self, columns: slice) -> NDArray[Any] | None:
+    def seed_of(self, columns: slice) -> NDArray[Any] | None:
         """Return the value before some columns, 0-d or a row; None if there is none."""
-        first = self.first
-        if first is None:
+        seed = self.seed
+        if seed is None:
             return None
-        return np.asarray(first if first.ndim == 0 else first[columns])
+        return np.asarray(seed if seed.ndim == 0 else seed[columns])
 
 
 PLAIN = Form()
 
 
-def first_value(op: Operator, acc: np.dtype[Any], initial: Any, *, exclusive: bool) -> Any:
-    """Return ``first`` of a form, 0-d, in the accumulating type; None if there is none."""
+def seed_value(op: Operator, acc: np.dtype[Any], initial: Any, *, exclusive: bool) -> Any:
+    """Return the ``seed`` of a form, 0-d, in the accumulating type; None if there is none."""
     if initial is not None:
         return starting_value(initial, acc)
     if not exclusive:
@@ -250,7 +250,7 @@ def starting_value(initial: Any, acc: np.dtype[Any]) -> Any:
         return initial
     if acc.names is not None:
         value = exact_scalar(initial, acc, "initial")
-        return value.reshape(()) if value.size == 1 else value  # an array: see ``Form.first``
+        return value.reshape(()) if value.size == 1 else value  # an array: see ``Form.seed``
     value = scalar(initial, "initial")
     if not (isinstance(value.item(), int) or np.can_cast(value.dtype, acc, "same_kind")):
         raise TypeError(f"initial is {value.dtype}; the scan accumulates in {acc}")

@@ -177,9 +177,9 @@ class Operator:
         if self.arity > 1 and (self.load is not None or self.is_ufunc):
             raise TypeError(f"operator {self.name!r}: tuples of arrays take no load= and no ufunc")
         texts = {"cuda": self.cuda, "cuda_load": self.cuda_load, "version": self.version}
-        for given, text in texts.items():
+        for argument, text in texts.items():
             if not isinstance(text, str | None):
-                raise TypeError(f"operator {self.name!r}: {given}= must be text, or None")
+                raise TypeError(f"operator {self.name!r}: {argument}= must be text, or None")
         value, name = self.identity, f"identity of operator {self.name!r}"
         if value is not None:
             find = value if callable(value) else lambda _: value
@@ -382,8 +382,8 @@ def load_into(name: str, load: Callable[..., Any], x: NDArray[Any], to: NDArray[
     """Store elements, as operator ``name`` loads them, to ``to``, whose type ``load`` takes."""
     to[...] = x
     if x.size > 0:
-        given = _read_only(to)
-        to[...] = _checked(name, given, _called(name, "load", lambda: load(given)))
+        elements = _read_only(to)
+        to[...] = _checked(name, elements, _called(name, "load", lambda: load(elements)))
 
 
 def combined_fields(
@@ -398,8 +398,8 @@ def combined_fields(
     operands = [tuple(_read_only(array[name]) for name in names) for array in (earlier, later)]
     results = _called(name, "numpy", lambda: function(*operands))
     if not isinstance(results, tuple | list | np.ndarray) or len(results) != len(names):
-        found = f"{len(results)} arrays" if hasattr(results, "__len__") else type(results).__name__
-        raise TypeError(f"operator {name!r} returned {found}; it must return {len(names)} arrays")
+        kind = f"{len(results)} arrays" if hasattr(results, "__len__") else type(results).__name__
+        raise TypeError(f"operator {name!r} returned {kind}; it must return {len(names)} arrays")
     out = np.empty(later.shape, later.dtype)
     for i, (field, result) in enumerate(zip(names, results, strict=True)):
         out[field] = _checked(f"{name}, array {i}", operands[1][i], result)
@@ -557,10 +557,10 @@ class Predicate:
         x = x.view()
         x.flags.writeable = False
         with np.errstate(all="ignore"):
-            kept = np.asarray(self.numpy(x))
-        if kept.dtype != np.bool_ or kept.shape != x.shape:
+            mask = np.asarray(self.numpy(x))
+        if mask.dtype != np.bool_ or mask.shape != x.shape:
             raise TypeError(
-                f"predicate {self.name!r} returned {kept.dtype} {kept.shape} for {x.dtype} "
+                f"predicate {self.name!r} returned {mask.dtype} {mask.shape} for {x.dtype} "
                 f"{x.shape}; its result must be bool, of the shape of its argument"
             )
-        return kept
+        return mask

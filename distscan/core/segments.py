@@ -89,7 +89,7 @@ def as_read(segments: Any, form: Form, work: Any) -> Any:
         return segments
     buffer, compares = work.segments, form.keys is not None
     if buffer is None:
-        buffer = work.hold_segments(form.extents.n, segments.dtype if compares else np.bool_)
+        buffer = work.hold_segments(form.extents.length, segments.dtype if compares else np.bool_)
     if compares:
         buffer[...] = segments
     else:

@@ -50,7 +50,7 @@ def parts(
 def in_scan_order(array: NDArray[Any], form: Form) -> NDArray[Any]:
     """View an array as [outer, n, inner], with the first element in scan order first."""
     if array.ndim != 3:  # else it may have some of the columns
-        array = array.reshape(form.extents.outer, form.extents.n, form.extents.inner)
+        array = array.reshape(form.extents.outer, form.extents.length, form.extents.inner)
     return array[:, ::-1] if form.reverse else array
 
 

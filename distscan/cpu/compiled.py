@@ -33,7 +33,7 @@ from .chunked import store
 # ---- the tables of kernels -------------------------------------------------------------------
 
 
-class Job(Structure):
+class KernelArguments(Structure):
     """``Job`` of kernels/cpu/job.hpp: one call, on which all threads work together."""
 
     _fields_: ClassVar = [
@@ -68,8 +68,10 @@ class Job(Structure):
     ]
 
 
-Function = Callable[[Any], None]  # of a pointer to a job
-_Function = ctypes.CFUNCTYPE(None, POINTER(Job))  # the interpreter's lock is free while it runs
+Function = Callable[[Any], None]  # of a pointer to arguments
+_Function = ctypes.CFUNCTYPE(
+    None, POINTER(KernelArguments)
+)  # the interpreter's lock is free while it runs
 
 
 class Kernel(Structure):
@@ -142,10 +144,10 @@ def find_recurrence(op: Operator, types: Types) -> Kernel | None:
 
 
 def _find(name: str, types: Types) -> Kernel | None:
-    if (found := library.load()) is None:
+    if (loaded := library.load()) is None:
         return None
     names: Any = (name, *(_name(dtype) for dtype in types))
-    return _tables(found.handle).get(names)
+    return _tables(loaded.handle).get(names)
 
 
 class Keys(Structure):
@@ -155,10 +157,10 @@ class Keys(Structure):
 
 
 def finder(keys: np.dtype[Any] | None) -> int | None:
-    """Return the address of the function for ``Job.find``; None if no kernel compares such keys."""
-    if keys is None or (found := library.load()) is None:
+    """Return the address of the function that finds heads among keys; None: no kernel has it."""
+    if keys is None or (loaded := library.load()) is None:
         return None
-    address = ctypes.addressof(c_char_p.in_dll(found.handle, "distscan_keys"))
+    address = ctypes.addressof(c_char_p.in_dll(loaded.handle, "distscan_keys"))
     while (entry := Keys.from_address(address)).type:
         if entry.type.decode() == keys.name:
             return int(entry.find)
@@ -203,7 +205,7 @@ class Compiled:
         *,
         find: int | None,
         loads: bool = False,
-        taken: tuple[np.dtype[Any], np.dtype[Any]] | None = None,
+        converted: tuple[np.dtype[Any], np.dtype[Any]] | None = None,
         exact: FixedSum | None = None,
         totals: bool,
         most: int,
@@ -212,27 +214,27 @@ class Compiled:
 
         ``direct`` is the kernel that takes x and results as they are, or, if the operator ``loads``
         elements by a function of Python, as they are loaded. ``kernel`` is the one that takes both
-        converted to the types ``taken``, or else to the type that accumulates, and loaded. ``find``
-        is the function that finds the heads among keys; None if segments are always flags.
+        converted to the types ``converted``, or else to the type that accumulates, and loaded.
+        ``find`` is the function that finds the heads among keys; None if segments are flags.
         ``exact`` is the operator of exact sums. If it has a ``check``, kernels look for elements
         that are outside of its window.
         """
         extents = form.extents
-        self._taken = taken or (types.acc, types.acc)
+        self._converted = converted or (types.acc, types.acc)
         self._op, self._acc, self._kernel, self._direct = op, types.acc, kernel, direct
         self._find = find
         self._loads, self._loaded = loads, loaded_type(types) if loads else types.acc
-        self._lines = (extents.outer, extents.n)
+        self._lines = (extents.outer, extents.length)
         rows, size = extents.inner == 1, types.acc.itemsize
         self._rows, self._inner = rows, extents.inner
         # Columns of a long row have the blocks, and so the bits, of the whole row.
         self._block = block_of(extents.inner, size)
-        self._blocks = -(-extents.n // self._block)
-        fit = (self._block if rows else BLOCK // size // extents.inner) // extents.n
+        self._blocks = -(-extents.length // self._block)
+        fit = (self._block if rows else BLOCK // size // extents.inner) // extents.length
         self._height = max(1, min(extents.outer, fit))  # of a piece, in rows or matrices
         self._most, self._totals = most, totals
-        self._work = extents.outer * extents.n * (types.x.itemsize + types.out.itemsize)
-        self._first = form.first  # the job has its address
+        self._work = extents.outer * extents.length * (types.x.itemsize + types.out.itemsize)
+        self._first = form.seed  # the arguments have its address
         self._streams = extents.size * types.out.itemsize >= _STREAMED
         self._slots: NDArray[Any] | None = None
         self._states = np.empty(0, np.intc)
@@ -244,21 +246,24 @@ class Compiled:
             self._slots = np.empty(slots * self._width, types.acc)
             strips = -(-self._width // min(self._width, _CONVERTED_STRIP // size))
             self._states = np.zeros(slots * strips, np.intc)
-        self._job = Job(
+        self._arguments = KernelArguments(
             outer=extents.outer,
-            n=extents.n,
+            n=extents.length,
             inner=extents.inner,
             block=self._block,
             exclusive=form.exclusive,
             reverse=form.reverse,
-            first=address(form.first) if form.segmented else None,
+            first=address(form.seed) if form.segmented else None,
             slots=address(self._slots),
             states=address(self._states),
         )
-        self._outside = np.zeros(1, np.intc)  # see ``Job``
+        self._outside = np.zeros(1, np.intc)  # see ``KernelArguments``
         self._checks = exact is not None and exact.check is not None
         if exact is not None:
-            self._job.lowest, (self._job.low, self._job.high) = exact.lowest, exact.limits
+            self._arguments.lowest, (self._arguments.low, self._arguments.high) = (
+                exact.lowest,
+                exact.limits,
+            )
 
     @property
     def takes_keys(self) -> bool:
@@ -266,7 +271,7 @@ class Compiled:
         return self._find is not None
 
     @property
-    def outside(self) -> bool:
+    def window_violated(self) -> bool:
         """Whether the last call has seen an element outside of the window."""
         return bool(self._outside[0])
 
@@ -338,18 +343,18 @@ class Compiled:
         return [slice(*band) for band in chunks(0, width, self._width)]
 
     def _reduce(self, x: Any, heads: NDArray[Any] | None, width: int) -> NDArray[Any]:
-        job, step = self._new_job(heads, width), self._step(x, width)
+        arguments, step = self._new_arguments(heads, width), self._step(x, width)
         this = self._kernel if step is None or self._direct is None else self._direct
         reduce = this.reduce if self._rows else this.reduce_columns
         if step is not None and self._direct and not self._loads:
-            job.x, job.x_step, job.y_step = address(x), step, step
-            self._cut_strips(job, _STRIP)
-            self._run(lambda: reduce(byref(job)), width)
+            arguments.x, arguments.x_step, arguments.y_step = address(x), step, step
+            self._cut_strips(arguments, _STRIP)
+            self._run(lambda: reduce(byref(arguments)), width)
         else:
-            dtype = self._taken[0] if step is None or self._direct is None else self._loaded
-            self._run_in_pieces(reduce, job, x, dtype)
+            dtype = self._converted[0] if step is None or self._direct is None else self._loaded
+            self._run_in_pieces(reduce, arguments, x, dtype)
         assert self._slots is not None
-        self._kernel.total(byref(job))
+        self._kernel.total(byref(arguments))
         return self._slots[:width]
 
     def _scan(
@@ -362,46 +367,46 @@ class Compiled:
         *,
         reduced: bool,
     ) -> NDArray[Any] | None:
-        job = self._job if reduced else self._new_job(heads, width)
-        job.ticket = 0
+        arguments = self._arguments if reduced else self._new_arguments(heads, width)
+        arguments.ticket = 0
         if reduced:
-            job.outside = None
+            arguments.outside = None
         if before is not None:
             before = np.ascontiguousarray(before, self._acc)
-            job.before_row = before.size > 1
-        job.before = address(before)
+            arguments.before_row = before.size > 1
+        arguments.before = address(before)
         step, y_step = self._step(x, width), self._step(out, width)
         kernel = None if step is None or y_step is None else self._direct
         this = kernel or self._kernel
         scan = this.scan if self._rows else this.scan_columns
-        job.stream, in_pieces = 0, not kernel or self._loads
-        self._cut_strips(job, _CONVERTED_STRIP if in_pieces else _STRIP)
+        arguments.stream, in_pieces = 0, not kernel or self._loads
+        self._cut_strips(arguments, _CONVERTED_STRIP if in_pieces else _STRIP)
         if reduced:
-            self._kernel.seed(byref(job))
+            self._kernel.seed(byref(arguments))
         if kernel:
-            job.x, job.y = address(x), address(out)
-            job.x_step, job.y_step = step, y_step
+            arguments.x, arguments.y = address(x), address(out)
+            arguments.x_step, arguments.y_step = step, y_step
             # In place, the lines of x are in the caches: there the results find them.
-            job.stream = self._streams and job.x != job.y
+            arguments.stream = self._streams and arguments.x != arguments.y
         if not in_pieces:
-            self._run(lambda: scan(byref(job)), width)
+            self._run(lambda: scan(byref(arguments)), width)
         elif kernel:
-            self._run_in_pieces(scan, job, x, self._loaded)
+            self._run_in_pieces(scan, arguments, x, self._loaded)
         else:
-            self._run_in_pieces(scan, job, x, self._taken[0], out)
+            self._run_in_pieces(scan, arguments, x, self._converted[0], out)
         if self._slots is None:
             return None
         last = self._blocks * width  # of the first matrix
         return self._slots[last : last + width]
 
-    def _new_job(self, heads: NDArray[Any] | None, width: int) -> Job:
-        job = self._job
-        job.ticket, job.heads, job.inner = 0, address(heads), width
-        job.find = None if heads is None or heads.dtype == np.bool_ else self._find
+    def _new_arguments(self, heads: NDArray[Any] | None, width: int) -> KernelArguments:
+        arguments = self._arguments
+        arguments.ticket, arguments.heads, arguments.inner = 0, address(heads), width
+        arguments.find = None if heads is None or heads.dtype == np.bool_ else self._find
         self._states.fill(0)
         if self._checks:
-            job.outside = address(self._outside)
-        return job
+            arguments.outside = address(self._outside)
+        return arguments
 
     def _step(self, array: Any, width: int) -> int | None:
         """Return the elements from a row of ``width`` columns to the next.
@@ -420,12 +425,12 @@ class Compiled:
         regular = row > 0 and row % size == 0 and (outer == 1 or matrix == n * row)
         return row // size if regular and (column == size or width == 1) else None
 
-    def _cut_strips(self, job: Job, nbytes: int) -> None:
-        """Set the strips of a job, of so many bytes of running values in a row, and their end."""
-        outer, width = self._lines[0], job.inner
-        job.strip = min(width, nbytes // self._acc.itemsize)
-        rows = -(-outer // self._height) if self._rows else outer * -(-width // job.strip)
-        job.end = rows * self._blocks
+    def _cut_strips(self, arguments: KernelArguments, nbytes: int) -> None:
+        """Set the strips of a call, of so many bytes of running values in a row, and their end."""
+        outer, width = self._lines[0], arguments.inner
+        arguments.strip = min(width, nbytes // self._acc.itemsize)
+        rows = -(-outer // self._height) if self._rows else outer * -(-width // arguments.strip)
+        arguments.end = rows * self._blocks
 
     def _run(self, work: Callable[[], None], width: int, most: int | None = None) -> None:
         """Call a function in as many threads as ``width`` columns are worth, at most ``most``."""
@@ -439,23 +444,23 @@ class Compiled:
     def _run_in_pieces(
         self,
         function: Function,
-        job: Job,
+        arguments: KernelArguments,
         x: NDArray[Any],
         dtype: np.dtype[Any],
         out: NDArray[Any] | None = None,
     ) -> None:
         """Run a kernel on pieces of ``x`` that threads convert, or load.
 
-        A piece is some columns of a block, or several short rows, in a buffer of ``dtype``. The job
-        on it is a part of ``job``: its arrays begin where they would if the buffer lay inside
-        them. With ``out``, results are written to the buffer, or to one of their own type, and then
-        converted.
+        A piece is some columns of a block, or several short rows, in a buffer of ``dtype``. The
+        arguments for it are a part of ``arguments``: the arrays begin where they would if the
+        buffer lay inside them. With ``out``, results are written to the buffer, or to one of their
+        own type, and then converted.
         """
-        self._cut_strips(job, _CONVERTED_STRIP)
-        (outer, n), op, to, columns = self._lines, self._op, self._taken[1], job.inner
+        self._cut_strips(arguments, _CONVERTED_STRIP)
+        (outer, n), op, to, columns = self._lines, self._op, self._converted[1], arguments.inner
         x = x.reshape(outer, n, columns)
         results = None if out is None else out.reshape(outer, n, columns)
-        height, length, strip = self._height, min(self._block, n), job.strip
+        height, length, strip = self._height, min(self._block, n), arguments.strip
         strips = -(-columns // strip)
         width = columns
         if height == 1:  # as many strips as make a buffer of a block
@@ -467,33 +472,33 @@ class Compiled:
 
         def work() -> None:
             buffer = np.empty(size, dtype)
-            found = buffer if results is None or to == dtype else np.empty(size, to)
+            stored = buffer if results is None or to == dtype else np.empty(size, to)
             while (piece := next(drawn)) < -(-outer // height) * self._blocks * across:
                 left, b = piece % across * width, piece // across % self._blocks
                 top = piece // across // self._blocks * height
                 low, high = b * length, min(n, (b + 1) * length)
-                if job.reverse:
+                if arguments.reverse:
                     low, high = n - high, n - low
                 where = slice(top, top + height), slice(low, high), slice(left, left + width)
                 source = x[where]
-                converted = buffer[: source.size].reshape(source.shape)
+                elements = buffer[: source.size].reshape(source.shape)
                 if op.load is None:
-                    store(source, converted)
+                    store(source, elements)
                 else:
-                    load_into(op.name, op.load, source, converted)
-                part = Job.from_buffer_copy(job)
+                    load_into(op.name, op.load, source, elements)
+                part = KernelArguments.from_buffer_copy(arguments)
                 part.x_step = part.y_step = source.shape[2]
                 begin = (top * n + low) * source.shape[2] + left
                 part.x = buffer.ctypes.data - begin * buffer.itemsize
                 if results is not None:
-                    part.y = found.ctypes.data - begin * found.itemsize
+                    part.y = stored.ctypes.data - begin * stored.itemsize
                 part.ticket, part.end = piece, piece + 1
                 if not self._rows:
                     part.ticket = (top * self._blocks + b) * strips + left // strip
                     part.end = part.ticket + len(source) * -(-source.shape[2] // strip)
                 function(byref(part))
                 if results is not None:
-                    store(found[: source.size].reshape(source.shape), results[where])
+                    store(stored[: source.size].reshape(source.shape), results[where])
 
         nbytes = size * (dtype.itemsize + (0 if results is None or to == dtype else to.itemsize))
         self._run(work, columns, max(1, _BUFFERS // nbytes))

@@ -163,14 +163,14 @@ def sources_digest(kernels: str) -> str:
     texts: dict[str, bytes] = {}  # by their paths in the folder
     cpu = os.path.join(kernels, "cpu")
     names = os.listdir(cpu) if os.path.isdir(cpu) else []
-    found = [os.path.join("cpu", name) for name in names if name.endswith(".cpp")]
-    while found:
-        name = os.path.normpath(found.pop())
+    pending = [os.path.join("cpu", name) for name in names if name.endswith(".cpp")]
+    while pending:
+        name = os.path.normpath(pending.pop())
         if name not in texts and os.path.isfile(path := os.path.join(kernels, name)):
             with open(path, "rb") as file:
                 texts[name] = file.read()
             folder = os.path.dirname(name)
-            found += [os.path.join(folder, to.decode()) for to in _INCLUDE.findall(texts[name])]
+            pending += [os.path.join(folder, to.decode()) for to in _INCLUDE.findall(texts[name])]
     checksum = 0
     for name, text in sorted(texts.items()):
         checksum = zlib.crc32(b"%s\0%d\0%s" % (name.encode(), len(text), text), checksum)

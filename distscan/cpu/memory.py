@@ -65,7 +65,7 @@ _UNLIMITED = 1 << 62  # version 1 of control groups has no word for it, but a nu
 
 def free_memory(
     groups: str = "/sys/fs/cgroup",
-    own: str = "/proc/self/cgroup",
+    process: str = "/proc/self/cgroup",
     machine: str = "/proc/meminfo",
 ) -> int:
     """Return the bytes that may be allocated before the machine or a control group has no more.
@@ -73,7 +73,7 @@ def free_memory(
     Files in the page cache count as free, because the system drops them when it must.
     """
     free = _numbers(machine, ":").get("MemAvailable", _UNLIMITED >> 10) << 10
-    for line in _lines(own):
+    for line in _lines(process):
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
         if controllers == "":  # version 2
             for folder in _upwards(groups, group):
@@ -124,9 +124,9 @@ def _number(path: str) -> int | None:
 
 def _numbers(path: str, mark: str) -> dict[str, int]:
     """Return the numbers of a file by their names, which end with a mark."""
-    found = {}
+    numbers = {}
     for line in _lines(path):
         words = line.split()
         if len(words) > 1 and words[1].isdecimal():
-            found[words[0].removesuffix(mark)] = int(words[1])
-    return found
+            numbers[words[0].removesuffix(mark)] = int(words[1])
+    return numbers

@@ -16,7 +16,7 @@ from . import chunked, sweeps
 _WIDE = 4 << 20  # bytes of running values of long rows that are rounded later
 
 
-class Call:
+class CpuCall:
     """One call in flight: its arrays, and the total of the shard.
 
     Of a long row of totals, there is one piece at a time: ``total`` finds it, and ``put`` scans its
@@ -30,7 +30,7 @@ class Call:
         self.x, self.out = x, out
         self.heads: Any = None
         self.head = False
-        self.empty = not (steps.finds_totals and steps.form.extents.n > 0)
+        self.empty = not (steps.finds_totals and steps.form.extents.length > 0)
         #: Whether the exchange has asked for pieces, and scanned their columns.
         self.in_pieces = False
         #: The columns whose totals were found last; None: all.
@@ -49,8 +49,8 @@ class Call:
         """Return the total, or find a piece of it, which is valid until the next one is found."""
         if piece is not None:
             self.in_pieces, self.reduced = True, piece
-            found: NDArray[Any] = self._steps.reduce(self, piece)
-            return found
+            total: NDArray[Any] = self._steps.reduce(self, piece)
+            return total
         if self._total is None:
             totals, self.reduced = self._steps.reduce(self), None
             self._total = totals if self._steps.form.extents.inner > 1 else totals.reshape(())
@@ -59,7 +59,7 @@ class Call:
     def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
         """Scan the columns of a piece, seeded with its offset."""
         if offset is None:
-            offset = self._steps.form.seed(piece)
+            offset = self._steps.form.seed_of(piece)
         self._steps.scan(self, offset, piece)
 
 
@@ -72,7 +72,7 @@ class _Steps:
     #: Whether there are totals.
     finds_totals = True
     #: Whether kernels see elements that are outside of the window of an exact sum.
-    sees_outside = True
+    checks_window = True
 
     def __init__(self, op: Operator, types: Types, form: Form, *, threads: int) -> None:
         """Allocate the memory that shards of this form need beside input and output.
@@ -80,7 +80,7 @@ class _Steps:
         ``threads`` is the most threads that scan.
         """
         self.op, self.types, self.form = op, types, form
-        self.n, self.size = form.extents.n, form.extents.size
+        self.n, self.size = form.extents.length, form.extents.size
         swept, totals = self._swept(types), self.finds_totals
         self.sweeps = sweeps.make(op, swept, form, totals=totals, threads=threads)
         long = is_long(form.extents.inner, types.acc)
@@ -101,9 +101,9 @@ class _Steps:
         self._heads = None
         self.sweeps.close()
 
-    def in_doubt(self, pending: Any) -> bool:
+    def window_violated(self, pending: Any) -> bool:
         """Return whether a kernel that checks elements has seen one outside of the window."""
-        return self.sweeps.outside
+        return self.sweeps.window_violated
 
     def refuse_capture(self, reason: str) -> None:
         """Do nothing: only GPUs have CUDA graphs."""
@@ -116,7 +116,7 @@ class _Steps:
         self, x: Any, out: Any, segments: NDArray[Any] | None = None, *, overlap: bool = False
     ) -> Pending:
         """Begin the scan of ``x`` into ``out``, which may be ``x``."""
-        call = Call(self, x, out, segments)
+        call = CpuCall(self, x, out, segments)
         if segments is not None:
             call.heads = self._heads_of(segments)
         if not (call.empty or self.waits):

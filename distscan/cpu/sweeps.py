@@ -12,7 +12,7 @@ from ..core.form import Form
 from ..core.operators import Operator
 from ..fsum.words import ONE_WORD, TWO_WORDS, FixedSum, fixed_sum
 from . import chunked, compiled, library
-from .compiled import _STRIP, Compiled, Job, Kernel, address, loaded_type
+from .compiled import _STRIP, Compiled, Kernel, KernelArguments, address, loaded_type
 
 
 class Sweeps(Protocol):
@@ -27,7 +27,7 @@ class Sweeps(Protocol):
         """Whether ``heads`` may also be keys [n], contiguous and of the form's type."""
 
     @property
-    def outside(self) -> bool:
+    def window_violated(self) -> bool:
         """Whether the last call has seen an element outside of a window that it checks.
 
         A scan that is ``reduced`` looks at none.
@@ -69,7 +69,7 @@ class Chunked:
     """The sweeps by NumPy, for every operator and type; the reference for the compiled ones."""
 
     nbytes = 0
-    outside = False
+    window_violated = False
     takes_keys = False
 
     def __init__(self, op: Operator, types: Types, form: Form, *, totals: bool) -> None:
@@ -81,7 +81,7 @@ class Chunked:
     def cut(self, x: Any, columns: slice) -> Any:
         """View some columns of an array, as [outer, n, width]."""
         extents = self._form.extents
-        return x.reshape(extents.outer, extents.n, extents.inner)[..., columns]
+        return x.reshape(extents.outer, extents.length, extents.inner)[..., columns]
 
     def reduce(self, x: NDArray[Any], heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it."""
@@ -113,7 +113,7 @@ class Chunked:
             out[0, :, 0],
             self._heads(heads),
             before,
-            first=form.first,
+            first=form.seed,
             acc=acc,
             exclusive=form.exclusive,
         )
@@ -166,12 +166,12 @@ class Recurrence(Compiled):
 
     def _reduce(self, x: Any, heads: NDArray[Any] | None, width: int) -> NDArray[Any]:
         assert self._slots is not None
-        job = self._new_job(x[2] if len(x) > 2 else heads, width)
-        self._cut_strips(job, _STRIP)
-        factors = self._read(job, x)  # the job has its address
+        arguments = self._new_arguments(x[2] if len(x) > 2 else heads, width)
+        self._cut_strips(arguments, _STRIP)
+        factors = self._read(arguments, x)  # the arguments have its address
         reduce = self._kernel.reduce if self._rows else self._kernel.reduce_columns
-        self._run(lambda: reduce(byref(job)), width)
-        self._kernel.total(byref(job))
+        self._run(lambda: reduce(byref(arguments)), width)
+        self._kernel.total(byref(arguments))
         del factors
         return self._slots[:width]
 
@@ -185,33 +185,41 @@ class Recurrence(Compiled):
         *,
         reduced: bool,
     ) -> None:
-        job = self._job if reduced else self._new_job(x[2] if len(x) > 2 else heads, width)
-        job.ticket = 0
-        self._cut_strips(job, _STRIP)
-        factors = self._read(job, x)  # the job has its address
+        arguments = (
+            self._arguments
+            if reduced
+            else self._new_arguments(x[2] if len(x) > 2 else heads, width)
+        )
+        arguments.ticket = 0
+        self._cut_strips(arguments, _STRIP)
+        factors = self._read(arguments, x)  # the arguments have its address
         if before is not None:
             maps = np.empty(before.shape, self._acc)
             maps["x0"], maps["x1"] = before["x0"], before["x1"]
-            before, job.before_row = maps, before.size > 1
-        job.before = address(before)
+            before, arguments.before_row = maps, before.size > 1
+        arguments.before = address(before)
         if reduced:
-            self._kernel.seed(byref(job))
+            self._kernel.seed(byref(arguments))
         h = out[0]
-        job.y, job.y_step, job.stream = address(h), _row_step(h, width), self._streams
+        arguments.y, arguments.y_step, arguments.stream = (
+            address(h),
+            _row_step(h, width),
+            self._streams,
+        )
         scan = self._kernel.scan if self._rows else self._kernel.scan_columns
-        self._run(lambda: scan(byref(job)), width)
+        self._run(lambda: scan(byref(arguments)), width)
         del factors
 
-    def _read(self, job: Job, x: Arrays) -> NDArray[Any]:
-        """Set what the job reads; return the factors that it reads."""
+    def _read(self, arguments: KernelArguments, x: Arrays) -> NDArray[Any]:
+        """Set the arrays that the kernel reads; return the factors that it reads."""
         factors, terms = x[:2]
-        job.x, job.x_step = address(terms), _row_step(terms, job.inner)
-        job.a_step, job.a_column = _row_step(factors, job.inner), 1
+        arguments.x, arguments.x_step = address(terms), _row_step(terms, arguments.inner)
+        arguments.a_step, arguments.a_column = _row_step(factors, arguments.inner), 1
         if factors.strides[0] == 0:
-            job.a_step = 0
+            arguments.a_step = 0
             if self._rows or factors.strides[1] == 0:  # one number
-                factors, job.a_column = np.full(_VECTOR, factors.flat[0]), 0
-        job.a = address(factors)
+                factors, arguments.a_column = np.full(_VECTOR, factors.flat[0]), 0
+        arguments.a = address(factors)
         return factors
 
 
@@ -292,7 +300,7 @@ def _is_for_numpy(op: Operator, acc: np.dtype[Any], form: Form) -> bool:
         float64     16 / 52      30 / 7    40 / 53     39 / 15
     """
     extents = form.extents
-    rows = extents.outer > 1 and extents.inner == 1 and extents.n <= 16
+    rows = extents.outer > 1 and extents.inner == 1 and extents.length <= 16
     return op.name == "logaddexp" and (rows or (1 < extents.inner < 4 and acc.itemsize == 8))
 
 
@@ -311,7 +319,7 @@ def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) 
         x, _, out = native = _native(types)
         kernel = compiled.find_fixed(op, native)
         if kernel is not None and form.extents.size > 0:
-            options |= {"taken": (x, out), "exact": op}
+            options |= {"converted": (x, out), "exact": op}
             return Compiled(op, types, form, kernel, kernel, **options)
         return Chunked(op, types, form, totals=totals)
     kernel = compiled.find(op, Types(types.acc, types.acc, types.acc))

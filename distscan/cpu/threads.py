@@ -28,14 +28,14 @@ def unbind() -> None:
 
 
 @functools.cache
-def of_node(groups: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
+def of_node(groups: str = "/sys/fs/cgroup", process: str = "/proc/self/cgroup") -> int:
     """Return the number of cores that the ranks of this node share.
 
     The control group of a container or a batch job (version 2) may have fewer than the machine: a
     set of cores, or a quota of processor time, which is rounded up to cores.
     """
     cores = os.cpu_count() or 1
-    group = _read(own).rpartition("0::")[2].strip()  # such as /system.slice/job.scope
+    group = _read(process).rpartition("0::")[2].strip()  # such as /system.slice/job.scope
     with suppress(ValueError):  # no file: all cores
         cores = min(cores, _length(_read(f"{groups}{group}/cpuset.cpus.effective")))
     while True:
@@ -74,8 +74,8 @@ def usable(ranks: int) -> int:
 
     ``DISTSCAN_THREADS`` sets the number.
     """
-    if given := os.environ.get("DISTSCAN_THREADS"):
-        return checked(int(given) if given.isdecimal() else given, "DISTSCAN_THREADS")
+    if setting := os.environ.get("DISTSCAN_THREADS"):
+        return checked(int(setting) if setting.isdecimal() else setting, "DISTSCAN_THREADS")
     return max(1, min(allowed(), of_node() // ranks))
 
 

@@ -41,7 +41,7 @@ class Shard(Structure):
     """``Shard`` of ``kernels/linear/shard.cuh``."""
 
     __slots__ = ()
-    _fields_ = (("n", Int64), ("peel", Int64), ("tiles", Int64))
+    _fields_ = (("n", Int64), ("unaligned_head", Int64), ("tiles", Int64))
 
 
 class Workspace(Structure):
@@ -135,7 +135,7 @@ def declared(entry: str, acc: np.dtype[Any], fields: tuple[int, int] = (1, 1)) -
     ``fields`` are the numbers of arrays that an element is read from, and written to.
 
     >>> [name for name, _ in declared("add", np.dtype(np.float32))._fields_]
-    ['y', 'out', 'n', 'peel', 'offset', 'has_offset']
+    ['y', 'out', 'n', 'unaligned_head', 'offset', 'has_offset']
     """
     value = _value(acc)
     x, y = (Pointer if number == 1 else Pointer * number for number in fields)
@@ -150,9 +150,9 @@ def declared(entry: str, acc: np.dtype[Any], fields: tuple[int, int] = (1, 1)) -
         "scan": {**scan, "heads": Pointer, "row": RowLength, "first": value, **unit},
         "scan_short": scan | unit,
         "textbook": scan,
-        "reduce": {"x": x, "n": Int64, "peel": Int64, "cached": Int64, "totals": Pointer,
+        "reduce": {"x": x, "n": Int64, "unaligned_head": Int64, "cached": Int64, "totals": Pointer,
                    "arrived": Pointer, "total": Totals, "epoch": UInt, "heads": Pointer, **unit},
-        "add": {"y": Pointer, "out": Pointer, "n": Int64, "peel": Int64, **offset},
+        "add": {"y": Pointer, "out": Pointer, "n": Int64, "unaligned_head": Int64, **offset},
         "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start, **unit},
         "columns_per_thread": {**arrays, "scans": Int64, "n": Int64, "inner": Int64,
                                "reverse": Bool, **start, **unit},

@@ -336,8 +336,8 @@ class _Scan(Kernel):
 
     can_wait = False  # these kernels are never launched ahead of their offset
 
-    def __init__(self, entry: str, given: dict[str, object], types: Types, *size: int):
-        super().__init__(entry, given, types.acc, *size, fields=fields_of(types))
+    def __init__(self, entry: str, macros: dict[str, object], types: Types, *size: int):
+        super().__init__(entry, macros, types.acc, *size, fields=fields_of(types))
         self._first = settable(view(self.arguments, "first", types.acc))
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
@@ -348,7 +348,7 @@ class _Scan(Kernel):
         else:
             self.arguments.x, self.arguments.y = x.data.ptr, y.data.ptr
 
-    def behind(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
+    def set_offset(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
         """Set the offset: a row [inner], one value for all columns, or none."""
         arguments = self.arguments
         arguments.offset, arguments.has_first = 0, False
@@ -389,10 +389,10 @@ class Scan(_Scan):
         self._work.tile_counter = self._tile_counter.data.ptr
         self._work.blocks, self._work.at_once = blocks, side
 
-    def behind(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
+    def set_offset(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
         """Set the offset, and the epoch of the totals."""
         self._work.epoch = epoch
-        super().behind(offset, epoch)
+        super().set_offset(offset, epoch)
 
 
 class ThreadPerColumn(_Scan):

@@ -105,8 +105,8 @@ _UNITS = {
 }
 
 
-class Kept(NamedTuple):
-    """What a compaction keeps, as ``kernels/compact.cu`` takes it."""
+class Selection(NamedTuple):
+    """The elements that a compaction keeps, as ``kernels/compact.cu`` takes them."""
 
     source: str
     dtype: str  # the name of the type of the elements
@@ -115,26 +115,28 @@ class Kept(NamedTuple):
 
     @property
     def masked(self) -> bool:
-        """Whether a mask says what is kept, not a predicate."""
+        """Whether a mask selects, not a predicate."""
         return self.predicate is None
 
 
 class Compact(Kernel):
     """The kernel of ``kernels/linear/compact.cuh``, for shards of up to ``most`` elements."""
 
-    def __init__(self, kept: Kept, policy: CompactPolicy, most: int) -> None:
+    def __init__(self, selection: Selection, policy: CompactPolicy, most: int) -> None:
         """Compile, and allocate a total for each tile."""
-        predicate = "return true;" if kept.predicate is None else predicate_body(kept.predicate)
-        given = {
-            "DISTSCAN_SOURCE": kept.source,
-            "DISTSCAN_X": kept.dtype,
-            "DISTSCAN_T": "float" if kept.dtype in {"half", "bfloat16"} else kept.dtype,
+        predicate = (
+            "return true;" if selection.predicate is None else predicate_body(selection.predicate)
+        )
+        macros = {
+            "DISTSCAN_SOURCE": selection.source,
+            "DISTSCAN_X": selection.dtype,
+            "DISTSCAN_T": "float" if selection.dtype in {"half", "bfloat16"} else selection.dtype,
             "predicate.h": predicate,
             **{f"DISTSCAN_{name.upper()}": value for name, value in policy._asdict().items()},
         }
         threads = policy.threads + (policy.reducers + policy.look_ahead_warps + 1) * _LANES
-        shared = policy.stages * policy.stage(kept.size, masked=kept.masked)
-        super().__init__("compact", given, np.dtype(np.int64), threads, shared)
+        shared = policy.stages * policy.stage(selection.size, masked=selection.masked)
+        super().__init__("compact", macros, np.dtype(np.int64), threads, shared)
         self._tile, self._most_blocks = policy.tile, sm_count()
         tiles = -(-most // policy.tile)
         self.most = tiles * policy.tile
@@ -156,7 +158,7 @@ class Compact(Kernel):
         shard.n, shard.tiles = n, -(-n // self._tile)
         self.blocks = min(shard.tiles, self._most_blocks)
 
-    def behind(self, count: int, epoch: int) -> None:
+    def set_count(self, count: int, epoch: int) -> None:
         """Set the address for the count of kept elements, 0 for none; and the epoch."""
         self._count.words, self._work.epoch = count, epoch
 
@@ -166,13 +168,13 @@ class Gather(Kernel):
 
     def __init__(self, unit: int, index: np.dtype[Any]) -> None:
         """Compile the kernel that moves ``unit`` bytes at once."""
-        given = {
+        macros = {
             "DISTSCAN_X": _UNITS[unit],
             "DISTSCAN_INDEX": _UNITS[index.itemsize],
             "DISTSCAN_THREADS": GATHER_THREADS,
             "DISTSCAN_AT_ONCE": GATHER_AT_ONCE,
         }
-        super().__init__("gather", given, np.dtype(np.int64), GATHER_THREADS)
+        super().__init__("gather", macros, np.dtype(np.int64), GATHER_THREADS)
         self._unit, self._most_blocks = unit, GATHER_BLOCKS * sm_count()
 
     def prepare(self, x: Any, index: Any, y: Any, count: int) -> None:
@@ -204,36 +206,36 @@ class Compactor:
         """Bytes of memory that are kept between calls."""
         return sum(work.nbytes for work in self._works.values())
 
-    def compact(self, given: list[Any], mask: Any) -> tuple[list[Any], int]:
+    def compact(self, arrays: list[Any], mask: Any) -> tuple[list[Any], int]:
         """Return the rows of arrays [n, ...] where ``mask`` [n] is True, and their number."""
         n = mask.size
         if n == 0:
-            return [array.copy() for array in given], 0
+            return [array.copy() for array in arrays], 0
         _refuse_capture()
-        mask, *own = map(contiguous, (mask, *given))
-        units = [_unit(array) for array in own]
-        buffers: list[Any] = [None] * len(own)
+        mask, *arrays = map(contiguous, (mask, *arrays))
+        units = [_unit(array) for array in arrays]
+        buffers: list[Any] = [None] * len(arrays)
         index = None
         calls = []  # the first one finds the count
         if None in units:
             index = cupy.empty(n, np.uint32 if n <= 1 << 32 else np.uint64)
-            kept = Kept("Indices", _UNITS[index.itemsize], index.itemsize)
-            calls.append(self._queue(kept, None, mask, index))
-        for i, (x, unit) in enumerate(zip(own, units, strict=True)):
+            selection = Selection("Indices", _UNITS[index.itemsize], index.itemsize)
+            calls.append(self._queue(selection, None, mask, index))
+        for i, (x, unit) in enumerate(zip(arrays, units, strict=True)):
             if unit is not None:
                 buffers[i] = cupy.empty(x.shape, x.dtype)
-                kept = Kept("Masked", _UNITS[unit], unit)
-                calls.append(self._queue(kept, x, mask, buffers[i], counts=not calls))
+                selection = Selection("Masked", _UNITS[unit], unit)
+                calls.append(self._queue(selection, x, mask, buffers[i], counts=not calls))
         count = calls[0]()
         results = [
             self._rows(x, index, count) if buffer is None else _trimmed(buffer, count)
-            for x, buffer in zip(own, buffers, strict=True)
+            for x, buffer in zip(arrays, buffers, strict=True)
         ]
         return results, count
 
     def select(self, x: Any, predicate: Predicate) -> tuple[Any, int]:
         """Return the elements of ``x`` [n] that ``predicate`` keeps, and their number."""
-        kept = Kept("Selected", type_name(x.dtype), x.itemsize, predicate)
+        selection = Selection("Selected", type_name(x.dtype), x.itemsize, predicate)
         predicate_body(predicate)  # raises if there is none
         if x.size == 0:
             return x.copy(), 0
@@ -242,20 +244,25 @@ class Compactor:
         if x.data.ptr % x.dtype.alignment:
             x = x.copy()
         y = cupy.empty(x.shape, x.dtype)
-        count = self._queue(kept, x, None, y)()
+        count = self._queue(selection, x, None, y)()
         return _trimmed(y, count), count
 
     def _queue(
-        self, kept: Kept, x: Any, mask: Any, y: Any, *, counts: bool = True
+        self, selection: Selection, x: Any, mask: Any, y: Any, *, counts: bool = True
     ) -> Callable[[], int]:
-        """Queue a compaction into ``y`` [n]. Return what waits for the count, if it ``counts``."""
+        """Queue a compaction into ``y`` [n]. Return a function that waits for the count.
+
+        If ``counts`` is False, the function must not be called.
+        """
         n, stream, number = len(y), cupy.cuda.get_current_stream(), next(workspace.calls)
-        policy = compact_policy(kept.size, n, self._arch, self._sm_count, masked=kept.masked)
-        work = self._works.pop((kept, policy), None)
+        policy = compact_policy(
+            selection.size, n, self._arch, self._sm_count, masked=selection.masked
+        )
+        work = self._works.pop((selection, policy), None)
         if work is None or work.scan.most < n or work.round != number >> workspace.BITS:
-            kernel = Compact(kept, policy, 1 << (n - 1).bit_length())
+            kernel = Compact(selection, policy, 1 << (n - 1).bit_length())
             work = Workspace(scan=kernel, total=HostTotal(np.dtype(np.int64)))
-        self._works[kept, policy] = work  # the last: the first has not been used for longest
+        self._works[selection, policy] = work  # the last: the first has not been used for longest
         while len(self._works) > _MOST:
             del self._works[next(iter(self._works))]
         kernel, epoch = work.scan, number & workspace.LAST
@@ -263,7 +270,7 @@ class Compactor:
             work.last.order(stream)
         work.last.recorded = False
         kernel.prepare(n, x, mask, y)
-        kernel.behind(work.total.pointer if counts else 0, epoch)
+        kernel.set_count(work.total.pointer if counts else 0, epoch)
         try:
             launch(kernel, stream)
         finally:
@@ -298,5 +305,5 @@ def _unit(x: Any) -> int | None:
 
 def _trimmed(buffer: Any, count: int) -> Any:
     """Return the first ``count`` rows: a copy if these are less than a quarter of the buffer."""
-    kept = buffer[:count]
-    return kept.copy() if 4 * count < len(buffer) else kept
+    rows = buffer[:count]
+    return rows.copy() if 4 * count < len(buffer) else rows

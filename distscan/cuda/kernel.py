@@ -44,10 +44,10 @@ def parameters(code: bytes, function: str) -> list[tuple[int, int]] | None:
     except (LookupError, ValueError, struct.error):
         return None
     numbers = [number for number, *_ in described]
-    found = [(offset, bits >> 18) for _, offset, bits in described]
+    places = [(offset, bits >> 18) for _, offset, bits in described]
     # The description is complete if the numbers have no gap, and the last parameter ends at `size`.
-    whole = found and numbers == [*range(len(found))] and sum(found[-1]) == size
-    return found if whole else None
+    complete = places and numbers == [*range(len(places))] and sum(places[-1]) == size
+    return places if complete else None
 
 
 def _section(code: bytes, name: bytes) -> bytes:
@@ -160,13 +160,13 @@ class Kernel:
 @functools.cache
 def _loaded(
     entry: str,
-    given: tuple[tuple[str, object], ...],
+    macros: tuple[tuple[str, object], ...],
     expected: tuple[tuple[int, int], ...],
     arch: str,
     device: int,
 ) -> Any:
     """Compile for ``arch``, check, and load onto the current GPU, whose number is ``device``."""
-    code, _ = nvrtc.build(f"{entry}.cu", dict(given), arch)
+    code, _ = nvrtc.build(f"{entry}.cu", dict(macros), arch)
     check(entry, code, [*expected])
     module = cupy.cuda.function.Module()
     module.load(code)
@@ -178,10 +178,10 @@ def check(entry: str, code: bytes, expected: list[tuple[int, int]]) -> None:
 
     Code that cannot be read is not checked: a newer CUDA may describe parameters in another way.
     """
-    found = parameters(code, f"distscan_{entry}")
-    if found is not None and found != expected:
+    compiled = parameters(code, f"distscan_{entry}")
+    if compiled is not None and compiled != expected:
         raise KernelError(
-            f"kernels/{entry}.cu has parameters at (offset, size) {found}; "
+            f"kernels/{entry}.cu has parameters at (offset, size) {compiled}; "
             f"cuda/arguments.py declares {expected}"
         )
 
@@ -193,14 +193,23 @@ def make_context() -> None:
 
 def launch(kernel: Kernel, stream: Any) -> None:
     """Queue a kernel, with the arguments that are set now, on the current ``stream``."""
-    given = kernel.function, kernel.blocks, 1, 1, *kernel.block, stream.ptr, kernel.addresses, 0
+    configuration = (
+        kernel.function,
+        kernel.blocks,
+        1,
+        1,
+        *kernel.block,
+        stream.ptr,
+        kernel.addresses,
+        0,
+    )
     try:
-        driver.launchKernel(*given)
+        driver.launchKernel(*configuration)
     except driver.CUDADriverError as error:
         if error.status != _NO_CONTEXT:
             raise
         make_context()
-        driver.launchKernel(*given)
+        driver.launchKernel(*configuration)
 
 
 # The most dynamic shared memory that the kernels of each function take, in bytes.

@@ -1,6 +1,7 @@
 """The kernels that work along a shard: their arguments, and their messages to and from the host.
 
-``prepare``, ``behind`` and ``ahead`` set arguments. ``kernel.launch`` queues the kernel with them.
+``prepare``, ``set_offset`` and ``defer_offset`` set arguments. ``kernel.launch`` queues the kernel
+with them.
 """
 
 import functools
@@ -25,7 +26,7 @@ from .policy import ADD_THREADS, VECTOR, LaunchConfig, beside, per_vector, reduc
 # ---- the word in which a kernel reports an element outside of the window ---------------------
 
 
-class Outside:
+class ViolationWord:
     """A word in pinned host memory: the last launch that has seen such an element."""
 
     nbytes = 4
@@ -50,7 +51,7 @@ class Outside:
         return bool(self._word[0] >= epoch)
 
 
-def sees_outside(types: Types, form: Form) -> bool:
+def checks_window(types: Types, form: Form) -> bool:
     """Return whether kernels check elements at a lower price than a pass over them.
 
     Of float16 they do not: see ``policy.py``. Nor of rows and segments, of which scanners
@@ -61,9 +62,9 @@ def sees_outside(types: Types, form: Form) -> bool:
     return one_scan and types.x.itemsize >= 4
 
 
-def outside(op: Operator, kernel: Any) -> Outside | None:
+def violation_word(op: Operator, kernel: Any) -> ViolationWord | None:
     """Return the word of a kernel; None if it checks nothing."""
-    return Outside(kernel.arguments) if checks(op) else None
+    return ViolationWord(kernel.arguments) if checks(op) else None
 
 
 # ---- the kernels' arguments and messages -----------------------------------------------------
@@ -78,8 +79,8 @@ _LIMIT = 1e-3  # the least seconds that a kernel waits for its offset; see linea
 _NOTHING, _SOMETHING, _CALLED_OFF = range(3)  # State of kernels/linear/offset.cuh
 
 
-def peel_of(array: Any, n: int, *, reverse: bool = False) -> int:
-    """Return the length of the peel: the elements before the first boundary of vectors.
+def count_unaligned(array: Any, n: int, *, reverse: bool = False) -> int:
+    """Return the number of elements before the first boundary of vectors.
 
     Of a tuple of arrays, the boundaries of the first array count.
     """
@@ -96,9 +97,9 @@ class Scan(Kernel):
         self, op: Operator, types: Types, n: int, form: Form, config: LaunchConfig
     ) -> None:
         """Compile, and allocate a total for each tile. The running value has type ``types.acc``."""
-        given = definitions(op, types, form, **config.policy)
+        macros = definitions(op, types, form, **config.policy)
         size = config.threads, config.shared
-        super().__init__(config.entry, given, types.acc, *size, fields=fields_of(types))
+        super().__init__(config.entry, macros, types.acc, *size, fields=fields_of(types))
         arguments, rows, n = self.arguments, form.extents.outer > 1, form.extents.outer * n
         self._n, self._reverse, self._acc = n, form.reverse, types.acc
         self._tile, self._most_blocks = config.tile, config.blocks
@@ -116,8 +117,8 @@ class Scan(Kernel):
         self._last.stride, self._work.tile_counter = 1, self._tile_counter.data.ptr
         # Rows have no offset, only ``first``.
         self._offset = None if rows else settable(view(arguments, "offset", types.acc))
-        if form.first is not None and (form.segmented or rows):
-            settable(view(arguments, "first", types.acc))[0] = form.first
+        if form.seed is not None and (form.segmented or rows):
+            settable(view(arguments, "first", types.acc))[0] = form.seed
         if rows and n > 0:
             length = n // form.extents.outer
             arguments.row.length = length
@@ -126,16 +127,16 @@ class Scan(Kernel):
         #: Whether the kernel can be launched ahead of its offset.
         self.can_wait = not (form.segmented or rows)
         self._mail: Any = arguments.mail if self.can_wait else None
-        # For short shards latency counts, and the peel would be one more tile, of one more block.
-        self._has_peel = config.entry != "scan_short"
+        # For short shards latency counts, and the unaligned head is a tile of one more block.
+        self._cuts_head = config.entry != "scan_short"
 
     def prepare(self, x: Any, y: Any, heads: Any = None, total: int = 0) -> None:
         """Set all arguments but the offset and the epoch.
 
         ``total`` is the address for the shard's last value; 0 for none.
         """
-        peel = peel_of(y, self._n, reverse=self._reverse) if self._has_peel else 0
-        tiles = (peel > 0) + -(-(self._n - peel) // self._tile)
+        head = count_unaligned(y, self._n, reverse=self._reverse) if self._cuts_head else 0
+        tiles = (head > 0) + -(-(self._n - head) // self._tile)
         self.blocks = min(tiles, self._most_blocks)
         arguments, shard = self.arguments, self._shard
         if type(x) is FieldArrays:
@@ -145,10 +146,10 @@ class Scan(Kernel):
             arguments.x, arguments.y = x.data.ptr, y.data.ptr
         if heads is not None:
             arguments.heads = heads.data.ptr
-        shard.peel, shard.tiles = peel, tiles
+        shard.unaligned_head, shard.tiles = head, tiles
         self._last.words = total
 
-    def behind(self, offset: NDArray[Any] | None, epoch: int) -> None:
+    def set_offset(self, offset: NDArray[Any] | None, epoch: int) -> None:
         """Set the offset, and the epoch of the totals and of the last value."""
         if self._offset is not None:
             self.arguments.has_offset = offset is not None
@@ -158,7 +159,7 @@ class Scan(Kernel):
             self._mail.from_host = 0
         self._work.epoch = epoch
 
-    def ahead(self, epoch: int, stream: Any) -> None:
+    def defer_offset(self, epoch: int, stream: Any) -> None:
         """Set the arguments so that the kernel waits for its offset, which ``mail`` sends."""
         self._mail.from_host, self._mail.answer = self.mail.expected(stream)
         self._work.epoch = epoch
@@ -177,17 +178,17 @@ class Reduce(Kernel):
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate a total for each block."""
         types = register_types(op, types)
-        chosen = reduce_policy(op, types, form, cupy.cuda.Device().compute_capability)
+        policy = reduce_policy(op, types, form, cupy.cuda.Device().compute_capability)
         # The kernel needs no more of the form.
         form = Form(reverse=form.reverse, segmented=form.segmented, keys=form.keys)
         source = "FlaggedPointer" if form.segmented else "ItemPointer"
         if form.keys is not None:
             source = f"KeyedBy<{type_name(form.keys)}>::Pointer"
-        given = definitions(op, types, form, source=source, **chosen._asdict())
-        super().__init__("reduce", given, types.acc, chosen.threads, fields=fields_of(types))
+        macros = definitions(op, types, form, source=source, **policy._asdict())
+        super().__init__("reduce", macros, types.acc, policy.threads, fields=fields_of(types))
         self._n, self._reverse = n, form.reverse
-        self._step = _LANES * chosen.rows * chosen.items
-        self._most_blocks = chosen.blocks * sm_count()
+        self._step = _LANES * policy.rows * policy.items
+        self._most_blocks = policy.blocks * sm_count()
         total = flagged(types.acc) if form.segmented else types.acc
         self._totals = cupy.empty(2 * self._most_blocks * total.itemsize, np.uint8)
         self._arrived = cupy.zeros(1, np.uint32)
@@ -201,14 +202,14 @@ class Reduce(Kernel):
 
     def prepare(self, x: Any, total: int, epoch: int, heads: Any = None) -> None:
         """Set all arguments. The shard's total goes to the address ``total``, with ``epoch``."""
-        peel = peel_of(x, self._n, reverse=self._reverse)
-        self.blocks = max(1, min(-(-(self._n - peel) // self._step), self._most_blocks))
+        head = count_unaligned(x, self._n, reverse=self._reverse)
+        self.blocks = max(1, min(-(-(self._n - head) // self._step), self._most_blocks))
         arguments = self.arguments
         if type(x) is FieldArrays:
             point(arguments, "x", x)
         else:
             arguments.x = x.data.ptr
-        arguments.peel, arguments.epoch = peel, epoch
+        arguments.unaligned_head, arguments.epoch = head, epoch
         self._total.words = total
         if heads is not None:
             arguments.heads = heads.data.ptr
@@ -221,18 +222,18 @@ class Add(Kernel):
         """Compile the kernel."""
         # The kernel needs the direction only for exclusive scans, to find their first element.
         form = Form(exclusive=form.exclusive, reverse=form.exclusive and form.reverse)
-        given = definitions(op, types, form, threads=ADD_THREADS)
-        super().__init__("add", given, types.acc, ADD_THREADS)
+        macros = definitions(op, types, form, threads=ADD_THREADS)
+        super().__init__("add", macros, types.acc, ADD_THREADS)
         self._n, self._each = n, ADD_THREADS * per_vector(types.acc, types.out)
         self.arguments.n = n
         self._offset = view(self.arguments, "offset", types.acc)
 
     def prepare(self, y: Any, out: Any, offset: NDArray[Any] | None) -> None:
         """Set all arguments. ``offset`` is combined into ``y``; None copies ``y`` to ``out``."""
-        peel = peel_of(out, self._n)
-        self.blocks = max(1, -(-(self._n - peel) // self._each))
+        head = count_unaligned(out, self._n)
+        self.blocks = max(1, -(-(self._n - head) // self._each))
         arguments = self.arguments
-        arguments.y, arguments.out, arguments.peel = y.data.ptr, out.data.ptr, peel
+        arguments.y, arguments.out, arguments.unaligned_head = y.data.ptr, out.data.ptr, head
         arguments.has_offset = offset is not None
         if offset is not None:
             self._offset[0] = offset

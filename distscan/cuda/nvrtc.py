@@ -31,8 +31,8 @@ _LENGTHS = struct.Struct("<QQ")
 _DIGEST = hashlib.sha256().digest_size
 
 
-def kept(key: str, make: Callable[[], Built]) -> Built:
-    """Return the entry of ``key``. If there is none, ``make`` makes it, and it is kept.
+def cached(key: str, make: Callable[[], Built]) -> Built:
+    """Return the entry of ``key``. If there is none, ``make`` makes it, and it is stored.
 
     One process makes an entry, and the others of the node wait for it. An entry is made again if it
     is not whole, or if another user may have written it. If there is no folder, each process makes
@@ -46,7 +46,7 @@ def kept(key: str, make: Callable[[], Built]) -> Built:
     if entry is not None:
         return entry
     with _locked(path.with_suffix(".lock")):
-        entry = _read(path)  # another process may have made it meanwhile
+        entry = _read(path)  # another process may have stored it meanwhile
         if entry is None:
             entry = make()
             with suppress(OSError):  # if the disk is full, the next process compiles again
@@ -57,15 +57,15 @@ def kept(key: str, make: Callable[[], Built]) -> Built:
 @functools.cache
 def folder() -> Path | None:
     """Return the folder of the entries; None if there is none, or if others may write to it."""
-    given, caches = os.environ.get("DISTSCAN_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    setting, caches = os.environ.get("DISTSCAN_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
     try:
-        where = Path(given or Path(caches or Path.home() / ".cache") / "distscan")
+        where = Path(setting or Path(caches or Path.home() / ".cache") / "distscan")
         if not where.exists():
             where.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):  # another process has made it meanwhile
+            with suppress(FileExistsError):  # another process made it meanwhile
                 where.mkdir(mode=0o700)
         status = where.stat()
-        if not given and status.st_uid == os.geteuid() and status.st_mode & _OTHERS_WRITE:
+        if not setting and status.st_uid == os.geteuid() and status.st_mode & _OTHERS_WRITE:
             with suppress(OSError):  # an earlier version made it, under a umask such as 002
                 where.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
             status = where.stat()
@@ -179,10 +179,10 @@ def kernels() -> Path:
     raise KernelError(f"no kernels beside {package}: the installation is incomplete")
 
 
-def build(entry: str, given: Mapping[str, object], arch: str) -> Built:
+def build(entry: str, macros: Mapping[str, object], arch: str) -> Built:
     """Compile ``kernels/<entry>`` for compute capability ``arch``, such as "90".
 
-    ``given`` has macros by their names, and the text of headers by names that end in ".h".
+    ``macros`` has macros by their names, and the text of headers by names that end in ".h".
     Returns the machine code, and the assembler's report of registers and spills. If this NVRTC is
     older than the GPU, the machine code is PTX. No GPU is needed. One process compiles. The others
     of the node wait for its result in the cache, ``$DISTSCAN_CACHE_DIR`` or ``~/.cache/distscan``.
@@ -199,15 +199,15 @@ def build(entry: str, given: Mapping[str, object], arch: str) -> Built:
         "-lineinfo",
         "--ptxas-options=-v",
         "-diag-error=940",  # a function, such as an operator's, may end without a return
-        *(f"-D{name}={value}" for name, value in given.items() if not name.endswith(".h")),
+        *(f"-D{name}={value}" for name, value in macros.items() if not name.endswith(".h")),
         *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
     )
-    headers = {name: str(text) for name, text in given.items() if name.endswith(".h")}
+    headers = {name: str(text) for name, text in macros.items() if name.endswith(".h")}
     read = sources()
     parts = (FORMAT, compiler(), entry, options, headers, read.digest)
     key = hashlib.sha256(repr(parts).encode()).hexdigest()
     texts = {**read.texts, **headers}
-    return kept(key, lambda: _compile(entry, options, texts, native))
+    return cached(key, lambda: _compile(entry, options, texts, native))
 
 
 def _compile(entry: str, options: tuple[str, ...], texts: dict[str, str], native: bool) -> Built:

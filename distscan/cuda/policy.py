@@ -465,7 +465,7 @@ def scan_config(types: Types, n: int, form: Form) -> LaunchConfig:
     policy["source"] = "FlaggedItems" if form.segmented else "RowItems" if rows else "Items"
     if form.keys is not None:
         policy["source"] = f"KeyedBy<{type_name(form.keys)}>::Items"
-    policy["first"] = str((form.segmented or rows) and form.first is not None).lower()
+    policy["first"] = str((form.segmented or rows) and form.seed is not None).lower()
     stage += up_to_bytes(types, form, chosen.threads, chosen.rows)
     shared = chosen.stages * stage
     threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES

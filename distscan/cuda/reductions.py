@@ -82,9 +82,9 @@ class BitRangeOperator(TypedOperator):
 
     size: int = 4
 
-    def decode(self, found: NDArray[Any]) -> BitRange:
+    def decode(self, value: NDArray[Any]) -> BitRange:
         """Return a running value as numbers."""
-        lowest, largest, least = (int(found[name]) for name in _ACC.names or ())
+        lowest, largest, least = (int(value[name]) for name in _ACC.names or ())
         infinite, lowest, tiny = _INFINITE[self.size], lowest + 1, 0
         if self.size == 8:
             tiny, largest = min(largest, 32) + _TINY - 32, largest - 32
@@ -119,10 +119,10 @@ def bit_range_operator(size: int) -> BitRangeOperator:
 
 
 def _widest(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    found = np.empty_like(b)
+    joined = np.empty_like(b)
     for name, combine in (("lowest", np.minimum), ("largest", np.maximum), ("least", np.minimum)):
-        found[name] = combine(a[name], b[name])
-    return found
+        joined[name] = combine(a[name], b[name])
+    return joined
 
 
 # ---- the totals of tiles of weights, and the search for cuts in them -----------------------------
@@ -202,10 +202,10 @@ class TileTotals:
         if a weight is -0.0, or the sum is out of range.
     """
 
-    def __init__(self, x: Any, buffers: Buffers, ahead: int = 0) -> None:
+    def __init__(self, x: Any, buffers: Buffers, equal_cuts: int = 0) -> None:
         """Sum the weights ``x`` [n] on the current GPU, on the current stream, and wait.
 
-        ``ahead`` is a number of cuts, those into equal shares of the total. The GPU finds them at
+        ``equal_cuts`` is the number of cuts into equal shares of the total. The GPU finds them at
         once, without waiting for the host; ``cuts`` returns them.
         """
         number, self._stream = next(workspace.calls), cupy.cuda.get_current_stream()
@@ -214,7 +214,7 @@ class TileTotals:
         if x.data.ptr % x.dtype.alignment:
             raise ValueError("weights begins at an address that its type cannot have")
         self.buffers = buffers
-        self._x, self.total, self._ahead = cupy.ascontiguousarray(x), 0.0, ahead
+        self._x, self.total, self._equal_cuts = cupy.ascontiguousarray(x), 0.0, equal_cuts
         if x.size == 0:
             return
         epoch = number & workspace.LAST
@@ -222,7 +222,7 @@ class TileTotals:
         lead = self._x.data.ptr % VECTOR // x.itemsize
         length = self._kernels.length(x.size + lead)
         tiles = self._tiles = -(-(x.size + lead) // length)
-        work = self._work = buffers.work(number, tiles, ahead)
+        work = self._work = buffers.work(number, tiles, equal_cuts)
         self._weights = {"x": self._x.data.ptr, "n": x.size, "lead": lead, "length": length}
         self._weights["ends"] = work.ends.data.ptr
         if self._stream is not work.last.stream:
@@ -233,8 +233,8 @@ class TileTotals:
                 tiles, self._stream, work.total.pointer, **self._weights,
                 arrived=work.arrived.data.ptr, epoch=epoch,
             )  # fmt: skip
-            if ahead:
-                self._find(0, ahead)
+            if equal_cuts:
+                self._find(0, equal_cuts)
             self.total = float(work.total.wait(epoch, self._stream))
 
     def cuts(self, targets: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -247,14 +247,14 @@ class TileTotals:
         if self._x.size == 0 or count == 0:
             return np.zeros(count, np.int64)
         with self._using():
-            if count != self._ahead:
+            if count != self._equal_cuts:
                 if self._work.cuts.size < 2 * count:
                     self._work.cuts = _pinned(count)
                 self._work.cuts[:count].view(_DOUBLE)[...] = targets
                 self._find(self._work.cuts.ctypes.data, count)
             self._stream.synchronize()
-        found: NDArray[np.int64] = self._work.cuts[count : 2 * count].copy()
-        return found
+        cuts: NDArray[np.int64] = self._work.cuts[count : 2 * count].copy()
+        return cuts
 
     def _find(self, targets: int, count: int) -> None:
         """Queue the search for cuts, with targets at an address; 0: those of equal shares."""
@@ -281,9 +281,9 @@ class TileKernels:
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         policy, types = TilePolicy(), Types(dtype, _DOUBLE, _DOUBLE)
-        given = definitions(BUILTIN["sum"], types, PLAIN, **policy._asdict())
-        self._sum = Kernel("tile_totals", given, _DOUBLE, policy.threads)
-        self._find = Kernel("find_cuts", given, _DOUBLE, policy.threads)
+        macros = definitions(BUILTIN["sum"], types, PLAIN, **policy._asdict())
+        self._sum = Kernel("tile_totals", macros, _DOUBLE, policy.threads)
+        self._find = Kernel("find_cuts", macros, _DOUBLE, policy.threads)
         self._step = policy.threads * policy.rows * per_vector(dtype)  # elements
         self._lock = threading.Lock()
 

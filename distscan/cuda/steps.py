@@ -21,7 +21,7 @@ from . import columns, launches, workspace
 from .arguments import flagged, keyed
 from .definitions import as_numbers, register_types, type_name
 from .kernel import launch
-from .launches import Add, HostTotal, Reduce, outside, sees_outside
+from .launches import Add, HostTotal, Reduce, checks_window, violation_word
 from .policy import scan_config
 from .workspace import Row, Workspace, is_capturing, keep_captured, releases
 
@@ -56,10 +56,10 @@ class Strategy:
         for dtype in (types.x, types.acc, types.out):
             type_name(dtype)
         #: Whether kernels see elements that are outside of the window of an exact sum.
-        self.sees_outside = sees_outside(types, form)
-        self.op = op if self.sees_outside else unchecked(op)
+        self.checks_window = checks_window(types, form)
+        self.op = op if self.checks_window else unchecked(op)
         self.types, self.form = types, form
-        self.n, self.size = form.extents.n, form.extents.size
+        self.n, self.size = form.extents.length, form.extents.size
         self.waits = form.extents.goes_on and is_long(form.extents.inner, types.acc)
         if is_capturing(cupy.cuda.get_current_stream()):
             raise RuntimeError(
@@ -97,13 +97,13 @@ class Strategy:
         if work is not None and "mail" in vars(work.scan):
             work.scan.mail.check(cupy.cuda.get_current_stream())
 
-    def in_doubt(self, call: Any) -> bool:
+    def window_violated(self, call: Any) -> bool:
         """Return whether the kernel that checks elements has seen one outside; wait for it."""
-        if self.work is None or not self.sees_outside:
+        if self.work is None or not self.checks_window:
             return False
         if not call.read:  # the total, which comes behind all checks
             call.stream.synchronize()
-        return bool(call.work.outside.since(call.epoch))
+        return bool(call.work.violation.since(call.epoch))
 
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
@@ -144,7 +144,7 @@ class NoTotal:
         raise ValueError("this call has no total")
 
 
-class Call(NoTotal):
+class GpuCall(NoTotal):
     """One call in flight: its workspace, epoch, stream and arrays.
 
     The work is queued in two parts, by ``begin`` and by ``finish``. Each part is queued on the
@@ -152,7 +152,7 @@ class Call(NoTotal):
     """
 
     heads: Any = None  # the head flags of the segments, or the keys
-    ahead = False  # whether the scan has been launched ahead of its offset
+    deferred = False  # whether the scan is launched, and waits for its offset
 
     def __init__(self, steps: Strategy, x: Any, out: Any, segments: Any, at_once: bool) -> None:
         """Begin the first part. With ``at_once``, the second part follows on the same stream."""
@@ -177,8 +177,8 @@ class Call(NoTotal):
         if stream is not work.last.stream:
             work.last.order(stream)
         work.last.recorded = False
-        if work.outside is not None:
-            work.outside.begin(self.epoch)
+        if work.violation is not None:
+            work.violation.begin(self.epoch)
         if segments is not None:
             self.heads = segmented.as_read(segments, steps.form, work)
 
@@ -205,7 +205,7 @@ class Call(NoTotal):
             self.work.keep(self.x, self.heads)
 
 
-class CallWithTotal(Call):
+class GpuCallWithTotal(GpuCall):
     """A call that finds a total, or a row of totals, for the exchange."""
 
     empty = False
@@ -227,8 +227,8 @@ class CallWithTotal(Call):
             self.head, value = bool(value["head"]), value["value"]
         if value.dtype.names is not None:
             value = as_numbers(value)
-        found: NDArray[Any] = value.astype(self._steps.types.acc, copy=False)
-        return found
+        total: NDArray[Any] = value.astype(self._steps.types.acc, copy=False)
+        return total
 
     def have_read(self) -> None:
         """Wait for the total, unless it has been read. Then all work of earlier calls has ended."""
@@ -237,9 +237,9 @@ class CallWithTotal(Call):
 
     def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
         """Queue a copy of a piece of the row of offsets to the GPU, over the row of totals."""
-        first = self._steps.form.first
+        first = self._steps.form.seed
         if offset is None and first is not None and first.ndim > 0:
-            offset = self._steps.form.seed(piece)
+            offset = self._steps.form.seed_of(piece)
         self.resume()
         self.work.total.put(piece, offset)
         self.queued()
@@ -278,17 +278,17 @@ class SinglePass(_Steps):
 
     def make(self) -> Workspace:
         """Make the kernel, and the row of values that columns begin behind, if there is one."""
-        scan, first, row = self.make_scan(self.op, self.types), self.form.first, None
+        scan, first, row = self.make_scan(self.op, self.types), self.form.seed, None
         if first is not None and first.ndim > 0:
             row = Row(first.dtype, first.size, first.dtype)
             row.put(slice(None), first)
-        return Workspace(scan=scan, total=row, outside=outside(self.op, scan))
+        return Workspace(scan=scan, total=row, violation=violation_word(self.op, scan))
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``. No kernel is launched before ``finish``."""
         if self.work is None:
             return NoTotal()
-        call = Call(self, x, out, segments, overlap)
+        call = GpuCall(self, x, out, segments, overlap)
         call.queued()
         return call
 
@@ -299,7 +299,7 @@ class SinglePass(_Steps):
         stream, scan = call.resume(), call.work.scan
         scan.prepare(call.x, call.out, call.heads)
         row = call.work.total
-        scan.behind(offset if row is None else row, call.epoch)
+        scan.set_offset(offset if row is None else row, call.epoch)
         launch(scan, stream)
         call.ended()
 
@@ -322,10 +322,10 @@ class ScanAdd(_Steps):
         """Scan ``x`` [n] without an offset. The last result is the shard's total."""
         if self.work is None:
             return NoTotal()
-        call = CallWithTotal(self, x, out, None, overlap)
+        call = GpuCallWithTotal(self, x, out, None, overlap)
         work, scan = call.work, call.work.scan
         scan.prepare(call.x, out if work.wide is None else work.wide, total=work.total.pointer)
-        scan.behind(None, call.epoch)
+        scan.set_offset(None, call.epoch)
         launch(scan, call.stream)
         call.queued()
         return call
@@ -360,7 +360,9 @@ class ReduceScan(_Steps):
             reduce = Reduce(op, types, n, form)
             sent = flagged(acc) if form.segmented else acc
             total = HostTotal(sent if form.keys is None else keyed(acc, form.keys))
-        return Workspace(scan=scan, reduce=reduce, total=total, outside=outside(op, reduce))
+        return Workspace(
+            scan=scan, reduce=reduce, total=total, violation=violation_word(op, reduce)
+        )
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin to reduce ``x`` [n] to its total.
@@ -371,7 +373,7 @@ class ReduceScan(_Steps):
         """
         if self.work is None:
             return NoTotal()
-        call = CallWithTotal(self, x, out, segments, overlap)
+        call = GpuCallWithTotal(self, x, out, segments, overlap)
         reduce, scan, total = call.work.reduce, call.work.scan, call.work.total
         reduce.prepare(call.x, total.pointer, call.epoch, call.heads)
         launch(reduce, call.stream)
@@ -379,8 +381,8 @@ class ReduceScan(_Steps):
         if self.form.extents.inner > 1:
             total.bring()
         elif overlap and scan.can_wait and self.too_late < _TOO_LATE:
-            call.ahead = True
-            scan.ahead(call.epoch, call.stream)
+            call.deferred = True
+            scan.defer_offset(call.epoch, call.stream)
             launch(scan, call.stream)
         call.queued()
         return call
@@ -396,11 +398,11 @@ class ReduceScan(_Steps):
                 call.total()
             row.put(slice(None), offset)
             offset = row
-        if call.ahead:
+        if call.deferred:
             in_time = scan.mail.send(call.epoch, offset, call.begun_on)
             self.too_late = 0 if in_time else self.too_late + 1
             if in_time:
                 return
-        scan.behind(offset, call.epoch + call.ahead)
+        scan.set_offset(offset, call.epoch + call.deferred)
         launch(scan, stream)
         call.ended()

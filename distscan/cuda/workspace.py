@@ -277,7 +277,7 @@ class Workspace:
     add: Any = None
     total: Any = None
     wide: Any = None
-    outside: Any = None
+    violation: Any = None
     segments: Any = None  # a buffer, once it is needed: see ``core.segments.as_read``
 
     def __init__(self, **parts: Any) -> None:

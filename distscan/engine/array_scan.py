@@ -43,7 +43,7 @@ class CollectiveCall:
     def __init__(self, part: ShardScan, comm: Comm) -> None:
         self.part, self._comm = part, comm
         self._pending: Pending | None = None
-        self._offset: Any = part.form.first
+        self._offset: Any = part.form.seed
         self._started = False
         self.fault: BaseException | None = None
 

@@ -16,7 +16,7 @@ from ..core.dtypes import Types
 from ..core.form import Form, is_long
 from ..core.steps import Pending
 from ..cpu.chunked import Part, in_scan_order, parts
-from ..cpu.steps import Call
+from ..cpu.steps import CpuCall
 from ..fsum.request import ADDS
 from ..fsum.words import DigitSum, rows_of
 
@@ -43,10 +43,10 @@ class ReduceScan:
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Find the total of ``x``, but for long rows: see ``cpu.steps``; ``out`` is not written."""
-        call = Call(self, x, out, segments)
+        call = CpuCall(self, x, out, segments)
         if segments is not None:
             xp = arrays.namespace(out)
-            call.heads = xp.empty(self.form.extents.n, np.bool_)
+            call.heads = xp.empty(self.form.extents.length, np.bool_)
             segmented.find_heads(segments, call.heads, reverse=self.form.reverse)
         if not (call.empty or self.waits):
             call.total()
@@ -54,7 +54,7 @@ class ReduceScan:
 
     def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
         """Scan ``x`` into ``out``, seeded with ``offset``, unless the exchange has done that."""
-        if self.form.extents.n > 0 and not pending.in_pieces:
+        if self.form.extents.length > 0 and not pending.in_pieces:
             self.scan(pending, offset)
 
     def reduce(self, call: Any, piece: slice | None = None) -> NDArray[Any]:
@@ -81,7 +81,7 @@ class ReduceScan:
             self._ordered(call.out, piece),
             self._heads(call),
         )
-        first, before = self._on_device(xp, self.form.first), self._on_device(xp, offset)
+        first, before = self._on_device(xp, self.form.seed), self._on_device(xp, offset)
         before = xp.broadcast_to(before, (self._rows, x.shape[2]))
         for strip in self._strips(xp, x):
             carry: Any = None
@@ -118,7 +118,7 @@ class ReduceScan:
         array = in_scan_order(array, self.form)
         return array if piece is None else array[..., piece]
 
-    def _heads(self, call: Call) -> Any:
+    def _heads(self, call: CpuCall) -> Any:
         """Return the head flags in scan order."""
         reverse = self.form.reverse and call.heads is not None
         return call.heads[::-1] if reverse else call.heads

@@ -168,7 +168,7 @@ def _scan_real(part: _Part) -> None:
     if limits is not None:
         check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
     call.settle()
-    most = extents.n * (call.comm.size if extents.goes_on else 1)
+    most = extents.length * (call.comm.size if extents.goes_on else 1)
     window, has_special, words = agree(call.comm, local, number, limits, most)
     call.begin()
     dtype = part.out.dtype
@@ -198,7 +198,7 @@ def _in_bands(part: _Part, n: int) -> Iterator[tuple[Any, Any]]:
     if not (extents.goes_on and extents.has_rows):
         yield x, out
         return
-    x, out = (array.reshape(extents.n, extents.inner) for array in (x, out))
+    x, out = (array.reshape(extents.length, extents.inner) for array in (x, out))
     for band in bands(extents.inner, n):
         yield x[:, band], out[:, band]
 

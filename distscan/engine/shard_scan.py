@@ -10,7 +10,7 @@ from .. import binding
 from ..core import dtypes
 from ..core.arrays import HostFields
 from ..core.dtypes import Types
-from ..core.form import Extents, Form, first_value
+from ..core.form import Extents, Form, seed_value
 from ..core.operators import Operator
 from ..core.segments import check_type, compared, edge_dtype
 from ..core.steps import Steps, Strategy
@@ -68,7 +68,7 @@ def make(
     narrow = dtypes.resolve(op, x, options.dtype, out)
     wide = dtypes.resolve(op, x, options.dtype, out, wide=True).acc
     types = narrow if gpu is not None else narrow._replace(acc=wide)
-    first = first_value(op, wide, options.initial, exclusive=exclusive)
+    first = seed_value(op, wide, options.initial, exclusive=exclusive)
     if first is not None and first.ndim > 0:
         rows = extents.inner > 1 and extents.goes_on
         if not rows or first.shape != (extents.inner,):
@@ -81,7 +81,7 @@ def make(
         reverse=options.reverse,
         segmented=segments is not None,
         extents=extents,
-        first=first if first is None or first.dtype == types.acc else dtypes.cast(first, types.acc),
+        seed=first if first is None or first.dtype == types.acc else dtypes.cast(first, types.acc),
         keys=None if segments is None else compared(segments),
     )
     if segments is not None:

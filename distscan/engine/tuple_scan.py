@@ -141,7 +141,7 @@ class TupleScan:
     def _gather(self) -> None:
         """Read and write the arrays as structures, which are gathered chunk by chunk."""
         extents, setup = self.part.form.extents, self.setup
-        shape = extents.outer, extents.n, extents.inner
+        shape = extents.outer, extents.length, extents.inner
         targets = self._targets or (None,) * len(setup.out.names or ())
         results = []
         for i, target in enumerate(targets):

@@ -188,10 +188,10 @@ class CheckedSteps:
     def __init__(self, steps: Any, check: Check) -> None:
         """Wrap ``steps``, which have four attributes more than others.
 
-        ``sees_outside`` says whether kernels look at elements. ``in_doubt`` says whether a kernel
-        has seen one outside. ``waits`` says whether totals are long rows, which the exchange asks
-        for piece by piece. ``finds_totals`` says whether ``begin`` finds the total. It then reads
-        all elements, and no result is written yet: exact sums have no strategy "scan-add".
+        ``checks_window`` says whether kernels look at elements. ``window_violated`` says whether a
+        kernel has seen one outside. ``waits`` says whether totals are long rows, which the exchange
+        asks for piece by piece. ``finds_totals`` says whether ``begin`` finds the total. It then
+        reads all elements, and no result is written yet: exact sums have no strategy "scan-add".
         """
         self._steps, self._check = steps, check
 
@@ -226,13 +226,17 @@ class CheckedSteps:
                 self._check(pending.x)
             pending = pending.call
         self._steps.finish(pending, offset)
-        if pending.empty and self._steps.in_doubt(pending) and self._sees(pending.x, pending.out):
+        if (
+            pending.empty
+            and self._steps.window_violated(pending)
+            and self._sees(pending.x, pending.out)
+        ):
             self._check(pending.x)
 
     def _sees(self, x: Any, out: Any) -> bool:
         """Return whether kernels look at the elements, and leave them to be read again."""
         kept = self._steps.finds_totals or not arrays.overlap(x, out, in_place=False)
-        return self._steps.sees_outside and kept
+        return self._steps.checks_window and kept
 
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
@@ -257,7 +261,7 @@ class _CheckedCall:
         """Return the total, or a piece of it, as ``Pending`` does; raise ValueError."""
         self.asked = True
         found = self.call.total(piece)
-        if self._steps.in_doubt(self.call):
+        if self._steps.window_violated(self.call):
             self._check()
         return found
 

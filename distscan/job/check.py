@@ -41,7 +41,7 @@ def check(
 
     Raises ``CheckError`` on every rank, with the first element in scan order that differs.
     """
-    n, inner, start = plan.form.extents.n, plan.form.extents.inner, plan.start
+    n, inner, start = plan.form.extents.length, plan.form.extents.inner, plan.start
     flat = plan.form.extents.axis is None
     longest = max(comm.allgather(n))
     before: list[_State] = []
@@ -67,7 +67,7 @@ def check(
     with agreed(comm), reading as fill, result.reading() as fill_result:
         for low, high, outer, fresh in pieces:
             if fresh:
-                reference.rewind(outer * inner, plan.form.first, before)
+                reference.rewind(outer * inner, plan.form.seed, before)
             expected, bound = reference.advance(_read(fill, start + low, start + high, ins), outer)
             scanned = _read(fill_result, start + low, start + high, outs)
             at = _first_difference(reference.in_scan_order(scanned, outer), expected, bound)
@@ -92,7 +92,7 @@ def _pieces(plan: JobPlan, step: int) -> Iterator[tuple[int, int, int, bool]]:
     whether scans begin with it.
     """
     extents = plan.form.extents
-    outer, n, inner = extents.outer, extents.n, extents.inner
+    outer, n, inner = extents.outer, extents.length, extents.inner
     length = max(1, min(n, step // inner))
     height = max(1, step // (n * inner)) if length == n else 1
     for top, bottom in chunks(0, outer, height):

@@ -374,13 +374,13 @@ def _total(plan: JobPlan, value: NDArray[Any] | None) -> Any:
     """
     if len(plan.shape) > 1:
         return None
-    carry = Carry(plan.op, plan.totals, plan.form.first, segmented=False)
+    carry = Carry(plan.op, plan.totals, plan.form.seed, segmented=False)
     carry.start(value)
     if isinstance(plan.op, FixedSum | DigitSum):
         if carry.result() is None:
             return np.zeros((), plan.types.out).item()
         return plan.op.decode(np.asarray(carry.result()), plan.types.out).item()
-    if value is None and plan.form.first is None:
+    if value is None and plan.form.seed is None:
         return getattr(plan.op.numpy, "identity", None)
     return dtypes.cast(np.asarray(carry.result()), plan.types.out).item()
 

@@ -240,7 +240,7 @@ class Block:
         self.column, self.width = column, width
 
     def __iter__(self) -> Iterator[Chunk]:
-        outer, n, inner = self.extents.outer, self.extents.n, self.extents.inner
+        outer, n, inner = self.extents.outer, self.extents.length, self.extents.inner
         if outer * n == 0:
             return
         length = max(1, min(n, self.most // self.width))
@@ -265,7 +265,7 @@ class Block:
 
     def _cuts(self, length: int) -> Iterator[tuple[int, int]]:
         """Yield the first and the last row of each chunk, in the order of the scan."""
-        n = self.extents.n
+        n = self.extents.length
         if not self.reverse:
             yield from chunks(0, n, length)
             return

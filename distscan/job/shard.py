@@ -388,7 +388,7 @@ class Shard:
     def links(self) -> int:
         """The most chunks that one scan goes through."""
         extents = self.plan.form.extents
-        return -(-extents.n * extents.inner // self.budget.chunk)
+        return -(-extents.length * extents.inner // self.budget.chunk)
 
     @property
     def nbytes(self) -> int:
@@ -445,7 +445,7 @@ class Shard:
             with self.timeline("scan", moved):
                 if chunk.begins:
                     begin()
-                pending, seed = compiled.steps.begin(*_cut(slot, chunk.size)), self.plan.form.first
+                pending, seed = compiled.steps.begin(*_cut(slot, chunk.size)), self.plan.form.seed
                 if not chunk.whole:
                     before = carry.before(pending)
                     seed = None if before is None else dtypes.cast(before, self.plan.types.acc)
@@ -476,7 +476,7 @@ class Shard:
     def carry(self) -> Carry:
         """Return a running value for a sweep."""
         plan, form = self.plan, self.plan.form
-        return Carry(plan.op, plan.totals, form.first, segmented=form.segmented)
+        return Carry(plan.op, plan.totals, form.seed, segmented=form.segmented)
 
     def _scan_of(self, chunk: Chunk, strategy: Strategy) -> ShardScan:
         """Return the compiled scan of a chunk; most chunks share one."""

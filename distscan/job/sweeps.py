@@ -187,10 +187,10 @@ def _exscan(plan: JobPlan, width: int) -> Exscan:
     """Prepare the exchange of the totals of a block whose rows are ``width`` wide; local."""
     form = plan.form
     if form.extents.inner > 1:
-        form = form._replace(extents=Extents.of((form.extents.n, width), 0))
+        form = form._replace(extents=Extents.of((form.extents.length, width), 0))
     # What comes before the first element is combined later, chunk by chunk.
     edges = edge_dtype(plan.scan.segments)
-    exscan = Exscan(plan.op, plan.totals, form._replace(first=None), edges=edges)
+    exscan = Exscan(plan.op, plan.totals, form._replace(seed=None), edges=edges)
     exscan.reserve()
     return exscan
 

@@ -145,8 +145,8 @@ class Exscan:
     """The exchange of totals, prepared once: it gives each rank its offset.
 
     A total is a value of ``dtype``, 0-d or [inner]. The offset has the same shape: it is the
-    combination of ``form.first`` and the totals of all earlier ranks. If no element comes before
-    the shard, or its first element is a head, the offset is ``form.first``, which may be None. The
+    combination of ``form.seed`` and the totals of all earlier ranks. If no element comes before
+    the shard, or its first element is a head, the offset is ``form.seed``, which may be None. The
     next exchange overwrites the offset.
 
     A rank that has failed takes part, too, with None for ``pending``. Later ranks, whose offsets
@@ -210,7 +210,7 @@ class Exscan:
     def __call__(self, comm: Comm, pending: Pending | None) -> Any:
         """Return the offset: exchange totals by ``MPI_Exscan``, in scan order; collective."""
         if comm.size == 1 or not self._across:
-            return self._form.first
+            return self._form.seed
         comm = self._begin(comm, pending)
         for i in range(len(self._pieces)):
             message = self._pack(i, 1)
@@ -232,7 +232,7 @@ class Exscan:
     def wait(self, comm: Comm) -> Any:
         """Exchange what ``start`` has not begun, wait for everything; return the offset."""
         if comm.size == 1 or not self._across:
-            return self._form.first
+            return self._form.seed
         comm = self._ordered(comm)
         for i in range(len(self._pieces)):
             message = self._message(i, IN_FLIGHT)
@@ -256,7 +256,7 @@ class Exscan:
         return backwards(comm) if kept is None else cast(Comm, kept)
 
     def _begin(self, comm: Comm, pending: Pending | None) -> Comm:
-        self._pending, self._offset = pending, self._form.first
+        self._pending, self._offset = pending, self._form.seed
         return self._ordered(comm)
 
     def _end(self) -> Any:
@@ -300,7 +300,7 @@ class Exscan:
         try:
             # MPI leaves the first rank's receive buffer undefined.
             offset = message.offset if comm.rank > 0 and message.has_offset() else None
-            first = self._form.first if message.piece is None else self._form.seed(message.piece)
+            first = self._form.seed if message.piece is None else self._form.seed_of(message.piece)
             if offset is not None and first is not None:
                 with np.errstate(all="ignore"):
                     self._op.function(first, offset, out=offset)

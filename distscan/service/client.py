@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import arrays, dtypes, operators
-from ..core.form import Extents, axis_number, first_value
+from ..core.form import Extents, axis_number, seed_value
 from ..core.operators import BUILTIN
 from ..core.segments import check_shape, check_type
 from ..fsum.request import FsumRequest, is_fsum, limits_of
@@ -412,7 +412,7 @@ def _scan_request(
         acc = dtypes.resolve(
             operators.resolve(name), array.dtype, parsed_dtype, out_dtype, wide=True
         ).acc
-        first_value(operators.resolve(name), acc, initial, exclusive=bool(exclusive))
+        seed_value(operators.resolve(name), acc, initial, exclusive=bool(exclusive))
     if flags is not None:
         check_type(flags.dtype, extents)
     if target is not None and target.shape != extents.result_shape:

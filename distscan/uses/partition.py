@@ -73,7 +73,7 @@ def partition(
         raise TypeError(f"weights is {own.dtype}; it must be bool, integers or floats")
     alone = call.comm.size == 1
     with arrays.on_device(own):
-        sum_up = _adder(own, ahead=parts - 1 if alone else 0)
+        sum_up = _adder(own, equal_cuts=parts - 1 if alone else 0)
         tiles = _summed(own, sum_up)
     call.shows = _BITS.unpack(_FLOAT.pack(tiles.total))[0]
     call.settle()
@@ -115,7 +115,7 @@ def _enlarged(own: Any, total: float) -> Any:
     return abs(own) / _SMALL  # a weight may be -0.0
 
 
-def _adder(own: Any, ahead: int) -> Callable[[Any], Any]:
+def _adder(own: Any, equal_cuts: int) -> Callable[[Any], Any]:
     """Return the function from weights to their ``TileTotals``, for weights such as ``own``."""
     if not arrays.is_cuda(own):
         return partial(TileTotals, most=binding.threads(None) if own.size > TILE else 1)
@@ -123,7 +123,7 @@ def _adder(own: Any, ahead: int) -> Callable[[Any], Any]:
 
     known, _ = cache.acquire(_key(own))
     buffers = known or reductions.Buffers()
-    return partial(reductions.TileTotals, buffers=buffers, ahead=ahead)
+    return partial(reductions.TileTotals, buffers=buffers, equal_cuts=equal_cuts)
 
 
 def _summed(own: Any, sum_up: Callable[[Any], Any]) -> Any:

@@ -1,7 +1,7 @@
 // The barriers by which the warps of a block hand work to each other: mbarriers in shared memory.
 #pragma once
 
-#include "patience.cuh"
+#include "deadline.cuh"
 #include "tile.cuh"
 
 namespace distscan {
@@ -39,7 +39,7 @@ struct Barrier {
     if (lane_index() < ARRIVALS_PER_WARP) arrive();
   }
   __device__ void wait(unsigned parity) const {
-    for (Patience patience; !passed(parity);) patience.once_more(0);
+    for (Deadline deadline; !passed(parity);) deadline.check(0);
   }
 
  private:

@@ -8,7 +8,7 @@
 //   device  one tile    global memory          a warp of every block, each for itself
 #pragma once
 
-#include "patience.cuh"
+#include "deadline.cuh"
 #include "warp_scan.cuh"
 
 namespace distscan {
@@ -56,7 +56,7 @@ template <class T, int COUNT, class At, class Wants>
 __device__ void read(T (&total)[COUNT], const Totals& totals, unsigned epoch, const At& at,
                      const Wants& wants) {
   Word word[COUNT][WORDS<T>] = {};
-  for (Patience patience;;) {
+  for (Deadline deadline;;) {
     bool all = true;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
@@ -71,7 +71,7 @@ __device__ void read(T (&total)[COUNT], const Totals& totals, unsigned epoch, co
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) all = all && (!wants(i) || arrived(word[i], epoch));
     if (__all_sync(EVERY_LANE, all)) break;
-    patience.once_more(200);  // polling at full rate holds up the words that it waits for
+    deadline.check(200);  // polling at full rate holds up the words that it waits for
   }
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {

@@ -5,11 +5,12 @@
 
 namespace distscan {
 
-// Launch: a thread per vector of the body and one more block; out may be y. The peel, less than a
-// vector, lies first in memory; out + peel is aligned for vectors unless out cannot be. An
-// EXCLUSIVE scan's first element is the offset, which there then must be; y has nothing there.
+// Launch: a thread per vector of the body and one more block; out may be y. The unaligned head,
+// less than a vector, lies first in memory; out + unaligned_head is aligned for vectors unless out
+// cannot be. An EXCLUSIVE scan's first element is the offset, which there then must be; y has
+// nothing there.
 template <class Op, class Shape, bool EXCLUSIVE, class T, class Out>
-__device__ void add(const T* y /* [n] */, Out* out /* [n] */, int64 n, int64 peel,
+__device__ void add(const T* y /* [n] */, Out* out /* [n] */, int64 n, int64 unaligned_head,
                     Prefix<T> offset) {
   constexpr int ITEMS = Shape::ITEMS;
   const int64 first = !EXCLUSIVE ? -1 : Shape::REVERSE ? n - 1 : 0;
@@ -18,9 +19,9 @@ __device__ void add(const T* y /* [n] */, Out* out /* [n] */, int64 n, int64 pee
     return convert<Out>(offset.some ? Op::combine(offset.value, item) : item);
   };
   const int64 thread = static_cast<int64>(blockIdx.x) * Shape::THREADS + threadIdx.x;
-  const int64 at = peel + thread * ITEMS;
+  const int64 at = unaligned_head + thread * ITEMS;
 
-  if (thread < peel) out[thread] = one(thread, y[thread]);
+  if (thread < unaligned_head) out[thread] = one(thread, y[thread]);
   if (at + ITEMS <= n && is_aligned<ITEMS>(y + at) && is_aligned<ITEMS>(out + at)) {
     const auto from = *reinterpret_cast<const Vector<T, ITEMS>*>(y + at);
     Vector<Out, ITEMS> to;

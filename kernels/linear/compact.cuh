@@ -69,7 +69,7 @@ struct Compaction {
 
   Source source;  // of n elements
   X* y;           // [n], of which the kept elements are written
-  Shard shard;    // without a peel: nothing is known of the alignment of results
+  Shard shard;    // without an unaligned head: nothing is known of the alignment of results
   Workspace work;
   Pipeline& pipeline;  // in shared memory
 

@@ -66,9 +66,9 @@ struct Items<Shape, Fields<X0, More...>, STRIDE_, OFFSET> {
     return i == 0 ? Field{reinterpret_cast<Address>(first.x), sizeof(X0), OFFSET}
                   : rest.field(i - 1);
   }
-  __device__ void stand_in(int stage, const Shard& shard) const {
-    first.stand_in(stage, shard);
-    rest.stand_in(stage, shard);
+  __device__ void pad_last_tile(int stage, const Shard& shard) const {
+    first.pad_last_tile(stage, shard);
+    rest.pad_last_tile(stage, shard);
   }
   struct Tile {
     typename First::Tile first;
@@ -130,7 +130,9 @@ struct Items<Shape, Fields<X0>, STRIDE_, OFFSET> {
   __device__ Field field(int i) const {
     return i == 0 ? Field{reinterpret_cast<Address>(first.x), sizeof(X0), OFFSET} : Field{};
   }
-  __device__ void stand_in(int stage, const Shard& shard) const { first.stand_in(stage, shard); }
+  __device__ void pad_last_tile(int stage, const Shard& shard) const {
+    first.pad_last_tile(stage, shard);
+  }
   struct Tile {
     typename First::Tile first;
 

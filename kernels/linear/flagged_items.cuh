@@ -35,7 +35,9 @@ struct FlaggedItems {
     items.fetch(stage, shard, tile, full);
     flags.fetch(stage, shard, tile, full);
   }
-  __device__ void stand_in(int stage, const Shard& shard) const { items.stand_in(stage, shard); }
+  __device__ void pad_last_tile(int stage, const Shard& shard) const {
+    items.pad_last_tile(stage, shard);
+  }
   struct Tile {
     typename Items<Shape, X, STRIDE>::Tile items;
     typename Items<Shape, unsigned char, STRIDE, OFFSET>::Tile flags;

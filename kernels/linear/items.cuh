@@ -38,15 +38,15 @@ constexpr int STAGE_BYTES<Shape, Fields<X...>> = (STAGE_BYTES<Shape, X> + ...);
 // A source of items: the elements of x, as they stand. FlaggedItems and RowItems are sources too.
 // All have these members:
 //
-//   HAS_HEADS            whether items come with flags of heads
-//   of                   makes the source from the kernel's parameters
-//   fetch, stand_in      the loader brings a tile to a stage, and completes the shard's last tile
-//   arrivals             how often a fetch arrives at its barrier
-//   tile                 reducers and scanners find the tile in its stage, and load their items
-//   STRIDE               the bytes of a stage
-//   PACKS                whether reducers leave results in the stage that scanners need, too
-//   offset               the offset of the shard, in the type of this source
-//   item                 one element, from global memory
+//   HAS_HEADS              whether items come with flags of heads
+//   of                     makes the source from the kernel's parameters
+//   fetch, pad_last_tile   the loader brings a tile to a stage, and completes the shard's last tile
+//   arrivals               how often a fetch arrives at its barrier
+//   tile                   reducers and scanners find the tile in its stage, and load their items
+//   STRIDE                 the bytes of a stage
+//   PACKS                  whether reducers leave results in the stage that scanners need, too
+//   offset                 the offset of the shard, in the type of this source
+//   item                   one element, from global memory
 template <class Shape, class X, int STRIDE_ = STAGE_BYTES<Shape, X>, int OFFSET = 0>
 struct Items {
   static constexpr bool HAS_HEADS = false;
@@ -67,7 +67,7 @@ struct Items {
   // Fill the places behind the shard's end, in its last tile, with the shard's last element; by one
   // warp. Operators are called with these copies, and the results are dropped.
   // n = 7, tiles of 4, not REVERSE: the last tile is [x4 x5 x6 x6]
-  __device__ void stand_in(int stage, const Shard& shard) const {
+  __device__ void pad_last_tile(int stage, const Shard& shard) const {
     const int64 at = shard.at<Shape>(shard.tiles - 1);
     const int lacking = static_cast<int>(Shape::REVERSE ? -at : at + Shape::SIZE - shard.n);
     X* p = const_cast<X*>(Stages::items(stage, x, at));

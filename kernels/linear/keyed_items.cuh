@@ -48,7 +48,9 @@ struct KeyedItems {
     distscan::fetch(first_key(stage, at) + begin, keys, shard.n, from, to, full);
   }
   // The keys behind the shard's end may be any: no result depends on them.
-  __device__ void stand_in(int stage, const Shard& shard) const { items.stand_in(stage, shard); }
+  __device__ void pad_last_tile(int stage, const Shard& shard) const {
+    items.pad_last_tile(stage, shard);
+  }
   struct Tile {
     typename Items<Shape, X, STRIDE>::Tile items;
     const K* keys;  // of the tile; in the order of the scan, one more before it

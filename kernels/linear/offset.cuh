@@ -91,14 +91,14 @@ struct Offset {
   __device__ Word hear(unsigned epoch) const {
     const int lane = lane_index();
     Word word = 0;
-    for (Patience patience;;) {
+    for (Deadline deadline;;) {
       if (lane < SIZE)
         asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
                      : "=l"(word)
                      : "l"(mail.passed_on + lane)
                      : "memory");
       if (__all_sync(EVERY_LANE, lane >= SIZE || epoch_of(word) == epoch)) return word;
-      patience.once_more(200);
+      deadline.check(200);
     }
   }
 };

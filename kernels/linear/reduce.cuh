@@ -102,16 +102,16 @@ __device__ inline bool arrives_last(unsigned* arrived) {
 }
 
 // Launch: no more blocks than there are steps of a warp in x [n], n > 0. All is counted in the
-// order of the scan, REVERSE from the end of x. The peel, less than a vector, comes first; behind
-// it x is aligned for vectors unless x cannot be. The first `cached` elements are read last: the
-// scan that follows finds them in L2. Totals are found in the type Found.
+// order of the scan, REVERSE from the end of x. The unaligned head, less than a vector, comes
+// first; behind it x is aligned for vectors unless x cannot be. The first `cached` elements are
+// read last: the scan that follows finds them in L2. Totals are found in the type Found.
 template <class Op, class Found, class Shape, class Pointer, class T>
-__device__ void reduce(Pointer x /* [n] */, int64 n, int64 peel, int64 cached,
+__device__ void reduce(Pointer x /* [n] */, int64 n, int64 unaligned_head, int64 cached,
                        T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,
                        const Totals& total /* [1], in pinned host memory */, unsigned epoch) {
   constexpr int64 STEP = Shape::ROWS * Shape::ROW;
-  const int64 blocks = gridDim.x, block = blockIdx.x, size = n - peel;
-  const Pointer body = Shape::REVERSE ? x : x + peel;
+  const int64 blocks = gridDim.x, block = blockIdx.x, size = n - unaligned_head;
+  const Pointer body = Shape::REVERSE ? x : x + unaligned_head;
 
   // ---- 1. the later part, then the cached one; of each a run; of that, where operands may not be
   // exchanged, a warp tile to each warp ---------------------------------------------------------
@@ -127,7 +127,7 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 peel, int64 cached,
     const int64 end = from + cut(to - from, STEP, shares, share + 1);
     Prefix<Found> prefix;
     if (part == 0 && block == 0 && warp_index() == 0)
-      for (int64 i = 0; i < peel; ++i)
+      for (int64 i = 0; i < unaligned_head; ++i)
         prefix = join<Op>(prefix, convert<Found>(element(x, Shape::REVERSE ? n - 1 - i : i)));
     if (begin < end)
       prefix = reduce_by_warp<Op, Shape>(body + (Shape::REVERSE ? size - end : begin), end - begin,

@@ -27,7 +27,9 @@ struct RowItems {
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
     items.fetch(stage, shard, tile, full);
   }
-  __device__ void stand_in(int stage, const Shard& shard) const { items.stand_in(stage, shard); }
+  __device__ void pad_last_tile(int stage, const Shard& shard) const {
+    items.pad_last_tile(stage, shard);
+  }
   struct Tile {
     typename Items<Shape, X>::Tile items;
     unsigned starts;

@@ -45,7 +45,7 @@ struct Scan {
     if (warp_index() == Roles::FIRST_LOADER && lane_index() == 0)
       pipeline.first = draw_tile(work, shard);
     pipeline.template init<Roles>(source);
-    if (threadIdx.x == 0) pipeline.has_peel = false;
+    if (threadIdx.x == 0) pipeline.has_unaligned_head = false;
     __syncthreads();
     Roles::run(*this);
   }
@@ -58,10 +58,10 @@ struct Scan {
       const int stage = iteration % STAGES;
       pipeline.read.wait_for_reuse(iteration);
       int64 tile = broadcast(next, 0);
-      if (tile == 0 && shard.peel > 0) {  // the peel takes no stage
+      if (tile == 0 && shard.unaligned_head > 0) {  // the unaligned head takes no stage
         if (lane_index() == 0) {
-          publish(work.totals, 0, scan_peel<false>({}).value, work.epoch);
-          pipeline.has_peel = true;
+          publish(work.totals, 0, scan_unaligned_head<false>({}).value, work.epoch);
+          pipeline.has_unaligned_head = true;
         }
         next = draw_tile(work, shard);
         tile = broadcast(next, 0);
@@ -74,7 +74,7 @@ struct Scan {
       pipeline.numbered.arrive_by_warp(iteration);
       cursor = tile / LANES * LANES;
       if (some) {
-        if (tile == shard.tiles - 1) source.stand_in(stage, shard);
+        if (tile == shard.tiles - 1) source.pad_last_tile(stage, shard);
         source.fetch(stage, shard, tile, pipeline.full[stage]);
         next = draw_tile(work, shard);
       } else {
@@ -84,12 +84,12 @@ struct Scan {
     }
   }
 
-  // Scan the peel, less than 16 bytes, by one thread; return its own total. The loader needs the
-  // total at once, and a look-ahead warp stores the results when the offset is known.
+  // Scan the unaligned head, less than 16 bytes, by one thread; return its own total. The loader
+  // needs the total at once, and a look-ahead warp stores the results when the offset is known.
   template <bool STORES>
-  __device__ Prefix<T> scan_peel(Prefix<T> before) const {
+  __device__ Prefix<T> scan_unaligned_head(Prefix<T> before) const {
     Prefix<T> own, all = before;
-    for (int64 i = 0; i < shard.peel; ++i) {
+    for (int64 i = 0; i < shard.unaligned_head; ++i) {
       const int64 at = Shape::REVERSE ? shard.n - 1 - i : i;
       const T item = convert<T>(source.template item<Partial>(shard, i));
       if constexpr (STORES && EXCLUSIVE)
@@ -179,12 +179,13 @@ struct Scan {
     return pipeline.before_cursor[iteration % STAGES];
   }
 
-  // Wait for the offset, in the block's first iteration; then store the peel, if this block has it.
-  // The block with the first tile looks for the offset on behalf of all: it certainly runs.
+  // Wait for the offset, in the block's first iteration; then store the unaligned head, if this
+  // block has it. The block with the first tile looks for the offset on behalf of all: it certainly
+  // runs.
   __device__ TilePrefix<T> before_shard(int64 tile) const {
-    const TilePrefix<T> before = offset.wait(tile == 0 || pipeline.has_peel, work.epoch);
-    if (pipeline.has_peel && !before.called_off() && lane_index() == 0)
-      scan_peel<true>(before.prefix());
+    const TilePrefix<T> before = offset.wait(tile == 0 || pipeline.has_unaligned_head, work.epoch);
+    if (pipeline.has_unaligned_head && !before.called_off() && lane_index() == 0)
+      scan_unaligned_head<true>(before.prefix());
     return before;
   }
 

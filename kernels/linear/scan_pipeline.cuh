@@ -21,10 +21,10 @@ struct ScanPipeline : ScanBarriers<STAGES_> {
   static constexpr int STAGES = STAGES_;
   static constexpr int64 END = -1;
 
-  int64 tile[STAGES];           // the tile's number; END: there are no more tiles
-  int64 cursor[STAGES];         // the first tile whose total this iteration has to read
-  int64 first;                  // the tile that the block drew first
-  bool has_peel;                // whether this block has drawn the peel, and must store it
+  int64 tile[STAGES];       // the tile's number; END: there are no more tiles
+  int64 cursor[STAGES];     // the first tile whose total this iteration has to read
+  int64 first;              // the tile that the block drew first
+  bool has_unaligned_head;  // whether this block has drawn the unaligned head, and must store it
   T warp_total[STAGES][WARPS];  // the total of each warp tile
   T up_to_warp[STAGES][WARPS];  // the total of the tile's first warp tiles, up to this one
   TilePrefix<T> prefix[STAGES];

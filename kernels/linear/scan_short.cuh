@@ -46,7 +46,7 @@ __device__ Rows<Fields<X0, X1, More...>, Shape> load_existing(
 }
 
 // Launch: a block for each tile, WARPS + 1 warps each, BLOCKS of which run on a multiprocessor;
-// shard.peel is 0. y may be x.
+// shard.unaligned_head is 0. y may be x.
 template <class Op, class PartialOp, class Partial, class Shape, int BLOCKS, bool EXCLUSIVE,
           class X, class Y, class T>
 __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,

@@ -5,19 +5,20 @@
 
 namespace distscan {
 
-// The tiles of a shard of n elements, in the order of the scan. The `peel` is the elements before
-// the first boundary of vectors. If there are any, they are tile 0. Then come tiles of SIZE
-// elements.
-// n = 100, peel 3, SIZE 32: [0, 3) [3, 35) [35, 67) [67, 99) [99, 100)
+// The tiles of a shard of n elements, in the order of the scan. The `unaligned_head` is the number
+// of elements before the first boundary of vectors. If there are any, they are tile 0. Then come
+// tiles of SIZE elements.
+//
+//     n = 100, unaligned_head 3, SIZE 32: [0, 3) [3, 35) [35, 67) [67, 99) [99, 100)
 struct Shard {
   int64 n;
-  int64 peel;
-  int64 tiles;  // the peel counted
+  int64 unaligned_head;
+  int64 tiles;  // the unaligned head counted
 
   template <class Shape>
   __device__ int64 begin(int64 tile) const {
-    if (peel == 0) return tile * Shape::SIZE;
-    return tile == 0 ? 0 : peel + (tile - 1) * Shape::SIZE;
+    if (unaligned_head == 0) return tile * Shape::SIZE;
+    return tile == 0 ? 0 : unaligned_head + (tile - 1) * Shape::SIZE;
   }
   template <class Shape>
   __device__ int64 end(int64 tile) const {
@@ -33,8 +34,8 @@ struct Shard {
   __device__ int64 to(int64 tile) const {
     return Shape::REVERSE ? n - begin<Shape>(tile) : end<Shape>(tile);
   }
-  // The place in memory of a tile behind the peel. The last tile of a reverse scan may begin before
-  // element 0. The example in reverse: the tiles at 65, 33, 1, -31
+  // The place in memory of a tile after the unaligned head. The last tile of a reverse scan may
+  // begin before element 0. The example in reverse: the tiles at 65, 33, 1, -31
   template <class Shape>
   __device__ int64 at(int64 tile) const {
     return Shape::REVERSE ? n - begin<Shape>(tile) - Shape::SIZE : begin<Shape>(tile);

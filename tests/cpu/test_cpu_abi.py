@@ -32,15 +32,17 @@ def test_jobs():
         type_, names = re.fullmatch(r"((?:const )?[\w ]+?[ *]+)(\w+(?:, \w+)*)", line).groups()
         kind = POINTER if "*" in type_ else TYPES[type_.strip()]
         fields += [(name, kind) for name in names.split(", ")]
-    assert fields == compiled.Job._fields_
+    assert fields == compiled.KernelArguments._fields_
 
     class Expected(ctypes.Structure):
         _fields_ = fields
 
-    assert ctypes.sizeof(compiled.Job) == ctypes.sizeof(Expected)
+    assert ctypes.sizeof(compiled.KernelArguments) == ctypes.sizeof(Expected)
     places = {name: getattr(Expected, name).offset for name, _ in fields}
-    assert {name: getattr(compiled.Job, name).offset for name in places} == places
-    assert ctypes.sizeof(compiled.Job) == 8 * 8 + 9 * 8 + 4 * 4 + 7 * 8  # without padding
+    assert {name: getattr(compiled.KernelArguments, name).offset for name in places} == places
+    assert (
+        ctypes.sizeof(compiled.KernelArguments) == 8 * 8 + 9 * 8 + 4 * 4 + 7 * 8
+    )  # without padding
 
 
 def test_kernels():
@@ -53,7 +55,7 @@ def test_kernels():
             fields += [(name.lstrip("*"), ctypes.c_char_p) for name in names.split(", ")]
     assert fields == compiled.Kernel._fields_
     assert compiled._Function._restype_ is None
-    assert compiled._Function._argtypes_ == (ctypes.POINTER(compiled.Job),)
+    assert compiled._Function._argtypes_ == (ctypes.POINTER(compiled.KernelArguments),)
     assert ctypes.sizeof(compiled.Kernel) == 8 * len(fields)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import distscan
 from distscan.core import dtypes, operators
-from distscan.core.form import Extents, Form, first_value
+from distscan.core.form import Extents, Form, seed_value
 from distscan.cpu import compiled, library, sweeps
 from support import forms
 from support.cpu_data import COMPLEX, FLOATS, HALVES, dtype_of
@@ -50,14 +50,14 @@ def swept(op, x, form, heads=None, before=None, *, reduced=False, threads=1):
     """Reduce and scan [n] or [n, inner] as strategies do; return the results, and both totals."""
     known = operators.BUILTIN[op]
     types = dtypes.resolve(known, x.dtype, wide=True)
-    extents = Extents(n=len(x), inner=x.size // len(x))
+    extents = Extents(length=len(x), inner=x.size // len(x))
     form = Form(extents, form["exclusive"], form["reverse"], heads is not None)
     if form.exclusive:
-        form = form._replace(first=first_value(known, types.acc, None, exclusive=True))
+        form = form._replace(seed=seed_value(known, types.acc, None, exclusive=True))
     sweep = sweeps.make(known, types, form, totals=True, threads=threads)
     out = np.empty(x.shape, types.out)
     totals, _ = sweep.reduce(x, heads)
-    totals, first = totals.copy(), form.first if before is None else before
+    totals, first = totals.copy(), form.seed if before is None else before
     found = sweep.scan(x, out, heads, first, reduced=reduced)
     return out, totals, found.copy()
 

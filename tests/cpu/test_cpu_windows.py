@@ -124,16 +124,16 @@ def test_elements_outside_of_a_named_window(name, inner, rng, monkeypatch):
                     low, high = found.low + rng.integers(-1, 2), found.high + rng.integers(-1, 2)
                     low, high = int(low), max(int(high), int(low) + 1)
                     op = fixed_sum(-10, ONE_WORD, 1, (low, high), print)
-                    form = Form(Extents(n=count, inner=inner))
+                    form = Form(Extents(length=count, inner=inner))
                     given = {"totals": True, "threads": 1}
                     swept = sweeps.make(op, Types(dtype, ONE_WORD, dtype), form, **given)
                     want = special >= 4 or (
                         not found.is_empty and (found.low < low or found.high > high)
                     )
                     swept.reduce(x, None)
-                    seen = swept.outside
+                    seen = swept.window_violated
                     swept.scan(x, np.empty_like(x), None, None)
-                    assert seen == swept.outside
+                    assert seen == swept.window_violated
                     assert seen >= want, (level, count, draw, low, high)
                     if low < _IN_DOUBT.get(name, 104):
                         assert seen == want, (level, count, draw, low, high)

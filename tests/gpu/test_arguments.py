@@ -42,7 +42,7 @@ def every_kernel(arch):
     """Every entry."""
     found = asked(TYPES, arch) + textbook([("sum", "d")], arch, TextbookPolicy("Blelloch"))
     found += asked([("sum", "f")], arch, sizes=(1 << 10,))
-    for form in (Form(segmented=True), Form(Extents(outer=2), first=np.array(1))):
+    for form in (Form(segmented=True), Form(Extents(outer=2), seed=np.array(1))):
         found += asked([("sum", "d")], arch, form=form)
     with absent_gpu(arch) as columns:
         operator = operators.resolve("sum")

@@ -44,7 +44,7 @@ def asked(cases, arch, inners=INNER, exclusives=(False, True)):
     with absent_gpu(arch) as kernels:
         for case, inner, exclusive in product(cases, inners, exclusives):
             op, types = resolved(*case)
-            form = Form(Extents(inner=inner), exclusive=exclusive, first=np.zeros((), types.acc))
+            form = Form(Extents(inner=inner), exclusive=exclusive, seed=np.zeros((), types.acc))
             for strategy in (cuda.SinglePass, cuda.ReduceScan):
                 strategy(op, types, of_size(1 << 20, form))
     return list(kernels)

@@ -27,18 +27,18 @@ TYPES = [*((code, code) for code in ("e", "f", "d", BFLOAT16)), ("d", "f"), ("f"
 FIRST = np.array(1)
 FORMS = {
     "plain": PLAIN,
-    "exclusive": Form(exclusive=True, first=FIRST),
+    "exclusive": Form(exclusive=True, seed=FIRST),
     "reverse": Form(reverse=True),
-    "exclusive, reverse": Form(exclusive=True, reverse=True, first=FIRST),
+    "exclusive, reverse": Form(exclusive=True, reverse=True, seed=FIRST),
     "segments": Form(segmented=True),
     "keys, exclusive, reverse": Form(
-        exclusive=True, reverse=True, segmented=True, first=FIRST, keys=np.dtype("u4")
+        exclusive=True, reverse=True, segmented=True, seed=FIRST, keys=np.dtype("u4")
     ),
     "rows": Form(Extents(outer=2)),
-    "rows, exclusive, reverse": Form(Extents(outer=2), exclusive=True, reverse=True, first=FIRST),
+    "rows, exclusive, reverse": Form(Extents(outer=2), exclusive=True, reverse=True, seed=FIRST),
     "columns": Form(Extents(inner=64)),
     "few columns": Form(Extents(inner=4)),
-    "columns, exclusive": Form(Extents(inner=64), exclusive=True, first=FIRST),
+    "columns, exclusive": Form(Extents(inner=64), exclusive=True, seed=FIRST),
     "many columns": Form(Extents(outer=1 << 10, inner=1 << 14)),
 }
 

@@ -47,7 +47,7 @@ def expected(op, types, x, form, offset=None):
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
         y = accumulated(op, x, types.acc)
-        behind = form.first if offset is None else offset
+        behind = form.seed if offset is None else offset
         if behind is not None:
             y = op.combine(np.broadcast_to(behind, y.shape), y)
         if form.exclusive:
@@ -68,7 +68,7 @@ def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=Fals
     value = 3 if op.name in ("sum", "max") else op.identity(types.acc)
     first = np.array(value, types.acc) if begins else None
     extents = Extents(outer=outer, inner=inner)
-    return Form(extents, exclusive=exclusive, reverse=reverse, first=first)
+    return Form(extents, exclusive=exclusive, reverse=reverse, seed=first)
 
 
 def check(cp, op, types, x, form, shift_x=0, shift_out=0, in_place=False):
@@ -236,9 +236,9 @@ def test_totals_and_offsets(case, inner, cp, rng):
             assert total.shape == (inner,)
             assert total.dtype == types.acc
             assert not call.head
-            steps.finish(call, form.first if offset is None else offset)
+            steps.finish(call, form.seed if offset is None else offset)
             np.testing.assert_array_equal(out.get().reshape(n, inner), want[0, half])
-            behind = form.first if offset is None else offset
+            behind = form.seed if offset is None else offset
             offset = total
             if behind is not None:
                 offset = op.combine(np.broadcast_to(behind, offset.shape), offset)

@@ -21,7 +21,7 @@ ORDERS = [{}, {"reverse": True}, {"exclusive": True}, {"exclusive": True, "rever
 def one_by_one(op, x, types, form, heads, offset):
     """The result [n] and the total of one row, as their definitions read."""
     y, one = np.empty(x.size, types.acc), types.acc.type
-    before = form.first if offset is None else offset
+    before = form.seed if offset is None else offset
     total, some = None, False
     x = x.astype(types.acc)
 
@@ -30,7 +30,7 @@ def one_by_one(op, x, types, form, heads, offset):
 
     for i in range(x.size)[:: -1 if form.reverse else 1]:
         if heads is not None and heads[i]:
-            before, total, some = form.first, None, True
+            before, total, some = form.seed, None, True
         after = behind(before, x[i])
         y[i] = before if form.exclusive else after
         before, total = after, behind(total, x[i])
@@ -95,7 +95,7 @@ def test_order_in_every_form(strategy, segmented, op, k, codes, order, cp, rng):
         for first in (None, value(k, 3, 5, types.acc)):
             if first is None and "exclusive" in order:
                 continue
-            form = Form(segmented=segmented, first=first, **order)
+            form = Form(segmented=segmented, seed=first, **order)
             steps = getattr(cuda, strategy)(op, types, of_size(n, form))
             for shifts in ((0, 0, 0), (types.x.itemsize, 3 * step % 16, 1), (8, 16 - step, 3)):
                 x = maps(rng, n, k)
@@ -120,7 +120,7 @@ def test_order_in_rows(op, k, codes, order, cp, rng):
         for first in (None, value(k, 3, 5, types.acc)):
             if first is None and "exclusive" in order:
                 continue
-            form = Form(Extents(outer=outer), first=first, **order)
+            form = Form(Extents(outer=outer), seed=first, **order)
             steps = cuda.SinglePass(op, types, of_size(n, form))
             for shifts in ((0, 0, 0), (types.x.itemsize, 3 * step % 16, 0)):
                 check(cp, steps, op, types, form, maps(rng, outer * n, k), shifts=shifts)
@@ -140,7 +140,7 @@ def test_rows_of_every_length(name, codes, order, cp, rng):
     for n in (*range(1, 40), 63, 64, 65, 127, 1000, 4096):
         outer = 3 * tile_of(types) // n + 1
         steps = cuda.SinglePass(
-            op, types, of_size(n, Form(Extents(outer=outer), first=first, **order))
+            op, types, of_size(n, Form(Extents(outer=outer), seed=first, **order))
         )
         x = rng.integers(0, 100, (outer, n)).astype(types.x)
         want = x[:, along]

@@ -49,7 +49,7 @@ def test_order_at_the_edges_of_tiles(keys, op, k, codes, order, cp, rng):
     along = slice(None, None, -1 if reverse else 1)
     for n in (1, 2, 3, tile - 1, tile, tile + 1, 2 * tile + 5):
         first = np.array(3 << k | 5, types.acc) if "exclusive" in order else None
-        form = of_size(n, Form(segmented=True, first=first, keys=compared, **order))
+        form = of_size(n, Form(segmented=True, seed=first, keys=compared, **order))
         for make in (cuda.SinglePass, cuda.ReduceScan):
             steps = make(op, types, form)
             for shifts in ((0, 0, 0), (types.x.itemsize, 8, keys.itemsize), (8, 0, 8)):

@@ -77,7 +77,7 @@ def test_in_time(size, shard):
     it = shard(size)
     for turn in range(24):
         it.begin(turn)
-        assert it.call.ahead
+        assert it.call.deferred
         it.finish()
         assert it.steps.too_late == 0
 
@@ -88,7 +88,7 @@ def test_too_late(size, shard):
     it = shard(size)
     for turn in range(5):
         it.begin(turn)
-        assert it.call.ahead == (turn < 3)
+        assert it.call.deferred == (turn < 3)
         time.sleep(LATE)
         np.testing.assert_array_equal(it.target.get(), it.before.get())
         it.finish()

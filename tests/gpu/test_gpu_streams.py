@@ -54,7 +54,7 @@ def test_a_thousand_calls(size, first, strategy, cp, inputs, rng, monkeypatch):
     monkeypatch.setattr(workspace, "calls", workspace.numbers(first))
     n = sizes(strategy)[size]
     steps = shard_scan.make(
-        Extents(n=n), np.dtype("i"), cp.cuda.Device().id,
+        Extents(length=n), np.dtype("i"), cp.cuda.Device().id,
         ScanOptions(operators.BUILTIN["sum"], dtype=np.dtype("i")), RunOptions(strategy=strategy),
         ranks=1,
     ).steps  # fmt: skip

@@ -28,7 +28,7 @@ class Maker:
     def kept(self, key=KEY):
         """Whether it had to be made; in any case it is right."""
         before = self.calls
-        assert nvrtc.kept(key, self) == self.built
+        assert nvrtc.cached(key, self) == self.built
         return self.calls == before
 
 
@@ -76,7 +76,7 @@ def test_made_once(cache):
 def test_one_makes_and_the_others_wait(cache):
     maker = Maker()
     with ThreadPoolExecutor(8) as pool:
-        built = list(pool.map(lambda _: nvrtc.kept(KEY, maker), range(8)))
+        built = list(pool.map(lambda _: nvrtc.cached(KEY, maker), range(8)))
     assert maker.calls == 1
     assert set(built) == {BUILT}
 
@@ -129,7 +129,7 @@ def test_a_report_that_is_no_text(cache):
     content = nvrtc._LENGTHS.pack(4, 9) + b"code" + b"one \xff two"
     entry_of(cache).write_bytes(nvrtc.digest(KEY, content) + content)
     assert maker.kept()
-    assert nvrtc.kept("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
+    assert nvrtc.cached("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
 
 
 def test_on_the_disk_before_it_has_its_name(cache, monkeypatch):

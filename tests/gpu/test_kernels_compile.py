@@ -48,18 +48,18 @@ SOME = [(FINGERPRINTS, PRINT), ("logaddexp", "f"),
 FEW = [("sum", "b"), ("sum", "b", "b"), ("sum", "f"), ("prod", "D"), (NIBBLES, "B")]
 FIRST = np.array(1)
 FORMS = {
-    "exclusive": Form(exclusive=True, first=FIRST),
+    "exclusive": Form(exclusive=True, seed=FIRST),
     "reverse": Form(reverse=True),
-    "exclusive, reverse": Form(exclusive=True, reverse=True, first=FIRST),
+    "exclusive, reverse": Form(exclusive=True, reverse=True, seed=FIRST),
     "segments": Form(segmented=True),
-    "segments, exclusive, reverse": Form(exclusive=True, reverse=True, segmented=True, first=FIRST),
+    "segments, exclusive, reverse": Form(exclusive=True, reverse=True, segmented=True, seed=FIRST),
     "keys": Form(segmented=True, keys=np.dtype("u4")),
     "keys, exclusive, reverse": Form(
-        exclusive=True, reverse=True, segmented=True, first=FIRST, keys=np.dtype("u4")
+        exclusive=True, reverse=True, segmented=True, seed=FIRST, keys=np.dtype("u4")
     ),
     "rows": Form(Extents(outer=2)),
-    "rows, initial": Form(Extents(outer=2), first=FIRST),
-    "rows, exclusive, reverse": Form(Extents(outer=2), exclusive=True, reverse=True, first=FIRST),
+    "rows, initial": Form(Extents(outer=2), seed=FIRST),
+    "rows, exclusive, reverse": Form(Extents(outer=2), exclusive=True, reverse=True, seed=FIRST),
 }
 
 

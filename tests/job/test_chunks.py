@@ -26,7 +26,7 @@ def elements(chunk):
 def check(extents, most, *, goes_on, reverse):
     """Follow each line through the chunks, as a running value would; return the blocks."""
     blocks = cut(extents, most, goes_on=goes_on, reverse=reverse)
-    n, inner = extents.n, extents.inner
+    n, inner = extents.length, extents.inner
     every, columns = [], []
     for block in blocks:
         columns += range(block.column, block.column + block.width)
@@ -63,7 +63,7 @@ def check_extents(chunk):
     """What the scan of a chunk is made for."""
     extents = chunk.extents
     assert extents.size == chunk.size
-    assert (extents.outer, extents.n, extents.inner) == (chunk.outer, chunk.n, chunk.inner)
+    assert (extents.outer, extents.length, extents.inner) == (chunk.outer, chunk.n, chunk.inner)
     assert extents.goes_on == (not chunk.whole)
     assert chunk.outer == 1 or chunk.whole
     assert extents.has_rows == (extents.goes_on and chunk.inner > 1)
@@ -104,7 +104,7 @@ def test_matrices_within(most, reverse):
         for axis in (1, 2):
             extents = Extents.of(shape, axis)
             blocks = check(extents, most, goes_on=False, reverse=reverse)
-            matrix = extents.n * extents.inner
+            matrix = extents.length * extents.inner
             if matrix <= most:  # whole matrices, as many as possible
                 (block,) = blocks
                 heights = [chunk.outer for chunk in block]

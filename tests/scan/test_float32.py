@@ -100,7 +100,7 @@ def test_with_narrower_ranks(form, narrow, comm, cut, rng):
     for low, high in comm.allgather((mine.start, mine.stop))[1::2]:
         x[low:high] = np.rint(x[low:high] * 2.0**-18)  # whose sums float32 holds
     exact = reference.scan(np.add, x, acc=np.dtype("d"), identity=0, **form)
-    options, extents = ScanOptions(SUM, **form), Extents(n=mine.stop - mine.start)
+    options, extents = ScanOptions(SUM, **form), Extents(length=mine.stop - mine.start)
     run_options = RunOptions(strategy="reduce-scan")
     plan = shard_scan.make(extents, x.dtype, narrow, options, run_options, ranks=comm.size)
     assert plan.types.acc == ("d" if narrow is None else "f")

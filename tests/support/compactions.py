@@ -25,10 +25,12 @@ def compactions(
 ) -> list[Asked]:
     """Compactions of few and many elements, and what copies rows."""
     units, policy = compaction._UNITS, compaction.compact_policy
-    kinds = [compaction.Kept("Masked", units[size], size) for size in sizes]
-    kinds += [compaction.Kept("Indices", units[size], size) for size in sizes if size in (4, 8)]
+    kinds = [compaction.Selection("Masked", units[size], size) for size in sizes]
     kinds += [
-        compaction.Kept("Selected", dtype, size, Predicate("mine", np.isnan, text))
+        compaction.Selection("Indices", units[size], size) for size in sizes if size in (4, 8)
+    ]
+    kinds += [
+        compaction.Selection("Selected", dtype, size, Predicate("mine", np.isnan, text))
         for dtype, size, text in predicates
     ]
     with absent_gpu(arch) as kernels:

@@ -70,7 +70,7 @@ def absent_gpu(arch: str) -> Iterator[dict[Asked, None]]:
     with ExitStack() as stack:
         for module in (columns, compaction, policy, launches, steps, cuda):
             stack.enter_context(patch.object(module, "cupy", gpu))
-        for name in ("HostTotal", "Row", "Workspace", "outside"):
+        for name in ("HostTotal", "Row", "Workspace", "violation_word"):
             stack.enter_context(patch.object(cuda, name))
         stack.enter_context(patch.object(steps, "is_capturing", lambda stream: False))
         stack.enter_context(patch.object(Kernel, "load", record))

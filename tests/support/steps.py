@@ -9,8 +9,8 @@ from distscan.core.form import PLAIN, Extents
 def of_size(n, form=PLAIN, **extents):
     """The form of shards of ``n`` elements along the scan."""
     if extents:
-        return form._replace(extents=Extents(n=n, **extents))
-    return form._replace(extents=form.extents._replace(n=n))
+        return form._replace(extents=Extents(length=n, **extents))
+    return form._replace(extents=form.extents._replace(length=n))
 
 
 def begin(steps, x, out, heads=None, **options):
@@ -20,7 +20,7 @@ def begin(steps, x, out, heads=None, **options):
 
 
 def whole(steps, x, out, offset=None, heads=None):
-    """Scan behind an offset, else behind ``first``; return the call, which may have a total."""
+    """Scan seeded with an offset, else with ``form.seed``; return the call."""
     call = begin(steps, x, out, heads)
-    steps.finish(call, steps.form.first if offset is None else offset)
+    steps.finish(call, steps.form.seed if offset is None else offset)
     return call

@@ -22,8 +22,8 @@ struct Chained {
   __device__ Prefix<T> before(int64 tile, T total, const TileStatus<T>& status) {
     Prefix<T> prefix = offset;
     if (tile > 0) {
-      Patience patience;
-      while (!status.find_prefix(tile - 1, prefix.value)) patience.once_more(0);
+      Deadline deadline;
+      while (!status.find_prefix(tile - 1, prefix.value)) deadline.check(0);
       prefix.some = true;
     }
     if (lane_index() == 0) status.publish_prefix(tile, join<Op>(prefix, total).value);

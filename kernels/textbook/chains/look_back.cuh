@@ -39,7 +39,7 @@ struct LookBack {
       bool has_total = false, has_prefix = false;
       unsigned with_prefix;  // a bit for each lane
       int first;             // the last lane that has found a prefix
-      for (Patience patience;; patience.once_more(0)) {
+      for (Deadline deadline;; deadline.check(0)) {
         if (mine >= 0 && !has_prefix) {
           has_prefix = status.find_prefix(mine, value);
           if (!has_prefix && !has_total) has_total = status.find_total(mine, value);

@@ -10,13 +10,13 @@ __device__ inline unsigned long long nanoseconds() {
 }
 
 // Ends a kernel that waits too long. `pause` is in nanoseconds between two looks.
-// for (Patience patience; !there();) patience.once_more(200);
-struct Patience {
+// for (Deadline deadline; !there();) deadline.check(200);
+struct Deadline {
   static constexpr unsigned long long LIMIT = 20'000'000'000;
   unsigned long long begin = 0;
   unsigned looks = 0;
 
-  __device__ void once_more(int pause) {
+  __device__ void check(int pause) {
     if (++looks % 64 == 0) {
       if (begin == 0) begin = nanoseconds();
       if (nanoseconds() - begin > LIMIT) __trap();  // cudaErrorLaunchFailure
