@@ -40,7 +40,6 @@ _OF_ONE_RANK = [
     "test_arguments.py",
     "test_compiler.py",
     "test_gpu_operands.py",
-    "test_kernel_cache.py",
 ]
 collect_ignore_glob = _OF_ONE_RANK if MPI.COMM_WORLD.size > 1 else []
 

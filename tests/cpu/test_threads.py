@@ -1,21 +1,29 @@
-"""Scans by several threads of a rank: how many, and the bits of one thread."""
+"""The threads of a rank: their number, the bits of one thread, forks, signals, faults."""
 
 import functools
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import distscan
 from distscan import binding
 from distscan.cpu import compiled, library, threads
 from distscan.engine import cache
+from support import fresh
 from support.together import everywhere
+
+# ---- Scans by several threads of a rank: how many, and the bits of one thread --------------------
 
 N = 9 * (compiled.BLOCK // 8) + 77  # elements of one rank: blocks of every type, the last one short
 NUMBERS = (1, 2, 3, 7)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def eager(monkeypatch):
     """So few elements, and yet as many threads as are asked for."""
     if library.load() is None:
@@ -78,6 +86,7 @@ FORMS = {
 }
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("op", "dtype"), [("sum", "f"), ("sum", "d"), ("sum", "D"), ("prod", "d"), ("max", "f"),
@@ -105,6 +114,7 @@ def test_the_number_changes_no_bit(op, dtype, form, asked, comm, rng):
     assert asked >= {2, 3}
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("dtype", ["f", "d", "D"])
 @pytest.mark.parametrize("strategy", ["auto", "reduce-scan"])
 def test_in_place(strategy, dtype, asked, comm, rng):
@@ -118,6 +128,7 @@ def test_in_place(strategy, dtype, asked, comm, rng):
     assert asked >= {2, 3}
 
 
+@pytest.mark.usefixtures("eager")
 def test_plans(asked, comm, rng):
     x = shard(data(rng, "f", length(comm)), comm)
     results = set()
@@ -129,6 +140,7 @@ def test_plans(asked, comm, rng):
     assert asked == set(NUMBERS)
 
 
+@pytest.mark.usefixtures("eager")
 def test_ranks_may_have_different_numbers(asked, comm, rng):
     x = shard(data(rng, "d", length(comm)), comm)
     one = distscan.scan(x, threads=1)
@@ -138,6 +150,7 @@ def test_ranks_may_have_different_numbers(asked, comm, rng):
     np.testing.assert_array_equal(distscan.cumsum(x, threads=2), one)
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_default(asked, comm, monkeypatch):
     monkeypatch.setenv("DISTSCAN_THREADS", "3")
     distscan.scan(np.ones(N))
@@ -146,6 +159,7 @@ def test_the_default(asked, comm, monkeypatch):
     assert asked == {3, 2}
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("number", [0, -1, 1.5, 2.0, True, "2", [2]])
 def test_a_bad_number_on_one_rank(number, comm):
     distscan.scan(np.arange(9.0), threads=2)  # not what is found in the cache for 2.0
@@ -158,6 +172,7 @@ def test_a_bad_number_on_one_rank(number, comm):
                lambda: binding.bind(comm, "cpu", pytest.fail, given))  # fmt: skip
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [("DISTSCAN_THREADS", "many", "DISTSCAN_THREADS must be .*'many'"),
@@ -175,6 +190,7 @@ def test_a_bad_variable_on_one_rank(variable, value, message, run, save, comm, m
     assert variable in err
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_file_job(run, save, folder, asked, comm):
     x = np.random.default_rng(0).standard_normal(comm.size * N)
     save("x.npy", x)
@@ -187,9 +203,191 @@ def test_the_file_job(run, save, folder, asked, comm):
     assert asked == set(NUMBERS)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("number", ["0", "two"])
 def test_a_bad_number_for_the_file_job(number, run, save):
     save("x.npy", np.arange(9.0))
     status, out, err = run("x.npy", "--threads", number)
     assert (status, out) == (2, "")
     assert "threads" in err
+
+
+# ---- Threads share a call and return: with forks, signals, faults, other threads -----------------
+
+
+@pytest.mark.one_rank
+def test_threads_of_python_scan_at_once(rng, monkeypatch):
+    """Each has a plan of its own, and threads of its own or shared ones."""
+    monkeypatch.setenv("DISTSCAN_THREADS", "2")
+    xs = [rng.standard_normal(1 << 19) for _ in range(4)]
+    wants = [distscan.scan(x, comm=MPI.COMM_SELF, threads=1).tobytes() for x in xs]
+
+    def work(i):
+        plan = distscan.Plan(MPI.COMM_SELF, xs[i].shape, "d", backend="cpu")
+        for _ in range(10):
+            assert plan(xs[i]).tobytes() == wants[i]
+            assert distscan.scan(xs[i], comm=MPI.COMM_SELF).tobytes() == wants[i]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+FORKED = """
+import os, threading
+import numpy as np
+import distscan
+from mpi4py import MPI
+
+x = np.random.default_rng(0).standard_normal(1 << 19)
+scan = lambda: distscan.scan(x, comm=MPI.COMM_SELF).tobytes()
+want, stop = scan(), threading.Event()
+
+def others():
+    while not stop.is_set():
+        assert scan() == want
+
+busy = threading.Thread(target=others)
+busy.start()
+for turn in range(10):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if scan() == want and scan() == want else 1)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+busy.join()
+assert scan() == want
+print("done")
+"""
+
+EXIT = """
+import atexit, threading, time
+import numpy as np
+import distscan
+from mpi4py import MPI
+
+x = np.random.default_rng(0).standard_normal(1 << 19)
+want = distscan.scan(x, comm=MPI.COMM_SELF, threads=1).tobytes()
+
+def scan():
+    return distscan.scan(x, comm=MPI.COMM_SELF).tobytes() == want
+
+def forever():
+    while True:
+        scan()
+
+atexit.register(lambda: print("at exit", scan(), flush=True))
+threading.Thread(target=forever, daemon=True).start()
+threading.Thread(target=lambda: [scan() for _ in range(20)]).start()
+time.sleep(0.1)
+"""
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize(("program", "said"), [(FORKED, "done\n"), (EXIT, "at exit True\n")],
+                         ids=["fork", "exit"])  # fmt: skip
+def test_processes(program, said):
+    done = fresh.python(program, DISTSCAN_THREADS="2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("dtype", ["d", "e"])  # results in float16 are converted by Python
+def test_interrupts(dtype, rng, monkeypatch):
+    """Ctrl-C at any moment: the exception comes up when no thread uses the arrays any more."""
+    inside: list[int] = []  # one for each other thread
+    plain = compiled.Compiled._run
+
+    def run(self, work, *given):
+        def watched():
+            others = threading.current_thread() is not threading.main_thread()
+            inside.extend([1] * others)
+            work()
+            del inside[: int(others)]
+
+        plain(self, watched, *given)
+
+    monkeypatch.setattr(compiled.Compiled, "_run", run)
+    x = rng.standard_normal(1 << 19)
+    plan = distscan.Plan(MPI.COMM_SELF, x.shape, "d", out_dtype=dtype, backend="cpu", threads=3)
+    want, own, interrupted = plan(x).tobytes(), np.random.default_rng(0), 0
+    for _ in range(100):
+        timer = threading.Timer(own.random() * 4e-3, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            for _ in range(4):
+                assert plan(x).tobytes() == want
+                assert not inside
+            timer.join()
+        except KeyboardInterrupt:
+            interrupted += 1
+            assert not inside
+        timer.join()
+    assert interrupted
+    assert plan(x).tobytes() == want
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("who", ["caller", "worker"])
+def test_a_fault_in_a_piece(who, rng, monkeypatch):
+    """The other threads do not wait for it."""
+    if library.load() is None:
+        pytest.skip("NumPy has one thread")
+    x, caller = rng.standard_normal(1 << 19), threading.get_ident()
+    plan = distscan.Plan(MPI.COMM_SELF, x.shape, "d", out_dtype="e", backend="cpu", threads=3)
+    want, store, meet = plan(x).tobytes(), compiled.store, threading.Barrier(3, timeout=60)
+    met = threading.local()
+
+    def fail(*arrays):
+        if not getattr(met, "once", False):
+            met.once = True
+            meet.wait()
+            if (threading.get_ident() == caller) == (who == "caller"):
+                raise MemoryError("a fault")
+        store(*arrays)
+
+    monkeypatch.setattr(compiled, "store", fail)
+    with pytest.raises(MemoryError, match="a fault"):
+        plan(x)
+    monkeypatch.undo()
+    assert plan(x).tobytes() == want
+
+
+def together(number):
+    """A function that ends when so many threads have called it."""
+    return threading.Barrier(number, timeout=60).wait
+
+
+@pytest.mark.one_rank
+def test_as_many_threads_as_are_asked_for():
+    for number in (1, 2, 7, 3):
+        threads.run(together(number), number)
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("who", ["caller", "worker", "all"])
+def test_a_fault_in_a_thread(who):
+    """Of the caller, of another thread, of all; the others end first."""
+    caller, meet, ends = threading.get_ident(), together(3), []
+
+    def work():
+        meet()
+        if who == "all" or (threading.get_ident() == caller) == (who == "caller"):
+            raise OSError("a fault")
+        ends.append(1)
+
+    with pytest.raises(OSError, match="a fault"):
+        threads.run(work, 3)
+    assert len(ends) == {"caller": 2, "worker": 1, "all": 0}[who]
+    threads.run(together(3), 3)
+
+
+@pytest.mark.one_rank
+def test_a_system_without_more_threads(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    calls = []
+    monkeypatch.setattr(threads, "_workers", threads._Workers())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threads.run(lambda: calls.append(1), 4)
+    assert calls == [1]

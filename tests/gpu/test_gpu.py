@@ -1,20 +1,32 @@
-"""What only the GPU can get wrong: addresses, types, devices, 64-bit indices."""
+"""Bools, addresses, types, devices and indices that only a GPU can get wrong."""
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import distscan
+from distscan.bench.block_scans import BLOCK_SCANS
+from distscan.core import dtypes, operators
 from distscan.core.form import bounds
 from support.data import OPS, exact, expected
 from support.host import host
+from support.maps import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
+from support.placed import check, check_in_place, sums
+from support.reference import scan
+from support.steps import whole
+from support.tiles import geometry, typed
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.gpu
+
+
+# ---- Addresses, types, devices, 64-bit indices ---------------------------------------------------
 
 
 def mine(comm, n):
     return slice(*bounds(n, comm.size, comm.rank))
 
 
+@pytest.mark.timeout(120)
 def test_element_that_no_vector_reaches(strategy, cp, comm, rng):
     """complex128 on an 8-byte boundary: aligned for its parts, never for a vector."""
     x = exact(rng, "sum", "D", 10007)
@@ -25,6 +37,7 @@ def test_element_that_no_vector_reaches(strategy, cp, comm, rng):
     np.testing.assert_array_equal(host(distscan.scan(odd, strategy=strategy)), np.cumsum(x)[part])
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("role", ["x", "out"])
 def test_addresses_that_a_type_cannot_have(role, strategy, cp):
     arrays = {"x": cp.zeros(4, "f"), "out": cp.zeros(4, "f")}
@@ -33,6 +46,7 @@ def test_addresses_that_a_type_cannot_have(role, strategy, cp):
         distscan.scan(**arrays, strategy=strategy)
 
 
+@pytest.mark.timeout(120)
 def test_products_wrap(strategy, cp, comm):
     """int32 products stored as int64: 65536 * 65536 is 0 before it is widened."""
     x = np.full(40 * comm.size, 3, "i")
@@ -43,6 +57,7 @@ def test_products_wrap(strategy, cp, comm):
     np.testing.assert_array_equal(host(out), np.cumprod(x, dtype="i")[part])
 
 
+@pytest.mark.timeout(120)
 def test_double_to_half_rounds_once(strategy, cp, comm):
     x = np.zeros(8 * comm.size)
     x[0] = 1 + 2**-11 + 2**-30  # a tie for float16, if it is rounded to float32 before
@@ -52,6 +67,7 @@ def test_double_to_half_rounds_once(strategy, cp, comm):
     np.testing.assert_array_equal(host(out), np.cumsum(x).astype("e")[part])
 
 
+@pytest.mark.timeout(120)
 def test_strides(strategy, cp, comm, rng):
     x = exact(rng, "sum", "l", 30001)
     part = mine(comm, x.size)
@@ -67,6 +83,7 @@ def test_strides(strategy, cp, comm, rng):
     assert not out[1::2].any()
 
 
+@pytest.mark.timeout(120)
 def test_current_stream_and_device(cp, comm, rng):
     """Work queued before the call is seen; the current device and stream stay."""
     x = exact(rng, "sum", "f", 1 << 20)
@@ -86,6 +103,7 @@ def test_current_stream_and_device(cp, comm, rng):
     assert cp.cuda.Device().id == device
 
 
+@pytest.mark.timeout(120)
 def test_numbers_cut_to_a_narrow_type(strategy, cp, comm, rng):
     """Each element is cut before it is compared: the maximum of 300 and 50 as int8 is 50."""
     x = rng.integers(-(2**31), 2**31, 70001).astype("i")
@@ -95,6 +113,7 @@ def test_numbers_cut_to_a_narrow_type(strategy, cp, comm, rng):
         np.testing.assert_array_equal(host(y), OPS[op].accumulate(x.astype("b"), dtype="b")[part])
 
 
+@pytest.mark.timeout(120)
 def test_same_answer_as_the_host(cp, comm, rng):
     for op in OPS:
         x = exact(rng, op, "i", 70001)
@@ -104,11 +123,13 @@ def test_same_answer_as_the_host(cp, comm, rng):
         )
 
 
+@pytest.mark.timeout(120)
 def test_host_memory_for_gpu_output(cp):
     with pytest.raises(TypeError, match="out is in the memory of the host, x of GPU"):
         distscan.scan(cp.zeros(4), out=np.zeros(4))
 
 
+@pytest.mark.timeout(120)
 def test_another_current_device(cp, comm, rng):
     """Arrays of one GPU while another is current: strided ones too, which need copies."""
     if cp.cuda.runtime.getDeviceCount() < 2:
@@ -129,11 +150,13 @@ def test_another_current_device(cp, comm, rng):
         distscan.scan(array, out=cp.zeros(array.size, "l"))
 
 
+@pytest.mark.timeout(120)
 def test_no_long_double(cp):
     with pytest.raises(TypeError, match="does not exist on a GPU"):
         distscan.scan(cp.zeros(4), dtype=np.longdouble)
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("n", [2**31 + 1, 2**32 + 5])
 @pytest.mark.alone
 @pytest.mark.timeout(300)
@@ -150,6 +173,7 @@ def test_more_elements_than_32_bits_count(n, strategy, cp, comm):
     cp.get_default_memory_pool().free_all_blocks()
 
 
+@pytest.mark.timeout(120)
 def test_binding(cp):
     """Local rank i takes GPU i modulo their number, and it becomes current."""
     from distscan.cuda import memory
@@ -165,6 +189,7 @@ def test_binding(cp):
     cp.cuda.Device(before).use()
 
 
+@pytest.mark.timeout(120)
 def test_staging_may_be_reused_at_once(cp, rng):
     """However busy the stream is, a chunk has arrived when upload or download returns."""
     from distscan.cuda import memory
@@ -184,3 +209,191 @@ def test_staging_may_be_reused_at_once(cp, rng):
     for _ in range(20):
         busy += 1
     np.testing.assert_array_equal(lane.download(array), x + 1)
+
+
+# ---- Where the kernels' pieces meet: tiles, rows of totals, rings, misaligned ends ---------------
+
+# Types of x, of the running value, of the result.
+TYPES = ["bbb", "HHH", "iii", "fff", "ddd", "FFF", "DDD", "bll", "ill", "efe", "fde", "lib", "bbl"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.one_rank
+@pytest.mark.parametrize("codes", TYPES)
+def test_edges(codes, strategy, cp):
+    """One element less, as many, one more: than tiles, rows of totals, rounds of the ring."""
+    types = typed(codes)
+    tile, blocks, stages = geometry(types, strategy)
+    tiles = {1, 2, 3, 31, 32, 33, 64, 191, 192, 193, 384, blocks - 1, blocks, blocks + 1}
+    tiles |= {(stages + extra) * blocks + more for extra in (-1, 0, 1) for more in (-1, 0, 1)}
+    tiles.add((2 * stages + 1) * blocks)
+    most = max(tiles)
+    x, want = sums(types, most * tile + 64)
+    step = types.out.itemsize
+    for shift_x, shift_out in ((0, 0), (types.x.alignment, 3 * step % 16), (0, 16 - step)):
+        head = -shift_out % 16 // step  # elements before the first tile
+        sizes = {0, 1, 2, head - 1, head, head + 1, head + 2}
+        sizes |= {begin + count * tile + extra
+                  for begin in (0, head) for count in tiles for extra in (-1, 0, 1)}  # fmt: skip
+        # Of few elements the tiles are other ones: a whole number of them to each block.
+        for row in {tile // rows for rows in (4, 5, 6, 8)}:
+            for count in (1, 2, 4, 8, *(n * blocks // 2 for n in (1, 2, 4, 8, 16, 32))):
+                sizes |= {begin + row * count + extra
+                          for begin in (0, head) for extra in (-1, 0, 1)}  # fmt: skip
+        for n in sorted(n for n in sizes if n >= 0):
+            check(cp, types, strategy, n, x, want, shift_x, shift_out)
+            if types.x == types.out and (n < 4 * tile or n > most * tile):
+                check_in_place(cp, types, strategy, n, x, want, shift_out)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.one_rank
+@pytest.mark.parametrize("codes", TYPES)
+def test_every_misalignment(codes, strategy, cp):
+    """Arrays that begin at any address that their type can have."""
+    types = typed(codes)
+    tile, _, _ = geometry(types, strategy)
+    sizes = [0, 1, 2, 15, 16, 17, 1000, tile - 1, 2 * tile + 7, 40 * tile + 1]
+    x, want = sums(types, sizes[-1])
+    for n in sizes:
+        for shift_out in range(0, 16, types.out.alignment):
+            for shift_x in range(0, 16, types.x.alignment):
+                check(cp, types, strategy, n, x, want, shift_x, shift_out)
+            if types.x == types.out:
+                check_in_place(cp, types, strategy, n, x, want, shift_out)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("k", "op", "dtype", "out"),
+    [
+        (32, COMPOSE, "L", "L"),
+        (16, HALVES, "I", "I"),
+        (16, HALVES, "L", "I"),
+        (4, NIBBLES, "B", "B"),
+        (4, NIBBLES, "L", "L"),
+        (4, NIBBLES, "L", "H"),
+    ],
+)
+def test_order_over_many_tiles(k, op, dtype, out, strategy, cp, comm, rng):
+    """Several hundred tiles on every rank, each of whose elements has its place."""
+    code = {32: "L", 16: "I", 4: "B"}[k]
+    tile, blocks, stages = geometry(typed(code + dtype + out), strategy)
+    for n in (5 * tile + 3, 700 * tile + 11, stages * blocks * tile + 5):
+        x = maps(rng, n * comm.size, k)
+        mine = slice(*bounds(x.size, comm.size, comm.rank))
+        want = packed_at_once(x, k)[mine]
+        y = cp.zeros(mine.stop - mine.start + 1, out)[1:]
+        distscan.scan(cp.asarray(x[mine]), op, dtype=dtype, out=y, strategy=strategy)
+        np.testing.assert_array_equal(host(y), want)
+
+
+# ---- Bools whose bytes are neither 0 nor 1 are true, as in NumPy; results are 0 or 1 -------------
+
+ANY = ["sum", "max", "logical_or", "logical_xor", "bitwise_xor"]
+ALL = ["prod", "min", "logical_and"]
+KINDS = [(op, None) for op in ANY + ALL] + [("sum", "?"), ("sum", "b"), ("sum", "f"), ("sum", "e"),
+                                            ("sum", "D"), ("prod", "?"), ("max", "i")]  # fmt: skip
+FEW = [("sum", None), ("max", None), ("logical_xor", None), ("sum", "?"), ("sum", "f")]
+
+
+def odd(cp, rng, flags, shift=0):
+    """The same flags on the GPU, as bytes that are 0 or anything else, ``shift`` bytes further."""
+    some = rng.integers(1, 256, flags.shape, np.uint8)
+    some[rng.random(flags.shape) < 1 / 2] = 2  # what looks false in its lowest bit
+    whole = cp.zeros(flags.size + shift, np.uint8)
+    whole[shift:] = cp.asarray(np.where(flags, some, np.uint8(0)).reshape(-1))
+    return whole[shift:].reshape(flags.shape).view(np.bool_)
+
+
+def drawn(rng, op, shape):
+    """Bools whose running result is not constant."""
+    n = int(np.prod(shape))
+    return exact(rng, "min" if op in ALL else "max", "?", n).reshape(shape)
+
+
+def same(y, want):
+    """Values are equal, and true is 1."""
+    y = host(y)
+    assert y.dtype == want.dtype
+    np.testing.assert_array_equal(y.view(np.uint8), np.ascontiguousarray(want).view(np.uint8))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("op", "dtype"), KINDS)
+@pytest.mark.parametrize("strategy", ["single-pass", "reduce-scan", "scan-add"])
+@pytest.mark.parametrize("n", [7, 5003, 5_000_003])
+def test_elements(op, dtype, strategy, n, cp, rng):
+    x = drawn(rng, op, n)
+    want = operators.BUILTIN[op].numpy.accumulate(x, dtype=dtype)
+    for shift in (0, 3):
+        y = distscan.scan(odd(cp, rng, x, shift), op, comm=MPI.COMM_SELF, dtype=dtype,
+                          strategy=strategy)  # fmt: skip
+        same(y, want)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("op", "dtype"), FEW)
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((307, 1001), 1), ((3001, 24), 0), ((3001, 3), 0), ((3001, 1001), 0), ((37, 29, 100), 1),
+     ((60, 37, 4096), 1), ((30, 37, 4099), 1)],
+)  # fmt: skip
+def test_rows_and_columns(op, dtype, shape, axis, cp, rng):
+    x = drawn(rng, op, shape)
+    want = operators.BUILTIN[op].numpy.accumulate(x, axis=axis, dtype=dtype)
+    for strategy in ("single-pass", "reduce-scan"):
+        y = distscan.scan(odd(cp, rng, x), op, comm=MPI.COMM_SELF, axis=axis, dtype=dtype,
+                          strategy=strategy)  # fmt: skip
+        same(y, want)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("op", ["sum", "logical_xor"])
+def test_forms(op, reverse, exclusive, cp, rng):
+    x = rng.random(100_003) < 1 / 2
+    form = {"reverse": reverse, "exclusive": exclusive}
+    want = scan(operators.BUILTIN[op].numpy, x, acc="l" if op == "sum" else "?", identity=0, **form)
+    same(distscan.scan(odd(cp, rng, x), op, comm=MPI.COMM_SELF, **form), want)
+
+
+@pytest.mark.timeout(300)
+def test_operators_of_ones_own(cp, rng):
+    """C++ compares bools as it knows them: 0 and 1."""
+    differ = distscan.Operator("differ", numpy=np.logical_xor, cuda="a != b", identity=False)
+    x = rng.random(100_003) < 1 / 2
+    y = distscan.scan(odd(cp, rng, x), differ, comm=MPI.COMM_SELF)
+    same(y, np.logical_xor.accumulate(x))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("struct", [struct for struct, _ in BLOCK_SCANS.values()])
+@pytest.mark.parametrize(("op", "dtype"), [("sum", None), ("logical_xor", None), ("sum", "f")])
+def test_textbooks(struct, op, dtype, cp, rng):
+    from distscan.bench.textbook import TextbookPolicy, TextbookScan
+
+    x, operator = rng.random(100_003) < 1 / 2, operators.BUILTIN[op]
+    types = dtypes.resolve(operator, x.dtype, None if dtype is None else np.dtype(dtype))
+    steps = TextbookScan(operator, types, x.size, TextbookPolicy(struct))
+    out = steps.empty()
+    whole(steps, odd(cp, rng, x), out)
+    same(out, operator.numpy.accumulate(x, dtype=dtype))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("code", "?bhidD")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("strategy", ["single-pass", "reduce-scan"])
+def test_flags(code, reverse, strategy, cp, rng):
+    """Flags of segments, with vectors of 16, 8, 4, 2 elements and of one."""
+    n = 50_003
+    flags = rng.random(n) < 1 / 10
+    x = rng.random(n) < 1 / 2 if code == "?" else exact(rng, "sum", code, n)
+    want = scan(np.add, x, acc=np.add.accumulate(x[:1]).dtype, reverse=reverse, heads=flags)
+    for shift in (0, 1, 4):
+        array = odd(cp, rng, x) if code == "?" else cp.asarray(x)
+        y = distscan.scan(array, comm=MPI.COMM_SELF, reverse=reverse, strategy=strategy,
+                          segments=odd(cp, rng, flags, shift))  # fmt: skip
+        same(y, want)

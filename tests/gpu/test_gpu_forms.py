@@ -1,16 +1,30 @@
-"""Every form of a scan where the kernels' pieces meet, by the backend's own steps. GPU only."""
+"""Every form of a scan where the pieces of kernels meet: rows, keys, long rows, late offsets."""
+
+import time
 
 import numpy as np
 import pytest
 
-from distscan.core import dtypes
+import distscan
+from distscan.core import dtypes, form, operators, segments
+from distscan.core.errors import KernelError
 from distscan.core.form import Extents, Form
+from distscan.engine import cache
+from support import reference
+from support.cuts import two_cuts
+from support.data import exact
+from support.forms import FORMS
 from support.host import host
+from support.keys import TYPES, keys_of
 from support.maps import COMPOSE, HALVES, NIBBLES, maps
 from support.placed import Placed
 from support.steps import of_size, whole
+from support.tiles import geometry, typed
 
-pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.gpu
+
+
+# ---- Every form of a scan where the kernels' pieces meet, by the backend's own steps -------------
 
 # The operator, its bits; types of x, of the running value, of the result.
 CASES = [(COMPOSE, 32, "LLL"), (HALVES, 16, "III"), (HALVES, 16, "ILI"), (NIBBLES, 4, "BBB"),
@@ -77,6 +91,8 @@ def value(k, m, c, dtype):
     return np.array(m << k | c, dtype)
 
 
+@pytest.mark.one_rank
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("op", "k", "codes"), CASES)
 @pytest.mark.parametrize("segmented", [False, True])
@@ -107,6 +123,8 @@ def test_order_in_every_form(strategy, segmented, op, k, codes, order, cp, rng):
                     check(cp, steps, op, types, form, x, heads, offset, same, in_place=True)
 
 
+@pytest.mark.one_rank
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("op", "k", "codes"), CASES)
 def test_order_in_rows(op, k, codes, order, cp, rng):
@@ -126,6 +144,8 @@ def test_order_in_rows(op, k, codes, order, cp, rng):
                 check(cp, steps, op, types, form, maps(rng, outer * n, k), shifts=shifts)
 
 
+@pytest.mark.one_rank
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("name", "codes"), [("sum", "fff"), ("sum", "bll"), ("sum", "DDD"),
                                              ("max", "bbb"), ("min", "HHH")])  # fmt: skip
@@ -155,6 +175,8 @@ def test_rows_of_every_length(name, codes, order, cp, rng):
             assert bool(target.untouched())
 
 
+@pytest.mark.one_rank
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_segments_over_many_tiles(reverse, cp, rng):
     """Sums of whole numbers over several rounds of every block, against NumPy at once."""
@@ -176,3 +198,342 @@ def test_segments_over_many_tiles(reverse, cp, rng):
     got = host(y)[::-1] if reverse else host(y)
     np.testing.assert_array_equal(got, want)
     assert (float(call.total()), call.head) == (want[-1], True)
+
+
+# ---- Segments by keys where the kernels' pieces meet, by the backend's own steps -----------------
+
+# The operator, its bits; types of x, of the running value, of the result.
+KEY_CASES = [(COMPOSE, 32, "LLL"), (HALVES, 16, "III"), (NIBBLES, 4, "BBB"), (NIBBLES, 4, "BLL")]
+
+
+def placed(cp, values, shift):
+    found = Placed(cp, values.size, values.dtype, shift)
+    found.array[...] = cp.asarray(values)
+    return found
+
+
+def tile_of_keys(types, keys):
+    """Elements of the tiles that few elements are cut into."""
+    import cupy
+
+    from distscan.cuda import policy
+
+    form, arch = Form(segmented=True, keys=keys), cupy.cuda.Device().compute_capability
+    chosen = policy.scan_policy(types, form, arch, 1 << 14, policy.sm_count())
+    return chosen.threads * chosen.rows * chosen.items
+
+
+@pytest.mark.one_rank
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("op", "k", "codes"), KEY_CASES)
+@pytest.mark.parametrize("keys", TYPES)
+def test_order_at_the_edges_of_tiles(keys, op, k, codes, order, cp, rng):
+    """Misaligned, in place, behind an initial value; with the total, and the keys at the ends."""
+    from distscan.cuda import steps as cuda
+
+    types, keys = dtypes.Types(*map(np.dtype, codes)), np.dtype(keys)
+    compared = segments.compared(keys)
+    tile, reverse = tile_of_keys(types, compared), "reverse" in order
+    along = slice(None, None, -1 if reverse else 1)
+    for n in (1, 2, 3, tile - 1, tile, tile + 1, 2 * tile + 5):
+        first = np.array(3 << k | 5, types.acc) if "exclusive" in order else None
+        form = of_size(n, Form(segmented=True, seed=first, keys=compared, **order))
+        for make in (cuda.SinglePass, cuda.ReduceScan):
+            steps = make(op, types, form)
+            for shifts in ((0, 0, 0), (types.x.itemsize, 8, keys.itemsize), (8, 0, 8)):
+                x = maps(rng, n, k)
+                marks = keys_of(rng, n, rng.choice([0, 3 / n, 0.05, 1]), keys)
+                heads = reference.heads_of(marks)
+                want = reference.scan(op.numpy, x, acc=types.acc, heads=heads, initial=first,
+                                      **order)  # fmt: skip
+                source, given = placed(cp, x, shifts[0]), placed(cp, marks, shifts[2])
+                in_place = types.x == types.out and shifts[0] == 0
+                target = source if in_place else Placed(cp, n, types.out, shifts[1])
+                call = steps.begin(source.array, target.array, given.array)
+                if make is cuda.ReduceScan:
+                    cuts = np.flatnonzero(heads[1:]) + 1
+                    last = np.split(x, cuts)[0 if reverse else -1]
+                    total = reference.scan(op.numpy, last[along], acc=types.acc)[-1]
+                    assert (call.total(), call.head) == (total, cuts.size > 0)
+                    found = np.array([call.edges.enters, call.edges.leaves])
+                    np.testing.assert_array_equal(found, marks[along][[0, -1]])
+                steps.finish(call, first)
+                np.testing.assert_array_equal(host(target.array), want.astype(types.out))
+                assert bool(target.untouched() & source.untouched() & given.untouched())
+                assert host(given.array).tobytes() == marks.tobytes()
+
+
+@pytest.mark.one_rank
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("keys", ["u1", "i4", "f8"])
+def test_over_many_tiles(keys, reverse, cp, rng):
+    """Sums of whole numbers over several rounds of every block, against NumPy at once."""
+    from distscan.core.operators import BUILTIN
+    from distscan.cuda import steps as cuda
+
+    types, keys = dtypes.Types(*map(np.dtype, "fff")), np.dtype(keys)
+    n = 40_000_003
+    x, marks = rng.integers(-8, 9, n).astype("f"), keys_of(rng, n, 1e-4, keys)
+    form = Form(segmented=True, reverse=reverse, keys=segments.compared(keys))
+    steps = cuda.ReduceScan(BUILTIN["sum"], types, of_size(n, form))
+    y = cp.empty(n, "f")
+    call = steps.begin(cp.asarray(x), y, cp.asarray(marks))
+    total = float(call.total())
+    steps.finish(call, np.array(100, "f"))
+    if reverse:
+        x, marks = x[::-1], marks[::-1]
+    heads = np.concatenate([[False], marks[1:] != marks[:-1]])
+    sums = np.cumsum(x, dtype="d")
+    begin = np.maximum.accumulate(np.where(heads, np.arange(n), -1))
+    before = np.where(begin > 0, sums[begin - 1], 0)
+    got = host(y)[::-1] if reverse else host(y)
+    np.testing.assert_array_equal(got, sums - before + np.where(begin < 0, 100, 0))
+    assert (total, call.head) == (sums[-1] - before[-1], True)
+
+
+@pytest.mark.one_rank
+@pytest.mark.timeout(300)
+def test_keys_at_an_address_that_their_type_cannot_have(cp):
+    import distscan
+
+    keys = Placed(cp, 10, "i4", 1).array
+    with pytest.raises(ValueError, match="segments begins at an address"):
+        distscan.scan(cp.ones(10), segments=keys)
+
+
+# ---- Long rows of totals, in pieces between GPUs and hosts ---------------------------------------
+
+WIDTHS = [2, 1023, 1024, 1025, 5000]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pieces of 8 KiB, and no plans of whole rows."""
+    monkeypatch.setattr(form, "PIECE", 8192)
+    cache.clear()
+    yield
+    cache.clear()
+
+
+@pytest.fixture
+def busy(cp, rng):
+    """What keeps the GPU at work for a while, so that all that is queued behind it is late."""
+    x = cp.asarray(rng.random((3000, 3000)))
+    return lambda: x @ x
+
+
+def layered(x, exclusive, initial, reverse):
+    """Compose one row behind the other."""
+    y, before = np.empty_like(x), None if initial is None else np.full_like(x[0], initial)
+    for i in reversed(range(len(x))) if reverse else range(len(x)):
+        after = x[i] if before is None else COMPOSE.numpy(before, x[i])
+        y[i] = after if not exclusive else COMPOSE.identity(x.dtype) if before is None else before
+        before = after
+    return y
+
+
+@pytest.mark.timeout(300)
+@two_cuts
+@pytest.mark.parametrize("form", FORMS)
+def test_order_is_kept(form, small, busy, cp, cut, rng):
+    form = form | {"initial": form["initial"] and int(maps(rng, 1)[0])}
+    for width in WIDTHS:
+        mine = cut(11)
+        for _ in range(3):
+            x = maps(rng, 11 * width).reshape(11, width)
+            want = layered(x, **form)[mine]
+            shard = cp.asarray(x[mine])
+            busy()
+            y = distscan.scan(shard, COMPOSE, axis=0, strategy="reduce-scan", **form)
+            busy()
+            distscan.scan(shard, COMPOSE, axis=0, strategy="reduce-scan", out=shard, **form)
+            np.testing.assert_array_equal(host(y), want)
+            np.testing.assert_array_equal(host(shard), want)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("op", ["sum", "logaddexp"])
+def test_started(op, small, busy, cp, cut, rng):
+    """One plan in both ways, again and again, while the GPU has other work."""
+    mine = cut(20)
+    shape = mine.stop - mine.start, 5000
+    plan = distscan.Plan(None, shape, "f", op, axis=0, strategy="reduce-scan", backend="cuda")
+    for _ in range(5):
+        x = rng.integers(-9, 9, (20, 5000)).astype("f")
+        want = operators.BUILTIN[op].numpy.accumulate(x, 0, dtype="d")[mine]
+        shard = cp.asarray(x[mine])
+        busy()
+        plan.start(shard)
+        busy()
+        waited = plan.wait()
+        busy()
+        called = plan(shard)
+        for y in (waited, called):
+            np.testing.assert_allclose(host(y), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.one_rank
+@pytest.mark.parametrize("codes", ["d", "f", "e", "h", "?"])
+def test_pieces_of_a_megabyte(codes, busy, cp, rng):
+    """Totals and offsets of two shards, one behind the other; nothing crosses ranks."""
+    from distscan.cuda import steps as cuda
+
+    op = operators.BUILTIN["sum" if codes != "h" else "max"]
+    types = dtypes.resolve(op, np.dtype(codes))
+    inner = int(9.5 * form.longest_piece(types.acc))  # more than have a place on the host
+    x = exact(rng, op.name, codes, 6 * inner).reshape(inner, 6).T.copy()
+    want = op.numpy.accumulate(x, 0, dtype=types.acc).astype(types.out)
+    steps = cuda.ReduceScan(op, types, of_size(3, inner=inner))
+    behind = None
+    for half in (slice(0, 3), slice(3, 6)):
+        shard, out = cp.asarray(x[half].reshape(-1)), steps.empty()
+        busy()
+        call = steps.begin(shard, out)
+        total = np.empty(inner, types.acc)
+        for piece in form.Pieces(inner, types.acc):
+            total[piece] = call.total(piece)
+            call.put(piece, None if behind is None else behind[piece])
+        busy()
+        steps.finish(call, call.offset)
+        np.testing.assert_array_equal(host(out).reshape(3, inner), want[half])
+        behind = total
+    np.testing.assert_array_equal(behind, op.numpy.reduce(x[3:], 0, dtype=types.acc))
+
+
+@pytest.mark.timeout(300)
+def test_recurrences(small, busy, cp, cut, rng):
+    """Structures."""
+    n, width = 12, 2000
+    a, b = (rng.integers(-2, 3, (n, width)).astype("f") for _ in range(2))
+    mine, h = cut(n), np.zeros(width, "f")
+    want = np.empty_like(b)
+    for i in range(n):
+        want[i] = h = a[i] * h + b[i]
+    for _ in range(3):
+        busy()
+        y = distscan.linear_recurrence(cp.asarray(a[mine]), cp.asarray(b[mine]))
+        np.testing.assert_array_equal(host(y), want[mine])
+
+
+# ---- A scan launched ahead of its offset, which comes in time, too late, or never ----------------
+
+launches = pytest.importorskip("distscan.cuda.launches", reason="no CuPy", exc_type=ImportError)
+
+
+LATE = 0.005  # seconds; kernels/linear/offset.cuh waits for one millisecond
+
+
+class Shard:
+    """Numbers whose scan behind any offset is known, in a buffer that begins at any element.
+
+    Between ``begin`` and ``finish`` nothing may take long.
+    """
+
+    def __init__(self, cp, rng, code, n):
+        from distscan.cuda import steps as cuda
+
+        self.cp, self.rng, self.n = cp, rng, n
+        self.types = typed(3 * code)
+        self.steps = cuda.ReduceScan(operators.BUILTIN["sum"], self.types, of_size(n))
+        self.data = exact(rng, "sum", code, n)
+        self.x, self.out = cp.empty(n + 4, code), cp.empty(n + 4, code)
+
+    def begin(self, turn):
+        """Begin turn number ``turn``."""
+        self.mine = self.x[turn % 4 :][: self.n]
+        self.mine.set(self.data)
+        self.target = self.mine if turn % 3 == 0 else self.out[turn % 2 :][: self.n]
+        self.out.view(np.uint8)[...] = 0xA5
+        self.before = self.target.copy()
+        some = turn % 4 > 0
+        self.offset = np.array(exact(self.rng, "sum", self.types.x.char, 1)[0]) if some else None
+        self.call = self.steps.begin(self.mine, self.target, overlap=True)
+
+    def finish(self):
+        """End it; the result must be right."""
+        self.steps.finish(self.call, self.offset)
+        with np.errstate(over="ignore"):
+            want = np.cumsum(self.data, dtype=self.types.acc)
+            assert self.call.total() == want[-1]
+            want = want if self.offset is None else want + self.offset
+        np.testing.assert_array_equal(self.target.get(), want)
+
+
+@pytest.fixture(params=["f", "D", "b", "l"])
+def shard(request, cp, rng):
+    """Of one tile, of a few, of more than fit into the rings at once."""
+
+    def make(size):
+        tile, blocks, stages = geometry(typed(3 * request.param), "reduce-scan")
+        return Shard(
+            cp, rng, request.param, (100, 5 * tile + 3, (stages + 1) * blocks * tile)[size]
+        )
+
+    return make
+
+
+@pytest.mark.alone
+@pytest.mark.one_rank
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("size", range(3))
+def test_in_time(size, shard):
+    it = shard(size)
+    for turn in range(24):
+        it.begin(turn)
+        assert it.call.deferred
+        it.finish()
+        assert it.steps.too_late == 0
+
+
+@pytest.mark.alone
+@pytest.mark.one_rank
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("size", range(3))
+def test_too_late(size, shard):
+    """Nothing is stored before the offset is known; after three times nothing waits for it."""
+    it = shard(size)
+    for turn in range(5):
+        it.begin(turn)
+        assert it.call.deferred == (turn < 3)
+        time.sleep(LATE)
+        np.testing.assert_array_equal(it.target.get(), it.before.get())
+        it.finish()
+
+
+@pytest.mark.alone
+@pytest.mark.one_rank
+@pytest.mark.timeout(120)
+def test_never(shard):
+    """Who gives up leaves a GPU that works and a shard as it was."""
+    it = shard(1)
+    for turn in range(5):
+        it.begin(turn)
+    np.testing.assert_array_equal(it.target.get(), it.before.get())
+    it.finish()
+
+
+@pytest.mark.alone
+@pytest.mark.one_rank
+@pytest.mark.timeout(120)
+def test_clocks_that_disagree(shard, monkeypatch):
+    """A kernel that has given up what the host took for sent: the next call raises, or the end."""
+    monkeypatch.setattr(launches, "_LIMIT", 10.0)  # what the host believes
+    it = shard(1)
+    for turn in range(2):
+        it.begin(turn)
+        time.sleep(LATE)
+        it.steps.finish(it.call, it.offset)
+        np.testing.assert_array_equal(it.target.get(), it.before.get())
+        it.begin(turn)
+        with pytest.raises(KernelError, match="were not stored"):
+            it.finish()
+        it.begin(turn)
+        it.finish()
+    it.begin(2)
+    time.sleep(LATE)
+    it.steps.finish(it.call, it.offset)
+    with pytest.raises(KernelError, match="were not stored"):
+        it.steps.close()

@@ -94,7 +94,7 @@ def test_operands_are_elements(group, code, cp):
     assert done.returncode == 0, f"{done.stdout[-300:]}{done.stderr[-2000:]}"
 
 
-# ---- In the child ----------------------------------------------------------------------------
+# ---- In the child --------------------------------------------------------------------------------
 
 
 def expected(x, numbers, begin, *, reverse=False, exclusive=False):

@@ -1,5 +1,6 @@
 """Every kernel compiles, without a GPU, fits the chip, and none spills registers to memory."""
 
+import math
 import re
 from itertools import product
 
@@ -7,24 +8,35 @@ import numpy as np
 import pytest
 
 from distscan.bench.uses import MATRICES
-from distscan.core.dtypes import Types, fields
-from distscan.core.form import Extents, Form
-from distscan.core.operators import MAPS, Operator
+from distscan.core import dtypes, operators
+from distscan.core.dtypes import Types, fields, resolve
+from distscan.core.errors import KernelError
+from distscan.core.form import PLAIN, Extents, Form
+from distscan.core.operators import MAPS, MAPS_IN_SEGMENTS, Operator
+from distscan.cuda import columns
+from distscan.cuda.columns import columns_policy, thread_policy
+from distscan.fsum.words import ONE_WORD, TWO_WORDS, fixed_sum
 from support.bfloat16 import BFLOAT16
-from support.compiling import SHARED, asked, check, ptx, textbook
+from support.compiling import SHARED, absent_gpu, asked, check, ptx, textbook
 from support.data import CODES, OPS
 from support.maps import COMPOSE, NIBBLES
 from support.seed import drawn
 from support.squares import SQUARES
+from support.steps import of_size
 from support.words import FINGERPRINTS, PRINT, WORDS
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench import block_scans
 from distscan.bench.textbook import TextbookPolicy
-from distscan.cuda import nvrtc
+from distscan.core.operators import Predicate
+from distscan.cuda import launches, nvrtc, steps
+from distscan.cuda.compaction import compact_policy
+from distscan.cuda.definitions import predicate_body, type_name
 from distscan.cuda.policy import scan_policy
+from distscan.cuda.reductions import TileKernels, bit_range_operator
+from support.compactions import PREDICATES, SIZES, compactions
 
-pytestmark = pytest.mark.compile
+# ---- Every kernel compiles, without a GPU, fits the chip, and none spills registers to memory ----
 
 # What dtypes.resolve takes: operator, type of x, accumulating type, type of the result.
 # The minimum is the maximum's template.
@@ -63,6 +75,7 @@ FORMS = {
 }
 
 
+@pytest.mark.compile
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", SHARED)
 def test_compiles_without_spills(arch):
@@ -76,6 +89,7 @@ def test_compiles_without_spills(arch):
     check(dict.fromkeys([*always, *drawn(dict.fromkeys(kernels), 16)]), arch)
 
 
+@pytest.mark.compile
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", ["80", "90", "120"])
 def test_every_form_compiles_without_spills(arch):
@@ -105,6 +119,7 @@ NINE = Operator(
 )
 
 
+@pytest.mark.compile
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", SHARED)
 def test_every_width_of_keys_compiles_without_spills(arch):
@@ -120,6 +135,7 @@ def test_every_width_of_keys_compiles_without_spills(arch):
     check(drawn(kernels, 16), arch)
 
 
+@pytest.mark.compile
 def test_look_ahead_warps_end_in_stages_of_their_own():
     """Also for tuples so large that little shared memory has room for few stages."""
     codes = [
@@ -134,11 +150,13 @@ def test_look_ahead_warps_end_in_stages_of_their_own():
             assert policy.look_ahead_warps <= policy.stages, (given, arch, form)
 
 
+@pytest.mark.compile
 @pytest.mark.timeout(600)
 def test_large_tuples_compile_where_shared_memory_is_small():
     check(asked([(MATRICES, fields("f" * 16))], "120"), "120")
 
 
+@pytest.mark.compile
 def test_an_empty_shard_asks_for_no_kernel():
     assert asked(SOME, "90", sizes=(0,)) == []
     assert asked(SOME, "90", sizes=(1,))
@@ -161,6 +179,7 @@ def textbooks(arch):
     return found
 
 
+@pytest.mark.compile
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", ["80", "90"])
 def test_block_scans_compile_without_spills(arch):
@@ -171,6 +190,7 @@ def test_block_scans_compile_without_spills(arch):
     check(drawn(kernels, 16), arch)
 
 
+@pytest.mark.compile
 def test_steps_and_work_are_what_the_benchmark_says():
     """The kernels' own figures, by the compiler."""
     lines = ['#include "textbook.cu"', "using namespace distscan;"]
@@ -211,6 +231,7 @@ OTHERS = asked([("sum", "e")], "90") + [
 ]  # fmt: skip
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("kernel", ELEMENTS + OTHERS)
 def test_launches_and_accesses(kernel):
     """The threads of a block are the host's.
@@ -228,12 +249,14 @@ def test_launches_and_accesses(kernel):
     assert kernel.entry.startswith("reduce") or re.search(rf"st\.global\.{wide}", text)
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("kernel", asked([("prod", "i", "i", "l")], "90"))
 def test_products_wrap_before_they_are_widened(kernel):
     """int32 products stored as int64: the compiler may not multiply in 64 bits."""
     assert not re.search(r"mul\.wide\.s32\s+%rd\d+, %r\d+, %r", ptx(kernel))
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("form", FORMS)
 def test_elements_are_changed_in_every_form(form):
     """As they are read: by each source of items."""
@@ -242,3 +265,288 @@ def test_elements_are_changed_in_every_form(form):
     )
     assert all(dict(kernel.given)["DISTSCAN_LOADS"] == "true" for kernel in kernels)
     check(drawn(dict.fromkeys(kernels), 16), "90")
+
+
+# ---- The kernels for columns compile, without a GPU, fit the chip, and none spills registers -----
+
+cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+
+
+COLUMN_PAIRS = np.dtype([("x0", "D"), ("x1", "D")])
+CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
+         ("prod", "D"), (COMPOSE, "L"), (MAPS, COLUMN_PAIRS)]  # fmt: skip
+CASES += [  # as linear_recurrence takes them: x, what accumulates, and the result, which is h alone
+    (MAPS_IN_SEGMENTS, *(fields(codes) for codes in every),
+     np.dtype([("x1", every[0][1])]))
+    for every in (("ff?", "ff?"), ("ee?", "ff?"), ("ef?", "ff?"))
+]  # fmt: skip
+FEW_COLUMNS = [("max", "b"), ("sum", "f"), ("sum", "d")]
+INNER = [1 << 14, 1 << 17, 4, 33]  # strips, a thread to each vector, staged vectors, elements
+
+
+def resolved(op, *types):
+    operator = operators.resolve(op)
+    return operator, dtypes.resolve(operator, *types)
+
+
+def columns_of(cases, arch, inners=INNER, exclusives=(False, True)):
+    """Make every strategy, for a GPU that is not there; return the kernels that they ask for."""
+    with absent_gpu(arch) as kernels:
+        for case, inner, exclusive in product(cases, inners, exclusives):
+            op, types = resolved(*case)
+            form = Form(Extents(inner=inner), exclusive=exclusive, seed=np.zeros((), types.acc))
+            for strategy in (cuda.SinglePass, cuda.ReduceScan):
+                strategy(op, types, of_size(1 << 20, form))
+    return list(kernels)
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", ["80", "90", "100", "120"])
+def test_columns_compile_without_spills(arch):
+    kernels = (
+        columns_of(CASES, arch)
+        if arch == "90"
+        else columns_of(FEW_COLUMNS, arch, INNER[:2], [False])
+    )
+    assert {kernel.entry for kernel in kernels} == {
+        "columns",
+        "columns_reduce",
+        "columns_per_thread",
+    }
+    check(drawn(kernels, 16), arch)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("kernel", columns_of([("sum", "f"), ("prod", "D")], "90", [1 << 14]))
+def test_launches_are_what_was_compiled(kernel):
+    """Threads of a block; copies and stores of 16 bytes."""
+    text = ptx(kernel)
+    assert f".maxntid {kernel.threads}\n" in text
+    assert "cp.async.cg.shared.global" in text
+    assert kernel.entry == "columns_reduce" or re.search(r"st\.global\.(v4|v2\.[bf]64)", text)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("codes", ["bbb", "hhh", "fff", "ddd", "DDD", "bll", "efe", "lib"])
+def test_strips(codes):
+    """Strips cover each row, and what the kernels need of a policy holds."""
+    types = dtypes.Types(*map(np.dtype, codes))
+    for inner, arch in product(range(2, 1000), ("80", "90", "120")):
+        policy, (width, strips, *_) = columns_policy(types, inner, arch, 132)
+        of_strip = width * policy.items
+        assert inner % policy.items == 0
+        assert (strips - 1) * of_strip < inner <= strips * of_strip
+        assert width <= 32
+        # Rows whose vectors lie alike: some for 32 lanes, a lane to each vector.
+        row, strip = inner * types.x.itemsize, of_strip * types.x.itemsize
+        assert strips == 1 or -(-strip // 16) * (16 // math.gcd(row, 16)) <= 32
+        assert of_strip <= policy.columns < 2 * max(of_strip, 2)
+        assert policy.columns & (policy.columns - 1) == 0
+        assert policy.stages >= policy.look_ahead_warps + policy.loaders - 1
+        assert policy.stages >= 3
+        assert policy.panel & (policy.panel - 1) == 0
+        if policy.staged == "true":
+            assert strips == 1
+            assert types.x.itemsize == types.out.itemsize
+
+
+@pytest.mark.compile
+def test_shares():
+    """No more blocks than there are, none without a strip, and all strips have their turn."""
+    for strips, tiles, sm_count in product(
+        (1, 2, 7, 64, 131, 133, 1000), (1, 2, 40, 9999), (1, 132)
+    ):
+        blocks, side = columns.shares(strips, tiles, sm_count)
+        assert 1 <= blocks <= tiles
+        assert 1 <= side <= strips
+        assert blocks * side <= sm_count
+
+
+@pytest.mark.compile
+def test_walks():
+    """Where a thread has columns for itself, its vectors divide a row."""
+    types = dtypes.Types(*map(np.dtype, "fff"))
+    assert thread_policy(types, 1 << 10, 1 << 10, 132) is None
+    assert thread_policy(types, 3, 3 << 20, 132) is None
+    for inner, outer in product((16, 100, 1001, 1 << 14), (20, 1000, 1 << 20)):
+        policy = thread_policy(types, inner, inner * outer, 132)
+        assert policy is None or inner % policy.items == 0
+
+
+# ---- The kernels of exact sums -----------------------------------------------------------------
+
+SUM_WORDS = [(ONE_WORD, 1), (TWO_WORDS, 1), (TWO_WORDS, 2)]
+SUMS = [fixed_sum(-20, *words) for words in SUM_WORDS]
+CHECKED = [fixed_sum(-20, *words, (-20, 20), check=print) for words in SUM_WORDS]
+# Of elements and results.
+SUM_TYPES = [
+    *((code, code) for code in ("e", "f", "d", BFLOAT16)),
+    ("d", "f"),
+    ("f", "d"),
+    ("d", "e"),
+]
+SUMS_FIRST = np.array(1)
+SUM_FORMS = {
+    "plain": PLAIN,
+    "exclusive": Form(exclusive=True, seed=SUMS_FIRST),
+    "reverse": Form(reverse=True),
+    "exclusive, reverse": Form(exclusive=True, reverse=True, seed=SUMS_FIRST),
+    "segments": Form(segmented=True),
+    "keys, exclusive, reverse": Form(
+        exclusive=True, reverse=True, segmented=True, seed=SUMS_FIRST, keys=np.dtype("u4")
+    ),
+    "rows": Form(Extents(outer=2)),
+    "rows, exclusive, reverse": Form(
+        Extents(outer=2), exclusive=True, reverse=True, seed=SUMS_FIRST
+    ),
+    "columns": Form(Extents(inner=64)),
+    "few columns": Form(Extents(inner=4)),
+    "columns, exclusive": Form(Extents(inner=64), exclusive=True, seed=SUMS_FIRST),
+    "many columns": Form(Extents(outer=1 << 10, inner=1 << 14)),
+}
+
+
+def kernels_of(arch, forms, sizes):
+    """What both strategies ask for; scan-add is refused."""
+    with absent_gpu(arch) as kernels:
+        for op, (x, out), form, n in product(SUMS + CHECKED, SUM_TYPES, forms, sizes):
+            steps.SinglePass(op, resolve(op, x, out), of_size(n, SUM_FORMS[form]))
+            steps.ReduceScan(op, resolve(op, x, out), of_size(n, SUM_FORMS[form]))
+    return list(kernels)
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", ["80", "90", "100", "120"])
+def test_sums_compile_without_spills(arch):
+    """Every form on one GPU, the plain one on all; for many elements and for few."""
+    forms = SUM_FORMS if arch == "90" else ["plain"]
+    kernels = kernels_of(arch, forms, (1 << 17, 1 << 40))
+    assert {kernel.entry for kernel in kernels} >= {"scan", "reduce", "scan_short"}
+    types = {dict(kernel.given)["DISTSCAN_T"] for kernel in kernels}
+    assert types == {"Fixed<1>", "Fixed<2, 1>", "Fixed<2, 2>"}
+    checked = {f"Checked<{name}>" for name in types}
+    assert {dict(kernel.given)["DISTSCAN_PARTIAL"] for kernel in kernels} == types | checked
+    check(drawn(kernels, 32), arch)  # twice as many as other operators have
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", ["80", "90", "120"])
+def test_the_kernels_that_find_bits_compile_without_spills(arch):
+    with absent_gpu(arch) as kernels:
+        for code, size in (("e", 4), (BFLOAT16, 4), ("f", 4), ("d", 8)):
+            op, dtype = bit_range_operator(size), np.dtype(code)
+            launches.Reduce(op, Types(dtype, op.acc, dtype), 1 << 28, PLAIN)
+    assert len(kernels) == 4
+    check(kernels, arch)
+
+
+# ---- The kernels that compact compile, without a GPU, fit the chip, and none spills registers ----
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", SHARED)
+def test_compactions_compile_without_spills(arch):
+    kernels = compactions(arch, SIZES, PREDICATES)
+    sources = {dict(kernel.given).get("DISTSCAN_SOURCE") for kernel in kernels}
+    assert sources == {"Masked", "Indices", "Selected", None}
+    check(drawn(kernels, 4 if arch == "90" else 16), arch)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("size", SIZES)
+def test_compactions_launch_and_access(size):
+    """The threads of a block are the host's. Elements move in one access each."""
+    for kernel in compactions("90", [size]):
+        text = ptx(kernel)
+        source = dict(kernel.given).get("DISTSCAN_SOURCE")
+        assert f".maxntid {kernel.threads}\n" in text
+        access = {1: r"\.[bu]8", 2: r"\.[bu]16", 4: r"\.[bu]32", 8: r"\.[bu]64",
+                  16: r"\.v2\.[bu]64"}[size]  # fmt: skip
+        if source == "Masked":
+            assert text.count("cp.async.bulk.shared::cluster.global") == 2
+            assert re.search(r"st\.shared" + access, text)
+        assert re.search(r"st\.global" + access, text)
+        assert source or re.search(r"ld\.global(\.nc)?" + access, text)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("text", "line"), [("x > undeclared", 1), ("{\n  return y;\n}", 2), ("x.re > 0", 1)]
+)
+def test_a_fault_in_a_predicate_is_named(text, line):
+    (kernel, *_) = compactions("90", [], [("float", 4, text)])
+    with pytest.raises(KernelError, match=rf"predicate mine\({line}\): error"):
+        kernel.build("90")
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("text", ["if (x > 7) return true;", "x > 7 // return"])
+def test_a_predicate_that_may_return_nothing_is_refused(text):
+    (kernel, *_) = compactions("90", [], [("float", 4, text)])
+    with pytest.raises(KernelError, match="missing return statement"):
+        kernel.build("90")
+
+
+def test_arrays_of_another_byte_order_are_refused():
+    with pytest.raises(TypeError, match=">f4 is not in the byte order of GPUs"):
+        type_name(np.dtype(">f4"))
+
+
+def test_a_predicate_for_cpus_alone():
+    with pytest.raises(TypeError, match="predicate 'p' has no CUDA form"):
+        predicate_body(Predicate("p", np.isnan))
+
+
+@pytest.mark.parametrize("arch", ["80", "86", "89", "90", "100", "120"])
+@pytest.mark.parametrize("size", SIZES)
+def test_policies(size, arch):
+    """Of any number of elements: enough stages for the look-ahead, and one word per lane."""
+    for masked in (False, True):
+        for n in (1, 1000, 10**5, 10**6, 10**7, 10**10):
+            policy = compact_policy(size, n, arch, 132, masked=masked)
+            assert policy.stages > policy.look_ahead_warps
+            assert policy.rows * policy.items <= 32
+            assert policy.threads // 32 % policy.reducers == 0
+
+
+# ---- The kernels of partition compile for every type, without spills, and load whole vectors -----
+
+WEIGHTS = [*"?bBhHiIlLefd", BFLOAT16]
+
+
+def tile_totals_of(types, arch):
+    """The kernels for weights of these types."""
+    with absent_gpu(arch) as kernels:
+        for dtype in types:
+            TileKernels(np.dtype(dtype))
+    return list(kernels)
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", SHARED)
+def test_tile_totals_compile_without_spills(arch):
+    kernels = tile_totals_of(WEIGHTS if arch == "90" else "bfd", arch)
+    assert {kernel.entry for kernel in kernels} == {"tile_totals", "find_cuts"}
+    check(kernels, arch)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("kernel", tile_totals_of("bhfd", "90"))
+def test_accesses(kernel):
+    """The threads of a block are the host's; both kernels load 16 bytes at a time."""
+    text = ptx(kernel)
+    assert f".maxntid {kernel.threads}\n" in text
+    assert re.search(r"ld\.global\.(v4\.[bfu]32|v2\.[bfu]64)", text)
+
+
+@pytest.mark.compile
+def test_the_loads_of_a_step_are_queued_together():
+    """Four vectors are in flight before the first is used."""
+    (kernel,) = (each for each in tile_totals_of("f", "90") if each.entry == "tile_totals")
+    used = re.findall(r"ld\.global\.v4|cvt\.f64\.f32", ptx(kernel))
+    assert "ld.global.v4 " * 4 in " ".join([*used, ""])

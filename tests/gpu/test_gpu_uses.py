@@ -1,6 +1,7 @@
-"""Compactions at the edges of tiles, addresses, streams and threads. GPU only."""
+"""compact, select and partition on a GPU: edges of tiles, addresses, streams, threads."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,13 @@ import distscan
 from distscan.core.errors import KernelError
 from distscan.engine import cache
 from support.masks import MASKS, mask_of, noise
+from support.partitions import check_rounded, exact_cuts
 from support.placed import Placed
 
-pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+
+# ---- Compactions at the edges of tiles, addresses, streams and threads ---------------------------
 
 CODES = {1: "b", 2: "e", 4: "f", 8: "d", 16: "D"}
 
@@ -45,6 +50,7 @@ def wanted(cp, x, mask):
     return x.view(np.uint8).reshape(len(x), x.nbytes // len(x))[index].reshape(-1)
 
 
+@pytest.mark.one_rank
 @pytest.mark.parametrize("size", CODES)
 def test_edges(size, cp, compaction, rng):
     """Around tiles, blocks and stages; the result at any address, and nothing beside it."""
@@ -84,6 +90,7 @@ def test_edges(size, cp, compaction, rng):
         assert bool((bits(target.array)[count * size :] == 0xA5).all() & target.untouched()), n
 
 
+@pytest.mark.one_rank
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("size", CODES)
 def test_masks(size, kind, cp, rng):
@@ -97,6 +104,7 @@ def test_masks(size, kind, cp, rng):
     assert bool((bits(kept) == wanted(cp, x, mask)).all())
 
 
+@pytest.mark.one_rank
 def test_in_place(cp, compaction, rng):
     """The result over the elements that are read: what the kernel promises."""
     for n in (100, 6144 * 132 * 9 + 5):
@@ -108,6 +116,7 @@ def test_in_place(cp, compaction, rng):
         assert bool((bits(x)[: 4 * count] == want).all())
 
 
+@pytest.mark.one_rank
 def test_any_byte_but_0_is_true(cp, rng):
     flags = rng.choice(np.array([0, 1, 2, 128, 255], np.uint8), 10_000)
     x = cp.arange(10_000)
@@ -115,6 +124,7 @@ def test_any_byte_but_0_is_true(cp, rng):
     assert kept.tolist() == np.flatnonzero(flags).tolist()
 
 
+@pytest.mark.one_rank
 @pytest.mark.parametrize("row", [(3,), (0,), (5, 2), (64,), (1000,)])
 @pytest.mark.parametrize("code", "bhfdD")
 def test_rows(code, row, cp, rng):
@@ -126,6 +136,7 @@ def test_rows(code, row, cp, rng):
         assert bool((bits(kept).reshape(-1) == wanted(cp, x, mask)).all())
 
 
+@pytest.mark.one_rank
 def test_rows_at_an_odd_address(cp, rng):
     """8 bytes a row, at 4 bytes behind a boundary of 8."""
     x = cp.asarray(noise((2 * 1000 + 1,), "f", rng))[1:].reshape(1000, 2)
@@ -134,6 +145,7 @@ def test_rows_at_an_odd_address(cp, rng):
     assert bool((bits(kept).reshape(-1) == wanted(cp, x.copy(), mask)).all())
 
 
+@pytest.mark.one_rank
 def test_memory(cp, rng):
     """At least a quarter of a result's buffer is in use."""
     n, pool = 1 << 22, cp.get_default_memory_pool()
@@ -148,6 +160,7 @@ def test_memory(cp, rng):
         del kept
 
 
+@pytest.mark.one_rank
 @pytest.mark.alone
 def test_more_elements_than_32_bits_count(cp):
     n = (1 << 32) + 77
@@ -163,6 +176,7 @@ def test_more_elements_than_32_bits_count(cp):
     assert int(kept.sum(dtype=np.int64)) == 15
 
 
+@pytest.mark.one_rank
 @pytest.mark.parametrize("sizes", [(1 << 12, 1 << 22, 1 << 12, (1 << 23) + 1)])
 def test_sizes_in_turn(sizes, cp, rng):
     """One cached workspace, which grows."""
@@ -173,6 +187,7 @@ def test_sizes_in_turn(sizes, cp, rng):
         assert bool((bits(kept) == wanted(cp, x, mask)).all())
 
 
+@pytest.mark.one_rank
 @pytest.mark.alone
 def test_streams_and_threads(cp, rng):
     """Calls of threads, each on streams of its own, at once and in turn."""
@@ -207,6 +222,7 @@ def test_streams_and_threads(cp, rng):
     assert not faults
 
 
+@pytest.mark.one_rank
 @pytest.mark.parametrize("kind", ["null", "per thread", "external"])
 def test_any_kind_of_stream(kind, cp, rng):
     """Calls are behind what is queued on the stream; the next call is on another stream."""
@@ -231,6 +247,7 @@ def test_any_kind_of_stream(kind, cp, rng):
             assert bool(right)
 
 
+@pytest.mark.one_rank
 def test_on_a_gpu_that_is_not_current(cp, rng):
     if cp.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs two GPUs")
@@ -249,6 +266,7 @@ def test_on_a_gpu_that_is_not_current(cp, rng):
             assert bool((bits(kept) == want).all())
 
 
+@pytest.mark.one_rank
 def test_a_graph_cannot_capture(cp):
     x, mask = cp.arange(100), cp.ones(100, bool)
     distscan.compact(x, mask, comm=MPI.COMM_SELF)
@@ -262,6 +280,7 @@ def test_a_graph_cannot_capture(cp):
             stream.end_capture()
 
 
+@pytest.mark.one_rank
 def test_faults(cp):
     x = cp.zeros(3, "f")
     with pytest.raises(TypeError, match=r"x is in the memory of GPU .*, mask of the host"):
@@ -274,6 +293,7 @@ def test_faults(cp):
     assert distscan.compact(x, cp.ones(3, bool), comm=MPI.COMM_SELF)[0].size == 3
 
 
+@pytest.mark.one_rank
 def test_select(cp, rng):
     """Every element reaches the predicate once, and nothing but elements: it indexes a table."""
     n = (1 << 21) + 7
@@ -287,3 +307,165 @@ def test_select(cp, rng):
     for begin in (0, 1, 2, 3):
         kept, _ = distscan.select(cp.asarray(x)[begin:], table, comm=MPI.COMM_SELF)
         np.testing.assert_array_equal(kept.get(), x[begin:][table.mask(x[begin:])])
+
+
+# ---- partition on a GPU: at the edges of tiles, at every address, on streams and in threads ------
+
+
+@pytest.fixture
+def tiles(monkeypatch):
+    """The module, with few tiles, so that each has several steps."""
+    from distscan.cuda import reductions
+
+    monkeypatch.setattr(reductions, "MOST_TILES", 8)
+    return reductions
+
+
+def placed(cp, weights, lead):
+    """The weights on the GPU, so many elements behind an aligned address, among wrong ones."""
+    around = cp.full(weights.nbytes + 512, 0xFF, cp.uint8)
+    begin = 256 + lead * weights.itemsize
+    array = around[begin : begin + weights.nbytes].view(weights.dtype)
+    array.set(weights)
+    return array
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("code", "?bBhHiIlLefd")
+def test_edges_of_tiles(code, cp, rng, tiles):
+    """One element less, as many, one more: than vectors, steps, tiles."""
+    dtype = np.dtype(code)
+    step, items = tiles.TileKernels.of(dtype, 0).length(1), 16 // dtype.itemsize
+    sizes = {0, 1, 2, items - 1, items, items + 1}
+    sizes |= {count * step + more for count in (1, 2, 7, 8, 9, 24) for more in (-1, 0, 1)}
+    whole = (rng.integers(0, 9, max(sizes)) * (rng.random(max(sizes)) < 0.5)).astype(dtype)
+    for n in sorted(sizes):
+        for lead in sorted({0, 1 % items, items - 1}):
+            weights = whole[:n]
+            for parts in (2, 9):
+                cuts = distscan.partition(placed(cp, weights, lead), parts)
+                np.testing.assert_array_equal(cuts, exact_cuts(weights, parts), f"{n} {lead}")
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("where", ["first", "last", "middle"])
+def test_one_weight_among_zeros(where, cp, tiles):
+    for n in (1, 100, 4096, 4097, 40_000, 300_001):
+        weights = np.zeros(n, "f")
+        weights[{"first": 0, "last": n - 1, "middle": n // 2}[where]] = 1e30
+        for parts in (2, 3, 40):
+            cuts = distscan.partition(placed(cp, weights, 0), parts)
+            np.testing.assert_array_equal(cuts, exact_cuts(weights > 0, parts))
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("code", "efd")
+def test_wrong_weights_anywhere(code, cp, rng):
+    """Also beside the array, where they do not count."""
+    n = 20_001
+    weights = rng.random(n).astype(code)
+    check_rounded(weights, distscan.partition(placed(cp, weights, 1), 7))
+    for where in (0, 1, 7, 4095, 4096, 16_384, n - 2, n - 1):
+        for wrong in (-1, -np.inf, np.inf, np.nan, -1e-7):
+            bad = weights.copy()
+            bad[where] = wrong
+            with pytest.raises(ValueError, match="a weight is negative, infinite or NaN"):
+                distscan.partition(placed(cp, bad, 1), 7)
+        zero = weights.copy()
+        zero[where] = -0.0
+        check_rounded(zero, distscan.partition(placed(cp, zero, 1), 7))
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("parts", [1, 1000, 70_000])
+def test_many_cuts(parts, cp, rng):
+    """More than blocks; several in an element, many in a tile."""
+    weights = rng.integers(0, 100, 100_000).astype("f")
+    cuts = distscan.partition(placed(cp, weights, 0), parts)
+    np.testing.assert_array_equal(cuts, exact_cuts(weights, parts))
+
+
+def test_many_tiles(cp, comm, rng):
+    """As many as one block scans, and steps enough in each."""
+    for n in (4096 * 4096 - 1, 4096 * 4096 + 1, 40_000_000):
+        weights = rng.integers(0, 100, n).astype("f")
+        cuts = distscan.partition(cp.asarray(weights), 8)
+        sums = np.tile(weights.sum(dtype="l"), comm.size).cumsum()
+        middles = np.cumsum(weights, dtype="d") - weights / 2
+        want = 0
+        for rank in range(comm.size):
+            before = 0 if rank == 0 else sums[rank - 1]
+            want += np.searchsorted(before + middles, np.arange(1, 8) * sums[-1] / 8)
+        np.testing.assert_array_equal(cuts[1:-1], want)
+        assert cuts[-1] == n * comm.size
+
+
+def test_on_a_stream(cp, comm, rng):
+    """The work is behind what is queued on the current stream."""
+    weights = rng.integers(0, 100, 1 << 20).astype("f")
+    given = cp.asarray(weights)
+    want = distscan.partition(given, 8)
+    stream = cp.cuda.Stream(non_blocking=True)
+    for _ in range(20):
+        with stream:
+            late = cp.zeros_like(given)
+            for _ in range(20):
+                late += given
+            late /= 20
+            np.testing.assert_array_equal(distscan.partition(late, 8), want)
+
+
+@pytest.mark.one_rank
+def test_sizes_and_parts_in_turn(cp, rng):
+    """The memory that calls share has room for any of them, and keeps nothing of the last."""
+    for n, parts in ((10, 3), (1 << 22, 9), (100, 2000), (1 << 20, 2), (0, 5), (1 << 22, 70_000)):
+        for dtype in "fi":
+            weights = rng.integers(0, 100, n).astype(dtype)
+            cuts = distscan.partition(cp.asarray(weights), parts)
+            np.testing.assert_array_equal(cuts, exact_cuts(weights, parts))
+        weights[: n // 2] = 0
+        wrong = -1 - cp.asarray(weights)
+        if n > 0:
+            with pytest.raises(ValueError, match="a weight is negative"):
+                distscan.partition(wrong, parts)
+
+
+@pytest.mark.one_rank
+def test_threads(cp, rng):
+    """Each with its own stream; they share the kernels."""
+    shards = [rng.integers(0, 100, n).astype("f") for n in (10, 1000, 100_000, 1 << 20) * 4]
+    wants = [exact_cuts(shard, 5) for shard in shards]
+
+    def call(shard):
+        with cp.cuda.Stream(non_blocking=True):
+            given = cp.asarray(shard)
+            return [distscan.partition(given, 5) for _ in range(20)]
+
+    with ThreadPoolExecutor(8) as pool:
+        for found, want in zip(pool.map(call, shards), wants, strict=True):
+            for cuts in found:
+                np.testing.assert_array_equal(cuts, want)
+
+
+@pytest.mark.one_rank
+def test_a_capture_is_refused(cp):
+    given, stream = cp.ones(100), cp.cuda.Stream(non_blocking=True)
+    distscan.partition(given, 2)
+    with stream:
+        stream.begin_capture()
+        try:
+            with pytest.raises(RuntimeError, match="a CUDA graph cannot capture this"):
+                distscan.partition(given, 2)
+        finally:
+            stream.end_capture()
+    assert distscan.partition(given, 2).tolist() == [0, 50, 100]
+
+
+@pytest.mark.one_rank
+def test_memory_is_given_back(cp, rng):
+    given = cp.asarray(rng.random(1 << 20))
+    distscan.partition(given, 8)
+    pool, used = cp.get_default_memory_pool(), cp.get_default_memory_pool().used_bytes()
+    for _ in range(10):
+        distscan.partition(given, 8)
+    assert pool.used_bytes() == used
