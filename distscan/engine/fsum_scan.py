@@ -108,7 +108,6 @@ def scan_exactly(call: Agreement, request: ScanRequest) -> Any:
             "window": options.window,
         }
     )
-    call.begin()
     with arrays.on_device(array):
         xp = arrays.namespace(array)
         direct = target is not None and target.flags.c_contiguous and target.dtype == result
@@ -118,9 +117,11 @@ def scan_exactly(call: Agreement, request: ScanRequest) -> Any:
         if direct and flags is not None and arrays.overlap(flags, sums, in_place=False):
             flags = flags.copy()
         flags = None if flags is None else flags.reshape(-1)
+        parts = []
         for of in (_real, _imag) if result.kind == "c" else (_real,):
             of_part = options._replace(initial=of(first))
-            _scan_real(_Part(of(array), of(sums), flags, extents, of_part, run_options, call))
+            parts.append(_Part(of(array), of(sums), flags, extents, of_part, run_options, call))
+        _scan_parts(parts)
         if target is None:
             convert = arrays.converter(x)
             found = sums if convert is None else convert(sums)
@@ -155,26 +156,38 @@ def _local_window(part: _Part) -> "LocalWindow":
     return LocalWindow(window, special, compiled, (x.dtype, part.out.dtype), check)
 
 
-def _scan_real(part: _Part) -> None:
-    """Scan real numbers; collective. The first step is open, and the last one stays open."""
-    extents, call, limits, first = (
-        part.extents,
-        part.call,
-        part.options.window,
-        part.options.initial,
-    )
-    number: Any = 0 if first is None else first
-    local = _local_window(part)
+def _scan_parts(parts: list[_Part]) -> None:
+    """Scan the parts of numbers, one after the other; collective.
+
+    The step that is open has the arguments. One vote and one exchange of windows serve all parts.
+    The last step stays open.
+    """
+    extents, call, limits = parts[0].extents, parts[0].call, parts[0].options.window
+    numbers = [0 if part.options.initial is None else part.options.initial for part in parts]
+    local = [_local_window(part) for part in parts]
     if limits is not None:
-        check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
+        for number in numbers:
+            check_window("initial", Window.of_one(number), limits, finite=math.isfinite(number))
     call.settle()
     most = extents.length * (call.comm.size if extents.goes_on else 1)
-    window, has_special, words = agree(call.comm, local, number, limits, most)
+    windows = agree(call.comm, local, numbers, limits, most)
     call.begin()
+    for part, number, window, check in zip(
+        parts, numbers, windows, [each.check for each in local], strict=True
+    ):
+        _scan_real(part, number, window, check)
+
+
+def _scan_real(part: _Part, number: Any, agreed: "GlobalWindow", check: Check | None) -> None:
+    """Scan real numbers by an operator of their window; collective.
+
+    ``number`` comes before the first element. A step is open before and after.
+    """
+    window, has_special, words = agreed
     dtype = part.out.dtype
     if words is None:
-        if local.check is not None:
-            local.check(part.x)
+        if check is not None:
+            check(part.x)
         digits = digit_sum(window)
         part.scan(part.x, part.out, digits, digits.encode(number), dtype=dtype)
         return
@@ -182,7 +195,7 @@ def _scan_real(part: _Part) -> None:
         part.scan(part.x, part.out, words, words.encode(number), dtype=dtype)
         return
     seed = words.encode(number if math.isfinite(number) else 0)
-    for x, out in _in_bands(part, (window.most - 1) // call.comm.size):
+    for x, out in _in_bands(part, (window.most - 1) // part.call.comm.size):
         codes = codes_of_all(x).reshape(out.shape)
         part.scan(codes, codes, BITWISE_OR, code_of(number), dtype=None)
         part.scan(x, out, words, seed, dtype=dtype)
@@ -300,21 +313,33 @@ class GlobalWindow(NamedTuple):
 
 
 def agree(
-    comm: Comm, local: LocalWindow, number: int | float, limits: tuple[int, int] | None, most: int
-) -> GlobalWindow:
-    """Agree on a window that holds the elements of all ranks; collective.
+    comm: Comm,
+    local: list[LocalWindow],
+    numbers: list[Any],
+    limits: tuple[int, int] | None,
+    most: int,
+) -> list[GlobalWindow]:
+    """Agree on windows that hold the elements of all ranks, one for each part; collective.
 
-    ``number`` comes before the first element. ``limits`` are those that the caller has named.
-    ``most`` is the number of elements of one sum, if all ranks have as many as this one.
+    ``numbers`` come before the first element, one for each part. ``limits`` are those that the
+    caller has named. ``most`` is the number of elements of one sum, if all ranks have as many as
+    this one.
     """
-    low, high = local.window[:2] if limits is None else limits
-    if local.window.is_empty:
+    maxima = largest(comm, [each for part in local for each in _as_maxima(part, limits, most)])
+    windows = []
+    for i, (part, number) in enumerate(zip(local, numbers, strict=True)):
+        negative, high, most, not_compiled, special = maxima[5 * i : 5 * i + 5]
+        low = -negative
+        window = Window(low, high, most) if low < high else Window(0, 0, most)
+        window = window.joined(Window.of_one(number))
+        words = None if not_compiled else narrowest_accumulator(window, *part.types, part.check)
+        windows.append(GlobalWindow(window, bool(special) or code_of(number) != FINITE, words))
+    return windows
+
+
+def _as_maxima(part: LocalWindow, limits: tuple[int, int] | None, most: int) -> list[int]:
+    """Return five numbers of a part, whose maxima over all ranks tell its ``GlobalWindow``."""
+    low, high = part.window[:2] if limits is None else limits
+    if part.window.is_empty:
         low, high = _NONE, -_NONE
-    negative, high, most, not_compiled, special = largest(
-        comm, [-low, high, most, not local.compiled, local.special != 0]
-    )
-    low = -negative
-    window = Window(low, high, most) if low < high else Window(0, 0, most)
-    window = window.joined(Window.of_one(number))
-    words = None if not_compiled else narrowest_accumulator(window, *local.types, local.check)
-    return GlobalWindow(window, bool(special) or code_of(number) != FINITE, words)
+    return [-low, high, most, not part.compiled, part.special != 0]
