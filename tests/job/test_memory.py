@@ -1,0 +1,465 @@
+"""The memory of a job, and the chunks of a shard."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import distscan
+from distscan.core.form import Extents, bounds
+from distscan.cpu import memory
+from distscan.job import plan
+from distscan.job.formats.interface import READERS, WRITERS
+from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, Chunk, cut, decide_budget
+from support.pairs import pairs
+
+# ---- the memory of a job: it stays within what it is given, and uses it --------------------------
+
+SIZES = [1, 2, 4, 8, 16, 32]  # bytes of an element
+one_rank = pytest.mark.one_rank
+
+
+def drawn(rng, gpu, **given):
+    """Any job on any machine; sizes of memory from none to very much."""
+
+    def amount():
+        return int(2 ** rng.uniform(0, 42)) - 1
+
+    element, result = (int(i) for i in rng.choice(SIZES, 2))
+    if rng.integers(2):
+        result = element
+    return {
+        "size": int(rng.integers(0, 10)) * amount(),
+        "element": element,
+        "result": result,
+        "mark": int(rng.choice([0, 0, *SIZES])),
+        "in_place": element == result and bool(rng.integers(2)),
+        "gpu": gpu,
+        "threads": int(rng.choice([1, 1, 2, 3, 4, 5, 8, 9, 64])),
+        "sweeps": int(rng.integers(1, 3)),
+        "parallel": bool(rng.integers(2)),
+        "limit": amount() + 1 if rng.integers(2) else None,
+        "free_host": amount(),
+        "free_device": amount(),
+    } | given
+
+
+def shares(job):
+    """What a rank may have on the host and on the device."""
+    limit = job["limit"]
+    host = job["free_host"] if limit is None else min(limit, job["free_host"])
+    device = job["free_device"] if limit is None else min(limit, job["free_device"])
+    return host, device
+
+
+def threads_of(job):
+    """The threads that read and that write, if there are several chunks."""
+    if job["threads"] == 1 and not job["gpu"]:
+        return 0, 0
+    return min(job["threads"], READERS), min(job["threads"], WRITERS) if job["parallel"] else 1
+
+
+def allocated(job, found):
+    """The bytes of all slots, of the shard if it stays, and of the host's side of all lanes."""
+    element, result, mark = job["element"], job["result"], job["mark"]
+    threads = max(1, found.readers + found.writers)
+    lanes = threads * found.chunk * max(element, result, mark)
+    beside = 0 if job["in_place"] else found.slots * found.chunk * result
+    elements = job["size"] if found.resident else found.slots * found.chunk
+    return elements * (element + mark) + beside, lanes
+
+
+@one_rank
+@pytest.mark.parametrize("turn", range(10))
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_within_what_is_free(gpu, turn, rng):
+    """Whenever there is room for one element in each buffer."""
+    for _ in range(200):
+        job = drawn(rng, gpu)
+        found, (host, device) = decide_budget(**job), shares(job)
+        held, lanes = allocated(job, found)
+        if gpu:
+            assert found.chunk == 1 or lanes <= host
+            assert found.chunk == 1 or found.resident or held <= device
+            assert not found.resident or held <= device
+        else:
+            assert found.chunk == 1 or found.resident or held <= host
+            assert not found.resident or held <= host
+
+
+@one_rank
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_one_element_in_each_buffer(gpu, rng):
+    """The smallest memory that is enough, and less: then a chunk has one element all the same."""
+    for _ in range(300):
+        job = drawn(rng, gpu, free_host=1 << 50, free_device=1 << 50)
+        each = job["element"] + job["mark"] + (0 if job["in_place"] else job["result"])
+        least = (sum(threads_of(job)) + 1) * each
+        for limit in (least, least - 1, 1):
+            found = decide_budget(**job | {"limit": limit})
+            assert found.chunk == 1
+            held, lanes = allocated(job, found)
+            assert limit < least or max(held, lanes if gpu else 0) <= limit
+
+
+@one_rank
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_chunks_are_of_the_size_that_is_fast(gpu, rng):
+    """Where there is enough memory; never larger, and not much smaller than there is memory for."""
+    for _ in range(300):
+        job = drawn(rng, gpu)
+        found, large = decide_budget(**job), max(job["element"], job["result"], job["mark"])
+        wanted = GPU_CHUNK if gpu else CPU_CHUNK
+        assert found.chunk == 1 or found.chunk * large <= wanted
+        much = decide_budget(**job | {"limit": None, "free_host": 1 << 40, "free_device": 1 << 40})
+        assert much.chunk == wanted // large
+        if job["limit"] is not None and job["limit"] <= min(job["free_host"], job["free_device"]):
+            more = decide_budget(**job | {"limit": 2 * job["limit"] + 100})
+            assert more.chunk >= found.chunk
+            assert more.resident >= found.resident or more.chunk > found.chunk
+            larger = Budget(found.chunk + 1, READERS, WRITERS, READERS + WRITERS + 1, False)
+            room = allocated(job, larger)
+            assert found.chunk * large > wanted - large or max(room) > job["limit"]
+
+
+@one_rank
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_threads_change_no_chunk(gpu, rng):
+    """Nor does the way in which the output is written: sums of floats would have other bits."""
+    for _ in range(300):
+        job = drawn(rng, gpu)
+        others = ({"threads": number, "parallel": way} for number in (1, 3, 64) for way in (0, 1))
+        assert len({decide_budget(**job | other).chunk for other in others}) == 1
+
+
+@one_rank
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_threads(gpu, rng):
+    """One thread does all the work itself, and so does one chunk; several write mappings."""
+    for _ in range(300):
+        job = drawn(rng, gpu)
+        found = decide_budget(**job)
+        several = job["size"] > found.chunk
+        assert (found.readers, found.writers) == (threads_of(job) if several else (0, 0))
+        assert found.slots == found.readers + found.writers + 1
+
+
+@one_rank
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_a_shard_stays_if_it_fits(gpu, rng):
+    """Only if it is read twice; up to the last byte."""
+    stays = set()
+    for _ in range(300):
+        job = drawn(rng, gpu, sweeps=2, limit=int(rng.integers(1 << 20, 1 << 28)))
+        job |= {"free_host": 1 << 40, "free_device": 1 << 40, "size": 1 << 30}
+        for _ in range(3):  # the sizes at which it just fits, and just does not
+            held, _ = allocated(job, decide_budget(**job)._replace(resident=True))
+            over = held - job["limit"]
+            job["size"] = max(0, job["size"] - over // (job["element"] + job["mark"]))
+        for more in (-1, 0, 1, 2):
+            found = decide_budget(**job | {"size": max(job["size"] + more, 0)})
+            held, _ = allocated(
+                job | {"size": max(job["size"] + more, 0)}, found._replace(resident=True)
+            )
+            assert found.resident == (held <= job["limit"])
+            stays.add(found.resident)
+            assert not decide_budget(**job | {"sweeps": 1}).resident
+    assert stays == {False, True}
+
+
+# ---- what jobs allocate ------------------------------------------------------------------------
+
+
+TYPES = {
+    "in place": ("i8", []),
+    "wider": ("i2", []),
+    "narrower": ("f8", ["--dtype", "f4"]),
+    "as wide": ("i8", ["--dtype", "f8"]),
+    "bytes": ("u1", ["--op", "logical_xor"]),
+    "keys": ("f4", ["--segments", "keys.npy"]),
+}
+
+
+@pairs(types=[*TYPES], limit=[400, 3000, 40000], threads=[1, 3])
+def test_a_job_allocates_no_more(types, limit, threads, run, save, comm, rng, monkeypatch):
+    """Than ``--memory`` says: what is in place is so because its types are equal."""
+    sizes, empty, (code, options) = [], memory.empty, TYPES[types]
+
+    def counted(n, dtype):
+        sizes.append(n * dtype.itemsize)
+        return empty(n, dtype)
+
+    monkeypatch.setattr(memory, "empty", counted)
+    monkeypatch.setattr(plan, "CPU_CHUNK", int(rng.integers(100, 1000)))
+    x = rng.integers(0, 2, 2 * int(rng.integers(100, 400))).astype(code)
+    save("keys.npy", rng.integers(0, 2, x.size))
+    for shape in ((x.size,), (2, x.size // 2), (x.size // 2, 2)):
+        save("x.npy", x.reshape(shape))
+        sizes.clear()
+        along = [] if "--segments" in options else ["--axis", "0"]
+        status, _, err = run(
+            "x.npy", "--backend", "cpu", "--memory", str(limit), "--quiet", *along,
+            "--threads", str(threads), "--force", *options,
+        )  # fmt: skip
+        assert status == 0, err
+        every = comm.allgather(sum(sizes))
+        assert 0 < max(every) <= limit
+
+
+# ---- the chunks of a shard: each element is in one of them, and they follow the order of the scan
+
+orders = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+
+
+def elements(chunk):
+    """The indices in the shard of a chunk's elements [outer, n, inner], from its runs."""
+    found = np.full(chunk.size, -1)
+    for index, low, high in chunk.runs():
+        assert 0 <= low < high <= chunk.size
+        assert (found[low:high] == -1).all()
+        found[low:high] = np.arange(index, index + high - low)
+    assert (found >= 0).all()
+    return found.reshape(chunk.outer, chunk.n, chunk.inner)
+
+
+def check(extents, most, *, goes_on, reverse):
+    """Follow each line through the chunks, as a running value would; return the blocks."""
+    blocks = cut(extents, most, goes_on=goes_on, reverse=reverse)
+    n, inner = extents.length, extents.inner
+    every, columns = [], []
+    for block in blocks:
+        columns += range(block.column, block.column + block.width)
+        before = None  # the lines [outer, inner] of the chunk before, and how far they are
+        for chunk in block:
+            at = elements(chunk)
+            every.append(at.reshape(-1))
+            assert 0 < chunk.size <= most
+            assert chunk.start == at[0, 0, 0]
+            assert (chunk.inner, chunk.pitch) == (block.width, inner)
+            rows, lines = at // inner % n, at // (n * inner) * inner + at % inner
+            assert (lines == lines[:, :1]).all()
+            assert (rows == rows[:1, :, :1]).all()
+            order = rows[0, ::-1, 0] if reverse else rows[0, :, 0]
+            walk = n - 1 - order if reverse else order
+            assert (np.diff(walk) == 1).all()
+            if before is None or before[1] == n:
+                assert walk[0] == 0
+            else:
+                assert walk[0] == before[1]
+                np.testing.assert_array_equal(lines[:, 0], before[0])
+            before = lines[:, 0], walk[-1] + 1
+            assert chunk.begins == (walk[0] == 0)
+            assert chunk.whole == (not goes_on and len(walk) == n)
+            check_extents(chunk)
+        assert before is None or before[1] == n
+    assert columns == list(range(inner))
+    found = np.concatenate(every) if every else np.zeros(0, int)
+    np.testing.assert_array_equal(np.sort(found), np.arange(extents.size))
+    return blocks
+
+
+def check_extents(chunk):
+    """What the scan of a chunk is made for."""
+    extents = chunk.extents
+    assert extents.size == chunk.size
+    assert (extents.outer, extents.length, extents.inner) == (chunk.outer, chunk.n, chunk.inner)
+    assert extents.goes_on == (not chunk.whole)
+    assert chunk.outer == 1 or chunk.whole
+    assert extents.has_rows == (extents.goes_on and chunk.inner > 1)
+
+
+@pytest.mark.one_rank
+@orders
+@pytest.mark.parametrize("goes_on", [False, True], ids=["ends", "goes-on"])
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 64])
+def test_a_line(most, goes_on, reverse):
+    """Every length near an edge of a chunk."""
+    edges = {most * i + d for i in range(4) for d in (-1, 0, 1)}
+    for n in sorted(edges & set(range(1000))):
+        (block,) = check(Extents.of((n,), None), most, goes_on=goes_on, reverse=reverse)
+        sizes = [chunk.size for chunk in block]
+        assert len(sizes) == -(-n // most)
+        assert all(size == most for size in (sizes[1:] if reverse else sizes[:-1]))
+
+
+@pytest.mark.one_rank
+@orders
+@pytest.mark.parametrize("most", [1, 2, 5, 12, 30])
+def test_rows(most, reverse):
+    """Along axis 0: as many whole rows as a chunk has room for, or parts of one."""
+    for n, inner in itertools.product((0, 1, 2, 5, 6, 7), (1, 2, 4, 5, 6, 11, 12, 13, 61)):
+        extents = Extents.of((n, inner), 0)
+        blocks = check(extents, most, goes_on=True, reverse=reverse)
+        assert len(blocks) == -(-inner // most)
+        lengths = {len(list(block)) for block in blocks}
+        if inner <= most:
+            assert lengths == {-(-n // (most // inner))}
+
+
+@pytest.mark.one_rank
+@orders
+@pytest.mark.parametrize("most", [1, 3, 8, 24, 25, 200])
+def test_matrices_within(most, reverse):
+    """Along an inner axis: several matrices a chunk, one, or parts of one."""
+    sizes = itertools.product((1, 2, 5), (1, 2, 3, 8), (1, 2, 3, 8, 9))
+    for shape in sizes:
+        for axis in (1, 2):
+            extents = Extents.of(shape, axis)
+            blocks = check(extents, most, goes_on=False, reverse=reverse)
+            matrix = extents.length * extents.inner
+            if matrix <= most:  # whole matrices, as many as possible
+                (block,) = blocks
+                heights = [chunk.outer for chunk in block]
+                assert all(chunk.begins and chunk.whole for chunk in block)
+                assert heights[:-1] == [min(most // matrix, extents.outer)] * (len(heights) - 1)
+
+
+@pytest.mark.one_rank
+@orders
+def test_axis_0_of_one_rank(reverse):
+    """One matrix whose lines end on this rank."""
+    for n, inner, most in itertools.product((1, 2, 9), (1, 3, 10), (1, 2, 10, 29, 30, 90)):
+        check(Extents.of((n, inner), 0), most, goes_on=False, reverse=reverse)
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("turn", range(40))
+def test_random_extents(turn, rng):
+    for _ in range(10):
+        shape = tuple(rng.integers(0, 12, rng.integers(1, 5)).tolist())
+        axis = [None, *range(len(shape))][rng.integers(len(shape) + 1)]
+        extents = Extents.of(shape, axis)
+        goes_on = extents.goes_on and bool(rng.integers(2))
+        most = int(rng.integers(1, 2 * extents.size + 2))
+        check(extents, most, goes_on=goes_on, reverse=bool(rng.integers(2)))
+
+
+@pytest.mark.one_rank
+@orders
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((0,), None), ((0, 5), 0), ((0, 5), 1), ((3, 0, 5), 1), ((3, 5, 0), 2), ((3, 5, 0), 0)],
+)
+def test_no_elements(shape, axis, reverse):
+    extents = Extents.of(shape, axis)
+    for most in (1, 2, 100):
+        for block in check(extents, most, goes_on=extents.goes_on, reverse=reverse):
+            assert list(block) == []
+
+
+@pytest.mark.one_rank
+def test_ranks_have_as_many_blocks(rng):
+    """Blocks are exchanged in turn, also by ranks that have no rows."""
+    for _ in range(100):
+        n, inner, most, ranks = (int(i) for i in rng.integers(1, 40, 4))
+        columns = []
+        for rank in range(ranks):
+            low, high = bounds(n, ranks, rank)
+            blocks = cut(Extents.of((high - low, inner), 0), most, goes_on=True, reverse=False)
+            columns.append([(block.column, block.width) for block in blocks])
+        assert all(each == columns[0] for each in columns)
+
+
+@pytest.mark.one_rank
+def test_blocks_are_about_as_wide(rng):
+    """A long row is cut into as few blocks as can be, and none is wider than a chunk."""
+    for _ in range(100):
+        inner, most = (int(i) for i in rng.integers(1, 200, 2))
+        blocks = cut(Extents.of((3, inner), 0), most, goes_on=True, reverse=False)
+        widths = [block.width for block in blocks]
+        assert len(widths) == -(-inner // most)
+        assert max(widths) == -(-inner // len(widths))
+
+
+@pytest.mark.one_rank
+def test_long_axes_take_no_time():
+    """Chunks are made one after the other, when they are asked for."""
+    extents = Extents.of((1 << 60,), None)
+    for reverse in (False, True):
+        (block,) = cut(extents, 1 << 20, goes_on=True, reverse=reverse)
+        first, second = itertools.islice(block, 2)
+        assert first.size == second.size == 1 << 20
+        low, high = (second, first) if reverse else (first, second)
+        assert low.start + low.size == high.start
+        assert first.start == ((1 << 60) - (1 << 20) if reverse else 0)
+
+
+@pytest.mark.one_rank
+def test_whole_rows_are_one_run(rng):
+    start, outer, n, inner = (int(i) for i in rng.integers(1, 100, 4))
+    whole = Chunk(start, outer, n, inner, inner, begins=True, whole=True)
+    assert list(whole.runs()) == [(start, 0, outer * n * inner)]
+    part = Chunk(start, 1, n, inner, inner + 1, begins=False, whole=False)
+    assert len(list(part.runs())) == n
+
+
+# ---- the memory that a file job takes, as the system counts it: ``--memory`` and 10 % at most ----
+
+MIB = 1 << 20
+SIZE = 96 * MIB
+
+
+def anonymous():
+    """Bytes of anonymous and shared memory of this process; mapped pages are not counted."""
+    with open("/proc/self/status") as file:
+        found = dict(line.split(":") for line in file.read().splitlines())
+    return int(found["RssAnon"].split()[0]) << 10
+
+
+def highest(work):
+    """Run a job, and return the most memory at a time that it added."""
+    before, seen, ended = anonymous(), [0], threading.Event()
+
+    def watch():
+        while not ended.is_set():
+            seen.append(anonymous())
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        work()
+    finally:
+        ended.set()
+        thread.join()
+    assert len(seen) > 20
+    return max(seen) - before
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A file much larger than what its scans may take."""
+    path = tmp_path_factory.mktemp("memory") / "x.npy"
+    x = np.lib.format.open_memmap(path, "w+", "i4", (SIZE // 4,))
+    x[...] = np.arange(x.size) % 1009
+    del x
+    return path
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("memory", "options"),
+    [(16, {}), (32, {"dtype": "f8"}), (16, {"reverse": True, "op": "max"}), (24, {"raw": "f4"})],
+    ids=["in_place", "wider", "reverse", "raw"],
+)
+def test_as_asked_for(memory, options, threads, source, tmp_path):
+    def work():
+        distscan.scan_file(source, tmp_path / "y.npy", memory=memory * MIB, threads=threads,
+                           backend="cpu", force=True, **options)  # fmt: skip
+
+    work()  # what is imported, and threads' stacks, are not the job's
+    assert highest(work) <= 1.1 * memory * MIB + MIB
+
+
+@pytest.mark.one_rank
+def test_found_otherwise(source, tmp_path):
+    """One rank needs no shard in memory, however much of it is free."""
+
+    def work():
+        distscan.scan_file(source, tmp_path / "y.npy", threads=2, backend="cpu", force=True)
+
+    work()
+    assert highest(work) < SIZE / 2
