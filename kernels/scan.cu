@@ -21,6 +21,9 @@ struct KeyedBy {
 
 using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>;
 using Source = DISTSCAN_SOURCE<ScanShape, X>;
+using Policy = ScanPolicy<ScanShape, DISTSCAN_STAGES, DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS>;
+using Ops = ScanOps<OperatorOf<Source, Op>, ValueOf<Source, T>, Out, OperatorOf<Source, PartialOp>,
+                    ValueOf<Source, Partial>, EXCLUSIVE>;
 
 // The first parameters are those of distscan_scan_short. `heads` has the flags or the keys. `row`
 // is for RowItems, `first` for all but Items, `mail` for Items.
@@ -28,11 +31,9 @@ DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_LOOK_AHEAD_WARP
 distscan_scan(Input x, Output y, Shard shard, Workspace work, T offset, bool has_offset, Mail mail,
               const unsigned char* heads, RowLength row, T first, Unit unit) {
   set_units<T>(unit);
-  scan<OperatorOf<Source, Op>, OperatorOf<Source, PartialOp>, ValueOf<Source, Partial>, ScanShape,
-       DISTSCAN_STAGES, DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS, EXCLUSIVE, Out>(
-      Source::of(x, heads, row), y, shard, work,
-      Source::offset(Prefix<T>{offset, has_offset}, mail, first),
-      segments_of<Source, DISTSCAN_FIRST>(first));
+  scan<Policy, Ops>(Source::of(x, heads, row), y, shard, work,
+                    Source::offset(Prefix<T>{offset, has_offset}, mail, first),
+                    segments_of<Source, DISTSCAN_FIRST>(first));
 }
 
 }  // namespace distscan

@@ -1,7 +1,40 @@
 // The scan of a shard in one pass over memory: each element is read once and written once.
 //
-// pipeline.cuh explains how the warps of a block, and the blocks, work together. A block has one
-// loader here. The first reducer joins the totals of the warp tiles to the tile's total.
+// Warps have roles, as pipeline.cuh explains: there are the picture of three tiles over time, and
+// why nothing deadlocks. A block has one loader here. The first reducer joins the totals of the
+// warp tiles to the tile's total.
+//
+// ---- One tile over time, in numbers -------------------------------------------------------------
+//
+// A sum, 2 scanners, tiles of 8 elements. This block draws tile 36, after its tile 34. So it reads
+// totals from tile 32 on, the last multiple of 32 up to 34: this is the cursor. All elements before
+// tile 32 sum to 40, and tiles 32 to 35 to 1, 2, 9 and 3.
+//
+//   items of tile 36    3 1 7 0 | 4 1 6 3          a warp tile for each scanner
+//
+//   role                does                               hands on                     barrier
+//   1. loader           draws tile 36                      the number 36, the cursor    numbered
+//                       fetches the items                  3 1 7 0 4 1 6 3              full
+//   2. reducers         reduce the warp tiles              totals 11 and 14             reduced
+//      first reducer    joins them, publishes 25 to all    up to each warp: 11, 25      prefixed
+//   3. look-ahead warp  adds 1, 2, 9 and 3 to 40           prefix of the tile: 55       prefixed
+//                                                          before the cursor: 40        passed_on
+//   4. scanners         scan, seeded with 55 and 55 + 11   the free stage               read
+//
+//   results             58 59 66 66 | 70 71 77 80
+//
+// ---- Barriers: one of each kind for each stage --------------------------------------------------
+//
+//   barrier    arrivals    of                                  waited for by
+//   numbered   1           the loader                          look-ahead warps
+//   full       of a fetch  the loader, the copy engine         reducers, scanners
+//   reduced    REDUCERS    reducers                            the first reducer; scanners, if the
+//                                                              source PACKS
+//   prefixed   2           the first reducer, look-ahead warp  scanners
+//   passed_on  1           a look-ahead warp                   the next look-ahead warp
+//   read       SCANNERS    scanners                            the loader
+//
+// Sources (items.cuh and its like) know what is special about elements: flags, keys, rows, fields.
 #pragma once
 
 #include "../base/look_ahead.cuh"
@@ -15,10 +48,37 @@
 
 namespace distscan {
 
+// How a scan is cut: the shape of a tile, the stages in shared memory, the warps of two roles.
+template <class Shape_, int STAGES_, int REDUCERS_, int LOOK_AHEAD_WARPS_>
+struct ScanPolicy {
+  using Shape = Shape_;
+  static constexpr int STAGES = STAGES_, REDUCERS = REDUCERS_, LOOK_AHEAD_WARPS = LOOK_AHEAD_WARPS_;
+};
+
+// How elements are combined: the operator on running values T, with results of type Y; and on
+// partials, a type that holds any total of one warp's elements.
+template <class Op_, class T_, class Y_, class PartialOp_, class Partial_, bool EXCLUSIVE_>
+struct ScanOps {
+  using Op = Op_;
+  using T = T_;
+  using Y = Y_;
+  using PartialOp = PartialOp_;
+  using Partial = Partial_;
+  static constexpr bool EXCLUSIVE = EXCLUSIVE_;
+};
+
 // The scan of one shard, as one thread of a block sees it.
-template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
-          int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Source, class T, class Y, class Segments>
+template <class Policy, class Ops, class Source, class Segments>
 struct Scan {
+  using Shape = typename Policy::Shape;
+  using Op = typename Ops::Op;
+  using T = typename Ops::T;
+  using Y = typename Ops::Y;
+  using PartialOp = typename Ops::PartialOp;
+  using Partial = typename Ops::Partial;
+  static constexpr bool EXCLUSIVE = Ops::EXCLUSIVE;
+  static constexpr int STAGES = Policy::STAGES, REDUCERS = Policy::REDUCERS;
+  static constexpr int LOOK_AHEAD_WARPS = Policy::LOOK_AHEAD_WARPS;
   using Roles = distscan::Roles<Shape::WARPS, REDUCERS, LOOK_AHEAD_WARPS, 0, 1>;
   using Pipeline = ScanPipeline<T, Shape::WARPS, STAGES>;
   static constexpr int SCANNERS = Roles::SCANNERS;
@@ -272,14 +332,12 @@ struct Scan {
 // Launch: at most one block per tile, and no more blocks than fit on the GPU at once. A block has
 // Roles::WARPS warps, and dynamic shared memory for STAGES stages of the Source. y may be the array
 // that the source reads.
-template <class Op, class PartialOp, class Partial, class Shape, int STAGES, int REDUCERS,
-          int LOOK_AHEAD_WARPS, bool EXCLUSIVE, class Y, class Source, class T,
-          class Segments = Unsegmented>
-__device__ void scan(const Source& source, const typename PointerTo<Y>::Mutable& y /* [n] */,
-                     const Shard& shard, const Workspace& work, const Offset<T>& offset,
-                     const Segments& segments = {}) {
-  using Scan = distscan::Scan<Op, PartialOp, Partial, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS,
-                              EXCLUSIVE, Source, T, Y, Segments>;
+template <class Policy, class Ops, class Source, class Segments = Unsegmented>
+__device__ void scan(const Source& source,
+                     const typename PointerTo<typename Ops::Y>::Mutable& y /* [n] */,
+                     const Shard& shard, const Workspace& work,
+                     const Offset<typename Ops::T>& offset, const Segments& segments = {}) {
+  using Scan = distscan::Scan<Policy, Ops, Source, Segments>;
   __shared__ typename Scan::Pipeline pipeline;
   const Scan scan{source, y, shard, work, offset, segments, pipeline};
   scan.run();
