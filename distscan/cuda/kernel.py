@@ -1,10 +1,8 @@
-"""A kernel: compiled for one operator, checked, and loaded onto the current GPU."""
+"""A kernel: compiled for one operator, and loaded onto the current GPU."""
 
 import ctypes
 import functools
-import struct
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import cupy
@@ -12,70 +10,9 @@ import numpy as np
 from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
-from ..core.errors import KernelError
 from . import nvrtc
 from .arguments import declared, places
 from .memory import check_device
-
-# ---- the parameters of a kernel, as its machine code describes them --------------------------
-
-_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little endian
-_HEADER = struct.Struct("<40xQ10xHHH")  # of the sections: offset, size of each, number, names
-_SECTION = struct.Struct("<I20xQQ24x")  # name, offset, size
-_ATTRIBUTE = struct.Struct("<BBH")  # format, kind, value
-_SIZED = 4  # the format whose value is the number of bytes that follow
-_PARAMETER_INFO, _PARAMETERS_SIZE = 0x17, 0x19  # EIATTR_KPARAM_INFO, EIATTR_CBANK_PARAM_SIZE
-_PARAMETER = struct.Struct("<IHHI")  # index, number, offset; size from bit 18 on
-
-
-def parameters(code: bytes, function: str) -> list[tuple[int, int]] | None:
-    """Return the offset and the size of each parameter of ``function``, in bytes.
-
-    ``code`` is the output of NVRTC. A cubin is an ELF file. Its section ``.nv.info.<function>`` is
-    a list of attributes: one for each parameter, and one for the size of all. The result is None
-    for PTX, and for a format that is newer than this reader.
-    """
-    try:
-        attributes = [*_attributes(_section(code, f".nv.info.{function}".encode()))]
-        described = sorted(
-            _PARAMETER.unpack(data)[1:] for kind, _, data in attributes if kind == _PARAMETER_INFO
-        )
-        (size,) = (value for kind, value, _ in attributes if kind == _PARAMETERS_SIZE)
-    except (LookupError, ValueError, struct.error):
-        return None
-    numbers = [number for number, *_ in described]
-    places = [(offset, bits >> 18) for _, offset, bits in described]
-    # The description is complete if the numbers have no gap, and the last parameter ends at `size`.
-    complete = places and numbers == [*range(len(places))] and sum(places[-1]) == size
-    return places if complete else None
-
-
-def _section(code: bytes, name: bytes) -> bytes:
-    """Return the section ``name`` of an ELF file; raise LookupError where there is none."""
-    if not code.startswith(_MAGIC):
-        raise LookupError("not an ELF file")
-    begin, each, number, of_names = _HEADER.unpack_from(code)
-    sections = [_SECTION.unpack_from(code, begin + i * each) for i in range(number)]
-    _, offset, size = sections[of_names]
-    names = code[offset : offset + size]
-    for at, offset, size in sections:
-        if names[at:].startswith(name + b"\0"):
-            return code[offset : offset + size]
-    raise LookupError(f"no section {name!r}")
-
-
-def _attributes(section: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the kind, the value and the bytes of each attribute."""
-    at = 0
-    while at < len(section):
-        form, kind, value = _ATTRIBUTE.unpack_from(section, at)
-        at += _ATTRIBUTE.size
-        size = value if form == _SIZED else 0
-        yield kind, value, section[at : at + size]
-        at += size
-
-
-# ---- the kernel ------------------------------------------------------------------------------
 
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -144,7 +81,6 @@ class Kernel:
         function = _loaded(
             self.entry,
             tuple(self.definitions.items()),
-            tuple(self.places),
             device.compute_capability,
             device.id,
         )
@@ -161,29 +97,14 @@ class Kernel:
 def _loaded(
     entry: str,
     macros: tuple[tuple[str, object], ...],
-    expected: tuple[tuple[int, int], ...],
     arch: str,
     device: int,
 ) -> Any:
-    """Compile for ``arch``, check, and load onto the current GPU, whose number is ``device``."""
+    """Compile for ``arch``, and load onto the current GPU, whose number is ``device``."""
     code, _ = nvrtc.build(f"{entry}.cu", dict(macros), arch)
-    check(entry, code, [*expected])
     module = cupy.cuda.function.Module()
     module.load(code)
     return module.get_function(f"distscan_{entry}")
-
-
-def check(entry: str, code: bytes, expected: list[tuple[int, int]]) -> None:
-    """Raise ``KernelError`` if the parameters of compiled code are not where they are declared.
-
-    Code that cannot be read is not checked: a newer CUDA may describe parameters in another way.
-    """
-    compiled = parameters(code, f"distscan_{entry}")
-    if compiled is not None and compiled != expected:
-        raise KernelError(
-            f"kernels/{entry}.cu has parameters at (offset, size) {compiled}; "
-            f"cuda/arguments.py declares {expected}"
-        )
 
 
 def make_context() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from distscan.core import operators
 from distscan.core.errors import KernelError
-from support.compiling import asked, ptx, textbook
+from support.compiling import ptx, strategy_kernels, textbook
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench.textbook import TextbookPolicy
@@ -20,7 +20,7 @@ from distscan.cuda import nvrtc
 
 # ---- What does not compile is said; what does is compiled once, by whichever NVRTC there is ------
 
-REDUCE = asked([("sum", "f")], "90")[1]
+REDUCE = strategy_kernels([("sum", "f")], "90")[1]
 
 
 @pytest.mark.compile
@@ -32,7 +32,7 @@ REDUCE = asked([("sum", "f")], "90")[1]
 def test_compiler_errors_show_the_line(text, line):
     broken = operators.Operator('"broken"', np.add, text)
     with pytest.raises(KernelError) as caught:
-        asked([(broken, "f")], "90")[0].build("90")
+        strategy_kernels([(broken, "f")], "90")[0].build("90")
     assert f"operator _broken_({line}): error" in str(caught.value)
     assert text.splitlines()[line - 1].strip() in str(caught.value)
 
@@ -40,14 +40,14 @@ def test_compiler_errors_show_the_line(text, line):
 @pytest.mark.compile
 def test_an_operator_without_a_cuda_form():
     with pytest.raises(TypeError, match="operator 'mine' has no CUDA form"):
-        asked([(operators.Operator("mine", lambda a, b: b), "f")], "90")
+        strategy_kernels([(operators.Operator("mine", lambda a, b: b), "f")], "90")
 
 
 @pytest.mark.compile
 def test_a_field_that_a_gpu_does_not_take():
     op = operators.Operator("mine", lambda a, b: b, "b", arity=2)
     with pytest.raises(TypeError, match="float128 does not exist on a GPU"):
-        asked([(op, np.dtype([("x0", "f8"), ("x1", "g")]))], "90")
+        strategy_kernels([(op, np.dtype([("x0", "f8"), ("x1", "g")]))], "90")
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_one_process_compiles_and_the_others_read(compiled):
     assert len(set(built)) == 1
     assert built[0][0].startswith(b"\x7fELF")
     assert "registers" in built[0][1]
-    other = REDUCE._replace(given=(*REDUCE.given, ("DISTSCAN_ROWS", 1)))
+    other = REDUCE._replace(macros=(*REDUCE.macros, ("DISTSCAN_ROWS", 1)))
     assert other.build("90") != built[0]
     assert len(compiled) == 2
 
@@ -105,7 +105,7 @@ def test_one_process_compiles_and_the_others_read(compiled):
 def test_operators_of_ones_own_are_told_apart(compiled):
     """By the text of their CUDA forms, under one name."""
     built = {
-        asked([(operators.Operator("mine", np.add, cuda), "f")], "90")[0].build("90")[0]
+        strategy_kernels([(operators.Operator("mine", np.add, cuda), "f")], "90")[0].build("90")[0]
         for cuda in ("a + b", "a * b", "a + b")
     }
     assert len(compiled) == len(built) == 2
@@ -123,7 +123,7 @@ def test_a_truncated_entry_is_not_loaded(compiled, tmp_path):
 @pytest.mark.compile
 def test_sources_change_under_a_process(compiled, copied, new_process):
     """It goes on with those it has read, under their key; the next one reads the new ones."""
-    other = REDUCE._replace(given=(*REDUCE.given, ("DISTSCAN_UNUSED", 1)))
+    other = REDUCE._replace(macros=(*REDUCE.macros, ("DISTSCAN_UNUSED", 1)))
     old = REDUCE.build("90")
     source = copied / "reduce.cu"
     text = source.read_text()
@@ -210,7 +210,9 @@ def test_words_of_the_compiler_that_are_no_text(monkeypatch, new_process):
     monkeypatch.setattr(nvrtc.nvrtc, "getProgramLog", cut)
     assert REDUCE.build("90")[1] == "info \ufffd"
     with pytest.raises(KernelError, match="info \ufffd"):
-        asked([(operators.Operator("mine", np.add, "nonsense"), "f")], "90")[0].build("90")
+        strategy_kernels([(operators.Operator("mine", np.add, "nonsense"), "f")], "90")[0].build(
+            "90"
+        )
 
 
 @pytest.mark.compile

@@ -17,7 +17,7 @@ from distscan.cuda import columns
 from distscan.cuda.columns import columns_policy, thread_policy
 from distscan.fsum.words import ONE_WORD, TWO_WORDS, fixed_sum
 from support.bfloat16 import BFLOAT16
-from support.compiling import SHARED, absent_gpu, asked, check, ptx, textbook
+from support.compiling import SHARED, absent_gpu, check, ptx, strategy_kernels, textbook
 from support.data import CODES, OPS
 from support.maps import COMPOSE, NIBBLES
 from support.seed import drawn
@@ -80,12 +80,15 @@ FORMS = {
 @pytest.mark.parametrize("arch", SHARED)
 def test_compiles_without_spills(arch):
     """Every type on one GPU, some on all; what is for few elements on two."""
-    kernels, entries = asked(EVERY if arch == "90" else SOME, arch), {"scan", "reduce", "add"}
+    kernels, entries = (
+        strategy_kernels(EVERY if arch == "90" else SOME, arch),
+        {"scan", "reduce", "add"},
+    )
     if arch in {"80", "90"}:  # for few elements
-        kernels += asked(SOME, arch, sizes=(1 << 10, 1 << 17, 1 << 20, 1 << 22))
+        kernels += strategy_kernels(SOME, arch, sizes=(1 << 10, 1 << 17, 1 << 20, 1 << 22))
         entries.add("scan_short")
     assert {kernel.entry for kernel in kernels} == entries
-    always = asked(SOME, arch) if arch == "90" else []
+    always = strategy_kernels(SOME, arch) if arch == "90" else []
     check(dict.fromkeys([*always, *drawn(dict.fromkeys(kernels), 16)]), arch)
 
 
@@ -98,10 +101,10 @@ def test_every_form_compiles_without_spills(arch):
     cases = FEW if arch == "90" else [("sum", "b", "b"), ("sum", "f"), (COMPOSE, "L")]
     kernels = dict.fromkeys(
         kernel for name in names for n in (1 << 10, 1 << 20, 1 << 40)
-        for kernel in asked(cases, arch, sizes=(n,), form=FORMS[name])
+        for kernel in strategy_kernels(cases, arch, sizes=(n,), form=FORMS[name])
     )  # fmt: skip
     assert {kernel.entry for kernel in kernels} == {"scan", "scan_short", "add", "reduce"}
-    sources = {dict(kernel.given).get("DISTSCAN_SOURCE") for kernel in kernels} - {None}
+    sources = {dict(kernel.macros).get("DISTSCAN_SOURCE") for kernel in kernels} - {None}
     assert sources == {
         "Items",
         "FlaggedItems",
@@ -129,9 +132,9 @@ def test_every_width_of_keys_compiles_without_spills(arch):
     kernels = dict.fromkeys(
         kernel
         for keys in ("u1", "u2", "u8", "f2", "f8", BFLOAT16)
-        for kernel in asked(cases, arch, form=Form(segmented=True, keys=np.dtype(keys)))
+        for kernel in strategy_kernels(cases, arch, form=Form(segmented=True, keys=np.dtype(keys)))
     )
-    kernels |= dict.fromkeys(asked(cases[4:], arch, form=Form(segmented=True)))
+    kernels |= dict.fromkeys(strategy_kernels(cases[4:], arch, form=Form(segmented=True)))
     check(drawn(kernels, 16), arch)
 
 
@@ -153,13 +156,13 @@ def test_look_ahead_warps_end_in_stages_of_their_own():
 @pytest.mark.compile
 @pytest.mark.timeout(600)
 def test_large_tuples_compile_where_shared_memory_is_small():
-    check(asked([(MATRICES, fields("f" * 16))], "120"), "120")
+    check(strategy_kernels([(MATRICES, fields("f" * 16))], "120"), "120")
 
 
 @pytest.mark.compile
 def test_an_empty_shard_asks_for_no_kernel():
-    assert asked(SOME, "90", sizes=(0,)) == []
-    assert asked(SOME, "90", sizes=(1,))
+    assert strategy_kernels(SOME, "90", sizes=(0,)) == []
+    assert strategy_kernels(SOME, "90", sizes=(1,))
 
 
 BLOCK_SCANS = [struct for struct, _ in block_scans.BLOCK_SCANS.values()]
@@ -184,7 +187,7 @@ def textbooks(arch):
 @pytest.mark.parametrize("arch", ["80", "90"])
 def test_block_scans_compile_without_spills(arch):
     kernels = textbooks(arch)
-    given = {name: {dict(k.given)[name] for k in kernels}
+    given = {name: {dict(k.macros)[name] for k in kernels}
              for name in ("DISTSCAN_BLOCK_SCAN", "DISTSCAN_CHAIN")}  # fmt: skip
     assert given == {"DISTSCAN_BLOCK_SCAN": set(BLOCK_SCANS), "DISTSCAN_CHAIN": set(CHAINS)}
     check(drawn(kernels, 16), arch)
@@ -198,7 +201,7 @@ def test_steps_and_work_are_what_the_benchmark_says():
         for n in block_scans.THREADS:
             for name, number in zip(("STEPS", "BARRIERS", "WORK"), counts(n), strict=True):
                 lines.append(f"static_assert({struct}<Op, T, {n}>::{name} == {number});")
-    given = dict(textbook([("sum", "f")], "90", TextbookPolicy(BLOCK_SCANS[0]))[0].given)
+    given = dict(textbook([("sum", "f")], "90", TextbookPolicy(BLOCK_SCANS[0]))[0].macros)
     headers = {n.encode(): given.pop(n).encode() for n in list(given) if n.endswith(".h")}
     options = [f"-D{name}={value}" for name, value in given.items()]
     program = nvrtc.nvrtc.createProgram("\n".join(lines), "counts.cu", list(headers.values()),
@@ -213,19 +216,19 @@ def test_steps_and_work_are_what_the_benchmark_says():
 
 
 SAME = [("max", code) for code in "bHfdFD"]
-SHORT = [kernel for n in (1 << 10, 1 << 20) for kernel in asked(SAME, "90", sizes=(n,))
+SHORT = [kernel for n in (1 << 10, 1 << 20) for kernel in strategy_kernels(SAME, "90", sizes=(n,))
          if kernel.entry == "scan_short"]  # fmt: skip
 
 
 FORMED = [
     kernel
     for form in FORMS.values()
-    for kernel in asked([("max", "b"), ("sum", "f")], "90", form=form)
+    for kernel in strategy_kernels([("max", "b"), ("sum", "f")], "90", form=form)
 ]
 
 
-ELEMENTS = [*asked(SAME, "90"), *SHORT, *FORMED]
-OTHERS = asked([("sum", "e")], "90") + [
+ELEMENTS = [*strategy_kernels(SAME, "90"), *SHORT, *FORMED]
+OTHERS = strategy_kernels([("sum", "e")], "90") + [
     kernel for pair in PAIRS for kernel in textbook([("sum", "f"), ("sum", "D")], "90",
                                                     TextbookPolicy(*pair))
 ]  # fmt: skip
@@ -250,7 +253,7 @@ def test_launches_and_accesses(kernel):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("kernel", asked([("prod", "i", "i", "l")], "90"))
+@pytest.mark.parametrize("kernel", strategy_kernels([("prod", "i", "i", "l")], "90"))
 def test_products_wrap_before_they_are_widened(kernel):
     """int32 products stored as int64: the compiler may not multiply in 64 bits."""
     assert not re.search(r"mul\.wide\.s32\s+%rd\d+, %r\d+, %r", ptx(kernel))
@@ -260,10 +263,10 @@ def test_products_wrap_before_they_are_widened(kernel):
 @pytest.mark.parametrize("form", FORMS)
 def test_elements_are_changed_in_every_form(form):
     """As they are read: by each source of items."""
-    kernels = asked(
+    kernels = strategy_kernels(
         [(SQUARES, "f"), (SQUARES, "e")], "90", sizes=(1 << 10, 1 << 20), form=FORMS[form]
     )
-    assert all(dict(kernel.given)["DISTSCAN_LOADS"] == "true" for kernel in kernels)
+    assert all(dict(kernel.macros)["DISTSCAN_LOADS"] == "true" for kernel in kernels)
     check(drawn(dict.fromkeys(kernels), 16), "90")
 
 
@@ -424,10 +427,10 @@ def test_sums_compile_without_spills(arch):
     forms = SUM_FORMS if arch == "90" else ["plain"]
     kernels = kernels_of(arch, forms, (1 << 17, 1 << 40))
     assert {kernel.entry for kernel in kernels} >= {"scan", "reduce", "scan_short"}
-    types = {dict(kernel.given)["DISTSCAN_T"] for kernel in kernels}
+    types = {dict(kernel.macros)["DISTSCAN_T"] for kernel in kernels}
     assert types == {"Fixed<1>", "Fixed<2, 1>", "Fixed<2, 2>"}
     checked = {f"Checked<{name}>" for name in types}
-    assert {dict(kernel.given)["DISTSCAN_PARTIAL"] for kernel in kernels} == types | checked
+    assert {dict(kernel.macros)["DISTSCAN_PARTIAL"] for kernel in kernels} == types | checked
     check(drawn(kernels, 32), arch)  # twice as many as other operators have
 
 
@@ -451,7 +454,7 @@ def test_the_kernels_that_find_bits_compile_without_spills(arch):
 @pytest.mark.parametrize("arch", SHARED)
 def test_compactions_compile_without_spills(arch):
     kernels = compactions(arch, SIZES, PREDICATES)
-    sources = {dict(kernel.given).get("DISTSCAN_SOURCE") for kernel in kernels}
+    sources = {dict(kernel.macros).get("DISTSCAN_SOURCE") for kernel in kernels}
     assert sources == {"Masked", "Indices", "Selected", None}
     check(drawn(kernels, 4 if arch == "90" else 16), arch)
 
@@ -462,7 +465,7 @@ def test_compactions_launch_and_access(size):
     """The threads of a block are the host's. Elements move in one access each."""
     for kernel in compactions("90", [size]):
         text = ptx(kernel)
-        source = dict(kernel.given).get("DISTSCAN_SOURCE")
+        source = dict(kernel.macros).get("DISTSCAN_SOURCE")
         assert f".maxntid {kernel.threads}\n" in text
         access = {1: r"\.[bu]8", 2: r"\.[bu]16", 4: r"\.[bu]32", 8: r"\.[bu]64",
                   16: r"\.v2\.[bu]64"}[size]  # fmt: skip

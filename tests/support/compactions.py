@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from distscan.core.operators import Predicate
-from support.compiling import Asked, absent_gpu, compaction
+from support.compiling import KernelRequest, absent_gpu, compaction
 
 SIZES = (1, 2, 4, 8, 16)  # bytes
 PREDICATES = [
@@ -22,7 +22,7 @@ PREDICATES = [
 
 def compactions(
     arch: str, sizes: Iterable[int] = SIZES, predicates: Iterable[tuple[str, int, str]] = ()
-) -> list[Asked]:
+) -> list[KernelRequest]:
     """Compactions of few and many elements, and what copies rows."""
     units, policy = compaction._UNITS, compaction.compact_policy
     kinds = [compaction.Selection("Masked", units[size], size) for size in sizes]
@@ -34,10 +34,10 @@ def compactions(
         for dtype, size, text in predicates
     ]
     with absent_gpu(arch) as kernels:
-        for kept in kinds:
+        for selection in kinds:
             for n in (1000, 1 << 21, 1 << 30):
-                chosen = policy(kept.size, n, arch, 100, masked=kept.masked)
-                compaction.Compact(kept, chosen, n)
+                chosen = policy(selection.size, n, arch, 100, masked=selection.masked)
+                compaction.Compact(selection, chosen, n)
         for size in sizes:
             for index in (np.uint32, np.uint64):
                 compaction.Gather(size, np.dtype(index))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,8 +20,7 @@ from support.steps import of_size
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench.textbook import TextbookPolicy, TextbookScan  # noqa: E402
 from distscan.cuda import columns, compaction, launches, nvrtc, policy, steps  # noqa: E402
-from distscan.cuda.kernel import Kernel, parameters  # noqa: E402
-from distscan.cuda.kernel import check as check_parameters  # noqa: E402
+from distscan.cuda.kernel import Kernel  # noqa: E402
 
 STRATEGIES = (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)
 KIB = 1024
@@ -30,37 +30,37 @@ SHARED = {"80": 163, "90": 227, "100": 227, "120": 99}
 REGISTERS = 64 * KIB  # of a multiprocessor
 
 
-class Asked(NamedTuple):
+class KernelRequest(NamedTuple):
     """One kernel, as a strategy asks for it."""
 
     entry: str
-    given: tuple[tuple[str, object], ...]
+    macros: tuple[tuple[str, object], ...]
     places: tuple[tuple[int, int], ...]  # of its parameters: offset and size in bytes
     threads: int
     shared: int  # dynamic, in bytes
 
     def __str__(self) -> str:
-        return " ".join((self.entry, *(str(value) for _, value in self.given)))
+        return " ".join((self.entry, *(str(value) for _, value in self.macros)))
 
     @property
     def name(self) -> str:
         """Short: the entry, the operator, the type of x. Some share one."""
-        given = dict(self.given)
-        op = re.findall('"operator (.*)"', str(given["combine.h"]))[0]
-        return f"{self.entry} {op} {given['DISTSCAN_X']}".replace("<", "_").replace(">", "")
+        macros = dict(self.macros)
+        op = re.findall('"operator (.*)"', str(macros["combine.h"]))[0]
+        return f"{self.entry} {op} {macros['DISTSCAN_X']}".replace("<", "_").replace(">", "")
 
     def build(self, arch: str) -> tuple[bytes, str]:
-        return nvrtc.build(f"{self.entry}.cu", dict(self.given), arch)
+        return nvrtc.build(f"{self.entry}.cu", dict(self.macros), arch)
 
 
 @contextmanager
-def absent_gpu(arch: str) -> Iterator[dict[Asked, None]]:
+def absent_gpu(arch: str) -> Iterator[dict[KernelRequest, None]]:
     """Let strategies be made for a GPU that is not there; give the kernels that they ask for."""
-    kernels: dict[Asked, None] = {}  # in order, each once
+    kernels: dict[KernelRequest, None] = {}  # in order, each once
 
     def record(kernel: Kernel) -> int:
-        given, (threads, _, _, shared) = tuple(kernel.definitions.items()), kernel.block
-        kernels[Asked(kernel.entry, given, tuple(kernel.places), threads, shared)] = None
+        macros, (threads, _, _, shared) = tuple(kernel.definitions.items()), kernel.block
+        kernels[KernelRequest(kernel.entry, macros, tuple(kernel.places), threads, shared)] = None
         return 0
 
     gpu = MagicMock()
@@ -77,12 +77,12 @@ def absent_gpu(arch: str) -> Iterator[dict[Asked, None]]:
         yield kernels
 
 
-def asked(
+def strategy_kernels(
     cases: list[tuple[Any, ...]],
     arch: str,
     sizes: tuple[int, ...] = (1 << 40,),
     form: Form = PLAIN,
-) -> list[Asked]:
+) -> list[KernelRequest]:
     """Make every strategy; return the kernels that they ask for."""
     with absent_gpu(arch) as kernels:
         for op, x, *types in cases:
@@ -95,7 +95,9 @@ def asked(
     return list(kernels)
 
 
-def textbook(cases: list[tuple[Any, ...]], arch: str, chosen: TextbookPolicy) -> list[Asked]:
+def textbook(
+    cases: list[tuple[Any, ...]], arch: str, chosen: TextbookPolicy
+) -> list[KernelRequest]:
     """The textbook's kernels of many elements."""
     with absent_gpu(arch) as kernels:
         for op, *types in cases:
@@ -104,33 +106,65 @@ def textbook(cases: list[tuple[Any, ...]], arch: str, chosen: TextbookPolicy) ->
     return list(kernels)
 
 
+_SECTIONS = struct.Struct("<40xQ10xHHH")  # of an ELF file: offset, size of each, number, names
+_SECTION = struct.Struct("<I20xQQ24x")  # name, offset, size
+_ATTRIBUTE = struct.Struct("<BBH")  # format, kind, value
+_SIZED, _PARAMETER_INFO = 4, 0x17  # the format with bytes after the value; EIATTR_KPARAM_INFO
+_PARAMETER = struct.Struct("<IHHI")  # index, number, offset; size from bit 18 on
+
+
+def section(code, name):
+    """Return a section of machine code, which is an ELF file."""
+    begin, each, number, of_names = _SECTIONS.unpack_from(code)
+    sections = [_SECTION.unpack_from(code, begin + i * each) for i in range(number)]
+    names = code[sections[of_names][1] :]
+    (found,) = (each for each in sections if names[each[0] :].startswith(name.encode() + b"\0"))
+    return code[found[1] : found[1] + found[2]]
+
+
+def places(code, entry):
+    """Return the offset and the size of each parameter of a kernel, as its machine code has them.
+
+    The section ``.nv.info`` of a function is a list of attributes, one for each parameter.
+    """
+    attributes, at, parameters = section(code, f".nv.info.distscan_{entry}"), 0, []
+    while at < len(attributes):
+        form, kind, value = _ATTRIBUTE.unpack_from(attributes, at)
+        at += _ATTRIBUTE.size
+        if kind == _PARAMETER_INFO:
+            parameters.append(_PARAMETER.unpack_from(attributes, at)[1:])
+        at += value if form == _SIZED else 0
+    return [(offset, bits >> 18) for _, offset, bits in sorted(parameters)]
+
+
 def faults(kernel, arch):
     """Compile one kernel; say what is wrong with it."""
     name = f"{kernel} for sm_{arch}"
     try:
         code, report = kernel.build(arch)
-        check_parameters(kernel.entry, code, [*kernel.places])
     except KernelError as error:
         return f"{name}: {error}"
     numbers = {
-        what: sum(map(int, re.findall(rf"(\d+) {what}", report)))
-        for what in ("bytes spill stores", "bytes spill loads", "registers", "bytes smem")
+        quantity: sum(map(int, re.findall(rf"(\d+) {quantity}", report)))
+        for quantity in ("bytes spill stores", "bytes spill loads", "registers", "bytes smem")
     }
     spills, registers = numbers["bytes spill stores"], numbers["registers"]
     shared = numbers["bytes smem"] + kernel.shared
-    known = parameters(code, f"distscan_{kernel.entry}")
-    if report.count("Compiling entry") != 1 or not registers or not known:
-        return f"{name}: no report of one kernel in {report!r}"
+    compiled, declared = places(code, kernel.entry), [*kernel.places]
     # A function that is called in rare cases may cost some registers around the call.
-    if spills > (128 if "scan_apart" in report else 0) or (
-        numbers["bytes spill loads"] and not spills
-    ):
-        return f"{name}: spills {spills} bytes"
-    if registers * kernel.threads > REGISTERS:
-        return f"{name}: {registers} registers in each of {kernel.threads} threads"
-    if shared > SHARED[arch] * KIB:
-        return f"{name}: {shared} bytes of shared memory, {shared - SHARED[arch] * KIB} too many"
-    return ""
+    most_spills = 128 if "scan_apart" in report else 0
+    fault = ""
+    if report.count("Compiling entry") != 1 or not registers:
+        fault = f"no report of one kernel in {report!r}"
+    elif compiled != declared:
+        fault = f"parameters at (offset, size) {compiled}, declared at {declared}"
+    elif spills > most_spills or (numbers["bytes spill loads"] and not spills):
+        fault = f"spills {spills} bytes"
+    elif registers * kernel.threads > REGISTERS:
+        fault = f"{registers} registers in each of {kernel.threads} threads"
+    elif shared > SHARED[arch] * KIB:
+        fault = f"{shared} bytes of shared memory, {shared - SHARED[arch] * KIB} too many"
+    return fault and f"{name}: {fault}"
 
 
 def check(kernels, arch):
