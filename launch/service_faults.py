@@ -34,9 +34,8 @@ from typing import NamedTuple
 
 import numpy as np
 from kill_cases import LIMIT, Fault
-from service_cases import ENDING, FAULTS
+from service_cases import ENDING, FAULTS, Job, Trial
 from service_running import running, until
-from service_trial import Job, Trial
 from small_disk import cover, isolate, mount
 
 from distscan.core.errors import OutputError
@@ -48,8 +47,8 @@ HANGS = 300  # seconds after which a trial is at fault
 SOON = 10.0  # seconds until the service has let go of clients that are gone
 
 
-class Found(NamedTuple):
-    """What became of the trials of a kind."""
+class Summary(NamedTuple):
+    """The results of the trials of a kind."""
 
     tried: int
     wrong: int
@@ -155,7 +154,7 @@ def count(trial: Trial, client: Client) -> None:
             raise Fault(f"job {trial.numbers[job.key]} is there as {numbers}: {same}")
 
 
-def perform(kind: str, options: argparse.Namespace, folder: Path, *, mounted: bool) -> Found:
+def perform(kind: str, options: argparse.Namespace, folder: Path, *, mounted: bool) -> Summary:
     """Try a kind several times; print what is wrong. After a fault, another service takes over."""
     number = wrong = 0
     longest = 0.0
@@ -179,7 +178,7 @@ def perform(kind: str, options: argparse.Namespace, folder: Path, *, mounted: bo
         signal.alarm(0)
         if mounted:
             subprocess.run(["umount", str(place / "state")], check=True)
-    return Found(number, wrong, longest)
+    return Summary(number, wrong, longest)
 
 
 def _hangs(number: int, frame: object) -> None:

@@ -1,5 +1,6 @@
 """Rank 0's queue, and arrays in buffers, without HTTP; how rank 0 wakes the other ranks."""
 
+import os
 import socket
 import threading
 import time
@@ -13,13 +14,19 @@ from distscan.binding import bind
 from distscan.core.errors import InputError, RankError
 from distscan.job.job import FileJob
 from distscan.service import arrays, dispatch
-from distscan.service.arrays import Place, Scanner, Task
+from distscan.service.arrays import Buffer, Place, Scanner, Task
 from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
 from distscan.service.errors import BusyError, StoreError
 from distscan.service.store import Store
-from support import buffers
 
 pytestmark = pytest.mark.timeout(60)
+
+
+def put_in_buffer(path, x):
+    """Put an array into a new buffer; return the buffer, which the caller closes, and its place."""
+    buffer = Buffer(path, x.nbytes)
+    os.pwrite(buffer.file, x.tobytes(), 0)
+    return buffer, Place(str(path), 0, str(x.dtype), x.shape)
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def task(tmp_path):
 
     def task(i=0):
         for name, x in (("x", np.arange(10 + i)), ("y", np.full(10 + i, -7))):
-            used.append(buffers.put(tmp_path / f"{name}{i}", x))
+            used.append(put_in_buffer(tmp_path / f"{name}{i}", x))
         return Task(used[-2][1], used[-1][1], None, {"op": "sum"})
 
     yield task
@@ -287,7 +294,7 @@ def put(folder, comm):
 
     def put(name, x):
         if comm.rank == 0:
-            made.append(buffers.put(folder / name, x)[0])
+            made.append(put_in_buffer(folder / name, x)[0])
         comm.Barrier()
         return Place(str(folder / name), 0, str(x.dtype), x.shape)
 

@@ -12,11 +12,9 @@ import pytest
 import service_faults
 import service_load
 from kill_cases import Fault
-from service_cases import FAULTS
-from service_fuzz import Fuzzer, exceptions
-from service_requests import RawRequest, framed
+from service_cases import FAULTS, Trial
+from service_fuzz import Fuzzer, RawRequest, exceptions, framed
 from service_running import running
-from service_trial import Trial
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 pytestmark = [

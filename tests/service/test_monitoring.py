@@ -34,8 +34,17 @@ from distscan.service.errors import StoreError
 from distscan.service.monitoring import JsonLines, Metrics, TextLines
 from distscan.service.requests import Guard, Names
 from distscan.service.store import Store
-from support.service_logs import lines_of, wanted
-from support.services import TOKEN, http_client, long_file, npy, over_tcp, serving, values
+from support.services import (
+    TOKEN,
+    http_client,
+    lines_of,
+    long_file,
+    npy,
+    over_tcp,
+    serving,
+    values,
+    wanted,
+)
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 

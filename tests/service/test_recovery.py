@@ -21,8 +21,7 @@ from distscan.service import dispatch, serve
 from distscan.service.dispatch import job_to_json
 from distscan.service.errors import CancelledJobError, ServiceError
 from distscan.service.store import Store
-from support.service_logs import wanted
-from support.services import ROOT, long_file, serving, values
+from support.services import ROOT, long_file, serving, values, wanted
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 
