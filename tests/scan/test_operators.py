@@ -1,17 +1,31 @@
-"""Operators with edges of their own; the types that each takes; ufuncs that are not built in."""
+"""Operators with edges of their own, and the types that each takes; digests of operators."""
 
 import functools
 import math
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import distscan
+from distscan.core import operators
+from distscan.core.fingerprint import fingerprint
+from distscan.options import ScanOptions
+from support import same_name
 from support.data import HOST_CODES
 from support.host import host
 from support.logic import truths
 from support.reference import UFUNCS, check
+from support.squares import SQUARES
 from support.together import everywhere
+
+# ---- operators with edges of their own; the types that each takes; ufuncs that are not built in --
 
 LOGICAL = ["logical_and", "logical_or", "logical_xor"]
 INTEGERS = "?bBhHiIlL"
@@ -262,3 +276,185 @@ def test_refused_ufuncs_are_not_associative(rng):
             left = ufunc(ufunc(given[0], given[1]), given[2])
             right = ufunc(given[0], ufunc(given[1], given[2]))
         assert np.any(np.isfinite(left) & np.isfinite(right) & (left != right)), ufunc
+
+
+# ---- operators that change the elements as they are read -----------------------------------------
+
+# By a Python function, and not commutative: no combination of elements is read twice.
+LATEST_DOUBLE = distscan.Operator(
+    "latest double",
+    numpy=lambda a, b: np.where(b != 0, b, a),
+    cuda="b != 0 ? b : a",
+    identity=0,
+    load=lambda x: 2 * x,
+    cuda_load="return x + x;",
+)
+
+
+def test_half_types_are_loaded_in_float32(xp, cut, rng):
+    x = rng.integers(0, 2, 50).astype("e") * np.float16(300)  # whose square is infinite in half
+    y = distscan.scan(xp.asarray(x[cut(50)]), SQUARES, dtype="f")
+    np.testing.assert_array_equal(host(y), np.cumsum(x.astype("f") ** 2)[cut(50)])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("segmented", [False, True])
+def test_initial_and_totals_are_not_loaded(reverse, exclusive, segmented, xp, cut, rng):
+    n = 3001
+    x, flags = rng.integers(0, 3, n), rng.random(n) < 0.01
+    mine, step = cut(n), -1 if reverse else 1
+    segments = xp.asarray(flags[mine]) if segmented else None
+    y = distscan.scan(
+        xp.asarray(x[mine]), LATEST_DOUBLE, initial=7, reverse=reverse, exclusive=exclusive,
+        segments=segments,
+    )  # fmt: skip
+    want, latest = np.empty_like(x), 7
+    # In reverse, the last element of a segment comes first.
+    heads = np.append(flags[1:], True) if reverse else flags
+    for i in range(n)[::step]:
+        if segmented and heads[i]:
+            latest = 7
+        before, latest = latest, 2 * x[i] or latest
+        want[i] = before if exclusive else latest
+    np.testing.assert_array_equal(host(y), want[mine])
+
+
+def test_plans_load(xp, cut, rng):
+    x = rng.integers(-9, 9, 501).astype("f")
+    mine = xp.asarray(x[cut(501)])
+    backend = "cpu" if xp is np else "cuda"
+    plan = distscan.Plan(None, mine.shape, mine.dtype, op=SQUARES, backend=backend)
+    out = xp.empty_like(mine)
+    for _ in range(3):
+        plan(mine, out)
+        np.testing.assert_array_equal(host(out), np.cumsum(x**2)[cut(501)])
+
+
+@pytest.mark.parametrize(
+    ("load", "error"),
+    [(lambda x: x[:0], "returned shape"), (lambda x: x + 1j, "returned complex128"),
+     (lambda x: x.fill(0), "read-only|writes into"), (lambda x: None, "returned")],
+)  # fmt: skip
+@pytest.mark.parametrize("base", ["sum", "latest"])
+def test_faults_of_load(load, error, base, cut):
+    op = replace({"sum": SQUARES, "latest": LATEST_DOUBLE}[base], load=load)
+    with pytest.raises((TypeError, ValueError), match=error):
+        distscan.scan(np.ones(100)[cut(100)], op)
+
+
+def test_arguments():
+    with pytest.raises(TypeError, match="load= must be a function"):
+        distscan.Operator("x", np.add, load="x")
+    with pytest.raises(TypeError, match="cuda_load= must be text"):
+        distscan.Operator("x", np.add, cuda_load=1)
+    assert operators.unloaded(SQUARES) is operators.BUILTIN["sum"]
+    assert operators.unloaded(LATEST_DOUBLE) is LATEST_DOUBLE
+
+
+# ---- the digest of an operator tells those of one name apart, and is the same in each process ----
+
+
+def described(op):
+    return ScanOptions.parse(op=op).terms()["the operator"]
+
+
+@pytest.mark.one_rank
+def test_operators_of_one_name():
+    every = [same_name.FIRST, *same_name.OTHERS.values()]
+    for one, other in combinations(every, 2):
+        assert described(one) != described(other)
+    assert all(described(op).startswith("mine, ") for op in every)
+    assert described(same_name.VERSION).startswith("mine, version 2, ")
+
+
+@pytest.mark.one_rank
+def test_names_of_one_operator():
+    assert described(np.add) == described("sum") == "sum"
+    assert described(np.gcd) == described(np.gcd)
+    assert ScanOptions.parse(op=np.str_("fsum")).terms()["the operator"] == "fsum"
+
+
+Pair = namedtuple("Pair", "a b")
+TABLE = {"c": [1, {"x", "y", "z"}], "d": np.arange(5)}
+
+
+class Adds:
+    def __init__(self, more):
+        self.more, self.me = more, self
+
+    def __call__(self, a, b):
+        return a + b + self.more
+
+
+def looks_up(a, b):
+    def inner(x):
+        return x + TABLE["c"][0]
+
+    return inner(a) + b
+
+
+VALUES = [
+    looks_up,
+    functools.partial(looks_up, b=3),
+    functools.partial(looks_up, b=4),
+    Adds(1),
+    Adds(2),
+    Adds(1).__call__,
+    np.vectorize(looks_up),
+    np.vectorize(lambda a, b: a),
+    functools.lru_cache(looks_up),
+    np.logaddexp2,
+    np.union1d,
+    [1, 1.0, True, "1", b"1", None, 1j],
+    {"b": 1, "a": {3, "4"}},
+    Pair(1, "x"),
+    np.float32(0.1),
+    np.array([1, "a", None], object),
+    np.zeros(3, ">i4"),
+    np.zeros(3, "<i4"),
+    np.dtype([("a", "f4")]),
+    Path("a"),
+    np.random.default_rng(3),
+    (lambda: (yield)),
+    os,
+]
+
+
+def prints():
+    return [fingerprint({"it": value}) for value in VALUES]
+
+
+@pytest.mark.one_rank
+def test_values():
+    assert len(set(prints())) == len(VALUES)
+    assert prints() == prints()
+
+
+@pytest.mark.one_rank
+def test_another_process():
+    """Python's own hashes differ there, and so do all addresses."""
+    code = "import scan.test_operators as t; print(*t.prints())"
+    environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[1])}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, text=True, timeout=60,
+                         capture_output=True, check=True)  # fmt: skip
+    assert run.stdout.split() == prints()
+
+
+@pytest.mark.one_rank
+def test_what_cannot_be_digested():
+    """It counts by its kind: ``version`` tells such operators apart."""
+    cells = [iter([1]), iter([1, 2])]
+    one, other = (distscan.Operator("o", lambda a, b, c=cell: a, identity=0) for cell in cells)
+    assert described(one) != described(other)  # pickle takes these apart
+    file = Path(__file__)
+    with file.open() as first, file.open("rb", 0) as second:
+        assert fingerprint({"it": first}) == fingerprint({"it": first})
+        assert fingerprint({"it": first}) != fingerprint({"it": second})
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("version", [1, b"1"])
+def test_versions_are_text(version):
+    with pytest.raises(TypeError, match="version= must be text"):
+        distscan.Operator("o", np.add, version=version)
