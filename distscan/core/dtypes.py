@@ -34,7 +34,7 @@ def resolve(
     - With ``out``, the ufunc chooses by both types, and nothing is widened beyond them. A Python
       function accumulates in their promotion.
     - float16 and bfloat16 accumulate in float32, and are rounded on the store.
-    - With ``wide``, the built-in sum of float32, also behind a ``load``, accumulates in float64.
+    - With ``wide``, the built-in sum of float32, also after a ``load``, accumulates in float64.
 
     Raises TypeError for types that the operator does not take.
 

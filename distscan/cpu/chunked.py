@@ -193,7 +193,7 @@ def _coarsened(op: Operator, x: NDArray[Any]) -> None:
     """Scan [outer, n, inner] in place by any vectorised function, in few calls.
 
     Pieces of elements are scanned side by side, then their totals, which seed the pieces (Sengupta,
-    Harris and Garland, 2008). Few elements, and those behind the last whole piece, are scanned by
+    Harris and Garland, 2008). Few elements, and those after the last whole piece, are scanned by
     log-step doubling (Hillis and Steele, 1986). 2^18 elements, nanoseconds for each::
 
         pieces of                          1    8   16   32   64

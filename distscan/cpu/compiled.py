@@ -210,7 +210,7 @@ class Compiled:
         totals: bool,
         most: int,
     ) -> None:
-        """Allocate the slots, for at most ``most`` threads; ``totals`` says that totals are asked.
+        """Allocate the slots, for at most ``most`` threads; with ``totals``, also for totals.
 
         ``direct`` is the kernel that takes x and results as they are, or, if the operator ``loads``
         elements by a function of Python, as they are loaded. ``kernel`` is the one that takes both
@@ -412,7 +412,7 @@ class Compiled:
         """Return the elements from a row of ``width`` columns to the next.
 
         None if kernels do not take the array as it is, because its elements are not aligned, of
-        another byte order, or not one behind the other.
+        another byte order, or not one after the other.
         """
         flags = array.flags
         if not (flags.aligned and array.dtype.isnative):

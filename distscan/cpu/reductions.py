@@ -130,7 +130,7 @@ class TileTotals:
             ends, ours = np.cumsum(weights), targets[first:last]
             if number > 0:
                 ends += self._ends[number - 1]
-            # The element in which a target falls; the last one, if a rounding puts it behind.
+            # The element in which a target falls; the last one, if a rounding puts it later.
             inside = np.minimum(np.searchsorted(ends, ours), weights.size - 1)
             cuts[first:last] = low + inside + (ends[inside] - weights[inside] / 2 < ours)
         return cuts

@@ -307,7 +307,7 @@ def _is_for_numpy(op: Operator, acc: np.dtype[Any], form: Form) -> bool:
 def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) -> Sweeps:
     """Return the compiled sweeps of an operator, or, if it is not compiled, NumPy's.
 
-    ``totals`` says whether the totals of shards are asked for.
+    ``totals`` says whether the totals of shards are needed.
     """
     options: Any = {"find": compiled.finder(form.keys), "totals": totals, "most": threads}
     if op.arity > 1:

@@ -291,7 +291,7 @@ class Tiling:
         self.tiles = max(-(-form.extents.outer * n // self.height), 1)  # per strip
         all_pitches = pitches(types, form.extents.inner, self.policy.items, strips)
         self.pitch = all_pitches[0]
-        #: Bytes of a stage. Fields lie in it one behind the other.
+        #: Bytes of a stage. Fields lie in it one after the other.
         self.stage = sum(-(-self.height * pitch // 16) * 16 + 16 for pitch in all_pitches)
         self.shared = self.stage * self.policy.stages
 

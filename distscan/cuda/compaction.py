@@ -191,7 +191,7 @@ class Compactor:
     """The kernels that compact arrays on one GPU, and their memory. One call at a time uses it.
 
     The GPU that is current when it is made must be current when it is used. Work is queued on the
-    current stream, behind all earlier use on other streams.
+    current stream, after all earlier use on other streams.
     """
 
     def __init__(self) -> None:

@@ -155,7 +155,7 @@ MOST_TILES = 4096
 
 
 def _pinned(count: int) -> NDArray[np.int64]:
-    """Allocate pinned memory for ``count`` targets, and behind them for as many cuts."""
+    """Allocate pinned memory for ``count`` targets, and after them for as many cuts."""
     memory: NDArray[np.int64] = np.frombuffer(
         cupy.cuda.alloc_pinned_memory(16 * max(count, 8)), np.int64
     )

@@ -32,7 +32,8 @@ class Strategy:
     """The kernels and the memory of one strategy on one GPU.
 
     The GPU that is current when a strategy is made must be current when it is used. Work is queued
-    on the current stream, behind all earlier use on other streams.
+    on the current stream, after all earlier use on other streams. ``finish`` returns when its
+    kernel is queued.
 
     Attributes
     ----------
@@ -49,6 +50,8 @@ class Strategy:
     """
 
     captured = "the host waits for the shard's total"
+    #: Whether ``begin`` finds the total.
+    finds_totals = True
 
     def __init__(self, op: Operator, types: Types, form: Form) -> None:
         """Compile the kernels, and allocate the memory that calls need beside their arrays."""
@@ -72,6 +75,10 @@ class Strategy:
     def make(self) -> Workspace:
         """Make the kernels, and allocate the memory that they share."""
         raise NotImplementedError
+
+    def empty(self) -> Any:
+        """Allocate a result [outer * n * inner]."""
+        return cupy.empty(self.size, self.types.out)
 
     def make_scan(
         self, op: Operator, types: Types
@@ -101,7 +108,7 @@ class Strategy:
         """Return whether the kernel that checks elements has seen one outside; wait for it."""
         if self.work is None or not self.checks_window:
             return False
-        if not call.read:  # the total, which comes behind all checks
+        if not call.read:  # the total, which comes after all checks
             call.stream.synchronize()
         return bool(call.work.violation.since(call.epoch))
 
@@ -148,7 +155,7 @@ class GpuCall(NoTotal):
     """One call in flight: its workspace, epoch, stream and arrays.
 
     The work is queued in two parts, by ``begin`` and by ``finish``. Each part is queued on the
-    stream that is current then, behind the last use of the workspace. ``queued`` ends a part.
+    stream that is current then, after the last use of the workspace. ``queued`` ends a part.
     """
 
     heads: Any = None  # the head flags of the segments, or the keys
@@ -237,8 +244,8 @@ class GpuCallWithTotal(GpuCall):
 
     def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
         """Queue a copy of a piece of the row of offsets to the GPU, over the row of totals."""
-        first = self._steps.form.seed
-        if offset is None and first is not None and first.ndim > 0:
+        seed = self._steps.form.seed
+        if offset is None and seed is not None and seed.ndim > 0:
             offset = self._steps.form.seed_of(piece)
         self.resume()
         self.work.total.put(piece, offset)
@@ -259,29 +266,18 @@ class GpuCallWithTotal(GpuCall):
 _TOO_LATE = 3  # after so many late offsets in a row, no scan is launched ahead of its offset
 
 
-class _Steps(Strategy):
-    """The common part of the strategies. ``finish`` returns when its kernel is queued."""
-
-    #: Whether ``begin`` finds the total.
-    finds_totals = True
-
-    def empty(self) -> Any:
-        """Allocate a result [outer * n * inner]."""
-        return cupy.empty(self.size, self.types.out)
-
-
-class SinglePass(_Steps):
+class SinglePass(Strategy):
     """Strategy ``single-pass``, for one rank: each element is read once and written once."""
 
     captured = ""
     finds_totals = False
 
     def make(self) -> Workspace:
-        """Make the kernel, and the row of values that columns begin behind, if there is one."""
-        scan, first, row = self.make_scan(self.op, self.types), self.form.seed, None
-        if first is not None and first.ndim > 0:
-            row = Row(first.dtype, first.size, first.dtype)
-            row.put(slice(None), first)
+        """Make the kernel, and the row of values that seeds columns, if there is one."""
+        scan, seed, row = self.make_scan(self.op, self.types), self.form.seed, None
+        if seed is not None and seed.ndim > 0:
+            row = Row(seed.dtype, seed.size, seed.dtype)
+            row.put(slice(None), seed)
         return Workspace(scan=scan, total=row, violation=violation_word(self.op, scan))
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
@@ -304,7 +300,7 @@ class SinglePass(_Steps):
         call.ended()
 
 
-class ScanAdd(_Steps):
+class ScanAdd(Strategy):
     """Strategy ``scan-add``. Each call does the steps of ``cpu.ScanAdd``."""
 
     def make(self) -> Workspace:
@@ -342,7 +338,7 @@ class ScanAdd(_Steps):
         call.ended()
 
 
-class ReduceScan(_Steps):
+class ReduceScan(Strategy):
     """Strategy ``reduce-scan``. Each call does the steps of ``cpu.ReduceScan``."""
 
     #: The number of offsets, in a row, that came too late for a scan that waited for them.

@@ -94,7 +94,7 @@ class Row:
         return int(self._row.nbytes) + self._host.nbytes
 
     def bring(self) -> None:
-        """Queue copies of the first pieces to the host, behind the work that is queued already."""
+        """Queue copies of the first pieces to the host, after the work that is queued already."""
         for i in range(len(self._host)):
             self._bring(i)
 
@@ -130,7 +130,7 @@ class Row:
             return
         i = self._number(piece)
         if offset is not None:
-            # The copy of an earlier offset has ended: this total was queued behind it, and has
+            # The copy of an earlier offset has ended: this total was queued after it, and has
             # come.
             self._send(i, offset)
         if i + len(self._host) < len(self._pieces):
@@ -175,7 +175,7 @@ _PER_THREAD = 2  # cudaStreamPerThread: the same pointer in all threads, another
 
 
 class LastUse:
-    """The last use of a workspace: its stream, and an event behind it.
+    """The last use of a workspace: its stream, and an event after it.
 
     Uses on one stream need no event, because the stream keeps their order. The event is recorded
     when another stream uses the workspace, or when the workspace is dropped. Once a second stream
@@ -197,8 +197,8 @@ class LastUse:
     stream: Any
     #: Whether the event is recorded at the end of each use.
     at_once: bool
-    #: Whether the event is behind this use. A use sets it to False where it begins. So the event is
-    #: recorded before anyone waits for it, even if an interrupt has kept the use from its end.
+    #: Whether the event is recorded after this use. A use sets it to False where it begins. So the
+    #: event is recorded before anyone waits for it, even if an interrupt ends the use early.
     recorded: bool
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class LastUse:
             self.record()
 
     def order(self, stream: Any) -> None:
-        """Order the next use, on the current ``stream``, behind this one."""
+        """Order the next use, on the current ``stream``, after this one."""
         if not self._record_once():
             raise RuntimeError(
                 "the stream of this plan's last call is being captured into a CUDA graph; end "
@@ -224,7 +224,7 @@ class LastUse:
         self.at_once = True
 
     def record(self) -> None:
-        """Record the event behind this use, when all its launches are queued."""
+        """Record the event after this use, when all its launches are queued."""
         runtime.eventRecord(self._event.ptr, self._on.ptr)
         self.recorded = True
 
