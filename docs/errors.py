@@ -1,8 +1,8 @@
 """The plot of errors over condition numbers, from a table of docs/measured.
 
 ``python docs/errors.py docs/measured/17-accuracy-fsum.json`` writes the SVG that the table's "plot"
-names, beside it. ``launch/accuracy_fsum.py --json`` writes such tables. The plot is checked in, so
-that it can be seen without a build.
+names, beside it. ``launch/tools/accuracy_fsum.py --json`` writes such tables. The plot is checked
+in, so that it can be seen without a build.
 """
 
 import json

@@ -1,7 +1,8 @@
 """The tuning numbers of the kernels, and the measurements that they come from.
 
 The tables give microseconds on one NVIDIA H200 (sm_90). The wider of input and output is 1 GiB of
-random numbers, unless a table gives a size. ``python launch/tune.py --policies`` repeats them.
+random numbers, unless a table gives a size. ``python launch/tools/tune.py --policies`` repeats
+them.
 """
 
 from typing import Any, NamedTuple

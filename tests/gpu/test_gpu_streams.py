@@ -381,7 +381,7 @@ SECONDS = 5  # for each length of the exchange
 @pytest.fixture
 def hog(cp):
     """Another process takes the GPU again and again: the stress test's neighbour."""
-    script = Path(__file__).parents[2] / "launch" / "stress_device.py"
+    script = Path(__file__).parents[2] / "launch" / "tools" / "stress_device.py"
     command = [sys.executable, str(script), str(cp.cuda.Device().id)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         time.sleep(5)  # it starts CUDA

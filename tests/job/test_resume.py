@@ -31,7 +31,7 @@ from support.writers import raises
 # ---- jobs that stop anywhere go on with --resume: the same bytes, and no chunk is written twice --
 
 LAUNCHERS = "PMI", "OMPI", "PRTE", "HYDRA", "MPI"
-LAUNCH = Path(__file__).parents[2] / "launch"
+TOOLS = Path(__file__).parents[2] / "launch" / "tools"
 MPIRUN = os.environ.get("MPIRUN", "mpirun")
 
 
@@ -437,7 +437,7 @@ def test_a_process_that_nobody_has_waited_for(tmp_path):
 @pytest.mark.one_rank
 def test_damaged_journals_and_states_and_changed_jobs():
     """Each of 240, and of 30 jobs, is refused by its name, or the result is right."""
-    command = [sys.executable, LAUNCH / "kill_jobs.py", "--damage", "20", "--changes", "30"]
+    command = [sys.executable, TOOLS / "kill_jobs.py", "--damage", "20", "--changes", "30"]
     run = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("20 times") == 12
@@ -449,7 +449,7 @@ def test_damaged_journals_and_states_and_changed_jobs():
 def test_jobs_are_killed(ranks, tmp_path):
     variables = {key: value for key, value in os.environ.items()
                  if key == "MPIRUN" or not key.startswith(LAUNCHERS)}  # fmt: skip
-    command = [sys.executable, LAUNCH / "kill_jobs.py", "--kinds", "KILL to a rank", "KILL to all"]
+    command = [sys.executable, TOOLS / "kill_jobs.py", "--kinds", "KILL to a rank", "KILL to all"]
     run = subprocess.run(
         [*command, "--ranks", str(ranks), "--kills", "1", "--seed", "1", "--folder", tmp_path],
         env=variables, text=True, capture_output=True, timeout=100, check=False,

@@ -1,4 +1,4 @@
-"""``launch/fsum_bits.py``: a line for each kind of data and number of ranks, and its verdict."""
+"""``launch/tools/fsum_bits.py``: lines for kinds of data and numbers of ranks, and a verdict."""
 
 import fsum_bits
 import numpy as np

@@ -16,7 +16,7 @@ from service_cases import FAULTS, Trial
 from service_fuzz import Fuzzer, RawRequest, exceptions, framed
 from service_running import running
 
-LAUNCH = Path(__file__).parents[2] / "launch"
+TOOLS = Path(__file__).parents[2] / "launch" / "tools"
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.one_rank,
@@ -69,7 +69,7 @@ def test_scripts(name, times):
     options = ["--times", str(times), "--ranks", "2"]
     options += ["--clients", "4"] if name == "service_load.py" else []
     run = subprocess.run(
-        [sys.executable, LAUNCH / name, *options],
+        [sys.executable, TOOLS / name, *options],
         text=True, capture_output=True, timeout=100, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr

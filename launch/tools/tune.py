@@ -1,6 +1,6 @@
 """Times the kernels, and with --policies others like them; distscan/cuda/policy.py cites it.
 
-    python launch/tune.py [--policies] [OP:TYPE[:RESULT] ...]      such as sum:f max:b sum:i:i
+    python launch/tools/tune.py [--policies] [OP:TYPE[:RESULT] ...]      such as sum:f max:b sum:i:i
 
 One GPU. The device's time in microseconds, medians of 11, at 2^20 elements, at 2^24 and at 1 GiB on
 the wider side; in brackets the share of the speed at which a copy of that size moves the same

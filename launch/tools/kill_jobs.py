@@ -1,8 +1,8 @@
 """Disturb file jobs at random moments: what they leave is right, and the next jobs are, too.
 
-    python launch/kill_jobs.py                  # one rank
-    python launch/kill_jobs.py --ranks 3
-    python launch/kill_jobs.py --damage 5000 --changes 300    # see damage.py
+    python launch/tools/kill_jobs.py                  # one rank
+    python launch/tools/kill_jobs.py --ranks 3
+    python launch/tools/kill_jobs.py --damage 5000 --changes 300    # see damage.py
 
 Jobs run through launch/mpirun.sh, on random data, in many small chunks, with --resume and without.
 A rank or mpirun gets a signal that it cannot, or can, catch; or the input becomes shorter while it
@@ -234,7 +234,7 @@ def main(*, mounted: bool) -> int:
         print((folder / "messages").read_text().strip())
         again = f"--ranks {options.ranks} --seed {options.seed} --first {options.first + number}"
         again += f" --kinds {shlex.join(options.kinds)}" if options.kinds else ""
-        print(f"    repeat it by python launch/kill_jobs.py {again} --kills 1; see {folder}")
+        print(f"    repeat it by python launch/tools/kill_jobs.py {again} --kills 1; see {folder}")
         if mounted:
             shutil.copytree(killer.small, folder / "left on the small disk")
         return 1

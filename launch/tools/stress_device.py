@@ -1,4 +1,4 @@
-"""The devices of launch/stress.py: a GPU by CuPy, or the host, with the same methods."""
+"""The devices of launch/tools/stress.py: a GPU by CuPy, or the host, with the same methods."""
 
 import os
 import random

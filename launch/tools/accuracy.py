@@ -1,7 +1,7 @@
 """How far float32 sums are from exact ones: distscan's, and those of the array libraries.
 
-    mpirun -n 8 python launch/accuracy.py [--size 28] [--backend auto|cpu|cuda] [--seed 0]
-    mpirun -n 8 python launch/accuracy.py --conditions [--size 24] ...
+    mpirun -n 8 python launch/tools/accuracy.py [--size 28] [--backend auto|cpu|cuda] [--seed 0]
+    mpirun -n 8 python launch/tools/accuracy.py --conditions [--size 24] ...
 
 Scans 2^SIZE values and prints the largest relative error of any prefix: of distscan on all ranks,
 then of each library that is installed on rank 0 alone, on the GPU where there is one. The values

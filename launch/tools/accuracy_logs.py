@@ -1,6 +1,7 @@
 """How far logcumsumexp of float32 is from float64's: distscan's, and that of the array libraries.
 
-    mpirun -n 8 python launch/accuracy_logs.py [--size 22] [--backend auto|cpu|cuda] [--seed 0]
+    mpirun -n 8 python launch/tools/accuracy_logs.py [--size 22] [--backend auto|cpu|cuda]
+                                                     [--seed 0]
 
 Scans 2^SIZE values in each of these orders, for each RANGE, and prints the largest error:
 

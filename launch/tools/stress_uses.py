@@ -1,4 +1,4 @@
-"""The uses of a case in launch/stress.py: scans, plans and graphs."""
+"""The uses of a case in launch/tools/stress.py: scans, plans and graphs."""
 
 import gc
 import itertools

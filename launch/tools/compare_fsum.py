@@ -1,6 +1,7 @@
 """Exact and reproducible sums, side by side: nanoseconds per element, and the error of the total.
 
-    python launch/compare_fsum.py [--sizes 20 24] [--repeat 3] [--reproblas FOLDER] [--json FILE]
+    python launch/tools/compare_fsum.py [--sizes 20 24] [--repeat 3] [--reproblas FOLDER]
+                                        [--json FILE]
 
 Adds 2^SIZE float64 on one core, in three kinds of data:
 

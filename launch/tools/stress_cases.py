@@ -1,4 +1,4 @@
-"""The cases of launch/stress.py: forms of scans, random data, and NumPy's results."""
+"""The cases of launch/tools/stress.py: forms of scans, random data, and NumPy's results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """What exact sums cost: "fsum" beside "sum" of the same type, in nanoseconds per element.
 
-    python launch/fsum_speed.py [--size LOG2] [--backend cpu|cuda] [--parts] [--digits]
+    python launch/tools/fsum_speed.py [--size LOG2] [--backend cpu|cuda] [--parts] [--digits]
                                 [--repeat 5] [--json FILE]
 
 One rank scans 2^SIZE elements, on one core or one GPU, by whole calls: 2^28 on a GPU, 2^24 without

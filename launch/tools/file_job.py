@@ -1,6 +1,6 @@
 """The file job's wall clock, beside plain copies of the same bytes, NumPy, and the start-up alone.
 
-Usage: python launch/file_job.py FOLDER... [--gib 4 32] [--ranks 2 8] [--backend cuda|cpu]
+Usage: python launch/tools/file_job.py FOLDER... [--gib 4 32] [--ranks 2 8] [--backend cuda|cpu]
 
 For each folder, size and number of ranks it prints the seconds of
 
@@ -34,7 +34,7 @@ import numpy as np
 
 from distscan.job.formats import storage
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PIECE = 4 << 20
 TINY = 1 << 20  # bytes
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE

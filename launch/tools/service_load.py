@@ -1,7 +1,7 @@
 """Scan arrays of many clients at once: none is lost, none is wrong, and the memory stays flat.
 
-    python launch/service_load.py                       # 10,000 arrays, 32 clients, 8 ranks
-    python launch/service_load.py --times 500 --clients 4 --ranks 2
+    python launch/tools/service_load.py                       # 10,000 arrays, 32 clients, 8 ranks
+    python launch/tools/service_load.py --times 500 --clients 4 --ranks 2
 
 Most arrays are small, and rank 0 alone scans them; of one in ``LARGE`` all ranks scan a part. Every
 result is compared with NumPy's. Each client is a process of its own. It prints

@@ -1,6 +1,6 @@
 """Pictures of a service's page for the documentation: docs/service_light.png and service_dark.png.
 
-Usage: python launch/page_pictures.py
+Usage: python launch/tools/page_pictures.py
 
 It starts a service with some jobs, and a browser: see launch/browser.sh. The pictures are in the
 repository, so that the documentation can be built without a browser: look at them, and commit them.
@@ -26,7 +26,7 @@ from selenium import webdriver
 from distscan.core.errors import InputError
 from distscan.service.client import Client
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SIZE = 1280, 840  # pixels
 _LIMIT = 60.0  # seconds
 

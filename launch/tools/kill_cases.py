@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 120  # seconds of a job that is not disturbed
 MPIRUNS = {"mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun"}
 

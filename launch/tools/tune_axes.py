@@ -1,6 +1,6 @@
 """Times scans along every axis; distscan/cuda/columns.py cites it.
 
-    python launch/tune_axes.py [--policies] [TYPE ...]        such as f d; default: those two
+    python launch/tools/tune_axes.py [--policies] [TYPE ...]        such as f d; default: those two
 
 One GPU. The device's time in microseconds, medians of 11, of a sum over 1 GiB or less; in brackets
 the share of the speed at which a copy moves the same bytes, and of the speed of the 1-D scan. Each

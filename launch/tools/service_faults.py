@@ -1,7 +1,7 @@
 """Disturb services at random moments: every job is accounted for, and every answer is right.
 
-    python launch/service_faults.py                  # 20 times each, 2 ranks
-    python launch/service_faults.py --times 1 --kinds "a full disk"
+    python launch/tools/service_faults.py                  # 20 times each, 2 ranks
+    python launch/tools/service_faults.py --times 1 --kinds "a full disk"
 
 A client, a rank, or mpirun is killed; the disk of the jobs becomes full, or their file is removed;
 a body is corrupt; a client reads or sends slowly, or stops. Meanwhile others submit file jobs, and
@@ -222,7 +222,7 @@ def main(*, mounted: bool) -> int:
     if faults:
         again = f"--ranks {options.ranks} --times {options.times} --seed {options.seed}"
         kinds = shlex.join(options.kinds)
-        print(f"repeat it by python launch/service_faults.py {again} --kinds {kinds}")
+        print(f"repeat it by python launch/tools/service_faults.py {again} --kinds {kinds}")
     return bool(faults)
 
 

@@ -1,6 +1,7 @@
 """The bits of exact sums: one digest of ``fsum``, whatever the ranks, the cuts and the devices.
 
-    mpirun -n 8 python launch/fsum_bits.py [--size 20] [--cuts 10] [--backend cpu|cuda] [--seed 0]
+    mpirun -n 8 python launch/tools/fsum_bits.py [--size 20] [--cuts 10] [--backend cpu|cuda]
+                                                 [--seed 0]
 
 Scans the same 2^SIZE elements on 1, 2, ... and all ranks, CUTS times each: cut at random, with
 empty shards among them, forward and mirrored, by each strategy. Prints a line for each kind of

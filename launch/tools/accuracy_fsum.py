@@ -1,6 +1,6 @@
 """How far prefix sums are from exact ones, over condition numbers up to 10^300.
 
-    mpirun -n 2 python launch/accuracy_fsum.py [--size 14] [--backend auto|cpu|cuda]
+    mpirun -n 2 python launch/tools/accuracy_fsum.py [--size 14] [--backend auto|cpu|cuda]
                                                [--arrays 4] [--seed 0] [--json FILE]
 
 Prints the largest relative error of any prefix of some arrays, for distscan's "fsum" and "sum" on
@@ -173,7 +173,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         made = {
             "title": f"Largest relative error of prefix sums over condition numbers, {args.arrays} "
             f"arrays of 2^{args.size} values",
-            "command": f"{launcher}python launch/accuracy_fsum.py --backend "
+            "command": f"{launcher}python launch/tools/accuracy_fsum.py --backend "
             f"{bound.name} --json {args.json}; python docs/errors.py {args.json}",
             "columns": columns,
             "rows": rows,

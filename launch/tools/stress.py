@@ -1,8 +1,8 @@
 """A stress test: random scans in random conditions; every result is compared.
 
-    python launch/stress.py --minutes 5                        # one GPU
-    launch/mpirun.sh 2 python launch/stress.py --minutes 5     # several ranks
-    python launch/stress.py --backend cpu                      # no GPU
+    python launch/tools/stress.py --minutes 5                        # one GPU
+    launch/mpirun.sh 2 python launch/tools/stress.py --minutes 5     # several ranks
+    python launch/tools/stress.py --backend cpu                      # no GPU
 
 It looks for faults that happen only sometimes: scans on streams of every kind and in several
 threads at once; plans that are dropped after their call, made on one stream and used on another, or
@@ -195,7 +195,7 @@ class Stress:
                     where += f", {late[result]} at the end; elements {differ[:5]} of {want.size}"
                 print(
                     f"rank {self.world.rank}: WRONG, {where}, in {use}\n    repeat it by "
-                    f"launch/mpirun.sh {self.world.size} python launch/stress.py --backend "
+                    f"launch/mpirun.sh {self.world.size} python launch/tools/stress.py --backend "
                     f"{self.device.name} --seed {self.options.seed} --first {number} --steps 1",
                     flush=True,
                 )

@@ -1,6 +1,6 @@
 """What a service answers in, beside the same work by mpirun.
 
-Usage: python launch/service.py [--ranks 8] [--backend cpu|cuda] [--repeat 200]
+Usage: python launch/tools/service.py [--ranks 8] [--backend cpu|cuda] [--repeat 200]
 
 It starts a service in a folder of its own, and prints milliseconds: the median, and the 99th of
 100, of
@@ -28,7 +28,7 @@ import numpy as np
 
 from distscan.service.client import Client
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def milliseconds(work: Callable[[], object], repeat: int) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Send malformed requests to a service: it answers or closes each, and goes on.
 
-    python launch/service_fuzz.py                     # 100,000 requests
-    python launch/service_fuzz.py --times 1000 --ranks 1
+    python launch/tools/service_fuzz.py                     # 100,000 requests
+    python launch/tools/service_fuzz.py --times 1000 --ranks 1
 
 Requests differ from valid ones in bytes, heads, JSON, arrays or URLs.
 Several connections send them at once. After all of them:
@@ -443,7 +443,7 @@ def main() -> int:
         print(f"FAULT: {what}\n    {request}")
         if found := re.match(r"request (\d+)", request):
             again = f"--seed {options.seed} --first {found[1]} --times 1"
-            print(f"    repeat it by python launch/service_fuzz.py {again}")
+            print(f"    repeat it by python launch/tools/service_fuzz.py {again}")
     return bool(fuzzer.faults)
 
 
