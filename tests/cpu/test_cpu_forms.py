@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.core import dtypes, operators
-from distscan.cpu import compiled, library
 from support import forms
 from support.cpu_data import (
     CASES,
@@ -33,28 +31,6 @@ pytestmark = pytest.mark.one_rank
 # ---- Every operator and type ---------------------------------------------------------------------
 
 cases = pytest.mark.parametrize(("op", "name"), CASES)
-
-
-def has_kernel(op, *types):
-    return compiled.find(operators.BUILTIN[op], dtypes.Types(*map(dtype_of, types))) is not None
-
-
-@pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
-def test_which_kernels_there_are():
-    """Else NumPy would do their work, and all tests would pass."""
-    wide = {"int64": ["bool", *INTEGERS[::2]], "uint64": INTEGERS[1::2]}
-    for op, name in CASES:
-        alike = name == "bool" or (name not in HALVES and not op.startswith("logical"))
-        assert has_kernel(op, name, name, name) == alike, (op, name)
-        if name in HALVES and not op.startswith("logical"):
-            assert has_kernel(op, name, "float32", name) == (op in ("sum", "prod", "max", "min"))
-    for op, (acc, narrow) in itertools.product(("sum", "prod"), wide.items()):
-        assert all(has_kernel(op, name, acc, acc) for name in narrow)
-    assert has_kernel("sum", "float32", "float64", "float32")
-    assert has_kernel("sum", "float32", "float64", "float64")
-    for name in ("float32", "float64"):
-        assert has_kernel("logaddexp", name, name, name)
-    assert not has_kernel("logaddexp", "float16", "float32", "float16")  # NumPy converts
 
 
 @cases

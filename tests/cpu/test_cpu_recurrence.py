@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.cpu import compiled, library
 from support.bfloat16 import BFLOAT16
 from support.cpu_data import dtype_of
-from support.cpu_scans import anew, assert_same, bits, levels
+from support.cpu_scans import anew, assert_same, bits, compiled_only, levels
 from support.recurrences import by_hand, exact
 
 pytestmark = [
     pytest.mark.one_rank,
-    pytest.mark.skipif(library.load() is None, reason="no compiled kernels"),
+    compiled_only,
 ]
 
 NAMES = "float32", "float64", "complex64", "complex128", "float16", "bfloat16"
@@ -68,8 +67,8 @@ def test_every_size(name, reverse, rng):
 @names
 @pytest.mark.parametrize("reverse", [False, True])
 def test_columns(name, reverse, rng, monkeypatch):
-    monkeypatch.setattr(compiled, "_COLUMNS_BLOCK", int(rng.choice([1 << 10, 1 << 18])))
-    with anew(monkeypatch, threads=int(rng.choice([1, 3]))):
+    block = int(rng.choice([1 << 10, 1 << 18]))
+    with anew(monkeypatch, threads=int(rng.choice([1, 3])), columns_block=block):
         for shape in SHAPES:
             a, b = draw(rng, name, shape)
             for initial, density in itertools.product((None, 3), (None, 0.01, 0.3)):

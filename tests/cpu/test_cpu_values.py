@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan.cpu import library
 from support.cpu_data import HALVES, dtype_of
-from support.cpu_scans import FORMS, anew, assert_same, bits, expected, is_nan, levels, scanned
+from support.cpu_scans import (
+    COMPILED,
+    FORMS,
+    anew,
+    assert_same,
+    bits,
+    compiled_only,
+    expected,
+    is_nan,
+    levels,
+    scanned,
+)
 
 pytestmark = pytest.mark.one_rank
 
@@ -137,7 +147,7 @@ def test_nan_stays(op, name, rng, strategy):
         got = scanned(y, op, dtype=y.dtype, strategy=strategy, **form)
         got, free = (got[::-1], clean[True][::-1]) if reverse else (got, clean[False])
         begin = place + form["exclusive"]
-        if name == "bfloat16" and (strategy == "scan-add" or library.load() is None):
+        if name == "bfloat16" and (strategy == "scan-add" or not COMPILED):
             assert is_nan(got[begin:]).all()  # ml_dtypes rounds the running values: it has one NaN
         else:
             assert (bits(got[begin:]) == bits(np.array([value]))).all(), (place, form)
@@ -147,7 +157,7 @@ def test_nan_stays(op, name, rng, strategy):
 @pytest.mark.parametrize("op", ["max", "min"])
 @pytest.mark.parametrize("name", FLOATS)
 def test_the_first_nan_stays(op, name, rng):
-    if name == "bfloat16" and library.load() is None:
+    if name == "bfloat16" and not COMPILED:
         pytest.skip("ml_dtypes has one NaN")
     n, places = positions(name)
     x = rng.normal(size=n).astype(np.float32).astype(dtype_of(name))
@@ -335,7 +345,7 @@ def exact_logs(x, axis=0):
     return y, np.maximum(1, abs(y)) * np.finfo(x.dtype).eps
 
 
-@pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
+@compiled_only
 @log_names
 def test_pairs(name, rng):
     """Two elements, of every size and distance; in columns, the second is combined directly."""
@@ -346,7 +356,7 @@ def test_pairs(name, rng):
     assert np.all(abs(distscan.logcumsumexp(x, axis=0) - want) <= 2 * units)
 
 
-@pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
+@compiled_only
 @log_names
 @pytest.mark.parametrize("n", [1, 7, 64, 513, 5000, 70_001])
 @pytest.mark.parametrize("extent", [0.01, 1, 30, 80, 300, 10_000])
@@ -363,7 +373,7 @@ def test_ranges(name, n, extent, rng, monkeypatch):
             assert y[-1 if reverse else 0] == x[-1 if reverse else 0]
 
 
-@pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
+@compiled_only
 @log_names
 def test_values_that_no_sum_reaches(name, rng):
     """Infinities, NaN and zeros: as NumPy has them, in rows, columns and long scans."""
@@ -385,7 +395,7 @@ def test_values_that_no_sum_reaches(name, rng):
         assert_same(distscan.logcumsumexp(every), every)
 
 
-@pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
+@compiled_only
 @log_names
 def test_nan_after_larger_elements(name, rng):
     """Until the NaN, results are as without it; it may lie in any lane, one or more vectors on."""
@@ -401,7 +411,7 @@ def test_nan_after_larger_elements(name, rng):
             assert np.all(abs(y[~odd] - want[~odd]) <= 16 * units[~odd])
 
 
-@pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
+@compiled_only
 @log_names
 def test_every_form(name, rng):
     """Rows, columns and segments, from both ends, with a first value."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import itertools
 import os
 import re
 import shlex
@@ -14,9 +15,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distscan.core import segments
+from distscan.core import dtypes, operators, segments
 from distscan.cpu import compiled, library, reductions
 from support.bfloat16 import BFLOAT16
+from support.cpu_data import CASES, HALVES, INTEGERS, dtype_of
 from support.keys import TYPES as KEYS
 
 pytestmark = pytest.mark.one_rank
@@ -50,7 +52,7 @@ def compiler(build_cpu):
         pytest.skip(str(error))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def checkout(tmp_path, build_cpu, monkeypatch):
     """A checkout with one source and one header, and without libraries."""
     kernels = tmp_path / "kernels"
@@ -79,6 +81,7 @@ def x86(monkeypatch):
     return lambda flags: monkeypatch.setattr(library, "cpu_flags", lambda: flags)
 
 
+@pytest.mark.usefixtures("checkout")
 def test_flags(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("model\t: 1\nflags\t\t: fpu avx2 abm\nvmx flags\t: ept\n\nflags\t: none\n")
@@ -88,6 +91,7 @@ def test_flags(tmp_path):
     assert library.cpu_flags(str(tmp_path / "none")) == set()
 
 
+@pytest.mark.usefixtures("checkout")
 @pytest.mark.parametrize(
     ("flags", "levels"),
     [
@@ -107,6 +111,7 @@ def test_native_levels(flags, levels, build_cpu, monkeypatch):
     assert build_cpu.choose_levels("native", "aarch64") == ["armv8-a"]  # a cross compiler
 
 
+@pytest.mark.usefixtures("checkout")
 def test_levels_by_name(build_cpu):
     assert build_cpu.choose_levels("all", "x86_64") == ["x86-64-v4", "x86-64-v3", "x86-64"]
     assert build_cpu.choose_levels("x86-64,x86-64-v3", "x86_64") == ["x86-64-v3", "x86-64"]
@@ -266,7 +271,6 @@ def test_without_a_compiler(cxx, fault, checkout):
 
 def test_this_checkout_has_its_library(compiler, monkeypatch):
     """Else the whole suite would run without the compiled kernels, and pass."""
-    monkeypatch.undo()
     monkeypatch.delenv("DISTSCAN_CPU", raising=False)
     assert library.load() is not None, "run python launch/build_cpu.py"
 
@@ -335,6 +339,28 @@ def test_tables():
         assert kernel.reduce
         assert kernel.scan_columns
         assert kernel.reduce_columns
+
+
+def has_kernel(op, *types):
+    return compiled.find(operators.BUILTIN[op], dtypes.Types(*map(dtype_of, types))) is not None
+
+
+@pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
+def test_which_kernels_there_are():
+    """Else NumPy would do their work, and all tests would pass."""
+    wide = {"int64": ["bool", *INTEGERS[::2]], "uint64": INTEGERS[1::2]}
+    for op, name in CASES:
+        alike = name == "bool" or (name not in HALVES and not op.startswith("logical"))
+        assert has_kernel(op, name, name, name) == alike, (op, name)
+        if name in HALVES and not op.startswith("logical"):
+            assert has_kernel(op, name, "float32", name) == (op in ("sum", "prod", "max", "min"))
+    for op, (acc, narrow) in itertools.product(("sum", "prod"), wide.items()):
+        assert all(has_kernel(op, name, acc, acc) for name in narrow)
+    assert has_kernel("sum", "float32", "float64", "float32")
+    assert has_kernel("sum", "float32", "float64", "float64")
+    for name in ("float32", "float64"):
+        assert has_kernel("logaddexp", name, name, name)
+    assert not has_kernel("logaddexp", "float16", "float32", "float16")  # NumPy converts
 
 
 def test_keys():

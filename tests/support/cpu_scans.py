@@ -4,6 +4,7 @@ import contextlib
 import os
 
 import numpy as np
+import pytest
 
 import distscan
 from distscan.cpu import compiled, library
@@ -16,6 +17,9 @@ FORMS = [
     for exclusive in (False, True)
     for reverse in (False, True)
 ]
+#: Whether the kernels are compiled, not NumPy's.
+COMPILED = library.load() is not None
+compiled_only = pytest.mark.skipif(not COMPILED, reason="no compiled kernels")
 GUARD = 192  # bytes before and behind the results
 POISON = 0xA5
 
@@ -75,14 +79,16 @@ def assert_same(got, want, what=""):
 
 
 @contextlib.contextmanager
-def anew(monkeypatch, *, streamed=None, threads=None, level=None):
-    """Decide again how scans are done: results past the caches, threads, level of instructions."""
+def anew(monkeypatch, *, streamed=None, threads=None, level=None, columns_block=None):
+    """Decide again how scans are done: results past the caches, threads, level, bytes of blocks."""
     with monkeypatch.context() as patch:
         if streamed is not None:
             patch.setattr(compiled, "_STREAMED", 0 if streamed else 1 << 62)
         if threads is not None:
             patch.setenv("DISTSCAN_THREADS", str(threads))
             patch.setattr(compiled, "_THREAD", 1)  # small arrays have several threads, too
+        if columns_block is not None:
+            patch.setattr(compiled, "_COLUMNS_BLOCK", columns_block)
         if level is not None:
             patch.setenv("DISTSCAN_CPU", level)
         cache.clear()
