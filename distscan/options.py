@@ -195,8 +195,10 @@ class ScanRequest(NamedTuple):
         """
         asked = op, axis, exclusive, reverse, dtype, window, strategy, threads
         known: Any = None
-        with suppress(TypeError):  # of an option that no dict takes as a key, too
+        try:  # noqa: SIM105 - `suppress` takes a microsecond
             known = _parsed(*asked)
+        except TypeError:  # of an option that no dict takes as a key, too
+            pass
         options, run_options = known or _parse(*asked)
         if initial is not None:
             options = options._replace(initial=initial)

@@ -155,7 +155,8 @@ class Plan:
         call.has_elements = self._scan.has_elements
         self.out_shape, self.size = self._scan.form.extents.result_shape, math.prod(self.shape)
         array, self._device = arrays.on_gpu(gpu)
-        expected = Expected(self._scan, self.shape, self.size, array, gpu, options.segments)
+        shapes = self.shape, self.out_shape, self.size
+        expected = Expected(self._scan, *shapes, array, gpu, options.segments)
         self._lock = PlanLock()
         self._votes = Votes.of(self.comm)
         self._started: Any = None  # what start() has returned, for wait()
@@ -325,15 +326,11 @@ class Expected(NamedTuple):
 
     plan: ShardScan
     shape: tuple[int, ...]  # of x
+    out_shape: tuple[int, ...]
     size: int
     array: type  # numpy.ndarray or cupy.ndarray
     gpu: int | None
     flags: np.dtype[Any] | None  # the type of segments; None: calls pass none
-
-    @property
-    def out_shape(self) -> tuple[int, ...]:
-        """The shape of the result."""
-        return self.plan.form.extents.result_shape
 
     def check(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
         """Return flat views of ``x``, ``out`` and ``segments``, and the array that a call returns.

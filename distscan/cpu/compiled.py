@@ -371,10 +371,10 @@ class Compiled:
         arguments.ticket = 0
         if reduced:
             arguments.outside = None
+        arguments.before = None
         if before is not None:
             before = np.ascontiguousarray(before, self._acc)
-            arguments.before_row = before.size > 1
-        arguments.before = address(before)
+            arguments.before, arguments.before_row = address(before), before.size > 1
         step, y_step = self._step(x, width), self._step(out, width)
         kernel = None if step is None or y_step is None else self._direct
         this = kernel or self._kernel

@@ -165,7 +165,9 @@ class ReduceScan(_Steps):
 
     def scan(self, call: Any, offset: NDArray[Any] | None, piece: slice | None = None) -> None:
         """Scan ``x`` into ``out``, seeded with ``offset``."""
-        x, out = self._cut(call.x, piece), self._cut(call.out, piece)
+        x, out = call.x, call.out
+        if piece is not None:
+            x, out = self.sweeps.cut(x, piece), self.sweeps.cut(out, piece)
         self.sweeps.scan(x, out, call.heads, offset, reduced=call.reduced == piece)
 
 

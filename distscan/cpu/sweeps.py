@@ -144,6 +144,10 @@ class Recurrence(Compiled):
         fields = [(name, types.acc[name]) for name in ("x0", "x1")]
         super().__init__(op, types._replace(acc=np.dtype(fields)), form, kernel, kernel, **options)
         self._rows = self._rows and op.arity == 2
+        self._seed = None  # as kernels read it, and its address
+        if isinstance(form.seed, np.ndarray):
+            maps = self._maps_of(form.seed)
+            self._seed = maps, address(maps)
 
     def cut(self, x: Any, columns: slice) -> Any:
         """View some columns of the arrays; heads are those of all columns."""
@@ -193,11 +197,13 @@ class Recurrence(Compiled):
         arguments.ticket = 0
         self._cut_strips(arguments, _STRIP)
         factors = self._read(arguments, x)  # the arguments have its address
-        if before is not None:
-            maps = np.empty(before.shape, self._acc)
-            maps["x0"], maps["x1"] = before["x0"], before["x1"]
-            before, arguments.before_row = maps, before.size > 1
-        arguments.before = address(before)
+        arguments.before = None
+        if before is not None and before is self._first and self._seed:
+            maps, arguments.before = self._seed
+            arguments.before_row = maps.size > 1
+        elif before is not None:
+            maps = self._maps_of(before)
+            arguments.before, arguments.before_row = address(maps), maps.size > 1
         if reduced:
             self._kernel.seed(byref(arguments))
         h = out[0]
@@ -209,6 +215,12 @@ class Recurrence(Compiled):
         scan = self._kernel.scan if self._rows else self._kernel.scan_columns
         self._run(lambda: scan(byref(arguments)), width)
         del factors
+
+    def _maps_of(self, states: NDArray[Any]) -> NDArray[Any]:
+        """Return the fields of states that kernels read."""
+        maps = np.empty(states.shape, self._acc)
+        maps["x0"], maps["x1"] = states["x0"], states["x1"]
+        return maps
 
     def _read(self, arguments: KernelArguments, x: Arrays) -> NDArray[Any]:
         """Set the arrays that the kernel reads; return the factors that it reads."""
