@@ -42,13 +42,13 @@ SHOWN = ("copy", "numpy", "single-pass", "reduce-scan", "scan-add", "by-hand", "
 
 def parser() -> Parser:
     """Return the parser of the command line."""
-    made = Parser(
+    command = Parser(
         prog="python -m distscan.bench",
         description="distscan, a plain copy and the peers that are installed, side by side.",
         epilog="example: mpirun -n 4 python -m distscan.bench --sizes 20:30 --plot bench.svg",
         allow_abbrev=False,
     )
-    add = made.add_argument
+    add = command.add_argument
     add("--sizes", type=_sizes, metavar="A[:B[:STEP]],...",
         help="elements per rank, powers of two (default: 10:28:2)")  # fmt: skip
     add("--types", type=_types, metavar="T[:OUT],...",
@@ -78,7 +78,7 @@ def parser() -> Parser:
     add("--block-scans", action="store_true",
         help="instead: the block scans and the chains of the literature, on one GPU")  # fmt: skip
     add("--list", action="store_true", help="list the contenders and what is installed")
-    return made
+    return command
 
 
 def check_arguments(args: argparse.Namespace) -> None:
@@ -161,10 +161,10 @@ def _types(text: str) -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
 
 
 def _names(text: str) -> list[str]:
-    names, known = text.split(","), [contender.name for contender in CONTENDERS]
+    names, available = text.split(","), [contender.name for contender in CONTENDERS]
     for name in names:
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        if name not in available:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(available)}")
     return names
 
 
@@ -218,21 +218,21 @@ def setting_of(backend: str, ranks: int, op: str) -> dict[str, object]:
     return {"backend": backend, "ranks": ranks, "op": op}
 
 
-def read_baseline(path: Path, given: dict[str, object], planned: Iterable[Key]) -> Baseline:
+def read_baseline(path: Path, setting: dict[str, object], planned: Iterable[Key]) -> Baseline:
     """Read a report of an earlier run.
 
-    ``given`` is the setting of this run, and ``planned`` are the keys that it will measure. Raises
-    ValueError if the file is not a report, or cannot be compared with this run.
+    ``setting`` and ``planned`` are the setting of this run and the keys that it will measure.
+    Raises ValueError if the file is not a report, or cannot be compared with this run.
     """
     try:
-        found = json.loads(path.read_text())
-        rows = [row for row in found["results"] if row["contender"] != "copy"]
+        stored = json.loads(path.read_text())
+        rows = [row for row in stored["results"] if row["contender"] != "copy"]
         baseline = Baseline(
             str(path),
-            str(found.get("date", "no date")),
-            str(found["chip"]),
-            str(found["command"]),
-            setting_of(found["backend"], found["ranks"], found["op"]),
+            str(stored.get("date", "no date")),
+            str(stored["chip"]),
+            str(stored["command"]),
+            setting_of(stored["backend"], stored["ranks"], stored["op"]),
             {
                 Key(row["type"], row["contender"], row["n"]): float(row["share"])
                 for row in rows
@@ -243,7 +243,7 @@ def read_baseline(path: Path, given: dict[str, object], planned: Iterable[Key]) 
         raise ValueError(f"--against: {error.strerror}: {path}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"--against: {path} is no report that --json wrote") from error
-    for name, value in given.items():
+    for name, value in setting.items():
         if baseline.setting[name] != value:
             raise ValueError(
                 f"--against: {path} has {name} {baseline.setting[name]}, this run {value}"
@@ -291,10 +291,10 @@ def compare(baseline: Baseline, report: Report, limit: float) -> tuple[list[str]
 
 def _named(title: str, keys: Sequence[Key]) -> list[str]:
     """List the keys that only one of the runs has: a line for each contender and type."""
-    found: dict[tuple[str, str], list[str]] = {}
+    sizes_by_row: dict[tuple[str, str], list[str]] = {}
     for key in keys:
-        found.setdefault((key.contender, key.type), []).append(size_text(key.n))
-    return [f"{title}: {' '.join(who)} {', '.join(sizes)}" for who, sizes in found.items()]
+        sizes_by_row.setdefault((key.contender, key.type), []).append(size_text(key.n))
+    return [f"{title}: {' '.join(row)} {', '.join(sizes)}" for row, sizes in sizes_by_row.items()]
 
 
 # ---- the run, and its exit status -----------------------------------------------------------
@@ -329,25 +329,25 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         args.forms = MIB
     if (args.forms or args.levels) and machine.backend != "cpu":
         raise agree.mark_collective(ValueError("--forms and --levels are for CPUs"))
-    chosen = _chosen(args, machine.backend, comm.size)
-    able, versions, missing = suite.present(comm, chosen)
+    contenders = _chosen(args, machine.backend, comm.size)
+    able, versions, missing = suite.present(comm, contenders)
     cases = _cases(comm, args)
-    used = uses.all_uses(machine.backend, _most(args, machine.backend)) if args.uses else []
+    selected = uses.all_uses(machine.backend, _most(args, machine.backend)) if args.uses else []
     peers = uses_peers.suited(machine.backend, comm.size) if args.uses else []
     peers, more_versions, more_missing = suite.present(comm, peers)
     op = "forms" if args.forms else "uses" if args.uses else args.op
     planned = {Key(case.type, c.name, case.n) for case in cases for c in able}
-    planned |= {Key(use.title, uses.OURS, use.n) for use in used}
+    planned |= {Key(use.title, uses.OURS, use.n) for use in selected}
     setting = setting_of(machine.backend, comm.size, op)
     baseline = _baseline(comm, args.against, setting, planned)
     try:
         measuring = {"repeat": args.repeat, "progress": progress.show}
         rows = suite.run(comm, machine, able, cases, **measuring)
-        rows += uses.run(comm, machine, peers, used, **measuring)
+        rows += uses.run(comm, machine, peers, selected, **measuring)
         tables = block_scans.run(comm, machine, **measuring) if args.block_scans else None
     finally:
         progress.clear()
-    done = Report(
+    result = Report(
         command=" ".join(["python -m distscan.bench", *argv]),
         date=time.strftime("%Y-%m-%d"),
         chip=machine.name,
@@ -364,14 +364,14 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         results=rows,
         block_scans=tables,
         idioms={case.type: case.idiom for case in cases} if args.forms else None,
-        clocks=uses.clocks(used, machine.backend, comm.size) if args.uses else None,
+        clocks=uses.clocks(selected, machine.backend, comm.size) if args.uses else None,
     )
     fell = False
     with agreed(comm):
         if comm.rank == 0:
-            _write(done, args.json, args.plot)
+            _write(result, args.json, args.plot)
             if baseline is not None:
-                lines, fell = compare(baseline, done, _limit(args, machine.backend))
+                lines, fell = compare(baseline, result, _limit(args, machine.backend))
                 print("\n".join(lines), file=sys.stderr if args.json == "-" else None, flush=True)
     return int(comm.bcast(fell))
 
@@ -379,7 +379,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
 def _baseline(
     comm: Comm,
     path: Path | None,
-    given: dict[str, object],
+    setting: dict[str, object],
     planned: set[Key],
 ) -> Baseline | None:
     """Read the file of ``--against`` on rank 0, before any measurement; collective."""
@@ -388,7 +388,7 @@ def _baseline(
     baseline = None
     with agreed(comm):
         if comm.rank == 0:
-            baseline = read_baseline(path, given, planned)
+            baseline = read_baseline(path, setting, planned)
     return baseline
 
 
@@ -400,15 +400,15 @@ def _limit(args: argparse.Namespace, backend: str) -> float:
     return LIMITS[backend] if args.limit is None else float(args.limit)
 
 
-def _write(done: Report, to_json: str | None, to_plot: Path | None) -> None:
+def _write(result: Report, to_json: str | None, to_plot: Path | None) -> None:
     if to_json == "-":
-        print(json.dumps(done.plain()), flush=True)
+        print(json.dumps(result.plain()), flush=True)
     else:
-        print(report.text(done), flush=True)
+        print(report.text(result), flush=True)
         if to_json:
-            Path(to_json).write_text(json.dumps(done.plain(), indent=1) + "\n")
+            Path(to_json).write_text(json.dumps(result.plain(), indent=1) + "\n")
     if to_plot:
-        report.plot(done, to_plot)
+        report.plot(result, to_plot)
 
 
 def _list(comm: Comm) -> None:
@@ -471,8 +471,8 @@ def _sharing(comm: Comm, bound: binding.Binding) -> int:
 
 def _cpu(fallback: str) -> str:
     """Return the name of the processor, the level of the compiled kernels, and the threads."""
-    found, count = library.load(), binding.threads(None)
-    level = "NumPy" if found is None else found.name
+    kernels, count = library.load(), binding.threads(None)
+    level = "NumPy" if kernels is None else kernels.name
     return f"{_processor(fallback)}, {level}, {count} thread{'s' * (count > 1)} a rank"
 
 

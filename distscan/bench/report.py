@@ -117,9 +117,9 @@ def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
             head = "".join(f"{size_text(n):>8}" for n in columns)
             lines.append(f"{'':{_NAME}}{head}{'  moved' if last else ''}")
             for name in dict.fromkeys(row.contender for row in rows):
-                own = {row.n: row for row in rows if row.contender == name}
-                cells = "".join(f"{_cell(own.get(n), cell):>8}" for n in columns)
-                moved = _moved(own.values()) if last else ""
+                by_size = {row.n: row for row in rows if row.contender == name}
+                cells = "".join(f"{_cell(by_size.get(n), cell):>8}" for n in columns)
+                moved = _moved(by_size.values()) if last else ""
                 lines.append(f"{name:{_NAME}}{cells}{moved:>7}".rstrip())
     return lines
 
@@ -152,13 +152,13 @@ def _moved(rows: Any) -> str:
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
     """Return remarks: the faults, once for each contender and reason, and the spread of samples."""
-    found: dict[tuple[str, str, str], list[int]] = {}
+    failures: dict[tuple[str, str, str], list[int]] = {}
     for row in rows:
         if row.status != "timed":
             who = "" if row.status == "skipped" else row.contender
-            found.setdefault((who, row.status, row.message), []).append(row.n)
+            failures.setdefault((who, row.status, row.message), []).append(row.n)
     lines = []
-    for (who, status, message), sizes in found.items():
+    for (who, status, message), sizes in failures.items():
         where = ", ".join(dict.fromkeys(size_text(n) for n in sizes))
         lines.append(f"{who or 'all'}: {status} at {where}: {message}")
     for title, which in (("device time", "device_us"), ("wall clock", "wall_us")):
@@ -204,31 +204,31 @@ def size_text(n: int) -> str:
 
 def form_lines(rows: Sequence[Row], idioms: Mapping[str, str]) -> list[str]:
     """Return the table: shares of the copy's speed, and times NumPy."""
-    found = {(row.type, row.contender): row for row in rows}
+    by_key = {(row.type, row.contender): row for row in rows}
     names = [name for name in dict.fromkeys(row.contender for row in rows) if name != "copy"]
     base = "numpy" if "numpy" in names else "by-hand"
     names.sort(key=lambda name: name != base)  # stable: the base comes first
-    made = [
+    table = [
         "",
         f"share of the copy's speed, and times {base}; copy: GB/s of a rank, both ways",
         f"{'':30}{'copy':>6}" + "".join(f"{name:>{_width(name, base)}}" for name in names),
     ]
     for title in idioms:
-        cells = [f"{_copied(found.get((title, 'copy'))):>6}"]
+        cells = [f"{_copied(by_key.get((title, 'copy'))):>6}"]
         for name in names:
-            row = found.get((title, name))
+            row = by_key.get((title, name))
             cells.append(f"{_form_cell(row, timed=name != base):>{_width(name, base)}}")
-        made.append(f"{title:30}{''.join(cells)}".rstrip())
-    made += _spreads(rows)
-    made += [f"{row.contender}, {row.type}: {row.status}: {row.message}"
+        table.append(f"{title:30}{''.join(cells)}".rstrip())
+    table += _spreads(rows)
+    table += [f"{row.contender}, {row.type}: {row.status}: {row.message}"
              for row in rows if row.status != "timed"]  # fmt: skip
     if base != "numpy":
-        return made
-    made += ["", "numpy:"]
+        return table
+    table += ["", "numpy:"]
     for idiom in dict.fromkeys(idioms.values()):
         titles = "; ".join(title for title, other in idioms.items() if other == idiom)
-        made += wrap(f"{titles}: {idiom}", _WIDTH, subsequent_indent="    ")
-    return made
+        table += wrap(f"{titles}: {idiom}", _WIDTH, subsequent_indent="    ")
+    return table
 
 
 def _form_cell(row: Row | None, *, timed: bool) -> str:

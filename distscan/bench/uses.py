@@ -44,20 +44,20 @@ class Place(NamedTuple):
 
     def integers(self, low: int, high: int, shape: Any) -> Any:
         """Draw integers from ``low`` to below ``high``, as float32."""
-        drawn = self.machine.xp.empty(shape, np.float32)
-        flat = drawn.reshape(-1)
+        values = self.machine.xp.empty(shape, np.float32)
+        flat = values.reshape(-1)
         for a, b in pieces(flat.size):
             flat[a:b] = self.random.randint(low, high, b - a)
-        return drawn
+        return values
 
 
-class Drawn(NamedTuple):
+class UseData(NamedTuple):
     """The data of a use on one rank. Results are what ``call`` and the peers return."""
 
-    given: tuple[Any, ...]  # the input arrays
+    inputs: tuple[Any, ...]  # the input arrays
     out: tuple[Any, ...]  # arrays like those of the result, if calls take them
     call: Callable[..., Any]  # distscan's way, of the inputs and the results' arrays
-    fault: Callable[[Any, list[Any]], str]  # of a result and what all ranks show; "" if it is right
+    fault: Callable[[Any, list[Any]], str]  # of a result and each rank's ``show``; "" if right
     show: Callable[[Any], Any] = lambda result: None  # what the check of other ranks needs
 
 
@@ -69,7 +69,7 @@ class Use:
     title: str
     n: int  # elements per rank
     bytes: int  # that a perfect way reads and writes on one rank
-    draw: Callable[[Place], Drawn]
+    draw: Callable[[Place], UseData]
     waits: bool = False  # whether the host waits for the result: its clock counts then
     loops: int = 1  # calls in a row that are one sample
 
@@ -89,9 +89,9 @@ def following(
     def show(result: Any) -> list[Any]:
         return [on_host(array[-1]) for array in _arrays(result)]
 
-    def fault(result: Any, shown: list[Any]) -> str:
+    def fault(result: Any, gathered: list[Any]) -> str:
         results = _arrays(result)
-        starts = shown[comm.rank - 1] if comm.rank > 0 else first
+        starts = gathered[comm.rank - 1] if comm.rank > 0 else first
         before = tuple(
             xp.concatenate([xp.asarray(start, array.dtype)[None], array[:-1]])
             for start, array in zip(starts, results, strict=True)
@@ -144,15 +144,15 @@ def run(
     place = Place(comm, machine, random)
     for i, use in enumerate(uses):
         progress(use.title, i, len(uses))
-        own = [peer for peer in peers if peer.kind == use.kind]
-        made = [Row(name, use.title, use.n) for name in (OURS, *(peer.name for peer in own))]
+        rivals = [peer for peer in peers if peer.kind == use.kind]
+        use_rows = [Row(name, use.title, use.n) for name in (OURS, *(peer.name for peer in rivals))]
         if use.bytes:
-            made.insert(0, Row("copy", use.title, use.n, moved=use.bytes))
-        rows += made
+            use_rows.insert(0, Row("copy", use.title, use.n, moved=use.bytes))
+        rows += use_rows
         try:
-            _measure(place, use, own, made, repeat)
+            _measure(place, use, rivals, use_rows, repeat)
         except MemoryError as error:  # on all ranks: another program has taken the memory
-            for row in made:
+            for row in use_rows:
                 failed(row, "skipped", error)
         machine.release()
     return rows
@@ -164,16 +164,16 @@ def _measure(
     """Fill the rows of one use. Its calls rotate among sets of arrays, as in ``case.py``."""
     comm, machine = place.comm, place.machine
     count = machine.pairs(use.bytes) if use.bytes else 1
-    wanted = (2 * count + _SPARE) * use.bytes + 4 * machine.cache
+    needed_bytes = (2 * count + _SPARE) * use.bytes + 4 * machine.cache
     room = min(comm.allgather(machine.free()))
-    if wanted > suite.ROOM * room:
+    if needed_bytes > suite.ROOM * room:
         for row in rows:
-            failed(row, "skipped", suite.no_room(wanted, room))
+            failed(row, "skipped", suite.no_room(needed_bytes, room))
         return
     with agreed(comm):
-        drawn = use.draw(place)
-        sets = [_copied(drawn, machine.xp) for _ in range(count)]
-    ways: dict[str, Callable[..., Call]] = {OURS: partial(partial, drawn.call)}
+        data = use.draw(place)
+        sets = [_copied(data, machine.xp) for _ in range(count)]
+    ways: dict[str, Callable[..., Call]] = {OURS: partial(partial, data.call)}
     ways |= {peer.name: partial(peer.prepare, place) for peer in peers}
     live = []
     for row in rows:
@@ -181,7 +181,7 @@ def _measure(
         if row.contender == "copy":
             calls = _copies(machine, use.bytes // 2, count)
         else:
-            calls = _checked(place, drawn, ways[row.contender], sets, row)
+            calls = _checked(place, data, ways[row.contender], sets, row)
         if calls:
             live.append(Timed(row, [partial(_repeated, call, use.loops) for call in calls]))
     suite.take_turns(comm, machine, live, repeat)
@@ -192,13 +192,13 @@ def _measure(
     for timed in live if use.bytes else ():
         devices = timed.row.device_us is not None
         by_device = clock(use, machine.backend, comm.size) == "device_us"
-        own = by_device or timed.row.contender == "copy"
-        suite.set_share(comm, timed, device=devices and own, device_copy=devices)
+        same_clock = by_device or timed.row.contender == "copy"
+        suite.set_share(comm, timed, device=devices and same_clock, device_copy=devices)
 
 
-def _copied(drawn: Drawn, xp: Any) -> tuple[list[Any], list[Any]]:
+def _copied(data: UseData, xp: Any) -> tuple[list[Any], list[Any]]:
     """Return copies of the inputs, and new arrays for the results."""
-    return [x.copy() for x in drawn.given], [xp.empty_like(y) for y in drawn.out]
+    return [x.copy() for x in data.inputs], [xp.empty_like(y) for y in data.out]
 
 
 def _copies(machine: Host, size: int, count: int) -> list[Call]:
@@ -213,7 +213,7 @@ def _repeated(call: Call, loops: int) -> None:
 
 def _checked(
     place: Place,
-    drawn: Drawn,
+    data: UseData,
     prepare: Callable[..., Call],
     sets: Sequence[tuple[list[Any], list[Any]]],
     row: Row,
@@ -222,16 +222,16 @@ def _checked(
     comm = place.comm
     try:
         with agreed(comm):
-            calls = [prepare(*given, *out) for given, out in sets]
+            calls = [prepare(*inputs, *out) for inputs, out in sets]
             for out in sets[0][1]:
                 out.view(np.uint8)[...] = _POISON
         with agreed(comm):
             result = calls[0]()
             place.machine.synchronize()
-            shows = drawn.show(result)
-        shown = comm.allgather(shows)
+            local = data.show(result)
+        gathered = comm.allgather(local)
         with agreed(comm):
-            fault = drawn.fault(result, shown)
+            fault = data.fault(result, gathered)
             if fault:
                 raise CheckError(fault)
     except Exception as error:
@@ -254,26 +254,26 @@ def clocks(uses: Sequence[Use], backend: str, ranks: int) -> dict[str, str]:
 
 
 def lines(rows: Sequence[Row], clocks: dict[str, str]) -> list[str]:
-    """Return the table: a line for each use, then what went wrong. ``clocks`` are those of uses."""
-    made = [
+    """Return the table: a line for each use, then for each row without a time."""
+    table = [
         "",
         "copy: of the bytes that the use must read and write; share: the copy's time by distscan's",
         f"{'us of a call':{_TITLE}}{'copy':>8}{'best peer':>17}{'distscan':>10}{'share':>7}"
         f"{'clock':>8}  other peers",
     ]
     for title, which in clocks.items():
-        own = {row.contender: row for row in rows if row.type == title}
-        ours, copy = own.pop(OURS), own.pop("copy", None)
-        times = {name: _us(row, which) for name, row in own.items() if row.status == "timed"}
+        by_name = {row.contender: row for row in rows if row.type == title}
+        ours, copy = by_name.pop(OURS), by_name.pop("copy", None)
+        times = {name: _us(row, which) for name, row in by_name.items() if row.status == "timed"}
         peers = [f"{name} {_text(us)}" for name, us in sorted(times.items(), key=lambda i: i[1])]
         share = "" if ours.share is None else f"{ours.share:.2f}"
         copied = _text(_us(copy, "device_us")) if copy and copy.status == "timed" else ""
         time = _text(_us(ours, which)) if ours.status == "timed" else ours.status
-        made.append(
+        table.append(
             f"{title:{_TITLE}}{copied:>8}{peers[0] if peers else '-':>17}{time:>10}{share:>7}"
             f"{which.removesuffix('_us'):>8}  {', '.join(peers[1:])}".rstrip()
         )
-    return made + [f"{row.contender}, {row.type}: {row.status}: {row.message}"
+    return table + [f"{row.contender}, {row.type}: {row.status}: {row.message}"
                    for row in rows if row.status != "timed"]  # fmt: skip
 
 
@@ -295,15 +295,15 @@ def _text(us: float) -> str:
 def all_uses(backend: str, most: int) -> list[Use]:
     """Return all uses, of at most 2^``most`` elements on each rank."""
     last = min(26, most)
-    made = [_keys(power) for power in dict.fromkeys(min(power, most) for power in (28, 24, 22))]
-    made += [
+    uses = [_keys(power) for power in dict.fromkeys(min(power, most) for power in (28, 24, 22))]
+    uses += [
         _recurrence(last - columns, columns)
         for columns in dict.fromkeys(min(columns, last // 2) for columns in (0, 6, 12))
     ]
     if backend == "cpu":
-        made.append(_filter(last))
-    made += [_matrices(min(20, max(most - 4, 0))), _compact(last), _nancumsum(last)]
-    return [*made, _logcumsumexp(last), _partition(last), _offsets(last)]  # fmt: skip
+        uses.append(_filter(last))
+    uses += [_matrices(min(20, max(most - 4, 0))), _compact(last), _nancumsum(last)]
+    return [*uses, _logcumsumexp(last), _partition(last), _offsets(last)]  # fmt: skip
 
 
 # ---- results that follow one from the other ----
@@ -313,11 +313,11 @@ def _keys(power: int) -> Use:
     """Sum within runs of equal keys, which do not begin at multiples of a vector."""
     n = 1 << power
 
-    def draw(place: Place) -> Drawn:
+    def draw(place: Place) -> UseData:
         xp, first = place.machine.xp, place.comm.rank * n + 17
         index = xp.arange(first, first + n)
         keys, heads, x = index // _RUN, index % _RUN == 0, place.integers(-3, 4, n)
-        return Drawn(
+        return UseData(
             (keys.astype(np.int32), x), (x,),
             lambda keys, x, out: distscan.scan(x, segments=keys, out=out, comm=place.comm),
             *following(
@@ -334,9 +334,9 @@ def _recurrence(power: int, columns: int) -> Use:
     n = 1 << power + columns
     shape = (1 << power, 1 << columns) if columns else (n,)
 
-    def draw(place: Place) -> Drawn:
+    def draw(place: Place) -> UseData:
         a, b = 2 * place.integers(0, 2, shape) - 1, place.integers(-3, 4, shape)
-        return Drawn(
+        return UseData(
             (a, b), (), lambda a, b: distscan.linear_recurrence(a, b, comm=place.comm),
             *following(
                 place, (a, b), (np.zeros(shape[1:], np.float32),),
@@ -353,9 +353,9 @@ def _filter(power: int) -> Use:
     """Filter by one factor for all elements."""
     n = 1 << power
 
-    def draw(place: Place) -> Drawn:
+    def draw(place: Place) -> UseData:
         b = place.integers(-3, 4, n)
-        return Drawn(
+        return UseData(
             (b,), (), lambda b: distscan.linear_recurrence(-1.0, b, comm=place.comm),
             *following(place, (b,), (0,), lambda before, now: (now[0] - before[0],)),
         )  # fmt: skip
@@ -382,13 +382,13 @@ def _matrices(power: int) -> Use:
     """Multiply permutations with signs, whose products are exact."""
     n = 1 << power
 
-    def draw(place: Place) -> Drawn:
+    def draw(place: Place) -> UseData:
         random = np.random.RandomState(place.comm.rank)
-        orders, made = random.rand(n, 4).argsort(axis=1), np.zeros((16, n), np.float32)
+        orders, entries = random.rand(n, 4).argsort(axis=1), np.zeros((16, n), np.float32)
         for i in range(4):
-            made[4 * i + orders[:, i], np.arange(n)] = 2 * random.randint(0, 2, n) - 1
-        x = tuple(place.machine.xp.asarray(entry) for entry in made)
-        return Drawn(
+            entries[4 * i + orders[:, i], np.arange(n)] = 2 * random.randint(0, 2, n) - 1
+        x = tuple(place.machine.xp.asarray(entry) for entry in entries)
+        return UseData(
             x, x,
             lambda *arrays: distscan.scan(arrays[:16], MATRICES, out=arrays[16:], comm=place.comm),
             *following(place, x, tuple(np.eye(4).flat), MATRICES.numpy),
@@ -400,11 +400,11 @@ def _matrices(power: int) -> Use:
 def _nancumsum(power: int) -> Use:
     n = 1 << power
 
-    def draw(place: Place) -> Drawn:
+    def draw(place: Place) -> UseData:
         xp, x = place.machine.xp, place.integers(-3, 4, n)
         x[place.random.randint(0, 16, n) == 0] = np.nan
         numbers = xp.where(xp.isnan(x), np.float32(0), x)
-        return Drawn(
+        return UseData(
             (x,), (x,), lambda x, out: distscan.nancumsum(x, out=out, comm=place.comm),
             *following(place, (numbers,), (0,), lambda before, now: (before[0] + now[0],)),
         )  # fmt: skip
@@ -419,18 +419,18 @@ def _compact(power: int) -> Use:
     """Keep half of the elements. Peers return these alone; distscan also where they begin."""
     n = 1 << power
 
-    def draw(place: Place) -> Drawn:
+    def draw(place: Place) -> UseData:
         comm, xp, x = place.comm, place.machine.xp, place.integers(-1000, 1001, n)
         mask = place.random.randint(0, 2, n) == 0
 
-        def fault(result: Any, shown: list[int]) -> str:
-            kept, start = result if isinstance(result, tuple) else (result, 0)
-            kept, want = xp.asarray(kept), x[mask]
-            if (kept.shape, start) != (want.shape, sum(shown[: comm.rank])):
-                return f"{kept.size} elements from {start} on, not {want.size}"
-            return first_difference(kept, want)
+        def fault(result: Any, gathered: list[int]) -> str:
+            elements, start = result if isinstance(result, tuple) else (result, 0)
+            elements, want = xp.asarray(elements), x[mask]
+            if (elements.shape, start) != (want.shape, sum(gathered[: comm.rank])):
+                return f"{elements.size} elements from {start} on, not {want.size}"
+            return first_difference(elements, want)
 
-        return Drawn(
+        return UseData(
             (x, mask), (), lambda x, mask: distscan.compact(x, mask, comm=comm), fault,
             lambda result: int(mask.sum()),
         )  # fmt: skip
@@ -441,19 +441,19 @@ def _compact(power: int) -> Use:
 def _logcumsumexp(power: int) -> Use:
     n = 1 << power
 
-    def draw(place: Place) -> Drawn:
+    def draw(place: Place) -> UseData:
         comm, xp = place.comm, place.machine.xp
         x = place.random.uniform(-10, 10, n).astype(np.float32)
 
-        def fault(result: Any, shown: list[float]) -> str:
-            want = xp.log(xp.cumsum(xp.exp(x.astype(np.float64))) + sum(shown[: comm.rank]))
+        def fault(result: Any, gathered: list[float]) -> str:
+            want = xp.log(xp.cumsum(xp.exp(x.astype(np.float64))) + sum(gathered[: comm.rank]))
             error = abs(result - want)
             if bool((error <= _CLOSE).all()):
                 return ""
             i = int((~(error <= _CLOSE)).argmax())
             return f"element {i} is {result[i].item()}, not {want[i].item()}"
 
-        return Drawn(
+        return UseData(
             (x,), (x,), lambda x, out: distscan.logcumsumexp(x, out=out, comm=comm), fault,
             lambda result: float(xp.exp(x.astype(np.float64)).sum()),
         )  # fmt: skip
@@ -462,26 +462,26 @@ def _logcumsumexp(power: int) -> Use:
 
 
 def _partition(power: int) -> Use:
-    """Cut at shares of the weight. Peers cut behind an element, distscan in its middle.
+    """Cut at shares of the weight. Peers cut after an element, distscan in its middle.
 
     So cuts are compared to one element.
     """
     n = 1 << power
 
-    def draw(place: Place) -> Drawn:
+    def draw(place: Place) -> UseData:
         comm, xp, weights = place.comm, place.machine.xp, place.integers(0, 10, n)
 
-        def fault(result: Any, shown: list[tuple[float, list[int]]]) -> str:
-            totals = [total for total, _ in shown]
+        def fault(result: Any, gathered: list[tuple[float, list[int]]]) -> str:
+            totals = [total for total, _ in gathered]
             targets = sum(totals) * np.arange(1, PARTS) / PARTS - sum(totals[: comm.rank])
             ends = xp.cumsum(weights, dtype=np.float64)
             want = on_host(xp.searchsorted(ends - weights / 2, xp.asarray(targets)))
             cuts = np.clip(result - comm.rank * n, 0, n)
-            if any(others != shown[0][1] for _, others in shown):
+            if any(others != gathered[0][1] for _, others in gathered):
                 return "the ranks have not the same cuts"
             return "" if (abs(cuts - want) <= 1).all() else f"cuts {cuts}, not {want}"
 
-        return Drawn(
+        return UseData(
             (weights,), (), lambda x: distscan.partition(x, PARTS, comm=comm)[1:-1], fault,
             lambda result: (float(weights.sum(dtype=np.float64)), result.tolist()),
         )  # fmt: skip
@@ -493,14 +493,14 @@ def _partition(power: int) -> Use:
 def _offsets(power: int) -> Use:
     n = 1 << power
 
-    def draw(place: Place) -> Drawn:
+    def draw(place: Place) -> UseData:
         comm = place.comm
         want = [rank * n + rank * (rank - 1) // 2 for rank in (comm.rank, comm.size)]
 
-        def fault(result: Any, shown: list[Any]) -> str:
+        def fault(result: Any, gathered: list[Any]) -> str:
             return "" if list(result) == want else f"{result}, not {want}"
 
         count = np.int64(n + comm.rank)
-        return Drawn((count,), (), lambda count: distscan.offsets(count, comm=comm), fault)
+        return UseData((count,), (), lambda count: distscan.offsets(count, comm=comm), fault)
 
     return Use("offsets", "offsets", n, 0, draw, waits=True, loops=100)
