@@ -106,4 +106,4 @@ fi
 
 echo "== NumPy =="
 export DISTSCAN_CPU=numpy
-tests 1/4 tests/scan/test_{scan,forms,segments,axes,plan,types}.py
+tests 1/4 tests/scan/test_{scan,forms,segments,plan,types}.py
