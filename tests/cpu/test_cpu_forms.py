@@ -20,10 +20,13 @@ from support.cpu_data import (
     exact,
     initial,
     some,
+    takes,
 )
 from support.cpu_scans import FORMS, anew, assert_same, expected, scanned
 from support.keys import HOST_TYPES, keys_at
 from support.keys import TYPES as KEY_TYPES
+from support.pairs import pairs
+from support.strategies import STRATEGIES
 
 pytestmark = pytest.mark.one_rank
 
@@ -31,9 +34,13 @@ pytestmark = pytest.mark.one_rank
 # ---- Every operator and type ---------------------------------------------------------------------
 
 cases = pytest.mark.parametrize(("op", "name"), CASES)
+every_strategy = pairs(
+    lambda case: takes(case["op"], case["name"]),
+    op=UFUNCS, name=TYPES, strategy=STRATEGIES,
+)  # fmt: skip
 
 
-@cases
+@every_strategy
 def test_sizes_and_forms(op, name, rng, strategy):
     result = expected(op, np.zeros(0, dtype_of(name))).dtype
     acc = 4 if name in HALVES else 8 if (op, name) == ("sum", "float32") else result.itemsize
@@ -127,7 +134,7 @@ def check(rng, op, name, shape, axis, form, **options):
     return x, want, given
 
 
-@cases
+@every_strategy
 def test_columns(op, name, rng, strategy):
     """Of one block and of several; strips of columns, too."""
     several = 1, 2, 63, 64, 65, 200, 1000
@@ -181,7 +188,6 @@ def test_memory_of_lines(op, name, axis, rng, monkeypatch):
 # ---- Segments, by flags and by keys, of every density --------------------------------------------
 
 DENSITIES = "none", "all", "first", "last", "second", 0.001, 0.02, 0.5
-STRATEGIES = "reduce-scan", "single-pass"
 
 
 def heads(rng, density, n):
@@ -199,8 +205,10 @@ def heads(rng, density, n):
     return flags
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@cases
+@pairs(
+    lambda case: takes(case["op"], case["name"]),
+    op=UFUNCS, name=TYPES, strategy=("reduce-scan", "single-pass"),
+)  # fmt: skip
 def test_flags(op, name, strategy, rng):
     result = expected(op, np.zeros(0, dtype_of(name))).dtype
     acc = 4 if name in HALVES else 8 if (op, name) == ("sum", "float32") else result.itemsize

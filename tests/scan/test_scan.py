@@ -34,6 +34,7 @@ def tolerance(op, n, acc):
     form=FORMS,
     call=CALLS,
     layout=["contiguous", *list(LAYOUTS)[3:]],
+    strategy=STRATEGIES,
     cut=CUTS,
 )
 def test_every_type(op, code, n, form, call, layout, strategy, xp, cut, rng):
