@@ -1,7 +1,7 @@
 """The plot of errors over condition numbers, from a table of docs/measured.
 
 ``python docs/errors.py docs/measured/17-accuracy-fsum.json`` writes the SVG that the table's "plot"
-names, beside it. ``launch/tools/accuracy_fsum.py --json`` writes such tables. The plot is checked
+names, beside it. ``launch/tools/accuracy.py fsum --json`` writes such tables. The plot is checked
 in, so that it can be seen without a build.
 """
 

@@ -20,17 +20,18 @@ def head(columns: Sequence[str]) -> str:
 
 def command(script: str, argv: Sequence[str] | None) -> str:
     """Write the command that ran a script, with its arguments."""
-    return f"python launch/{script} {shlex.join(sys.argv[1:] if argv is None else argv)}".rstrip()
+    arguments = shlex.join(sys.argv[1:] if argv is None else argv)
+    return f"python launch/tools/{script} {arguments}".rstrip()
 
 
-def update(path: Path, made: dict[str, Any]) -> None:
-    """Write a table to a file. What the file says beside it, such as the chip, stays."""
-    said = json.loads(path.read_text()) if path.exists() else {}
+def update(path: Path, table: dict[str, Any]) -> None:
+    """Write a table to a file. Other facts in the file, such as the chip, stay."""
+    facts = json.loads(path.read_text()) if path.exists() else {}
     parts = []
-    for key, value in (said | made).items():
+    for key, value in (facts | table).items():
         text = json.dumps(value)
         if key in {"rows", "notes"} and value:  # a line each
-            each = ",\n".join(f"  {json.dumps(one)}" for one in value)
-            text = f"[\n{each}\n ]"
+            lines = ",\n".join(f"  {json.dumps(one)}" for one in value)
+            text = f"[\n{lines}\n ]"
         parts.append(f" {json.dumps(key)}: {text}")
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
