@@ -83,7 +83,7 @@ def test_edges(size, cp, compaction, rng):
         flags = mask_of(MASKS[i % len(MASKS)], n, rng)
         mask = cp.asarray(np.concatenate([np.zeros(mask_begin, bool), flags]))[mask_begin:]
         target = Placed(cp, n, CODES[size], size * (i % 16))
-        kept = compaction.Kept("Masked", unit, size)
+        kept = compaction.Selection("Masked", unit, size)
         count = compactor._queue(kept, x, mask, target.array)()
         assert count == flags.sum(), n
         assert bool((bits(target.array)[: count * size] == wanted(cp, x, mask)).all()), n
@@ -111,7 +111,7 @@ def test_in_place(cp, compaction, rng):
         x = cp.asarray(noise((n,), "i", rng))
         mask = cp.asarray(mask_of("half", n, rng))
         want = wanted(cp, x, mask)
-        kept = compaction.Kept("Masked", "unsigned int", 4)
+        kept = compaction.Selection("Masked", "unsigned int", 4)
         count = compaction.Compactor()._queue(kept, x, mask, x)()
         assert bool((bits(x)[: 4 * count] == want).all())
 
