@@ -2,12 +2,12 @@
 
 import json
 import os
+import shlex
 import ssl
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,9 +16,8 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan.core.errors import InputError
-from distscan.job.formats import npy as npy_format
-from distscan.service import arrays, commands, errors, protocol
+from distscan import InputError
+from distscan.service import errors
 from distscan.service.errors import (
     ForbiddenError,
     ProtocolError,
@@ -26,6 +25,7 @@ from distscan.service.errors import (
     TooLargeError,
     UnauthorizedError,
 )
+from support import fresh
 from support.services import ROOT, TOKEN, command, npy, over_tcp, post, serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -64,47 +64,42 @@ def test_over_tcp(tmp_path, monkeypatch):
     assert TOKEN not in said
 
 
+REACHABLE = "can be reached from other machines"
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "status", "message"),
     [
-        (["--host", "127.0.0.1"], "--token-file is needed"),
-        (["--host", "0.0.0.0", "--token-file", "token"], "can be reached from other machines"),
-        (["--host", "::", "--token-file", "token"], "can be reached from other machines"),
-        (["--host", "example.org", "--token-file", "token"], "can be reached from other machines"),
-        (["--token-file", "token"], "name a --host"),
-        (["--port", "80"], "name a --host"),
-        (["--host", "127.0.0.1", "--socket", "s", "--token-file", "token"], "not on both"),
-        (["--root", "none"], "No such file"),
+        ("--host 127.0.0.1", 2, "--token-file is needed"),
+        ("--host 0.0.0.0 --token-file token", 2, REACHABLE),
+        ("--host :: --token-file token", 2, REACHABLE),
+        ("--host example.org --token-file token", 2, REACHABLE),
+        ("--token-file token", 2, "name a --host"),
+        ("--port 80", 2, "name a --host"),
+        ("--host 127.0.0.1 --socket s --token-file token", 2, "not on both"),
+        ("--root none", 1, "No such file"),
+        ("--host 127.0.0.1 --token-file readable", 1, "others may read"),
+        ("--host 127.0.0.1 --token-file short", 1, "fewer than 16"),
+        ("--host 127.0.0.1 --token-file none", 1, "cannot read"),
+        ("--allow-host https://example.org", 2, "is no host"),
+        ("--allow-host ''", 2, "is no host"),
+        ("--allow-host 'a b'", 2, "is no host"),
+        ("--allow-host example.org/x", 2, "is no host"),
+        ("", 2, "DISTSCAN_SERVICE is a URL, http://127.0.0.1:1: name where to listen"),
     ],
 )
-def test_where_it_does_not_listen(options, message, tmp_path):
+def test_options_that_are_refused(options, status, message, tmp_path, monkeypatch):
     over_tcp(tmp_path)
-    status, out, err = command("serve", *options, "--state-dir", "state", cwd=tmp_path)
-    assert status != 0
-    assert out == ""
+    for name, text, mode in (("readable", TOKEN, 0o644), ("short", "short", 0o600)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+    monkeypatch.setenv("DISTSCAN_SERVICE", "http://127.0.0.1:1")
+    given = [*shlex.split(options), "--backend", "cpu", "--state-dir", "state"]
+    found, out, err = command("serve", *given, cwd=tmp_path)
+    assert (found, out) == (status, "")
+    assert err.startswith("distscan: error: ")
     assert message in err
     assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "mode", "message"),
-    [
-        (TOKEN, 0o644, "others may read"),
-        ("short", 0o600, "fewer than 16"),
-        (None, 0, "cannot read"),
-    ],
-    ids=["readable", "short", "missing"],
-)
-def test_tokens_that_are_no_secret(text, mode, message, tmp_path):
-    if text is not None:
-        (tmp_path / "token").write_text(text)
-        (tmp_path / "token").chmod(mode)
-    with pytest.raises(ServiceError, match=message):
-        protocol.token_in(tmp_path / "token")
-    given = ["--host", "127.0.0.1", "--token-file", "token", "--state-dir", "state"]
-    status, _, err = command("serve", *given, cwd=tmp_path)
-    assert status == 1
-    assert message in err
 
 
 # ---- its socket ----------------------------------------------------------------------------------
@@ -128,26 +123,27 @@ def test_one_service_at_a_time(tmp_path):
     assert (tmp_path / "socket").read_text() == "a file"
 
 
-def test_a_folder_of_another_user(tmp_path):
-    """A socket's folder to which others may write is no place for it."""
+def test_a_folder_of_another_user(tmp_path, monkeypatch):
+    """No service listens in a folder to which others may write, and no client looks there."""
+    monkeypatch.delenv("DISTSCAN_SERVICE", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "distscan").mkdir()
     (tmp_path / "distscan").chmod(0o777)
     with pytest.raises(ServiceError, match="nobody else may write to"):
-        protocol.make_private(tmp_path / "distscan")
-    protocol.make_private(tmp_path / "new")
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+        distscan.connect()
+    status, _, err = command("serve", "--backend", "cpu", "--state-dir", tmp_path / "state")
+    assert status == 1
+    assert "nobody else may write to" in err
 
 
-def test_no_service(tmp_path, capsys, monkeypatch):
-    """The message says how to start one."""
-    monkeypatch.setattr(commands, "_PATIENCE", 1.0)
-    monkeypatch.setattr(commands.gc, "freeze", lambda: None)  # this process goes on
-    assert commands.main("jobs", ["--address", str(tmp_path / "none")]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "distscan: waiting for a service on" in err
-    assert "no service answers on" in err
-    assert "python -m distscan serve" in err
+def test_a_service_that_is_not_there_yet(tmp_path):
+    """A command waits for it, and says so."""
+    line = [sys.executable, "-m", "distscan", "jobs", "--address", tmp_path / "socket"]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert "distscan: waiting for a service on" in process.stderr.readline()
+        with serving(tmp_path) as service:
+            assert process.wait(30) == 0
+            service.end()
 
 
 # ---- commands ------------------------------------------------------------------------------------
@@ -168,7 +164,8 @@ def test_commands(tmp_path):
         status, out, err = command("submit", "x.npy", *where, cwd=tmp_path)
         assert (status, out) == (2, "")
         assert "exists; --force replaces it" in err
-        given = ["--force", "--json", "--quiet", "--initial", "3"]
+        given = ["--op", "fsum", "--window", "-2", "7", "--force", "--json", "--quiet"]
+        given += ["--initial", "3"]
         status, out, _ = command("submit", "x.npy", *given, *where, cwd=tmp_path)
         assert '"total": 48.0' in out
         status, out, _ = command("submit", "x.npy", "--force", "--detach", *where, cwd=tmp_path)
@@ -208,36 +205,15 @@ def test_a_token_that_no_header_has(wrong, monkeypatch):
     distscan.connect("socket").close()  # brings no token
 
 
-def test_a_service_does_not_listen_on_a_url(tmp_path, monkeypatch):
-    monkeypatch.setenv("DISTSCAN_SERVICE", "http://127.0.0.1:1")
-    status, _, err = command("serve", "--backend", "cpu", "--state-dir", tmp_path)
-    assert status == 2
-    assert err.startswith("distscan: error: ")
-    assert "DISTSCAN_SERVICE is a URL, http://127.0.0.1:1" in err
-    assert "--host" in err
-
-
-def test_a_socket_of_another_user(tmp_path, monkeypatch):
-    """A client does not send its arrays there."""
-    monkeypatch.delenv("DISTSCAN_SERVICE", raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert protocol.address_to_use() == str(tmp_path / "distscan/socket")
-    (tmp_path / "distscan").mkdir()
-    (tmp_path / "distscan").chmod(0o777)
-    with pytest.raises(ServiceError, match="nobody else may write to"):
-        protocol.address_to_use()
-
-
-def test_clients_start_no_mpi(tmp_path):
-    """And nothing that the ranks need alone."""
-    code = (
+def test_clients_import_little():
+    """No MPI, nothing that the ranks need alone, and no bar before somebody waits."""
+    run = fresh.python(
         "import sys; before = {*sys.modules}; "  # coverage loads sqlite3
         "import distscan; from distscan.service import commands; distscan.connect('none'); "
-        "never = {'mpi4py.MPI', 'distscan.service.dispatch', 'sqlite3', 'starlette', 'anyio'}; "
-        "print(never & sys.modules.keys() - before)"
+        "never = {'mpi4py.MPI', 'distscan.service.dispatch', 'sqlite3', 'starlette', 'anyio', "
+        "'tqdm'}; print(never & sys.modules.keys() - before)"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "set()\n"
+    assert (run.stdout, run.stderr) == ("set()\n", "")
 
 
 @pytest.mark.parametrize(
@@ -256,13 +232,13 @@ def test_certificates(address, loads, monkeypatch):
 
 
 def test_without_its_extra(tmp_path):
-    """``serve`` says what to install; clients need none of it."""
+    """``serve`` says what to install; clients need none of it, and say how to start a service."""
     (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no starlette here')")
     (tmp_path / "httpx.py").write_text("raise ModuleNotFoundError('no httpx here')")
     line = "import distscan; distscan.connect('/nowhere', patience=0).scan([1])"
-    for arguments, said in (
-        (["-m", "distscan", "serve"], "no starlette here; in a checkout: pip install"),
-        (["-c", line], "no service answers on /nowhere"),
+    for arguments, messages in (
+        (["-m", "distscan", "serve"], ["no starlette here; in a checkout: pip install"]),
+        (["-c", line], ["no service answers on /nowhere", "start one: mpirun -n 8 python -m"]),
     ):
         ran = subprocess.run(
             [sys.executable, *arguments],
@@ -273,28 +249,7 @@ def test_without_its_extra(tmp_path):
             env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
         )
         assert ran.returncode == 1
-        assert said in ran.stderr
-
-
-@contextmanager
-def serving_by(lines, folder):
-    """Run lines of a shell, of which the first starts a service; end it."""
-    given = {"XDG_RUNTIME_DIR": str(folder / "run"), "HOME": str(folder), "DISTSCAN_LABELS": "0"}
-    given |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state")}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    end = "kill -USR1 $!; wait $!"
-    with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
-        ran = subprocess.run(
-            ["bash", "-c", "\n".join(["set -e", *lines, end])],
-            cwd=folder,
-            env=os.environ | given | {"PATH": path},
-            stdout=out,
-            stderr=err,
-            check=False,
-            timeout=90,
-            start_new_session=True,
-        )
-        yield ran.returncode, (folder / "out").read_text(), (folder / "err").read_text()
+        assert all(text in ran.stderr for text in messages)
 
 
 def test_readme(tmp_path):
@@ -303,14 +258,27 @@ def test_readme(tmp_path):
     lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
     assert len(lines) == 5
     assert lines[0].startswith("mpirun -n 8 python -m distscan serve &")
-    (tmp_path / "run").mkdir(mode=0o700)
     lines[0] = lines[0].replace("mpirun -n 8", "mpirun -n 2")
-    with serving_by(lines, tmp_path) as (status, out, err):
-        assert status == 0, err
-    assert "sum of 1000000 elements, float64 to float64" in out
-    assert "     1  done " in out
-    assert out.endswith("[3 4 8]\n")
+    given = {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path), "DISTSCAN_LABELS": "0"}
+    given |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
+    given["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    script = "\n".join(["set -e", *lines, "kill -USR1 $!; wait $!"])
+    with open(tmp_path / "out", "w+") as out:
+        subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            env=os.environ | given,
+            stdout=out,
+            check=True,
+            timeout=90,
+            start_new_session=True,
+        )
+    text = (tmp_path / "out").read_text()
+    assert "sum of 1000000 elements, float64 to float64" in text
+    assert "     1  done " in text
+    assert text.endswith("[3 4 8]\n")
     np.testing.assert_array_equal(np.load(tmp_path / "input.scan.npy"), np.arange(1.0, 10**6 + 1))
+    assert (tmp_path / "distscan").stat().st_mode & 0o777 == 0o700
 
 
 # ---- the client refuses what ``distscan.scan`` refuses, by the same exception --------------------
@@ -353,6 +321,13 @@ WRONG = {
     "x-ragged": {"x": [[1], [1, 2]]},
     "x-structure": {"x": np.zeros(3, "i4,f8")},
     "x-masked": {"x": np.ma.masked_less(np.arange(5), 3)},
+    "fsum-scan-add": {"op": "fsum", "strategy": "scan-add"},
+    "fsum-dtype": {"op": "fsum", "dtype": "int64"},
+    "fsum-window": {"op": "fsum", "window": (3, 1)},
+    "fsum-window-number": {"op": "fsum", "window": 5},
+    "fsum-initial": {"op": "fsum", "initial": 1j},
+    "fsum-initial-bits": {"op": "fsum", "initial": 1 << 1024},
+    "sum-window": {"window": (0, 1)},
 }
 RIGHT = {
     "bool": {"initial": True, "dtype": "i8"},
@@ -364,6 +339,10 @@ RIGHT = {
     "truth": {"exclusive": "no", "reverse": 0},
     "long-double": {"x": np.arange(3, dtype=np.longdouble), "initial": np.longdouble(1) / 4},
     "list": {"x": []},
+    **{
+        f"op-{i}": {"x": [3, 1, 0, 4], "op": op}
+        for i, op in enumerate([MPI.SUM, MPI.BXOR, np.multiply, np.logical_or, "min"])
+    },
 }
 
 
@@ -386,13 +365,6 @@ def test_right(case, client):
     np.testing.assert_array_equal(y, wanted)
 
 
-@pytest.mark.parametrize("op", [MPI.SUM, MPI.BXOR, np.multiply, np.logical_or, "min"])
-def test_names_of_operators(op, client):
-    """As ``distscan.scan`` takes them: names, NumPy's ufuncs, MPI's ops."""
-    x = np.array([3, 1, 0, 4])
-    np.testing.assert_array_equal(client.scan(x, op), distscan.scan(x, op))
-
-
 def test_what_a_service_does_not_take(client):
     with pytest.raises(TypeError, match="operators that have a name, not hypot"):
         client.scan([1.0, 2.0], np.hypot)
@@ -402,14 +374,25 @@ def test_what_a_service_does_not_take(client):
         client.scan(np.ones(3, np.longdouble), initial=np.longdouble(1) / 3)
 
 
-@pytest.mark.parametrize("given", [{"axis": 3}, {"op": "none"}, {"strategy": "none"}])
-def test_errors_that_the_service_finds(given, client):
+@pytest.mark.parametrize(
+    ("query", "given"),
+    [
+        ("axis=3", {"axis": 3}),
+        ("op=none", {"op": "none"}),
+        ("strategy=none", {"strategy": "none"}),
+        ("op=bitwise_or", {"op": "bitwise_or"}),
+        ("op=max&window=0,1", {"op": "max", "window": (0, 1)}),
+        ("op=fsum&window=1", {"op": "fsum", "window": [1]}),
+        (f"op=fsum&initial={1 << 1024}", {"op": "fsum", "initial": 1 << 1024}),
+    ],
+)
+def test_errors_that_the_service_finds(query, given, client):
     """Other clients leave the checks to it."""
 
-    def scan(x, **params):
-        client.request("POST", "/v1/scans", params=params, content=npy(x))
+    def scan(x):
+        client.request("POST", f"/v1/scans?{query}", content=npy(x))
 
-    assert raised(scan, given) == raised(distscan.scan, given)
+    assert raised(scan, {}) == raised(distscan.scan, given)
 
 
 @pytest.mark.parametrize("kind", [*errors._KINDS.values()])
@@ -536,8 +519,14 @@ def test_urls_that_are_wrong(service, client):
             client.request("GET", url)
     assert client.request("GET", "/v1/jobs?most=-5").json() == {"jobs": []}
     assert post(service, f"/v1/jobs/{'9' * 5000}").status_code == 404  # Python takes 4300 digits
-    for url in ("?axis=x", "?exclusive=1", "?none=1", "?initial=x"):
-        with pytest.raises((TypeError, ValueError)):
+    for url, message in (
+        ("?axis=x", "axis is a whole number"),
+        ("?exclusive=1", "exclusive is true or false"),
+        ("?none=1", "unknown options: none"),
+        ("?initial=x", "x"),
+        ("?op=fsum&window=a,b", "window is two whole numbers such as -10,11"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
             client.request("POST", f"/v1/scans{url}", content=npy(np.ones(3)))
     for key in ("", "k" * 201):
         answer = post(service, "/v1/jobs", json={}, headers={"idempotency-key": key})
@@ -556,31 +545,6 @@ def test_routes_that_do_not_exist(service):
     assert "POST /v1 is not of protocol 1" in post(service, "/v1").json()["error"]["message"]
 
 
-def test_a_client_of_another_protocol(client, monkeypatch):
-    monkeypatch.setattr(protocol, "VERSION", 99)
-    with (
-        distscan.connect(client.address) as other,
-        pytest.raises(ProtocolError, match="install the same version on both sides"),
-    ):
-        other.scan([1])
-
-
-def test_headers_are_read_by_one_thread_at_a_time(monkeypatch):
-    """NumPy reads them by Python's parser, in which two threads may disturb each other."""
-    read, inside, most = npy_format.format.read_array_header_1_0, [], []
-
-    def watched(*given, **options):
-        inside.append(1)
-        most.append(len(inside))
-        time.sleep(0.02)
-        inside.pop()
-        return read(*given, **options)
-
-    monkeypatch.setattr(npy_format.format, "read_array_header_1_0", watched)
-    body = memoryview(npy(np.ones(3)))
-    threads = [threading.Thread(target=arrays.parse, args=(body,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1, 1, 1, 1]
+def test_a_client_of_another_protocol(client):
+    with pytest.raises(ProtocolError, match="install the same version on both sides"):
+        client.request("GET", "/v1", headers={"distscan-protocol": "99"})

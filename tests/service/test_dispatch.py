@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -18,6 +19,7 @@ from distscan.service.arrays import Buffer, Place, Scanner, Task
 from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
 from distscan.service.errors import BusyError, StoreError
 from distscan.service.store import Store
+from support.services import npy
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -382,3 +384,21 @@ def test_headers_that_no_array_has(shape, descr):
     body = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64)
     with pytest.raises(InputError, match="is not a"):
         arrays.parse(memoryview(body))
+
+
+@pytest.mark.one_rank
+def test_headers_are_read_by_one_thread_at_a_time(monkeypatch):
+    """NumPy reads them by Python's parser, in which two threads may disturb each other."""
+    read, inside, most = np.lib.format.read_array_header_1_0, [], []
+
+    def watched(*given, **options):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)
+        inside.pop()
+        return read(*given, **options)
+
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", watched)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(arrays.parse, 4 * [memoryview(npy(np.ones(3)))]))
+    assert most == [1, 1, 1, 1]
