@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kill_cases import Fault
+from processes import Fault
 
 import distscan
 from distscan.job import restart

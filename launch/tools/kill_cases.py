@@ -1,25 +1,18 @@
-"""The jobs of kill_jobs.py: random inputs, what a rank runs, and the processes."""
+"""The jobs of kill_jobs.py: random inputs, the program of a rank, and its end."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 120  # seconds of a job that is not disturbed
-MPIRUNS = {"mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun"}
+from processes import Fault, Program, kill
 
 OPERANDS = [
     *[("sum", "f4"), ("sum", "f8"), ("sum", "i2"), ("sum", ">i4"), ("sum", "F")],
     *[("max", "f8"), ("bitwise_xor", "u4"), ("logaddexp", "f8")],
 ]
-# What a job runs: records come often, files in memory may be written as those on a disk.
+# The program of a job: records come often, files in memory may be written as those on a disk.
 JOB = """
 import faulthandler, resource, signal, sys
 faulthandler.enable()
@@ -36,24 +29,20 @@ if int(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), resource.RLIM_INFINITY))
 sys.exit(cli.main(sys.argv[4:]))
 """
-# An operator of one's own, whose elements are structures: it does not commute.
+# A user's operator, whose elements are structures: it does not commute.
 OPERATOR = """
 import distscan, numpy as np
 def compose(a, b):
-    made = np.empty(np.broadcast_shapes(np.shape(a), np.shape(b)), a.dtype)
-    made["m"], made["c"] = a["m"] * b["m"], b["m"] * a["c"] + b["c"]
-    return made
+    result = np.empty(np.broadcast_shapes(np.shape(a), np.shape(b)), a.dtype)
+    result["m"], result["c"] = a["m"] * b["m"], b["m"] * a["c"] + b["c"]
+    return result
 COMPOSE = distscan.Operator("compose", numpy=compose, identity=(1, 0))
 """
 MAPS = np.dtype([("m", "u8"), ("c", "u8")])
 
 
-class Fault(Exception):
-    """What is wrong."""
-
-
 class Case(NamedTuple):
-    """A job: its arguments, its inputs, what it writes, and how long it takes."""
+    """A job: its arguments, its inputs, the bytes of its output, and its duration."""
 
     arguments: list[str]
     inputs: list[Path]
@@ -103,76 +92,42 @@ def draw_case(rng: np.random.Generator, folder: Path) -> Case:
 # ---- jobs ----------------------------------------------------------------------------------
 
 
-class Running:
-    """A job, and its processes: those that have its mark in their environment."""
+class Running(Program):
+    """A job."""
 
-    number = 0
-
-    def __init__(self, folder: Path, ranks: int, arguments: Sequence[str]) -> None:
-        Running.number += 1
-        self.folder, self.mark = folder, f"{folder}:{os.getpid()}:{Running.number}:"
-        paths = [str(ROOT), str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        changed = {"KILL_JOBS_MARK": self.mark, "PYTHONPATH": ":".join(paths)}
-        changed |= {"TMPDIR": str(folder), "DISTSCAN_TIMEOUT": str(LIMIT)}
-        command = [str(ROOT / "launch" / "mpirun.sh"), str(ranks), sys.executable]
-        with (folder / "messages").open("w") as messages:
-            self.process = subprocess.Popen(
-                [*command, str(folder / "job.py"), *arguments],
-                env=os.environ | changed,
-                stdin=subprocess.DEVNULL,
-                stdout=messages,
-                stderr=messages,
-                start_new_session=True,
-            )
-
-    def processes(self) -> dict[int, str]:
-        """Return the numbers of all processes, with "a rank", "mpirun" or "" for each."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                if not entry.name.isdigit() or self.mark.encode() not in (
-                    (entry / "environ").read_bytes()
-                ):
-                    continue
-                line = (entry / "cmdline").read_bytes().split(b"\0")
-                name = (entry / "comm").read_text().strip()
-            except OSError:  # it has ended, or is of another user
-                continue
-            rank = line[1:2] == [str(self.folder / "job.py").encode()]
-            found[int(entry.name)] = "a rank" if rank else "mpirun" if name in MPIRUNS else ""
-        return found
+    def of(self, who: str) -> list[int]:
+        """Return the processes that are "a rank", or "mpirun"."""
+        return sorted(
+            pid
+            for pid, role in self.processes().items()
+            if role == who or (who == "a rank" and isinstance(role, int))
+        )
 
     def send(self, number: int, who: str, rng: np.random.Generator) -> bool:
         """Send a signal to a random process of a kind, once there is one; whether there was."""
-        while self.process.poll() is None:
-            found = sorted(pid for pid, kind in self.processes().items() if kind == who)
+        while not self.ended():
+            pids = self.of(who)
             if number in (signal.SIGINT, signal.SIGHUP) and who == "a rank":
                 # Before, Python may take SIGINT for a failed import, and a library SIGHUP for its
                 # own; MPICH's mpirun waits for ever for a rank that ends before MPI has begun.
-                found = [pid for pid in found if _catches(pid, signal.SIGTERM)]
-            if found:
-                return kill(int(rng.choice(found)), number)
+                pids = [pid for pid in pids if _catches(pid, signal.SIGTERM)]
+            if pids:
+                return kill(int(rng.choice(pids)), number)
         return False
-
-    def kill(self) -> None:
-        """End all processes, at once."""
-        for pid in self.processes():
-            kill(pid, signal.SIGKILL)
 
     def end(self, seconds: float) -> int:
         """Wait until all processes have ended; return the exit status."""
         limit = time.monotonic() + seconds
-        while self.process.poll() is None or (left := self.processes()):
+        while not self.ended() or self.processes():
             if time.monotonic() > limit:
-                left = self.processes()
-                for pid, kind in self.processes().items():
-                    if kind == "a rank":
-                        kill(pid, signal.SIGABRT)  # it prints its stacks
+                roles = sorted(map(str, self.processes().values()))
+                for pid in self.of("a rank"):
+                    kill(pid, signal.SIGABRT)  # it prints its stacks
                 time.sleep(1)
                 self.kill()
-                raise Fault(f"{sorted(left.values())} have not ended after {seconds} s")
+                raise Fault(f"{roles} have not ended after {seconds} s")
             time.sleep(0.02)
-        return self.process.returncode
+        return int(self.process.returncode)
 
 
 def _catches(pid: int, number: int) -> bool:
@@ -181,14 +136,5 @@ def _catches(pid: int, number: int) -> bool:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return False
-    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt")), "0")
-    return bool(int(caught, 16) >> (number - 1) & 1)
-
-
-def kill(pid: int, number: int) -> bool:
-    """Send a signal to a process; return whether it was there."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
+    mask = next((line.split()[1] for line in lines if line.startswith("SigCgt")), "0")
+    return bool(int(mask, 16) >> (number - 1) & 1)

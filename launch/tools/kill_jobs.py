@@ -35,7 +35,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from kill_cases import JOB, LIMIT, OPERATOR, Case, Fault, Running, draw_case, kill
+from kill_cases import JOB, OPERATOR, Case, Running, draw_case
+from processes import LIMIT, Fault, kill
 from small_disk import cover, isolate, mount
 
 GONE = 8  # seconds after which all processes have ended
@@ -85,7 +86,9 @@ class Killer:
     def start(self, arguments: Sequence[str], limit: int = 0) -> Running:
         """Start a job; ``limit`` is that of the size of files."""
         self.job[2] = str(limit)
-        self.running = Running(self.folder, self.options.ranks, [*self.job, *arguments])
+        program = str(self.folder / "job.py")
+        self.running = Running(self.folder, self.options.ranks, program)
+        self.running.launch(program, *self.job, *arguments)
         return self.running
 
     def run(self, arguments: Sequence[str], what: str) -> None:

@@ -6,14 +6,9 @@ It starts a service with some jobs, and a browser: see launch/browser.sh. The pi
 repository, so that the documentation can be built without a browser: look at them, and commit them.
 """
 
-import os
 import secrets
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,39 +16,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from headless import browsing, prefer, resize
 from PIL import Image
+from processes import ROOT
 from selenium import webdriver
+from service_running import Running
 
 from distscan.core.errors import InputError
 from distscan.service.client import Client
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZE = 1280, 840  # pixels
 _LIMIT = 60.0  # seconds
-
-
-@contextmanager
-def serving(folder: Path, token: str) -> Iterator[Client]:
-    """Run a service of four ranks, and yield a client."""
-    (folder / "token").write_text(token)
-    (folder / "token").chmod(0o600)
-    process = subprocess.Popen(
-        [str(ROOT / "launch/mpirun.sh"), "4", sys.executable, "-m", "distscan", "serve",
-         "--host", "127.0.0.1", "--token-file", str(folder / "token"), "--backend", "cpu",
-         "--state-dir", str(folder / "state"), "--root", str(folder), "--grace", "0",
-         "--log-level", "error"],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "DISTSCAN_LABELS": "0"},
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        address = next(line for line in process.stdout if "listen on" in line).split()[-1]
-        with Client(address, token, _LIMIT) as client:
-            yield client
-    finally:
-        os.killpg(process.pid, signal.SIGUSR1)
-        process.communicate(timeout=_LIMIT)
 
 
 def submit_some(client: Client, folder: Path) -> None:
@@ -82,8 +53,8 @@ def picture(browser: webdriver.Chrome, theme: str) -> None:
     """Write the picture of the page, light or dark."""
     prefer(browser, prefers_color_scheme=theme)
     path = ROOT / f"docs/service_{theme}.png"
-    made = Image.open(BytesIO(browser.get_screenshot_as_png())).convert("RGB")
-    made.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    image = Image.open(BytesIO(browser.get_screenshot_as_png())).convert("RGB")
+    image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1024:.0f} KiB")
 
 
@@ -91,16 +62,21 @@ def main() -> None:
     """Make both pictures."""
     token = secrets.token_urlsafe()
     with TemporaryDirectory(prefix="climate-") as name, browsing() as browser:
-        folder = Path(name)
-        with serving(folder, token) as client:
-            submit_some(client, folder)
-            resize(browser, *SIZE)
-            browser.get(f"{client.address}/page/icon.svg")  # of the same origin
-            browser.execute_script("sessionStorage.setItem('distscan-token', arguments[0])", token)
-            browser.get(client.address)
-            time.sleep(2)  # the job goes on for a while
-            for theme in ("light", "dark"):
-                picture(browser, theme)
+        service = Running(Path(name), 4, "--log-level", "error", token=token)
+        try:
+            service.start()
+            with service.client(_LIMIT) as client:
+                submit_some(client, service.files)
+                resize(browser, *SIZE)
+                browser.get(f"{client.address}/page/icon.svg")  # of the same origin
+                script = "sessionStorage.setItem('distscan-token', arguments[0])"
+                browser.execute_script(script, token)
+                browser.get(client.address)
+                time.sleep(2)  # the job goes on for a while
+                for theme in ("light", "dark"):
+                    picture(browser, theme)
+        finally:
+            service.kill()
 
 
 if __name__ == "__main__":

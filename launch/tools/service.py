@@ -15,20 +15,18 @@ All results are checked.
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from processes import ROOT
+from service_running import running
 
 from distscan.service.client import Client
-
-ROOT = Path(__file__).parents[2]
 
 
 def milliseconds(work: Callable[[], object], repeat: int) -> tuple[float, float]:
@@ -44,26 +42,6 @@ def milliseconds(work: Callable[[], object], repeat: int) -> tuple[float, float]
 def line(name: str, times: tuple[float, float], rest: str = "") -> None:
     """Print a line of the table."""
     print(f"{name:44}{times[0]:10.2f}{times[1]:10.2f}  {rest}", flush=True)
-
-
-@contextmanager
-def serving(folder: Path, ranks: int, backend: str) -> Iterator[Client]:
-    """Run a service, and yield a client."""
-    process = subprocess.Popen(
-        [str(ROOT / "launch/mpirun.sh"), str(ranks), sys.executable, "-m", "distscan", "serve",
-         "--socket", str(folder / "socket"), "--state-dir", str(folder / "state"),
-         "--root", str(folder), "--backend", backend, "--log-level", "warning"],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "DISTSCAN_LABELS": "0"},
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        with Client(str(folder / "socket"), None, 120.0) as client:
-            print(client.about())
-            yield client
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
 
 
 def measure(client: Client, folder: Path, args: argparse.Namespace) -> None:
@@ -108,9 +86,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=200)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with serving(folder, args.ranks, args.backend) as client:
-            measure(client, folder, args)
+        options = ("--backend", args.backend, "--log-level", "warning")
+        with running(Path(name), args.ranks, *options) as service, service.client(120) as client:
+            print(client.about())
+            measure(client, service.files, args)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from kill_cases import LIMIT, Fault, kill
 from numpy.typing import NDArray
+from processes import LIMIT, Fault, kill
 from service_fuzz import RawRequest, Requests, exchange, framed
 from service_running import Running
 from small_disk import mount

@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from kill_cases import LIMIT, Fault
+from processes import LIMIT, Fault, until
 from service_cases import ENDING, FAULTS, Job, Trial
-from service_running import running, until
+from service_running import running
 from small_disk import cover, isolate, mount
 
 from distscan.core.errors import OutputError

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote_from_bytes
 
 import numpy as np
-from kill_cases import Fault
+from processes import Fault
 from service_running import Running, running
 
 HUGE = [0, -1, 1 << 31, (1 << 63) - 1, 1 << 63, -(1 << 63), 1 << 64, 10**30, 10**400, 10**5000]

@@ -21,8 +21,8 @@ from multiprocessing.pool import Pool
 from pathlib import Path
 
 import numpy as np
-from kill_cases import Fault
 from numpy.typing import NDArray
+from processes import Fault
 from service_running import Running, running
 
 from distscan.service.client import Client

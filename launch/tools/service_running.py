@@ -3,89 +3,64 @@
 import fcntl
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kill_cases import MPIRUNS, ROOT, Fault, kill
+from processes import Fault, Program, kill, until
 
 from distscan.service.client import Client
 
 GONE = 20  # seconds after which all processes of a service have ended
-LONGEST = 3600  # seconds after which it is ended, even if this script was killed
+LONGEST = 3600  # seconds after which mpirun.sh ends it
 READY = 60  # seconds after which a service listens
-_RANK = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")
 
 
-class Running:
-    """A service of several ranks, on CPUs. Its processes have its mark in their environment."""
+class Running(Program):
+    """A service of several ranks."""
 
-    def __init__(self, folder: Path, ranks: int, *options: str) -> None:
-        """Prepare its socket, state, temporary files, and files of clients: all in ``folder``."""
-        self.folder, self.ranks, self.options = folder, ranks, options
-        self.mark = f"{folder}:{os.getpid()}:"
-        self.socket, self.state = folder / "socket", folder / "state"
-        self.messages = folder / "messages"
+    def __init__(self, folder: Path, ranks: int, *options: str, token: str | None = None) -> None:
+        """Prepare its socket, state, temporary files, and files of clients: all in ``folder``.
+
+        With a ``token``, it listens on TCP.
+        """
+        super().__init__(folder, ranks, "serve")
+        self.socket, self.state, self.token = folder / "socket", folder / "state", token
         self.temporary, self.files = folder / "temporary", folder / "files"
-        for each in (self.state, self.temporary, self.files):
-            each.mkdir(exist_ok=True)
+        for path in (self.state, self.temporary, self.files):
+            path.mkdir(exist_ok=True)
+        self.options = ["--socket", str(self.socket), *options]
+        if token is not None:
+            (folder / "token").write_text(token)
+            (folder / "token").chmod(0o600)
+            self.options[:2] = ["--host", "127.0.0.1", "--token-file", str(folder / "token")]
         self.numbers = set[int]()  # of all ranks that ever ran
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        changed = {"DISTSCAN_MARK": self.mark, "PYTHONPATH": str(ROOT), "DISTSCAN_LABELS": "0"}
-        changed |= {"TMPDIR": str(self.temporary), "DISTSCAN_TIMEOUT": str(LONGEST)}
-        with self.messages.open("a") as messages:
-            self.said = messages.tell()
-            self.process = subprocess.Popen(
-                [str(ROOT / "launch/mpirun.sh"), str(self.ranks), sys.executable,
-                 "-m", "distscan", "serve", "--backend", "cpu", "--socket", str(self.socket),
-                 "--state-dir", str(self.state), "--root", str(self.files), *self.options],
-                env=os.environ | changed,
-                stdin=subprocess.DEVNULL,
-                stdout=messages,
-                stderr=messages,
-                start_new_session=True,
-            )  # fmt: skip
-        until(lambda: self.ended() or self.listens(), READY, "the service does not listen")
+        self.begin = self.messages.stat().st_size if self.messages.exists() else 0
+        self.launch(
+            *("-m", "distscan", "serve", "--backend", "cpu", "--state-dir", str(self.state)),
+            *("--root", str(self.files), *self.options),
+            limit=LONGEST,
+            append=True,
+        )
+        until(lambda: self.ended() or self.address(), READY, "the service does not listen")
         if self.ended():
             raise Fault(f"the service does not start:\n{self.messages.read_text()[-2000:]}")
         self.pids = {rank: pid for pid, rank in self.processes().items() if isinstance(rank, int)}
         self.numbers.update(self.pids.values())
 
-    def listens(self) -> bool:
-        """Return whether it has said that it listens, since it was started last."""
-        return "listen on" in self.messages.read_text()[self.said :]
-
-    def ended(self) -> bool:
-        """Return whether mpirun has ended."""
-        return self.process.poll() is not None
+    def address(self) -> str:
+        """Return where it listens since it was started last; "" before."""
+        lines = self.messages.read_text()[self.begin :].splitlines(keepends=True)
+        ready = [line for line in lines if "listen on" in line and line.endswith("\n")]
+        return ready[0].split()[-1] if ready else ""
 
     def client(self, patience: float = 60.0) -> Client:
         """Return a client that tries so many seconds to reach it."""
-        return Client(str(self.socket), None, patience)
-
-    def processes(self) -> dict[int, int | str]:
-        """Return the numbers of all processes, with the rank, "mpirun" or "" for each."""
-        roles: dict[int, int | str] = {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                if f"DISTSCAN_MARK={self.mark}".encode() not in variables:
-                    continue
-                name = (entry / "comm").read_text().strip()
-                serves = b"serve" in (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:  # it has ended, or is of another user
-                continue
-            ranks = [each.split(b"=")[1] for each in variables if each.startswith(_RANK)]
-            number = int(entry.name)
-            roles[number] = int(ranks[0]) if ranks and serves else "mpirun" * (name in MPIRUNS)
-        return roles
+        address = str(self.socket) if self.token is None else self.address()
+        return Client(address, self.token, patience)
 
     def mpirun(self) -> int:
         """Return the number of the process of mpirun."""
@@ -141,8 +116,7 @@ class Running:
 
     def kill(self) -> None:
         """End all processes, at once."""
-        for pid in self.processes():
-            kill(pid, signal.SIGKILL)
+        super().kill()
         self.wait()
 
 
@@ -156,15 +130,6 @@ def running(folder: Path, ranks: int, *options: str) -> Iterator[Running]:
         service.end()
     finally:
         service.kill()
-
-
-def until(done: Callable[[], object], seconds: float, message: str) -> None:
-    """Wait until something is true; raise ``Fault`` if it takes too long."""
-    limit = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > limit:
-            raise Fault(f"{message} after {seconds} s")
-        time.sleep(0.01)
 
 
 def _is_held(path: Path) -> bool:

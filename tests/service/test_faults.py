@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import service_faults
 import service_load
-from kill_cases import Fault
+from processes import Fault
 from service_cases import FAULTS, Trial
 from service_fuzz import Fuzzer, RawRequest, exceptions, framed
 from service_running import running
