@@ -25,7 +25,7 @@ from .workspace import Row
 # ---- tuning numbers --------------------------------------------------------------------------
 #
 # The tables give microseconds on one NVIDIA H200 (sm_90), for arrays [n, inner] scanned along n.
-# The wider of input and output is 1 GiB of random numbers. ``python launch/tools/tune_axes.py``
+# The wider of input and output is 1 GiB of random numbers. ``python launch/tools/tune.py --axes``
 # repeats them.
 
 _LANES = 32  # lanes of a warp

@@ -52,7 +52,6 @@ from distscan.mpi.agree import agreed
 from distscan.mpi.communicators import Comm
 
 Floats = NDArray[Any]
-Scan = Callable[[Any], object]  # of a shard, in place
 Peer = Callable[[Floats], tuple[str, Floats]]  # returns where it ran, and all prefixes
 Judge = Callable[[Floats], Any]  # returns the errors of all prefixes: a number, or several
 
@@ -60,7 +59,7 @@ Judge = Callable[[Floats], Any]  # returns the errors of all prefixes: a number,
 class Series(NamedTuple):
     """The scans of one table, and the data of its columns."""
 
-    scans: Mapping[str, Callable[[Comm], Scan]]
+    scans: Mapping[str, Callable[..., object]]  # such as distscan.scan
     peers: Mapping[str, Peer]
     columns: Sequence[tuple[Any, Callable[[], Floats]]]  # a name, and what draws all values
     judge: Callable[[Floats], Judge]  # of the values
@@ -97,7 +96,7 @@ def prefixes(
     """Yield the prefixes of ``x`` [n] by each scan: both are on rank 0 alone; collective."""
     where = "GPU" if bound.name == "cuda" else "CPU"
     for name, scan in series.scans.items():
-        yield Row(name, comm.size, where), scan_on_all(comm, bound, x, scan(comm))
+        yield Row(name, comm.size, where), scan_on_all(comm, bound, x, scan)
     for name, peer in series.peers.items():
         if x is not None:
             try:
@@ -107,7 +106,9 @@ def prefixes(
             yield Row(name, 1, place), y
 
 
-def scan_on_all(comm: Comm, bound: binding.Binding, x: Floats | None, scan: Scan) -> Floats | None:
+def scan_on_all(
+    comm: Comm, bound: binding.Binding, x: Floats | None, scan: Callable[..., object]
+) -> Floats | None:
     """Scan ``x`` [n] of rank 0 in shards on all ranks; return the result on rank 0; collective."""
     n, dtype = comm.bcast(None if x is None else (len(x), x.dtype))
     with agreed(comm):
@@ -121,17 +122,12 @@ def scan_on_all(comm: Comm, bound: binding.Binding, x: Floats | None, scan: Scan
     with agreed(comm):
         lane.landing(shard)[:] = part
         lane.upload(shard)
-    scan(shard)
+    scan(shard, out=shard, comm=comm)
     with agreed(comm):
         bound.memory.synchronize()  # a lane does not wait for the scan
         part[:] = lane.download(shard)
     comm.Gatherv(part, (y, counts))
     return y
-
-
-def of_sum(op: str = "sum", dtype: type | None = None) -> Callable[[Comm], Scan]:
-    """Return the scan by ``distscan.scan``, which accumulates in ``dtype``."""
-    return lambda comm: lambda shard: distscan.scan(shard, op, dtype=dtype, out=shard, comm=comm)
 
 
 # ---- the array libraries -------------------------------------------------------------------
@@ -211,8 +207,8 @@ def measure_sums(comm: Comm, bound: binding.Binding, args: argparse.Namespace) -
     n, conditions = 1 << args.size, CONDITIONS if args.kind == "conditions" else (1,)
     columns = [(c, partial(uniform, n, c, args.seed)) for c in conditions]
     scans = {
-        "distscan.scan": of_sum(),
-        "distscan.scan, dtype=np.float64": of_sum(dtype=np.float64),
+        "distscan.scan": distscan.scan,
+        "distscan.scan, dtype=np.float64": partial(distscan.scan, dtype=np.float64),
     }
     series = Series(scans, SUMS, columns, lambda x: partial(relative_errors, x))
     table = measure(comm, bound, series)
@@ -255,18 +251,14 @@ def measure_logs(comm: Comm, bound: binding.Binding, args: argparse.Namespace) -
         "numpy.logaddexp.accumulate": by_numpy(np.logaddexp.accumulate),
         "torch.logcumsumexp": by_torch("logcumsumexp"),
     }
-    scans = {
-        "distscan.logcumsumexp": lambda comm: (
-            lambda shard: distscan.logcumsumexp(shard, out=shard, comm=comm)
-        )
-    }
+
+    scans = {"distscan.logcumsumexp": distscan.logcumsumexp}
 
     def judge(x: Floats) -> Judge:
         return partial(log_error, np.logaddexp.accumulate(x, dtype=np.float64))
 
     if comm.rank == 0:
-        print(f"logcumsumexp of 2^{args.size} float32, seed {args.seed}; "
-              "errors in units of 2^-24")  # fmt: skip
+        print(f"logcumsumexp of 2^{args.size} float32, seed {args.seed}; errors in 2^-24")
     for order in ORDERS:
         columns = [(e, partial(ordered, order, e, 1 << args.size, args.seed)) for e in RANGES]
         table = measure(comm, bound, Series(scans, peers, columns, judge))
@@ -345,7 +337,7 @@ def exact_errors(sums: Sequence[int], y: Floats) -> Iterator[float]:
 def measure_fsum(comm: Comm, bound: binding.Binding, args: argparse.Namespace) -> None:
     """Print the errors of exact sums; collective."""
     names, rows = ["", "ranks", "on", *(f"10^{power}" for power in POWERS)], []
-    scans = {"distscan, fsum": of_sum("fsum"), "distscan, sum": of_sum()}
+    scans = {"distscan, fsum": partial(distscan.scan, op="fsum"), "distscan, sum": distscan.scan}
 
     def judge(x: Floats) -> Judge:
         sums = exact_sums(x)

@@ -42,10 +42,10 @@ def damage(rng: np.random.Generator, kind: str, content: bytes, other: bytes) ->
     high = min(high, low + int(1 << rng.integers(0, 10)))
     match kind:
         case "other bytes":
-            at, found = rng.integers(0, len(content), rng.integers(1, 4)), bytearray(content)
+            at, changed = rng.integers(0, len(content), rng.integers(1, 4)), bytearray(content)
             for i in at:
-                found[i] ^= int(rng.integers(1, 256))
-            return bytes(found)
+                changed[i] ^= int(rng.integers(1, 256))
+            return bytes(changed)
         case "a deletion":
             return content[:low] + content[max(high, low + 1) :]
         case "a truncation":
@@ -77,11 +77,11 @@ class Damager:
 
     def scan(self, output: str, **options: Any) -> None:
         """Run a job of some forty chunks."""
-        given: Any = {"backend": "cpu", "threads": 1, "memory": 800 * 13}
+        options |= {"backend": "cpu", "threads": 1, "memory": 800 * 13}
         paths = self.folder / "x.npy", self.folder / output
         if options.get("segments") is not None:
             options["segments"] = self.folder / options["segments"]
-        distscan.scan_file(*paths, **given, force=True, **options)
+        distscan.scan_file(*paths, force=True, **options)
 
     def stop(self, output: str, turn: int, **options: Any) -> tuple[Path, Path]:
         """Run a job that stops at a write; return its part file and its journal."""

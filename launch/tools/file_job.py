@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -82,12 +83,12 @@ numpy.save(sys.argv[2], numpy.cumsum(numpy.load(sys.argv[1]), dtype=sys.argv[3])
 
 def seconds(work: Callable[[], object], repeat: int) -> float:
     """Return the smallest wall clock of several runs."""
-    found = []
+    samples = []
     for _ in range(repeat):
-        begun = time.perf_counter()
+        begin = time.perf_counter()
         work()
-        found.append(time.perf_counter() - begun)
-    return min(found)
+        samples.append(time.perf_counter() - begin)
+    return min(samples)
 
 
 def make_input(path: Path, nbytes: int, dtype: str) -> None:
@@ -103,7 +104,8 @@ def make_input(path: Path, nbytes: int, dtype: str) -> None:
 
 
 def copy(source: Path, target: Path, threads: int, how: str, *, sync: bool) -> None:
-    """Copy a file by threads, each with its own pieces."""
+    """Copy a file to a new one by threads, each with its own pieces."""
+    target.unlink(missing_ok=True)
     size = source.stat().st_size
     read = os.open(source, os.O_RDONLY)
     write = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -137,23 +139,17 @@ def copies(
 ) -> Iterator[tuple[str, float]]:
     """Yield the names and the seconds of plain copies by so many threads."""
 
-    def fresh(work: Callable[[], object]) -> Callable[[], object]:
-        def run() -> None:
-            target.unlink(missing_ok=True)
-            work()
-
-        return run
-
     def cp() -> None:
+        target.unlink(missing_ok=True)
         subprocess.run(["cp", source, target], check=True)
         if sync:
             with target.open("r+b") as file:
                 os.fsync(file.fileno())
 
-    yield "cp", seconds(fresh(cp), repeat)
+    yield "cp", seconds(cp, repeat)
     for number in threads:
         for how in ("pwrite", "mapping"):
-            work = fresh(lambda n=number, h=how: copy(source, target, n, h, sync=sync))
+            work = partial(copy, source, target, number, how, sync=sync)
             yield f"{number} {how}", seconds(work, repeat)
     target.unlink(missing_ok=True)
 
@@ -178,15 +174,15 @@ def job(
     source: Path, target: Path, ranks: int, options: list[str], repeat: int
 ) -> tuple[float, dict[str, float]]:
     """Return the wall clock of the job, and the seconds of its phases."""
-    found = []
+    jobs = []
     for _ in range(repeat):
         target.unlink(missing_ok=True)
-        begun = time.perf_counter()
+        begin = time.perf_counter()
         run = launched(ranks, "-m", "distscan", str(source), "-o", str(target), "--json",
                        "--quiet", *options)  # fmt: skip
-        wall = time.perf_counter() - begun
-        found.append((wall, json.loads(run.stdout)["seconds"]))
-    return min(found, key=lambda each: each[0])
+        wall = time.perf_counter() - begin
+        jobs.append((wall, json.loads(run.stdout)["seconds"]))
+    return min(jobs, key=lambda job: job[0])
 
 
 def table(folder: Path, gib: float, args: argparse.Namespace) -> None:
@@ -197,16 +193,16 @@ def table(folder: Path, gib: float, args: argparse.Namespace) -> None:
         backend += ["--memory", args.memory]
     try:
         make_input(source, int(gib * 2**30), args.dtype)
-        found = dict(copies(source, target, args.threads, repeat, sync=False))
-        synced = found
+        times = dict(copies(source, target, args.threads, repeat, sync=False))
+        synced = times
         if not storage.is_in_memory(folder):
             synced = dict(copies(source, target, args.threads, repeat, sync=True))
-        best, best_synced = (min(each, key=each.__getitem__) for each in (found, synced))
+        best, best_synced = (min(each, key=each.__getitem__) for each in (times, synced))
         numpy = [sys.executable, "-c", NUMPY, str(source), str(target), args.dtype]
         slow = seconds(lambda: subprocess.run(numpy, check=True), 1)
         target.unlink()
-        print(f"{folder}, {gib:g} GiB of {args.dtype}: cp {found['cp']:.2f}, fastest copy "
-              f"{found[best]:.2f} ({best}), until it is on the disk {synced[best_synced]:.2f} "
+        print(f"{folder}, {gib:g} GiB of {args.dtype}: cp {times['cp']:.2f}, fastest copy "
+              f"{times[best]:.2f} ({best}), until it is on the disk {synced[best_synced]:.2f} "
               f"({best_synced}); NumPy {slow:.2f}", flush=True)  # fmt: skip
         for ranks in args.ranks:
             start = seconds(lambda n=ranks: launched(n, "-c", START_UP[args.backend]), repeat)

@@ -45,7 +45,7 @@ def cut(rng: np.random.Generator, n: int, ranks: int) -> list[int]:
 
 def digests(xp: ModuleType, x: Any, comm: MPI.Intracomm, seed: int, cuts: int) -> set[str]:
     """Scan as often as there are cuts; return the digests of the results, on rank 0."""
-    rng, found = np.random.default_rng([seed, comm.size]), set()
+    rng, texts = np.random.default_rng([seed, comm.size]), set()
     for number in range(cuts):
         ends, reverse = cut(rng, len(x), comm.size), number % 2 == 1
         mine = slice(*ends[comm.rank : comm.rank + 2])
@@ -56,24 +56,24 @@ def digests(xp: ModuleType, x: Any, comm: MPI.Intracomm, seed: int, cuts: int) -
         if parts is not None:
             whole = np.concatenate(parts)
             whole = np.ascontiguousarray(whole[::-1]) if reverse else whole
-            found.add(hashlib.sha256(whole).hexdigest()[:16])
-    return found
+            texts.add(hashlib.sha256(whole).hexdigest()[:16])
+    return texts
 
 
 def devices(backend: str) -> dict[str, ModuleType]:
     """Return the array libraries, by the name of their device."""
-    found: dict[str, ModuleType] = {} if backend == "cuda" else {"cpu": np}
+    libraries: dict[str, ModuleType] = {} if backend == "cuda" else {"cpu": np}
     if backend != "cpu":
         try:
             import cupy  # noqa: PLC0415 - there may be no GPU
 
             count = cupy.cuda.runtime.getDeviceCount()
             cupy.cuda.Device(MPI.COMM_WORLD.rank % count).use()
-            found["cuda"] = cupy
+            libraries["cuda"] = cupy
         except Exception:
             if backend == "cuda":
                 raise
-    return found
+    return libraries
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,20 +90,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for kind in KINDS:
         for name in ("float32", "float64"):
             rng = np.random.default_rng([options.seed, KINDS.index(kind)])
-            x, of_all = elements(rng, kind, name, 1 << options.size), set()
+            x, all_digests = elements(rng, kind, name, 1 << options.size), set()
             for device, xp in where.items():
                 for ranks in range(1, world.size + 1):
                     comm = world.Split(0 if world.rank < ranks else MPI.UNDEFINED)
-                    found: set[str] = set()
+                    texts: set[str] = set()
                     with agreed(world):
                         if comm != MPI.COMM_NULL:
-                            found = digests(xp, x, comm, options.seed, options.cuts)
+                            texts = digests(xp, x, comm, options.seed, options.cuts)
                             comm.Free()
-                    of_all |= found
+                    all_digests |= texts
                     if world.rank == 0:
                         line = f"{kind:8}{name:9}{device:8}{ranks:5}{options.cuts:7}"
-                        print(line, "", *sorted(found), flush=True)
-            several |= len(of_all) > 1
+                        print(line, "", *sorted(texts), flush=True)
+            several |= len(all_digests) > 1
     several = world.bcast(several)
     if world.rank == 0:
         print("the digests differ" if several else "one digest for the same data, each time")

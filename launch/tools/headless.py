@@ -17,24 +17,24 @@ _FLAGS = (
 
 @contextmanager
 def browsing() -> Iterator[webdriver.Chrome]:
-    """Yield a browser; raise FileNotFoundError if there is none. It keeps what the console says."""
-    browser, driver = next(filter(None, map(which, _BROWSERS)), None), which("chromedriver")
-    if browser is None or driver is None:
+    """Yield a browser that keeps its console's messages; raise FileNotFoundError without one."""
+    program, driver = next(filter(None, map(which, _BROWSERS)), None), which("chromedriver")
+    if program is None or driver is None:
         raise FileNotFoundError(
             "no browser: run launch/browser.sh, or install chromium and its chromedriver"
         )
     options = webdriver.ChromeOptions()
-    options.binary_location = browser
+    options.binary_location = program
     for flag in _FLAGS:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    made = webdriver.Chrome(options=options, service=Driver(executable_path=driver))
+    browser = webdriver.Chrome(options=options, service=Driver(executable_path=driver))
     try:
-        made.set_page_load_timeout(20)
-        made.set_script_timeout(20)
-        yield made
+        browser.set_page_load_timeout(20)
+        browser.set_script_timeout(20)
+        yield browser
     finally:
-        made.quit()
+        browser.quit()
 
 
 def resize(browser: webdriver.Chrome, width: int, height: int) -> None:
@@ -45,5 +45,5 @@ def resize(browser: webdriver.Chrome, width: int, height: int) -> None:
 
 def prefer(browser: webdriver.Chrome, **features: str) -> None:
     """Let the user prefer something, such as ``prefers_color_scheme="dark"``."""
-    found = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": found})
+    media = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})

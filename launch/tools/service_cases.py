@@ -200,9 +200,9 @@ def fill_the_disk(trial: Trial) -> None:
             accepted.append(key)
         else:
             raise Fault("the disk was not full")
-        known = trial.jobs[0]
-        if known.key in trial.numbers:  # its client is told, although nothing can be written
-            trial.note(known, known.submit(client))
+        job_0 = trial.jobs[0]
+        if job_0.key in trial.numbers:  # its client is told, although nothing can be written
+            trial.note(job_0, job_0.submit(client))
         time.sleep(trial.rng.uniform(0, 0.5))
     with service.client() as client:
         for key in accepted:  # all that were taken are there
@@ -260,44 +260,48 @@ def send_what_is_corrupt(trial: Trial) -> None:
         if status != "400":
             raise Fault(f"{line!r} with a corrupt body: {status} {said[:200]!r}")
     for _ in range(20):
-        made = Requests(draw, trial.service.files).one()
-        status, said = exchange(address, made)
+        request = Requests(draw, trial.service.files).one()
+        status, said = exchange(address, request)
         if status.startswith("5"):
-            raise Fault(f"{made.raw[:300]!r}: {status} {said[:200]!r}")
+            raise Fault(f"{request.raw[:300]!r}: {status} {said[:200]!r}")
 
 
 def read_slowly(trial: Trial) -> None:
     """Read an answer in small pieces, or not at all; then to its end, or not."""
-    x = trial.rng.integers(0, 1000, LARGE)
+    x, pieces = trial.rng.integers(0, 1000, LARGE), bytearray()
     with _connected(trial) as line:
         line.sendall(framed(b"POST /v1/scans", npy(x)))
-        got, end = bytearray(), time.monotonic() + SLOW
-        stops = trial.rng.random() < 0.5
-        while time.monotonic() < end:
-            if not stops:
-                got += line.recv(1000)
-            time.sleep(0.02)
-            _others_are_served(trial)
+        _go_slowly(trial, lambda: pieces.extend(line.recv(1000)))
         if trial.rng.random() < 0.5:
-            _check(line, bytes(got), x)
+            _check(line, bytes(pieces), x)
 
 
 def send_slowly(trial: Trial) -> None:
     """Send an array in small pieces, or stop; then to its end, or not."""
     x = trial.rng.integers(0, 1000, LARGE)
+    rest = bytearray(framed(b"POST /v1/scans", npy(x)))
     with _connected(trial) as line:
-        raw = framed(b"POST /v1/scans", npy(x))
-        sent, end = int(trial.rng.integers(len(raw))), time.monotonic() + SLOW
-        line.sendall(raw[:sent])
-        stops = trial.rng.random() < 0.5
-        while time.monotonic() < end:
-            if not stops:
-                sent += line.send(raw[sent : sent + 100])
-            time.sleep(0.02)
-            _others_are_served(trial)
+        first = int(trial.rng.integers(len(rest)))
+        line.sendall(rest[:first])
+        del rest[:first]
+
+        def send() -> None:
+            del rest[: line.send(rest[:100])]
+
+        _go_slowly(trial, send)
         if trial.rng.random() < 0.5:
-            line.sendall(raw[sent:])
+            line.sendall(rest)
             _check(line, b"", x)
+
+
+def _go_slowly(trial: Trial, step: Callable[[], object]) -> None:
+    """Do a step now and then, or none; others are served meanwhile."""
+    end, stops = time.monotonic() + SLOW, trial.rng.random() < 0.5
+    while time.monotonic() < end:
+        if not stops:
+            step()
+        time.sleep(0.02)
+        _others_are_served(trial)
 
 
 @contextmanager

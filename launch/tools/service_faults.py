@@ -174,7 +174,8 @@ def perform(kind: str, options: argparse.Namespace, folder: Path, *, mounted: bo
                     longest = max(longest, disturb(trial, kind))
         except Exception as fault:
             wrong += 1
-            print(f"FAULT, {kind}, trial {number}: {fault!r}\n{_messages(place)}", flush=True)
+            messages = (place / "messages").read_text()[-2000:]
+            print(f"FAULT, {kind}, trial {number}: {fault!r}\n{messages}", flush=True)
         signal.alarm(0)
         if mounted:
             subprocess.run(["umount", str(place / "state")], check=True)
@@ -183,10 +184,6 @@ def perform(kind: str, options: argparse.Namespace, folder: Path, *, mounted: bo
 
 def _hangs(number: int, frame: object) -> None:
     raise Fault(f"the trial has not ended after {HANGS} s")
-
-
-def _messages(place: Path) -> str:
-    return (place / "messages").read_text()[-2000:]
 
 
 def parse() -> argparse.Namespace:
@@ -220,9 +217,9 @@ def main(*, mounted: bool) -> int:
             faults += wrong
             print(f"{kind:20}{tried:6}{tried - wrong:6}{wrong:6}{told:8.2f} s", flush=True)
     if faults:
-        again = f"--ranks {options.ranks} --times {options.times} --seed {options.seed}"
+        repeat = f"--ranks {options.ranks} --times {options.times} --seed {options.seed}"
         kinds = shlex.join(options.kinds)
-        print(f"repeat it by python launch/tools/service_faults.py {again} --kinds {kinds}")
+        print(f"repeat it by python launch/tools/service_faults.py {repeat} --kinds {kinds}")
     return bool(faults)
 
 

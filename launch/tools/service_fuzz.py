@@ -69,19 +69,24 @@ HEADS = (
     *("transfer-encoding: gzip, chunked", "transfer-encoding: chunked\r\ncontent-length: 5"),
     *("transfer-encoding: identity", "expect: 100-continue", "expect: x", "upgrade: websocket"),
     *("connection: upgrade\r\nupgrade: h2c", "connection: close", "connection: \0", "host: ["),
+    *("host: ]:99999", "host: ", "host: x\r\nhost: y", "host: é", "host: a b"),
+    *("host: " + "h" * 300, "authorization: Bearer é", "authorization: " + "x" * 9000),
+    *("distscan-protocol: ٣", "distscan-protocol: ", "distscan-protocol: 1.0", "idempotency-key:"),
     *(
-        "host: ]:99999",
-        "host: ",
-        "host: x\r\nhost: y",
-        "host: é",
-        "host: a b",
-        "host: " + "h" * 300,
+        "idempotency-key: é\xff",
+        "idempotency-key: \t",
+        "idempotency-key: " + "k" * 201,
+        "x" * 20000,
     ),
-    *("authorization: Bearer é", "authorization: " + "x" * 9000, "distscan-protocol: ٣"),
-    *("distscan-protocol: ", "distscan-protocol: 1.0", "idempotency-key: é\xff"),
-    *("idempotency-key:", "idempotency-key: \t", "idempotency-key: " + "k" * 201, "x" * 20000),
     *("content-encoding: gzip", "x: " + "y" * 70000, "x:\0", " x: y", "x : y", ": y", "x\r\n y"),
-    *("origin: null", "origin: ", "origin: http://[", "origin: é", "sec-fetch-site: \0"),
+    *(
+        "x" * 20000,
+        "origin: null",
+        "origin: ",
+        "origin: http://[",
+        "origin: é",
+        "sec-fetch-site: \0",
+    ),
     *("cookie: \xff", "range: x", "\r\n".join(f"x{i}: {i}" for i in range(300))),
     *("content-type: \x80/; charset=x", "x-forwarded-for: ["),
 )
@@ -331,8 +336,10 @@ class Fuzzer:
                     if self.next >= last:
                         return
                     number, self.next = self.next, self.next + 1
-                made = Requests(random.Random(f"{self.options.seed} {number}"), self.service.files)
-                self.send(number, made.one())
+                requests = Requests(
+                    random.Random(f"{self.options.seed} {number}"), self.service.files
+                )
+                self.send(number, requests.one())
                 if number % EVERY == 0:
                     rng = np.random.default_rng(number)
                     x = rng.integers(0, 100, 1000 if number % (40 * EVERY) else 300_000)
@@ -441,9 +448,9 @@ def main() -> int:
             fuzzer.faults[str(fault)] = ""
     for what, request in fuzzer.faults.items():
         print(f"FAULT: {what}\n    {request}")
-        if found := re.match(r"request (\d+)", request):
-            again = f"--seed {options.seed} --first {found[1]} --times 1"
-            print(f"    repeat it by python launch/tools/service_fuzz.py {again}")
+        if match := re.match(r"request (\d+)", request):
+            repeat = f"--seed {options.seed} --first {match[1]} --times 1"
+            print(f"    repeat it by python launch/tools/service_fuzz.py {repeat}")
     return bool(fuzzer.faults)
 
 

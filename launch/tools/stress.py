@@ -20,6 +20,7 @@ raised. If a step takes more than a minute, the process prints the stacks of its
 
 import argparse
 import faulthandler
+import gc
 import itertools
 import secrets
 import sys
@@ -28,13 +29,16 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import stress_device
 from mpi4py import MPI
 from stress_cases import Case, Data, draw_form
-from stress_uses import GRAPHS, KINDS, Scans, Use
+
+import distscan
 
 HANG = 60  # seconds
 WINDOW = 24  # cases that are in use at the same time; each step adds a new one
@@ -42,6 +46,204 @@ FORMS = 12  # forms in use at the same time: to compile one takes a second or mo
 COLLECTIVE, ALONE, IN_A_THREAD = 24, 24, 6  # calls of a step; IN_A_THREAD is for each thread
 ROOM = 256 << 20  # bytes of a step's results, for collective and for other calls; graphs use more
 SHOWN = 10  # the run ends after so many wrong results
+
+# The kinds of uses, and how often they are drawn.
+KINDS = {
+    "scan": 3, "scan, new result": 2, "scan in place": 2, "plan dropped": 4, "plan kept": 3,
+    "plan from elsewhere": 2, "start and wait": 2, "start here, wait there": 2,
+}  # fmt: skip
+GRAPHS = dict.fromkeys(
+    ("graph", "graph, plan between", "graph beside its plan", "graph, plan dropped"), 1
+)
+
+
+# ---- the uses of a case: scans, plans and graphs -------------------------------------------
+
+
+@dataclass
+class Use:
+    """One use of a case."""
+
+    kind: str
+    case: Case
+    data: list[Data]  # on the device
+    comm: MPI.Intracomm
+    streams: tuple[str, str]
+    times: int
+    collect: bool  # whether to collect garbage after it
+    out: Any = None
+    inputs: Any = None  # for a graph: the arrays that it reads
+    spare: Any = None  # for a graph: a second result
+
+    def __repr__(self) -> str:
+        where = "the rank's own" if self.comm == MPI.COMM_SELF else "of all ranks"
+        return f"{self.kind!r}, {where}, on streams {self.streams}, {self.times} times, {self.case}"
+
+
+class Scans:
+    """One rank's uses in a step, and the results that it compares."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.plans: dict[Case, Any] = {}  # the plans that are kept, for the main thread
+        self.refused = Counter[str]()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a step; free the objects of the last step, whose work has ended."""
+        self.numbers = itertools.count()
+        self.outcomes: list[tuple[int, Use, Any, Any, bool]] = []  # a number, arguments of check
+        self.graphs: list[Any] = []  # and their plans
+
+    def prepare(self, use: Use) -> None:
+        """Allocate the arrays of a use; they live as long as the step."""
+        device, (x, segments, want) = self.device, use.data[0]
+        use.out = device.empty(want)
+        device.poison(use.out)
+        if use.kind == "scan in place":
+            device.copy(x, use.out)
+        elif use.kind in GRAPHS:
+            use.spare = device.empty(want)
+            use.inputs = device.put(x), device.put(segments)
+
+    def perform(self, use: Use) -> None:
+        """Perform a use."""
+        if use.case.form.recurrence:
+            self.recur(use)
+        elif use.kind in GRAPHS:
+            self.replay(use)
+        elif use.kind.startswith("scan"):
+            self.scan(use)
+        else:
+            self.use_plan(use)
+        if use.collect:
+            gc.collect()
+
+    def check(self, use: Use, got: Any, want: Any, *, last: bool = True) -> None:
+        """Compare on the current stream; if ``last``, compare once more at the step's end."""
+        if (got.shape, got.dtype) != (want.shape, want.dtype):
+            raise TypeError(f"{got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}")
+        number = next(self.numbers)
+        self.device.compare(got, want, number)
+        self.outcomes.append((number, use, got, want, last))
+
+    def recur(self, use: Use) -> None:
+        """Run a linear recurrence, and check it."""
+        (x, factors, want), form = use.data[-1], use.case.form
+        with self.device.on(use.streams[0]):
+            y = distscan.linear_recurrence(
+                factors, x, form.initial, comm=use.comm, reverse=form.reverse
+            )
+            self.check(use, y, want)
+
+    def scan(self, use: Use) -> None:
+        """Scan as often as the use says, and check each result."""
+        (x, segments, want), form, out = use.data[0], use.case.form, use.out
+        new, in_place = use.kind.endswith("new result"), use.kind.endswith("in place")
+        with self.device.on(use.streams[0]):
+            for time_ in range(use.times):
+                if in_place and time_ > 0:
+                    self.device.copy(x, out)
+                elif not in_place:
+                    # A new result usually gets the memory that is poisoned here.
+                    self.device.poison(self.device.empty(want) if new else out)
+                y = distscan.scan(
+                    out if in_place else x,
+                    form.operator,
+                    comm=use.comm,
+                    axis=form.axis,
+                    exclusive=form.exclusive,
+                    initial=form.initial,
+                    reverse=form.reverse,
+                    dtype=form.out,
+                    out=None if new else out,
+                    segments=segments,
+                    strategy=form.strategy,
+                )
+                self.check(use, y, want, last=new or time_ == use.times - 1)
+
+    def plan(self, use: Use, strategy: str | None = None) -> Any:
+        """Make the plan of a use."""
+        case, form = use.case, use.case.form
+        return distscan.Plan(
+            use.comm,
+            case.shape,
+            form.x,
+            form.operator,
+            axis=form.axis,
+            exclusive=form.exclusive,
+            initial=form.initial,
+            reverse=form.reverse,
+            out_dtype=form.out,
+            segments=form.segments_dtype,
+            strategy=strategy or form.strategy,
+            backend=self.device.name,
+        )
+
+    def use_plan(self, use: Use) -> None:
+        """Run a plan, new or kept, and check each result."""
+        device, (x, segments, want), out = self.device, use.data[0], use.out
+        here, there = use.streams
+        with device.on(there if use.kind == "plan from elsewhere" else here):
+            if use.kind == "plan kept":
+                plan = self.plans.get(use.case) or self.plans.setdefault(use.case, self.plan(use))
+            else:
+                plan = self.plan(use)
+        if use.kind.startswith("start"):
+            with device.on(here):
+                plan.start(x, out, segments)
+            if use.comm == MPI.COMM_WORLD and use.times > 1:
+                use.comm.Barrier()
+            with device.on(there if use.kind.endswith("there") else here):
+                plan.wait()
+                self.check(use, out, want)
+        else:
+            with device.on(here):
+                for time_ in range(use.times):
+                    device.poison(out)
+                    plan(x, out, segments)
+                    self.check(use, out, want, last=time_ == use.times - 1)
+
+    def replay(self, use: Use) -> None:
+        """Capture a plan's call, and replay it with new data."""
+        device, out, (x, segments), (here, there) = self.device, use.out, use.inputs, use.streams
+        first, replays = use.data[0], 4 * use.times
+        there = there if use.kind.endswith("beside its plan") else here
+
+        def call_on(stream: str, plan: Any) -> None:
+            with device.on(stream):
+                device.poison(use.spare)
+                plan(first.x, use.spare, first.segments)
+                self.check(use, use.spare, first.want, last=False)
+
+        plan = self.plan(use, "auto")
+        with device.on(here):
+            plan(x, out, segments)  # the first call loads and allocates: it cannot be captured
+            self.check(use, out, first.want, last=False)
+            graph = device.capture(partial(plan, x, out, segments))
+        if graph is None:
+            self.refused[use.kind] += 1
+            return
+        self.graphs.append(graph)
+        if use.kind == "graph, plan dropped":
+            del plan
+            gc.collect()
+            call_on(here, self.plan(use, "auto"))  # would get memory that was freed too early
+        else:
+            self.graphs.append(plan)
+        for replay in range(replays):
+            data = use.data[replay % len(use.data)]
+            with device.on(here):
+                device.copy(data.x, x)
+                device.copy(data.segments, segments)
+                device.poison(out)
+                graph.launch()
+                self.check(use, out, data.want, last=replay == replays - 1)
+            if use.kind in ("graph, plan between", "graph beside its plan"):
+                call_on(there, plan)
+
+
+# ---- the test ------------------------------------------------------------------------------
 
 
 class Stress:
@@ -76,10 +278,9 @@ class Stress:
         waves: list[list[list[Use]]] = [[], []]
         for wave in waves if self.several else []:
             for _ in range(mine.integers(self.options.threads + 1)):
-                own = (
-                    self.draw(mine, mine, MPI.COMM_SELF, thread=True) for _ in range(IN_A_THREAD)
+                wave.append(
+                    [self.draw(mine, mine, MPI.COMM_SELF, True) for _ in range(IN_A_THREAD)]
                 )
-                wave.append(list(own))
         for use in itertools.chain(main, *waves[0], *waves[1]):
             self.scans.prepare(use)
         self.device.settle()  # otherwise a stream could read data that another has not written yet
@@ -177,16 +378,15 @@ class Stress:
 
     def judge(self, number: int) -> None:
         """Count the step's results, and print the wrong ones."""
-        for result, _, got, want, last in self.scans.found:
+        for result, _, got, want, last in self.scans.outcomes:
             if last:
                 self.device.compare(got, want, result, late=1)
         self.device.settle()
         at_once, late = self.device.wrong()
-        self.uses.update(
-            Counter(use.kind for use in {id(f[1]): f[1] for f in self.scans.found}.values())
-        )
-        self.results.update(use.kind for _, use, *_ in self.scans.found)
-        for result, use, got, want, last in self.scans.found:
+        uses = {id(use): use for _, use, *_ in self.scans.outcomes}
+        self.uses.update(use.kind for use in uses.values())
+        self.results.update(use.kind for _, use, *_ in self.scans.outcomes)
+        for result, use, got, want, last in self.scans.outcomes:
             if at_once[result] or late[result]:
                 self.wrong[use.kind] += 1
                 where = f"{at_once[result]} bytes at once"
@@ -222,9 +422,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the test on every rank; return the exit status."""
     options, world = parse(arguments), MPI.COMM_WORLD
-    options.seed = world.bcast(
-        options.seed if options.seed is not None else secrets.randbelow(10**9)
-    )
+    seed = options.seed if options.seed is not None else secrets.randbelow(10**9)
+    options.seed = world.bcast(seed)
     device = stress_device.choose(options.backend, neighbour=not options.no_neighbour)
     stress, begin = Stress(options, device), time.monotonic()
     if world.rank == 0:
@@ -233,16 +432,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spoken = begin
         for number in itertools.count(options.first):
             stress.step(number)
-            wrong, results = world.allreduce(
-                np.array([stress.wrong.total(), stress.results.total()])
-            )
+            counts = np.array([stress.wrong.total(), stress.results.total()])
+            wrong, results = world.allreduce(counts)
             now = world.bcast(time.monotonic())
             if world.rank == 0 and now > spoken + 10:
                 spoken = now
-                print(
-                    f"{now - begin:.0f} s: step {number}, {results} results, {wrong} wrong",
-                    flush=True,
-                )
+                text = f"{now - begin:.0f} s: step {number}, {results} results, {wrong} wrong"
+                print(text, flush=True)
             enough = now > begin + options.minutes * 60
             if options.steps is not None:
                 enough = number + 1 >= options.first + options.steps
@@ -250,9 +446,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 break
     except BaseException:
         traceback.print_exc()
-        print(
-            f"rank {world.rank}: step {number} of seed {options.seed}", file=sys.stderr, flush=True
-        )
+        text = f"rank {world.rank}: step {number} of seed {options.seed}"
+        print(text, file=sys.stderr, flush=True)
         if world.size > 1:
             world.Abort(1)  # the other ranks wait for this one
         return 1

@@ -19,12 +19,12 @@ RESULTS = 1 << 12  # results that are compared in one step, at most
 KERNELS = r"""
 extern "C" __global__ void differ(const unsigned char* got, const unsigned char* want,
                                   long long n, unsigned int* wrong) {
-  unsigned int found = 0;
+  unsigned int count = 0;
   for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
        i += (long long)gridDim.x * blockDim.x) {
-    found += got[i] != want[i];
+    count += got[i] != want[i];
   }
-  if (found) atomicAdd(wrong, found);
+  if (count) atomicAdd(wrong, count);
 }
 
 extern "C" __global__ void spin(long long nanoseconds) {
@@ -82,9 +82,9 @@ class Cpu:
 
     def wrong(self) -> Any:
         """Return the numbers of wrong bytes [at once or late, result]; reset them to 0."""
-        found = self._wrong.copy()
+        counts = self._wrong.copy()
         self._wrong[...] = 0
-        return found
+        return counts
 
     def host(self, array: Any) -> Any:
         """Return an array that the host can read."""
@@ -117,14 +117,15 @@ class Gpu:
             "urgent": stream(non_blocking=True, priority=-1),
             "blocking": stream(),
         }
-        self._neighbour = None
+        self._neighbour: Any = None
         self._differ = cupy.RawKernel(KERNELS, "differ")
         self._wrong = cupy.zeros((2, RESULTS), np.uint32)
         self._counts = [[row[i : i + 1] for i in range(RESULTS)] for row in self._wrong]
         self.compare(self._wrong, self._wrong, 0)  # compiles the kernel
         self.settle()
-        if neighbour:
-            self._neighbour = _start_neighbour(self.gpu)
+        if neighbour:  # it runs until this process closes its input, or ends
+            command = [sys.executable, __file__, str(self.gpu)]
+            self._neighbour = subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def here(self) -> Any:
         """Return the GPU, which a thread enters before it works."""
@@ -172,9 +173,9 @@ class Gpu:
 
     def wrong(self) -> Any:
         """Return the numbers of wrong bytes [at once or late, result]; reset them to 0."""
-        found = self._wrong.get()
+        counts = self._wrong.get()
         self._wrong.fill(0)
-        return found
+        return counts
 
     def host(self, array: Any) -> Any:
         """Return a copy that the host can read."""
@@ -210,8 +211,8 @@ def choose(backend: str, *, neighbour: bool) -> Cpu | Gpu:
     """Return the device of this rank; "auto" is a GPU if every rank has one; collective."""
     from mpi4py import MPI  # noqa: PLC0415 - the other process must not start MPI
 
-    found = backend == "cuda" or (backend == "auto" and _has_gpu())
-    if not all(MPI.COMM_WORLD.allgather(found)):
+    gpu = backend == "cuda" or (backend == "auto" and _has_gpu())
+    if not all(MPI.COMM_WORLD.allgather(gpu)):
         return Cpu()
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     local_rank = node.rank
@@ -229,11 +230,6 @@ def _has_gpu() -> bool:
 
 
 # ---- the neighbour, another process that keeps the GPU busy ----------------------------------
-
-
-def _start_neighbour(gpu: int) -> Any:
-    """Start the neighbour; it runs until this process closes its input, or ends."""
-    return subprocess.Popen([sys.executable, __file__, str(gpu)], stdin=subprocess.PIPE)
 
 
 def _neighbour(gpu: int) -> None:

@@ -1,30 +1,41 @@
-"""Times the kernels, and with --policies others like them; distscan/cuda/policy.py cites it.
+"""Times the kernels, and with --policies others like them, on one GPU.
 
     python launch/tools/tune.py [--policies] [OP:TYPE[:RESULT] ...]      such as sum:f max:b sum:i:i
+    python launch/tools/tune.py --axes [--policies] [TYPE ...]           such as f d (default)
 
-One GPU. The device's time in microseconds, medians of 11, at 2^20 elements, at 2^24 and at 1 GiB on
-the wider side; in brackets the share of the speed at which a copy of that size moves the same
-bytes. Every result is checked before it is timed. Without arguments: every form and strategy for
-types of each size, then the plain scan by every operator.
+Times are the device's, in microseconds, medians of 11. In brackets: the share of the speed at which
+a copy moves the same bytes. Every result is checked before it is timed.
+
+- distscan/cuda/policy.py cites the first form: at 2^20 elements, at 2^24, and at 1 GiB on the wider
+  side. Without arguments: every form and strategy for types of each size, then the plain scan by
+  every operator.
+- distscan/cuda/columns.py cites --axes: sums along every axis, over 1 GiB or less. In brackets also
+  the share of the speed of the 1-D scan.
 """
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
+from math import prod
 from typing import Any
+from unittest.mock import patch
 
 import cupy as cp
-import gpu_steps
 import numpy as np
-from gpu_steps import poison
 from mpi4py import MPI
 
 import distscan
 from distscan.bench import timing
 from distscan.bench.timing import Gpu
 from distscan.core import dtypes, operators
+from distscan.core.dtypes import Types
 from distscan.core.errors import KernelError
+from distscan.core.form import PLAIN, Extents, Form
+from distscan.core.operators import Operator
+from distscan.cuda import columns, definitions, launches, policy
+from distscan.cuda import steps as cuda
 from distscan.cuda.policy import VECTOR
 
 LARGE = 1 << 30  # bytes
@@ -41,8 +52,96 @@ Work = Callable[[Any, Any], object]  # on x [n] and out [n]
 MACHINE = Gpu("")
 
 
+# ---- what is used beside the public names: steps of the GPU, and policies ------------------
+
+
+def reducer(op: Operator, types: Types, n: int) -> Callable[[Any, Any], Any]:
+    """Return a call that begins to reduce x [n], and returns what knows the total.
+
+    The call's second argument is where a scan would be stored; nothing is.
+    """
+    return cuda.ReduceScan(op, types, Form(Extents(length=n))).begin
+
+
+def adder(op: Operator, types: Types, x: Any, out: Any, offset: Any) -> Callable[[], object]:
+    """Scan ``x`` [n] into ``out`` [n]; return a call that adds ``offset`` [()] to every element."""
+    steps = cuda.ScanAdd(op, types, Form(Extents(length=len(x))))
+    pending = steps.begin(x, out)
+    return lambda: steps.finish(pending, offset)
+
+
+def column_reducer(
+    op: Operator, types: Types, shape: tuple[int, int]
+) -> tuple[Any, Callable[[Any], object]]:
+    """Return totals [shape[1]], and a call that reduces the columns of x [shape] to them."""
+    n, inner = shape
+    kernel = columns.Reduce(op, types, n, Form(Extents(inner=inner)))
+    totals = cp.empty(inner, types.acc)
+
+    def reduce(x: Any) -> None:
+        kernel.prepare(x, totals.data.ptr, epoch=1)
+        cuda.launch(kernel, cp.cuda.get_current_stream())
+
+    return totals, reduce
+
+
+def scan_policy(op: Operator, types: Types, nbytes: int, *, segmented: bool) -> tuple[Types, Any]:
+    """Return the types that threads hold, and the policy of a scan of so many elements."""
+    types = definitions.register_types(op, types)
+    form = Form(segmented=True) if segmented else PLAIN
+    arch = cp.cuda.Device().compute_capability
+    return types, policy.scan_policy(types, form, arch, nbytes, policy.sm_count())
+
+
+def reduce_policy(op: Operator, types: Types) -> Any:
+    """Return the policy of a reduction."""
+    types = definitions.register_types(op, types)
+    return policy.reduce_policy(op, types, PLAIN, cp.cuda.Device().compute_capability)
+
+
+@contextmanager
+def replaced(name: str, instead: Any) -> Iterator[None]:
+    """Put ``instead`` in the place of what ``name`` would return, while kernels are made."""
+    with patch.object(policy if name == "scan_policy" else launches, name, lambda *_: instead):
+        yield
+
+
+@contextmanager
+def column_policy(change: dict[str, int] | None) -> Iterator[None]:
+    """Change fields of the policy down columns; None: take the kernel that is not in use."""
+    by_blocks, by_threads = columns.columns_policy, columns.thread_policy
+
+    def changed(*arguments: Any) -> Any:
+        fields, strips = by_blocks(*arguments)
+        return fields._replace(**(change or {})), strips
+
+    def other(types: Any, inner: int, count: int, sm_count: int) -> Any:
+        """Scan by threads where blocks would, and the other way round."""
+        if by_threads(types, inner, count, sm_count) is not None:
+            return None
+        return by_threads(types, inner, 1 << 40, sm_count)
+
+    with ExitStack() as stack:
+        threads = other if change is None else lambda *_: None
+        stack.enter_context(patch.object(columns, "thread_policy", threads))
+        if change is not None:
+            stack.enter_context(patch.object(columns, "columns_policy", changed))
+        yield
+
+
+def poison(array: Any) -> None:
+    """Overwrite every byte, so that no result can be left from before."""
+    array.view(np.uint8)[...] = 0xA5
+
+
+# ---- forms, at several sizes ---------------------------------------------------------------
+
+
 class WrongError(Exception):
     """A result is wrong."""
+
+
+FAULTS = (WrongError, KernelError, NotImplementedError, cp.cuda.driver.CUDADriverError)
 
 
 class Case:
@@ -105,10 +204,7 @@ class Case:
         return self.time_calls([partial(work, *pair) for pair in pairs], *moved, before=before)
 
     def time_calls(
-        self,
-        calls: list[timing.Call],
-        *moved: np.dtype[Any],
-        before: timing.Call = lambda: None,
+        self, calls: list[timing.Call], *moved: np.dtype[Any], before: timing.Call = lambda: None
     ) -> str:
         """Time calls that move as much each."""
         time = timing.queued(MACHINE, calls, before).median
@@ -116,7 +212,7 @@ class Case:
         return f"{time:7.1f} ({share:4.2f})"
 
 
-# ---- what is timed -------------------------------------------------------------------------
+# ---- the rows of the table -----------------------------------------------------------------
 
 
 def scan(case: Case, **form: Any) -> str:
@@ -182,7 +278,7 @@ def unaligned(case: Case) -> str:
 
 def reduce(case: Case) -> str:
     """Half a copy."""
-    call = gpu_steps.reducer(case.op, case.types, case.n)
+    call = reducer(case.op, case.types, case.n)
     case.check(call(case.x[0], case.out[0]).total().astype(case.types.out), case.want[-1])
     return case.time(call, case.types.x)
 
@@ -190,7 +286,7 @@ def reduce(case: Case) -> str:
 def add(case: Case) -> str:
     """1 copy, of the wider type."""
     calls = [
-        gpu_steps.adder(case.op, case.types, x, out, case.offset)
+        adder(case.op, case.types, x, out, case.offset)
         for x, out in zip(case.x, case.out, strict=True)
     ]
     calls[0]()
@@ -220,8 +316,11 @@ def _both(case: Case, strategy: str, *moved: np.dtype[Any]) -> str:
 
 
 def scan_policies(case: Case, *, segmented: bool = False) -> Iterator[Any]:
-    """Give the policy in use, then others like it, with as many stages as there is room for."""
-    types, used = gpu_steps.scan_policy(case.op, case.types, LARGE, segmented=segmented)
+    """Yield the policy in use, then others like it, with as many stages as there is room for.
+
+    Those of segments have other vectors, too.
+    """
+    types, used = scan_policy(case.op, case.types, LARGE, segmented=segmented)
     yield used
     room = cp.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
     wide = [used.items * times // 2 for times in ((1, 2, 4) if segmented else (2,))]
@@ -233,63 +332,187 @@ def scan_policies(case: Case, *, segmented: bool = False) -> Iterator[Any]:
         cut = {"threads": threads, "rows": rows, "items": items, "stages": stages}
         # As many warp tiles for each; a warp tile for each warp.
         reducers = next(r for r in (used.reducers, 6) if threads // 32 % r == 0)
-        policy = used._replace(**cut, reducers=reducers)
-        if stages >= 2 and policy != used:
-            yield policy
-
-
-def segment_policies(case: Case) -> Iterator[Any]:
-    """Give the same for segments, with other vectors too."""
-    return scan_policies(case, segmented=True)
+        other = used._replace(**cut, reducers=reducers)
+        if stages >= 2 and other != used:
+            yield other
 
 
 def reduce_policies(case: Case) -> Iterator[Any]:
-    """Give the policy in use, then others like it."""
-    used = gpu_steps.reduce_policy(case.op, case.types)
+    """Yield the policy in use, then others like it."""
+    used = reduce_policy(case.op, case.types)
     yield used
     for threads, rows, blocks in product((256, 512), (4, 8), (2, 4)):
-        policy = used._replace(threads=threads, rows=rows, blocks=blocks)
-        if policy != used:
-            yield policy
+        other = used._replace(threads=threads, rows=rows, blocks=blocks)
+        if other != used:
+            yield other
 
 
 POLICIES = [
     (scan, "scan_policy", scan_policies),
-    (segments, "scan_policy", segment_policies),
+    (segments, "scan_policy", partial(scan_policies, segmented=True)),
     (reduce, "reduce_policy", reduce_policies),
 ]
 ROWS = scan, in_place, exclusive, reverse, segments, unaligned, reduce, add, reduce_scan, scan_add
 
 
-def show(name: str, cases: list[Case], timed: Callable[[Case], str]) -> None:
-    """Print a row: one thing at every size."""
-    found = []
+def show_row(name: str, cases: list[Case], row: Callable[[Case], str]) -> None:
+    """Print a row: a time for every size."""
+    cells = []
     for case in cases:
         try:
-            found.append(timed(case))
-        except (WrongError, KernelError, cp.cuda.driver.CUDADriverError) as error:
-            found.append(type(error).__name__)
-    print(f"{name:50}" + "".join(f"{text:>17}" for text in found), flush=True)
+            cells.append(row(case))
+        except FAULTS as error:
+            cells.append(type(error).__name__)
+    print(f"{name:50}" + "".join(f"{text:>17}" for text in cells), flush=True)
+
+
+def tune_forms(names: list[str]) -> None:
+    """Time every case."""
+    print(f"{'':50}{'2^20':>17}{'2^24':>17}{'1 GiB':>17}")
+    for name in names or CASES + OPERATORS:
+        cases = [Case(name, power) for power in (20, 24, None)]
+        rates = "".join(f"{case.rate / 1e6:12.2f} TB/s" for case in cases)
+        print(f"{name + ' copy':50}{rates}")
+        for row in ROWS if names or name in CASES else (scan,):
+            show_row(f"{name} {row.__name__}", cases, row)
+        if "--policies" in sys.argv:
+            for row, function, policies in POLICIES:
+                for other in policies(cases[0]):
+                    with replaced(function, other):
+                        show_row(f"{name} {row.__name__} {tuple(other)}", cases, row)
+        del cases
+        cp.get_default_memory_pool().free_all_blocks()
+
+
+# ---- --axes --------------------------------------------------------------------------------
+
+# Shape and axis, for 4-byte elements; of wider ones the first axis is shorter.
+AXES: list[tuple[tuple[int, ...], int]] = [
+    ((1 << 28,), 0),
+    ((1 << 14, 1 << 14), 0),
+    ((1 << 20, 256), 0),
+    ((1 << 26, 4), 0),
+    ((64, 1 << 11, 1 << 11), 1),
+    ((1 << 10, 1 << 9, 1 << 9), 1),
+    ((1 << 20, 4, 64), 1),
+    ((1 << 14, 1 << 14), 1),
+    ((1 << 26, 4), 1),
+    (((1 << 28) // 5, 5), 1),
+    (((1 << 28) // 1000, 1000), 1),
+    ((1 << 22, 63), 0),  # rows that vectors do not divide, or sectors
+    ((1 << 18, 1001), 0),
+    ((1 << 14, 16383), 0),
+    ((5 << 19, 100), 0),
+    ((1 << 26, 3), 0),
+    ((1 << 25, 8), 0),
+    ((1 << 24, 16), 0),
+    ((1 << 23, 32), 0),
+    ((1 << 22, 64), 0),
+    ((1 << 18, 1024), 0),
+]
+
+
+class AxisCase:
+    """One shape, axis and type: buffers, the right result."""
+
+    def __init__(self, shape: tuple[int, ...], axis: int, code: str) -> None:
+        dtype = cp.dtype(code)
+        while prod(shape) * dtype.itemsize > LARGE:
+            shape = (shape[0] // 2, *shape[1:])
+        self.shape, self.axis, self.n = shape, axis, shape[axis]
+        self.outer, self.inner = prod(shape[:axis]), prod(shape[axis + 1 :])
+        self.x = cp.random.randint(-3, 4, prod(shape), "b").astype(dtype).reshape(shape)
+        self.y = cp.empty_like(self.x)
+        self.bytes = self.x.nbytes
+
+    def plan(self) -> distscan.Plan:
+        """Plan the sum along the axis, on this rank alone; the result is of the same type."""
+        dtype, form = self.x.dtype, {"axis": self.axis, "strategy": "single-pass"}
+        return distscan.Plan(
+            MPI.COMM_SELF, self.shape, dtype, out_dtype=dtype, backend="cuda", **form
+        )
+
+    def copy(self) -> float:
+        """Time a copy of the same bytes."""
+        copy = partial(self.y.data.copy_from_device_async, self.x.data, self.bytes)
+        return timing.queued(MACHINE, [copy]).median
+
+    def scan(self) -> float:
+        """Check, then time."""
+        scan = partial(self.plan(), self.x, self.y)
+        poison(self.y)
+        scan()
+        if not bool((self.y == self.x.cumsum(self.axis, dtype=self.x.dtype)).all()):
+            raise WrongError
+        return timing.queued(MACHINE, [scan]).median
+
+    def reduce(self) -> float:
+        """Check, then time the totals of the columns."""
+        plan = self.plan()
+        totals, reduce = column_reducer(plan.op, plan.types, (self.n, self.inner))
+        reduce(self.x)
+        if not bool((totals == self.x.reshape(self.n, -1).sum(axis=0)).all()):
+            raise WrongError
+        return timing.queued(MACHINE, [partial(reduce, self.x)]).median
+
+
+# Other policies than the one in use; None: the kernel that is not in use.
+OTHERS: list[dict[str, int] | None] = [
+    {"reducers": 8},
+    {"look_ahead_warps": 1, "loaders": 2},
+    {"look_ahead_warps": 2, "loaders": 1},
+    {"look_ahead_warps": 3},
+    {"reads": 4},
+    {"reads": 8},
+    {"panel": 1},
+    {"panel": 4},
+    {"panel": 16},
+    {"group": 8},
+    {"group": 16},
+    None,
+]
+
+
+def show_axis(
+    case: AxisCase, title: str, work: Callable[[], float], copy: float, plain: float
+) -> float:
+    """Print a time, with its shares of a copy's speed and of the 1-D scan's; return it, or 0."""
+    time = 0.0
+    try:
+        time = work()
+        text = f"{time:8.1f} ({copy / time:4.2f} {(plain or time) / time:4.2f})"
+    except FAULTS as error:
+        text = type(error).__name__
+    print(f"{case.x.dtype.char} {case.shape!s:20} axis {case.axis}  {title:26} {text}", flush=True)
+    return time
+
+
+def tune_axes(names: list[str]) -> None:
+    """Time every case."""
+    for code in names or ["f", "d"]:
+        rate = 0.0  # bytes per microsecond of the 1-D scan, which comes first
+        for shape, axis in AXES:
+            case = AxisCase(shape, axis, code)
+            copy, plain = case.copy(), case.bytes / rate if rate else 0.0
+            time = show_axis(case, "scan", case.scan, copy, plain)
+            if not rate and time:
+                rate = case.bytes / time
+            if case.inner > 1 and case.outer == 1:
+                show_axis(case, "reduce", case.reduce, copy / 2, plain / 2)
+            for other in OTHERS if "--policies" in sys.argv and case.inner > 1 else ():
+                changes = ", ".join(f"{field} {number}" for field, number in (other or {}).items())
+                with column_policy(other):
+                    show_axis(case, changes or "other kernel", case.scan, copy, plain)
+            del case
+            cp.get_default_memory_pool().free_all_blocks()
 
 
 def main() -> None:
-    """Time every case."""
-    gpu = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"].decode()
-    print(f"{gpu}\n{'':50}{'2^20':>17}{'2^24':>17}{'1 GiB':>17}")
-    given = [text for text in sys.argv[1:] if not text.startswith("-")]
-    for text in given or CASES + OPERATORS:
-        cases = [Case(text, power) for power in (20, 24, None)]
-        rates = "".join(f"{case.rate / 1e6:12.2f} TB/s" for case in cases)
-        print(f"{text + ' copy':50}{rates}")
-        for timed in ROWS if given or text in CASES else (scan,):
-            show(f"{text} {timed.__name__}", cases, timed)
-        if "--policies" in sys.argv:
-            for timed, name, policies in POLICIES:
-                for policy in policies(cases[0]):
-                    with gpu_steps.chosen(name, policy):
-                        show(f"{text} {timed.__name__} {tuple(policy)}", cases, timed)
-        del cases
-        cp.get_default_memory_pool().free_all_blocks()
+    """Time as the arguments ask for."""
+    name = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"].decode()
+    print(f"{name}, microseconds (share of a copy's speed)")
+    names = [text for text in sys.argv[1:] if not text.startswith("-")]
+    (tune_axes if "--axes" in sys.argv else tune_forms)(names)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import service_faults
-import service_load
+import service_speed
 from processes import Fault
 from service_cases import FAULTS, Trial
 from service_fuzz import Fuzzer, RawRequest, exceptions, framed
@@ -64,10 +64,10 @@ def test_faults_that_the_script_sees(disturbed, rng):
     trial.remove()
 
 
-@pytest.mark.parametrize(("name", "times"), [("service_fuzz.py", 300), ("service_load.py", 200)])
+@pytest.mark.parametrize(("name", "times"), [("service_fuzz.py", 300), ("service_speed.py", 200)])
 def test_scripts(name, times):
     options = ["--times", str(times), "--ranks", "2"]
-    options += ["--clients", "4"] if name == "service_load.py" else []
+    options += ["--clients", "4"] if name == "service_speed.py" else []
     run = subprocess.run(
         [sys.executable, TOOLS / name, *options],
         text=True, capture_output=True, timeout=100, check=False,
@@ -115,9 +115,9 @@ def test_arrays_that_the_load_sees(monkeypatch):
 
     for scan, found in (
         (np.cumsum, 0),
-        (lambda x: x, service_load.WRONG),
-        (lost, service_load.LOST),
+        (lambda x: x, service_speed.WRONG),
+        (lost, service_speed.LOST),
     ):
         one = SimpleNamespace(client=SimpleNamespace(scan=scan), seed=1)
-        monkeypatch.setattr(service_load, "One", one)
-        assert service_load.scan(1) == found
+        monkeypatch.setattr(service_speed, "Worker", one)
+        assert service_speed.scan(1) == found
