@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import json
 import os
 import pickle
 import signal
@@ -10,17 +9,16 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from distscan.service.client import Client, JobHandle
+import distscan
 from distscan.service.errors import NoAnswerError, ServiceError, StoppedError
-from distscan.service.transport import Answer, Stop
 from support.cutting import cutting
 from support.forked import ended, forked
-from support.services import LARGE, TOKEN, long_file, npy, over_tcp, serving, stop
+from support.services import LARGE, TOKEN, long_file, npy, over_tcp, serving, stopped, wait_until
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -34,23 +32,8 @@ pytestmark = [
 def lone(tmp_path_factory):
     """A service for all tests that leave it as it was."""
     with serving(tmp_path_factory.mktemp("service")) as service:
+        np.save(service.folder / "x.npy", np.ones(10))
         yield service
-
-
-@contextmanager
-def stopped(service):
-    """A service that neither works nor ends, for the ``with`` block."""
-    (pid,) = service.ranks_of()
-    stop(pid)
-    try:
-        yield lambda: os.kill(pid, signal.SIGCONT)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def jobs_of(service):
-    with service.client() as client:
-        return len(client.jobs(1000))
 
 
 # ---- answers that are lost -----------------------------------------------------------------------
@@ -58,39 +41,31 @@ def jobs_of(service):
 
 @pytest.mark.parametrize("n", [10, LARGE])
 def test_scans_whose_answers_are_lost(n, lone, rng):
-    with cutting(lone) as cutter, Client(cutter.address, None, 10.0) as client:
-        for cutter.lose in (1, 3, 1, 3):
-            x = rng.integers(0, 1000, n)
-            np.testing.assert_array_equal(client.scan(x), x.cumsum())
-        assert cutter.lost == 8
-
-
-@pytest.mark.parametrize("n", [10, LARGE])
-def test_scans_in_place_whose_answers_are_lost(n, lone, rng):
-    """``x`` is not the array that the service writes to, or the second try would scan it again."""
-    with cutting(lone) as cutter, Client(cutter.address, None, 10.0) as client:
-        for x in (np.empty(n, int), client.empty(n, int)):
-            x[...] = rng.integers(0, 1000, n)
-            wanted, cutter.lose = x.cumsum(), 2
-            assert client.scan(x, out=x) is x
-            np.testing.assert_array_equal(x, wanted)
-            assert cutter.lose == 0
+    """In place, the service does not write to ``x``, or the second try would scan it again."""
+    with cutting(lone) as cutter, distscan.connect(cutter.address) as client:
+        for lost in (1, 3):
+            for x in (np.empty(n, int), client.empty(n, int)):
+                for out in (None, x):
+                    x[...] = rng.integers(0, 1000, n)
+                    wanted, cutter.lose = x.cumsum(), lost
+                    np.testing.assert_array_equal(client.scan(x, out=out), wanted)
+                    assert cutter.lose == 0
+        np.testing.assert_array_equal(x, wanted)
+        assert cutter.lost == 16
 
 
 def test_a_job_whose_answer_is_lost_is_one_job(lone):
-    np.save(lone.folder / "x.npy", np.ones(10))
-    before = jobs_of(lone)
-    with cutting(lone) as cutter, Client(cutter.address, None, 10.0) as client:
-        cutter.lose = 3
+    with cutting(lone) as cutter, distscan.connect(cutter.address) as client:
+        before, cutter.lose = client.jobs(1000), 3
         job = client.submit(lone.folder / "x.npy", force=True)
-        assert (cutter.lost, jobs_of(lone)) == (3, before + 1)
+        assert (cutter.lost, len(client.jobs(1000))) == (3, len(before) + 1)
         cutter.lose = 3
         assert job.wait(30)["elements"] == 10
         assert cutter.lost == 6
 
 
 def test_answers_that_are_always_lost(lone):
-    with cutting(lone) as cutter, Client(cutter.address, None, 0.5) as client:
+    with cutting(lone) as cutter, distscan.connect(cutter.address, patience=0.5) as client:
         cutter.lose = 10**9
         start = time.monotonic()
         with pytest.raises(ServiceError, match="no service answers"):
@@ -106,16 +81,15 @@ def test_answers_that_are_always_lost(lone):
 def test_a_service_that_is_started_again(tmp_path):
     """A client that waits for a job waits on, and gets the report of the next service."""
     with serving(tmp_path) as service, service.client(patience=30) as client:
-        job, reports = client.submit(long_file(tmp_path)), []
+        job, reports = client.submit(long_file(tmp_path, 1 << 26)), []
         waiting = threading.Thread(target=lambda: reports.append(job.wait(60)))
         waiting.start()
-        while client.job(job.number).state == "queued":
-            time.sleep(0.005)
+        wait_until(lambda: client.job(job.number).state != "queued")
         service.end(signal.SIGKILL)
         assert waiting.is_alive()
         service.start()
         waiting.join()
-        assert reports[0]["elements"] == 1 << 27
+        assert reports[0]["elements"] == 1 << 26
         assert client.job(job.number).refresh()["attempts"] == 2
         service.end(signal.SIGKILL)
 
@@ -123,11 +97,13 @@ def test_a_service_that_is_started_again(tmp_path):
 def test_tries_are_spread(tmp_path, monkeypatch):
     """Clients that were refused at once do not come again at once."""
     pauses = []
-    monkeypatch.setattr(Stop, "sleep", lambda stop, pause: pauses.append(pause))
+    monkeypatch.setattr(
+        "distscan.service.transport.Stop.sleep", lambda _, pause: pauses.append(pause)
+    )
     for _ in range(20):
-        with Client(tmp_path / "none", None, 60.0) as client:
-            answers = iter([*8 * [Answer(429, b"{}")], Answer(200, b"{}")])
-            monkeypatch.setattr(client._http, "request", lambda *_, a=answers, **given: next(a))
+        with distscan.connect(tmp_path / "none", patience=60) as client:
+            answers = (SimpleNamespace(status=status, json=dict) for status in [*8 * [429], 200])
+            client._http.request = lambda *_, a=answers, **given: next(a)
             client.about()
     for i, most in enumerate((0.05, 0.1, 0.2, 0.5, *4 * [1])):
         assert most / 2 <= min(pauses[i::8]) < max(pauses[i::8]) <= most
@@ -159,25 +135,18 @@ def test_a_scan_may_take_long(lone):
 
 
 def test_a_wait_ends_if_the_service_is_stopped(lone, monkeypatch):
+    """Or goes on with the service, if that is patient enough."""
     monkeypatch.setattr("distscan.service.client.SILENCE", 0.2)
-    np.save(lone.folder / "x.npy", np.ones(10))
     with lone.client(patience=0.1) as client:
         job = client.submit(lone.folder / "x.npy", force=True)
         with stopped(lone), pytest.raises(NoAnswerError, match=r"said nothing for 0\.7 s"):
             job.wait()
         assert job.wait(30)["elements"] == 10
-
-
-def test_a_wait_goes_on_with_the_service(lone, monkeypatch):
-    monkeypatch.setattr("distscan.service.client.SILENCE", 0.2)
-    np.save(lone.folder / "x.npy", np.ones(10))
-    with lone.client(patience=20) as client:
-        job = client.submit(lone.folder / "x.npy", force=True)
-        with stopped(lone) as go_on:
-            timer = threading.Timer(2, go_on)
-            timer.start()
-            assert job.wait(30)["elements"] == 10
-            timer.join()
+    with lone.client(patience=20) as client, stopped(lone) as go_on:
+        timer = threading.Timer(2, go_on)
+        timer.start()
+        assert client.job(job.number).wait(30)["elements"] == 10
+        timer.join()
 
 
 def scan_in_thread(client, results):
@@ -191,8 +160,7 @@ def scan_in_thread(client, results):
 
     thread = threading.Thread(target=scan)
     thread.start()
-    while not any(each._socket for each in list(client._http._busy)):
-        time.sleep(0.01)
+    wait_until(lambda: any(each._socket for each in list(client._http._busy)))
     time.sleep(0.1)
     return thread
 
@@ -220,24 +188,22 @@ def test_a_forked_process_closes_no_connection_of_its_parent(lone):
     assert results == [[1, 3]]
 
 
-def test_other_requests_have_a_limit(lone, monkeypatch):
+def test_other_requests_have_a_limit(lone):
+    def answer(*_, timeout, **given):
+        limits.append(timeout)
+        place = {"path": "/dev/null", "bytes": 1, "device": 0, "inode": 0}
+        return SimpleNamespace(status=200, content=npy(np.zeros(2)), json=lambda: place)
+
     with lone.client(patience=0.1, timeout=7) as client:
         with stopped(lone), pytest.raises(NoAnswerError):
             client.request("GET", "/v1", timeout=0.3)
-        job, limits = JobHandle(client.request, {"number": 1}), []
-        monkeypatch.setattr(client._http, "request", lambda *_, **given: noted(limits, given))
+        job, limits = client.submit(lone.folder / "x.npy", force=True), []
+        client._http.request = answer
         client.about()
         client.empty(LARGE)
         job.refresh(wait=60)
         client.scan([1, 2])
     assert limits == [30, 30, 90, 7]
-
-
-def noted(limits, given):
-    """Note the limit of a request, and answer it."""
-    limits.append(given["timeout"])
-    place = {"path": "/dev/null", "bytes": 1, "device": 0, "inode": 0}
-    return Answer(200, npy(np.zeros(2)) if "content" in given else json.dumps(place).encode())
 
 
 def test_a_host_that_has_died_is_noticed(tmp_path):
@@ -255,9 +221,6 @@ def test_a_host_that_has_died_is_noticed(tmp_path):
 # ---- processes that are forked -------------------------------------------------------------------
 
 
-TIMES = 50
-
-
 @pytest.mark.parametrize("n", [10, LARGE])
 def test_parent_and_child_at_once(n, client, rng):
     """On one socket, each could read the other's answer; in one buffer, the other's array."""
@@ -265,7 +228,7 @@ def test_parent_and_child_at_once(n, client, rng):
 
     def work(seed):
         mine = np.random.default_rng(seed)
-        for i in range(TIMES):
+        for i in range(50):
             x = mine.integers(0, 1000, n + i)
             np.testing.assert_array_equal(client.scan(x), x.cumsum())
 
@@ -278,12 +241,12 @@ def test_arrays_of_before(client, rng):
     """An array in shared memory stays as it is in the child when its parent has dropped it."""
     x = client.empty(LARGE, int)
     x[...] = rng.integers(0, 9, LARGE)
-    kept, wanted, ready, go = [x, client.scan(x)], x.cumsum(), os.pipe(), os.pipe()
+    arrays, wanted, ready, go = [x, client.scan(x)], x.cumsum(), os.pipe(), os.pipe()
 
     def work():
         os.write(ready[1], b"1")
         os.read(go[0], 1)
-        x, y = kept
+        x, y = arrays
         np.testing.assert_array_equal(y, wanted)
         np.testing.assert_array_equal(x.cumsum(), wanted)
         np.testing.assert_array_equal(client.scan(x), wanted)
@@ -294,7 +257,7 @@ def test_arrays_of_before(client, rng):
     child = forked(work)
     os.read(ready[0], 1)
     del x
-    kept.clear()
+    arrays.clear()
     gc.collect()
     others = [client.empty(LARGE, int) for _ in range(5)]
     for other in others:
@@ -339,8 +302,9 @@ def test_a_child_that_closes(client):
                 np.testing.assert_array_equal(y, x.cumsum())
 
 
-def test_no_copies(client):
+@pytest.mark.parametrize("connect", [distscan.connect, distscan.connect_async])
+def test_no_copies(connect):
     """A copy in another process would need the token, which is not written anywhere."""
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="connect in each process"):
-            copied(client)
+            copied(connect("none"))

@@ -1,25 +1,27 @@
 """Rank 0's queue, and arrays in buffers, without HTTP; how rank 0 wakes the other ranks."""
 
+import contextlib
 import os
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+import distscan
+from distscan import InputError, RankError
 from distscan.binding import bind
-from distscan.core.errors import InputError, RankError
 from distscan.job.job import FileJob
 from distscan.service import arrays, dispatch
 from distscan.service.arrays import Buffer, Place, Scanner, Task
 from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
-from distscan.service.errors import BusyError, StoreError
+from distscan.service.errors import BusyError, ServiceError, StoreError
 from distscan.service.store import Store
-from support.services import npy
+from support.pairs import pairs
+from support.services import npy, serving, values, wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -60,7 +62,7 @@ def task(tmp_path):
         buffer.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(dispatcher):
     thread = threading.Thread(target=dispatcher.run)
     thread.start()
@@ -75,12 +77,10 @@ def running(dispatcher):
 def test_arrays_and_files(dispatcher, task, tmp_path):
     records = [dispatcher.submit(job(tmp_path, i), None) for i in range(3)]
     arrays = [dispatcher.scan(task(i)) for i in range(3, 6)]
-    ended = threading.Semaphore(0)
-    dispatcher.listeners.append(ended.release)
     with running(dispatcher):
         assert [array.result(20) for array in arrays] == [None] * 3
-        while not all(dispatcher.get(record.number)[0].state == "done" for record in records):
-            assert ended.acquire(timeout=20)
+        for record in records:
+            wait_until(lambda number=record.number: dispatcher.get(number)[0].state == "done")
     for i in range(6):
         path = tmp_path / (f"{i}.scan.npy" if i < 3 else f"y{i}")
         y = np.load(path) if i < 3 else np.fromfile(path, int)
@@ -105,11 +105,8 @@ def test_an_array_does_not_wait_for_a_file_job(dispatcher, task, tmp_path):
     # It is called first when the job begins.
     dispatcher.listeners.append(lambda: asked or asked.append(dispatcher.scan(task(1))))
     with running(dispatcher):
-        end = time.monotonic() + 20
-        while dispatcher.get(submitted.number)[0].state != "done" and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_until(lambda: dispatcher.get(submitted.number)[0].state == "done")
     assert asked[0] is None
-    assert dispatcher.get(submitted.number)[0].state == "done"
 
 
 @pytest.mark.one_rank
@@ -161,11 +158,50 @@ def test_old_jobs_are_forgotten(dispatcher, tmp_path):
             store.end(number, "failed")
             store._db.execute("UPDATE jobs SET ended = ? WHERE number = ?", (ended, number))
     with running(dispatcher):
-        end = time.monotonic() + 20
-        while dispatcher.get(3)[0].state != "done" and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_until(lambda: dispatcher.get(3)[0].state == "done")
     assert [record.number for record in store.newest()] == [3, 2]
     assert store.add(job(tmp_path)).number == 4  # numbers do not come again
+
+
+@pytest.mark.one_rank
+def test_jobs_that_were_running_when_a_service_crashed(tmp_path):
+    """They run again, unless that could change what they read or replace; but not without end."""
+    np.save(tmp_path / "x.npy", np.arange(10))
+    (tmp_path / "there.npy").write_text("of another program")
+
+    def request(name, **options):
+        return job_to_json(FileJob.parse((tmp_path / "x.npy",), tmp_path / name, **options))
+
+    def job(name, crashes=1, **options):
+        number = store.add(request(name, **options)).number
+        for i in range(crashes):
+            store.start()
+            if i < crashes - 1:
+                store.queue_again(number)
+        return number
+
+    with contextlib.closing(Store(tmp_path / "state")) as store:
+        again = job("y.npy"), job("there.npy", force=True), job("z.npy", crashes=2)
+        fails = (
+            *(job("w.npy", crashes=3), job("x.scan.npy", state=tmp_path / "s.json")),
+            *(job("x.npy", force=True), job("s.npy", segments=tmp_path / "s.npy", force=True)),
+        )
+        (tmp_path / "late.npy").write_text("of another program")
+        fails += (job("late.npy"),)
+        unreadable = store.add(request("v.npy") | {"dtype": "no type"}).number
+    with serving(tmp_path, 2) as service, service.client() as client:
+        failed = values(client.request("GET", "/metrics").content.decode())
+        assert failed["distscan_jobs_ended_total", ("state", "failed")] >= len(fails)
+        for number in fails:
+            with pytest.raises(ServiceError, match="the output is whole if it is there"):
+                client.job(number).wait(30)
+        for number, attempts in zip(again, (2, 2, 3), strict=True):
+            assert client.job(number).wait(30)["total"] == 45
+            assert client.job(number).refresh()["attempts"] == attempts
+        with pytest.raises(TypeError, match="'no type' is not understood"):
+            client.job(unreadable).wait(30)  # another version may have stored it
+        assert service.end() == 0
+    assert (tmp_path / "late.npy").read_text() == "of another program"
 
 
 # ---- wakeup --------------------------------------------------------------------------------------
@@ -279,9 +315,7 @@ def test_over_tcp():
 # ---- arrays in buffers ---------------------------------------------------------------------------
 
 
-SHAPES = [((1,), None), ((10007,), None), ((503, 7), None), ((503, 7), 0), ((40, 11, 9), 1)]
 MOST = (1 << 63) - 1
-FORMS = [{}, {"exclusive": True, "initial": "3"}, {"reverse": True}]
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -306,36 +340,24 @@ def put(folder, comm):
         buffer.close()
 
 
-def wanted(x, axis, form):
-    """NumPy's scan of integers."""
-    x = x.ravel() if axis is None else x
-    axis = axis or 0
-    y = np.flip(np.flip(x, axis).cumsum(axis), axis) if form.get("reverse") else x.cumsum(axis)
-    return y + int(form.get("initial", 0)) - (x if form.get("exclusive") else 0)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("shape", "axis"), SHAPES)
-def test_by_all_ranks(shape, axis, form, scanner, put, folder, comm, rng):
-    x = rng.integers(-1000, 1000, shape)
-    right = wanted(x, axis, form)
-    task = Task(put("x", x), put("y", np.full_like(right, -7)), None, {"axis": axis} | form)
-    scanner.together(task)
+@pairs(
+    shape_and_axis=[((1,), None), ((10007,), None), ((503, 7), None), ((503, 7), 0),
+                    ((40, 11, 9), 1)],
+    form=[{}, {"exclusive": True, "initial": 3}, {"reverse": True}],
+    segments=[None, "heads", "keys"],
+    allowed=lambda case: case["segments"] is None or case["shape_and_axis"][1] is None,
+)  # fmt: skip
+def test_by_all_ranks(shape_and_axis, form, segments, scanner, put, folder, comm, rng):
+    """As ``distscan.scan`` by one rank."""
+    shape, axis = shape_and_axis
+    x, options = rng.integers(-1000, 1000, shape), {"axis": axis} | form
+    flags = rng.random(x.size) < 0.01
+    flags = {None: None, "heads": flags, "keys": flags.cumsum()}[segments]
+    right = distscan.scan(x, comm=MPI.COMM_SELF, segments=flags, **options)
+    places = put("x", x), put("y", np.full_like(right, -7))
+    scanner.together(Task(*places, None if flags is None else put("s", flags), options))
     comm.Barrier()
     np.testing.assert_array_equal(np.fromfile(folder / "y", int).reshape(right.shape), right)
-
-
-@pytest.mark.parametrize("keys", [False, True])
-def test_segments_by_all_ranks(keys, scanner, put, folder, comm, rng):
-    x, heads = rng.integers(-1000, 1000, 10007), rng.random(10007) < 0.01
-    heads[0] = True
-    numbers = heads.cumsum()
-    sums = x.cumsum()
-    right = sums - (sums - x)[heads][numbers - 1]
-    segments = put("s", numbers if keys else heads)
-    scanner.together(Task(put("x", x), put("y", np.full_like(x, -7)), segments, {}))
-    comm.Barrier()
-    np.testing.assert_array_equal(np.fromfile(folder / "y", int), right)
 
 
 def test_every_rank_raises(scanner, put):

@@ -99,12 +99,18 @@ class Service:
         return status
 
 
-def stop(pid):
-    """Stop a process, and wait until all its threads have stopped."""
+@contextmanager
+def stopped(service):
+    """A service of one rank that neither works nor ends, until the function that is yielded."""
+    (pid,) = service.ranks_of()
     os.kill(pid, signal.SIGSTOP)
     for task in Path(f"/proc/{pid}/task").iterdir():
         while (task / "stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.001)
+    try:
+        yield lambda: os.kill(pid, signal.SIGCONT)
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
@@ -187,12 +193,25 @@ def lines_of(service, form):
     return [{"level": each[1], "message": each[2]} for each in found]
 
 
+def wait_until(condition, seconds=30):
+    """Wait until a condition holds; return its value."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return value
+
+
 def wanted(service, form, level, *texts):
     """The first line of a level that has these texts, as soon as it is there."""
-    end = time.monotonic() + 10
-    while True:
+
+    def line():
         for line in lines_of(service, form):
             if line["level"] == level and all(text in line["message"] for text in texts):
                 return line
-        assert time.monotonic() < end, (level, texts, service.said)
-        time.sleep(0.02)
+        return None
+
+    try:
+        return wait_until(line, 10)
+    except AssertionError:
+        raise AssertionError((level, texts, service.said)) from None
