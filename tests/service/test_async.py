@@ -1,7 +1,6 @@
 """The client for asyncio: arrays, jobs, tasks that are cancelled, other processes."""
 
 import asyncio
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -264,28 +263,6 @@ def test_limits(lone):
         assert list(await client.scan([1, 2])) == [1, 3]
 
     run(lone, work, patience=0.1, timeout=0.3)
-
-
-# ---- a service that ends ------------------------------------------------------------------------
-
-
-def test_a_service_that_is_started_again(tmp_path, rng):
-    x = rng.integers(0, 1000, LARGE)
-    with serving(tmp_path) as service:
-
-        async def work(client):
-            job = await client.submit(long_file(tmp_path, 1 << 26))
-            waiting = asyncio.create_task(job.wait(60))
-            await client.scan(x)
-            while await job.state() == "queued":
-                await asyncio.sleep(0.005)
-            service.end(signal.SIGKILL)
-            await asyncio.to_thread(service.start)
-            np.testing.assert_array_equal(await client.scan(x), x.cumsum())
-            assert (await waiting)["elements"] == 1 << 26
-
-        run(service, work, patience=30)
-        service.end(signal.SIGKILL)
 
 
 # ---- processes -----------------------------------------------------------------------------------

@@ -147,6 +147,22 @@ def test_a_disk_that_is_full_for_a_while(dispatcher, tmp_path, monkeypatch):
 
 
 @pytest.mark.one_rank
+@pytest.mark.parametrize("error", [ZeroDivisionError("in the depths"), ValueError("axis 3")])
+def test_a_job_that_meets_a_fault(error, dispatcher, tmp_path, monkeypatch, caplog):
+    """It has failed; if nobody has thought of the exception, the log has its place."""
+
+    def fail(*given):
+        raise error
+
+    monkeypatch.setattr(dispatch, "run_job", fail)
+    number = dispatcher.submit(job(tmp_path), None).number
+    with running(dispatcher):
+        wait_until(lambda: dispatcher.get(number)[0].state == "failed")
+    faults = [] if isinstance(error, ValueError) else [(number, "sum", error)]
+    assert [(line.job, line.op, line.exc_info[1]) for line in caplog.records] == faults
+
+
+@pytest.mark.one_rank
 def test_old_jobs_are_forgotten(dispatcher, tmp_path):
     """Those that ended long ago, and no others."""
     store, now = dispatcher.store, time.time()
@@ -234,17 +250,6 @@ def test_the_end_of_rank_0(wakeup, comm):
         assert wakeup.receive() == {"last": True}
         assert wakeup.receive() is None
         assert wakeup.receive() is None
-
-
-def test_idle_ranks_sleep(wakeup, comm):
-    """Under one hundredth of a core."""
-    if comm.rank == 0:
-        time.sleep(1)
-        wakeup.send({})
-        return
-    start = time.process_time()
-    assert wakeup.receive() == {}
-    assert time.process_time() - start < 0.01
 
 
 def test_a_rank_that_has_ended(wakeup, comm):

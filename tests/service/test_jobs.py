@@ -10,7 +10,7 @@ from tqdm import std
 
 import distscan
 from distscan import InputError
-from distscan.service.errors import CancelledJobError, JobEndedError, KeyReusedError, NotFoundError
+from distscan.service.errors import CancelledJobError, JobEndedError, NotFoundError
 from support import fresh
 from support.services import long_file, post, wait_until
 
@@ -63,16 +63,6 @@ def test_a_job_that_fails(service, client):
 def test_a_total_that_json_has_not(service, client):
     np.save(service.folder / "x.npy", np.array([1, np.nan]))
     assert client.submit(service.folder / "x.npy", force=True).wait(30)["total"] == "nan"
-
-
-def test_a_key_is_one_job(service, client):
-    np.save(service.folder / "x.npy", np.ones(10))
-    first = client.submit(service.folder / "x.npy", key="once", force=True)
-    first.wait(30)
-    again = client.submit(service.folder / "x.npy", key="once", force=True)
-    assert (again.number, again.state) == (first.number, "done")
-    with pytest.raises(KeyReusedError, match="the key 'once' is that of job"):
-        client.submit(service.folder / "x.npy", op="max", key="once")
 
 
 def test_cancelled(service, client):

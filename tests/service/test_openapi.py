@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
@@ -25,10 +24,11 @@ from distscan.job.job import FileJob
 from distscan.job.report import Report
 from distscan.service import app, arrays, dispatch, errors, protocol, scans, store
 from support import event_streams
-from support.services import TOKEN, long_file, npy, over_tcp, serving
+from support.services import TOKEN, long_file, npy, over_tcp, serving, wait_until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 PATH = Path(app.__file__).with_name("openapi.json")
+FOLLOWERS = 100  # clients that may follow a service
 METHODS = "get", "post", "put", "patch", "delete"
 
 
@@ -155,12 +155,9 @@ def held():
         yield stack
 
 
-def until(said, state, name="state"):
+def wait_for(talk, url, state, name="state"):
     """Wait until a job, or the service, is in a state."""
-    end = time.monotonic() + 30
-    while said().json()[name] != state:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: talk("GET", url).json()[name] == state)
 
 
 def check_what_every_request_brings(talk):
@@ -205,11 +202,13 @@ def check_buffers(talk):
 
 
 def check_number_of_followers(talk):
-    """So many may follow the service at a time; one does already."""
-    with ExitStack() as held:
-        for _ in range(app._CLIENTS - 1):
-            talk.follow(held)
+    """So many may follow the service at a time, and one does already; others may follow later."""
+    with ExitStack() as streams:
+        for _ in range(FOLLOWERS - 1):
+            talk.follow(streams)
         assert talk("GET", "/v1/events").status_code == 429
+    with ExitStack() as streams:
+        wait_until(lambda: talk.follow(streams).status_code == 200, 10)
 
 
 def check_events(stream):
@@ -258,7 +257,7 @@ def test_answers(service, rng, held):
         assert talk(method, f"/v1/jobs/{1 << 70}").status_code == 400
 
     runs = talk("POST", "/v1/jobs", json=long).json()["number"]
-    until(lambda: talk("GET", f"/v1/jobs/{runs}"), "running")
+    wait_for(talk, f"/v1/jobs/{runs}", "running")
     waits = talk("POST", "/v1/jobs", json=small | {"inputs": [str(folder / "none.npy")]}).json()
     assert talk("POST", "/v1/jobs", json=small).status_code == 429
     jobs = talk("GET", "/v1/jobs").json()["jobs"]
@@ -270,9 +269,9 @@ def test_answers(service, rng, held):
     assert (failed["state"], failed["error"]["type"]) == ("failed", "InputError")
 
     runs = talk("POST", "/v1/jobs", json=long).json()["number"]
-    until(lambda: talk("GET", f"/v1/jobs/{runs}"), "running")
+    wait_for(talk, f"/v1/jobs/{runs}", "running")
     os.kill(*service.ranks_of(), signal.SIGTERM)
-    until(lambda: talk("GET", "/healthz"), "ending", "status")
+    wait_for(talk, "/healthz", "ending", "status")
     talk("DELETE", f"/v1/jobs/{runs}")
     assert service.wait() == 0
     held.close()

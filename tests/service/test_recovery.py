@@ -94,15 +94,6 @@ def test_a_job_that_is_interrupted(number, ranks, attempts, tmp_path):
         assert in_memory(service) == []
 
 
-def test_a_rank_that_is_killed_ends_the_service(tmp_path):
-    """``mpirun`` ends with it, so that a supervisor starts it again."""
-    with serving(tmp_path, 3) as service:
-        assert len(service.ranks_of()) == 3
-        os.kill(max(service.ranks_of()), signal.SIGKILL)
-        assert service.wait(30) != 0
-        wait_until(lambda: not service.ranks_of())
-
-
 def test_idle_ranks_sleep(tmp_path):
     """Under one hundredth of a core each."""
     with serving(tmp_path, 3) as service:

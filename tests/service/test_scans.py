@@ -174,8 +174,10 @@ def test_a_client_that_goes_in_mid_upload(service, client):
 
 def test_what_it_says_of_itself(service, client):
     about, jobs = client.about(), [job.number for job in client.jobs()]
-    assert (about["protocol"], about["ranks"]) == (1, service.ranks)
+    assert (about["protocol"], about["ranks"], about["nodes"]) == (1, service.ranks, 1)
     assert about["backend"] == "cpu"
+    host = about["placement"][0]["host"]
+    assert about["placement"] == service.ranks * [{"host": host, "device": about["device"]}]
     client.scan([1, 2])
     assert [job.number for job in client.jobs()] == jobs  # arrays are no file jobs
     assert client.request("GET", "/healthz").json() == {"status": "ok"}

@@ -3,20 +3,13 @@
 import json
 from contextlib import contextmanager
 
-import httpx
+from support.services import http_client
 
 
 @contextmanager
-def following(service, token=None):
+def following(service):
     """Follow a service; yield an iterator of (event, data), where "comment" is one, too."""
-    over_tcp = service.address.startswith("http")
-    transport = httpx.HTTPTransport(uds=None if over_tcp else service.address)
-    head = {} if token is None else {"authorization": f"Bearer {token}"}
-    base = service.address if over_tcp else "http://any"
-    with (
-        httpx.Client(transport=transport, base_url=base, headers=head, timeout=30) as made,
-        made.stream("GET", "/v1/events") as answer,
-    ):
+    with http_client(service) as http, http.stream("GET", "/v1/events") as answer:
         answer.raise_for_status()
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield events(answer.iter_lines())
