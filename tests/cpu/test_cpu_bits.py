@@ -8,17 +8,18 @@ import pytest
 import distscan
 from distscan.core import dtypes, operators
 from distscan.core.form import Extents, Form, seed_value
-from distscan.cpu import compiled, library, sweeps
+from distscan.cpu import sweeps
 from support import forms
 from support.cpu_data import COMPLEX, FLOATS, HALVES, dtype_of
-from support.cpu_scans import FORMS, anew, bits, ends, levels, scanned
+from support.cpu_scans import FORMS, anew, bits, compiled_only, ends, levels, scanned
 from support.fresh import python
+from support.pairs import pairs, pairwise
+from support.strategies import STRATEGIES
 
 OPS = "sum", "prod", "max", "min"
 CASES = list(itertools.product(OPS, (*HALVES, *FLOATS, *COMPLEX)))
 CASES += itertools.product(["logaddexp"], (*HALVES, *FLOATS))
 cases = pytest.mark.parametrize(("op", "name"), CASES)
-compiled_kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
 # 1-D, short and long rows, narrow and wide columns, strips of columns
 SHAPES = [((1,), None), ((77_777,), None), ((9, 5), 1), ((2, 40_000), 1), ((700, 3), 0),
           ((3, 90, 70), 1), ((130, 1500), 0)]  # fmt: skip
@@ -46,7 +47,7 @@ def every_scan(rng, op, name, strategy="auto"):
         yield inexact(rng, op, name, n), given | {"segments": rng.random(n) < density}
 
 
-def swept(op, x, form, heads=None, before=None, *, reduced=False, threads=1):
+def swept(op, x, form, heads=None, before=None, *, threads=1):
     """Reduce and scan [n] or [n, inner] as strategies do; return the results, and both totals."""
     known = operators.BUILTIN[op]
     types = dtypes.resolve(known, x.dtype, wide=True)
@@ -58,8 +59,8 @@ def swept(op, x, form, heads=None, before=None, *, reduced=False, threads=1):
     out = np.empty(x.shape, types.out)
     totals, _ = sweep.reduce(x, heads)
     totals, first = totals.copy(), form.seed if before is None else before
-    found = sweep.scan(x, out, heads, first, reduced=reduced)
-    return out, totals, found.copy()
+    totals_of_scan = sweep.scan(x, out, heads, first)
+    return out, totals, totals_of_scan.copy()
 
 
 def assert_bits(got, want, what=""):
@@ -67,15 +68,19 @@ def assert_bits(got, want, what=""):
 
 
 @pytest.mark.one_rank
-@compiled_kernels
-@cases
-def test_levels(op, name, rng, monkeypatch, strategy):
+@compiled_only
+@pairs(
+    lambda case: (case["op"], case["name"]) in CASES,
+    op=[*OPS, "logaddexp"],
+    name=[*HALVES, *FLOATS, *COMPLEX],
+    strategy=STRATEGIES,
+)
+def test_levels(op, name, strategy, rng, monkeypatch):
     every = list(every_scan(rng, op, name, strategy))
     results = {}
     for level in levels():
         with anew(monkeypatch, level=level):
             results[level] = [distscan.scan(x, op, **given) for x, given in every]
-            assert library.load().level == level
     for level in levels():
         for got, want in zip(results[level], results[levels()[0]], strict=True):
             assert_bits(got, want, level)
@@ -98,7 +103,7 @@ print(sums.hexdigest())
 
 
 @pytest.mark.one_rank
-@compiled_kernels
+@compiled_only
 def test_levels_in_fresh_processes(rng):
     seed, found = int(rng.integers(1 << 30)), set()
     for level, threads in itertools.product(levels(), (1, 2)):
@@ -109,24 +114,23 @@ def test_levels_in_fresh_processes(rng):
 
 
 @pytest.mark.one_rank
-@compiled_kernels
+@compiled_only
 @cases
 def test_threads(op, name, rng, monkeypatch):
     """Each block waits for the one before, in whichever thread it is."""
-    monkeypatch.setattr(compiled, "BLOCK", 1 << 12)  # many blocks, and their sums in other bits
-    monkeypatch.setattr(compiled, "_COLUMNS_BLOCK", 1 << 12)
+    blocks = {"block": 1 << 12, "columns_block": 1 << 12}  # many, and their sums in other bits
     every = list(every_scan(rng, op, name))
-    with anew(monkeypatch, threads=1):
+    with anew(monkeypatch, threads=1, **blocks):
         want = [distscan.scan(x, op, **given) for x, given in every]
     for threads in (2, 3, 8):
-        with anew(monkeypatch, threads=threads):
+        with anew(monkeypatch, threads=threads, **blocks):
             for _ in range(3):
                 for (x, given), result in zip(every, want, strict=True):
                     assert_bits(distscan.scan(x, op, **given), result, (threads, x.shape, given))
 
 
 @pytest.mark.one_rank
-@compiled_kernels
+@compiled_only
 @cases
 def test_addresses_and_layouts(op, name, rng, monkeypatch):
     for x, given in every_scan(rng, op, name):
@@ -145,26 +149,31 @@ def test_addresses_and_layouts(op, name, rng, monkeypatch):
 
 
 @pytest.mark.one_rank
-@compiled_kernels
+@compiled_only
 @cases
-@pytest.mark.parametrize("threads", [1, 3])
-def test_totals(op, name, threads, rng, monkeypatch):
-    """The reduction finds the bits that the scan finds, and the scan that uses its totals, too."""
-    monkeypatch.setattr(compiled, "_THREAD", 1)
-    for shape, reverse in itertools.product([1, 15, 70, 100_001, (500, 70)], (False, True)):
+def test_totals(op, name, rng, monkeypatch):
+    """A reduction finds the total of a scan. A scan that uses its totals has the same bits."""
+    every = pairwise(
+        {
+            "shape": [1, 15, 70, 100_001, (500, 70)],
+            "reverse": [False, True],
+            "threads": [1, 3],
+            "density": [None, 0, 1e-4, 0.02, 0.5],
+        },
+        lambda case: case["density"] is None or np.ndim(case["shape"]) == 0,
+    )
+    for case in every:
+        shape, reverse, threads, density = case.values()
         x = inexact(rng, op, name, shape)
-        form = {"exclusive": False, "reverse": reverse}
-        out, totals, found = swept(op, x, form, threads=threads)
-        assert_bits(found, totals, (shape, reverse))
-        again, *_ = swept(op, x, form, reduced=True, threads=threads)
-        assert_bits(again, out, (shape, reverse))
-        if x.ndim == 1:
-            for density in (0, 1e-4, 0.02, 0.5):
-                heads = rng.random(x.size) < density
-                out, totals, found = swept(op, x, form, heads, threads=threads)
-                assert_bits(found, totals, (shape, reverse, density))
-                again, *_ = swept(op, x, form, heads, reduced=True, threads=threads)
-                assert_bits(again, out, (shape, reverse, density))
+        options = {"reverse": reverse, "axis": None if x.ndim == 1 else 0}
+        if density is not None:
+            options["segments"] = rng.random(x.size) < density
+        with anew(monkeypatch, threads=threads):
+            want = distscan.scan(x, op, strategy="single-pass", **options)
+            assert_bits(distscan.scan(x, op, strategy="reduce-scan", **options), want, case)
+            form = {"exclusive": False, "reverse": reverse}
+            _, totals, totals_of_scan = swept(op, x, form, options.get("segments"), threads=threads)
+            assert_bits(totals_of_scan, totals, case)
 
 
 @cases

@@ -25,7 +25,7 @@ from support.cpu_data import (
 from support.cpu_scans import FORMS, anew, assert_same, expected, scanned
 from support.keys import HOST_TYPES, keys_at
 from support.keys import TYPES as KEY_TYPES
-from support.pairs import pairs
+from support.pairs import pairs, pairwise
 from support.strategies import STRATEGIES
 
 pytestmark = pytest.mark.one_rank
@@ -33,28 +33,60 @@ pytestmark = pytest.mark.one_rank
 
 # ---- Every operator and type ---------------------------------------------------------------------
 
-cases = pytest.mark.parametrize(("op", "name"), CASES)
-every_strategy = pairs(
-    lambda case: takes(case["op"], case["name"]),
-    op=UFUNCS, name=TYPES, strategy=STRATEGIES,
-)  # fmt: skip
+DENSITIES = "none", "all", "first", "last", "second", 0.001, 0.02, 0.5
 
 
-@every_strategy
-def test_sizes_and_forms(op, name, rng, strategy):
+def result_and_sizes(op, name):
+    """Return the type of the result, and sizes around the edges of vectors, tiles and blocks."""
     result = expected(op, np.zeros(0, dtype_of(name))).dtype
     acc = 4 if name in HALVES else 8 if (op, name) == ("sum", "float32") else result.itemsize
-    for n, form in some(rng, itertools.product(edges(acc, result.itemsize), forms.FORMS)):
-        x = exact(rng, op, name, n, reverse=form["reverse"])
-        given = form if form["initial"] is None else form | {"initial": initial(rng, op, name)}
-        got = scanned(x, op, dtype=result, strategy=strategy, **given)
-        assert_same(got, expected(op, x, **given), (n, given))
+    return result, edges(acc, result.itemsize)
 
 
-@cases
-def test_the_type_of_the_result(op, name, rng):
+def heads(rng, density, n):
+    flags = np.zeros(n, bool)
+    if density == "all":
+        flags[:] = True
+    elif density == "first":
+        flags[:1] = True
+    elif density == "last":
+        flags[-1:] = True
+    elif density == "second":
+        flags[1:2] = True
+    elif density != "none":
+        flags = rng.random(n) < density
+    return flags
+
+
+def with_initial(rng, op, name, form):
+    """A form whose initial value, if it has one, is of the operator and the type."""
+    return form if form["initial"] is None else form | {"initial": initial(rng, op, name)}
+
+
+@pairs(
+    lambda case: (
+        takes(case["op"], case["name"])
+        and not (case["segmented"] and case["strategy"] == "scan-add")
+    ),
+    op=UFUNCS,
+    name=TYPES,
+    strategy=STRATEGIES,
+    segmented=[False, True],
+)
+def test_sizes_and_forms(op, name, strategy, segmented, rng):
+    result, sizes = result_and_sizes(op, name)
     x = exact(rng, op, name, 5000)
     assert_same(distscan.scan(x, op), expected(op, x))
+    chosen = some(rng, itertools.product(sizes, DENSITIES if segmented else [None], forms.FORMS))
+    for n, density, form in chosen[: len(chosen) // 6 if segmented else None]:
+        x = exact(rng, op, name, n, reverse=form["reverse"])
+        options = with_initial(rng, op, name, form)
+        if segmented:
+            options = options | {"heads": heads(rng, density, n)}
+        want = expected(op, x, **options)
+        shift = int(rng.integers(64)) // 16 * 16
+        got = scanned(x, op, dtype=result, strategy=strategy, shift=shift, **options)
+        assert_same(got, want, (n, density, form))
 
 
 def small(rng, op, name, n):
@@ -65,22 +97,31 @@ def small(rng, op, name, n):
     return x
 
 
+def converts(case, name):
+    """Whether an operator takes both types, and no imaginary part is lost."""
+    integers = ("bool", *INTEGERS)
+    if case["op"] == "bitwise_or" and not {name, case["other"]} <= {*integers}:
+        return False
+    return name not in COMPLEX or case["other"] in COMPLEX
+
+
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "bitwise_or"])
-def test_dtype_and_out(op, name, rng):
-    known = ("bool", *INTEGERS) if op == "bitwise_or" else TYPES
-    if name not in known:
-        pytest.skip("the operator does not take it")
-    for other, n in some(rng, itertools.product(known, (1, 70, 9000, 140_000))):
-        if name in COMPLEX and other not in COMPLEX:
-            continue
+def test_dtype_and_out(name, rng):
+    """Each type of elements with each type of results."""
+    every = pairwise(
+        {"op": ["sum", "prod", "max", "min", "bitwise_or"], "other": TYPES,
+         "n": [1, 70, 9000, 140_000], "form": FORMS},
+        lambda case: converts(case, name),
+    )  # fmt: skip
+    for case in every:
+        op, other, n, form = case.values()
+        form = form | {"initial": 1}
         x, dtype = small(rng, op, name, n), dtype_of(other)
-        form = FORMS[rng.integers(4)] | {"initial": 1}
         want = expected(op, x, dtype=dtype, **form)
-        assert_same(distscan.scan(x, op, dtype=dtype, **form), want, (other, n, form))
+        assert_same(distscan.scan(x, op, dtype=dtype, **form), want, case)
         if other != "bool" and op != "bitwise_or":
             want = expected(op, x, **form).astype(dtype)
-            assert_same(scanned(x, op, dtype=dtype, **form), want, (other, n, form))
+            assert_same(scanned(x, op, dtype=dtype, **form), want, case)
 
 
 @pytest.mark.parametrize("op", ["sum", "max"])
@@ -126,102 +167,70 @@ def table(rng, op, name, shape, axis, *, reverse):
 
 
 def check(rng, op, name, shape, axis, form, **options):
-    given = form if form["initial"] is None else form | {"initial": initial(rng, op, name)}
+    form = with_initial(rng, op, name, form)
     x = table(rng, op, name, shape, axis, reverse=form["reverse"])
-    want = expected(op, x, axis=axis, **given)
-    got = scanned(x, op, dtype=want.dtype, axis=axis, **given, **options)
-    assert_same(got, want, (shape, axis, given))
-    return x, want, given
+    want = expected(op, x, axis=axis, **form)
+    got = scanned(x, op, dtype=want.dtype, axis=axis, **form, **options)
+    assert_same(got, want, (shape, axis, form))
+    return x, want, form
 
 
-@every_strategy
-def test_columns(op, name, rng, strategy):
-    """Of one block and of several; strips of columns, too."""
-    several = 1, 2, 63, 64, 65, 200, 1000
-    wide = [(n, inner) for n, inner in itertools.product(several, WIDTHS) if n * inner < 300_000]
-    for (n, inner), form in itertools.product(
-        rng.permutation(wide)[:12], rng.permutation(forms.FORMS)[:2]
-    ):
-        shift = int(rng.integers(64)) // 16 * 16
-        check(rng, op, name, (n, inner), 0, form, strategy=strategy, shift=shift)
+def columns(rng, _):
+    """Draw shapes of one block and of several; strips of columns, too."""
+    heights = 1, 2, 63, 64, 65, 200, 1000
+    shapes = [(n, inner) for n, inner in itertools.product(heights, WIDTHS) if n * inner < 300_000]
+    return rng.permutation(shapes)[:12]
 
 
-@cases
-def test_middle_axes(op, name, rng):
-    shapes = (3, 40, 2), (2, 300, 65), (5, 7, 11), (2, 3, 2049), (1, 70, 500), (4, 1, 33)
-    for shape, form in some(rng, itertools.product(shapes, forms.FORMS)):
-        x, want, given = check(rng, op, name, shape, 1, form)
-        result = distscan.scan(x[:, None], op, axis=-2, **given)  # its shape has one more axis
-        assert_same(result[:, 0], want, (shape, given))
+def middle_axes(rng, _):
+    return (3, 40, 2), (2, 300, 65), (5, 7, 11), (2, 3, 2049), (1, 70, 500), (4, 1, 33)
 
 
-@cases
-def test_rows(op, name, rng):
-    """Short rows, several to a block, and rows of several blocks."""
-    size = expected(op, np.zeros(0, dtype_of(name))).dtype.itemsize
-    block = 2**17 // size
+def rows(rng, itemsize):
+    """Draw shapes of short rows, several to a block, and of rows of several blocks."""
+    block = 2**17 // itemsize
     lengths = *range(1, 20), 63, 64, 65, 127, 128, 129, 1000, 2049
     shapes = [(300 if n < 200 else 9, n) for n in lengths]
     shapes += [(3, block - 1), (2, block), (2, block + 1), (3, 2 * block + 77), (5, block // 2)]
-    chosen = some(rng, itertools.product(shapes, forms.FORMS))
-    for shape, form in chosen[: len(chosen) // 2]:
-        check(rng, op, name, shape, -1, form, shift=int(rng.integers(64)) // 16 * 16)
+    return rng.permutation(shapes)[:16]
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize(("op", "name"), IN_MEMORY)
-def test_memory_of_lines(op, name, axis, rng, monkeypatch):
-    """Past the caches, from strided views, in place."""
-    for shape, form in some(
-        rng, itertools.product([(70, 33, 65), (3, 500, 7), (9, 2, 1031)], forms.FORMS)
-    ):
-        with anew(monkeypatch, streamed=True):
-            x, want, given = check(rng, op, name, shape, axis, form, shift=16)
-        for view in (np.repeat(x, 2, -1)[..., ::2], np.asfortranarray(x), x[::-1].copy()[::-1]):
-            got = distscan.scan(view, op, axis=axis, **given)
-            assert_same(np.ascontiguousarray(got), want, (shape, given))
-        if want.dtype == x.dtype:
-            assert distscan.scan(x, op, axis=axis, out=x, **given) is x
-            assert_same(x, want, (shape, given))
-
-
-# ---- Segments, by flags and by keys, of every density --------------------------------------------
-
-DENSITIES = "none", "all", "first", "last", "second", 0.001, 0.02, 0.5
-
-
-def heads(rng, density, n):
-    flags = np.zeros(n, bool)
-    if density == "all":
-        flags[:] = True
-    elif density == "first":
-        flags[:1] = True
-    elif density == "last":
-        flags[-1:] = True
-    elif density == "second":
-        flags[1:2] = True
-    elif density != "none":
-        flags = rng.random(n) < density
-    return flags
+AXES = {columns: 0, middle_axes: 1, rows: -1}
 
 
 @pairs(
     lambda case: takes(case["op"], case["name"]),
-    op=UFUNCS, name=TYPES, strategy=("reduce-scan", "single-pass"),
+    op=UFUNCS, name=TYPES, strategy=STRATEGIES, shapes=AXES,
 )  # fmt: skip
-def test_flags(op, name, strategy, rng):
-    result = expected(op, np.zeros(0, dtype_of(name))).dtype
-    acc = 4 if name in HALVES else 8 if (op, name) == ("sum", "float32") else result.itemsize
-    every = itertools.product(edges(acc, result.itemsize), DENSITIES, forms.FORMS)
-    chosen = some(rng, every)
-    for n, density, form in chosen[: len(chosen) // 6]:
-        x = exact(rng, op, name, n, reverse=form["reverse"])
-        given = form if form["initial"] is None else form | {"initial": initial(rng, op, name)}
-        flags = heads(rng, density, n)
-        want = expected(op, x, heads=flags, **given)
-        shift = int(rng.integers(64)) // 16 * 16
-        got = scanned(x, op, dtype=result, heads=flags, strategy=strategy, shift=shift, **given)
-        assert_same(got, want, (n, density, given))
+def test_axes(op, name, strategy, shapes, rng):
+    axis, itemsize = AXES[shapes], result_and_sizes(op, name)[0].itemsize
+    for shape in shapes(rng, itemsize):
+        for form in rng.permutation(forms.FORMS)[:2]:
+            shift = int(rng.integers(64)) // 16 * 16
+            x, want, options = check(
+                rng, op, name, tuple(shape), axis, form, strategy=strategy, shift=shift
+            )
+        if shapes is middle_axes:
+            result = distscan.scan(x[:, None], op, axis=-2, **options)  # one more axis
+            assert_same(result[:, 0], want, (shape, options))
+
+
+@pytest.mark.parametrize(("op", "name"), IN_MEMORY)
+def test_memory_of_lines(op, name, rng, monkeypatch):
+    """Past the caches, from strided views, in place."""
+    shapes = (70, 33, 65), (3, 500, 7), (9, 2, 1031)
+    for axis, shape, form in some(rng, itertools.product((0, 1, 2), shapes, forms.FORMS)):
+        with anew(monkeypatch, streamed=True):
+            x, want, options = check(rng, op, name, shape, axis, form, shift=16)
+        for view in (np.repeat(x, 2, -1)[..., ::2], np.asfortranarray(x), x[::-1].copy()[::-1]):
+            got = distscan.scan(view, op, axis=axis, **options)
+            assert_same(np.ascontiguousarray(got), want, (shape, options))
+        if want.dtype == x.dtype:
+            assert distscan.scan(x, op, axis=axis, out=x, **options) is x
+            assert_same(x, want, (shape, options))
+
+
+# ---- Segments, by flags and by keys, of every density --------------------------------------------
 
 
 @pytest.mark.parametrize("density", DENSITIES)
@@ -235,8 +244,8 @@ def test_bytes_of_flags(density, rng):
         shifted = np.concatenate([[True], flags])[1:]
         strided = np.repeat(flags, 2)[::2]
         backwards = flags[::-1].copy()[::-1]
-        for given in (odd, shifted, strided, backwards):
-            assert_same(distscan.scan(x, segments=given, **form), want, (n, form))
+        for marks in (odd, shifted, strided, backwards):
+            assert_same(distscan.scan(x, segments=marks, **form), want, (n, form))
 
 
 @pytest.mark.parametrize("keys", [*KEY_TYPES, *HOST_TYPES, "U3"])
@@ -245,19 +254,19 @@ def test_keys(keys, rng):
     for n, density, form in some(rng, itertools.product((1, 64, 5000, 90_000), DENSITIES, FORMS)):
         x = exact(rng, "sum", "float32", n)
         flags = heads(rng, density, n)
-        given = np.cumsum(flags).astype("U3") if keys == "U3" else keys_at(rng, flags, keys)
+        marks = np.cumsum(flags).astype("U3") if keys == "U3" else keys_at(rng, flags, keys)
         begins = np.ones(n, bool)
-        begins[1:] = given[1:] != given[:-1]
+        begins[1:] = marks[1:] != marks[:-1]
         want = expected("sum", x, heads=begins, **form)
-        assert_same(distscan.scan(x, segments=given, **form), want, (n, density, form))
+        assert_same(distscan.scan(x, segments=marks, **form), want, (n, density, form))
 
 
-@pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("name", ["int8", "float16", "float32", "int64", "complex128"])
-def test_memory_of_segments(name, density, rng, monkeypatch):
+def test_memory_of_segments(name, rng, monkeypatch):
     """Past the caches at any address, from strided and swapped input, in place."""
     op = "max" if name == "int8" else "sum"
-    for n, form in itertools.product((65, 3000, 40_001), FORMS):
+    for case in pairwise({"density": DENSITIES, "n": [65, 3000, 40_001], "form": FORMS}):
+        density, n, form = case.values()
         x = exact(rng, op, name, n, reverse=form["reverse"])
         flags = heads(rng, density, n)
         want = expected(op, x, heads=flags, **form)
@@ -265,8 +274,8 @@ def test_memory_of_segments(name, density, rng, monkeypatch):
             shift = int(rng.integers(64))
             got = scanned(x, op, dtype=want.dtype, heads=flags, shift=shift, **form)
         assert_same(got, want, (n, shift, form))
-        for given in (np.repeat(x, 2)[::2], x.astype(x.dtype.newbyteorder("S"))):
-            assert_same(distscan.scan(given, op, segments=flags, **form), want, (n, form))
+        for view in (np.repeat(x, 2)[::2], x.astype(x.dtype.newbyteorder("S"))):
+            assert_same(distscan.scan(view, op, segments=flags, **form), want, (n, form))
         distscan.scan(x, op, segments=flags, out=x, **form)
         assert_same(x, want, (n, form))
 
@@ -282,31 +291,25 @@ SIZES_OF_VALUES = [("sum", name) for name in (
 cases_of_sizes = pytest.mark.parametrize(("op", "name"), SIZES_OF_VALUES)
 
 
-def sizes(op, name):
-    result = expected(op, np.zeros(0, dtype_of(name))).dtype
-    acc = 4 if name in HALVES else 8 if (op, name) == ("sum", "float32") else result.itemsize
-    return result, edges(acc, result.itemsize)
-
-
 @pytest.mark.parametrize("streamed", [False, True], ids=["cached", "streamed"])
 @cases_of_sizes
 def test_results_at_any_address(op, name, streamed, rng, monkeypatch):
     """Also past the caches; bytes around the results stay as they are."""
-    result, every = sizes(op, name)
+    result, every = result_and_sizes(op, name)
     with anew(monkeypatch, streamed=streamed):
         for n, form in some(rng, itertools.product(every, forms.FORMS)):
             x = exact(rng, op, name, n, reverse=form["reverse"])
-            given = form if form["initial"] is None else form | {"initial": initial(rng, op, name)}
-            want = expected(op, x, **given)
+            options = with_initial(rng, op, name, form)
+            want = expected(op, x, **options)
             for shift in rng.integers(0, 64, 2):  # bytes
                 for aligned in (shift // result.itemsize * result.itemsize, shift):
-                    got = scanned(x, op, dtype=result, shift=int(aligned), **given)
-                    assert_same(got, want, (n, aligned, given))
+                    got = scanned(x, op, dtype=result, shift=int(aligned), **options)
+                    assert_same(got, want, (n, aligned, options))
 
 
 @cases_of_sizes
 def test_input_at_any_address(op, name, rng):
-    _, every = sizes(op, name)
+    _, every = result_and_sizes(op, name)
     dtype = dtype_of(name)
     for n, form in some(rng, itertools.product(every, FORMS)):
         x = exact(rng, op, name, n, reverse=form["reverse"])
@@ -320,40 +323,39 @@ def test_input_at_any_address(op, name, rng):
         assert_same(distscan.scan(read_only, op, **form), want, (n, form))
 
 
-@cases_of_sizes
-def test_in_place(op, name, rng, strategy):
-    result, every = sizes(op, name)
-    if result != dtype_of(name):
-        pytest.skip("the result has another type")
-    for n, form in some(rng, itertools.product(every, FORMS)):
-        x = exact(rng, op, name, n, reverse=form["reverse"])
-        want = expected(op, x, **form)
-        memory = np.concatenate([x, x[:1], x])
-        whole = memory[n + 1 - (n == 0) :]
-        assert distscan.scan(whole, op, out=whole, strategy=strategy, **form) is whole
-        assert_same(whole, want, (n, form))
-        assert memory[: n + 1].tobytes() == np.concatenate([x, x[:1]]).tobytes()
+# The places of the input and of the result among n + 1 elements.
+OVERLAPS = [
+    (slice(1, None), slice(1, None)),
+    (slice(1, None), slice(-1)),
+    (slice(-1), slice(1, None)),
+]
 
 
-@cases_of_sizes
-def test_parts_of_the_same_memory(op, name, rng):
-    """Results over the input, one element further or one element before."""
-    result, every = sizes(op, name)
-    if result != dtype_of(name):
-        pytest.skip("the result has another type")
-    for n, form in some(rng, itertools.product(every, FORMS)):
+@pairs(
+    lambda case: (
+        (case["op"], case["name"]) in SIZES_OF_VALUES
+        and result_and_sizes(case["op"], case["name"])[0] == dtype_of(case["name"])
+    ),
+    op=UFUNCS, name=TYPES, strategy=STRATEGIES,
+)  # fmt: skip
+def test_results_in_the_memory_of_the_input(op, name, strategy, rng):
+    """Over the input, one element further or one element before."""
+    every = itertools.product(result_and_sizes(op, name)[1], FORMS, OVERLAPS)
+    for n, form, (source, target) in some(rng, every):
         x = exact(rng, op, name, n, reverse=form["reverse"])
-        want = expected(op, x, **form)
-        for source, target in ((slice(1, None), slice(-1)), (slice(-1), slice(1, None))):
-            memory = np.empty(n + 1, x.dtype)
-            memory[source] = x
-            distscan.scan(memory[source], op, out=memory[target], **form)
-            assert_same(memory[target], want, (n, form, target))
+        memory = np.concatenate([x[:1], x]) if n > 0 else np.zeros(1, x.dtype)
+        first = memory[:1].tobytes()
+        memory[source] = x
+        out = memory[target]
+        assert distscan.scan(memory[source], op, out=out, strategy=strategy, **form) is out
+        assert_same(out, expected(op, x, **form), (n, form, target))
+        if source == target:
+            assert memory[:1].tobytes() == first
 
 
 @cases_of_sizes
 def test_strided_views(op, name, rng):
-    result, every = sizes(op, name)
+    result, every = result_and_sizes(op, name)
     for n, form in some(rng, itertools.product(every, FORMS)):
         x = exact(rng, op, name, n, reverse=form["reverse"])
         want = expected(op, x, **form)

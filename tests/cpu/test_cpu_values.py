@@ -19,6 +19,8 @@ from support.cpu_scans import (
     levels,
     scanned,
 )
+from support.pairs import pairs
+from support.strategies import STRATEGIES
 
 pytestmark = pytest.mark.one_rank
 
@@ -28,7 +30,10 @@ pytestmark = pytest.mark.one_rank
 names = pytest.mark.parametrize("name", HALVES)
 
 
-@pytest.fixture(params=["numpy", *levels()])
+LEVELS = ["numpy", *levels()]
+
+
+@pytest.fixture(params=LEVELS)
 def level(request, monkeypatch):
     with anew(monkeypatch, level=request.param):
         yield request.param
@@ -46,8 +51,7 @@ def assert_bits(got, want):
     np.testing.assert_array_equal(bits(got)[~nan], bits(want)[~nan])
 
 
-@names
-@pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])
+@pairs(op=["sum", "prod", "max", "min"], name=HALVES, level=LEVELS, indirect=["level"])
 def test_every_value(op, name, level):
     """As a row of one element, as a column, alone behind the identity."""
     x = every(name)
@@ -58,8 +62,7 @@ def test_every_value(op, name, level):
     np.testing.assert_array_equal(signs, bits(x)[nan] >> 15)
 
 
-@names
-@pytest.mark.parametrize("op", ["sum", "prod"])
+@pairs(op=["sum", "prod"], name=HALVES, level=LEVELS, indirect=["level"])
 def test_every_rounding(op, name, level, rng):
     """Of pairs: also to subnormal numbers and to infinity; ties go to even."""
     x = every(name)
@@ -133,8 +136,7 @@ def positions(name):
     return n, sorted({i for i in ends if i >= 0} | {n - 1, n - vector, block + tile, vector // 2})
 
 
-@pytest.mark.parametrize("op", ["max", "min"])
-@pytest.mark.parametrize("name", FLOATS)
+@pairs(op=["max", "min"], name=FLOATS, strategy=STRATEGIES)
 def test_nan_stays(op, name, rng, strategy):
     """All results from a NaN on have its bits: its sign and its payload."""
     n, places = positions(name)
@@ -170,8 +172,7 @@ def test_the_first_nan_stays(op, name, rng):
         assert (bits(got[first:]) == bits(in_order[first : first + 1])).all(), (first, second)
 
 
-@pytest.mark.parametrize("op", ["max", "min", "sum", "prod"])
-@pytest.mark.parametrize("name", FLOATS)
+@pairs(op=["max", "min", "sum", "prod"], name=FLOATS, strategy=STRATEGIES)
 def test_initial_nan(op, name, rng, strategy):
     n, _ = positions(name)
     x = np.ones(n, dtype_of(name))
@@ -196,9 +197,11 @@ def test_nan_ends_with_its_segment(op, name, rng):
         assert_same(distscan.scan(x, op, segments=flags, **form), want, (place, form))
 
 
-@pytest.mark.parametrize("op", ["max", "min", "sum", "prod"])
-@pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
-@pytest.mark.parametrize("shape", [(3, 70, 41), (1, 400, 8), (1, 3, 2049), (40, 9, 1)])
+@pairs(
+    op=["max", "min", "sum", "prod"],
+    name=[*FLOATS, *COMPLEX],
+    shape=[(3, 70, 41), (1, 400, 8), (1, 3, 2049), (40, 9, 1)],
+)
 def test_columns(op, name, shape, rng):
     """NaN in some lines stays in these; it does so next to vectors without NaN, too."""
     x = (
@@ -357,9 +360,11 @@ def test_pairs(name, rng):
 
 
 @compiled_only
-@log_names
-@pytest.mark.parametrize("n", [1, 7, 64, 513, 5000, 70_001])
-@pytest.mark.parametrize("extent", [0.01, 1, 30, 80, 300, 10_000])
+@pairs(
+    name=["float32", "float64"],
+    n=[1, 7, 64, 513, 5000, 70_001],
+    extent=[0.01, 1, 30, 80, 300, 10_000],
+)
 def test_ranges(name, n, extent, rng, monkeypatch):
     """Random, rising and falling; NumPy's errors, of thousands of steps, would not pass."""
     rising = np.linspace(-extent, extent, n)
@@ -444,9 +449,7 @@ def longest_chain(n, vector, block):
     return 8 + min(n, block) / vector + n / block
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["float32", "float64", "complex64", "complex128", "float16"])
+@pairs(n=SIZES, form=FORMS, name=["float32", "float64", "complex64", "complex128", "float16"])
 def test_sums(name, form, n, rng):
     dtype = dtype_of(name)
     parts = rng.normal(size=(2, n))
@@ -465,9 +468,7 @@ def test_sums(name, form, n, rng):
         assert (abs(found - exact) <= result * abs(exact) * 1.001 + bound * most).all()
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["float32", "float64", "complex64", "complex128"])
+@pairs(n=SIZES, form=FORMS, name=["float32", "float64", "complex64", "complex128"])
 def test_products(name, form, n, rng):
     """Of numbers near 1 in magnitude, so that none of the products overflows."""
     dtype = dtype_of(name)

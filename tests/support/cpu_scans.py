@@ -79,14 +79,20 @@ def assert_same(got, want, what=""):
 
 
 @contextlib.contextmanager
-def anew(monkeypatch, *, streamed=None, threads=None, level=None, columns_block=None):
-    """Decide again how scans are done: results past the caches, threads, level, bytes of blocks."""
+def anew(monkeypatch, *, streamed=None, threads=None, level=None, block=None, columns_block=None):
+    """Decide again how scans are done: results past the caches, threads, level, bytes of blocks.
+
+    ``columns_block`` is of scans of columns; ``block`` is of all others, and of the reductions of
+    exact sums.
+    """
     with monkeypatch.context() as patch:
         if streamed is not None:
             patch.setattr(compiled, "_STREAMED", 0 if streamed else 1 << 62)
         if threads is not None:
             patch.setenv("DISTSCAN_THREADS", str(threads))
             patch.setattr(compiled, "_THREAD", 1)  # small arrays have several threads, too
+        if block is not None:
+            patch.setattr(compiled, "BLOCK", block)
         if columns_block is not None:
             patch.setattr(compiled, "_COLUMNS_BLOCK", columns_block)
         if level is not None:
