@@ -4,12 +4,10 @@ Imports run down this list only:
 
     __main__.py      the arguments, the run and its exit status, the comparison with an earlier run
     report.py        the header, the tables, the JSON, the report as a picture
-    uses_peers.py    what users would take instead, for each use
-    block_scans.py   the block scans and the chains of the literature; their kernel, by textbook.py
-    uses.py          what scans are used for, keys, recurrences, filters, cuts: data, checks, times
-    suite.py         the checks and the times of all contenders, for every type and size
+    textbook.py      the block scans and the chains of the literature, and their kernel
+    uses.py          what scans are used for, keys, recurrences, filters, cuts: data, checks, peers
     contenders.py    the contenders; copies, their measure; oneTBB, by tbb.cpp; scans by hand
     cub.py  cub.cu   CUB, called from C++
     case.py          one type and size: its data, its buffers, the check of a result; all forms
-    timing.py        the chip: its cache, its memory, its clock; the samples of a call
+    timing.py        the chip; trials: checks, times in turns, shares of the copy's speed
 """

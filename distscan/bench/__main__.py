@@ -21,11 +21,12 @@ from ..cpu import library
 from ..mpi import agree, communicators
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from . import block_scans, report, suite, uses, uses_peers
+from . import report, timing, uses
 from .case import Case, form_cases
-from .contenders import ALL_OPS, CONTENDERS, Contender, lesser_levels
+from .contenders import ALL_OPS, CONTENDERS, CaseTrial, Contender, lesser_levels, present
 from .report import Report, size_text
-from .timing import Gpu, Host
+from .timing import Gpu, Host, Trial
+from .uses import UseTrial
 
 # ---- arguments ------------------------------------------------------------------------------
 
@@ -37,7 +38,7 @@ _BARRED = {  # what is not for a mode
 }
 _SIZES, _TYPES = "10:28:2", "float32,float64,int32,int64"
 MIB = 128  # of the wider array, with --forms
-SHOWN = ("copy", "numpy", "single-pass", "reduce-scan", "scan-add", "by-hand", "torch", "tbb")
+OF_FORMS = ("copy", "numpy", "single-pass", "reduce-scan", "scan-add", "by-hand", "torch", "tbb")
 
 
 def parser() -> Parser:
@@ -116,7 +117,8 @@ def _sizes(text: str) -> list[int]:
     """
     powers: set[int] = set()
     for part in text.split(","):
-        low, high, step = _range([int(number) for number in part.split(":")])
+        numbers = [int(number) for number in part.split(":")]
+        low, high, step = numbers + [numbers[0], 1][len(numbers) - 1 :]
         if not 0 <= low <= high <= _LARGEST or step < 1:
             raise argparse.ArgumentTypeError(
                 f"sizes are powers A or ranges A:B[:STEP], 0 <= A <= B <= {_LARGEST}, not {text!r}"
@@ -129,17 +131,6 @@ def _mib(text: str) -> int:
     if not 1 <= int(text) <= 1 << 16:
         raise argparse.ArgumentTypeError(f"arrays have 1 to 65536 MiB, not {text!r}")
     return int(text)
-
-
-def _range(numbers: list[int]) -> tuple[int, int, int]:
-    match numbers:
-        case [low]:
-            return low, low, 1
-        case [low, high]:
-            return low, high, 1
-        case [low, high, step]:
-            return low, high, step
-    return 1, 0, 1  # not a range: ``_sizes`` refuses it
 
 
 def _types(text: str) -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
@@ -329,22 +320,22 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         args.forms = MIB
     if (args.forms or args.levels) and machine.backend != "cpu":
         raise agree.mark_collective(ValueError("--forms and --levels are for CPUs"))
-    contenders = _chosen(args, machine.backend, comm.size)
-    able, versions, missing = suite.present(comm, contenders)
-    cases = _cases(comm, args)
-    selected = uses.all_uses(machine.backend, _most(args, machine.backend)) if args.uses else []
-    peers = uses_peers.suited(machine.backend, comm.size) if args.uses else []
-    peers, more_versions, more_missing = suite.present(comm, peers)
+    trials, versions, missing = _trials(comm, args, machine.backend)
     op = "forms" if args.forms else "uses" if args.uses else args.op
-    planned = {Key(case.type, c.name, case.n) for case in cases for c in able}
-    planned |= {Key(use.title, uses.OURS, use.n) for use in selected}
+    planned = {Key(trial.title, name, trial.n) for trial in trials for name in trial.names}
     setting = setting_of(machine.backend, comm.size, op)
-    baseline = _baseline(comm, args.against, setting, planned)
+    with agreed(comm):
+        baseline = None
+        if args.against and comm.rank == 0:
+            baseline = read_baseline(args.against, setting, planned)
     try:
-        measuring = {"repeat": args.repeat, "progress": progress.show}
-        rows = suite.run(comm, machine, able, cases, **measuring)
-        rows += uses.run(comm, machine, peers, selected, **measuring)
-        tables = block_scans.run(comm, machine, **measuring) if args.block_scans else None
+        options = {"repeat": args.repeat, "progress": progress.show}
+        rows = timing.run(comm, machine, trials, **options)
+        tables = None
+        if args.block_scans:
+            from . import textbook  # noqa: PLC0415 - a CPU run need not have CuPy
+
+            tables = textbook.run(comm, machine, **options)
     finally:
         progress.clear()
     result = Report(
@@ -355,49 +346,31 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         ranks=comm.size,
         nodes=bound.nodes,
         mpi=communicators.mpi_version(),
-        versions=_versions(machine) | _of_libraries(versions | more_versions),
-        missing=missing | more_missing,
+        versions=_versions(machine) | _of_libraries(versions),
+        missing=missing,
         op=op,
         repeat=args.repeat,
         cache_bytes=machine.cache,
         peak=machine.peak,
         results=rows,
         block_scans=tables,
-        idioms={case.type: case.idiom for case in cases} if args.forms else None,
-        clocks=uses.clocks(selected, machine.backend, comm.size) if args.uses else None,
+        idioms={t.title: t.case.idiom for t in trials if isinstance(t, CaseTrial)}
+        if args.forms
+        else None,
+        clocks={
+            t.title: t.clock(machine.backend, comm.size) for t in trials if isinstance(t, UseTrial)
+        }
+        or None,
     )
     fell = False
     with agreed(comm):
         if comm.rank == 0:
             _write(result, args.json, args.plot)
             if baseline is not None:
-                lines, fell = compare(baseline, result, _limit(args, machine.backend))
+                limit = LIMITS[machine.backend] if args.limit is None else args.limit
+                lines, fell = compare(baseline, result, limit)
                 print("\n".join(lines), file=sys.stderr if args.json == "-" else None, flush=True)
     return int(comm.bcast(fell))
-
-
-def _baseline(
-    comm: Comm,
-    path: Path | None,
-    setting: dict[str, object],
-    planned: set[Key],
-) -> Baseline | None:
-    """Read the file of ``--against`` on rank 0, before any measurement; collective."""
-    if path is None:
-        return None
-    baseline = None
-    with agreed(comm):
-        if comm.rank == 0:
-            baseline = read_baseline(path, setting, planned)
-    return baseline
-
-
-def _most(args: argparse.Namespace, backend: str) -> int:
-    return uses.MOST[backend] if args.most is None else int(args.most)
-
-
-def _limit(args: argparse.Namespace, backend: str) -> float:
-    return LIMITS[backend] if args.limit is None else float(args.limit)
 
 
 def _write(result: Report, to_json: str | None, to_plot: Path | None) -> None:
@@ -413,7 +386,7 @@ def _write(result: Report, to_json: str | None, to_plot: Path | None) -> None:
 
 def _list(comm: Comm) -> None:
     """Print a table of all contenders: their backends, ranks, operators, and versions here."""
-    _, versions, missing = suite.present(comm, CONTENDERS)
+    _, versions, missing = present(comm, CONTENDERS)
     lines = [f"{'':16}{'backends':10}{'ranks':9}{'operators':19}here"]
     for contender in CONTENDERS:
         here = versions.get(contender.name) or missing[contender.name]
@@ -421,19 +394,18 @@ def _list(comm: Comm) -> None:
             f"{contender.name:16}{','.join(contender.backends):10}{contender.ranks:9}"
             f"{','.join(contender.ops):19}{here}"
         )
-    _print(comm, "\n".join(lines))
+    if comm.rank == 0:
+        print("\n".join(lines), flush=True)
 
 
-def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contender]:
+def _contenders(args: argparse.Namespace, backend: str, ranks: int) -> list[Contender]:
     """Return the contenders of ``--contenders``, and the copy, the measure for all of them."""
-    if args.uses:
-        return []
     suited = [c for c in CONTENDERS if c.suits(backend, ranks, args.op)]
     levels = lesser_levels() if args.levels else []
     if args.contenders is None:
         one = {"reduce-scan", "scan-add"} if ranks == 1 else set()  # these are for several ranks
-        shown = [c for c in suited if c.name in SHOWN and c.name not in one]
-        return [*shown, *levels] if args.forms else suited
+        of_forms = [c for c in suited if c.name in OF_FORMS and c.name not in one]
+        return [*of_forms, *levels] if args.forms else suited
     names = {contender.name for contender in suited}
     for name in args.contenders:
         if name not in names:
@@ -443,16 +415,27 @@ def _chosen(args: argparse.Namespace, backend: str, ranks: int) -> list[Contende
     return [*(c for c in suited if c.name in (*args.contenders, "copy")), *levels]
 
 
-def _cases(comm: Comm, args: argparse.Namespace) -> list[Case]:
-    if args.block_scans or args.uses:
-        return []
-    if args.forms:
-        return form_cases(args.forms, comm.size, min(comm.allgather(binding.threads(None))))
-    return [
+def _trials(
+    comm: Comm, args: argparse.Namespace, backend: str
+) -> tuple[list[Trial], dict[str, str], dict[str, str]]:
+    """Return the trials, the versions of their contenders, and the faults of others."""
+    if args.uses:
+        any_ranks = comm.size > 1
+        suited = [p for p in uses.PEERS if backend in p.backends and p.any_ranks >= any_ranks]
+        peers, versions, missing = present(comm, suited)
+        most = uses.MOST[backend] if args.most is None else args.most
+        return [UseTrial(use, peers) for use in uses.all_uses(backend, most)], versions, missing
+    contenders, versions, missing = present(comm, _contenders(args, backend, comm.size))
+    cases = [
         Case(BUILTIN[args.op], x, out, 1 << power, comm.size)
         for x, out in args.types
         for power in args.sizes
     ]
+    if args.forms:
+        cases = form_cases(args.forms, comm.size, min(comm.allgather(binding.threads(None))))
+    if args.block_scans:
+        cases = []
+    return [CaseTrial(case, contenders) for case in cases], versions, missing
 
 
 # ---- the facts of this run, for the report -------------------------------------------------
@@ -499,11 +482,6 @@ def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
     """Return the versions of the peers that ``_versions`` does not have."""
     named = ("cub", "by-hand-expert", "torch", "tbb", "heat", "scipy")
     return {name: versions[name] for name in named if name in versions}
-
-
-def _print(comm: Comm, text: str) -> None:
-    if comm.rank == 0:
-        print(text, flush=True)
 
 
 if __name__ == "__main__":

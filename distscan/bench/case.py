@@ -68,9 +68,9 @@ class Case:
 
     def scan_in_numpy(self) -> Callable[..., Any]:
         """Return the function of (x, out, heads) that runs ``idiom``."""
-        made: dict[str, Any] = {}
-        exec(f"def idiom(x, out, heads): {self.idiom}", {"np": np}, made)  # nosec B102 # ours
-        return made["idiom"]  # type: ignore[no-any-return]
+        names: dict[str, Any] = {}
+        exec(f"def idiom(x, out, heads): {self.idiom}", {"np": np}, names)  # nosec B102 # no input
+        return names["idiom"]  # type: ignore[no-any-return]
 
 
 class Data:
@@ -205,8 +205,8 @@ class Task(NamedTuple):
 def need(machine: Host, case: Case) -> int:
     """Return the bytes of memory of a case on one rank, with those that contenders may keep."""
     buffers = machine.pairs(case.bytes) * case.bytes * (1 if case.copies_pairs else 2)
-    kept = case.n * case.out.itemsize * (2 if case.idiom else 1)
-    return buffers + kept + 4 * machine.cache
+    expected = case.n * case.out.itemsize * (2 if case.idiom else 1)
+    return buffers + expected + 4 * machine.cache
 
 
 def _draw(xp: Any, random: Any, case: Case, first: int, size: int) -> Any:
@@ -303,10 +303,10 @@ _FORMS: list[tuple[str, tuple[str, str], str, dict[str, Any]]] = [
 
 def form_cases(mib: int, ranks: int, usable: int) -> list[Case]:
     """Return the cases for arrays of ``mib`` MiB, whose ranks may use ``usable`` threads each."""
-    found = [_form_case(mib, ranks, form) for form in (_FORMS if ranks == 1 else _FORMS[:1])]
+    cases = [_form_case(mib, ranks, form) for form in (_FORMS if ranks == 1 else _FORMS[:1])]
     counts = [1 << i for i in range(1, usable.bit_length())]
-    return found + [
-        replace(found[0], title=f"{found[0].title}, {count} threads", threads=count)
+    return cases + [
+        replace(cases[0], title=f"{cases[0].title}, {count} threads", threads=count)
         for count in counts
     ]
 

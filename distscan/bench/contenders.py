@@ -25,14 +25,15 @@ import numpy as np
 import distscan
 
 from .. import binding
+from ..core.errors import CheckError
 from ..core.steps import Strategy
 from ..cpu import library, threads
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..version import __version__
 from . import cub
-from .case import Case, Task
-from .timing import Call, Host
+from .case import Case, Data, Task, need
+from .timing import Call, Entry, Host, Row, Trial, clock, set_share, set_times, stats
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ ALL_OPS = ("sum", "prod", "max", "min")
 
 def _plan(strategy: Strategy, task: Task, level: str = "") -> list[Call]:
     case, (x, out) = task.case, task.pairs[0]
-    chosen = {"DISTSCAN_THREADS": str(case.threads or ""), "DISTSCAN_CPU": level}
-    with mock.patch.dict(os.environ, {name: value for name, value in chosen.items() if value}):
+    variables = {"DISTSCAN_THREADS": str(case.threads or ""), "DISTSCAN_CPU": level}
+    with mock.patch.dict(os.environ, {name: value for name, value in variables.items() if value}):
         plan = distscan.Plan(
             task.comm,
             x.shape,
@@ -202,22 +203,21 @@ def _heat(task: Task) -> list[Call]:
     return calls
 
 
-def version(module: str, attribute_of: str = "") -> Callable[[], str]:
+def version(module: str) -> Callable[[], str]:
     """Return a function that imports a library and returns its version.
 
     The function raises ImportError for any fault.
     """
 
-    def found() -> str:
+    def of_module() -> str:
         try:
-            import_module(module)
-            return str(import_module(attribute_of or module).__version__)
+            return str(import_module(module).__version__)
         except Exception as error:
             if isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "?"):
                 raise ImportError("not installed") from error
             raise ImportError(f"cannot be imported: {error}") from error
 
-    return found
+    return of_module
 
 
 # ---- oneTBB's parallel_scan of float64 ------------------------------------------------------
@@ -255,21 +255,21 @@ def _tbb(task: Task) -> list[Call]:
 def _compiled_tbb() -> ctypes.CDLL:
     prefix = Path(sys.prefix)  # where pip puts headers and libraries
     with TemporaryDirectory(prefix="distscan-tbb-") as folder:
-        made = Path(folder) / "tbb.so"
+        target = Path(folder) / "tbb.so"
         command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O3", "-march=native", "-shared",
-                   "-fPIC", f"-I{prefix / 'include'}", str(_TBB_SOURCE), "-o", str(made),
+                   "-fPIC", f"-I{prefix / 'include'}", str(_TBB_SOURCE), "-o", str(target),
                    f"-L{prefix / 'lib'}", f"-Wl,-rpath,{prefix / 'lib'}", "-ltbb"]  # fmt: skip
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ImportError(f"{command[0]} does not compile oneTBB: {error}") from error
-        if done.returncode:
-            missing = "oneapi/tbb" in done.stderr and "No such file" in done.stderr
-            line = next((line for line in done.stderr.splitlines() if "error" in line), "")
+        if process.returncode:
+            missing = "oneapi/tbb" in process.stderr and "No such file" in process.stderr
+            line = next((line for line in process.stderr.splitlines() if "error" in line), "")
             raise ImportError("not installed" if missing else f"{command[0]}: {line}")
-        return ctypes.CDLL(str(made))
+        return ctypes.CDLL(str(target))
 
 
 # ---- the scan over ranks by hand: a first form, and an expert's form for GPUs ---------------
@@ -397,7 +397,7 @@ def _passes(reads: int, writes: int, rereads: int = 0) -> Callable[[Case], int]:
     return lambda case: reads * case.x.itemsize + (writes + rereads) * case.out.itemsize
 
 
-def _own(
+def _distscan(
     strategy: Strategy, ranks: Literal["one", "any"], moved: Callable[[Case], int]
 ) -> Contender:
     prepare = partial(_plan, strategy)
@@ -416,9 +416,9 @@ CONTENDERS = (
         "copy", _copy, lambda: __version__, lambda case: case.bytes // case.n, ops=ALL_OPS,
         scans=False, takes=lambda case: True,
     ),
-    _own("single-pass", "one", _passes(1, 1)),
-    _own("reduce-scan", "any", _passes(2, 1)),
-    _own("scan-add", "any", _scan_add_moved),
+    _distscan("single-pass", "one", _passes(1, 1)),
+    _distscan("reduce-scan", "any", _passes(2, 1)),
+    _distscan("scan-add", "any", _scan_add_moved),
     Contender("distscan.scan", _scan, lambda: __version__, ops=ALL_OPS),
     Contender(
         "numpy", _array_library, version("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS,
@@ -452,8 +452,8 @@ CONTENDERS = (
 
 def lesser_levels() -> list[Contender]:
     """Return distscan on one rank at each level of instructions below the one that is used."""
-    used, levels = library.load(), library.machine_levels()
-    below = list(levels)[list(levels).index(used.level) + 1 :] if used else []
+    kernels, levels = library.load(), library.machine_levels()
+    below = list(levels)[list(levels).index(kernels.level) + 1 :] if kernels else []
 
     def version(level: str) -> str:
         try:
@@ -471,3 +471,111 @@ def lesser_levels() -> list[Contender]:
         )
         for level in below
     ]  # fmt: skip
+
+
+# ---- the trial of a case --------------------------------------------------------------------
+
+
+class CaseTrial(Trial):
+    """Those contenders that can scan a case. ``data`` is a ``Data``."""
+
+    def __init__(self, case: Case, contenders: Sequence[Contender]) -> None:
+        self.case, self.title, self.n = case, case.type, case.n
+        suited = (c for c in contenders if case.op.name in c.ops and c.takes(case))
+        self._contenders = {contender.name: contender for contender in suited}
+        self.names = list(self._contenders)
+
+    def need(self, machine: Host) -> int:
+        """Return the bytes of memory of the trial on one rank."""
+        return need(machine, self.case)
+
+    def draw(self, comm: Comm, machine: Host) -> None:
+        """Allocate the buffers, draw the elements, and exchange the totals of ranks."""
+        self._comm, self._machine = comm, machine
+        with agreed(comm):
+            self.data = Data(machine, self.case, comm.rank)
+        self.data.exchange(comm)
+
+    def entries(self, rows: Sequence[Row]) -> list[Entry]:
+        """Return the entries of right results; their calls may scan in place for ever."""
+        entries = super().entries(rows)
+        self.data.calm()
+        return entries
+
+    def calls(self, row: Row) -> list[Call]:
+        """Return the calls of a contender. Raises CheckError if its result is wrong."""
+        contender, data = self._contenders[row.contender], self.data
+        row.batch = len(data.pairs) if self._machine.backend == "cuda" else 1
+        try:
+            calls = self._checked_calls(contender, data)
+        except Exception:
+            with agreed(self._comm):
+                data.draw()  # the contender may have changed its input
+            raise
+        row.moved = contender.moved and contender.moved(self.case) * self.n
+        return calls
+
+    def _checked_calls(self, contender: Contender, data: Data) -> list[Call]:
+        comm = self._comm
+        if contender.rehearse is not None:
+            with agreed(comm):
+                contender.rehearse(data.task(comm))
+        with agreed(comm):
+            calls = contender.prepare(data.task(comm))
+            data.poison()
+        with agreed(comm):
+            for call, (_, out) in zip(calls, data.pairs, strict=False):
+                result = call()  # of all of them, because a first call may do more
+                if self.case.new and result is not None:
+                    out[...] = result
+            self._machine.synchronize()
+        with agreed(comm):
+            fault = data.fault(scans=contender.scans)
+            if fault:
+                raise CheckError(fault)
+        return calls
+
+    def finish(self, entries: Sequence[Entry]) -> None:
+        """Set the times, and the shares of the copy's speed if it was timed."""
+        set_times(self._comm, entries)
+        if any(entry.row.contender == "copy" for entry in entries):
+            set_shares(self._comm, entries, self.case.ranks)
+
+
+def set_shares(comm: Comm, entries: Sequence[Entry], ranks: int) -> None:
+    """Set the shares of the copy's speed, by the time that ``clock`` chooses, and NumPy's times.
+
+    A share is the median over the samples. The copy moves as many bytes as a perfect scan.
+    """
+    device = clock([entry.row for entry in entries], ranks) == "device_us"
+    shares = {
+        entry.row.contender: set_share(comm, entry, device=device, device_copy=device)
+        for entry in entries
+    }
+    numpy = shares.get("numpy" if ranks == 1 else "by-hand")
+    for entry in entries:
+        share = shares[entry.row.contender]
+        entry.row.times = None if numpy is None else stats(share / numpy).median
+
+
+def present(
+    comm: Comm, contenders: Sequence[Any]
+) -> tuple[list[Any], dict[str, str], dict[str, str]]:
+    """Return the contenders that every rank can use, their versions, and the others' faults.
+
+    They are of ``Contender``, or of ``Peer`` in uses.py.
+    """
+    able, versions, missing = [], {}, {}
+    for contender in contenders:
+        version, fault = "", None
+        try:
+            version = contender.version()
+        except ImportError as error:
+            fault = " ".join(str(error).split()) or "not installed"
+        faults = list(filter(None, comm.allgather(fault)))
+        if faults:
+            missing[contender.name] = faults[0]
+        else:
+            able.append(contender)
+            versions[contender.name] = version
+    return able, versions, missing

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.operators import BUILTIN
 from .case import Case, Task
 from .timing import Call
 
@@ -68,13 +69,39 @@ def default(task: Task) -> list[Call]:
 
 def run_to_run(task: Task) -> list[Call]:
     """Scan by CUB's deterministic form, which takes its memory from CUDA's pool in every call."""
-    found = entries("RUN_TO_RUN", task.case)
-    found.keep_pool(task.machine.xp.cuda.Device().id)
+    part = entries("RUN_TO_RUN", task.case)
+    part.keep_pool(task.machine.xp.cuda.Device().id)
     n, stream = c_longlong(task.case.n), stream_of(task.machine.xp)
     return [
-        partial(found.scan_run_to_run, c_void_p(x.data.ptr), c_void_p(out.data.ptr), n, stream)
+        partial(part.scan_run_to_run, c_void_p(x.data.ptr), c_void_p(out.data.ptr), n, stream)
         for x, out in task.pairs
     ]
+
+
+def sum_by_key(place: Any, keys: Any, x: Any, out: Any) -> Call:
+    """Sum float32 in runs of equal int32 keys."""
+    return _call(place.machine.xp, "BY_KEY", "sum_by_key", (keys, x, out), lambda: out)
+
+
+def select(place: Any, x: Any, mask: Any) -> Call:
+    """Select float32 into an array that is allocated once, and copy the count to the host."""
+    xp = place.machine.xp
+    out, count = xp.empty_like(x), xp.empty(1, np.int64)
+    return _call(xp, "FLAGGED", "flagged", (x, mask, out, count), lambda: out[: count.item()])
+
+
+def _call(xp: Any, part: str, name: str, arrays: Sequence[Any], result: Callable[[], Any]) -> Call:
+    """Call an entry with arrays; the length of the first one is that of the input."""
+    n, floats = arrays[0].size, np.dtype(np.float32)
+    entry = getattr(entries(part, Case(BUILTIN["sum"], floats, floats, n, 1)), name)
+    arguments = *(c_void_p(array.data.ptr) for array in arrays), c_longlong(n), stream_of(xp)
+    memory = Memory(xp, lambda temp, size: entry(temp, size, *arguments))
+
+    def call() -> Any:
+        entry(memory.pointer, memory.size, *arguments)
+        return result()
+
+    return call
 
 
 # ---- compilation and memory ----------------------------------------------------------------
@@ -85,12 +112,11 @@ class Memory:
 
     def __init__(self, xp: Any, *entries: Callable[[None, Any], object]) -> None:
         """Allocate the most bytes that an entry asks for: without memory, it sets the size."""
-        needed = []
+        most = 1
         for entry in entries:
             size = c_size_t()
             entry(None, byref(size))
-            needed.append(size.value)
-        most = max(*needed, 1)
+            most = max(most, size.value)
         self._array = xp.empty(most, np.uint8)
         self._size = c_size_t(most)
         self.pointer, self.size = c_void_p(self._array.data.ptr), byref(self._size)
@@ -153,10 +179,10 @@ def _literal(value: float) -> str:
 @cache
 def _compiled(macros: tuple[str, ...], arch: str) -> _Entries:
     with TemporaryDirectory(prefix="distscan-cub-") as folder:
-        made = Path(folder) / "cub.so"
+        target = Path(folder) / "cub.so"
         options = ("-O3", f"-arch=sm_{arch}", "-shared", "-Xcompiler=-fPIC", *macros)
-        _nvcc((*options, str(_SOURCE), "-o", str(made)))
-        return _Entries(str(made))
+        _nvcc((*options, str(_SOURCE), "-o", str(target)))
+        return _Entries(str(target))
 
 
 @cache
@@ -181,25 +207,25 @@ def _nvcc(options: Sequence[str]) -> str:
         raise ImportError("there is no nvcc on PATH or in /usr/local/cuda/bin")
     command = [nvcc, "-std=c++17", *(f"-I{folder}" for folder in _headers()), *options]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(f"nvcc took more than {_SECONDS} s") from error
-    if done.returncode:
-        lines = done.stderr.splitlines()
-        first = next((line for line in lines if "error" in line), done.stderr.strip())
-        raise RuntimeError(f"nvcc: {first or f'exit status {done.returncode}'}")
-    return done.stdout
+    if process.returncode:
+        lines = process.stderr.splitlines()
+        first = next((line for line in lines if "error" in line), process.stderr.strip())
+        raise RuntimeError(f"nvcc: {first or f'exit status {process.returncode}'}")
+    return process.stdout
 
 
 def _headers() -> list[Path]:
     """Return the folders of the headers of cuda-cccl."""
     try:
-        found = importlib.util.find_spec("cuda.cccl")
+        spec = importlib.util.find_spec("cuda.cccl")
     except ModuleNotFoundError:  # there is no package named cuda
-        found = None
-    places = found.submodule_search_locations or [] if found else []
+        spec = None
+    places = spec.submodule_search_locations or [] if spec else []
     folders = [Path(place) / "headers" / "include" for place in places]
     return [folder for folder in folders if (folder / "cub").is_dir()]
 

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import nan
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import uses
-from .block_scans import Tables
 from .contenders import CONTENDERS
-from .suite import Row, clock
-from .timing import Stats
+from .timing import Row, Stats, clock
+from .uses import OURS
+
+if TYPE_CHECKING:
+    from .textbook import Tables  # which needs CuPy
 
 _WIDTH = 100  # characters
 _NAME = 15  # characters of a contender's name
@@ -35,7 +37,7 @@ class Report:
     cache_bytes: int
     peak: float | None  # bytes per second of the chip's memory
     results: list[Row]
-    block_scans: Tables | None = None  # with --block-scans; there are no other results then
+    block_scans: "Tables | None" = None  # with --block-scans; there are no other results then
     idioms: dict[str, str] | None = None  # with --forms: NumPy's way of each form
     clocks: dict[str, str] | None = None  # with --uses: the time of each use that counts
 
@@ -56,7 +58,7 @@ def text(report: Report) -> str:
     if report.idioms is not None:
         return "\n".join(lines + form_lines(report.results, report.idioms))
     if report.clocks is not None:
-        return "\n".join(lines + uses.lines(report.results, report.clocks))
+        return "\n".join(lines + use_lines(report.results, report.clocks))
     for name in dict.fromkeys(row.type for row in report.results):
         rows = [row for row in report.results if row.type == name]
         lines += ["", *_tables(rows, report.ranks), *_copy(rows, report), *_remarks(rows)]
@@ -93,7 +95,11 @@ def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
     """
 
     def time(which: str) -> Callable[[Row], str]:
-        return lambda row: _time(getattr(row, which))
+        def cell(row: Row) -> str:
+            stats: Stats | None = getattr(row, which)
+            return _microseconds(stats.median) if stats else ""
+
+        return cell
 
     def share(row: Row) -> str:
         return "" if row.share is None else f"{row.share:.2f}"
@@ -184,10 +190,8 @@ def _spread(stats: Stats) -> float:
     return (stats.q3 - stats.q1) / stats.median
 
 
-def _time(stats: Stats | None) -> str:
-    if stats is None:
-        return ""
-    return f"{stats.median:.1f}" if stats.median < 9999.95 else f"{stats.median:.0f}"
+def _microseconds(us: float) -> str:
+    return f"{us:.1f}" if us < 9999.95 else f"{us:.0f}"
 
 
 def size_text(n: int) -> str:
@@ -256,6 +260,43 @@ def _spreads(rows: Sequence[Row]) -> list[str]:
     middle = spreads[len(spreads) // 2]
     return [f"quartiles of the shares apart: {middle:.0%} of the median as a rule, at most "
             f"{spreads[-1]:.0%}"]  # fmt: skip
+
+
+# ---- the table of uses ----------------------------------------------------------------------
+
+_TITLE = 43  # characters
+
+
+def use_lines(rows: Sequence[Row], clocks: dict[str, str]) -> list[str]:
+    """Return the table: a line for each use, then for each row without a time."""
+    table = [
+        "",
+        "copy: of the bytes that the use must read and write; share: the copy's time by distscan's",
+        f"{'us of a call':{_TITLE}}{'copy':>8}{'best peer':>17}{'distscan':>10}{'share':>7}"
+        f"{'clock':>8}  other peers",
+    ]
+    for title, which in clocks.items():
+        by_name = {row.contender: row for row in rows if row.type == title}
+        row, copy = by_name.pop(OURS), by_name.pop("copy", None)
+        times = {name: _us(row, which) for name, row in by_name.items() if row.status == "timed"}
+        peers = [
+            f"{name} {_microseconds(us)}" for name, us in sorted(times.items(), key=lambda i: i[1])
+        ]
+        share = "" if row.share is None else f"{row.share:.2f}"
+        copied = _microseconds(_us(copy, "device_us")) if copy and copy.status == "timed" else ""
+        time = _microseconds(_us(row, which)) if row.status == "timed" else row.status
+        table.append(
+            f"{title:{_TITLE}}{copied:>8}{peers[0] if peers else '-':>17}{time:>10}{share:>7}"
+            f"{which.removesuffix('_us'):>8}  {', '.join(peers[1:])}".rstrip()
+        )
+    return table + [f"{row.contender}, {row.type}: {row.status}: {row.message}"
+                   for row in rows if row.status != "timed"]  # fmt: skip
+
+
+def _us(row: Row, which: str) -> float:
+    """Return the time of a row on a clock; on the wall's where there is no device's."""
+    time: Stats | None = getattr(row, which) or row.wall_us
+    return time.median if time else nan
 
 
 # ---- a picture: share of the copy's speed against size, a panel for each type ---------------

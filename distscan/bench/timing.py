@@ -1,4 +1,6 @@
-"""The chip that is measured, and the times of a call, on the device's clock and on the host's.
+"""The chip, samples of a call's time, and trials: contenders in turns, and their shares of a copy.
+
+The times of a call are on the device's clock and on the host's.
 
 device
     The time between CUDA events around a batch of calls back to back, divided by their number. Each
@@ -10,13 +12,17 @@ queued
     time has no gaps between calls for which the host was too slow. For tuning.
 
 Inputs come from memory. Before every sample, the GPU's cache is filled with other data. On a CPU,
-the calls rotate among buffers. With several ranks, each sample is that of the slowest rank.
+the calls rotate among buffers. With several ranks, each sample is that of the slowest rank. All
+functions with ``comm`` are collective: every rank takes the same decisions.
 """
 
 import os
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -24,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.errors import CheckError
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 
@@ -181,8 +188,8 @@ def _driver() -> dict[str, str]:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
         return {}
-    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
-    return {"driver": found.group()} if found else {}
+    number = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return {"driver": number.group()} if number else {}
 
 
 def _sysconf(name: str) -> int:
@@ -218,7 +225,7 @@ class Samples(NamedTuple):
 
 
 def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: Samples) -> None:
-    """Take one sample of each kind; collective. If the call fails on one rank, every rank raises.
+    """Take one sample of each kind. If the call fails on one rank, every rank raises.
 
     The device's clock measures all ``calls``. The host's clock measures one of them: number
     ``which``, modulo their number. Before both, the call before that one runs without a clock,
@@ -280,19 +287,13 @@ def queued(
     return stats(samples)
 
 
-def of_all_ranks(comm: Comm, samples: Sequence[float]) -> Stats | None:
-    """Return the quartiles of ``slowest``; None without samples; collective."""
-    slow = slowest(comm, samples)
-    return stats(slow) if slow.size else None
-
-
 def slowest(comm: Comm, samples: Sequence[float]) -> NDArray[np.float64]:
-    """Return each sample of the rank that was slowest in it; collective.
+    """Return each sample of the rank that was slowest in it.
 
     All ranks must have the same number of samples.
     """
-    found: NDArray[np.float64] = np.array(comm.allgather(list(samples))).max(axis=0)
-    return found
+    all_ranks = np.array(comm.allgather(list(samples)))  # [ranks, samples]
+    return all_ranks.max(axis=0)  # type: ignore[no-any-return]
 
 
 def stats(samples: Sequence[float] | NDArray[np.float64]) -> Stats:
@@ -303,3 +304,180 @@ def stats(samples: Sequence[float] | NDArray[np.float64]) -> Stats:
     """
     q1, median, q3 = (float(q) for q in np.percentile(samples, [25, 50, 75]))
     return Stats(median, q1, q3, len(samples))
+
+
+# ---- trials ---------------------------------------------------------------------------------
+
+ROOM = 0.9  # the share of the free memory that a trial may take
+
+
+@dataclass
+class Row:
+    """One contender in one trial; times in microseconds per call, of the slowest rank."""
+
+    contender: str
+    type: str
+    n: int  # elements per rank
+    status: str = "timed"  # or "wrong", "error", "skipped"
+    message: str = ""
+    batch: int = 1  # calls between two events
+    device_us: Stats | None = None
+    wall_us: Stats | None = None
+    moved: int | None = None  # bytes per rank, if they are known
+    share: float | None = None  # of the copy's speed, for the bytes that a perfect scan moves
+    spread: float | None = None  # of the share: its quartiles apart, as a part of it
+    times: float | None = None  # NumPy's speed; on several ranks, the speed of by-hand
+
+    def plain(self) -> dict[str, Any]:
+        """Return the row as values for JSON."""
+        spread = {
+            name: None if value is None else value._asdict()
+            for name, value in (("device_us", self.device_us), ("wall_us", self.wall_us))
+        }
+        return asdict(self) | spread
+
+    def fail(self, status: str, fault: Exception | str) -> None:
+        """Note why the row has no times."""
+        text = " ".join(str(fault).split()) or type(fault).__name__
+        self.status, self.message = status, text if len(text) <= 200 else text[:199] + "…"
+
+
+@dataclass(eq=False)
+class Entry:
+    """A row, its calls and its samples. Two copies belong to each: one before, one after."""
+
+    row: Row
+    calls: list[Call]
+    samples: Samples = field(default_factory=lambda: Samples([], []))
+    copies: Samples = field(default_factory=lambda: Samples([], []))
+
+
+class Trial(ABC):
+    """All contenders of one scan or use, at one size, on one rank."""
+
+    title: str
+    n: int  # elements per rank
+    names: Sequence[str]  # of the contenders
+    data: Any = None  # the buffers, during the trial
+
+    @abstractmethod
+    def need(self, machine: Host) -> int:
+        """Return the bytes of memory of the trial on one rank."""
+
+    @abstractmethod
+    def draw(self, comm: Comm, machine: Host) -> None:
+        """Set ``data``: allocate the buffers, and draw the elements."""
+
+    @abstractmethod
+    def calls(self, row: Row) -> list[Call]:
+        """Return the calls of a contender. Raises CheckError if its result is wrong."""
+
+    @abstractmethod
+    def finish(self, entries: Sequence[Entry]) -> None:
+        """Set the times and the shares of the rows, from the samples of the entries."""
+
+    def entries(self, rows: Sequence[Row]) -> list[Entry]:
+        """Return the entries of the contenders whose results are right."""
+        entries = []
+        for row in rows:
+            try:
+                entries.append(Entry(row, self.calls(row)))
+            except Exception as error:
+                row.fail("wrong" if isinstance(error, CheckError) else "error", error)
+        return entries
+
+
+def run(
+    comm: Comm,
+    machine: Host,
+    trials: Sequence[Trial],
+    *,
+    repeat: int,
+    progress: Callable[[str, int, int], None],
+) -> list[Row]:
+    """Check and time the contenders of all trials. Unused memory is released after each trial."""
+    rows = []
+    for i, trial in enumerate(trials):
+        progress(trial.title, i, len(trials))
+        rows += measure(comm, machine, trial, repeat)
+        machine.release()
+    return rows
+
+
+def measure(comm: Comm, machine: Host, trial: Trial, repeat: int) -> list[Row]:
+    """Check all contenders, then time them. They take turns, sample by sample.
+
+    Each sample stands between two copies. So a machine that is slow for seconds is slow in both.
+    """
+    rows = [Row(name, trial.title, trial.n) for name in trial.names]
+    needed, room = trial.need(machine), min(comm.allgather(machine.free()))
+    fault: MemoryError | str = ""
+    if needed > ROOM * room:
+        fault = f"takes {needed / 2**30:.1f} GiB a rank, {room / 2**30:.1f} are free"
+    try:
+        if not fault:
+            trial.draw(comm, machine)
+            entries = trial.entries(rows)
+            take_turns(comm, machine, entries, repeat)
+            trial.finish(entries)
+    except MemoryError as error:  # on all ranks: another program has taken the memory
+        fault = error
+    finally:
+        trial.data = None
+    for row in rows if fault else ():
+        row.fail("skipped", fault)
+    return rows
+
+
+def take_turns(comm: Comm, machine: Host, entries: list[Entry], repeat: int) -> None:
+    """Take ``repeat`` samples of each, in turns; one that fails is removed from ``entries``."""
+    which = count()  # each sample has other buffers, so that no buffer is still in the cache
+    copy = next((entry for entry in entries if entry.row.contender == "copy"), None)
+    for turn in range(-WARM_UPS, repeat):
+        before = Samples([], [])
+        if copy is not None:
+            sample(comm, machine, copy.calls, next(which), before)
+        for entry in [entry for entry in entries if entry is not copy]:
+            samples, after = Samples([], []), Samples([], [])
+            try:
+                sample(comm, machine, entry.calls, next(which), samples)
+            except Exception as error:
+                entry.row.fail("error", error)
+                entries.remove(entry)
+                continue
+            if copy is not None:
+                sample(comm, machine, copy.calls, next(which), after)
+            if turn >= 0:
+                entry.samples.add(samples)
+                entry.copies.add(before, after)
+            before = after
+        if turn >= 0 and copy is not None:
+            copy.samples.add(before)
+            copy.copies.add(before, before)
+
+
+def set_times(comm: Comm, entries: Sequence[Entry]) -> None:
+    """Set the times of all rows from their samples."""
+    for entry in entries:
+        device, wall = (slowest(comm, samples) for samples in entry.samples)
+        entry.row.device_us = stats(device) if device.size else None
+        entry.row.wall_us = stats(wall) if wall.size else None
+
+
+def set_share(comm: Comm, entry: Entry, *, device: bool, device_copy: bool) -> NDArray[np.float64]:
+    """Set a row's share of the copy's speed, and return that of each sample.
+
+    Both times are on the device's clock or on the wall's. The time of the copy is the mean of the
+    copies before and after the sample.
+    """
+    times = slowest(comm, entry.samples.device if device else entry.samples.wall)
+    copies = slowest(comm, entry.copies.device if device_copy else entry.copies.wall)
+    share: NDArray[np.float64] = copies.reshape(-1, 2).mean(axis=1) / times
+    median, q1, q3, _ = stats(share)
+    entry.row.share, entry.row.spread = median, (q3 - q1) / median
+    return share
+
+
+def clock(rows: Sequence[Row], ranks: int) -> str:
+    """Return the time that counts: one rank's device time if there is one, else the wall clock."""
+    return "device_us" if ranks == 1 and any(row.device_us for row in rows) else "wall_us"

@@ -14,22 +14,20 @@ import numpy as np
 
 import distscan
 
-from .. import binding
+from .. import __version__, binding
 from ..core.errors import CheckError
 from ..core.operators import Operator
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from . import suite
+from . import cub
 from .case import first_difference, pieces
-from .contenders import copies
-from .suite import Row, Timed, failed
-from .timing import Call, Host, Stats
+from .contenders import copies, version
+from .timing import Call, Entry, Host, Row, Trial, set_share, set_times
 
 MOST = {"cuda": 28, "cpu": 20}  # the power of two that no use exceeds, by default
 OURS = "distscan"
 _POISON = 0xA5  # the value of every byte of a result that is not yet there
 _SPARE = 8  # times the bytes of a use that its draw and its check may take
-_TITLE = 43  # characters
 PARTS = 8  # of a partition
 _RUN = 64  # elements with one key
 _CLOSE = 1e-3  # the most error of logcumsumexp, whose results are about 10
@@ -126,165 +124,84 @@ class Peer:
     any_ranks: bool = False  # else one rank alone
 
 
-# ---- the run --------------------------------------------------------------------------------
+# ---- the trial of a use ---------------------------------------------------------------------
 
 
-def run(
-    comm: Comm,
-    machine: Host,
-    peers: Sequence[Peer],
-    uses: Sequence[Use],
-    *,
-    repeat: int,
-    progress: Callable[[str, int, int], None],
-) -> list[Row]:
-    """Check and time every use: the copy, distscan, and those peers that are for it."""
-    rows = []
-    random = machine.xp.random.RandomState(20260101 + comm.rank)
-    place = Place(comm, machine, random)
-    for i, use in enumerate(uses):
-        progress(use.title, i, len(uses))
-        rivals = [peer for peer in peers if peer.kind == use.kind]
-        use_rows = [Row(name, use.title, use.n) for name in (OURS, *(peer.name for peer in rivals))]
-        if use.bytes:
-            use_rows.insert(0, Row("copy", use.title, use.n, moved=use.bytes))
-        rows += use_rows
-        try:
-            _measure(place, use, rivals, use_rows, repeat)
-        except MemoryError as error:  # on all ranks: another program has taken the memory
-            for row in use_rows:
-                failed(row, "skipped", error)
-        machine.release()
-    return rows
+class UseTrial(Trial):
+    """The copy, distscan, and the peers of a use. Calls rotate among sets of arrays."""
 
+    def __init__(self, use: Use, peers: Sequence[Peer]) -> None:
+        self.use, self.title, self.n = use, use.title, use.n
+        self._peers = {peer.name: peer for peer in peers if peer.kind == use.kind}
+        self.names = ["copy", OURS, *self._peers] if use.bytes else [OURS, *self._peers]
 
-def _measure(
-    place: Place, use: Use, peers: Sequence[Peer], rows: Sequence[Row], repeat: int
-) -> None:
-    """Fill the rows of one use. Its calls rotate among sets of arrays, as in ``case.py``."""
-    comm, machine = place.comm, place.machine
-    count = machine.pairs(use.bytes) if use.bytes else 1
-    needed_bytes = (2 * count + _SPARE) * use.bytes + 4 * machine.cache
-    room = min(comm.allgather(machine.free()))
-    if needed_bytes > suite.ROOM * room:
-        for row in rows:
-            failed(row, "skipped", suite.no_room(needed_bytes, room))
-        return
-    with agreed(comm):
-        data = use.draw(place)
-        sets = [_copied(data, machine.xp) for _ in range(count)]
-    ways: dict[str, Callable[..., Call]] = {OURS: partial(partial, data.call)}
-    ways |= {peer.name: partial(peer.prepare, place) for peer in peers}
-    live = []
-    for row in rows:
-        row.batch = count if machine.backend == "cuda" else 1
+    def need(self, machine: Host) -> int:
+        """Return the bytes of memory of the trial on one rank."""
+        self._sets = machine.pairs(self.use.bytes) if self.use.bytes else 1
+        return (2 * self._sets + _SPARE) * self.use.bytes + 4 * machine.cache
+
+    def draw(self, comm: Comm, machine: Host) -> None:
+        """Draw the data, and copy the inputs for each set."""
+        random = machine.xp.random.RandomState(20260101 + comm.rank)
+        self._place = Place(comm, machine, random)
+        with agreed(comm):
+            data, xp = self.use.draw(self._place), machine.xp
+            sets = [
+                ([x.copy() for x in data.inputs], [xp.empty_like(y) for y in data.out])
+                for _ in range(self._sets)
+            ]
+            self.data = data, sets
+
+    def calls(self, row: Row) -> list[Call]:
+        """Return a call for each set. Raises CheckError if the first result is wrong."""
+        comm, machine, _ = self._place
+        data, sets = self.data
+        row.batch = len(sets) if machine.backend == "cuda" else 1
         if row.contender == "copy":
-            calls = _copies(machine, use.bytes // 2, count)
-        else:
-            calls = _checked(place, data, ways[row.contender], sets, row)
-        if calls:
-            live.append(Timed(row, [partial(_repeated, call, use.loops) for call in calls]))
-    suite.take_turns(comm, machine, live, repeat)
-    for timed in live:
-        for samples in timed.samples:
-            samples[:] = [us / use.loops for us in samples]
-    suite.summarize(comm, live)
-    for timed in live if use.bytes else ():
-        devices = timed.row.device_us is not None
-        by_device = clock(use, machine.backend, comm.size) == "device_us"
-        same_clock = by_device or timed.row.contender == "copy"
-        suite.set_share(comm, timed, device=devices and same_clock, device_copy=devices)
-
-
-def _copied(data: UseData, xp: Any) -> tuple[list[Any], list[Any]]:
-    """Return copies of the inputs, and new arrays for the results."""
-    return [x.copy() for x in data.inputs], [xp.empty_like(y) for y in data.out]
-
-
-def _copies(machine: Host, size: int, count: int) -> list[Call]:
-    pairs = [[machine.xp.ones(size, np.uint8) for _ in range(2)] for _ in range(count)]
-    return copies(machine, [(x, out) for x, out in pairs], binding.threads(None))
-
-
-def _repeated(call: Call, loops: int) -> None:
-    for _ in range(loops):
-        call()
-
-
-def _checked(
-    place: Place,
-    data: UseData,
-    prepare: Callable[..., Call],
-    sets: Sequence[tuple[list[Any], list[Any]]],
-    row: Row,
-) -> list[Call]:
-    """Return a call for each set; none if one fails or its result is wrong: see ``row``."""
-    comm = place.comm
-    try:
+            row.moved = self.use.bytes
+            with agreed(comm):
+                halves = [machine.xp.ones((2, row.moved // 2), np.uint8) for _ in sets]
+                return copies(machine, halves, binding.threads(None))
+        prepare: Callable[..., Call] = partial(partial, data.call)
+        if row.contender != OURS:
+            prepare = partial(self._peers[row.contender].prepare, self._place)
         with agreed(comm):
             calls = [prepare(*inputs, *out) for inputs, out in sets]
             for out in sets[0][1]:
                 out.view(np.uint8)[...] = _POISON
         with agreed(comm):
             result = calls[0]()
-            place.machine.synchronize()
-            local = data.show(result)
-        gathered = comm.allgather(local)
+            machine.synchronize()
+            summary = data.show(result)
+        gathered = comm.allgather(summary)
         with agreed(comm):
             fault = data.fault(result, gathered)
             if fault:
                 raise CheckError(fault)
-    except Exception as error:
-        failed(row, "wrong" if isinstance(error, CheckError) else "error", error)
-        return []
-    return calls
+        return [partial(_repeat, call, self.use.loops) for call in calls]
+
+    def finish(self, entries: Sequence[Entry]) -> None:
+        """Set the times of one call, and the shares of the copy's speed."""
+        comm, machine, _ = self._place
+        by_device = self.clock(machine.backend, comm.size) == "device_us"
+        for entry in entries:
+            for samples in entry.samples:
+                samples[:] = [us / self.use.loops for us in samples]
+        set_times(comm, entries)
+        for entry in entries if self.use.bytes else ():
+            devices = entry.row.device_us is not None
+            same_clock = by_device or entry.row.contender == "copy"
+            set_share(comm, entry, device=devices and same_clock, device_copy=devices)
+
+    def clock(self, backend: str, ranks: int) -> str:
+        """Return the time that counts: the device's on one rank where the host does not wait."""
+        on_device = (backend, ranks, self.use.waits) == ("cuda", 1, False)
+        return "device_us" if on_device else "wall_us"
 
 
-def clock(use: Use, backend: str, ranks: int) -> str:
-    """Return the time that counts: the device's on one rank, if the host does not wait for it."""
-    return "device_us" if (backend, ranks, use.waits) == ("cuda", 1, False) else "wall_us"
-
-
-def clocks(uses: Sequence[Use], backend: str, ranks: int) -> dict[str, str]:
-    """Return the clock of each use, by its title."""
-    return {use.title: clock(use, backend, ranks) for use in uses}
-
-
-# ---- the table ------------------------------------------------------------------------------
-
-
-def lines(rows: Sequence[Row], clocks: dict[str, str]) -> list[str]:
-    """Return the table: a line for each use, then for each row without a time."""
-    table = [
-        "",
-        "copy: of the bytes that the use must read and write; share: the copy's time by distscan's",
-        f"{'us of a call':{_TITLE}}{'copy':>8}{'best peer':>17}{'distscan':>10}{'share':>7}"
-        f"{'clock':>8}  other peers",
-    ]
-    for title, which in clocks.items():
-        by_name = {row.contender: row for row in rows if row.type == title}
-        ours, copy = by_name.pop(OURS), by_name.pop("copy", None)
-        times = {name: _us(row, which) for name, row in by_name.items() if row.status == "timed"}
-        peers = [f"{name} {_text(us)}" for name, us in sorted(times.items(), key=lambda i: i[1])]
-        share = "" if ours.share is None else f"{ours.share:.2f}"
-        copied = _text(_us(copy, "device_us")) if copy and copy.status == "timed" else ""
-        time = _text(_us(ours, which)) if ours.status == "timed" else ours.status
-        table.append(
-            f"{title:{_TITLE}}{copied:>8}{peers[0] if peers else '-':>17}{time:>10}{share:>7}"
-            f"{which.removesuffix('_us'):>8}  {', '.join(peers[1:])}".rstrip()
-        )
-    return table + [f"{row.contender}, {row.type}: {row.status}: {row.message}"
-                   for row in rows if row.status != "timed"]  # fmt: skip
-
-
-def _us(row: Row, which: str) -> float:
-    """Return the time of a row on a clock; on the wall's where there is no device's."""
-    time: Stats | None = getattr(row, which) or row.wall_us
-    return time.median if time else np.nan
-
-
-def _text(us: float) -> str:
-    return f"{us:.1f}" if us < 9999.95 else f"{us:.0f}"
+def _repeat(call: Call, loops: int) -> None:
+    for _ in range(loops):
+        call()
 
 
 # ---- the uses: the data of each, distscan's call, and the check -----------------------------
@@ -504,3 +421,176 @@ def _offsets(power: int) -> Use:
         return UseData((count,), (), lambda count: distscan.offsets(count, comm=comm), fault)
 
     return Use("offsets", "offsets", n, 0, draw, waits=True, loops=100)
+
+
+# ---- the peers: torch -----------------------------------------------------------------------
+
+
+def _torch(place: Place, *arrays: Any) -> tuple[Any, ...]:
+    """Return the module, and its tensors over the same memory."""
+    import torch  # noqa: PLC0415 - a peer need not be installed
+
+    if place.machine.backend == "cpu":
+        torch.set_num_threads(binding.threads(None))
+    return torch, *(torch.from_dlpack(array) for array in arrays)
+
+
+def _torch_select(place: Place, x: Any, mask: Any) -> Call:
+    torch, tensor, flags = _torch(place, x, mask.view(np.uint8))
+    return partial(torch.masked_select, tensor, flags.view(torch.bool))
+
+
+def _torch_nancumsum(place: Place, x: Any, out: Any) -> Call:
+    torch, tensor, result = _torch(place, x, out)
+    numbers, inf = torch.empty_like(tensor), float("inf")
+
+    def call() -> Any:
+        torch.nan_to_num(tensor, nan=0.0, posinf=inf, neginf=-inf, out=numbers)
+        torch.cumsum(numbers, 0, out=result)
+        return out
+
+    return call
+
+
+def _torch_logcumsumexp(place: Place, x: Any, out: Any) -> Call:
+    torch, tensor, result = _torch(place, x, out)
+
+    def call() -> Any:
+        torch.logcumsumexp(tensor, 0, out=result)
+        return out
+
+    return call
+
+
+def _torch_partition(place: Place, weights: Any) -> Call:
+    """Cut by sums in float64: those in float32 are off by many elements."""
+    torch, tensor = _torch(place, weights)
+    ends = torch.empty_like(tensor, dtype=torch.float64)
+    shares = torch.arange(1, PARTS, dtype=torch.float64, device=tensor.device) / PARTS
+
+    def call() -> Any:
+        torch.cumsum(tensor, 0, dtype=torch.float64, out=ends)
+        return torch.searchsorted(ends, shares * ends[-1]).cpu().numpy()
+
+    return call
+
+
+# ---- NumPy and CuPy, SciPy -----------------------------------------------------------------
+
+
+def _numpy_by_key(place: Place, keys: Any, x: Any, out: Any) -> Call:
+    """Subtract from a sum over all runs what it was before each run."""
+
+    def call() -> Any:
+        np.cumsum(x, out=out)
+        heads = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+        np.subtract(out, np.repeat(out[heads] - x[heads], np.diff(heads, append=x.size)), out=out)
+        return out
+
+    return call
+
+
+def _recur_by_rows(place: Place, a: Any, b: Any) -> Call:
+    """Go down the columns row by row."""
+    h = np.empty_like(b)
+
+    def call() -> Any:
+        h[0] = b[0]
+        for before, after, factor, term in zip(h, h[1:], a[1:], b[1:], strict=False):
+            np.multiply(factor, before, out=after)
+            np.add(after, term, out=after)
+        return h
+
+    return call
+
+
+def _lfilter(place: Place, b: Any) -> Call:
+    from scipy import signal  # noqa: PLC0415 - a peer need not be installed
+
+    numbers = np.ones(1, b.dtype), np.ones(2, b.dtype)  # h[t] + h[t-1] = b[t]
+    return partial(signal.lfilter, *numbers, b)
+
+
+def _matmuls(place: Place, *arrays: Any) -> Call:
+    """Multiply one matrix after the other, from an array [n, 4, 4]."""
+    x = np.ascontiguousarray(np.stack(arrays[:16], axis=1)).reshape(-1, 4, 4)
+    out = np.empty_like(x)
+
+    def call() -> Any:
+        out[0] = x[0]
+        for before, after, matrix in zip(out, out[1:], x[1:], strict=False):
+            np.matmul(before, matrix, out=after)
+        return tuple(out.reshape(-1, 16).T)
+
+    return call
+
+
+def _index_by_mask(place: Place, x: Any, mask: Any) -> Call:
+    return lambda: x[mask]
+
+
+def _xp_nancumsum(place: Place, x: Any, out: Any) -> Call:
+    return partial(place.machine.xp.nancumsum, x, out=out)
+
+
+def _logaddexp(place: Place, x: Any, out: Any) -> Call:
+    """Accumulate in float64: float32 has an error of 1e-3 after 2^16 elements.
+
+    Into a result of float32, NumPy would convert buffers that it has not filled, with warnings.
+    """
+
+    def call() -> Any:
+        out[...] = np.logaddexp.accumulate(x, dtype=np.float64)
+        return out
+
+    return call
+
+
+def _searchsorted(place: Place, weights: Any) -> Call:
+    shares = np.arange(1, PARTS) / PARTS
+
+    def call() -> Any:
+        ends = np.cumsum(weights, dtype=np.float64)
+        return np.searchsorted(ends, shares * ends[-1])
+
+    return call
+
+
+# ---- MPI -----------------------------------------------------------------------------------
+
+
+def _two_sums(place: Place, count: Any) -> Call:
+    """Exchange a count of 8 bytes by two calls of MPI."""
+    comm, n = place.comm, np.array([count], np.int64)
+    start, total = np.zeros_like(n), np.zeros_like(n)
+
+    def call() -> Any:
+        comm.Exscan(n, start)
+        comm.Allreduce(n, total)
+        return int(start[0]) if comm.rank > 0 else 0, int(total[0])
+
+    return call
+
+
+_HOST, _GPU = ("cpu",), ("cuda",)
+_TORCH, _NUMPY, _CUPY = version("torch"), version("numpy"), version("cupy")
+
+PEERS = (
+    Peer("cub", "keys", cub.sum_by_key, cub.version, _GPU),
+    Peer("numpy", "keys", _numpy_by_key, _NUMPY, _HOST),
+    Peer("numpy", "columns", _recur_by_rows, _NUMPY, _HOST),
+    Peer("scipy", "filter", _lfilter, version("scipy"), _HOST),
+    Peer("numpy", "matrices", _matmuls, _NUMPY, _HOST),
+    Peer("cub", "compact", cub.select, cub.version, _GPU),
+    Peer("torch", "compact", _torch_select, _TORCH),
+    Peer("cupy", "compact", _index_by_mask, _CUPY, _GPU),
+    Peer("numpy", "compact", _index_by_mask, _NUMPY, _HOST),
+    Peer("torch", "nancumsum", _torch_nancumsum, _TORCH),
+    Peer("cupy", "nancumsum", _xp_nancumsum, _CUPY, _GPU),
+    Peer("numpy", "nancumsum", _xp_nancumsum, _NUMPY, _HOST),
+    Peer("torch", "logcumsumexp", _torch_logcumsumexp, _TORCH),
+    Peer("numpy", "logcumsumexp", _logaddexp, _NUMPY, _HOST),
+    Peer("torch", "partition", _torch_partition, _TORCH),
+    Peer("numpy", "partition", _searchsorted, _NUMPY, _HOST),
+    Peer("by-hand", "offsets", _two_sums, lambda: __version__, any_ranks=True),
+)

@@ -5,7 +5,6 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from distscan.bench.block_scans import BLOCK_SCANS
 from distscan.core import dtypes, operators
 from distscan.core.form import bounds
 from support.data import OPS, exact, expected
@@ -15,6 +14,9 @@ from support.placed import check, check_in_place, sums
 from support.reference import scan
 from support.steps import whole
 from support.tiles import geometry, typed
+
+pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.bench.textbook import BLOCK_SCANS, TextbookPolicy, TextbookScan
 
 pytestmark = pytest.mark.gpu
 
@@ -372,8 +374,6 @@ def test_operators_of_ones_own(cp, rng):
 @pytest.mark.parametrize("struct", [struct for struct, _ in BLOCK_SCANS.values()])
 @pytest.mark.parametrize(("op", "dtype"), [("sum", None), ("logical_xor", None), ("sum", "f")])
 def test_textbooks(struct, op, dtype, cp, rng):
-    from distscan.bench.textbook import TextbookPolicy, TextbookScan
-
     x, operator = rng.random(100_003) < 1 / 2, operators.BUILTIN[op]
     types = dtypes.resolve(operator, x.dtype, None if dtype is None else np.dtype(dtype))
     steps = TextbookScan(operator, types, x.size, TextbookPolicy(struct))

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from distscan.bench import block_scans
 from distscan.core import operators
 from support.data import exact, expected
 from support.host import host
@@ -13,12 +12,13 @@ from support.steps import whole
 from support.tiles import typed
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.bench import textbook
 from distscan.bench.textbook import TextbookPolicy, TextbookScan
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
 
-STRUCTS = [struct for struct, _ in block_scans.BLOCK_SCANS.values()]
-CHAINS = list(block_scans.CHAINS.values())
+STRUCTS = [struct for struct, _ in textbook.BLOCK_SCANS.values()]
+CHAINS = list(textbook.CHAINS.values())
 THREADS, ROWS = TextbookPolicy("").threads, TextbookPolicy("").rows
 each_block_scan = pytest.mark.parametrize("struct", STRUCTS)
 
@@ -95,7 +95,7 @@ def test_in_place(struct, cp, rng):
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("threads", block_scans.THREADS)
+@pytest.mark.parametrize("threads", textbook.THREADS)
 @each_block_scan
 def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
     """A non-commutative operator; some hundred tiles, then one."""

@@ -67,7 +67,7 @@ def layers(check):
 
 
 def textbooks(check):
-    from distscan.bench.block_scans import BLOCK_SCANS
+    from distscan.bench.textbook import BLOCK_SCANS
 
     for (struct, _), n in product(BLOCK_SCANS.values(), (1, 5000, LONG)):
         check((n,), block_scan=struct)

@@ -26,8 +26,7 @@ from support.steps import of_size
 from support.words import FINGERPRINTS, PRINT, WORDS
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.bench import block_scans
-from distscan.bench.textbook import TextbookPolicy
+from distscan.bench.textbook import BLOCK_SCANS, CHAINS, THREADS, TextbookPolicy
 from distscan.core.operators import Predicate
 from distscan.cuda import launches, nvrtc, steps
 from distscan.cuda.compaction import compact_policy
@@ -165,19 +164,19 @@ def test_an_empty_shard_asks_for_no_kernel():
     assert strategy_kernels(SOME, "90", sizes=(1,))
 
 
-BLOCK_SCANS = [struct for struct, _ in block_scans.BLOCK_SCANS.values()]
-CHAINS = list(block_scans.CHAINS.values())
+STRUCTS = [struct for struct, _ in BLOCK_SCANS.values()]
+CHAIN_STRUCTS = list(CHAINS.values())
 TEXTBOOK = [("sum", "f"), ("sum", "l"), ("sum", "D"), ("max", "b"), ("sum", "b"), ("sum", "e"),
             (COMPOSE, "L"), (NIBBLES, "B")]  # fmt: skip
-PAIRS = [*zip(BLOCK_SCANS, [*CHAINS, CHAINS[-1]], strict=True)]
+PAIRS = [*zip(STRUCTS, [*CHAIN_STRUCTS, CHAIN_STRUCTS[-1]], strict=True)]
 
 
 def textbooks(arch):
     """All that the benchmark asks for; for other GPUs than the first, one of each."""
-    pairs = product(BLOCK_SCANS, CHAINS) if arch == "90" else PAIRS
+    pairs = product(STRUCTS, CHAIN_STRUCTS) if arch == "90" else PAIRS
     cases = TEXTBOOK if arch == "90" else [("sum", "D"), ("sum", "b"), (COMPOSE, "L")]
     found = [kernel for pair in pairs for kernel in textbook(cases, arch, TextbookPolicy(*pair))]
-    for struct, threads in product(BLOCK_SCANS, block_scans.THREADS):
+    for struct, threads in product(STRUCTS, THREADS):
         found += textbook([("sum", "f")], arch, TextbookPolicy(struct, threads=threads))
     return found
 
@@ -189,7 +188,7 @@ def test_block_scans_compile_without_spills(arch):
     kernels = textbooks(arch)
     given = {name: {dict(k.macros)[name] for k in kernels}
              for name in ("DISTSCAN_BLOCK_SCAN", "DISTSCAN_CHAIN")}  # fmt: skip
-    assert given == {"DISTSCAN_BLOCK_SCAN": set(BLOCK_SCANS), "DISTSCAN_CHAIN": set(CHAINS)}
+    assert given == {"DISTSCAN_BLOCK_SCAN": set(STRUCTS), "DISTSCAN_CHAIN": set(CHAIN_STRUCTS)}
     check(drawn(kernels, 16), arch)
 
 
@@ -197,11 +196,11 @@ def test_block_scans_compile_without_spills(arch):
 def test_steps_and_work_are_what_the_benchmark_says():
     """The kernels' own figures, by the compiler."""
     lines = ['#include "textbook.cu"', "using namespace distscan;"]
-    for struct, counts in block_scans.BLOCK_SCANS.values():
-        for n in block_scans.THREADS:
+    for struct, counts in BLOCK_SCANS.values():
+        for n in THREADS:
             for name, number in zip(("STEPS", "BARRIERS", "WORK"), counts(n), strict=True):
                 lines.append(f"static_assert({struct}<Op, T, {n}>::{name} == {number});")
-    given = dict(textbook([("sum", "f")], "90", TextbookPolicy(BLOCK_SCANS[0]))[0].macros)
+    given = dict(textbook([("sum", "f")], "90", TextbookPolicy(STRUCTS[0]))[0].macros)
     headers = {n.encode(): given.pop(n).encode() for n in list(given) if n.endswith(".h")}
     options = [f"-D{name}={value}" for name, value in given.items()]
     program = nvrtc.nvrtc.createProgram("\n".join(lines), "counts.cu", list(headers.values()),
