@@ -60,17 +60,17 @@ class App:
         """``facts`` describe the service; ``names`` are those by which clients may call it."""
         self._dispatcher, self._metrics = dispatcher, metrics
         self._about = {"version": __version__, "protocol": protocol.VERSION, **facts}
-        checked, changes = Guard(token, metrics), Changes()
+        guard, changes = Guard(token, metrics), Changes()
         #: The clients that follow the service: their streams must end before the server does.
         self.events = Events(dispatcher, changes, self._about)
-        dispatcher.listeners.append(changes.tell)
+        dispatcher.listeners.append(changes.notify)
         routes = [
-            Route("/v1", checked(self.about)),
-            Route("/v1/openapi.json", checked(_openapi)),
-            *scans.routes(checked),
-            *Jobs(dispatcher, paths, changes).routes(checked),
-            *self.events.routes(checked),
-            Route("/metrics", checked(self.metrics)),
+            Route("/v1", guard(self.about)),
+            Route("/v1/openapi.json", guard(_openapi)),
+            *scans.routes(guard),
+            *Jobs(dispatcher, paths, changes).routes(guard),
+            *self.events.routes(guard),
+            Route("/metrics", guard(self.metrics)),
             Route("/healthz", self.health),
             *_page_routes(),
         ]
@@ -78,7 +78,7 @@ class App:
             routes=routes,
             middleware=[
                 Middleware(RequestCounter, metrics, routes),
-                Middleware(OriginFilter, checked, names),
+                Middleware(OriginFilter, guard, names),
             ],
             # A number in a path may have more digits than Python takes: a ValueError.
             exception_handlers={404: _no_route, 405: _no_route, ValueError: _no_route},
@@ -162,14 +162,14 @@ def _page_routes() -> list[BaseRoute]:
 
 
 class Changes:
-    """Wakes requests, which are in the thread of the event loop; any thread may tell."""
+    """Wakes requests, which are in the thread of the event loop; any thread may notify."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = set[asyncio.Event]()
 
     @contextmanager
-    def watched(self) -> Iterator[asyncio.Event]:
+    def watch(self) -> Iterator[asyncio.Event]:
         """Yield an event that is set at each change; the request clears it."""
         self._loop, changed = asyncio.get_running_loop(), asyncio.Event()
         self._waiting.add(changed)
@@ -178,7 +178,7 @@ class Changes:
         finally:
             self._waiting.discard(changed)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake the requests that wait."""
         if self._loop is not None and self._waiting:
             with suppress(RuntimeError):  # the loop has ended
@@ -204,13 +204,13 @@ class Jobs:
         # A disk that does not answer must not take the threads of all other requests.
         self._lookups = CapacityLimiter(_LOOKUPS)
 
-    def routes(self, checked: Guard) -> list[Route]:
+    def routes(self, guard: Guard) -> list[Route]:
         """Return the routes, each with its checks."""
         return [
-            Route("/v1/jobs", checked(self.submit), methods=["POST"]),
-            Route("/v1/jobs", checked(self.newest)),
-            Route("/v1/jobs/{number:int}", checked(self.job)),
-            Route("/v1/jobs/{number:int}", checked(self.cancel), methods=["DELETE"]),
+            Route("/v1/jobs", guard(self.submit), methods=["POST"]),
+            Route("/v1/jobs", guard(self.newest)),
+            Route("/v1/jobs/{number:int}", guard(self.job)),
+            Route("/v1/jobs/{number:int}", guard(self.cancel), methods=["DELETE"]),
         ]
 
     async def submit(self, request: Request) -> Response:
@@ -225,11 +225,11 @@ class Jobs:
 
     async def newest(self, request: Request) -> Response:
         """List jobs, the newest first."""
-        most = min(max(requests.number(request.query_params, "most", 100), 0), 1000)
+        limit = min(max(requests.number(request.query_params, "most", 100), 0), 1000)
         before = requests.number(request.query_params, "before", 1 << 62)
 
         def answer() -> Json:
-            records = self._dispatcher.newest(most, before)
+            records = self._dispatcher.store.newest(limit, before)
             return Json({"jobs": [record_json(record, None) for record in records]})
 
         return await run_in_threadpool(answer)
@@ -238,7 +238,7 @@ class Jobs:
         """Return a job; with ``wait``, at its end or after so many seconds."""
         number, now = request.path_params["number"], asyncio.get_running_loop().time
         end = now() + min(requests.seconds(request.query_params, "wait"), _LONGEST_WAIT)
-        with self._changes.watched() as changed:
+        with self._changes.watch() as changed:
             while True:
                 changed.clear()
                 record = await run_in_threadpool(self._dispatcher.store.summary, number)
@@ -285,23 +285,23 @@ class Updates:
         self._dispatcher, self._store, self._about = dispatcher, dispatcher.store, about
         # The state that the client knows.
         self._changes = -1  # the store's count
-        self._last = 0  # the newest job
+        self._newest = 0  # the newest job
         self._open = dict[int, str]()  # the states of jobs that have not ended
-        self._running: tuple[int, Progress] | None = None
+        self._current_job: tuple[int, Progress] | None = None
         self._service = dict[str, Any]()
 
     def events(self) -> list[Event]:
         """Return the events since the last call: at first a snapshot."""
         first, changes = self._changes < 0, self._store.changes
-        before, self._running = self._running, self._dispatcher.running
+        previous, self._current_job = self._current_job, self._dispatcher.current_job
         numbers = [] if changes == self._changes else self._changed()
         service, self._service = self._service, self._state()
         self._changes = changes
         if first or len(numbers) > _MOST_EVENTS:
             return [("snapshot", self._snapshot())]
         events = [("job", job) for job in self._jobs(numbers)]
-        if self._running is not None and self._running != before:
-            number, progress = self._running
+        if self._current_job is not None and self._current_job != previous:
+            number, progress = self._current_job
             if number not in numbers:
                 events.append(("progress", {"number": number, "progress": progress._asdict()}))
         if self._service != service:
@@ -310,16 +310,16 @@ class Updates:
 
     def _changed(self) -> list[int]:
         """Return the numbers of jobs that are new, or in another state."""
-        new = self._store.numbers_after(self._last, _MOST_EVENTS + 1)
+        new = self._store.numbers_after(self._newest, _MOST_EVENTS + 1)
         before, self._open = self._open, self._store.open_states()
-        self._last = max([self._last, *new])
-        known = before.keys() | self._open.keys()
-        return sorted({*new} | {n for n in known if before.get(n) != self._open.get(n)})
+        self._newest = max([self._newest, *new])
+        open_numbers = before.keys() | self._open.keys()
+        return sorted({*new} | {n for n in open_numbers if before.get(n) != self._open.get(n)})
 
     def _snapshot(self) -> dict[str, Any]:
         """Return the service and its jobs, the newest first."""
         ended, waiting = self._store.newest_ended(_SNAPSHOT_ENDED), sorted(self._open)
-        self._last = max([self._last, *ended, *waiting[-1:]])
+        self._newest = max([self._newest, *ended, *waiting[-1:]])
         jobs = self._jobs(sorted({*ended, *waiting[:_SNAPSHOT_OPEN]}, reverse=True))
         return {"about": self._about, "now": time(), **self._service, "jobs": jobs}
 
@@ -330,7 +330,7 @@ class Updates:
 
     def _jobs(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Return jobs as clients see them."""
-        running, progress = self._running or (None, None)
+        running, progress = self._current_job or (None, None)
         records = [self._store.summary(number) for number in numbers]
         return [
             record_json(record, progress if record.number == running else None)
@@ -372,14 +372,14 @@ class Events:
         self._dispatcher, self._changes, self._about = dispatcher, changes, about
         self._clients, self._ended = 0, False
 
-    def routes(self, checked: Guard) -> list[Route]:
+    def routes(self, guard: Guard) -> list[Route]:
         """Return the route, with its checks."""
-        return [Route("/v1/events", checked(self.events))]
+        return [Route("/v1/events", guard(self.events))]
 
     def end(self) -> None:
         """Send the last updates, and end all streams; any thread may call this."""
         self._ended = True
-        self._changes.tell()
+        self._changes.notify()
 
     async def events(self, request: Request) -> Response:
         """Send events to a client until it goes or the service ends."""
@@ -388,7 +388,7 @@ class Events:
         self._clients += 1
         stack = ExitStack()
         stack.callback(self._leave)
-        changed = stack.enter_context(self._changes.watched())
+        changed = stack.enter_context(self._changes.watch())
         return StreamedAnswer(
             self._stream(changed), stack, headers=_EVENT_HEADERS, media_type="text/event-stream"
         )

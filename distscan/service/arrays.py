@@ -54,7 +54,7 @@ from .errors import BusyError, NotFoundError, ServiceError, TooLargeError
 
 _SMALLEST = 1 << 20  # bytes
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_PROMISED = 1.0  # seconds that a client has to lock its buffer
+_PROMISE_SECONDS = 1.0  # seconds that a client has to lock its buffer
 
 
 class Buffer:
@@ -72,8 +72,8 @@ class Buffer:
             self.close()
             raise
         self.users = 0  # requests that work on it
-        self.written = False  # whether one of them writes to it
-        self.promised = 0.0  # the time until which a client may lock it
+        self.has_writer = False  # whether one of them writes to it
+        self.promise_end = 0.0  # the time until which a client may lock it
 
     def lock(self) -> bool:
         """Take it, unless a client has it; return whether it was taken."""
@@ -96,18 +96,18 @@ class Buffer:
 class Pool:
     """The buffers of a service. All methods may be called by any thread."""
 
-    def __init__(self, folder: Path, most: int) -> None:
-        """Have at most ``most`` bytes, in files of a folder in memory."""
-        self._folder, self.most = folder, most
+    def __init__(self, folder: Path, limit: int) -> None:
+        """Have at most ``limit`` bytes, in files of a folder in memory."""
+        self._folder, self.limit = folder, limit
         self._buffers, self._lock = dict[str, Buffer](), threading.Lock()
 
-    def give(self, size: int) -> dict[str, Any]:
+    def offer(self, size: int) -> dict[str, Any]:
         """Return where a buffer of at least ``size`` bytes is, for a client, which must lock it.
 
         The file's numbers tell a client on another host that a file of this name is not the one.
         """
         with self._locked(size) as buffer:
-            buffer.promised = monotonic() + _PROMISED
+            buffer.promise_end = monotonic() + _PROMISE_SECONDS
             buffer.unlock()
             status = os.fstat(buffer.file)
             return {
@@ -130,7 +130,7 @@ class Pool:
                 buffer.unlock()
 
     @contextmanager
-    def using(self, path: str, *, write: bool = False) -> Iterator[None]:
+    def use(self, path: str, *, write: bool = False) -> Iterator[None]:
         """Keep a client's buffer during a request; nobody else gets it, even if the client ends.
 
         Raises ``BusyError`` if another request writes to it. That may be an earlier one of the same
@@ -139,22 +139,22 @@ class Pool:
         with self._lock:
             if (buffer := self._buffers.get(path)) is None:
                 raise NotFoundError(f"there is no buffer {path}")
-            if buffer.written or (write and buffer.users):
+            if buffer.has_writer or (write and buffer.users):
                 raise BusyError("an earlier request still uses the buffer; try again later")
             buffer.users += 1
-            buffer.written = write
+            buffer.has_writer = write
         try:
             yield
         finally:
             with self._lock:
                 buffer.users -= 1
-                buffer.written = False
+                buffer.has_writer = False
 
     @property
-    def used(self) -> int:
+    def size(self) -> int:
         """The bytes of all buffers."""
         with self._lock:
-            return self._used()
+            return self._total()
 
     def close(self) -> None:
         """Remove all buffers."""
@@ -180,30 +180,30 @@ class Pool:
 
     def _acquire(self, size: int, evicted: list[Buffer]) -> Buffer:
         size = max(_SMALLEST, 1 << (size - 1).bit_length())
-        if size > self.most:
-            raise TooLargeError(f"a buffer of {size} bytes is more than the {self.most} of all")
+        if size > self.limit:
+            raise TooLargeError(f"a buffer of {size} bytes is more than the {self.limit} of all")
         now = monotonic()
         free = [
             buffer
             for buffer in self._buffers.values()
-            if not buffer.users and buffer.promised < now
+            if not buffer.users and buffer.promise_end < now
         ]
         for buffer in free:
             if buffer.size == size and buffer.lock():
                 return buffer
         for buffer in free:  # make room for a new one
-            if self._used() + size <= self.most:
+            if self._total() + size <= self.limit:
                 break
             if buffer.lock():
                 evicted.append(self._buffers.pop(str(buffer.path)))
-        if self._used() + size > self.most:
+        if self._total() + size > self.limit:
             raise BusyError("all memory for arrays is in use; try again later")
         buffer = Buffer(self._folder / secrets.token_hex(8), size)
         self._buffers[str(buffer.path)] = buffer
         buffer.lock()
         return buffer
 
-    def _used(self) -> int:
+    def _total(self) -> int:
         return sum(buffer.size for buffer in self._buffers.values())
 
 
@@ -353,13 +353,13 @@ class Scanner:
         used, size = self._bound.memory.usage(self._gpu)
         return used, size
 
-    def alone(self, x: Any, out: Any, segments: Any, options: dict[str, Any]) -> None:
+    def scan_by_one(self, x: Any, out: Any, segments: Any, options: dict[str, Any]) -> None:
         """Scan an array into another one by this rank alone; any thread calls this."""
         threads.unbind()
         memory = host if x.nbytes <= SMALL else self._bound.memory
         self._scan(alone(), memory, (out, x, segments), options)
 
-    def together(self, task: Task) -> None:
+    def scan_by_all(self, task: Task) -> None:
         """Scan this rank's part of an array; collective."""
         axis = axis_number(task.options.get("axis"))
 

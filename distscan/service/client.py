@@ -1,7 +1,6 @@
 """The client of a service: arrays in, arrays out; file jobs. It uses neither MPI nor CUDA."""
 
 import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -13,16 +12,16 @@ from typing import Any, NoReturn, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ..core import arrays, dtypes, operators
-from ..core.form import Extents, axis_number, seed_value
+from ..core import arrays, dtypes
+from ..core.form import Extents, seed_value
 from ..core.operators import BUILTIN
 from ..core.segments import check_shape, check_type
-from ..fsum.request import FsumRequest, is_fsum, limits_of
+from ..fsum.request import FsumRequest
 from ..job.report import Report
-from ..mpi.communicators import op_name
+from ..options import ScanOptions
 from . import errors, protocol
 from .errors import BusyError, CancelledJobError, JobEndedError, NoAnswerError, ServiceError
-from .transport import LOST, Answer, Arrays, ScanRequest, Stop, Transport, stop_of_context
+from .transport import CONNECTION_ERRORS, Answer, Arrays, RemoteScan, Stop, Transport, current_stop
 
 _DELAYS = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds at most before another try, and so on
 SILENCE = 30.0  # seconds until a request without an answer ends; scans have a limit of their own
@@ -153,9 +152,8 @@ class Client:
         array is copied into memory that both share, and the result out of it.
         """
         form: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
-        form |= {"dtype": dtype, "out": out, "segments": segments, "strategy": strategy}
-        form["window"] = window
-        return self._arrays.scan(_scan_request(x, op, **form))
+        options = ScanOptions.parse(op=op, dtype=dtype, window=window, **form)
+        return self._arrays.scan(_remote_scan(x, out, segments, options, strategy))
 
     def submit(
         self,
@@ -192,13 +190,13 @@ class Client:
         sent twice: an array's scan has no effect but its result, and a file job has a key. The
         service may say nothing for ``timeout`` seconds. ``content`` goes to ``Transport.request``.
         """
-        end, tries, stop = monotonic() + self._patience, 0, stop_of_context.get() or Stop()
+        end, tries, stop = monotonic() + self._patience, 0, current_stop.get() or Stop()
         while True:
             try:
                 answer = self._http.request(method, url, timeout=timeout, stop=stop, **content)
                 if answer.status != BusyError.status or monotonic() > end:
                     break
-            except LOST as error:
+            except CONNECTION_ERRORS as error:
                 stop.check()
                 if monotonic() > end:
                     raise self._no_answer(error, timeout) from error
@@ -375,60 +373,46 @@ class Bar:
 # ---- requests, from the arguments of users -------------------------------------------------------
 
 
-def _scan_request(
-    x: Any,
-    op: Any,
-    *,
-    axis: Any,
-    exclusive: Any,
-    initial: Any,
-    reverse: Any,
-    dtype: DTypeLike | None,
-    out: Any,
-    segments: Any,
-    strategy: str,
-    window: Any,
-) -> ScanRequest:
+def _remote_scan(
+    x: Any, out: Any, segments: Any, options: ScanOptions, strategy: str
+) -> RemoteScan:
     """Check the arguments of ``scan`` as ``distscan.scan`` does, and return the request."""
     if x is None:
         raise TypeError("x is None; a scan takes an array or a sequence")
     array = _on_host("x", x)
     target = None if out is None else _on_host("out", out)
     flags = None if segments is None else _on_host("segments", segments)
-    number, name = axis_number(axis), _name(op, window)
-    parsed_dtype = None if dtype is None else dtypes.parse(dtype)
+    name, dtype, initial = _name(options.op), options.dtype, options.initial
     if target is not None:
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out must be an array, not {type(out).__name__}")
         arrays.check_writable(out, target)
     if flags is not None:
         check_shape(flags, array)
-    extents, out_dtype = Extents.of(array.shape, number), None if target is None else target.dtype
-    limits = None
+    extents = Extents.of(array.shape, options.axis)
+    out_dtype = None if target is None else target.dtype
     if name == "fsum":
-        exact = {"dtype": parsed_dtype, "initial": initial, "window": window, "strategy": strategy}
-        limits = FsumRequest.of(array.dtype, out=out_dtype, ranks=1, **exact).limits
+        exact: Any = {"dtype": dtype, "initial": initial, "window": options.window}
+        FsumRequest.of(array.dtype, out=out_dtype, ranks=1, strategy=strategy, **exact)
     else:
-        acc = dtypes.resolve(
-            operators.resolve(name), array.dtype, parsed_dtype, out_dtype, wide=True
-        ).acc
-        seed_value(operators.resolve(name), acc, initial, exclusive=bool(exclusive))
+        acc = dtypes.resolve(options.op, array.dtype, dtype, out_dtype, wide=True).acc
+        seed_value(options.op, acc, initial, exclusive=options.exclusive)
     if flags is not None:
         check_type(flags.dtype, extents)
     if target is not None and target.shape != extents.result_shape:
         raise ValueError(f"out has shape {target.shape}; the result has {extents.result_shape}")
     query = {
         "op": name,
-        "axis": number,
-        "exclusive": "true" if exclusive else None,
+        "axis": options.axis,
+        "exclusive": "true" if options.exclusive else None,
         "initial": None if initial is None else _text(initial),
-        "reverse": "true" if reverse else None,
-        "dtype": None if parsed_dtype is None else str(parsed_dtype),
+        "reverse": "true" if options.reverse else None,
+        "dtype": None if dtype is None else str(dtype),
         "out": None if out_dtype is None else str(out_dtype),
         "strategy": strategy,
-        "window": None if limits is None else ",".join(map(str, limits)),
+        "window": None if options.window is None else ",".join(map(str, options.window)),
     }
-    return ScanRequest(
+    return RemoteScan(
         array, flags, out, {key: value for key, value in query.items() if value is not None}
     )
 
@@ -445,13 +429,13 @@ def _job_request(
     if output is None:
         first = Path(inputs[0])
         output = first.with_name(f"{first.name.removesuffix('.npy')}.scan.npy")
+    scan = ScanOptions.parse(op=op, window=options.get("window"))
     request = options | {
         "inputs": [os.path.abspath(path) for path in inputs],
         "output": os.path.abspath(output),
-        "op": _name(op, options.get("window")),
+        "op": _name(scan.op),
+        "window": scan.window,
     }
-    if request.get("window") is not None:
-        request["window"] = limits_of(request["window"])
     for name in ("segments", "state", "trace"):
         if request.get(name) is not None:
             request[name] = os.path.abspath(request[name])
@@ -477,16 +461,11 @@ def _on_host(name: str, argument: Any) -> NDArray[Any]:
     return array
 
 
-def _name(op: Any, window: Any) -> str:
-    """Return the name of an operator that has one: text, a ufunc of NumPy, or an MPI op."""
-    if "mpi4py.MPI" in sys.modules:  # else it is no MPI op, and a client does not start MPI
-        op = op_name(op)
-    if is_fsum(op, window):
-        return "fsum"
-    resolved = operators.resolve(op)
-    if BUILTIN.get(resolved.name) is not resolved:
-        raise TypeError(f"a service takes operators that have a name, not {resolved.name}")
-    return resolved.name
+def _name(op: Any) -> str:
+    """Return the name of an operator of ``ScanOptions``; raise TypeError if it has none."""
+    if op == "fsum" or BUILTIN.get(op.name) is op:
+        return str(getattr(op, "name", op))
+    raise TypeError(f"a service takes operators that have a name, not {op.name}")
 
 
 def _text(initial: Any) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..job.report import Report
 from .client import Bar, Client, FilePath, JobHandle, connect, is_over, outcome
-from .transport import Stop, stop_of_context
+from .transport import Stop, current_stop
 
 _AT_ONCE = 16  # requests of a client; a wait for a job is one now and then
 _SOONEST, _LATEST = 0.02, 0.5  # seconds between two looks at a job
@@ -158,30 +158,13 @@ class AsyncClient:
         """Return a new array in memory that the service shares, as ``Client.empty`` does."""
         return await self._run(self._client.empty, shape, dtype)
 
-    async def scan(
-        self,
-        x: ArrayLike,
-        op: Any = "sum",
-        *,
-        axis: int | None = None,
-        exclusive: bool = False,
-        initial: Any = None,
-        reverse: bool = False,
-        dtype: DTypeLike | None = None,
-        out: NDArray[Any] | None = None,
-        segments: ArrayLike | None = None,
-        strategy: str = "auto",
-        window: tuple[int, int] | None = None,
-    ) -> NDArray[Any]:
-        """Scan an array by the ranks of the service, as ``Client.scan`` does.
+    async def scan(self, x: ArrayLike, op: Any = "sum", **options: Any) -> NDArray[Any]:
+        """Scan an array by the ranks of the service; the arguments are those of ``Client.scan``.
 
         The arrays must stay as they are until the scan has ended. If the task is cancelled, it ends
         at once, but ``out`` may be written to for a while: use it for nothing else.
         """
-        form: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
-        form |= {"dtype": dtype, "out": out, "segments": segments, "strategy": strategy}
-        form["window"] = window
-        return await self._run(self._client.scan, x, op, **form)
+        return await self._run(self._client.scan, x, op, **options)
 
     async def submit(
         self,
@@ -209,7 +192,7 @@ class AsyncClient:
         if self._process != os.getpid():  # it was forked: the threads are its parent's
             self._start_threads()
         stop, context = Stop(), copy_context()
-        context.run(stop_of_context.set, stop)
+        context.run(current_stop.set, stop)
         call = partial(context.run, function, *arguments, **options)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)

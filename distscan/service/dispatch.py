@@ -70,34 +70,34 @@ class Dispatcher:
         store: Store,
         scanner: Scanner,
         *,
-        most: int,
+        limit: int,
         keep: float = float("inf"),
         backend: str = "auto",
     ) -> None:
-        """``most`` jobs may wait; they run on ``backend``, unless they name one.
+        """``limit`` jobs may wait; they run on ``backend``, unless they name one.
 
         Jobs that ended ``keep`` seconds ago are forgotten.
         """
-        self._comm, self._wakeup, self._store, self._most = comm, wakeup, store, most
+        self._comm, self._wakeup, self._store, self._limit = comm, wakeup, store, limit
         self._scanner = scanner
         self._arrays: deque[tuple[Task, Future[None]]] = deque()
         self._changed = threading.Condition()
-        self._running: int | None = None  # the number of a file job
+        self._current: int | None = None  # the number of a file job
         self._progress = Progress()
         self._cancelled = self._stopping = self._grace_over = False
         self._backend, self._deadline = backend, float("inf")
-        self._keep, self._tidied = keep, float("-inf")
-        self._disk = ""  # the error of the disk that was logged last
+        self._keep, self._last_cleanup = keep, float("-inf")
+        self._disk_error = ""  # the error of the disk that was logged last
         #: Called when a job is queued, has begun, goes on, or has ended; by any thread.
         self.listeners: list[Callable[[], None]] = []
-        for record in store.interrupted():
-            self._interrupted(record)
+        for record in store.running_jobs():
+            self._requeue(record)
 
     # ---- requests of clients ---------------------------------------------------------------------
 
     def submit(self, job: dict[str, Any], key: str | None) -> Record:
         """Queue a file job, and return it. It is on the disk."""
-        self._check_open(self._store.queued())
+        self._check_open(self._store.count_queued())
         record = self._store.add(job, key)
         self._wake()
         return record
@@ -109,19 +109,19 @@ class Dispatcher:
         """
         with self._changed:
             self._check_open(len(self._arrays))
-            if self._running is not None:
+            if self._current is not None:
                 return None
-            done: Future[None] = Future()
-            self._arrays.append((task, done))
+            future: Future[None] = Future()
+            self._arrays.append((task, future))
             self._changed.notify_all()
-        return done
+        return future
 
     def get(self, number: int) -> tuple[Record, Progress | None]:
         """Return a job, and its progress while it runs."""
         record = self._store.get(number)
         if record is None:
             raise NotFoundError(f"there is no job {number}")
-        return record, self._progress if number == self._running else None
+        return record, self._progress if number == self._current else None
 
     @property
     def store(self) -> Store:
@@ -129,14 +129,10 @@ class Dispatcher:
         return self._store
 
     @property
-    def running(self) -> tuple[int, Progress] | None:
+    def current_job(self) -> tuple[int, Progress] | None:
         """The number of the file job that runs, and its progress; None if none does."""
         with self._changed:
-            return None if self._running is None else (self._running, self._progress)
-
-    def newest(self, most: int, before: int | None) -> list[Record]:
-        """Return jobs, the newest first."""
-        return self._store.newest(most, before)
+            return None if self._current is None else (self._current, self._progress)
 
     def cancel(self, number: int) -> Record:
         """Cancel a job: one that waits at once, one that runs at its next chunk.
@@ -146,7 +142,7 @@ class Dispatcher:
         with self._changed:  # a job begins and ends under this lock, too
             was_queued = self._store.cancel(number)
             record = self.get(number)[0]
-            if self._running == number:
+            if self._current == number:
                 self._cancelled = True
             elif record.state == "running":  # the next service goes on with it
                 raise BusyError("the service ends; cancel the job again when it is back")
@@ -171,7 +167,7 @@ class Dispatcher:
     def _check_open(self, waiting: int) -> None:
         if self._stopping:
             raise BusyError("the service ends; submit the job again when it is back")
-        if waiting >= self._most:
+        if waiting >= self._limit:
             raise BusyError(f"{waiting} jobs wait already; try again later")
 
     def _wake(self) -> None:
@@ -180,8 +176,8 @@ class Dispatcher:
         self._tell()
 
     def _tell(self) -> None:
-        for each in self.listeners:
-            each()
+        for listener in self.listeners:
+            listener()
 
     # ---- the main thread -------------------------------------------------------------------------
 
@@ -194,8 +190,8 @@ class Dispatcher:
                     try:
                         self._forget_old()
                         if record := self._store.start():
-                            self._running, self._progress = record.number, Progress()
-                            self._cancelled, self._disk = False, ""
+                            self._current, self._progress = record.number, Progress()
+                            self._cancelled, self._disk_error = False, ""
                             break
                         self._changed.wait()
                     except StoreError as error:
@@ -209,21 +205,22 @@ class Dispatcher:
                 self._run(record)
             elif array is not None and array[1].set_running_or_notify_cancel():
                 self._scan(*array)
-        for _, done in self._arrays:
-            done.set_exception(BusyError("the service ends; send the array again when it is back"))
+        fault = BusyError("the service ends; send the array again when it is back")
+        for _, future in self._arrays:
+            future.set_exception(fault)
 
     def _forget_old(self) -> None:
         """Remove jobs that ended long ago, once a day."""
-        if monotonic() - self._tidied > _DAY:
+        if monotonic() - self._last_cleanup > _DAY:
             self._store.forget(time() - self._keep)
-            self._tidied = monotonic()
+            self._last_cleanup = monotonic()
 
-    def _scan(self, task: Task, done: "Future[None]") -> None:
+    def _scan(self, task: Task, future: "Future[None]") -> None:
         try:
             run_array(self._wakeup, self._scanner, task)
-            done.set_result(None)
+            future.set_result(None)
         except Exception as error:
-            done.set_exception(error)
+            future.set_exception(error)
             self._check_agreed(error)
 
     def _lead(self, job: dict[str, Any]) -> Report:
@@ -253,7 +250,7 @@ class Dispatcher:
                     self._wait_for_the_disk(error)
                     if self._stopping:  # the next service finds it running
                         break
-            self._running = None
+            self._current = None
         self._tell()
 
     def _attempt(self, record: Record) -> Report:
@@ -271,11 +268,11 @@ class Dispatcher:
     def _note(self, record: Record, state: str, facts: dict[str, Any]) -> None:
         """Note the end of a job."""
         if self._grace_over and state == "failed":
-            self._interrupted(record)
+            self._requeue(record)
         else:
             self._store.end(record.number, state, **facts)
 
-    def _interrupted(self, record: Record) -> None:
+    def _requeue(self, record: Record) -> None:
         """Queue a job that a service could not end, if it can be run again; else it has failed."""
         crashed = not self._grace_over
         if may_run(record.request) and not (crashed and record.attempts >= _ATTEMPTS):
@@ -290,8 +287,8 @@ class Dispatcher:
         self._store.end(record.number, "failed", error=errors.to_json(lost))
 
     def _wait_for_the_disk(self, error: StoreError) -> None:
-        if str(error) != self._disk:
-            self._disk = str(error)
+        if str(error) != self._disk_error:
+            self._disk_error = str(error)
             _log.error("%s; trying again", error)
         self._changed.wait(1)
 
@@ -384,7 +381,7 @@ def run_job(comm: Comm, wakeup: "Wakeup", job: dict[str, Any], show: Show) -> Re
 def run_array(wakeup: "Wakeup", scanner: Scanner, task: Task) -> None:
     """Scan an array on all ranks; rank 0 calls this."""
     wakeup.send({"kind": "array", "task": task})
-    scanner.together(task)
+    scanner.scan_by_all(task)
 
 
 def follow(comm: Comm, wakeup: "Wakeup", scanner: Scanner) -> None:
@@ -392,7 +389,7 @@ def follow(comm: Comm, wakeup: "Wakeup", scanner: Scanner) -> None:
     while (task := wakeup.receive()) is not None and task["kind"] != "end":
         try:
             if task["kind"] == "array":
-                scanner.together(_task_from_json(task["task"]))
+                scanner.scan_by_all(_task_from_json(task["task"]))
             else:
                 _perform(comm, task["job"], lambda *_: None)
         except Exception as error:

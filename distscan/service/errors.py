@@ -93,7 +93,7 @@ _DISTSCAN: dict[str, type[Exception]] = {
     for name, kind in names.items()
     if isinstance(kind, type) and issubclass(kind, DistscanError)
 }
-_KINDS = {kind.__name__: kind for kind in _BUILTIN} | _DISTSCAN
+_TYPES = {kind.__name__: kind for kind in _BUILTIN} | _DISTSCAN
 
 
 # Those of clients alone: they are never sent.
@@ -113,7 +113,7 @@ def to_json(error: Exception) -> dict[str, Any]:
     >>> to_json(ValueError("axis 3"))
     {'type': 'ValueError', 'message': 'axis 3'}
     """
-    names = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]
+    names = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _TYPES]
     return {"type": (names or ["Exception"])[0], "message": str(error) or type(error).__name__}
 
 
@@ -123,7 +123,7 @@ def from_json(error: dict[str, Any]) -> Exception:
     >>> from_json({"type": "ValueError", "message": "axis 3"})
     ValueError('axis 3')
     """
-    kind = _KINDS.get(str(error.get("type")), ServiceError)
+    kind = _TYPES.get(str(error.get("type")), ServiceError)
     return kind(str(error.get("message", "no message")))
 
 

@@ -70,13 +70,13 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        record.message = escaped(record.message)
+        record.message = escape(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:
         """Return the lines of an exception."""
         lines = super().formatException(ei).split("\n")
-        return textwrap.indent("\n".join(escaped(line) for line in lines), "    ")
+        return textwrap.indent("\n".join(escape(line) for line in lines), "    ")
 
 
 class JsonLines(logging.Formatter):
@@ -115,10 +115,10 @@ def _plain(value: Any) -> Any:
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     r"""Return a text in one line; characters that are not printed become escapes.
 
-    >>> print(escaped("é\n\udcff"))
+    >>> print(escape("é\n\udcff"))
     é\n\udcff
     """
     if text.isprintable():
@@ -126,7 +126,7 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text, or its beginning: clients may name files of a MiB."""
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
@@ -144,7 +144,7 @@ def log_job(record: Record) -> None:
         facts["seconds"] = round((record.ended or start) - start, 3)
         event = f"{_JOB_ENDS[record.state]} after {facts['seconds']} s"
         if record.error is not None:
-            facts["reason"] = cut(f"{record.error['type']}: {record.error['message']}")
+            facts["reason"] = shorten(f"{record.error['type']}: {record.error['message']}")
             event += f": {facts['reason']}"
     _log.info("job %s %s", record.number, event, extra=facts | {"state": record.state})
 
@@ -157,7 +157,7 @@ def _job_text(request: dict[str, Any], count: int) -> str:
     """
     first, others = request["inputs"][0], count - 1
     more = f" and {others} more" if others else ""
-    return f"{request['op']} of {cut(first)}{more} into {cut(request['output'])}"
+    return f"{request['op']} of {shorten(first)}{more} into {shorten(request['output'])}"
 
 
 # ---- metrics: the answer to ``GET /metrics`` -----------------------------------------------------
@@ -220,7 +220,7 @@ class Metrics:
             "job_written_bytes", "Bytes written by file jobs that are done."
         )
 
-    def job_changed(self, record: Record) -> None:
+    def count_job(self, record: Record) -> None:
         """Count a job if it has ended."""
         if record.ended is None:
             return
@@ -253,24 +253,24 @@ class Metrics:
             "scans_failed", "Scans of arrays that have failed, or were refused.", "type"
         )
 
-    def scanned(self, way: str, seconds: float, input_size: int, output_size: int) -> None:
+    def count_scan(self, way: str, seconds: float, input_size: int, output_size: int) -> None:
         """Count the scan of an array of so many bytes into one of so many, by body or shared."""
         histogram, inputs, outputs = self._scans[way]
         histogram.observe(seconds)
         inputs.inc(input_size)
         outputs.inc(output_size)
 
-    def scan_failed(self, error: Exception) -> None:
+    def count_failed_scan(self, error: Exception) -> None:
         """Count the scan of an array that has ended in an exception."""
         self._failures.labels(errors.to_json(error)["type"]).inc()
 
     # ---- requests --------------------------------------------------------------------------------
 
-    def answered(self, method: str, route: str, status: int) -> None:
+    def count_answer(self, method: str, route: str, status: int) -> None:
         """Count an answer. Clients choose methods: those that nobody knows are one."""
         self._requests.labels(method if method in _METHODS else "other", route, status).inc()
 
-    def refused(self, error: Exception) -> None:
+    def count_refusal(self, error: Exception) -> None:
         """Count a refusal, one of ``errors.REFUSALS``."""
         self._refusals.labels(type(error).__name__).inc()
 
@@ -363,7 +363,7 @@ class RequestCounter:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 route = self._templates.get(scope.get("endpoint"), "none")
-                self._metrics.answered(scope["method"], route, message["status"])
+                self._metrics.count_answer(scope["method"], route, message["status"])
             await send(message)
 
         await self._app(scope, receive, sent)

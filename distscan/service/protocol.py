@@ -37,7 +37,7 @@ def result_shape(x: NDArray[Any], options: Mapping[str, Any]) -> tuple[int, ...]
 # ---- where a service listens, and where it keeps its jobs ----------------------------------------
 
 
-def runtime() -> Path:
+def socket_folder() -> Path:
     """Return this user's folder for sockets."""
     folder = os.environ.get("XDG_RUNTIME_DIR")
     if folder:
@@ -57,7 +57,7 @@ def socket_path() -> Path:
             f"DISTSCAN_SERVICE is a URL, {named}: name where to listen by --socket, or by --host "
             "and --port"
         )
-    return Path(named or runtime() / "socket")
+    return Path(named or socket_folder() / "socket")
 
 
 def address_to_use() -> str:
@@ -67,7 +67,7 @@ def address_to_use() -> str:
     """
     if named := os.environ.get("DISTSCAN_SERVICE"):
         return named
-    folder = runtime()
+    folder = socket_folder()
     if folder.exists():
         check_private(folder)
     return str(folder / "socket")

@@ -94,13 +94,13 @@ class Guard:
 
     def _log_refusal(self, request: Request, error: Exception) -> None:
         """Log a request that was refused, or that met a fault of the service."""
-        status, reason = errors.status(error), monitoring.cut(str(error))
+        status, reason = errors.status(error), monitoring.shorten(str(error))
         path = request.scope["path"]
         facts = {"method": request.method, "path": path, "status": status, "reason": reason}
         facts |= _client_facts(request)
         event = f"{request.method} {path} by {facts['client']}"
         if isinstance(error, errors.REFUSALS):
-            self._metrics.refused(error)
+            self._metrics.count_refusal(error)
             _log.warning("%s was refused: %s", event, reason, extra=facts)
         elif status >= 500:
             _log.error("%s has failed: %s", event, reason, extra=facts, exc_info=error)
@@ -112,7 +112,7 @@ def _client_facts(request: Request) -> dict[str, str]:
         return {"client": "a client of this user"}
     facts = {"client": f"{request.client.host}:{request.client.port}"}
     if forwarded := request.headers.get("x-forwarded-for"):
-        facts["forwarded_for"] = monitoring.cut(forwarded)
+        facts["forwarded_for"] = monitoring.shorten(forwarded)
     return facts
 
 
@@ -282,7 +282,7 @@ class Paths:
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = [root.resolve(strict=True) for root in roots]
 
-    def checked(self, text: object) -> Path:
+    def check(self, text: object) -> Path:
         """Return the path of a file, without links; the file need not exist."""
         if not isinstance(text, str) or "\0" in text:
             raise TypeError(f"a path is text, not {text!r}")
@@ -314,14 +314,14 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
         raise TypeError("inputs is a list of paths")
     if len(inputs) > INPUTS:
         raise TooLargeError(f"a job has at most {INPUTS} inputs, not {len(inputs)}")
-    present = {name: value for name, value in request.items() if value is not None}
-    options = {name: value for name, value in present.items() if name in _OPTIONS}
+    values = {name: value for name, value in request.items() if value is not None}
+    options = {name: value for name, value in values.items() if name in _OPTIONS}
     _check_options(options)
     for name in _PATHS:
-        if name in present:
-            options[name] = paths.checked(present[name])
-    files = tuple(paths.checked(path) for path in inputs)
-    job = job_to_json(FileJob.parse(files, paths.checked(request.get("output")), **options))
+        if name in values:
+            options[name] = paths.check(values[name])
+    files = tuple(paths.check(path) for path in inputs)
+    job = job_to_json(FileJob.parse(files, paths.check(request.get("output")), **options))
     job_from_json(job)  # the ranks read it from the store later
     return job
 
@@ -338,9 +338,9 @@ def _check_options(options: dict[str, Any]) -> None:
         operators.resolve(op)
     elif window is not None:
         limits_of(window)
-    strategy, known = options.get("strategy", "auto"), get_args(Strategy)
-    if strategy not in known:
-        raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(known)}")
+    strategy, names = options.get("strategy", "auto"), get_args(Strategy)
+    if strategy not in names:
+        raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(names)}")
     initial = options.get("initial", 0)
     if not isinstance(initial, int | float | str):
         raise TypeError("initial is a number, or its text")

@@ -59,11 +59,11 @@ class Scans:
         #: Large arrays that wait for their turn, with the one that has it.
         self.waiting = 0
 
-    def routes(self, checked: Guard) -> list[Route]:
+    def routes(self, guard: Guard) -> list[Route]:
         """Return the routes, each with its checks."""
         return [
-            Route("/v1/scans", checked(self.scan), methods=["POST"]),
-            Route("/v1/buffers", checked(self.buffer), methods=["POST"]),
+            Route("/v1/scans", guard(self.scan), methods=["POST"]),
+            Route("/v1/buffers", guard(self.buffer), methods=["POST"]),
         ]
 
     async def buffer(self, request: Request) -> Response:
@@ -71,25 +71,25 @@ class Scans:
         size = requests.size_of(await requests.json_of(request))
         if size > self._limits.body:
             raise too_large(self._limits.body)
-        return Json(await run_in_threadpool(self._pool.give, size), 201)
+        return Json(await run_in_threadpool(self._pool.offer, size), 201)
 
     async def scan(self, request: Request) -> Response:
         """Scan an array: that of the body, or one in a buffer if the body is JSON."""
         start, media_type = perf_counter(), request.headers.get("content-type", "")
         shared = media_type.startswith("application/json")
         try:
-            options, segmented = requests.scan_of(request.query_params)
+            options, has_segments = requests.scan_of(request.query_params)
             if shared:
                 answer, sizes = await self._answer_shared(request, options)
             else:
-                answer, sizes = await self._answer_body(request, options, segmented)
+                answer, sizes = await self._answer_body(request, options, has_segments)
         except ClientDisconnect:
             raise
         except Exception as error:
-            self._metrics.scan_failed(error)
+            self._metrics.count_failed_scan(error)
             raise
         way, seconds = "shared" if shared else "body", perf_counter() - start
-        self._metrics.scanned(way, seconds, *sizes)
+        self._metrics.count_scan(way, seconds, *sizes)
         facts = {"op": options.get("op", "sum"), "way": way, "seconds": seconds, "bytes": sizes[0]}
         _log.debug("%(op)s of an array of %(bytes)s bytes, %(way)s: %(seconds).6f s", facts,
                    extra=facts)  # fmt: skip
@@ -103,15 +103,15 @@ class Scans:
         return Response(status_code=204), sizes
 
     async def _answer_body(
-        self, request: Request, options: dict[str, Any], segmented: bool
+        self, request: Request, options: dict[str, Any], has_segments: bool
     ) -> _AnswerAndSizes:
         """Answer a request with an array in its body."""
         with ExitStack() as stack:
             body, buffer = await self._receive(request, stack)
             if buffer is None:
-                content = await run_in_threadpool(self._scan_small, body, options, segmented)
+                content = await run_in_threadpool(self._scan_small, body, options, has_segments)
                 return Response(content, media_type=_NPY), (len(body), len(content))
-            size, pieces = await self._scan_large(body, buffer, options, segmented, stack)
+            size, pieces = await self._scan_large(body, buffer, options, has_segments, stack)
             length, resources = {"content-length": str(size)}, stack.pop_all()
         answer = StreamedAnswer(_pieces(pieces), resources, headers=length, media_type=_NPY)
         return answer, (len(body), size)
@@ -120,8 +120,8 @@ class Scans:
         self, request: Request, stack: ExitStack
     ) -> tuple[memoryview, Buffer | None]:
         """Receive the body: a small one in memory of its own, a larger one in a buffer."""
-        limit, announced = self._limits.body, int(request.headers.get("content-length", 0))
-        if announced > limit:
+        limit, length = self._limits.body, int(request.headers.get("content-length", 0))
+        if length > limit:
             raise too_large(limit)
         head, size, stream = bytearray(), 0, request.stream()
         async for piece in stream:
@@ -130,15 +130,15 @@ class Scans:
                 break
         else:
             return memoryview(head), None
-        buffer, memory = await self._reserve(max(announced, 2 * SMALL), stack)
+        buffer, memory = await self._reserve(max(length, 2 * SMALL), stack)
         memory[: len(head)], size = head, len(head)
         async for piece in stream:
-            needed = size + len(piece)
-            if needed > limit:
+            end = size + len(piece)
+            if end > limit:
                 raise too_large(limit)
-            if needed > len(memory):  # a request in chunks does not say its size
-                buffer, memory = await self._reserve(2 * needed, stack, memory[:size])
-            memory[size:needed], size = piece, needed
+            if end > len(memory):  # a request in chunks does not say its size
+                buffer, memory = await self._reserve(2 * end, stack, memory[:size])
+            memory[size:end], size = piece, end
         return memory[:size], buffer
 
     async def _reserve(
@@ -154,10 +154,10 @@ class Scans:
 
         return await run_in_threadpool(reserve)
 
-    def _scan_small(self, body: memoryview, options: dict[str, Any], segmented: bool) -> bytes:
-        x, segments, _ = _parse(body, segmented)
+    def _scan_small(self, body: memoryview, options: dict[str, Any], has_segments: bool) -> bytes:
+        x, segments, _ = _parse(body, has_segments)
         out = np.empty(protocol.result_shape(x, options), protocol.result_type(x, options))
-        self._scanner.alone(x, out, segments, options)
+        self._scanner.scan_by_one(x, out, segments, options)
         return npy.header_of(out.dtype, out.shape) + out.tobytes()
 
     async def _scan_large(
@@ -165,11 +165,11 @@ class Scans:
         body: memoryview,
         buffer: Buffer,
         options: dict[str, Any],
-        segmented: bool,
+        has_segments: bool,
         stack: ExitStack,
     ) -> tuple[int, list[memoryview]]:
         """Scan the array in a buffer into another one; return the size and the parts of a file."""
-        x, segments, ends = _parse(body, segmented)
+        x, segments, ends = _parse(body, has_segments)
         shape, dtype = protocol.result_shape(x, options), protocol.result_type(x, options)
         head, nbytes = npy.header_of(dtype, shape), math.prod(shape) * dtype.itemsize
         result, _ = await self._reserve(nbytes, stack)
@@ -179,18 +179,18 @@ class Scans:
             if array is not None and array.flags.c_contiguous:
                 places.append(Place(path, end - array.nbytes, array.dtype.str, array.shape))
         task = None
-        if len(places) == 1 + segmented:  # none is in Fortran order
-            task = Task(places[0], target, places[1] if segmented else None, options)
+        if len(places) == 1 + has_segments:  # none is in Fortran order
+            task = Task(places[0], target, places[1] if has_segments else None, options)
         out = await run_in_threadpool(self._scanner.maps.array, target)
         await self._take_turn(x, out, segments, options, task)
         return len(head) + nbytes, [memoryview(head), out.reshape(-1).view(np.uint8).data]
 
     async def _scan_shared(self, task: Task, stack: ExitStack) -> tuple[int, int]:
         """Scan an array in a client's buffer into another one, or the same; return their bytes."""
-        stack.enter_context(self._pool.using(task.out.path, write=True))
+        stack.enter_context(self._pool.use(task.out.path, write=True))
         read = {place.path for place in (task.x, task.segments) if place is not None}
         for path in read - {task.out.path}:
-            stack.enter_context(self._pool.using(path))
+            stack.enter_context(self._pool.use(path))
 
         def map_arrays() -> list[Any]:
             places = task.x, task.out, task.segments
@@ -210,7 +210,7 @@ class Scans:
     ) -> None:
         """Scan an array; large ones one after the other, since each has all cores or GPUs."""
         if x.nbytes <= SMALL:
-            await run_in_threadpool(self._scanner.alone, x, out, segments, options)
+            await run_in_threadpool(self._scanner.scan_by_one, x, out, segments, options)
             return
         if self.waiting >= self._limits.waiting:
             raise BusyError(f"{self.waiting} arrays wait already; try again later")
@@ -223,15 +223,15 @@ class Scans:
                 if all_ranks is not None:
                     await asyncio.wrap_future(all_ranks)
                 else:
-                    await run_in_threadpool(self._scanner.alone, x, out, segments, options)
+                    await run_in_threadpool(self._scanner.scan_by_one, x, out, segments, options)
         finally:
             self.waiting -= 1
 
 
-def _parse(body: memoryview, segmented: bool) -> tuple[Any, Any, tuple[int, int]]:
+def _parse(body: memoryview, has_segments: bool) -> tuple[Any, Any, tuple[int, int]]:
     """Return the array of a body, the flags or keys that follow it, and the end byte of each."""
     x, end = arrays.parse(body)
-    segments, more = arrays.parse(body[end:]) if segmented else (None, 0)
+    segments, more = arrays.parse(body[end:]) if has_segments else (None, 0)
     return x, segments, (end, end + more)
 
 

@@ -112,7 +112,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
                 store = Store(args.state_dir or protocol.state_folder(), _job_listener(metrics))
                 stack.callback(store.close)
                 opened = _open_socket(args.socket, args.host, args.port)
-                listening, where = stack.enter_context(opened)
+                listener, where = stack.enter_context(opened)
                 folder = stack.enter_context(folder_in_memory())
                 token = None if args.token_file is None else protocol.token_in(args.token_file)
         if comm.rank > 0:
@@ -120,7 +120,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
                 signal.signal(number, signal.SIG_IGN)  # rank 0 says when the service ends
             follow(comm, wakeup, scanner)
             return 0
-        options: dict[str, Any] = {"most": args.queue, "backend": args.backend}
+        options: dict[str, Any] = {"limit": args.queue, "backend": args.backend}
         options["keep"] = args.keep * _DAY
         dispatcher = Dispatcher(comm, wakeup, store, scanner, **options)
         pool = Pool(folder, free_memory() // 2 if args.memory is None else args.memory)
@@ -134,11 +134,11 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         }
         metrics.watch(
             facts | {"version": __version__},
-            queued=store.queued,
-            running=lambda: dispatcher.running is not None,
+            queued=store.count_queued,
+            running=lambda: dispatcher.current_job is not None,
             waiting=lambda: scans.waiting,
-            buffers=lambda: pool.used,
-            limit=pool.most,
+            buffers=lambda: pool.size,
+            limit=pool.limit,
             gpu=scanner.gpu_memory if backend.name == "cuda" else None,
         )
         facts["placement"] = placement
@@ -148,7 +148,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         app = App(dispatcher, scans, paths, token, facts=facts, metrics=metrics, names=names)
         stack.callback(end_ranks, wakeup)
         stop = partial(dispatcher.stop, args.grace)
-        with _shutdown_on_signals(stop), _answering(app, listening):
+        with _shutdown_on_signals(stop), _answering(app, listener):
             print(f"distscan: {comm.size} ranks ({backend.device}) listen on {where}", flush=True)
             _notify_systemd()
             dispatcher.run()
@@ -160,7 +160,7 @@ def _job_listener(metrics: Metrics) -> Callable[[Record], None]:
 
     def note(record: Record) -> None:
         log_job(record)
-        metrics.job_changed(record)
+        metrics.count_job(record)
 
     return note
 
@@ -218,7 +218,7 @@ def _remove_dead(path: Path) -> None:
 
 
 @contextmanager
-def _answering(app: App, listening: socket.socket) -> Iterator[None]:
+def _answering(app: App, listener: socket.socket) -> Iterator[None]:
     """Answer requests, in a thread of its own, while the ranks work."""
     config = uvicorn.Config(
         app.asgi,
@@ -230,7 +230,7 @@ def _answering(app: App, listening: socket.socket) -> Iterator[None]:
         timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
         yield
@@ -254,16 +254,16 @@ def _shutdown_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     The system may deliver a signal to any thread. Python's handler would then wait until the main
     thread wakes. So the signal is written to a socket, which a thread of its own reads.
     """
-    written, read = socket.socketpair()
+    sender, receiver = socket.socketpair()
 
     def wait() -> None:
-        while read.recv(1):
+        while receiver.recv(1):
             stop()
 
     thread = threading.Thread(target=wait)
-    with written, read:
-        written.setblocking(False)
-        writes = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+    with sender, receiver:
+        sender.setblocking(False)
+        writes = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
         before: dict[int, Callable[..., Any] | int | None] = {
             number: signal.signal(number, lambda *_: None)
             for number in SHUTDOWN_SIGNALS
@@ -276,5 +276,5 @@ def _shutdown_on_signals(stop: Callable[[], None]) -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(writes)
-            written.shutdown(socket.SHUT_WR)
+            sender.shutdown(socket.SHUT_WR)
             thread.join()

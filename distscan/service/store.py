@@ -186,8 +186,8 @@ class Store:
         """Write the file of the jobs anew, and use it: it was removed, and is still open here."""
         if not self._path.with_name("lock").exists():
             raise self._lost("removed with its folder")
-        new, ends = self._path.with_name("jobs.sqlite.new"), ("-wal", "-shm")
-        for path in (new, *(self._path.with_name(f"jobs.sqlite{end}") for end in ends)):
+        new, suffixes = self._path.with_name("jobs.sqlite.new"), ("-wal", "-shm")
+        for path in (new, *(self._path.with_name(f"jobs.sqlite{suffix}") for suffix in suffixes)):
             path.unlink(missing_ok=True)
         with closing(sqlite3.connect(new)) as copy:
             self._db.backup(copy)
@@ -221,7 +221,7 @@ class Store:
                 "INSERT INTO jobs (key, request, input_count, inputs, state, created) "
                 "VALUES (?, ?, ?, ?, 'queued', ?) ON CONFLICT (key) DO NOTHING RETURNING *",
                 (key, *_split(request), time()),
-                tell=True,
+                notify=True,
             ) as rows:
                 if rows:
                     return rows[0]
@@ -248,15 +248,13 @@ class Store:
         with self._statement(f"{_SUMMARY} WHERE number = ?", (number,)) as rows:
             return rows[0] if rows else None
 
-    def newest(self, most: int = 100, before: int | None = None) -> list[Record]:
-        """Return summaries of jobs, the newest first; those before a number, if it is given."""
-        with self._statement(
-            f"{_SUMMARY} WHERE number < ? ORDER BY number DESC LIMIT ?",
-            (1 << 62 if before is None else before, most),
-        ) as rows:
+    def newest(self, limit: int = 100, before: int = 1 << 62) -> list[Record]:
+        """Return summaries of the newest jobs with numbers below ``before``, the newest first."""
+        text = f"{_SUMMARY} WHERE number < ? ORDER BY number DESC LIMIT ?"
+        with self._statement(text, (before, limit)) as rows:
             return rows
 
-    def queued(self) -> int:
+    def count_queued(self) -> int:
         """Return the number of jobs that wait."""
         ((count,),) = self._rows("SELECT count(*) FROM jobs WHERE state = 'queued'")
         return int(count)
@@ -267,7 +265,7 @@ class Store:
             "UPDATE jobs SET state = 'running', attempts = attempts + 1, started = ? WHERE number ="
             " (SELECT min(number) FROM jobs WHERE state = 'queued') RETURNING *",
             (time(),),
-            tell=True,
+            notify=True,
         ) as rows:
             return rows[0] if rows else None
 
@@ -284,7 +282,7 @@ class Store:
             "UPDATE jobs SET state = ?, report = ?, error = ?, ended = ? "
             "WHERE number = ? AND state = 'running' RETURNING *",
             (state, _text(report), _text(error), time(), number),
-            tell=True,
+            notify=True,
         ) as rows:
             if not rows:
                 raise KeyError(f"job {number} is not running")
@@ -304,18 +302,18 @@ class Store:
             "UPDATE jobs SET state = 'cancelled', ended = ? WHERE number = ? AND state = 'queued' "
             "RETURNING *",
             (time(), number),
-            tell=True,
+            notify=True,
         ) as rows:
             return bool(rows)
 
-    def interrupted(self) -> list[Record]:
+    def running_jobs(self) -> list[Record]:
         """Return the jobs that were running when the last service ended."""
         with self._statement("SELECT * FROM jobs WHERE state = 'running'", ()) as rows:
             return rows
 
-    def forget(self, before: float) -> int:
-        """Remove jobs that ended before a time; return how many."""
-        return len(self._rows("DELETE FROM jobs WHERE ended < ? RETURNING number", before))
+    def forget(self, before: float) -> None:
+        """Remove jobs that ended before a time."""
+        self._rows("DELETE FROM jobs WHERE ended < ?", before)
 
     # ---- changes, for clients that follow the service --------------------------------------------
 
@@ -331,18 +329,18 @@ class Store:
             self._rows("SELECT number, state FROM jobs WHERE state IN ('queued', 'running')")
         )
 
-    def newest_ended(self, most: int) -> list[int]:
+    def newest_ended(self, limit: int) -> list[int]:
         """Return the numbers of jobs that have ended, the newest first."""
         text = (  # the plus keeps SQLite from sorting all of them
             "SELECT number FROM jobs WHERE +state NOT IN ('queued', 'running') "
             "ORDER BY number DESC LIMIT ?"
         )
-        return [number for (number,) in self._rows(text, most)]
+        return [number for (number,) in self._rows(text, limit)]
 
-    def numbers_after(self, number: int, most: int) -> list[int]:
+    def numbers_after(self, number: int, limit: int) -> list[int]:
         """Return the numbers of jobs after a number, the oldest first."""
         text = "SELECT number FROM jobs WHERE number > ? ORDER BY number LIMIT ?"
-        return [later for (later,) in self._rows(text, number, most)]
+        return [later for (later,) in self._rows(text, number, limit)]
 
     def _rows(self, text: str, *values: float) -> list[tuple[Any, ...]]:
         with self._database() as db:
@@ -350,12 +348,12 @@ class Store:
 
     @contextmanager
     def _statement(
-        self, text: str, values: Iterable[Any], *, tell: bool = False
+        self, text: str, values: Iterable[Any], *, notify: bool = False
     ) -> Iterator[list[Record]]:
-        """Run a statement, and yield the jobs that it returns; ``tell`` of them."""
+        """Run a statement, and yield the jobs that it returns; ``notify`` of them."""
         with self._database() as db:
             records = [_record(row) for row in db.execute(text, tuple(values)).fetchall()]
-            for record in records if tell else ():
+            for record in records if notify else ():
                 self._note_number(record.number)
                 self._on_change(record)
         yield records

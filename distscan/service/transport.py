@@ -31,7 +31,7 @@ from . import protocol
 from .errors import NotFoundError, StoppedError
 
 #: The exceptions of a request without an answer.
-LOST = (OSError, HTTPException)
+CONNECTION_ERRORS = (OSError, HTTPException)
 # A host that has died is noticed after a minute.
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -107,8 +107,8 @@ class Transport:
     ) -> Answer:
         """Send a request, and return the answer; the body is ``json``, or ``content`` as it is.
 
-        Raises one of ``LOST`` if there is no answer, TimeoutError if the service says nothing for
-        ``timeout`` seconds. ``stop`` ends it.
+        Raises one of ``CONNECTION_ERRORS`` if there is no answer, TimeoutError if the service says
+        nothing for ``timeout`` seconds. ``stop`` ends it.
         """
         all_headers = self._headers | dict(headers or {})
         if json is not None:
@@ -153,7 +153,7 @@ class Transport:
                 if _is_open(connection):
                     return connection
                 connection.close()
-        connection = self._new()
+        connection = self._new_connection()
         try:
             connection.connect()
             if self._over_tcp:
@@ -167,7 +167,7 @@ class Transport:
             raise
         return connection
 
-    def _new(self) -> HTTPConnection:
+    def _new_connection(self) -> HTTPConnection:
         if not self._over_tcp:
             return _UnixConnection(self._address, self._patience)
         parts = urlsplit(self._address)
@@ -230,7 +230,7 @@ class Stop:
 
 
 #: The ``Stop`` of the requests of this context, if there is one.
-stop_of_context = ContextVar[Stop | None]("stop_of_context", default=None)
+current_stop = ContextVar[Stop | None]("current_stop", default=None)
 
 
 # ---- memory that is shared with a service on this host -------------------------------------------
@@ -273,7 +273,7 @@ class BufferCache:
 
     def _reset(self) -> None:
         self._idle: deque[LockedBuffer] = deque(maxlen=_IDLE)
-        self._used = weakref.WeakValueDictionary[int, LockedBuffer]()  # by address
+        self._buffers = weakref.WeakValueDictionary[int, LockedBuffer]()  # by address
         self._same_host, self._lock = True, threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
@@ -285,7 +285,7 @@ class BufferCache:
         # Views of this array keep it, and it keeps the buffer.
         memory: NDArray[np.uint8] = np.frombuffer(buffer.memory, np.uint8)
         with self._lock:
-            self._used[buffer.address] = buffer
+            self._buffers[buffer.address] = buffer
         weakref.finalize(memory, self._idle.append, buffer).atexit = False
         return memory[:nbytes].view(dtype).reshape(shape)
 
@@ -295,8 +295,8 @@ class BufferCache:
             return None
         address = array.ctypes.data
         with self._lock:
-            used = list(self._used.values())
-        for buffer in used:
+            buffers = list(self._buffers.values())
+        for buffer in buffers:
             offset = address - buffer.address
             if offset >= 0 and offset + array.nbytes <= buffer.size:
                 return {
@@ -367,7 +367,7 @@ os.register_at_fork(before=_before_fork, after_in_child=_in_child)
 _LEAST_SHARED = 1 << 20
 
 
-class ScanRequest(NamedTuple):
+class RemoteScan(NamedTuple):
     """A scan of ``x`` into ``out``, or into a new array."""
 
     x: NDArray[Any]
@@ -398,7 +398,7 @@ class Arrays:
         array = self._buffers.empty(shape, dtype)
         return np.empty(shape, dtype) if array is None else array
 
-    def scan(self, request: ScanRequest) -> NDArray[Any]:
+    def scan(self, request: RemoteScan) -> NDArray[Any]:
         """Scan an array."""
         if request.x.nbytes > _LEAST_SHARED or self._buffers.place(request.x) is not None:
             try:
@@ -413,7 +413,7 @@ class Arrays:
                 return result
         return self._send(request)
 
-    def _send(self, request: ScanRequest) -> NDArray[Any]:
+    def _send(self, request: RemoteScan) -> NDArray[Any]:
         """Send an array, and receive its scan."""
         body, params = BytesIO(), request.options
         np.save(body, request.x, allow_pickle=False)
@@ -427,7 +427,7 @@ class Arrays:
         request.out[...] = y
         return request.out
 
-    def _scan_shared(self, request: ScanRequest) -> NDArray[Any] | None:
+    def _scan_shared(self, request: RemoteScan) -> NDArray[Any] | None:
         """Scan an array in memory that the service shares; None if it is on another host.
 
         The result is never in the place of ``x``: a request that is sent again would scan it again.
@@ -458,4 +458,4 @@ class Arrays:
 
 
 def _overlaps(out: NDArray[Any], *inputs: NDArray[Any] | None) -> bool:
-    return any(each is not None and np.may_share_memory(out, each) for each in inputs)
+    return any(x is not None and np.may_share_memory(out, x) for x in inputs)

@@ -395,7 +395,7 @@ def test_errors_that_the_service_finds(query, given, client):
     assert raised(scan, {}) == raised(distscan.scan, given)
 
 
-@pytest.mark.parametrize("kind", [*errors._KINDS.values()])
+@pytest.mark.parametrize("kind", [*errors._TYPES.values()])
 def test_on_the_wire(kind):
     """Every exception that a service sends is raised as it is."""
     received = errors.from_json(errors.to_json(kind("no such axis")))

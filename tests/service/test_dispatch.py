@@ -38,7 +38,7 @@ def dispatcher(tmp_path):
     store = Store(tmp_path / "state")
     comm = MPI.COMM_SELF
     scanner = Scanner(comm, bind(comm, "cpu", str))
-    yield Dispatcher(comm, Wakeup(comm), store, scanner, most=100, backend="cpu")
+    yield Dispatcher(comm, Wakeup(comm), store, scanner, limit=100, backend="cpu")
     store.close()
 
 
@@ -360,7 +360,7 @@ def test_by_all_ranks(shape_and_axis, form, segments, scanner, put, folder, comm
     flags = {None: None, "heads": flags, "keys": flags.cumsum()}[segments]
     right = distscan.scan(x, comm=MPI.COMM_SELF, segments=flags, **options)
     places = put("x", x), put("y", np.full_like(right, -7))
-    scanner.together(Task(*places, None if flags is None else put("s", flags), options))
+    scanner.scan_by_all(Task(*places, None if flags is None else put("s", flags), options))
     comm.Barrier()
     np.testing.assert_array_equal(np.fromfile(folder / "y", int).reshape(right.shape), right)
 
@@ -368,7 +368,7 @@ def test_by_all_ranks(shape_and_axis, form, segments, scanner, put, folder, comm
 def test_every_rank_raises(scanner, put):
     x = np.arange(10.0)
     with pytest.raises(TypeError, match="bitwise_or"):
-        scanner.together(Task(put("x", x), put("y", x), None, {"op": "bitwise_or"}))
+        scanner.scan_by_all(Task(put("x", x), put("y", x), None, {"op": "bitwise_or"}))
 
 
 @pytest.mark.parametrize(

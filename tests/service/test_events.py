@@ -106,7 +106,7 @@ def test_the_end_waits_for_no_client(read, tmp_path):
 def dispatcher(tmp_path):
     """The jobs of a service that runs none."""
     store = Store(tmp_path)
-    yield SimpleNamespace(store=store, running=None, stopping=False)
+    yield SimpleNamespace(store=store, current_job=None, stopping=False)
     store.close()
 
 
@@ -123,21 +123,21 @@ def test_news(dispatcher):
     store.add({"op": "sum"})
     store.add({"op": "sum"})
     assert names(updates) == [("job", 1), ("job", 2), "service"]
-    dispatcher.running = store.start().number, Progress()
+    dispatcher.current_job = store.start().number, Progress()
     assert names(updates) == [("job", 1), "service"]
     for done in (1, 2):
-        dispatcher.running = 1, Progress("scan", done, 2)
+        dispatcher.current_job = 1, Progress("scan", done, 2)
         assert names(updates) == [("progress", 1)]
         assert names(updates) == []
     store.end(1, "done", report={})
-    dispatcher.running = store.start().number, Progress()
+    dispatcher.current_job = store.start().number, Progress()
     store.add({"op": "max"})
     store.cancel(3)
     assert names(updates) == [("job", 1), ("job", 2), ("job", 3), "service"]
     dispatcher.stopping = True
     assert updates.events() == [("service", {"status": "ending", "queued": 0})]
     store.queue_again(2)
-    dispatcher.running = None
+    dispatcher.current_job = None
     assert names(updates) == [("job", 2), "service"]
 
 
@@ -164,7 +164,7 @@ def test_nothing_is_read_where_nothing_changed(dispatcher, monkeypatch):
     updates = Updates(dispatcher, {})
     updates.events()
     monkeypatch.setattr(dispatcher.store, "open_states", None)
-    dispatcher.running = 1, Progress("scan", 1, 2)
+    dispatcher.current_job = 1, Progress("scan", 1, 2)
     assert names(updates) == [("progress", 1)]
 
 
@@ -194,7 +194,7 @@ def test_a_slow_client(dispatcher):
         await first(stream, 2)
         for number in range(1, 121):
             store.cancel(store.add({}).number)
-            dispatcher.running = number, Progress("scan", number, 1000)
+            dispatcher.current_job = number, Progress("scan", number, 1000)
             changed.set()
         await asyncio.sleep(0.05)
         return await first(stream, 1)

@@ -143,7 +143,7 @@ def large(tmp_path, rng):
 
 def begin(client, folder):
     """Submit a job of some seconds to two ranks; wait until both have noted chunks."""
-    job = client.submit(folder / "x.npy", folder / "y.npy", memory=1 << 18)
+    job = client.submit(folder / "x.npy", folder / "y.npy", memory=1 << 16)
     journals = ".y.npy.distscan-*.part.[0-9]"
     wait_until(lambda: sum(map(has_written, folder.glob(journals))) == 2, 60)
     return job.number

@@ -303,7 +303,7 @@ def test_a_client_that_is_killed(service, client):
         "import distscan, sys, time\n"
         f"client = distscan.connect({service.address!r})\n"
         f"x = [client.empty({BODY // 8}) for _ in range(3)]\n"
-        "print(*(f.path for f in client._arrays._buffers._used.values()), flush=True)\n"
+        "print(*(f.path for f in client._arrays._buffers._buffers.values()), flush=True)\n"
         "time.sleep(60)\n"
     )
     with subprocess.Popen(
@@ -315,7 +315,7 @@ def test_a_client_that_is_killed(service, client):
     end, found = time.monotonic() + 30, set()
     while not found >= set(paths) and time.monotonic() < end:  # promised for a second
         given = [client.empty(BODY // 8) for _ in range(4)]
-        found |= {each.path for each in client._arrays._buffers._used.values()}
+        found |= {each.path for each in client._arrays._buffers._buffers.values()}
         del given
         time.sleep(0.2)
     assert found >= set(paths)

@@ -54,14 +54,14 @@ def test_a_job_from_its_beginning_to_its_end(store, tmp_path):
 
 def test_first_in_first_out(store):
     numbers = [store.add(request(i)).number for i in range(5)]
-    assert store.queued() == 5
+    assert store.count_queued() == 5
     assert [record.number for record in store.newest()] == numbers[::-1]
     assert [record.number for record in store.newest(2, before=numbers[3])] == numbers[2:0:-1]
     assert store.cancel(numbers[1])
     for number in (numbers[0], *numbers[2:]):
         assert store.start().number == number
     assert not store.cancel(numbers[0])
-    assert store.queued() == 0
+    assert store.count_queued() == 0
     assert store.get(numbers[1]).state == "cancelled"
     assert store.get(1000) is None
 
@@ -79,7 +79,7 @@ def test_a_key_is_one_job(store):
     again = store.add(request(1), "a key")
     assert (again.number, again.state, again.error["message"]) == (1, "failed", "no file")
     assert store.add(request(1)).number != store.add(request(1)).number  # no key
-    assert store.queued() == 2
+    assert store.count_queued() == 2
 
 
 def test_what_may_follow_a_state(store):
@@ -170,7 +170,7 @@ import sys
 from pathlib import Path
 from distscan.service.store import Store
 store = Store(Path(sys.argv[1]))
-for record in store.interrupted():
+for record in store.running_jobs():
     store.end(record.number, "failed")
 i = 0
 while True:
