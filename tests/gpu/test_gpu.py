@@ -1,4 +1,4 @@
-"""Bools, addresses, types, devices and indices that only a GPU can get wrong."""
+"""Addresses, types, devices, indices, edges of tiles and bools that only a GPU can get wrong."""
 
 import numpy as np
 import pytest
@@ -10,13 +10,13 @@ from distscan.core.form import bounds
 from support.data import OPS, exact, expected
 from support.host import host
 from support.maps import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
-from support.placed import check, check_in_place, sums
+from support.placed import Placed, check, check_in_place, sums
 from support.reference import scan
 from support.steps import whole
 from support.tiles import geometry, typed
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.bench.textbook import BLOCK_SCANS, TextbookPolicy, TextbookScan
+from distscan.bench.textbook import BLOCK_SCANS, CHAINS, THREADS, TextbookPolicy, TextbookScan
 
 pytestmark = pytest.mark.gpu
 
@@ -28,7 +28,6 @@ def mine(comm, n):
     return slice(*bounds(n, comm.size, comm.rank))
 
 
-@pytest.mark.timeout(120)
 def test_element_that_no_vector_reaches(strategy, cp, comm, rng):
     """complex128 on an 8-byte boundary: aligned for its parts, never for a vector."""
     x = exact(rng, "sum", "D", 10007)
@@ -39,7 +38,6 @@ def test_element_that_no_vector_reaches(strategy, cp, comm, rng):
     np.testing.assert_array_equal(host(distscan.scan(odd, strategy=strategy)), np.cumsum(x)[part])
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("role", ["x", "out"])
 def test_addresses_that_a_type_cannot_have(role, strategy, cp):
     arrays = {"x": cp.zeros(4, "f"), "out": cp.zeros(4, "f")}
@@ -48,7 +46,6 @@ def test_addresses_that_a_type_cannot_have(role, strategy, cp):
         distscan.scan(**arrays, strategy=strategy)
 
 
-@pytest.mark.timeout(120)
 def test_products_wrap(strategy, cp, comm):
     """int32 products stored as int64: 65536 * 65536 is 0 before it is widened."""
     x = np.full(40 * comm.size, 3, "i")
@@ -59,7 +56,6 @@ def test_products_wrap(strategy, cp, comm):
     np.testing.assert_array_equal(host(out), np.cumprod(x, dtype="i")[part])
 
 
-@pytest.mark.timeout(120)
 def test_double_to_half_rounds_once(strategy, cp, comm):
     x = np.zeros(8 * comm.size)
     x[0] = 1 + 2**-11 + 2**-30  # a tie for float16, if it is rounded to float32 before
@@ -69,7 +65,6 @@ def test_double_to_half_rounds_once(strategy, cp, comm):
     np.testing.assert_array_equal(host(out), np.cumsum(x).astype("e")[part])
 
 
-@pytest.mark.timeout(120)
 def test_strides(strategy, cp, comm, rng):
     x = exact(rng, "sum", "l", 30001)
     part = mine(comm, x.size)
@@ -85,7 +80,6 @@ def test_strides(strategy, cp, comm, rng):
     assert not out[1::2].any()
 
 
-@pytest.mark.timeout(120)
 def test_current_stream_and_device(cp, comm, rng):
     """Work queued before the call is seen; the current device and stream stay."""
     x = exact(rng, "sum", "f", 1 << 20)
@@ -105,7 +99,6 @@ def test_current_stream_and_device(cp, comm, rng):
     assert cp.cuda.Device().id == device
 
 
-@pytest.mark.timeout(120)
 def test_numbers_cut_to_a_narrow_type(strategy, cp, comm, rng):
     """Each element is cut before it is compared: the maximum of 300 and 50 as int8 is 50."""
     x = rng.integers(-(2**31), 2**31, 70001).astype("i")
@@ -115,7 +108,6 @@ def test_numbers_cut_to_a_narrow_type(strategy, cp, comm, rng):
         np.testing.assert_array_equal(host(y), OPS[op].accumulate(x.astype("b"), dtype="b")[part])
 
 
-@pytest.mark.timeout(120)
 def test_same_answer_as_the_host(cp, comm, rng):
     for op in OPS:
         x = exact(rng, op, "i", 70001)
@@ -125,13 +117,11 @@ def test_same_answer_as_the_host(cp, comm, rng):
         )
 
 
-@pytest.mark.timeout(120)
 def test_host_memory_for_gpu_output(cp):
     with pytest.raises(TypeError, match="out is in the memory of the host, x of GPU"):
         distscan.scan(cp.zeros(4), out=np.zeros(4))
 
 
-@pytest.mark.timeout(120)
 def test_another_current_device(cp, comm, rng):
     """Arrays of one GPU while another is current: strided ones too, which need copies."""
     if cp.cuda.runtime.getDeviceCount() < 2:
@@ -152,13 +142,11 @@ def test_another_current_device(cp, comm, rng):
         distscan.scan(array, out=cp.zeros(array.size, "l"))
 
 
-@pytest.mark.timeout(120)
 def test_no_long_double(cp):
     with pytest.raises(TypeError, match="does not exist on a GPU"):
         distscan.scan(cp.zeros(4), dtype=np.longdouble)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("n", [2**31 + 1, 2**32 + 5])
 @pytest.mark.alone
 @pytest.mark.timeout(300)
@@ -175,7 +163,6 @@ def test_more_elements_than_32_bits_count(n, strategy, cp, comm):
     cp.get_default_memory_pool().free_all_blocks()
 
 
-@pytest.mark.timeout(120)
 def test_binding(cp):
     """Local rank i takes GPU i modulo their number, and it becomes current."""
     from distscan.cuda import memory
@@ -191,7 +178,6 @@ def test_binding(cp):
     cp.cuda.Device(before).use()
 
 
-@pytest.mark.timeout(120)
 def test_staging_may_be_reused_at_once(cp, rng):
     """However busy the stream is, a chunk has arrived when upload or download returns."""
     from distscan.cuda import memory
@@ -290,6 +276,143 @@ def test_order_over_many_tiles(k, op, dtype, out, strategy, cp, comm, rng):
         np.testing.assert_array_equal(host(y), want)
 
 
+# ---- The scans of the literature, as the bench runs them -----------------------------------------
+
+STRUCTS = [struct for struct, _ in BLOCK_SCANS.values()]
+POLICY = TextbookPolicy("")
+
+
+def each_block_scan(test):
+    """For each block scan, at one rank."""
+    marks = pytest.mark.one_rank, pytest.mark.timeout(300)
+    for mark in (*marks, pytest.mark.parametrize("struct", STRUCTS)):
+        test = mark(test)
+    return test
+
+
+each_chain = pytest.mark.parametrize("chain", list(CHAINS.values()))
+
+
+def tile_of(types):
+    """Elements of a tile."""
+    return POLICY.threads * POLICY.rows * max(16 // max(types.x.itemsize, types.out.itemsize), 1)
+
+
+@each_block_scan
+@pytest.mark.parametrize("codes", ["fff", "DDD", "bbb", "bll", "efe", "fde", "HHH"])
+def test_textbook_edges(struct, codes, cp):
+    """One element less, as many, one more: than threads, warps and tiles; at any address."""
+    types = typed(codes)
+    tile = tile_of(types)
+    each = tile // POLICY.threads
+    edges = {1, each, 32 * each, tile, 2 * tile, 33 * tile, 65 * tile}
+    x, want = sums(types, 66 * tile)
+    step = types.out.itemsize
+
+    def scan(x, out, **_):
+        whole(TextbookScan(operators.BUILTIN["sum"], types, x.size, TextbookPolicy(struct)), x, out)
+
+    for shift_x, shift_out in ((0, 0), (types.x.alignment, 3 * step % 16), (0, 16 - step)):
+        head = -shift_out % 16 // step
+        for n in sorted({0} | {b + e + i for b in (0, head) for e in edges for i in (-1, 0, 1)}):
+            check(cp, types, "single-pass", n, x, want, shift_x, shift_out, scan)
+            if types.x == types.out:
+                check_in_place(cp, types, "single-pass", n, x, want, shift_out, scan)
+
+
+@each_block_scan
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min"])
+def test_textbook_floats(struct, op, cp, rng):
+    """The second half of the numbers, seeded with the total of the first."""
+    types = typed("fff")
+    n = 20 * tile_of(types) + 5
+    x = exact(rng, op, "f", 2 * n)
+    want = expected(op, x)
+    out = cp.zeros(n, "f")
+    steps = TextbookScan(operators.BUILTIN[op], types, n, TextbookPolicy(struct))
+    for half, offset in ((slice(0, n), None), (slice(n, None), want[n - 1])):
+        whole(steps, cp.asarray(x[half]), out, offset)
+        np.testing.assert_array_equal(host(out), want[half])
+
+
+@each_block_scan
+@pytest.mark.parametrize(("op", "k"), [(COMPOSE, 32), (NIBBLES, 4)])
+def test_textbook_order_over_many_tiles(struct, op, k, cp, rng):
+    """Several hundred tiles before the offset and after it; each element has its place."""
+    code = {32: "L", 4: "B"}[k]
+    types = typed(3 * code)
+    n = 700 * tile_of(types) + 11
+    x = maps(rng, 2 * n, k)
+    want = packed_at_once(x, k)
+    out = cp.zeros(n + 1, code)[1:]
+    steps = TextbookScan(op, types, n, TextbookPolicy(struct))
+    for half, offset in ((slice(0, n), None), (slice(n, None), want[n - 1])):
+        whole(steps, cp.asarray(x[half]), out, offset)
+        np.testing.assert_array_equal(host(out), want[half])
+
+
+@each_block_scan
+def test_textbooks_in_place(struct, cp, rng):
+    types = typed("ddd")
+    n = 40 * tile_of(types) + 7
+    x = exact(rng, "sum", "d", n)
+    placed = Placed(cp, n, "d", 8)
+    placed.array[...] = cp.asarray(x)
+    steps = TextbookScan(operators.BUILTIN["sum"], types, n, TextbookPolicy(struct))
+    whole(steps, placed.array, placed.array)
+    np.testing.assert_array_equal(host(placed.array), np.cumsum(x))
+    assert bool(placed.untouched())
+
+
+@each_chain
+@pytest.mark.parametrize("threads", THREADS)
+@each_block_scan
+def test_every_chain_and_block_size(struct, threads, chain, cp, rng):
+    """A non-commutative operator; some hundred tiles, then one."""
+    for n in (300 * threads * POLICY.rows * 4 + 1, 17):
+        x = maps(rng, n, 16)
+        steps = TextbookScan(HALVES, typed("III"), n, TextbookPolicy(struct, chain, threads))
+        out = cp.zeros(n, "I")
+        whole(steps, cp.asarray(x), out)
+        np.testing.assert_array_equal(host(out), packed_at_once(x, 16))
+
+
+@each_chain
+@each_block_scan
+def test_a_thousand_textbook_launches(struct, chain, cp, rng, monkeypatch):
+    """Fresh data and offsets each time, and the calls' epochs wrap: nothing is left over."""
+    from distscan.cuda import workspace
+
+    monkeypatch.setattr(workspace, "calls", workspace.numbers((1 << 30) - 500))
+    types = typed("iii")
+    n = 300 * tile_of(types) + 3
+    pairs = []
+    for _ in range(7):
+        x = exact(rng, "sum", "i", n)
+        pairs.append((cp.asarray(x), cp.asarray(np.cumsum(x, dtype="i"))))
+    steps = TextbookScan(operators.BUILTIN["sum"], types, n, TextbookPolicy(struct, chain))
+    out, wrong = cp.empty(n, "i"), cp.zeros((), "l")
+    for turn in range(1000):
+        x, want = pairs[turn % 7]
+        offset = None if turn % 3 == 0 else np.int32(rng.integers(-(2**31), 2**31))
+        whole(steps, x, out, None if offset is None else np.array(offset))
+        wrong += (out != (want if offset is None else want + offset)).any()
+    assert int(wrong) == 0
+
+
+@each_block_scan
+def test_textbook_bits_on_every_run(struct, cp, rng):
+    types = typed("fff")
+    n = 400 * tile_of(types) + 1
+    x = cp.asarray(rng.normal(size=n).astype("f"))
+    steps = TextbookScan(operators.BUILTIN["sum"], types, n, TextbookPolicy(struct))
+    first, out = cp.empty(n, "f"), cp.empty(n, "f")
+    whole(steps, x, first)
+    for _ in range(20):
+        whole(steps, x, out)
+        assert bool((out.view("I") == first.view("I")).all())
+
+
 # ---- Bools whose bytes are neither 0 nor 1 are true, as in NumPy; results are 0 or 1 -------------
 
 ANY = ["sum", "max", "logical_or", "logical_xor", "bitwise_xor"]
@@ -371,9 +494,9 @@ def test_operators_of_ones_own(cp, rng):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("struct", [struct for struct, _ in BLOCK_SCANS.values()])
+@pytest.mark.parametrize("struct", STRUCTS)
 @pytest.mark.parametrize(("op", "dtype"), [("sum", None), ("logical_xor", None), ("sum", "f")])
-def test_textbooks(struct, op, dtype, cp, rng):
+def test_bools_of_textbooks(struct, op, dtype, cp, rng):
     x, operator = rng.random(100_003) < 1 / 2, operators.BUILTIN[op]
     types = dtypes.resolve(operator, x.dtype, None if dtype is None else np.dtype(dtype))
     steps = TextbookScan(operator, types, x.size, TextbookPolicy(struct))

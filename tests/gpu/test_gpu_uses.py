@@ -1,4 +1,4 @@
-"""compact, select and partition on a GPU: edges of tiles, addresses, streams, threads."""
+"""compact, select, partition and file jobs on a GPU: edges of tiles, addresses, streams."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +11,7 @@ from mpi4py import MPI
 import distscan
 from distscan.core.errors import KernelError
 from distscan.engine import cache
+from distscan.job import plan
 from support.masks import MASKS, mask_of, noise
 from support.partitions import check_rounded, exact_cuts
 from support.placed import Placed
@@ -54,24 +55,12 @@ def wanted(cp, x, mask):
 @pytest.mark.parametrize("size", CODES)
 def test_edges(size, cp, compaction, rng):
     """Around tiles, blocks and stages; the result at any address, and nothing beside it."""
-    policy, blocks = (
-        policy_of(cp, size, 1 << 40),
-        cp.cuda.Device().attributes["MultiProcessorCount"],
-    )
+    policy = policy_of(cp, size, 1 << 40)
+    blocks = cp.cuda.Device().attributes["MultiProcessorCount"]
     tiles = {1, 2, policy.stages, blocks, blocks + 1, policy.stages * blocks + 1}
     small = policy_of(cp, size, 1).tile
-    sizes = {
-        0,
-        1,
-        2,
-        31,
-        32,
-        33,
-        255,
-        256,
-        257,
-        *(small * k + e for k in (1, 2) for e in (-1, 0, 1)),
-    }
+    sizes = {0, 1, 2, 31, 32, 33, 255, 256, 257}
+    sizes |= {small * count + extra for count in (1, 2) for extra in (-1, 0, 1)}
     sizes |= {policy.tile * count + extra for count in tiles for extra in (-1, 0, 1)}
     sizes = sorted(sizes - {0})
     whole = cp.asarray(noise((sizes[-1] + 3,), CODES[size], rng))
@@ -267,17 +256,22 @@ def test_on_a_gpu_that_is_not_current(cp, rng):
 
 
 @pytest.mark.one_rank
-def test_a_graph_cannot_capture(cp):
-    x, mask = cp.arange(100), cp.ones(100, bool)
-    distscan.compact(x, mask, comm=MPI.COMM_SELF)
+@pytest.mark.parametrize("use", ["compact", "partition"])
+def test_a_graph_cannot_capture(use, cp):
+    x, mask = cp.ones(100), cp.ones(100, bool)
+    call = {"compact": lambda: distscan.compact(x, mask, comm=MPI.COMM_SELF),
+            "partition": lambda: distscan.partition(x, 2)}[use]  # fmt: skip
+    call()
     stream = cp.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()
         try:
             with pytest.raises(RuntimeError, match="a CUDA graph cannot capture this"):
-                distscan.compact(x, mask, comm=MPI.COMM_SELF)
+                call()
         finally:
             stream.end_capture()
+    result = call()
+    assert result[0].size == 100 if use == "compact" else result.tolist() == [0, 50, 100]
 
 
 @pytest.mark.one_rank
@@ -448,20 +442,6 @@ def test_threads(cp, rng):
 
 
 @pytest.mark.one_rank
-def test_a_capture_is_refused(cp):
-    given, stream = cp.ones(100), cp.cuda.Stream(non_blocking=True)
-    distscan.partition(given, 2)
-    with stream:
-        stream.begin_capture()
-        try:
-            with pytest.raises(RuntimeError, match="a CUDA graph cannot capture this"):
-                distscan.partition(given, 2)
-        finally:
-            stream.end_capture()
-    assert distscan.partition(given, 2).tolist() == [0, 50, 100]
-
-
-@pytest.mark.one_rank
 def test_memory_is_given_back(cp, rng):
     given = cp.asarray(rng.random(1 << 20))
     distscan.partition(given, 8)
@@ -469,3 +449,79 @@ def test_memory_is_given_back(cp, rng):
     for _ in range(10):
         distscan.partition(given, 8)
     assert pool.used_bytes() == used
+
+
+# ---- The file job: the same files as on CPUs, in chunks of any size, resident and not -----------
+
+CASES = [((10007,), None), ((503, 7), 0), ((40, 11, 9), 1), ((3, 4001), 0), ((1,), None)]
+FORMS = [{}, {"reverse": True}, {"exclusive": True, "initial": 2, "reverse": True}]
+
+
+@pytest.fixture
+def inside(folder, monkeypatch):
+    """The current folder is one that all ranks share."""
+    monkeypatch.chdir(folder)
+
+
+def both(comm, **options):
+    """The results on GPUs and on CPUs."""
+    results = []
+    for backend in ("cuda", "cpu"):
+        distscan.scan_file("x.npy", "y.npy", comm=comm, backend=backend, force=True, **options)
+        results.append(np.load("y.npy"))
+        comm.Barrier()
+    return results
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("way", ["resident", "streaming"])
+@pytest.mark.parametrize("form", FORMS, ids=["plain", "reverse", "exclusive"])
+@pytest.mark.parametrize(("shape", "axis"), CASES)
+@pytest.mark.parametrize(("code", "op"), [("i4", "sum"), ("u1", "max")])
+def test_file_jobs_as_on_cpus(code, op, shape, axis, form, way, cp, comm, save, rng, monkeypatch):
+    if way == "resident":
+        monkeypatch.setattr(plan, "GPU_CHUNK", 1 << 10)
+    memory = None if way == "resident" else 1 << 12
+    save("x.npy", rng.integers(0, 9, shape).astype(code))
+    on_gpus, on_cpus = both(comm, op=op, axis=axis, memory=memory, **form)
+    assert on_gpus.dtype == on_cpus.dtype
+    np.testing.assert_array_equal(on_gpus, on_cpus)
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("kind", ["keys", "flags"])
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_segments_of_files(kind, reverse, cp, comm, save, rng):
+    n = 10007
+    save("x.npy", rng.integers(0, 9, n))
+    save("s.npy", np.sort(rng.integers(0, 250, n)) if kind == "keys" else rng.random(n) < 0.02)
+    for memory in (None, 1 << 13):
+        np.testing.assert_array_equal(*both(comm, segments="s.npy", reverse=reverse, memory=memory))
+
+
+@pytest.mark.usefixtures("inside")
+def test_a_state_goes_from_gpus_to_cpus(cp, comm, save, folder, rng):
+    """They accumulate float32 in other types."""
+    x = rng.integers(-9, 9, (600, 5)).astype("f4")
+    save("a.npy", x[:350])
+    save("b.npy", x[350:])
+    for axis, first in ((None, "cuda"), (0, "cuda"), (0, "cpu")):
+        (folder / "s.json").unlink(missing_ok=True)
+        comm.Barrier()
+        for name, backend in (("a", first), ("b", "cpu" if first == "cuda" else "cuda")):
+            distscan.scan_file(f"{name}.npy", f"{name}.out.npy", comm=comm, axis=axis, force=True,
+                               state="s.json", backend=backend)  # fmt: skip
+            comm.Barrier()
+        want = np.cumsum(x, axis, "f8")[350 * (5 if axis is None else 1) :]
+        np.testing.assert_array_equal(
+            np.load("b.out.npy"), want.reshape(-1) if axis is None else want
+        )
+        comm.Barrier()
+
+
+@pytest.mark.usefixtures("inside")
+def test_the_current_gpu_stays(cp, comm, save, rng):
+    before = cp.cuda.runtime.getDevice()
+    save("x.npy", rng.integers(0, 9, 100))
+    distscan.scan_file("x.npy", "y.npy", comm=comm, backend="cuda")
+    assert cp.cuda.runtime.getDevice() == before
