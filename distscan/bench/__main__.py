@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,9 +32,10 @@ from .uses import UseTrial
 
 _LEAST = 11  # samples
 _LARGEST = 36  # 2^36 elements
-_BARRED = {  # what is not for a mode
+_BARRED = {  # for each mode, the options that it does not have
     "forms": ("sizes", "types", "op", "plot", "block_scans"),
     "uses": ("types", "op", "plot", "block_scans", "forms", "contenders"),
+    "block_scans": ("against", "plot"),
 }
 _SIZES, _TYPES = "10:28:2", "float32,float64,int32,int64"
 MIB = 128  # of the wider array, with --forms
@@ -74,7 +75,7 @@ def parser() -> Parser:
     add("--plot", type=Path, metavar="FILE.svg", help="share of the copy's speed against size")
     add("--against", type=Path, metavar="FILE",
         help="an earlier --json; status 1 where a share of the copy fell")  # fmt: skip
-    add("--limit", type=_limit_of, metavar="PERCENT",
+    add("--limit", type=_percent, metavar="PERCENT",
         help="that a share may fall by (default: 5 on GPUs, 20 on CPUs)")  # fmt: skip
     add("--block-scans", action="store_true",
         help="instead: the block scans and the chains of the literature, on one GPU")  # fmt: skip
@@ -90,19 +91,15 @@ def check_arguments(args: argparse.Namespace) -> None:
     for mode, barred in _BARRED.items():
         for name in barred if getattr(args, mode) else ():
             if getattr(args, name):
-                raise ValueError(f"--{name.replace('_', '-')} is not for --{mode}")
+                raise ValueError(f"--{name} is not for --{mode}".replace("_", "-"))
     args.by_size = not (args.forms or args.uses) and any(
         (args.sizes, args.types, args.op, args.plot, args.against, args.block_scans)
     )
     args.most = max(args.sizes) if args.sizes else None  # for --uses
     if args.levels and (args.by_size or args.uses):
         raise ValueError("--levels is for --forms")
-    if args.against and args.block_scans:
-        raise ValueError("--against compares what --block-scans leaves out")
     if args.limit is not None and args.against is None:
         raise ValueError("--limit is for --against")
-    if args.plot and args.block_scans:
-        raise ValueError("--plot draws what --block-scans leaves out")
     args.sizes, args.types = args.sizes or _sizes(_SIZES), args.types or _types(_TYPES)
     args.op = args.op or "sum"
     if args.plot and importlib.util.find_spec("matplotlib") is None:
@@ -127,10 +124,20 @@ def _sizes(text: str) -> list[int]:
     return sorted(powers)
 
 
-def _mib(text: str) -> int:
-    if not 1 <= int(text) <= 1 << 16:
-        raise argparse.ArgumentTypeError(f"arrays have 1 to 65536 MiB, not {text!r}")
-    return int(text)
+def _number(kind: type, least: float, most: float, rule: str) -> Callable[[str], Any]:
+    """Return the reader of a number that is in a range; the rule is in the message of others."""
+
+    def number(text: str) -> Any:
+        if not least <= kind(text) <= most:
+            raise argparse.ArgumentTypeError(f"{rule}, not {text!r}")
+        return kind(text)
+
+    return number
+
+
+_mib = _number(int, 1, 1 << 16, "arrays have 1 to 65536 MiB")
+_repeat = _number(int, _LEAST, 1 << 32, f"a median needs {_LEAST} samples or more")
+_percent = _number(float, 0, 100, "a share falls by 0 to 100 %")
 
 
 def _types(text: str) -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
@@ -157,18 +164,6 @@ def _names(text: str) -> list[str]:
         if name not in available:
             raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(available)}")
     return names
-
-
-def _repeat(text: str) -> int:
-    if int(text) < _LEAST:
-        raise argparse.ArgumentTypeError(f"a median needs {_LEAST} samples or more")
-    return int(text)
-
-
-def _limit_of(text: str) -> float:
-    if not 0 <= float(text) <= 100:
-        raise argparse.ArgumentTypeError(f"a share falls by 0 to 100 %, not {text!r}")
-    return float(text)
 
 
 # ---- --against FILE: the comparison of this run with an earlier one -------------------------
