@@ -71,7 +71,7 @@ class Built(NamedTuple):
 
 
 def build(
-    asked: str, output: str = cpu_library.FOLDER, sanitize: str = "", only: str = "*"
+    choice: str, output: str = cpu_library.FOLDER, sanitize: str = "", only: str = "*"
 ) -> Built:
     """Build the libraries that are not there yet, or no longer up to date.
 
@@ -90,7 +90,7 @@ def build(
     digest = hashlib.sha256("\0".join(options).encode()).hexdigest()
     stamp = f"{cpu_library.sources_digest(str(KERNELS))} {digest}\n"
 
-    levels = choose_levels(asked, compiler.machine)
+    levels = choose_levels(choice, compiler.machine)
     paths = {level: Path(cpu_library.path_of(level, output)) for level in levels}
     outdated = {level: path for level, path in paths.items() if not _has_stamp(path, stamp)}
     if outdated:
@@ -119,25 +119,25 @@ def find_compiler() -> Compiler:
     return Compiler(command, version, machine)
 
 
-def choose_levels(asked: str, machine: str) -> list[str]:
-    """Return the levels of a machine that are asked for, best first.
+def choose_levels(choice: str, machine: str) -> list[str]:
+    """Return the levels of a machine in ``choice``, best first.
 
     "native" is the baseline and the best level of this CPU; "all" is all; else it is their names.
     """
-    known = cpu_library.LEVELS[machine]
-    if asked == "native":
-        here = cpu_library.machine_levels() == known
+    levels = cpu_library.LEVELS[machine]
+    if choice == "native":
+        here = cpu_library.machine_levels() == levels
         flags = cpu_library.cpu_flags() if here else frozenset()
-        best = next(level for level in known if known[level].flags <= flags)
-        names = {best, list(known)[-1]}
+        best = next(level for level in levels if levels[level].flags <= flags)
+        names = {best, list(levels)[-1]}
     else:
-        names = set(known if asked == "all" else asked.split(","))
-    if unknown := names - set(known):
+        names = set(levels if choice == "all" else choice.split(","))
+    if unknown := names - set(levels):
         raise BuildError(
             f"{', '.join(sorted(unknown))}: no level of {machine}; "
-            f"levels are native, all, or some of {','.join(known)}"
+            f"levels are native, all, or some of {','.join(levels)}"
         )
-    return [level for level in known if level in names]
+    return [level for level in levels if level in names]
 
 
 def _has_stamp(path: Path, stamp: str) -> bool:
@@ -155,10 +155,10 @@ def _build(
     """Compile each source for each level, all of them side by side; then link each level."""
     sources = list[Path]()
     for name in only.split(","):
-        found = list((KERNELS / "cpu").glob(f"{name}.cpp"))
-        if not found:
+        matches = list((KERNELS / "cpu").glob(f"{name}.cpp"))
+        if not matches:
             raise BuildError(f"{KERNELS / 'cpu'} has no {name}.cpp")
-        sources += found
+        sources += matches
     sources.sort(key=lambda source: source.stat().st_size, reverse=True)  # the long ones first
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores) as pool:

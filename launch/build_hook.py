@@ -16,11 +16,11 @@ class BuildHook(BuildHookInterface):
 
     def initialize(self, version, build_data):
         """Build the levels in ``DISTSCAN_CPU_LEVELS``; if it is not set, failing is no error."""
-        asked = os.environ.get("DISTSCAN_CPU_LEVELS")
+        levels = os.environ.get("DISTSCAN_CPU_LEVELS")
         try:
-            machine, paths = build_cpu.build(asked or "native")
+            machine, paths = build_cpu.build(levels or "native")
         except (build_cpu.BuildError, OSError) as error:
-            if asked:
+            if levels:
                 raise
             self.app.display_warning(f"distscan: no compiled kernels for CPUs: {error}")
             return

@@ -167,9 +167,9 @@ class Damager:
         out, content = self.folder / output, self.files[path]
         what = "state" if "state" in how else "journal"
         for kind, _ in product(KINDS, range(self.times)):
-            for each, whole in self.files.items():
-                if not each.exists() or each.read_bytes() != whole:
-                    each.write_bytes(whole)
+            for file, intact in self.files.items():
+                if not file.exists() or file.read_bytes() != intact:
+                    file.write_bytes(intact)
             path.write_bytes(damage(self.rng, kind, content, other))
             job, name = partial(self.scan, output, **how), f"{what}, {kind}"
             self.counts[name] += 1
@@ -187,7 +187,7 @@ class Damager:
         except ValueError as error:
             if type(error) is not ValueError or str(path) not in str(error):
                 raise
-            if any(each.read_bytes() != whole for each, whole in before.items()):
+            if any(file.read_bytes() != content for file, content in before.items()):
                 raise Fault(f"a job that refuses {path} has changed files") from error
             return True
         return False

@@ -48,15 +48,15 @@ def digests(xp: ModuleType, x: Any, comm: MPI.Intracomm, seed: int, cuts: int) -
     rng, texts = np.random.default_rng([seed, comm.size]), set()
     for number in range(cuts):
         ends, reverse = cut(rng, len(x), comm.size), number % 2 == 1
-        mine = slice(*ends[comm.rank : comm.rank + 2])
-        shard = xp.asarray((x[::-1] if reverse else x)[mine])
+        part = slice(*ends[comm.rank : comm.rank + 2])
+        shard = xp.asarray((x[::-1] if reverse else x)[part])
         strategy = "single-pass" if comm.size == 1 and number % 4 < 2 else "reduce-scan"
         y = distscan.scan(shard, "fsum", comm=comm, reverse=reverse, strategy=strategy)
         parts = comm.gather(y if xp is np else y.get())
         if parts is not None:
-            whole = np.concatenate(parts)
-            whole = np.ascontiguousarray(whole[::-1]) if reverse else whole
-            texts.add(hashlib.sha256(whole).hexdigest()[:16])
+            result = np.concatenate(parts)
+            result = np.ascontiguousarray(result[::-1]) if reverse else result
+            texts.add(hashlib.sha256(result).hexdigest()[:16])
     return texts
 
 

@@ -160,7 +160,9 @@ def measure_scans(
                 raise ArithmeticError(f"{kind.title}, {name}: {y[few - 1]} instead of {want}")
             if turn >= 0:
                 samples[name].append(seconds)
-    times = {name: median(taken) * 1e9 / n if taken else None for name, taken in samples.items()}
+    times = {
+        name: median(seconds) * 1e9 / n if seconds else None for name, seconds in samples.items()
+    }
     cells = {name: time and _three_digits(time) for name, time in times.items()}
     shares = {f"{name} / sum": f"{times[name] / times['sum']:.2f}" for name in ("fsum", "window=")}
     return {"": kind.title, **cells, **shares}

@@ -232,10 +232,10 @@ class Killer:
         """Disturb a job, perhaps again and again; let the next one be."""
         rng = np.random.default_rng([self.options.seed, 1, number])
         first = np.random.default_rng([self.options.seed, 2, number // len(KINDS)])
-        every = self.options.kinds or KINDS
-        kinds = [str(first.permutation(every)[number % len(every)])]
+        kinds_to_draw = self.options.kinds or KINDS
+        kinds = [str(first.permutation(kinds_to_draw)[number % len(kinds_to_draw)])]
         if resume := rng.random() < 0.65:
-            kinds += map(str, rng.choice(every, rng.integers(3)))
+            kinds += map(str, rng.choice(kinds_to_draw, rng.integers(3)))
         place = self.small if "a full disk" in kinds or rng.random() < 0.3 else self.disk
         plain, period = str(rng.choice(["plain", "", ""])), str(rng.choice([0.01, 0.03, 0.1]))
         case = self.case(number, place, plain)
@@ -246,18 +246,18 @@ class Killer:
             out.write_bytes(old)
         arguments, ends = ["-o", str(out), "--force"], [old, case.want]
         for kind in kinds:
-            self.said = f"{kind}, {'with' if resume else 'without'} --resume"
+            self.title = f"{kind}, {'with' if resume else 'without'} --resume"
             in_time = self.disturb(case, kind, arguments + ["--resume"] * resume, out, rng)
             content = out.read_bytes() if out.exists() else None
             if content not in ends:
-                raise Fault(f"{self.said}: {out} is neither as before nor as wanted")
-            left = [name for name in os.listdir(place) if name != out.name]
-            if kind in KINDS[-2:] and not resume and left:
-                raise Fault(f"{self.said}: the job has left {left}")
+                raise Fault(f"{self.title}: {out} is neither as before nor as wanted")
+            leftovers = [name for name in os.listdir(place) if name != out.name]
+            if kind in KINDS[-2:] and not resume and leftovers:
+                raise Fault(f"{self.title}: the job has left {leftovers}")
             self.right[kind] += in_time
             self.late += not in_time
         resume ^= rng.random() < 0.2
-        then = f"{self.said}; the next job, {'with' if resume else 'without'} it,"
+        then = f"{self.title}; the next job, {'with' if resume else 'without'} it,"
         self.run(arguments + ["--resume"] * resume, then)
         if out.read_bytes() != case.want:
             raise Fault(f"{then} has written other bytes")
@@ -272,8 +272,8 @@ class Killer:
         share, limit = rng.uniform(0.05, 0.95), 0
         moment = rng.uniform(0.8, 1.1) if rng.random() < 0.3 else rng.uniform(0.1, 1)
         if kind == "a full disk" and self.mounted:
-            used = sum(path.stat().st_blocks * 512 for path in self.small.iterdir())
-            mount(self.small, max(used, int(share * len(case.want))) + 65536)
+            occupied = sum(path.stat().st_blocks * 512 for path in self.small.iterdir())
+            mount(self.small, max(occupied, int(share * len(case.want))) + 65536)
         elif kind == "a full disk":
             limit = int(share * len(case.want))
         running = self.start(arguments, limit)
@@ -282,12 +282,12 @@ class Killer:
             status = running.end(GONE if kind in SIGNALS and there else LIMIT)
         except Fault as fault:
             self.times[kind] += 1
-            raise Fault(f"{self.said}: {fault}") from None
+            raise Fault(f"{self.title}: {fault}") from None
         finally:
             if kind == "a full disk" and self.mounted:
                 mount(self.small)
         if status == 0 and not (out.exists() and out.read_bytes() == case.want):
-            raise Fault(f"{self.said}: the job has succeeded, and its output is not as wanted")
+            raise Fault(f"{self.title}: the job has succeeded, and its output is not as wanted")
         in_time = there and status != 0
         self.times[kind] += in_time
         return in_time
@@ -302,11 +302,11 @@ class Killer:
         if kind in SIGNALS:
             return running.send(*SIGNALS[kind], rng)
         if kind == "KILL to all":  # as a batch system does
-            done = running.send(signal.SIGKILL, "mpirun", rng)
+            sent = running.send(signal.SIGKILL, "mpirun", rng)
             time.sleep(rng.choice([0, 0.01, 0.1]))
             for pid in rng.permutation(list(running.processes())):
                 kill(int(pid), signal.SIGKILL)
-            return done
+            return sent
         path = case.inputs[rng.integers(len(case.inputs))]
         content, times = path.read_bytes(), path.stat()
         os.truncate(path, int(rng.uniform() * len(content)))

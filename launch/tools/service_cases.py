@@ -69,7 +69,7 @@ class Trial:
         self.service, self.rng, self.name, self.mounted = service, rng, name, mounted
         self.jobs = [draw_job(rng, service.files, f"{name}-{i}") for i in range(3)]
         self.numbers, self.wrong, self.longest = dict[str, int](), list[str](), 0.0
-        self._done = threading.Event()
+        self._stop = threading.Event()
 
     @contextmanager
     def others(self) -> Iterator[None]:
@@ -82,7 +82,7 @@ class Trial:
         try:
             yield
         finally:
-            self._done.set()
+            self._stop.set()
             for thread in threads:
                 thread.join(LIMIT)
         if any(thread.is_alive() for thread in threads):
@@ -109,7 +109,7 @@ class Trial:
     def _scan(self, seed: int) -> None:
         with self.service.client() as client:
             rng = np.random.default_rng(seed)
-            while not self._done.is_set():
+            while not self._stop.is_set():
                 x, begun = rng.integers(0, 1000, int(rng.integers(1, 3000))), time.monotonic()
                 if not np.array_equal(client.scan(x), x.cumsum()):
                     self.wrong.append(f"a wrong scan of {x.size} elements")
@@ -220,8 +220,8 @@ def _full(trial: Trial) -> Iterator[None]:
     """Leave no room on the disk of the state; without mounts, limit the size of files."""
     state, number = trial.service.state, trial.service.pids[0]
     if trial.mounted:
-        used = sum(path.stat().st_blocks * 512 for path in state.iterdir())
-        mount(state, used + 65536)
+        occupied = sum(path.stat().st_blocks * 512 for path in state.iterdir())
+        mount(state, occupied + 65536)
     else:
         most = max(path.stat().st_size for path in state.iterdir()) + 65536
         resource.prlimit(number, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
@@ -256,14 +256,14 @@ def send_what_is_corrupt(trial: Trial) -> None:
         (b"POST /v1/scans", large[: draw.randrange(1 << 21, len(large))], b"x: y"),
         (b"POST /v1/scans", large.replace(b"NUMPY", b"NUMPI"), b"x: y"),
     ):
-        status, said = exchange(address, RawRequest(framed(line, body, head), framed=True))
+        status, answer = exchange(address, RawRequest(framed(line, body, head), framed=True))
         if status != "400":
-            raise Fault(f"{line!r} with a corrupt body: {status} {said[:200]!r}")
+            raise Fault(f"{line!r} with a corrupt body: {status} {answer[:200]!r}")
     for _ in range(20):
         request = Requests(draw, trial.service.files).one()
-        status, said = exchange(address, request)
+        status, answer = exchange(address, request)
         if status.startswith("5"):
-            raise Fault(f"{request.raw[:300]!r}: {status} {said[:200]!r}")
+            raise Fault(f"{request.raw[:300]!r}: {status} {answer[:200]!r}")
 
 
 def read_slowly(trial: Trial) -> None:
@@ -325,14 +325,14 @@ def _others_are_served(trial: Trial) -> None:
 
 def _check(line: socket.socket, begun: bytes, x: NDArray[Any]) -> None:
     """Read an answer to its end, and compare it."""
-    said = bytearray(begun)
+    answer = bytearray(begun)
     want = npy(x.cumsum())
-    while len(said.partition(b"\r\n\r\n")[2]) < len(want):
+    while len(answer.partition(b"\r\n\r\n")[2]) < len(want):
         if not (piece := line.recv(1 << 20)):
             break
-        said += piece
-    if said.partition(b"\r\n\r\n")[2] != want:
-        raise Fault(f"a slow client has a wrong answer: {bytes(said[:200])!r}")
+        answer += piece
+    if answer.partition(b"\r\n\r\n")[2] != want:
+        raise Fault(f"a slow client has a wrong answer: {bytes(answer[:200])!r}")
 
 
 def npy(x: NDArray[Any]) -> bytes:

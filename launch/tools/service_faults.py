@@ -52,7 +52,7 @@ class Summary(NamedTuple):
 
     tried: int
     wrong: int
-    told: float  # the longest time until a client was told, in seconds
+    longest: float  # the longest time until a client was told, in seconds
 
 
 def disturb(trial: Trial, kind: str) -> float:
@@ -60,24 +60,24 @@ def disturb(trial: Trial, kind: str) -> float:
     service, idle = trial.service, trial.service.sockets()
     with trial.others():
         time.sleep(trial.rng.uniform(0, 0.6))
-        told, begun = list[float](), time.monotonic()
-        asks = threading.Thread(target=_ask, args=(trial, begun, told), daemon=True)
+        waits, begun = list[float](), time.monotonic()
+        asks = threading.Thread(target=_ask, args=(trial, begun, waits), daemon=True)
         if kind in ENDING:
             FAULTS[kind](trial)
             asks.start()
             service.wait()
             for job in trial.jobs:
-                if job.output.exists() and not _whole(job):
+                if job.output.exists() and not _is_right(job):
                     raise Fault(f"{job.output} is there, and not whole")
             service.start()
         else:
             asks.start()
             FAULTS[kind](trial)
         asks.join(LIMIT)
-    if not told:
+    if not waits:
         raise Fault("a client that came again was not told what became of its job")
-    if told[0] > TOLD:
-        raise Fault(f"a client that came again was told after {told[0]:.1f} s")
+    if waits[0] > TOLD:
+        raise Fault(f"a client that came again was told after {waits[0]:.1f} s")
     with service.client() as client:
         for job in trial.jobs:
             trial.note(job, job.submit(client))  # those that a client could not submit, too
@@ -91,12 +91,12 @@ def disturb(trial: Trial, kind: str) -> float:
         until(lambda: service.sockets() <= idle, SOON, "sockets of clients are left")
     until(lambda: not service.arrays(), SOON, "arrays of clients are left in memory")
     trial.remove()
-    if left := [path.name for path in service.files.iterdir()]:
-        raise Fault(f"{left} are left beside the outputs")
-    return told[0]
+    if leftovers := [path.name for path in service.files.iterdir()]:
+        raise Fault(f"{leftovers} are left beside the outputs")
+    return waits[0]
 
 
-def _ask(trial: Trial, begun: float, told: list[float]) -> None:
+def _ask(trial: Trial, begun: float, waits: list[float]) -> None:
     """Submit the first job again, under its key, until the service tells its number."""
     job = trial.jobs[0]
     with trial.service.client() as client:
@@ -109,11 +109,11 @@ def _ask(trial: Trial, begun: float, told: list[float]) -> None:
             except Exception as error:
                 trial.wrong.append(f"a client that came again got {error!r}")
                 return
-            told.append(time.monotonic() - begun)
+            waits.append(time.monotonic() - begun)
             return
 
 
-def _whole(job: Job) -> bool:
+def _is_right(job: Job) -> bool:
     """Return whether the output of a job is right."""
     try:
         return np.array_equal(np.load(job.output), job.want)
@@ -129,16 +129,16 @@ def account(trial: Trial, job: Job, client: Client, kind: str) -> None:
     try:
         handle.wait(LIMIT)
     except refused as error:
-        if job.output.exists() and not _whole(job):
+        if job.output.exists() and not _is_right(job):
             raise Fault(f"{error}; {job.output} is there, and not whole") from error
-        again = job._replace(key=f"{job.key}-again", request=job.request | {"force": True})
-        client.job(again.submit(client)).wait(LIMIT)
+        second = job._replace(key=f"{job.key}-again", request=job.request | {"force": True})
+        client.job(second.submit(client)).wait(LIMIT)
     except Exception as error:
         raise Fault(f"job {handle.number} ended with {error!r}") from error
     else:
         if (ended := handle.refresh()["ended"]) < job.output.stat().st_ctime - 0.01:
             raise Fault(f"job {handle.number} ended at {ended}, and its output changed later")
-    if not _whole(job):
+    if not _is_right(job):
         raise Fault(f"job {handle.number} is done, and its output is wrong")
 
 
@@ -148,9 +148,9 @@ def count(trial: Trial, client: Client) -> None:
     for job in trial.jobs:
         numbers = [each["number"] for each in records if each["key"] == job.key]
         same = [each for each in records if each["request"]["output"] == str(job.output)]
-        again = [each for each in same if each["key"] == f"{job.key}-again"]
+        repeated = [each for each in same if each["key"] == f"{job.key}-again"]
         fillers = [each for each in same if each["request"]["initial"] is not None]
-        if numbers != [trial.numbers[job.key]] or len(same) - len(again) - len(fillers) != 1:
+        if numbers != [trial.numbers[job.key]] or len(same) - len(repeated) - len(fillers) != 1:
             raise Fault(f"job {trial.numbers[job.key]} is there as {numbers}: {same}")
 
 
@@ -213,9 +213,9 @@ def main(*, mounted: bool) -> int:
         print(f"{'':20}{'tried':>6}{'right':>6}{'wrong':>6}  longest until a client was told")
         faults = 0
         for kind in options.kinds:
-            tried, wrong, told = perform(kind, options, folder, mounted=mounted)
+            tried, wrong, longest = perform(kind, options, folder, mounted=mounted)
             faults += wrong
-            print(f"{kind:20}{tried:6}{tried - wrong:6}{wrong:6}{told:8.2f} s", flush=True)
+            print(f"{kind:20}{tried:6}{tried - wrong:6}{wrong:6}{longest:8.2f} s", flush=True)
     if faults:
         repeat = f"--ranks {options.ranks} --times {options.times} --seed {options.seed}"
         kinds = shlex.join(options.kinds)

@@ -457,7 +457,7 @@ def main() -> int:
 def report(fuzzer: Fuzzer, seconds: float) -> None:
     """Print the table, and judge the memory."""
     first, half, end = fuzzer.memory
-    counts = ", ".join(f"{count} {said}" for said, count in sorted(fuzzer.answers.items()))
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(fuzzer.answers.items()))
     print(f"{fuzzer.answers.total()} requests in {seconds:.0f} s: {counts}")
     print(f"{fuzzer.valid[True]} valid ones in between: right, {fuzzer.valid[False]}: wrong")
     print(f"MiB of rank 0: {first:.0f} at first, {half:.0f} after a half, {end:.0f} at the end")

@@ -89,8 +89,8 @@ class Running(Program):
     def arrays(self) -> list[str]:
         """Return the buffers that somebody uses, of all services that ran here."""
         shared = Path("/dev/shm").glob(f"distscan-{os.getuid()}-*/*")  # nosec B108 # it is read
-        mine = [path for path in shared if int(path.parent.name.split("-")[2]) in self.numbers]
-        return [str(path) for path in mine if path.name != "lock" and _is_held(path)]
+        buffers = [path for path in shared if int(path.parent.name.split("-")[2]) in self.numbers]
+        return [str(path) for path in buffers if path.name != "lock" and _is_held(path)]
 
     def end(self) -> None:
         """End it by SIGTERM, and look for what is left."""

@@ -264,22 +264,22 @@ class Stress:
         """Draw a step's calls, make them, compare their results."""
         seed, world = self.options.seed, self.world
         common = np.random.default_rng([seed, 2, number])
-        mine = np.random.default_rng([seed, 3, number, world.rank])
+        local = np.random.default_rng([seed, 3, number, world.rank])
         self.window = range(number, number + WINDOW)
         self.room = {True: ROOM, False: ROOM}
         self.scans.begin()
         for key in [key for key in self.cases if key[0] < number]:
             self.scans.plans.pop(self.cases.pop(key)[0], None)
 
-        main = [self.draw(common, mine, world) for _ in range(COLLECTIVE * (world.size > 1))]
+        main = [self.draw(common, local, world) for _ in range(COLLECTIVE * (world.size > 1))]
         for _ in range(ALONE):
-            place = int(mine.integers(len(main) + 1))
-            main.insert(place, self.draw(mine, mine, MPI.COMM_SELF))
+            place = int(local.integers(len(main) + 1))
+            main.insert(place, self.draw(local, local, MPI.COMM_SELF))
         waves: list[list[list[Use]]] = [[], []]
         for wave in waves if self.several else []:
-            for _ in range(mine.integers(self.options.threads + 1)):
+            for _ in range(local.integers(self.options.threads + 1)):
                 wave.append(
-                    [self.draw(mine, mine, MPI.COMM_SELF, True) for _ in range(IN_A_THREAD)]
+                    [self.draw(local, local, MPI.COMM_SELF, True) for _ in range(IN_A_THREAD)]
                 )
         for use in itertools.chain(main, *waves[0], *waves[1]):
             self.scans.prepare(use)
@@ -347,11 +347,11 @@ class Stress:
     def draw(
         self,
         rng: np.random.Generator,
-        mine: np.random.Generator,
+        local: np.random.Generator,
         comm: MPI.Intracomm,
         thread: bool = False,
     ) -> Use:
-        """Draw a use: ``rng`` is the same on all ranks of ``comm``, ``mine`` is this rank's own."""
+        """Draw a use: ``rng`` is the same on all ranks of ``comm``, ``local`` is this rank's."""
         together = comm is self.world
         index = int(rng.choice(self.window))
         case, data = self.case(index, together)
@@ -370,8 +370,8 @@ class Stress:
         if kind in ("scan, new result", "recurrence"):
             # CuPy gives the memory of an ended thread's stream to the next thread.
             streams = [name for name in streams if name != "ptds"]
-        first, second = map(str, mine.choice(streams, 2))
-        collect = bool(mine.random() < 0.02)
+        first, second = map(str, local.choice(streams, 2))
+        collect = bool(local.random() < 0.02)
         return Use(kind, case, data, comm, (first, second), int(rng.integers(1, 4)), collect)
 
     # ---- results ---------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class Case:
             rows = int(rng.choice(ROWS)), int(rng.choice(ROWS[:7]))
             rows = rows[: 2 if form.axis == 1 and rng.random() < 0.5 else 1]
             shape = (shape[0] // prod(rows), *rows)
-        self.form, self.seed, self.whole = form, seed, shape
+        self.form, self.seed, self.global_shape = form, seed, shape
         cuts = np.sort(rng.integers(0, shape[0] + 1, ranks - 1))
         if rng.random() < 0.2:  # one rank has everything
             cuts = np.where(np.arange(ranks - 1) < rng.integers(ranks), 0, shape[0])
@@ -264,16 +264,16 @@ class Case:
 
     def _draw(self, rng: np.random.Generator, low: int, high: int) -> Data:
         """Draw the global array, and return the rows low..high of it."""
-        form, n = self.form, self.whole[0]
-        x, segments = values(rng, form, self.whole), None
+        form, n = self.form, self.global_shape[0]
+        x, segments = values(rng, form, self.global_shape), None
         if form.segments is not None:
             segments = rng.random(n) < rng.choice([0.5, 1 / 64, 1 / 5000])
             if form.segments == "keys":
                 segments = np.cumsum(segments).astype("i")
         elif form.recurrence:
-            segments = rng.choice(np.array([-1, 0, 1, 1, 1], form.x), self.whole)
+            segments = rng.choice(np.array([-1, 0, 1, 1, 1], form.x), self.global_shape)
         want = recurred(form, segments, x) if form.recurrence else expected(form, x, segments)
-        inner = prod(self.whole[1:]) if want.ndim == 1 else 1
+        inner = prod(self.global_shape[1:]) if want.ndim == 1 else 1
         part = want[low * inner : high * inner]
         if segments is not None:
             segments = segments[low:high].copy()
@@ -282,7 +282,7 @@ class Case:
     @property
     def nbytes(self) -> int:
         """The bytes of the global result."""
-        return prod(self.whole) * np.dtype(self.form.out).itemsize
+        return prod(self.global_shape) * np.dtype(self.form.out).itemsize
 
     @property
     def in_place(self) -> bool:
@@ -290,4 +290,4 @@ class Case:
         return self.form.x == self.form.out and self.data[0].want.shape == self.shape
 
     def __repr__(self) -> str:
-        return f"case {self.seed} of shape {self.shape} out of {self.whole}, {self.form}"
+        return f"case {self.seed} of shape {self.shape} out of {self.global_shape}, {self.form}"

@@ -296,16 +296,16 @@ def add(case: Case) -> str:
 
 def reduce_scan(case: Case) -> str:
     """1.5 copies, and the host's wait for the total in between."""
-    return _both(case, "reduce-scan", case.types.x, case.types.x, case.types.out)
+    return _two_passes(case, "reduce-scan", case.types.x, case.types.x, case.types.out)
 
 
 def scan_add(case: Case) -> str:
     """2 copies, and the host's wait for the total in between."""
     acc = case.types.acc
-    return _both(case, "scan-add", case.types.x, acc, acc, case.types.out)
+    return _two_passes(case, "scan-add", case.types.x, acc, acc, case.types.out)
 
 
-def _both(case: Case, strategy: str, *moved: np.dtype[Any]) -> str:
+def _two_passes(case: Case, strategy: str, *moved: np.dtype[Any]) -> str:
     plan = case.plan(strategy=strategy)
     poison(case.out)
     case.check(plan(case.x[0], case.out[0]), case.want)
@@ -320,10 +320,10 @@ def scan_policies(case: Case, *, segmented: bool = False) -> Iterator[Any]:
 
     Those of segments have other vectors, too.
     """
-    types, used = scan_policy(case.op, case.types, LARGE, segmented=segmented)
-    yield used
+    types, current = scan_policy(case.op, case.types, LARGE, segmented=segmented)
+    yield current
     room = cp.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - BESIDE
-    wide = [used.items * times // 2 for times in ((1, 2, 4) if segmented else (2,))]
+    wide = [current.items * times // 2 for times in ((1, 2, 4) if segmented else (2,))]
     for threads, rows, items in product((256, 384, 512), (2, 3, 4, 6, 8), wide):
         if not 0 < items * types.x.itemsize <= VECTOR:
             continue
@@ -331,19 +331,19 @@ def scan_policies(case: Case, *, segmented: bool = False) -> Iterator[Any]:
         stages = min(room // (tile + 32), 12)
         cut = {"threads": threads, "rows": rows, "items": items, "stages": stages}
         # As many warp tiles for each; a warp tile for each warp.
-        reducers = next(r for r in (used.reducers, 6) if threads // 32 % r == 0)
-        other = used._replace(**cut, reducers=reducers)
-        if stages >= 2 and other != used:
+        reducers = next(r for r in (current.reducers, 6) if threads // 32 % r == 0)
+        other = current._replace(**cut, reducers=reducers)
+        if stages >= 2 and other != current:
             yield other
 
 
 def reduce_policies(case: Case) -> Iterator[Any]:
     """Yield the policy in use, then others like it."""
-    used = reduce_policy(case.op, case.types)
-    yield used
+    current = reduce_policy(case.op, case.types)
+    yield current
     for threads, rows, blocks in product((256, 512), (4, 8), (2, 4)):
-        other = used._replace(threads=threads, rows=rows, blocks=blocks)
-        if other != used:
+        other = current._replace(threads=threads, rows=rows, blocks=blocks)
+        if other != current:
             yield other
 
 

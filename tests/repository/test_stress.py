@@ -58,9 +58,9 @@ def test_a_run(run, rng, comm):
 
 @few_ranks
 def test_a_seed_repeats_a_run(run):
-    first, again, other = (run("--seed", seed)[1] for seed in ("1", "1", "2"))
+    first, second, other = (run("--seed", seed)[1] for seed in ("1", "1", "2"))
     cut = re.compile(r"results in .*|[\d.]+ s: .*\n")  # the second appears every 10 seconds
-    assert cut.sub("", first) == cut.sub("", again) != cut.sub("", other)
+    assert cut.sub("", first) == cut.sub("", second) != cut.sub("", other)
 
 
 @pytest.mark.one_rank
@@ -141,18 +141,18 @@ def test_what_it_expects_is_right(rng):
 
 
 @pytest.mark.one_rank
-def test_shards_are_the_whole(rng):
-    """Each rank draws the same whole, and takes a part of its own."""
+def test_shards_are_parts_of_the_global_array(rng):
+    """Each rank draws the same global array, and takes its part."""
     for number in range(30):
         form = cases.draw_form(rng, 3)
-        whole = cases.Case(form, [number], 9, large=False, ranks=3, rank=0).whole
+        shape = cases.Case(form, [number], 9, large=False, ranks=3, rank=0).global_shape
         parts = [cases.Case(form, [number], 9, large=False, ranks=3, rank=r) for r in range(3)]
-        assert {part.whole for part in parts} == {whole}
-        assert sum(part.shape[0] for part in parts) == whole[0]
+        assert {part.global_shape for part in parts} == {shape}
+        assert sum(part.shape[0] for part in parts) == shape[0]
         x, want = (
             np.concatenate([getattr(p.data[0], name) for p in parts]) for name in ("x", "want")
         )
-        assert x.shape == whole
+        assert x.shape == shape
         segments = None
         if parts[0].data[0].segments is not None:
             segments = np.concatenate([part.data[0].segments for part in parts])
