@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import arrays, dtypes
-from ..core.form import Extents, seed_value
+from ..core.form import Extents, seed_value, shape_of
 from ..core.operators import BUILTIN
 from ..core.segments import check_shape, check_type
 from ..fsum.request import FsumRequest
@@ -129,7 +129,7 @@ class Client:
         ``scan`` copies neither such an array nor its result, which is in shared memory, too. If
         the service is on another host, the array is an ordinary one.
         """
-        return self._arrays.empty(_shape(shape), dtypes.parse(dtype))
+        return self._arrays.empty(shape_of(shape), dtypes.parse(dtype))
 
     def scan(
         self,
@@ -446,11 +446,6 @@ def _job_request(
         request["initial"] = _text(request["initial"])
     headers = {"idempotency-key": uuid.uuid4().hex if key is None else key}
     return {"json": request, "headers": headers}
-
-
-def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """Return a shape as NumPy has it."""
-    return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
 def _on_host(name: str, argument: Any) -> NDArray[Any]:

@@ -78,13 +78,14 @@ class Dispatcher:
 
         Jobs that ended ``keep`` seconds ago are forgotten.
         """
-        self._comm, self._wakeup, self._store, self._limit = comm, wakeup, store, limit
-        self._scanner = scanner
+        self._comm, self._wakeup, self._scanner, self._limit = comm, wakeup, scanner, limit
+        self.store = store  # all jobs, for those who read them
         self._arrays: deque[tuple[Task, Future[None]]] = deque()
         self._changed = threading.Condition()
         self._current: int | None = None  # the number of a file job
         self._progress = Progress()
-        self._cancelled = self._stopping = self._grace_over = False
+        self._cancelled = self._grace_over = False
+        self.stopping = False  # new jobs are refused, since the service ends
         self._backend, self._deadline = backend, float("inf")
         self._keep, self._last_cleanup = keep, float("-inf")
         self._disk_error = ""  # the error of the disk that was logged last
@@ -97,8 +98,8 @@ class Dispatcher:
 
     def submit(self, job: dict[str, Any], key: str | None) -> Record:
         """Queue a file job, and return it. It is on the disk."""
-        self._check_open(self._store.count_queued())
-        record = self._store.add(job, key)
+        self._check_open(self.store.count_queued())
+        record = self.store.add(job, key)
         self._wake()
         return record
 
@@ -118,15 +119,10 @@ class Dispatcher:
 
     def get(self, number: int) -> tuple[Record, Progress | None]:
         """Return a job, and its progress while it runs."""
-        record = self._store.get(number)
+        record = self.store.get(number)
         if record is None:
             raise NotFoundError(f"there is no job {number}")
         return record, self._progress if number == self._current else None
-
-    @property
-    def store(self) -> Store:
-        """All jobs, for those who read them."""
-        return self._store
 
     @property
     def current_job(self) -> tuple[int, Progress] | None:
@@ -140,7 +136,7 @@ class Dispatcher:
         Raises ``JobEndedError`` if it had ended.
         """
         with self._changed:  # a job begins and ends under this lock, too
-            was_queued = self._store.cancel(number)
+            was_queued = self.store.cancel(number)
             record = self.get(number)[0]
             if self._current == number:
                 self._cancelled = True
@@ -156,16 +152,11 @@ class Dispatcher:
 
         Jobs that wait stay in the store.
         """
-        self._stopping, self._deadline = True, min(self._deadline, monotonic() + grace)
+        self.stopping, self._deadline = True, min(self._deadline, monotonic() + grace)
         self._wake()
 
-    @property
-    def stopping(self) -> bool:
-        """Whether new jobs are refused, since the service ends."""
-        return self._stopping
-
     def _check_open(self, waiting: int) -> None:
-        if self._stopping:
+        if self.stopping:
             raise BusyError("the service ends; submit the job again when it is back")
         if waiting >= self._limit:
             raise BusyError(f"{waiting} jobs wait already; try again later")
@@ -186,10 +177,10 @@ class Dispatcher:
         while True:
             with self._changed:
                 record = None
-                while not self._stopping and not self._arrays:
+                while not self.stopping and not self._arrays:
                     try:
                         self._forget_old()
-                        if record := self._store.start():
+                        if record := self.store.start():
                             self._current, self._progress = record.number, Progress()
                             self._cancelled, self._disk_error = False, ""
                             break
@@ -198,7 +189,7 @@ class Dispatcher:
                         self._wait_for_the_disk(error)
                 array = None
                 if record is None:
-                    if self._stopping:
+                    if self.stopping:
                         break
                     array = self._arrays.popleft()
             if record is not None:
@@ -212,12 +203,13 @@ class Dispatcher:
     def _forget_old(self) -> None:
         """Remove jobs that ended long ago, once a day."""
         if monotonic() - self._last_cleanup > _DAY:
-            self._store.forget(time() - self._keep)
+            self.store.forget(time() - self._keep)
             self._last_cleanup = monotonic()
 
     def _scan(self, task: Task, future: "Future[None]") -> None:
         try:
-            run_array(self._wakeup, self._scanner, task)
+            self._wakeup.send({"kind": "array", "task": task})
+            self._scanner.scan_by_all(task)
             future.set_result(None)
         except Exception as error:
             future.set_exception(error)
@@ -248,7 +240,7 @@ class Dispatcher:
                     break
                 except StoreError as error:
                     self._wait_for_the_disk(error)
-                    if self._stopping:  # the next service finds it running
+                    if self.stopping:  # the next service finds it running
                         break
             self._current = None
         self._tell()
@@ -270,7 +262,7 @@ class Dispatcher:
         if self._grace_over and state == "failed":
             self._requeue(record)
         else:
-            self._store.end(record.number, state, **facts)
+            self.store.end(record.number, state, **facts)
 
     def _requeue(self, record: Record) -> None:
         """Queue a job that a service could not end, if it can be run again; else it has failed."""
@@ -278,13 +270,13 @@ class Dispatcher:
         if may_run(record.request) and not (crashed and record.attempts >= _ATTEMPTS):
             _log.warning("job %s was interrupted; it is queued again", record.number,
                          extra={"job": record.number})  # fmt: skip
-            self._store.queue_again(record.number, counts=crashed)
+            self.store.queue_again(record.number, counts=crashed)
             return
         lost = ServiceError(
             "the service ended while the job ran; the output is whole if it is there: submit it "
             "again, if not"
         )
-        self._store.end(record.number, "failed", error=errors.to_json(lost))
+        self.store.end(record.number, "failed", error=errors.to_json(lost))
 
     def _wait_for_the_disk(self, error: StoreError) -> None:
         if str(error) != self._disk_error:
@@ -376,12 +368,6 @@ def run_job(comm: Comm, wakeup: "Wakeup", job: dict[str, Any], show: Show) -> Re
     """
     wakeup.send({"kind": "job", "job": job})
     return _perform(comm, job, show)
-
-
-def run_array(wakeup: "Wakeup", scanner: Scanner, task: Task) -> None:
-    """Scan an array on all ranks; rank 0 calls this."""
-    wakeup.send({"kind": "array", "task": task})
-    scanner.scan_by_all(task)
 
 
 def follow(comm: Comm, wakeup: "Wakeup", scanner: Scanner) -> None:

@@ -289,23 +289,10 @@ class Metrics:
     ) -> None:
         """Set the facts of the service, and the functions that read its state for each answer.
 
-        Parameters
-        ----------
-        facts : mapping
-            Facts of the service, by name.
-        queued : callable
-            Returns the number of file jobs that wait.
-        running : callable
-            Returns whether a file job runs.
-        waiting : callable
-            Returns the number of large arrays that wait for their turn or have it.
-        buffers : callable
-            Returns the bytes of the buffers for arrays.
-        limit : int
-            The most bytes of them.
-        gpu : callable, optional
-            Returns the bytes of a GPU's memory that are in use, and all bytes.
-
+        ``queued`` and ``waiting`` count file jobs, and large arrays that wait for their turn or
+        have it; ``running`` says whether a file job runs. ``buffers`` are the bytes of the buffers
+        for arrays, at most ``limit``; ``gpu`` returns the bytes of a GPU's memory that are in use,
+        and all bytes.
         """
         named = {name: str(fact) for name, fact in facts.items()}
         Info("distscan", "What this service is.", registry=self._registry).info(named)

@@ -39,9 +39,9 @@ def test_over_tcp(tmp_path, monkeypatch):
         with service.client(TOKEN) as client:
             assert list(client.scan([3, 1, 4])) == [3, 4, 8]
         for wrong in (None, "x", TOKEN[:-1], TOKEN + "x", "é"):
-            given = {} if wrong is None else {"authorization": f"Bearer {wrong}".encode()}
+            head = {} if wrong is None else {"authorization": f"Bearer {wrong}".encode()}
             for url in ("/v1", "/v1/jobs", "/v1/jobs/1"):
-                answer = httpx.get(service.address + url, headers=given)
+                answer = httpx.get(service.address + url, headers=head)
                 assert answer.status_code == 401
         with service.client("wrong") as client, pytest.raises(UnauthorizedError):
             client.scan([1])
@@ -58,10 +58,10 @@ def test_over_tcp(tmp_path, monkeypatch):
         where = ["--address", service.address, "--token-file", tmp_path / "token"]
         assert command("jobs", *where) == (0, "", "")
         assert service.end() == 0
-    said = "".join(service.said)
-    assert "was refused: a wrong token" in said
-    assert "was refused: no token" in said
-    assert TOKEN not in said
+    output = "".join(service.output)
+    assert "was refused: a wrong token" in output
+    assert "was refused: no token" in output
+    assert TOKEN not in output
 
 
 REACHABLE = "can be reached from other machines"
@@ -94,9 +94,9 @@ def test_options_that_are_refused(options, status, message, tmp_path, monkeypatc
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(mode)
     monkeypatch.setenv("DISTSCAN_SERVICE", "http://127.0.0.1:1")
-    given = [*shlex.split(options), "--backend", "cpu", "--state-dir", "state"]
-    found, out, err = command("serve", *given, cwd=tmp_path)
-    assert (found, out) == (status, "")
+    arguments = [*shlex.split(options), "--backend", "cpu", "--state-dir", "state"]
+    code, out, err = command("serve", *arguments, cwd=tmp_path)
+    assert (code, out) == (status, "")
     assert err.startswith("distscan: error: ")
     assert message in err
     assert err.count("\n") == 1
@@ -108,18 +108,18 @@ def test_options_that_are_refused(options, status, message, tmp_path, monkeypatc
 def test_one_service_at_a_time(tmp_path):
     with serving(tmp_path) as service:
         assert (tmp_path / "socket").stat().st_mode & 0o777 == 0o600
-        given = ["--socket", tmp_path / "socket", "--backend", "cpu"]
-        status, _, err = command("serve", *given, "--state-dir", tmp_path / "other")
+        arguments = ["--socket", tmp_path / "socket", "--backend", "cpu"]
+        status, _, err = command("serve", *arguments, "--state-dir", tmp_path / "other")
         assert (status, err) == (
             1, f"distscan: error: another service listens on {tmp_path}/socket\n")  # fmt: skip
-        given = ["--socket", tmp_path / "s", "--state-dir", tmp_path / "state"]
-        status, _, err = command("serve", *given)
+        arguments = ["--socket", tmp_path / "s", "--state-dir", tmp_path / "state"]
+        status, _, err = command("serve", *arguments)
         assert status == 1
         assert "another service uses" in err
         assert service.end() == 0
     (tmp_path / "socket").write_text("a file")
-    given = ["--socket", tmp_path / "socket", "--state-dir", tmp_path / "o"]
-    assert command("serve", *given)[0] == 1
+    arguments = ["--socket", tmp_path / "socket", "--state-dir", tmp_path / "o"]
+    assert command("serve", *arguments)[0] == 1
     assert (tmp_path / "socket").read_text() == "a file"
 
 
@@ -164,9 +164,9 @@ def test_commands(tmp_path):
         status, out, err = command("submit", "x.npy", *where, cwd=tmp_path)
         assert (status, out) == (2, "")
         assert "exists; --force replaces it" in err
-        given = ["--op", "fsum", "--window", "-2", "7", "--force", "--json", "--quiet"]
-        given += ["--initial", "3"]
-        status, out, _ = command("submit", "x.npy", *given, *where, cwd=tmp_path)
+        arguments = ["--op", "fsum", "--window", "-2", "7", "--force", "--json", "--quiet"]
+        arguments += ["--initial", "3"]
+        status, out, _ = command("submit", "x.npy", *arguments, *where, cwd=tmp_path)
         assert '"total": 48.0' in out
         status, out, _ = command("submit", "x.npy", "--force", "--detach", *where, cwd=tmp_path)
         number = int(out)
@@ -176,8 +176,8 @@ def test_commands(tmp_path):
         status, out, _ = command("show", number, *where)
         assert f'"number": {number}' in out
         for axis in (0, 1):  # options that are 0 are options, too
-            given = ["--axis", axis, "--initial", "0", "--exclusive", "--force"]
-            status, _, err = command("submit", "xs.npy", *given, *where, cwd=tmp_path)
+            arguments = ["--axis", axis, "--initial", "0", "--exclusive", "--force"]
+            status, _, err = command("submit", "xs.npy", *arguments, *where, cwd=tmp_path)
             assert status == 0, err
             y = np.load(tmp_path / "xs.scan.npy")
             np.testing.assert_array_equal(y, xs.cumsum(axis) - xs)
@@ -222,13 +222,15 @@ def test_clients_import_little():
 )
 def test_certificates(address, loads, monkeypatch):
     """They take long to load, so this is done for TLS alone; there the service's is checked."""
-    made, default = [], ssl.create_default_context
+    contexts, default = [], ssl.create_default_context
     monkeypatch.setattr(
-        ssl, "create_default_context", lambda **given: made.append(default(**given)) or made[-1]
+        ssl,
+        "create_default_context",
+        lambda **options: contexts.append(default(**options)) or contexts[-1],
     )
     with distscan.connect(address, patience=0.1) as client, pytest.raises(ServiceError):
         client.about()
-    assert [context.verify_mode for context in made] == loads * [ssl.CERT_REQUIRED]
+    assert [context.verify_mode for context in contexts] == loads * [ssl.CERT_REQUIRED]
 
 
 def test_without_its_extra(tmp_path):
@@ -259,15 +261,15 @@ def test_readme(tmp_path):
     assert len(lines) == 5
     assert lines[0].startswith("mpirun -n 8 python -m distscan serve &")
     lines[0] = lines[0].replace("mpirun -n 8", "mpirun -n 2")
-    given = {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path), "DISTSCAN_LABELS": "0"}
-    given |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
-    given["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path), "DISTSCAN_LABELS": "0"}
+    variables |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
+    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     script = "\n".join(["set -e", *lines, "kill -USR1 $!; wait $!"])
     with open(tmp_path / "out", "w+") as out:
         subprocess.run(
             ["bash", "-c", script],
             cwd=tmp_path,
-            env=os.environ | given,
+            env=os.environ | variables,
             stdout=out,
             check=True,
             timeout=90,
@@ -346,9 +348,9 @@ RIGHT = {
 }
 
 
-def raised(scan, given):
+def raised(scan, options):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - compared with another one
-        scan(**({"x": np.arange(12.0).reshape(3, 4)} | given))
+        scan(**({"x": np.arange(12.0).reshape(3, 4)} | options))
     return type(caught.value), str(caught.value)
 
 
@@ -359,10 +361,10 @@ def test_wrong(case, client):
 
 @pytest.mark.parametrize("case", RIGHT)
 def test_right(case, client):
-    given = {"x": np.arange(12.0).reshape(3, 4)} | RIGHT[case]
-    y, wanted = client.scan(**given), distscan.scan(**given)
-    assert (type(y), y.dtype) == (type(wanted), wanted.dtype)
-    np.testing.assert_array_equal(y, wanted)
+    options = {"x": np.arange(12.0).reshape(3, 4)} | RIGHT[case]
+    y, expected = client.scan(**options), distscan.scan(**options)
+    assert (type(y), y.dtype) == (type(expected), expected.dtype)
+    np.testing.assert_array_equal(y, expected)
 
 
 def test_what_a_service_does_not_take(client):
@@ -375,7 +377,7 @@ def test_what_a_service_does_not_take(client):
 
 
 @pytest.mark.parametrize(
-    ("query", "given"),
+    ("query", "options"),
     [
         ("axis=3", {"axis": 3}),
         ("op=none", {"op": "none"}),
@@ -386,13 +388,13 @@ def test_what_a_service_does_not_take(client):
         (f"op=fsum&initial={1 << 1024}", {"op": "fsum", "initial": 1 << 1024}),
     ],
 )
-def test_errors_that_the_service_finds(query, given, client):
+def test_errors_that_the_service_finds(query, options, client):
     """Other clients leave the checks to it."""
 
     def scan(x):
         client.request("POST", f"/v1/scans?{query}", content=npy(x))
 
-    assert raised(scan, {}) == raised(distscan.scan, given)
+    assert raised(scan, {}) == raised(distscan.scan, options)
 
 
 @pytest.mark.parametrize("kind", [*errors._TYPES.values()])
@@ -430,13 +432,13 @@ def test_paths_outside(service, client, tmp_path):
             client.submit(inside, out, **{name: tmp_path / "y.npy"})
     assert not out.exists()
     end = time.monotonic() + 10  # mpirun may hand the lines on late
-    while not any("was refused" in text and "secret.npy" in text for text in service.said):
-        assert time.monotonic() < end, service.said
+    while not any("was refused" in text and "secret.npy" in text for text in service.output):
+        assert time.monotonic() < end, service.output
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("change", "message"),
     [
         ({"op": "os:system"}, "unknown op"),
         ({"op": ["sum"]}, "unknown op"),
@@ -465,9 +467,9 @@ def test_paths_outside(service, client, tmp_path):
         ({"strategy": "none"}, "unknown strategy"),
     ],
 )
-def test_requests_that_are_wrong(asked, message, service):
+def test_requests_that_are_wrong(change, message, service):
     right = {"inputs": [str(service.folder / "x.npy")], "output": str(service.folder / "y.npy")}
-    answer = post(service, "/v1/jobs", content=json.dumps(right | asked))
+    answer = post(service, "/v1/jobs", content=json.dumps(right | change))
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
 
@@ -475,12 +477,12 @@ def test_requests_that_are_wrong(asked, message, service):
 def test_many_inputs(service, client):
     """Others are answered while their paths are looked up; lists do not have them all."""
     many = [f"{service.folder}/a/{i}.npy" for i in range(4000)]
-    asked = {"inputs": many, "output": str(service.folder / "y.npy")}
+    request = {"inputs": many, "output": str(service.folder / "y.npy")}
     with pytest.raises(TooLargeError, match="at most 10000 inputs, not 20000"):
-        client.request("POST", "/v1/jobs", json=asked | {"inputs": ["/x.npy"] * 20_000})
+        client.request("POST", "/v1/jobs", json=request | {"inputs": ["/x.npy"] * 20_000})
     jobs, answers = [], 0
     thread = threading.Thread(
-        target=lambda: jobs.append(client.request("POST", "/v1/jobs", json=asked).json())
+        target=lambda: jobs.append(client.request("POST", "/v1/jobs", json=request).json())
     )
     thread.start()
     while thread.is_alive():

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import distscan
-from support.services import TOKEN, http_client, over_tcp, serving, wanted
+from support.services import TOKEN, http_client, log_line, over_tcp, serving
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 
@@ -163,7 +163,7 @@ def test_the_log(service, http):
         ({"sec-fetch-site": "cross-site"}, "a page of another site may not"),
     ):
         assert refused(http, {"host": "localhost", "authorization": "wrong"} | header)
-        wanted(service, "text", "WARNING", f"GET /v1/jobs by {client}", f" was refused: {fault}")
+        log_line(service, "text", "WARNING", f"GET /v1/jobs by {client}", f" was refused: {fault}")
 
 
 # ---- the page: static files ----------------------------------------------------------------------
@@ -249,7 +249,7 @@ def contrast(one, other):
 
 def test_contrast():
     """Of each text with its ground, light and dark: 4.5, as WCAG 2 has it."""
-    found = re.findall(
+    definitions = re.findall(
         r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", (PAGE / "colours.css").read_text()
     )
     pairs = [
@@ -259,6 +259,6 @@ def test_contrast():
         ("on-accent", "accent"),
     ]
     for theme in (0, 1):
-        colours = {name: values[theme] for name, *values in found}
+        colours = {name: values[theme] for name, *values in definitions}
         for text, ground in pairs:
             assert contrast(colours[text], colours[ground]) >= 4.5, (theme, text, ground)

@@ -47,10 +47,10 @@ def test_scans_whose_answers_are_lost(n, lone, rng):
             for x in (np.empty(n, int), client.empty(n, int)):
                 for out in (None, x):
                     x[...] = rng.integers(0, 1000, n)
-                    wanted, cutter.lose = x.cumsum(), lost
-                    np.testing.assert_array_equal(client.scan(x, out=out), wanted)
+                    expected, cutter.lose = x.cumsum(), lost
+                    np.testing.assert_array_equal(client.scan(x, out=out), expected)
                     assert cutter.lose == 0
-        np.testing.assert_array_equal(x, wanted)
+        np.testing.assert_array_equal(x, expected)
         assert cutter.lost == 16
 
 
@@ -103,7 +103,7 @@ def test_tries_are_spread(tmp_path, monkeypatch):
     for _ in range(20):
         with distscan.connect(tmp_path / "none", patience=60) as client:
             answers = (SimpleNamespace(status=status, json=dict) for status in [*8 * [429], 200])
-            client._http.request = lambda *_, a=answers, **given: next(a)
+            client._http.request = lambda *_, a=answers, **options: next(a)
             client.about()
     for i, most in enumerate((0.05, 0.1, 0.2, 0.5, *4 * [1])):
         assert most / 2 <= min(pauses[i::8]) < max(pauses[i::8]) <= most
@@ -189,7 +189,7 @@ def test_a_forked_process_closes_no_connection_of_its_parent(lone):
 
 
 def test_other_requests_have_a_limit(lone):
-    def answer(*_, timeout, **given):
+    def answer(*_, timeout, **options):
         limits.append(timeout)
         place = {"path": "/dev/null", "bytes": 1, "device": 0, "inode": 0}
         return SimpleNamespace(status=200, content=npy(np.zeros(2)), json=lambda: place)
@@ -227,9 +227,9 @@ def test_parent_and_child_at_once(n, client, rng):
     client.scan(rng.random(n))  # leaves a connection, and buffers
 
     def work(seed):
-        mine = np.random.default_rng(seed)
+        numbers = np.random.default_rng(seed)
         for i in range(50):
-            x = mine.integers(0, 1000, n + i)
+            x = numbers.integers(0, 1000, n + i)
             np.testing.assert_array_equal(client.scan(x), x.cumsum())
 
     children = [forked(lambda seed=seed: work(seed)) for seed in (1, 2)]
@@ -241,15 +241,15 @@ def test_arrays_of_before(client, rng):
     """An array in shared memory stays as it is in the child when its parent has dropped it."""
     x = client.empty(LARGE, int)
     x[...] = rng.integers(0, 9, LARGE)
-    arrays, wanted, ready, go = [x, client.scan(x)], x.cumsum(), os.pipe(), os.pipe()
+    arrays, expected, ready, go = [x, client.scan(x)], x.cumsum(), os.pipe(), os.pipe()
 
     def work():
         os.write(ready[1], b"1")
         os.read(go[0], 1)
         x, y = arrays
-        np.testing.assert_array_equal(y, wanted)
-        np.testing.assert_array_equal(x.cumsum(), wanted)
-        np.testing.assert_array_equal(client.scan(x), wanted)
+        np.testing.assert_array_equal(y, expected)
+        np.testing.assert_array_equal(x.cumsum(), expected)
+        np.testing.assert_array_equal(client.scan(x), expected)
         out = np.empty_like(y)
         assert client.scan(x, out=out, reverse=True) is out
         np.testing.assert_array_equal(out, x[::-1].cumsum()[::-1])

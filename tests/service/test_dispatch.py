@@ -50,15 +50,15 @@ def job(folder, i=0):
 @pytest.fixture
 def task(tmp_path):
     """A function that returns the scan of an array from one buffer into another."""
-    used = []
+    buffers = []
 
     def task(i=0):
         for name, x in (("x", np.arange(10 + i)), ("y", np.full(10 + i, -7))):
-            used.append(put_in_buffer(tmp_path / f"{name}{i}", x))
-        return Task(used[-2][1], used[-1][1], None, {"op": "sum"})
+            buffers.append(put_in_buffer(tmp_path / f"{name}{i}", x))
+        return Task(buffers[-2][1], buffers[-1][1], None, {"op": "sum"})
 
     yield task
-    for buffer, _ in used:
+    for buffer, _ in buffers:
         buffer.close()
 
 
@@ -101,12 +101,12 @@ def test_arrays_whose_client_is_gone(dispatcher, task, tmp_path):
 @pytest.mark.one_rank
 def test_an_array_does_not_wait_for_a_file_job(dispatcher, task, tmp_path):
     """Rank 0 alone scans it then."""
-    asked, submitted = [], dispatcher.submit(job(tmp_path), None)
+    answers, submitted = [], dispatcher.submit(job(tmp_path), None)
     # It is called first when the job begins.
-    dispatcher.listeners.append(lambda: asked or asked.append(dispatcher.scan(task(1))))
+    dispatcher.listeners.append(lambda: answers or answers.append(dispatcher.scan(task(1))))
     with running(dispatcher):
         wait_until(lambda: dispatcher.get(submitted.number)[0].state == "done")
-    assert asked[0] is None
+    assert answers[0] is None
 
 
 @pytest.mark.one_rank
@@ -131,11 +131,11 @@ def test_a_disk_that_is_full_for_a_while(dispatcher, tmp_path, monkeypatch):
     record, full = dispatcher.submit(job(tmp_path), None), threading.Event()
     right, tries = Store.end, []
 
-    def end(store, *given, **facts):
-        tries.append(given)
+    def end(store, *arguments, **facts):
+        tries.append(arguments)
         if len(tries) == 1:
             raise StoreError("the jobs cannot be stored: the disk is full")
-        right(store, *given, **facts)
+        right(store, *arguments, **facts)
         full.set()
 
     monkeypatch.setattr(Store, "end", end)
@@ -151,7 +151,7 @@ def test_a_disk_that_is_full_for_a_while(dispatcher, tmp_path, monkeypatch):
 def test_a_job_that_meets_a_fault(error, dispatcher, tmp_path, monkeypatch, caplog):
     """It has failed; if nobody has thought of the exception, the log has its place."""
 
-    def fail(*given):
+    def fail(*arguments):
         raise error
 
     monkeypatch.setattr(dispatch, "run_job", fail)
@@ -197,7 +197,7 @@ def test_jobs_that_were_running_when_a_service_crashed(tmp_path):
         return number
 
     with contextlib.closing(Store(tmp_path / "state")) as store:
-        again = job("y.npy"), job("there.npy", force=True), job("z.npy", crashes=2)
+        repeated = job("y.npy"), job("there.npy", force=True), job("z.npy", crashes=2)
         fails = (
             *(job("w.npy", crashes=3), job("x.scan.npy", state=tmp_path / "s.json")),
             *(job("x.npy", force=True), job("s.npy", segments=tmp_path / "s.npy", force=True)),
@@ -211,7 +211,7 @@ def test_jobs_that_were_running_when_a_service_crashed(tmp_path):
         for number in fails:
             with pytest.raises(ServiceError, match="the output is whole if it is there"):
                 client.job(number).wait(30)
-        for number, attempts in zip(again, (2, 2, 3), strict=True):
+        for number, attempts in zip(repeated, (2, 2, 3), strict=True):
             assert client.job(number).wait(30)["total"] == 45
             assert client.job(number).refresh()["attempts"] == attempts
         with pytest.raises(TypeError, match="'no type' is not understood"):
@@ -331,17 +331,17 @@ def scanner(request, comm):
 @pytest.fixture
 def put(folder, comm):
     """Put an array into a buffer."""
-    made = []
+    buffers = []
 
     def put(name, x):
         if comm.rank == 0:
-            made.append(put_in_buffer(folder / name, x)[0])
+            buffers.append(put_in_buffer(folder / name, x)[0])
         comm.Barrier()
         return Place(str(folder / name), 0, str(x.dtype), x.shape)
 
     yield put
     comm.Barrier()
-    for buffer in made:
+    for buffer in buffers:
         buffer.close()
 
 
@@ -418,12 +418,12 @@ def test_headers_are_read_by_one_thread_at_a_time(monkeypatch):
     """NumPy reads them by Python's parser, in which two threads may disturb each other."""
     read, inside, most = np.lib.format.read_array_header_1_0, [], []
 
-    def watched(*given, **options):
+    def watched(*arguments, **options):
         inside.append(1)
         most.append(len(inside))
         time.sleep(0.02)
         inside.pop()
-        return read(*given, **options)
+        return read(*arguments, **options)
 
     monkeypatch.setattr(np.lib.format, "read_array_header_1_0", watched)
     with ThreadPoolExecutor(4) as pool:

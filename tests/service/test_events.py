@@ -125,8 +125,8 @@ def test_news(dispatcher):
     assert names(updates) == [("job", 1), ("job", 2), "service"]
     dispatcher.current_job = store.start().number, Progress()
     assert names(updates) == [("job", 1), "service"]
-    for done in (1, 2):
-        dispatcher.current_job = 1, Progress("scan", done, 2)
+    for nbytes in (1, 2):
+        dispatcher.current_job = 1, Progress("scan", nbytes, 2)
         assert names(updates) == [("progress", 1)]
         assert names(updates) == []
     store.end(1, "done", report={})

@@ -29,8 +29,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def disturbed(tmp_path_factory):
     """A service of 2 ranks; at its end, nothing of it is left."""
-    with running(tmp_path_factory.mktemp("service"), 2) as made:
-        yield made
+    with running(tmp_path_factory.mktemp("service"), 2) as service:
+        yield service
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -104,8 +104,8 @@ def test_exceptions_that_the_fuzzer_sees():
     """The last one of those that follow from each other; none of uvicorn's."""
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
     follows = "\nDuring handling of the above exception, another exception occurred:\n\n"
-    said = f"x\n{trace}ValueError: 1\n{follows}{trace}KeyError: 27\ny\n"
-    assert list(exceptions(said)) == ["KeyError: N"]
+    output = f"x\n{trace}ValueError: 1\n{follows}{trace}KeyError: 27\ny\n"
+    assert list(exceptions(output)) == ["KeyError: N"]
     assert exceptions(f"{trace}h11._util.LocalProtocolError: no\n") == exceptions("x") == {}
 
 
@@ -113,11 +113,11 @@ def test_arrays_that_the_load_sees(monkeypatch):
     def lost(x):
         raise OSError("no answer")
 
-    for scan, found in (
+    for scan, count in (
         (np.cumsum, 0),
         (lambda x: x, service_speed.WRONG),
         (lost, service_speed.LOST),
     ):
         one = SimpleNamespace(client=SimpleNamespace(scan=scan), seed=1)
         monkeypatch.setattr(service_speed, "Worker", one)
-        assert service_speed.scan(1) == found
+        assert service_speed.scan(1) == count

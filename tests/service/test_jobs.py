@@ -134,8 +134,8 @@ def test_a_queue_that_is_full(service, client):
 # ---- the bar -------------------------------------------------------------------------------------
 
 
-def record(state, phase=None, done=0, **more):
-    progress = phase and {"phase": phase, "done": done, "size": 4 * 10**9}
+def record(state, phase=None, nbytes=0, **more):
+    progress = phase and {"phase": phase, "done": nbytes, "size": 4 * 10**9}
     return {"number": 7, "state": state, "progress": progress, "report": None, "error": None} | more
 
 
@@ -157,7 +157,7 @@ class Course:
         client.request = self.answer
         self.job = client.job(7)
 
-    def answer(self, method, url, **given):
+    def answer(self, method, url, **options):
         record = self.records[min(self.requests, len(self.records) - 1)]
         self.requests += 1
         if isinstance(record, BaseException):
@@ -173,10 +173,10 @@ def test_each_phase(capsys):
     assert not std.tqdm._instances
     out, err = capsys.readouterr()
     assert out == ""
-    shown = [line.strip() for line in err.replace("\r", "\n").splitlines()]
+    lines = [line.strip() for line in err.replace("\r", "\n").splitlines()]
     for begin in ("queued: 0.00B", "start: 0.00B", "reduce:  25%", "scan:  25%", "scan:  75%",
                   "done: 100%"):  # fmt: skip
-        assert any(line.startswith(f"job 7: {begin}") for line in shown), (begin, shown)
+        assert any(line.startswith(f"job 7: {begin}") for line in lines), (begin, lines)
     assert "3.00G/4.00G" in err
     assert err.endswith("\n")
 
@@ -201,8 +201,8 @@ def test_the_bar_is_closed(end, error, capsys):
 
 def test_a_job_that_begins_again(capsys):
     """After a crash of the service, its bar goes back."""
-    again = [*COURSE, record("queued"), *COURSE[1:]]
-    Course(*again, record("done", report={})).job.wait(progress=True)
+    course = [*COURSE, record("queued"), *COURSE[1:]]
+    Course(*course, record("done", report={})).job.wait(progress=True)
     assert "job 7: queued: " in capsys.readouterr().err.rpartition("75%")[0].partition("75%")[2]
 
 

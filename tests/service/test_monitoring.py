@@ -33,13 +33,13 @@ from support.services import (
     TOKEN,
     http_client,
     lines_of,
+    log_line,
     long_file,
     npy,
     over_tcp,
     serving,
     values,
     wait_until,
-    wanted,
 )
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -156,35 +156,35 @@ def logged(request, tmp_path_factory):
     ):
         service.form = request.param
         yield service, http
-        secrets = [text for text in service.said if TOKEN in text or WRONG in text]
+        secrets = [text for text in service.output if TOKEN in text or WRONG in text]
         assert secrets == []
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusals(case, logged):
     """Each says who, what and why, and not the token, nor a MiB of a client's."""
-    (service, http), (request, status, why, given) = logged, REFUSED[case]
+    (service, http), (request, status, why, arguments) = logged, REFUSED[case]
     method, path = request.split()
     with contextlib.ExitStack() as stack:
         if case == "no-memory":
             buffer = http.post("/v1/buffers", json={"bytes": 1 << 20}).json()
             fcntl.flock(stack.enter_context(open(buffer["path"])), fcntl.LOCK_EX)
-        answer = http.request(method, path, **given)
+        answer = http.request(method, path, **arguments)
     assert answer.status_code == status
     shown = why if service.form == "json" else why.replace("\n", r"\n")
-    line = wanted(service, service.form, "WARNING", f"{request} by 127.0.0.1:", shown)
+    line = log_line(service, service.form, "WARNING", f"{request} by 127.0.0.1:", shown)
     assert re.search(r"by 127\.0\.0\.1:\d+ was refused: ", line["message"])
     if service.form == "json":
         assert re.fullmatch(r"127\.0\.0\.1:\d+", line["client"])  # not the one that it names
-        assert line.get("forwarded_for") == given.get("headers", {}).get("x-forwarded-for")
+        assert line.get("forwarded_for") == arguments.get("headers", {}).get("x-forwarded-for")
         assert (line["method"], line["path"], line["status"]) == (method, path, status)
         assert why in line["reason"]
         assert datetime.fromisoformat(line["time"].replace("Z", "+00:00")) <= datetime.now(
             timezone.utc
         )
-    assert not any(secret in text for text in service.said for secret in (TOKEN, WRONG))
+    assert not any(secret in text for text in service.output for secret in (TOKEN, WRONG))
     assert not any(secret in answer.text for secret in (TOKEN, WRONG))
-    assert max(map(len, service.said)) < 4000
+    assert max(map(len, service.output)) < 4000
 
 
 # ---- faults --------------------------------------------------------------------------------------

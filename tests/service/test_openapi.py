@@ -32,19 +32,19 @@ FOLLOWERS = 100  # clients that may follow a service
 METHODS = "get", "post", "put", "patch", "delete"
 
 
-def resolved(found):
+def resolved(schema):
     """What a reference stands for."""
-    while "$ref" in found:
-        name = found["$ref"]
-        found = DOCUMENT
+    while "$ref" in schema:
+        name = schema["$ref"]
+        schema = DOCUMENT
         for part in name.removeprefix("#/").split("/"):
-            found = found[part]
-    return found
+            schema = schema[part]
+    return schema
 
 
-def strict(found):
+def strict(schema):
     """A schema that refuses what it does not name: an answer that grows must be described."""
-    return found | {"additionalProperties": False} if "properties" in found else found
+    return schema | {"additionalProperties": False} if "properties" in schema else schema
 
 
 DOCUMENT = json.loads(PATH.read_text())
@@ -70,18 +70,18 @@ def test_it_is_openapi():
     assert DOCUMENT["info"]["version"] == str(protocol.VERSION)
 
 
-def made_of_stand_ins(kind, **given):
-    """An object whose parts are not used, but those that are given."""
-    return kind(**{name: MagicMock() for name in inspect.signature(kind).parameters} | given)
+def made_of_stand_ins(kind, **parts):
+    """An object whose parts are not used, but those that are passed."""
+    return kind(**{name: MagicMock() for name in inspect.signature(kind).parameters} | parts)
 
 
 def test_its_routes_are_those_of_the_service():
     """But for the files of the page."""
     page = {route.path for route in app._page_routes()}
-    made = made_of_stand_ins(app.App, scans=made_of_stand_ins(scans.Scans))
+    stand_in = made_of_stand_ins(app.App, scans=made_of_stand_ins(scans.Scans))
     routes = {
         (route.path_format, method)
-        for route in made.asgi.routes
+        for route in stand_in.asgi.routes
         if route.path not in page
         for method in route.methods - {"HEAD"}
     }
@@ -97,13 +97,13 @@ def test_its_names_are_those_of_the_code():
         ("Job", (*store.Record._fields, "progress")),
     ):
         assert SCHEMAS[schema]["properties"].keys() == set(names)
-    for given, names in (
+    for names_there, names in (
         (SCHEMAS["Op"]["enum"], {*BUILTIN, "fsum"}),
         (SCHEMAS["Strategy"]["enum"], get_args(Strategy)),
         (SCHEMAS["Error"]["properties"]["type"]["enum"], {*errors._TYPES, "Exception"}),
     ):
-        assert len(given) == len(set(given))
-        assert set(given) == set(names)
+        assert len(names_there) == len(set(names_there))
+        assert set(names_there) == set(names)
     assert set(SCHEMAS["Job"]["properties"]["state"]["enum"]) > set(protocol.ENDED)
 
 
@@ -118,8 +118,8 @@ class Talk:
         self.http = httpx.Client(base_url=address, headers=head, limits=httpx.Limits())
         self.seen = set()
 
-    def __call__(self, method, url, **given):
-        return self._checked(method, url, self.http.request(method, url, **given))
+    def __call__(self, method, url, **arguments):
+        return self._checked(method, url, self.http.request(method, url, **arguments))
 
     def follow(self, held):
         """Open a stream of events until ``held`` closes it; return the answer."""
@@ -181,11 +181,11 @@ def check_arrays(talk, x):
 
 def check_buffers(talk):
     """An array in memory that the service shares."""
-    found = talk("POST", "/v1/buffers", json={"bytes": 8000}).json()
-    place = {"path": found["path"], "offset": 0, "dtype": "<f8", "shape": [1000]}
+    buffer = talk("POST", "/v1/buffers", json={"bytes": 8000}).json()
+    place = {"path": buffer["path"], "offset": 0, "dtype": "<f8", "shape": [1000]}
     request = {"x": place, "out": place}
     validate(request, {"$ref": "#/components/schemas/Shared"})
-    with open(found["path"], "r+b") as file:
+    with open(buffer["path"], "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(np.ones(1000).tobytes())
         file.flush()
@@ -244,8 +244,8 @@ def test_answers(service, rng, held):
 
     key = {"idempotency-key": "once"}
     number = talk("POST", "/v1/jobs", json=small, headers=key).json()["number"]
-    done = talk("GET", f"/v1/jobs/{number}?wait=30").json()
-    assert (done["state"], done["report"]["elements"]) == ("done", 1000)
+    record = talk("GET", f"/v1/jobs/{number}?wait=30").json()
+    assert (record["state"], record["report"]["elements"]) == ("done", 1000)
     other = small | {"op": "max"}
     assert talk("POST", "/v1/jobs", json=other, headers=key).status_code == 409
     assert talk("POST", "/v1/jobs", json=small | {"no": 1}).status_code == 400

@@ -36,13 +36,15 @@ def test_the_token(page):
     page.press(TOKEN + Keys.ENTER)
     page.shows(job, "done")
     assert page.text("#locked") == ""
-    kept = "return [JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie]"
-    session, local, cookie = page.script(kept)
+    stores = (
+        "return [JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie]"
+    )
+    session, local, cookie = page.script(stores)
     assert TOKEN in session
     assert TOKEN not in local + cookie + browser.current_url
     page.find("#forget").click()
     page.until(lambda: page.text("#locked-title") != "")
-    assert TOKEN not in page.script(kept)[0]
+    assert TOKEN not in page.script(stores)[0]
     assert page.lost()  # the console tells of each 401
 
 
@@ -61,8 +63,8 @@ def test_a_job_from_its_beginning_to_its_end(page):
     page.shows(first, "cancelled")
     page.until(lambda: page.text("#waiting") == "No job waits.")
     assert "python -m distscan submit input.npy" in page.text("#running")
-    said = "return document.getElementById('said').textContent"  # for those who do not see
-    page.until(lambda: page.script(said) == f"Job {second.number}: done")
+    announcement = "return document.getElementById('said').textContent"  # for those who do not see
+    page.until(lambda: page.script(announcement) == f"Job {second.number}: done")
     assert page.script("return window.here")
     bar = page.find(f"{page.row(second)} .timeline").get_attribute("aria-label")
     assert re.match(r"ran [\d.]+ \w+: waited .*, start .*, read .*, scan .*, write ", bar)
@@ -72,16 +74,16 @@ def test_progress(page):
     """Phase, bytes, speed, and what is left, as the job goes on."""
     job = page.submit("long.npy", threads=1)
 
-    def done():
+    def nbytes():
         return page.script("return document.querySelector('#running progress')?.value ?? 0")
 
-    page.until(lambda: done() > 0)
-    before = done()
-    page.until(lambda: done() > before)
+    page.until(lambda: nbytes() > 0)
+    before = nbytes()
+    page.until(lambda: nbytes() > before)
     page.until(lambda: re.search(r"Rate\n[\d.]+ [kMG]B/s", page.text("#running .facts")))
-    said = page.text("#running .facts")
-    assert re.search(r"Bytes\n[\d.]+ [kMG]?B of 2.15 GB", said)
-    assert re.search(r"Left in this phase\n(under )?\d+ (s|min)", said)
+    text = page.text("#running .facts")
+    assert re.search(r"Bytes\n[\d.]+ [kMG]?B of 2.15 GB", text)
+    assert re.search(r"Left in this phase\n(under )?\d+ (s|min)", text)
     assert re.fullmatch(r"\d+ %", page.text("#running .part"))
     assert re.match(rf"\d+ % · job {job.number}", page.browser.title)
     job.cancel()
@@ -145,10 +147,10 @@ def test_what_a_report_says(page):
     job = page.submit(op="max", reverse=True)
     page.shows(job, "done")
     page.find(f"{page.row(job)} button").click()
-    said = page.text(f"{page.row(job)} .details")
+    text = page.text(f"{page.row(job)} .details")
     for fact in ("Array\n1,000 elements, int64 to int64", "Total\n999", "Options\nreverse, force",
                  f"Output\n{page.service.folder}/y.npy", "1 rank on 1 node"):  # fmt: skip
-        assert fact in said
+        assert fact in text
     rows = [row.text.split()[0] for row in page.all(f"{page.row(job)} .phases tbody tr")]
     assert rows == [name for name, time in job.refresh()["report"]["seconds"].items() if time > 0]
 
@@ -158,30 +160,30 @@ def test_hostile_names(page):
     job = page.submit(HOSTILE, "y.npy")
     page.shows(job, "done")
     page.find(f"{page.row(job)} button").click()
-    shown = HOSTILE.replace("\u202e", "\\u{202e}")
-    assert shown in page.text(f"{page.row(job)} .paths")
-    assert f"Input\n{page.service.folder}/{shown}" in page.text(f"{page.row(job)} .details")
+    text = HOSTILE.replace("\u202e", "\\u{202e}")
+    assert text in page.text(f"{page.row(job)} .paths")
+    assert f"Input\n{page.service.folder}/{text}" in page.text(f"{page.row(job)} .details")
     assert page.all("main img") == []
     assert page.script("return window.hit") is None
 
 
 def test_filters(page):
-    failed, done = page.submit("none.npy"), page.submit(op="bitwise_or")
+    failed, passes = page.submit("none.npy"), page.submit(op="bitwise_or")
     page.shows(failed, "failed")
-    page.shows(done, "done")
+    page.shows(passes, "done")
 
-    def shown():
+    def numbers():
         return [int(row.get_attribute("data-job")) for row in page.all("#history [data-job]")]
 
     page.find("#text").send_keys("BITWISE y.npy")
-    page.until(lambda: shown() == [done.number])
+    page.until(lambda: numbers() == [passes.number])
     assert re.fullmatch(r"1 of \d+", page.text("#history-count"))
     page.find("#state").send_keys("failed")
-    page.until(lambda: shown() == [])
+    page.until(lambda: numbers() == [])
     assert "No job passes the filters" in page.text("#history")
     page.find("#text").clear()
     page.find("#text").send_keys("cannot read")
-    page.until(lambda: failed.number in shown() and done.number not in shown())
+    page.until(lambda: failed.number in numbers() and passes.number not in numbers())
 
 
 def test_older_jobs(page):
@@ -235,15 +237,15 @@ def test_narrow(page):
         page.script("arguments[0].click()", button)
     for width in (360, 600, 900, 1280):
         resize(page.browser, width, 800)
-        found = page.script("return [document.documentElement.scrollWidth, innerWidth]")
-        assert found == [width, width]
+        widths = page.script("return [document.documentElement.scrollWidth, innerWidth]")
+        assert widths == [width, width]
 
 
 def test_names_of_all_that_can_be_used(page):
     """Each button and field has a name; the first Tab offers to skip the header."""
-    for found in page.all("button, input, select, a"):
-        if found.is_displayed():
-            assert found.accessible_name
+    for element in page.all("button, input, select, a"):
+        if element.is_displayed():
+            assert element.accessible_name
     page.script("document.activeElement.blur()")
     page.press(Keys.TAB)
     assert page.focused() == "Skip to the jobs"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from distscan.service.errors import CancelledJobError, ServiceError
-from support.services import ROOT, command, long_file, serving, wait_until, wanted
+from support.services import ROOT, command, log_line, long_file, serving, wait_until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 
@@ -86,8 +86,8 @@ def test_a_job_that_is_interrupted(number, ranks, attempts, tmp_path):
         assert names(tmp_path).isdisjoint({"long.scan.npy", "later.npy"})
         service.start()  # where the socket of a dead service may be
         message = f"job {runs} was interrupted; it is queued again"
-        assert wanted(service, "json", "WARNING", message)["job"] == runs
-        line = wanted(service, "json", "INFO", f"job {runs} begins", f"attempt {attempts}")
+        assert log_line(service, "json", "WARNING", message)["job"] == runs
+        line = log_line(service, "json", "INFO", f"job {runs} begins", f"attempt {attempts}")
         assert line["attempt"] == attempts
         assert len(in_memory(service)) == 1
         check_both(service, runs, waits, attempts)
@@ -100,7 +100,7 @@ def test_idle_ranks_sleep(tmp_path):
         with service.client() as client:
             client.scan(np.arange(300_000))
 
-        def used():
+        def seconds_of_cores():
             ticks = os.sysconf("SC_CLK_TCK")
             seconds = {}
             for pid in service.ranks_of():
@@ -109,10 +109,10 @@ def test_idle_ranks_sleep(tmp_path):
                 seconds[pid] = (int(fields[11]) + int(fields[12])) / ticks
             return seconds
 
-        before = used()
+        before = seconds_of_cores()
         assert len(before) == 3
         time.sleep(6)
-        after = used()
+        after = seconds_of_cores()
         assert max(after[pid] - before[pid] for pid in before) < 0.07  # ticks of 0.01
 
 
@@ -240,7 +240,7 @@ def test_a_service_that_is_killed_comes_back(tmp_path, monkeypatch, notices, rng
         assert service.wait(30) == 0
     assert service.ranks_of() == []
     assert not (tmp_path / "socket").exists()
-    assert sum("it starts again in" in text for text in service.said) >= 2
+    assert sum("it starts again in" in text for text in service.output) >= 2
 
 
 # ---- the loop alone, around other programs -------------------------------------------------------
@@ -307,11 +307,11 @@ def test_the_unit():
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str
     unit.read(LAUNCH / "distscan.service")
-    given = unit["Service"]
-    start, options = given["ExecStart"].split(" -m distscan serve ")
+    service_options = unit["Service"]
+    start, options = service_options["ExecStart"].split(" -m distscan serve ")
     assert start == "%h/distscan/bin/mpirun -n ${RANKS} %h/distscan/bin/python"
-    assert grace_of(options) + 10 < int(given["TimeoutStopSec"])
-    assert given["KillSignal"] == "SIGUSR1"  # README's service ends by it, too
+    assert grace_of(options) + 10 < int(service_options["TimeoutStopSec"])
+    assert service_options["KillSignal"] == "SIGUSR1"  # README's service ends by it, too
 
 
 def test_systemd_takes_the_unit(tmp_path):
@@ -322,8 +322,8 @@ def test_systemd_takes_the_unit(tmp_path):
             ["systemd-analyze", "verify", "--user", str(LAUNCH / "distscan.service")],
             env=os.environ | {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
             capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
-        known = re.compile("Unknown key.* 'Restart(Steps|MaxDelaySec)'")
-        assert [line for line in ran.stderr.splitlines() if not known.search(line)] == []
+        unknown_keys = re.compile("Unknown key.* 'Restart(Steps|MaxDelaySec)'")
+        assert [line for line in ran.stderr.splitlines() if not unknown_keys.search(line)] == []
         assert ran.returncode == 0
 
 

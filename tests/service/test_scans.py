@@ -62,29 +62,29 @@ def test_as_scan(op, shape, axis, segmented, form, client, rng):
     if op == "fsum":
         x = finite_bits(rng, "f8", size).reshape(shape)
         x[rng.random(shape) < 0.01] = np.inf
-    given = form | {"axis": axis, "segments": rng.random(size) < 0.01 if segmented else None}
-    wanted = distscan.scan(x, op, **given)
-    mine = shared(client, x)
+    options = form | {"axis": axis, "segments": rng.random(size) < 0.01 if segmented else None}
+    expected = distscan.scan(x, op, **options)
+    array_in_buffer = shared(client, x)
     for array in (
         x,
-        mine,
+        array_in_buffer,
         np.asfortranarray(x),
-        mine[::-1][::-1],
+        array_in_buffer[::-1][::-1],
         x.astype(x.dtype.newbyteorder()),
     ):
-        y = client.scan(array, op, **given)
-        assert same(y, wanted)
+        y = client.scan(array, op, **options)
+        assert same(y, expected)
         assert in_buffer(y) == in_buffer(array)
-    given.pop("dtype", None)  # the type of ``out`` is that of the result
-    for out in (np.full_like(wanted, -7), client.empty(wanted.shape, wanted.dtype)):
-        for array in (x, mine):
+    options.pop("dtype", None)  # the type of ``out`` is that of the result
+    for out in (np.full_like(expected, -7), client.empty(expected.shape, expected.dtype)):
+        for array in (x, array_in_buffer):
             out[...] = -7
-            assert client.scan(array, op, out=out, **given) is out
-            assert same(out, wanted)
-    np.testing.assert_array_equal(mine, x)  # as it was
-    if (wanted.shape, wanted.dtype) == (mine.shape, mine.dtype):
-        client.scan(mine, op, out=mine, **given)
-        assert same(mine, wanted)
+            assert client.scan(array, op, out=out, **options) is out
+            assert same(out, expected)
+    np.testing.assert_array_equal(array_in_buffer, x)  # as it was
+    if (expected.shape, expected.dtype) == (array_in_buffer.shape, array_in_buffer.dtype):
+        client.scan(array_in_buffer, op, out=array_in_buffer, **options)
+        assert same(array_in_buffer, expected)
 
 
 TYPES = [("sum", "?"), ("prod", "b"), ("max", "H"), ("logical_or", "<f4"), ("logaddexp", ">f8"),
@@ -99,9 +99,9 @@ def test_types(n, op, code, client, rng):
     """Those of ``distscan.scan``."""
     x = rng.integers(0, 2 + (code != "?"), n).astype(code)
     for dtype in (None, "f8", "i4", "c8") if op == "sum" and code not in "FD" else (None,):
-        y, wanted = client.scan(x, op, dtype=dtype), distscan.scan(x, op, dtype=dtype)
-        assert y.dtype == wanted.dtype
-        np.testing.assert_array_equal(y, wanted)
+        y, expected = client.scan(x, op, dtype=dtype), distscan.scan(x, op, dtype=dtype)
+        assert y.dtype == expected.dtype
+        np.testing.assert_array_equal(y, expected)
 
 
 def test_bodies_that_are_no_array(service):
@@ -205,13 +205,13 @@ def test_fsum_of_a_file(service, client, rng):
     assert report["op"] == "fsum"
     assert float(report["total"]) == want[0]  # JSON has infinity as text
     np.save(service.folder / "x.npy", np.ones(9))
-    given = {"op": "fsum", "force": True}
-    client.submit(service.folder / "x.npy", window=(0, 1), **given).wait(60)
+    options = {"op": "fsum", "force": True}
+    client.submit(service.folder / "x.npy", window=(0, 1), **options).wait(60)
     assert same(np.load(service.folder / "x.scan.npy"), np.arange(1.0, 10.0))
     with pytest.raises(ValueError, match=r"the input needs window=\(0, 1\), beyond"):
-        client.submit(service.folder / "x.npy", window=(1, 3), **given).wait(60)
+        client.submit(service.folder / "x.npy", window=(1, 3), **options).wait(60)
     with pytest.raises(ValueError, match="state does not take fsum"):
-        client.submit(service.folder / "x.npy", state=service.folder / "s", **given).wait(60)
+        client.submit(service.folder / "x.npy", state=service.folder / "s", **options).wait(60)
     with pytest.raises(ValueError, match="window= goes with op='fsum', not 'max'"):
         client.submit(service.folder / "x.npy", op="max", window=(0, 1))
 
@@ -220,14 +220,14 @@ def test_fsum_of_a_file(service, client, rng):
 
 
 def test_views_of_empty_arrays(client, rng):
-    whole = client.empty(2 * LARGE)
-    whole[...] = rng.random(2 * LARGE)
-    for view in (whole[LARGE:], whole[::2], whole.reshape(2, -1)[1], whole[3:-3], whole[:0]):
+    array = client.empty(2 * LARGE)
+    array[...] = rng.random(2 * LARGE)
+    for view in (array[LARGE:], array[::2], array.reshape(2, -1)[1], array[3:-3], array[:0]):
         np.testing.assert_allclose(client.scan(view), view.cumsum(), rtol=1e-9)
-    a, b = whole[:LARGE], whole[LARGE:]
-    wanted = a.cumsum()
+    a, b = array[:LARGE], array[LARGE:]
+    expected = a.cumsum()
     assert client.scan(a, out=b) is b
-    np.testing.assert_allclose(b, wanted, rtol=1e-9)
+    np.testing.assert_allclose(b, expected, rtol=1e-9)
 
 
 def test_results_stay(client, rng):
@@ -277,15 +277,15 @@ def test_on_another_host(client, rng, monkeypatch):
     ask = client._arrays._buffers._request_buffer
     monkeypatch.setattr(client._arrays._buffers, "_request_buffer", lambda n: ask(n) | {"inode": 1})
     x, flags = rng.random(LARGE), rng.random(LARGE) < 0.1
-    for given in ({}, {"op": "max", "out": np.empty(LARGE, "f4")}, {"segments": flags}):
-        np.testing.assert_array_equal(client.scan(x, **given), distscan.scan(x, **given))
+    for options in ({}, {"op": "max", "out": np.empty(LARGE, "f4")}, {"segments": flags}):
+        np.testing.assert_array_equal(client.scan(x, **options), distscan.scan(x, **options))
     assert not in_buffer(client.empty(LARGE))
 
 
 def test_a_client_that_changes_the_size_of_its_buffers(service, client, rng):
     """It cannot: the service would end by SIGBUS. Its arrays are scanned as before."""
     x = shared(client, rng.random(LARGE))
-    wanted = x.cumsum()
+    expected = x.cumsum()
     place = client._arrays._buffers.place(x)
     with open(place["path"], "r+b") as file:
         for size in (0, 4096, 1 << 30):
@@ -293,7 +293,7 @@ def test_a_client_that_changes_the_size_of_its_buffers(service, client, rng):
                 file.truncate(size)
         with pytest.raises(PermissionError):
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
-    np.testing.assert_allclose(client.scan(x), wanted, rtol=1e-9)
+    np.testing.assert_allclose(client.scan(x), expected, rtol=1e-9)
     assert service.process.poll() is None
 
 
@@ -312,13 +312,13 @@ def test_a_client_that_is_killed(service, client):
         paths = process.stdout.readline().split()
         process.kill()
     assert len(paths) == 3
-    end, found = time.monotonic() + 30, set()
-    while not found >= set(paths) and time.monotonic() < end:  # promised for a second
-        given = [client.empty(BODY // 8) for _ in range(4)]
-        found |= {each.path for each in client._arrays._buffers._buffers.values()}
-        del given
+    end, seen = time.monotonic() + 30, set()
+    while not seen >= set(paths) and time.monotonic() < end:  # promised for a second
+        options = [client.empty(BODY // 8) for _ in range(4)]
+        seen |= {each.path for each in client._arrays._buffers._buffers.values()}
+        del options
         time.sleep(0.2)
-    assert found >= set(paths)
+    assert seen >= set(paths)
 
 
 def test_after_the_service_has_ended(tmp_path, rng):
@@ -339,13 +339,13 @@ def test_after_the_service_has_ended(tmp_path, rng):
 def test_all_memory_is_in_use(tmp_path, rng):
     with serving(tmp_path, 1, "--memory", str(1 << 24)) as service:
         with service.client(patience=0.5) as client:
-            held = [client.empty(1 << 20) for _ in range(2)]
+            arrays = [client.empty(1 << 20) for _ in range(2)]
             with pytest.raises(BusyError, match="all memory for arrays is in use"):
                 client.scan(rng.random(LARGE))
             with pytest.raises(TooLargeError):
                 client.empty(1 << 25)
             assert list(client.scan([1, 2])) == [1, 3]
-            del held
+            del arrays
             gc.collect()
         with service.client() as client:
             x = rng.random(LARGE)

@@ -76,8 +76,8 @@ def test_a_key_is_one_job(store):
             store.add(other, "a key")
     store.start()
     store.end(job.number, "failed", error={"type": "InputError", "message": "no file"})
-    again = store.add(request(1), "a key")
-    assert (again.number, again.state, again.error["message"]) == (1, "failed", "no file")
+    repeated = store.add(request(1), "a key")
+    assert (repeated.number, repeated.state, repeated.error["message"]) == (1, "failed", "no file")
     assert store.add(request(1)).number != store.add(request(1)).number  # no key
     assert store.count_queued() == 2
 
@@ -157,11 +157,11 @@ except StoreError as error:
     ran = subprocess.run(
         [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
     )
-    made, found, *text = ran.stdout.split()
-    assert made == found
+    count, rows, *text = ran.stdout.split()
+    assert count == rows
     assert "cannot be stored" in " ".join(text)
     store = Store(tmp_path)
-    assert [record.number for record in store.newest(10**6)] == [*range(int(made), 0, -1)]
+    assert [record.number for record in store.newest(10**6)] == [*range(int(count), 0, -1)]
     store.close()
 
 
@@ -186,7 +186,7 @@ while True:
 
 def test_kills(tmp_path, rng):
     """``kill -9`` at any moment: what was said is there, and each job is done once in the end."""
-    said = []
+    output = []
     for _ in range(8):
         process = subprocess.Popen(
             [sys.executable, "-c", WORK, tmp_path], stdout=subprocess.PIPE, text=True
@@ -194,20 +194,20 @@ def test_kills(tmp_path, rng):
         process.stdout.readline()
         time.sleep(float(rng.uniform(0, 0.1)))
         os.kill(process.pid, signal.SIGKILL)
-        said += [line.split() for line in process.stdout if line.endswith("\n")]
+        output += [line.split() for line in process.stdout if line.endswith("\n")]
         process.stdout.close()
         process.wait()
     store = Store(tmp_path)
     records = {record.number: record for record in store.newest(10**6)}
     assert sorted(records) == [*range(1, len(records) + 1)]
-    for what, number, *_ in said:
+    for what, number, *_ in output:
         assert int(number) in records
         assert what != "done" or records[int(number)].state == "done"
     states = Counter(record.state for record in records.values())
     assert states["queued"] <= 8  # a kill leaves one at most
     assert states["failed"] + states["running"] <= 8
-    done = [int(number) for what, number, *_ in said if what == "done"]
-    assert len(done) == len(set(done))
+    ended = [int(number) for what, number, *_ in output if what == "done"]
+    assert len(ended) == len(set(ended))
     for record in records.values():
         assert record.state != "done" or record.report == {"total": record.number}
     store.close()
@@ -276,16 +276,16 @@ def cut(folder):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [(removed, "removed with its folder"), (replaced, "replaced by"), (cut, "cut short")],
 )
-def test_a_file_that_is_lost(fault, said, store, tmp_path):
+def test_a_file_that_is_lost(fault, message, store, tmp_path):
     """Nothing is taken, also if the file looks right; numbers go on after the highest."""
     for i in range(3):
         store.add(request(i))
     fault(tmp_path / "state")
     for call in (store.check, store.newest, store.start, lambda: store.add(request(4))):
-        with pytest.raises(StoreLostError, match=f"jobs.sqlite was {said}"):
+        with pytest.raises(StoreLostError, match=f"jobs.sqlite was {message}"):
             call()
     store.close()
     store.__init__(tmp_path / "state")
@@ -312,4 +312,4 @@ def test_a_service_whose_file_is_lost(tmp_path):
             client.request("GET", "/healthz")
         assert list(client.scan([1, 2])) == [1, 3]
         assert service.end() == 0
-    assert "it is written again" in "".join(service.said)
+    assert "it is written again" in "".join(service.output)

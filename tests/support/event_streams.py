@@ -32,12 +32,12 @@ def events(lines):
         fields = {}
 
 
-def until(stream, wanted):
+def until(stream, is_last):
     """Read events until one is wanted; return all that were read."""
     seen = []
     for name, data, _ in stream:
         seen.append((name, data))
-        if wanted(name, data):
+        if is_last(name, data):
             return seen
     raise AssertionError(f"the stream ended before; it said {seen}")
 

@@ -32,7 +32,7 @@ class Service:
         """``launcher`` starts so many ranks; by default that is ``launch/mpirun.sh``."""
         self.folder, self.options = Path(folder), options
         self.launcher = launcher or [ROOT / "launch/mpirun.sh", ranks]
-        self.ranks, self.said, self.pids = ranks, [], set()
+        self.ranks, self.output, self.pids = ranks, [], set()
         self.start()
 
     def start(self):
@@ -54,14 +54,14 @@ class Service:
         )
         self.address = None
         for text in self.process.stdout:
-            self.said.append(text)
-            if found := READY.search(text):
-                self.address = found[1]
+            self.output.append(text)
+            if match := READY.search(text):
+                self.address = match[1]
                 break
         else:
-            raise RuntimeError("".join(self.said))
+            raise RuntimeError("".join(self.output))
         self.pids.update(self.ranks_of())
-        self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stdout))
+        self._reader = threading.Thread(target=lambda: self.output.extend(self.process.stdout))
         self._reader.start()
 
     def client(self, token=None, patience=5.0, timeout=None):
@@ -69,13 +69,13 @@ class Service:
 
     def ranks_of(self):
         """The processes of the ranks."""
-        found, state = [], str(self.folder / "state")
+        match, state = [], str(self.folder / "state")
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 line = path.read_bytes().decode().split("\0")
                 if line[1:4] == ["-m", "distscan", "serve"] and state in line:
-                    found.append(int(path.parent.name))
-        return found
+                    match.append(int(path.parent.name))
+        return match
 
     def end(self, number=signal.SIGTERM, timeout=30):
         """Send a signal to rank 0, or kill all; return the exit status."""
@@ -138,10 +138,10 @@ def http_client(service):
     return httpx.Client(transport=transport, base_url="http://any", timeout=60)
 
 
-def post(service, url, **given):
+def post(service, url, **arguments):
     """A request as curl sends it."""
     with http_client(service) as http:
-        return http.post(url, **given)
+        return http.post(url, **arguments)
 
 
 def values(text):
@@ -166,7 +166,7 @@ def long_file(folder, elements=1 << 27):
     return folder / "long.npy"
 
 
-def command(*arguments, **given):
+def command(*arguments, **options):
     """Run ``python -m distscan``; return (status, stdout, stderr)."""
     ran = subprocess.run(
         [sys.executable, "-m", "distscan", *map(str, arguments)],
@@ -175,22 +175,22 @@ def command(*arguments, **given):
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         timeout=60,
-        **given,
+        **options,
     )
     return ran.returncode, ran.stdout, ran.stderr
 
 
 def lines_of(service, form):
     """What a service has logged: objects, or (level, message) as objects."""
-    texts = [text for text in service.said if "listen on" not in text]
+    texts = [text for text in service.output if "listen on" not in text]
     if service.ranks > 1:  # mpirun may have something to say
         texts = [text for text in texts if text.startswith("{") or "Z distscan: " in text]
     if form == "json":
         return [json.loads(text) for text in texts]
     line = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z distscan: ([A-Z]+): (.*)\n")
-    found = [line.fullmatch(text) for text in texts]
-    assert all(found), texts
-    return [{"level": each[1], "message": each[2]} for each in found]
+    matches = [line.fullmatch(text) for text in texts]
+    assert all(matches), texts
+    return [{"level": each[1], "message": each[2]} for each in matches]
 
 
 def wait_until(condition, seconds=30):
@@ -202,7 +202,7 @@ def wait_until(condition, seconds=30):
     return value
 
 
-def wanted(service, form, level, *texts):
+def log_line(service, form, level, *texts):
     """The first line of a level that has these texts, as soon as it is there."""
 
     def line():
@@ -214,4 +214,4 @@ def wanted(service, form, level, *texts):
     try:
         return wait_until(line, 10)
     except AssertionError:
-        raise AssertionError((level, texts, service.said)) from None
+        raise AssertionError((level, texts, service.output)) from None
