@@ -38,12 +38,12 @@ TYPES = [("sum", "f"), ("prod", "D")]
 
 def every_kernel(arch):
     """Every entry."""
-    found = strategy_kernels(TYPES, arch) + textbook(
+    kernels = strategy_kernels(TYPES, arch) + textbook(
         [("sum", "d")], arch, TextbookPolicy("Blelloch")
     )
-    found += strategy_kernels([("sum", "f")], arch, sizes=(1 << 10,))
+    kernels += strategy_kernels([("sum", "f")], arch, sizes=(1 << 10,))
     for form in (Form(segmented=True), Form(Extents(outer=2), seed=np.array(1))):
-        found += strategy_kernels([("sum", "d")], arch, form=form)
+        kernels += strategy_kernels([("sum", "d")], arch, form=form)
     with absent_gpu(arch) as columns:
         operator = operators.resolve("sum")
         types = dtypes.resolve(operator, "f")
@@ -51,7 +51,7 @@ def every_kernel(arch):
             for strategy in (cuda.SinglePass, cuda.ReduceScan):
                 strategy(operator, types, of_size(1 << 20, inner=inner))
         TileKernels(np.dtype("f"))
-    return dict.fromkeys([*found, *columns, *compactions(arch, [4])])
+    return dict.fromkeys([*kernels, *columns, *compactions(arch, [4])])
 
 
 def test_every_entry_is_declared():
@@ -63,11 +63,11 @@ def test_every_entry_is_declared():
         declared = dict(arguments.declared(entry, ACC)._fields_)
         source = re.sub(r"/\*.*?\*/", "", nvrtc.sources().texts[f"{entry}.cu"])
         (text,) = re.findall(rf"\bdistscan_{entry}\(([^)]*)\)", source)
-        found = [parameter.split() for parameter in text.split(",")]
-        for (_, *name), expected in zip(found, declared, strict=True):
+        parameters = [parameter.split() for parameter in text.split(",")]
+        for (_, *name), expected in zip(parameters, declared, strict=True):
             # One that the kernel does not use has no name there.
             assert not name or name[-1] == expected, entry
-        for parameter, (name, type_) in zip(found, declared.items(), strict=True):
+        for parameter, (name, type_) in zip(parameters, declared.items(), strict=True):
             text = " ".join(parameter)
             if "*" in text or parameter[0] in {"Input", "Output"}:
                 assert type_ is arguments.Pointer, f"{entry}: {text}"
@@ -142,15 +142,15 @@ def test_values_have_the_alignment_of_c():
 
 def test_a_value_is_in_the_arguments_memory():
     for code in "?bhfdFD":
-        given = arguments.declared("add", np.dtype(code))()
-        arguments.view(given, "offset", np.dtype(code))[0] = 1
-        assert bytes(given.offset) == np.ones((), code).tobytes()
-        given.y, given.has_offset = (1 << 64) - 1, True
-        assert given.y == (1 << 64) - 1
+        values = arguments.declared("add", np.dtype(code))()
+        arguments.view(values, "offset", np.dtype(code))[0] = 1
+        assert bytes(values.offset) == np.ones((), code).tobytes()
+        values.y, values.has_offset = (1 << 64) - 1, True
+        assert values.y == (1 << 64) - 1
 
 
 def test_an_argument_that_is_not_declared_is_refused():
-    given = arguments.declared("scan_short", ACC)()
-    for wrong in (given, given.shard, given.work, given.mail):
+    values = arguments.declared("scan_short", ACC)()
+    for wrong in (values, values.shard, values.work, values.mail):
         with pytest.raises(AttributeError):
             wrong.heads = 1

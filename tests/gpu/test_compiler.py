@@ -158,7 +158,7 @@ def test_nothing_is_read_from_the_disk(copied, new_process, tmp_path, monkeypatc
 
 @pytest.mark.compile
 def test_includes_are_named_from_the_folder_on():
-    known = dict.fromkeys(["types.cuh", "base/types.cuh", "base/warp.cuh", "linear/tile.cuh"], "")
+    names = dict.fromkeys(["types.cuh", "base/types.cuh", "base/warp.cuh", "linear/tile.cuh"], "")
     text = """\
 #include "types.cuh"
 #  include "../base/warp.cuh"  // and why
@@ -169,7 +169,7 @@ def test_includes_are_named_from_the_folder_on():
 // #include "tile.cuh"
 """
     assert (
-        nvrtc.with_full_names("base/scan.cuh", text, known)
+        nvrtc.with_full_names("base/scan.cuh", text, names)
         == """\
 #include "base/types.cuh"
 #  include "base/warp.cuh"  // and why
@@ -180,7 +180,7 @@ def test_includes_are_named_from_the_folder_on():
 // #include "tile.cuh"
 """
     )
-    assert nvrtc.with_full_names("a.cu", '#include "types.cuh"', known) == '#include "types.cuh"'
+    assert nvrtc.with_full_names("a.cu", '#include "types.cuh"', names) == '#include "types.cuh"'
 
 
 @pytest.mark.compile
@@ -243,8 +243,8 @@ class Maker:
         self.calls += 1
         return self.built
 
-    def kept(self, key=KEY):
-        """Whether it had to be made; in any case it is right."""
+    def reuses(self, key=KEY):
+        """Return whether the entry is reused, and not made; in any case it is right."""
         before = self.calls
         assert nvrtc.cached(key, self) == self.built
         return self.calls == before
@@ -283,12 +283,12 @@ def give_away(path, monkeypatch):
 
 def test_made_once(cache):
     maker = Maker()
-    assert not maker.kept()
-    assert maker.kept()
-    assert not maker.kept("6" * 64)
+    assert not maker.reuses()
+    assert maker.reuses()
+    assert not maker.reuses("6" * 64)
     assert {path.suffix for path in cache.iterdir()} == {".kernel", ".lock"}
-    assert not Maker((b"", "")).kept("7" * 64)
-    assert Maker((b"", "")).kept("7" * 64)
+    assert not Maker((b"", "")).reuses("7" * 64)
+    assert Maker((b"", "")).reuses("7" * 64)
 
 
 def test_one_makes_and_the_others_wait(cache):
@@ -300,28 +300,28 @@ def test_one_makes_and_the_others_wait(cache):
 
 
 DAMAGE = {
-    "empty": lambda whole: b"",
-    "cut in the lengths": lambda whole: whole[:40],
-    "cut in the code": lambda whole: whole[: len(whole) // 2],
-    "cut by one": lambda whole: whole[:-1],
-    "longer": lambda whole: whole + b"\0",
-    "zeros behind the start": lambda whole: whole[:100] + bytes(len(whole) - 100),
-    "all zeros": lambda whole: bytes(len(whole)),
-    "one bit of the code": lambda whole: whole[:300] + bytes([whole[300] ^ 4]) + whole[301:],
-    "one bit of the report": lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
-    "one bit of a length": lambda whole: whole[:32] + bytes([whole[32] ^ 1]) + whole[33:],
+    "empty": lambda file: b"",
+    "cut in the lengths": lambda file: file[:40],
+    "cut in the code": lambda file: file[: len(file) // 2],
+    "cut by one": lambda file: file[:-1],
+    "longer": lambda file: file + b"\0",
+    "zeros behind the start": lambda file: file[:100] + bytes(len(file) - 100),
+    "all zeros": lambda file: bytes(len(file)),
+    "one bit of the code": lambda file: file[:300] + bytes([file[300] ^ 4]) + file[301:],
+    "one bit of the report": lambda file: file[:-9] + bytes([file[-9] ^ 1]) + file[-8:],
+    "one bit of a length": lambda file: file[:32] + bytes([file[32] ^ 1]) + file[33:],
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_entry_is_made_again(damage, cache):
     maker, entry = Maker(), entry_of(cache)
-    maker.kept()
-    whole = entry.read_bytes()
-    entry.write_bytes(DAMAGE[damage](whole))
-    assert not maker.kept()
-    assert entry.read_bytes() == whole
-    assert maker.kept()
+    maker.reuses()
+    file = entry.read_bytes()
+    entry.write_bytes(DAMAGE[damage](file))
+    assert not maker.reuses()
+    assert entry.read_bytes() == file
+    assert maker.reuses()
 
 
 def test_lengths_that_do_not_fit(cache):
@@ -335,35 +335,35 @@ def test_lengths_that_do_not_fit(cache):
 def test_the_entry_of_another_kernel(cache):
     """Under a wrong name, such as a link's, an entry is not taken."""
     other = Maker((b"other", ""))
-    other.kept("6" * 64)
+    other.reuses("6" * 64)
     os.link(entry_of(cache, "6" * 64), entry_of(cache))
-    assert not Maker().kept()
-    assert other.kept("6" * 64)
+    assert not Maker().reuses()
+    assert other.reuses("6" * 64)
 
 
 def test_a_report_that_is_no_text(cache):
     maker = Maker((b"code", "one \ufffd two"))
-    maker.kept()
+    maker.reuses()
     content = nvrtc._LENGTHS.pack(4, 9) + b"code" + b"one \xff two"
     entry_of(cache).write_bytes(nvrtc.digest(KEY, content) + content)
-    assert maker.kept()
+    assert maker.reuses()
     assert nvrtc.cached("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
 
 
 def test_on_the_disk_before_it_has_its_name(cache, monkeypatch):
-    done, fsync, replace = [], os.fsync, os.replace
+    order, fsync, replace = [], os.fsync, os.replace
 
     def synced(file):
-        done.append("folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "file")
+        order.append("folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "file")
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(
-        nvrtc.Path, "replace", lambda *paths: done.append("name") or replace(*paths)
+        nvrtc.Path, "replace", lambda *paths: order.append("name") or replace(*paths)
     )
-    assert not Maker().kept()
-    assert done == ["file", "name", "folder"]
-    assert Maker().kept()
+    assert not Maker().reuses()
+    assert order == ["file", "name", "folder"]
+    assert Maker().reuses()
 
 
 def fails(error):
@@ -377,23 +377,23 @@ def fails(error):
 def test_a_full_disk_is_no_fault(call, cache, monkeypatch):
     with monkeypatch.context() as full:
         full.setattr(os, call, fails(OSError(28, "No space left on device")))
-        assert not Maker().kept()
+        assert not Maker().reuses()
     assert [path.suffix for path in cache.iterdir()] in ([".lock"], [])
-    assert not Maker().kept()
-    assert Maker().kept()
+    assert not Maker().reuses()
+    assert Maker().reuses()
 
 
 def test_no_locks(cache, monkeypatch):
     """A file system without them: made all the same, and at once."""
     monkeypatch.setattr(nvrtc.fcntl, "flock", fails(OSError(37, "No locks available")))
-    assert not Maker().kept()
-    assert Maker().kept()
+    assert not Maker().reuses()
+    assert Maker().reuses()
 
 
 def test_a_lock_that_is_never_given_back(cache, monkeypatch):
     monkeypatch.setattr(nvrtc, "time", Mock(**{"monotonic.side_effect": [0, 1, 999]}))
     monkeypatch.setattr(nvrtc.fcntl, "flock", fails(BlockingIOError()))
-    assert not Maker().kept()
+    assert not Maker().reuses()
 
 
 @pytest.mark.parametrize("where", ["home", "folder"])
@@ -407,8 +407,8 @@ def test_nowhere_to_keep(where, tmp_path, monkeypatch, fresh):
         (tmp_path / "file").touch()
         monkeypatch.setenv("DISTSCAN_CACHE_DIR", str(tmp_path / "file"))
     maker = Maker()
-    assert not maker.kept()
-    assert not maker.kept()
+    assert not maker.reuses()
+    assert not maker.reuses()
 
 
 # ---- whose folder it is --------------------------------------------------------------------------
@@ -418,12 +418,12 @@ def test_nowhere_to_keep(where, tmp_path, monkeypatch, fresh):
 def test_a_new_folder_is_ones_own(umask, cache):
     before = os.umask(umask)
     try:
-        assert not Maker().kept()
+        assert not Maker().reuses()
     finally:
         os.umask(before)
     assert mode(cache) == 0o700
     assert mode(entry_of(cache)) == 0o600
-    assert Maker().kept()
+    assert Maker().reuses()
 
 
 def refused(cache, fresh):
@@ -432,26 +432,26 @@ def refused(cache, fresh):
     fresh()
     maker = Maker((b"mine", ""))
     with pytest.warns(RuntimeWarning, match=f"other users may write {cache}.* DISTSCAN_CACHE_DIR"):
-        assert not maker.kept()
-    assert not maker.kept()  # a second warning would be an error
+        assert not maker.reuses()
+    assert not maker.reuses()  # a second warning would be an error
     assert files == {path: path.read_bytes() for path in cache.iterdir()}
 
 
 @pytest.mark.parametrize("bits", [0o775, 0o757, 0o1777, 0o720])
 def test_a_folder_that_others_may_write(bits, cache, fresh):
-    Maker().kept()
+    Maker().reuses()
     cache.chmod(bits)
     refused(cache, fresh)
     assert mode(cache) == bits
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_the_folder_of_another_user(given, cache, fresh, monkeypatch):
-    if not given:
+@pytest.mark.parametrize("of_variable", [True, False])
+def test_the_folder_of_another_user(of_variable, cache, fresh, monkeypatch):
+    if not of_variable:
         monkeypatch.delenv("DISTSCAN_CACHE_DIR")
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
         cache = cache.parent / "distscan"
-    Maker().kept()
+    Maker().reuses()
     give_away(cache, monkeypatch)
     refused(cache, fresh)
 
@@ -465,27 +465,27 @@ def test_the_default_folder_is_closed_to_others(tmp_path, monkeypatch, fresh):
     cache.chmod(0o775)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not Maker().kept()
-        assert Maker().kept()
+        assert not Maker().reuses()
+        assert Maker().reuses()
     assert mode(cache) == 0o755
 
 
 def test_the_entry_of_another_user(cache, monkeypatch):
     maker = Maker()
-    maker.kept()
+    maker.reuses()
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
     give_away(entry_of(cache), monkeypatch)
-    assert not maker.kept()
+    assert not maker.reuses()
     assert entry_of(cache).stat().st_uid == os.geteuid()
-    assert maker.kept()
+    assert maker.reuses()
 
 
 def test_an_entry_that_others_may_write(cache):
     maker = Maker()
-    maker.kept()
+    maker.reuses()
     entry_of(cache).chmod(0o664)
-    assert not maker.kept()
+    assert not maker.reuses()
     assert mode(entry_of(cache)) == 0o600
 
 
@@ -493,8 +493,8 @@ def test_a_link_to_ones_own_folder(tmp_path, monkeypatch, fresh):
     (tmp_path / "scratch").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "scratch")
     monkeypatch.setenv("DISTSCAN_CACHE_DIR", str(tmp_path / "link"))
-    assert not Maker().kept()
-    assert Maker().kept()
+    assert not Maker().reuses()
+    assert Maker().reuses()
 
 
 # ---- a folder that cannot be written -------------------------------------------------------------
@@ -502,7 +502,7 @@ def test_a_link_to_ones_own_folder(tmp_path, monkeypatch, fresh):
 
 def test_a_filled_cache_that_cannot_be_written(cache, fresh, monkeypatch):
     """Nothing can be made there; by mode alone, root could."""
-    Maker().kept()
+    Maker().reuses()
     files = sorted(cache.iterdir())
     fresh()
     path, opened = nvrtc.Path, nvrtc.Path.open
@@ -511,8 +511,8 @@ def test_a_filled_cache_that_cannot_be_written(cache, fresh, monkeypatch):
         monkeypatch.setattr(place, call, closed)
     monkeypatch.setattr(path, "open", lambda p, how: opened(p, how) if how == "rb" else closed())
     monkeypatch.setattr(os, "access", lambda name, how: how != os.W_OK)
-    assert Maker().kept()
+    assert Maker().reuses()
     other = Maker((b"other", ""))
-    assert not other.kept("6" * 64)
-    assert not other.kept("6" * 64)
+    assert not other.reuses("6" * 64)
+    assert not other.reuses("6" * 64)
     assert sorted(cache.iterdir()) == files

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.gpu
 # ---- Addresses, types, devices, 64-bit indices ---------------------------------------------------
 
 
-def mine(comm, n):
+def slice_of(comm, n):
     return slice(*bounds(n, comm.size, comm.rank))
 
 
 def test_element_that_no_vector_reaches(strategy, cp, comm, rng):
     """complex128 on an 8-byte boundary: aligned for its parts, never for a vector."""
     x = exact(rng, "sum", "D", 10007)
-    part = mine(comm, x.size)
+    part = slice_of(comm, x.size)
     base = cp.zeros(2 * (part.stop - part.start) + 1)
     odd = base[1:].view("D")
     odd[...] = cp.asarray(x[part])
@@ -50,7 +50,7 @@ def test_products_wrap(strategy, cp, comm):
     """int32 products stored as int64: 65536 * 65536 is 0 before it is widened."""
     x = np.full(40 * comm.size, 3, "i")
     x[20 * comm.size : 20 * comm.size + 3] = 65536
-    part = mine(comm, x.size)
+    part = slice_of(comm, x.size)
     out = cp.full(part.stop - part.start, -1, "l")
     distscan.cumprod(cp.asarray(x[part]), dtype="i", out=out, strategy=strategy)
     np.testing.assert_array_equal(host(out), np.cumprod(x, dtype="i")[part])
@@ -59,7 +59,7 @@ def test_products_wrap(strategy, cp, comm):
 def test_double_to_half_rounds_once(strategy, cp, comm):
     x = np.zeros(8 * comm.size)
     x[0] = 1 + 2**-11 + 2**-30  # a tie for float16, if it is rounded to float32 before
-    part = mine(comm, x.size)
+    part = slice_of(comm, x.size)
     out = cp.zeros(part.stop - part.start, "e")
     distscan.scan(cp.asarray(x[part]), dtype="d", out=out, strategy=strategy)
     np.testing.assert_array_equal(host(out), np.cumsum(x).astype("e")[part])
@@ -67,7 +67,7 @@ def test_double_to_half_rounds_once(strategy, cp, comm):
 
 def test_strides(strategy, cp, comm, rng):
     x = exact(rng, "sum", "l", 30001)
-    part = mine(comm, x.size)
+    part = slice_of(comm, x.size)
     spread = cp.zeros(2 * (part.stop - part.start), "l")
     spread[::2] = cp.asarray(x[part])
     np.testing.assert_array_equal(
@@ -83,7 +83,7 @@ def test_strides(strategy, cp, comm, rng):
 def test_current_stream_and_device(cp, comm, rng):
     """Work queued before the call is seen; the current device and stream stay."""
     x = exact(rng, "sum", "f", 1 << 20)
-    part = mine(comm, x.size)
+    part = slice_of(comm, x.size)
     device = cp.cuda.Device().id
     stream = cp.cuda.Stream(non_blocking=True)
     with stream:
@@ -102,7 +102,7 @@ def test_current_stream_and_device(cp, comm, rng):
 def test_numbers_cut_to_a_narrow_type(strategy, cp, comm, rng):
     """Each element is cut before it is compared: the maximum of 300 and 50 as int8 is 50."""
     x = rng.integers(-(2**31), 2**31, 70001).astype("i")
-    part = mine(comm, x.size)
+    part = slice_of(comm, x.size)
     for op in OPS:
         y = distscan.scan(cp.asarray(x[part]), op, dtype="b", strategy=strategy)
         np.testing.assert_array_equal(host(y), OPS[op].accumulate(x.astype("b"), dtype="b")[part])
@@ -111,7 +111,7 @@ def test_numbers_cut_to_a_narrow_type(strategy, cp, comm, rng):
 def test_same_answer_as_the_host(cp, comm, rng):
     for op in OPS:
         x = exact(rng, op, "i", 70001)
-        part = mine(comm, x.size)
+        part = slice_of(comm, x.size)
         np.testing.assert_array_equal(
             host(distscan.scan(cp.asarray(x[part]), op)), distscan.scan(x[part], op)
         )
@@ -127,7 +127,7 @@ def test_another_current_device(cp, comm, rng):
     if cp.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("one GPU")
     x = exact(rng, "sum", "l", 5001)
-    part = mine(comm, x.size)
+    part = slice_of(comm, x.size)
     here = cp.cuda.Device().id
     with cp.cuda.Device((here + 1) % 2):
         array = cp.asarray(x[part])
@@ -269,10 +269,10 @@ def test_order_over_many_tiles(k, op, dtype, out, strategy, cp, comm, rng):
     tile, blocks, stages = geometry(typed(code + dtype + out), strategy)
     for n in (5 * tile + 3, 700 * tile + 11, stages * blocks * tile + 5):
         x = maps(rng, n * comm.size, k)
-        mine = slice(*bounds(x.size, comm.size, comm.rank))
-        want = packed_at_once(x, k)[mine]
-        y = cp.zeros(mine.stop - mine.start + 1, out)[1:]
-        distscan.scan(cp.asarray(x[mine]), op, dtype=dtype, out=y, strategy=strategy)
+        part = slice(*bounds(x.size, comm.size, comm.rank))
+        want = packed_at_once(x, k)[part]
+        y = cp.zeros(part.stop - part.start + 1, out)[1:]
+        distscan.scan(cp.asarray(x[part]), op, dtype=dtype, out=y, strategy=strategy)
         np.testing.assert_array_equal(host(y), want)
 
 
@@ -426,12 +426,12 @@ def odd(cp, rng, flags, shift=0):
     """The same flags on the GPU, as bytes that are 0 or anything else, ``shift`` bytes further."""
     some = rng.integers(1, 256, flags.shape, np.uint8)
     some[rng.random(flags.shape) < 1 / 2] = 2  # what looks false in its lowest bit
-    whole = cp.zeros(flags.size + shift, np.uint8)
-    whole[shift:] = cp.asarray(np.where(flags, some, np.uint8(0)).reshape(-1))
-    return whole[shift:].reshape(flags.shape).view(np.bool_)
+    memory = cp.zeros(flags.size + shift, np.uint8)
+    memory[shift:] = cp.asarray(np.where(flags, some, np.uint8(0)).reshape(-1))
+    return memory[shift:].reshape(flags.shape).view(np.bool_)
 
 
-def drawn(rng, op, shape):
+def bools(rng, op, shape):
     """Bools whose running result is not constant."""
     n = int(np.prod(shape))
     return exact(rng, "min" if op in ALL else "max", "?", n).reshape(shape)
@@ -449,7 +449,7 @@ def same(y, want):
 @pytest.mark.parametrize("strategy", ["single-pass", "reduce-scan", "scan-add"])
 @pytest.mark.parametrize("n", [7, 5003, 5_000_003])
 def test_elements(op, dtype, strategy, n, cp, rng):
-    x = drawn(rng, op, n)
+    x = bools(rng, op, n)
     want = operators.BUILTIN[op].numpy.accumulate(x, dtype=dtype)
     for shift in (0, 3):
         y = distscan.scan(odd(cp, rng, x, shift), op, comm=MPI.COMM_SELF, dtype=dtype,
@@ -465,7 +465,7 @@ def test_elements(op, dtype, strategy, n, cp, rng):
      ((60, 37, 4096), 1), ((30, 37, 4099), 1)],
 )  # fmt: skip
 def test_rows_and_columns(op, dtype, shape, axis, cp, rng):
-    x = drawn(rng, op, shape)
+    x = bools(rng, op, shape)
     want = operators.BUILTIN[op].numpy.accumulate(x, axis=axis, dtype=dtype)
     for strategy in ("single-pass", "reduce-scan"):
         y = distscan.scan(odd(cp, rng, x), op, comm=MPI.COMM_SELF, axis=axis, dtype=dtype,

@@ -60,8 +60,8 @@ def height_of(types, op, inner):
     """Rows of a tile of a matrix that has many."""
     from distscan.cuda import columns, definitions
 
-    held = definitions.register_types(op, types)
-    return columns.Tiling(held, 1 << 40, Form(Extents(inner=inner))).height
+    registers = definitions.register_types(op, types)
+    return columns.Tiling(registers, 1 << 40, Form(Extents(inner=inner))).height
 
 
 def form_of(op, types, outer, inner, exclusive=False, reverse=False, begins=False):
@@ -229,9 +229,9 @@ def test_totals_and_offsets(case, inner, cp, rng):
         halves = [slice(0, n), slice(n, 2 * n)]
         offset = None
         for half in reversed(halves) if form.reverse else halves:
-            mine = cp.asarray(x[0, half].reshape(-1))
+            shard = cp.asarray(x[0, half].reshape(-1))
             out = steps.empty()
-            call = steps.begin(mine, out)
+            call = steps.begin(shard, out)
             total = call.total().copy()
             assert total.shape == (inner,)
             assert total.dtype == types.acc

@@ -83,8 +83,8 @@ def tile_of(types):
     from distscan.cuda import policy
 
     arch, n = cupy.cuda.Device().compute_capability, 1 << 40
-    chosen = policy.scan_policy(types, Form(segmented=True), arch, n, policy.sm_count())
-    return chosen.threads * chosen.rows * chosen.items
+    scan_policy = policy.scan_policy(types, Form(segmented=True), arch, n, policy.sm_count())
+    return scan_policy.threads * scan_policy.rows * scan_policy.items
 
 
 def value(k, m, c, dtype):
@@ -207,9 +207,9 @@ KEY_CASES = [(COMPOSE, 32, "LLL"), (HALVES, 16, "III"), (NIBBLES, 4, "BBB"), (NI
 
 
 def placed(cp, values, shift):
-    found = Placed(cp, values.size, values.dtype, shift)
-    found.array[...] = cp.asarray(values)
-    return found
+    memory = Placed(cp, values.size, values.dtype, shift)
+    memory.array[...] = cp.asarray(values)
+    return memory
 
 
 def tile_of_keys(types, keys):
@@ -219,8 +219,8 @@ def tile_of_keys(types, keys):
     from distscan.cuda import policy
 
     form, arch = Form(segmented=True, keys=keys), cupy.cuda.Device().compute_capability
-    chosen = policy.scan_policy(types, form, arch, 1 << 14, policy.sm_count())
-    return chosen.threads * chosen.rows * chosen.items
+    scan_policy = policy.scan_policy(types, form, arch, 1 << 14, policy.sm_count())
+    return scan_policy.threads * scan_policy.rows * scan_policy.items
 
 
 @pytest.mark.one_rank
@@ -247,21 +247,21 @@ def test_order_at_the_edges_of_tiles(keys, op, k, codes, order, cp, rng):
                 heads = reference.heads_of(marks)
                 want = reference.scan(op.numpy, x, acc=types.acc, heads=heads, initial=first,
                                       **order)  # fmt: skip
-                source, given = placed(cp, x, shifts[0]), placed(cp, marks, shifts[2])
+                source, flags = placed(cp, x, shifts[0]), placed(cp, marks, shifts[2])
                 in_place = types.x == types.out and shifts[0] == 0
                 target = source if in_place else Placed(cp, n, types.out, shifts[1])
-                call = steps.begin(source.array, target.array, given.array)
+                call = steps.begin(source.array, target.array, flags.array)
                 if make is cuda.ReduceScan:
                     cuts = np.flatnonzero(heads[1:]) + 1
                     last = np.split(x, cuts)[0 if reverse else -1]
                     total = reference.scan(op.numpy, last[along], acc=types.acc)[-1]
                     assert (call.total(), call.head) == (total, cuts.size > 0)
-                    found = np.array([call.edges.enters, call.edges.leaves])
-                    np.testing.assert_array_equal(found, marks[along][[0, -1]])
+                    edges = np.array([call.edges.enters, call.edges.leaves])
+                    np.testing.assert_array_equal(edges, marks[along][[0, -1]])
                 steps.finish(call, first)
                 np.testing.assert_array_equal(host(target.array), want.astype(types.out))
-                assert bool(target.untouched() & source.untouched() & given.untouched())
-                assert host(given.array).tobytes() == marks.tobytes()
+                assert bool(target.untouched() & source.untouched() & flags.untouched())
+                assert host(flags.array).tobytes() == marks.tobytes()
 
 
 @pytest.mark.one_rank
@@ -340,11 +340,11 @@ def layered(x, exclusive, initial, reverse):
 def test_order_is_kept(form, small, busy, cp, cut, rng):
     form = form | {"initial": form["initial"] and int(maps(rng, 1)[0])}
     for width in WIDTHS:
-        mine = cut(11)
+        part = cut(11)
         for _ in range(3):
             x = maps(rng, 11 * width).reshape(11, width)
-            want = layered(x, **form)[mine]
-            shard = cp.asarray(x[mine])
+            want = layered(x, **form)[part]
+            shard = cp.asarray(x[part])
             busy()
             y = distscan.scan(shard, COMPOSE, axis=0, strategy="reduce-scan", **form)
             busy()
@@ -357,20 +357,20 @@ def test_order_is_kept(form, small, busy, cp, cut, rng):
 @pytest.mark.parametrize("op", ["sum", "logaddexp"])
 def test_started(op, small, busy, cp, cut, rng):
     """One plan in both ways, again and again, while the GPU has other work."""
-    mine = cut(20)
-    shape = mine.stop - mine.start, 5000
+    part = cut(20)
+    shape = part.stop - part.start, 5000
     plan = distscan.Plan(None, shape, "f", op, axis=0, strategy="reduce-scan", backend="cuda")
     for _ in range(5):
         x = rng.integers(-9, 9, (20, 5000)).astype("f")
-        want = operators.BUILTIN[op].numpy.accumulate(x, 0, dtype="d")[mine]
-        shard = cp.asarray(x[mine])
+        want = operators.BUILTIN[op].numpy.accumulate(x, 0, dtype="d")[part]
+        shard = cp.asarray(x[part])
         busy()
         plan.start(shard)
         busy()
         waited = plan.wait()
         busy()
-        called = plan(shard)
-        for y in (waited, called):
+        result = plan(shard)
+        for y in (waited, result):
             np.testing.assert_allclose(host(y), want, rtol=1e-5, atol=1e-5)
 
 
@@ -408,14 +408,14 @@ def test_recurrences(small, busy, cp, cut, rng):
     """Structures."""
     n, width = 12, 2000
     a, b = (rng.integers(-2, 3, (n, width)).astype("f") for _ in range(2))
-    mine, h = cut(n), np.zeros(width, "f")
+    part, h = cut(n), np.zeros(width, "f")
     want = np.empty_like(b)
     for i in range(n):
         want[i] = h = a[i] * h + b[i]
     for _ in range(3):
         busy()
-        y = distscan.linear_recurrence(cp.asarray(a[mine]), cp.asarray(b[mine]))
-        np.testing.assert_array_equal(host(y), want[mine])
+        y = distscan.linear_recurrence(cp.asarray(a[part]), cp.asarray(b[part]))
+        np.testing.assert_array_equal(host(y), want[part])
 
 
 # ---- A scan launched ahead of its offset, which comes in time, too late, or never ----------------
@@ -443,14 +443,14 @@ class Shard:
 
     def begin(self, turn):
         """Begin turn number ``turn``."""
-        self.mine = self.x[turn % 4 :][: self.n]
-        self.mine.set(self.data)
-        self.target = self.mine if turn % 3 == 0 else self.out[turn % 2 :][: self.n]
+        self.shard = self.x[turn % 4 :][: self.n]
+        self.shard.set(self.data)
+        self.target = self.shard if turn % 3 == 0 else self.out[turn % 2 :][: self.n]
         self.out.view(np.uint8)[...] = 0xA5
         self.before = self.target.copy()
         some = turn % 4 > 0
         self.offset = np.array(exact(self.rng, "sum", self.types.x.char, 1)[0]) if some else None
-        self.call = self.steps.begin(self.mine, self.target, overlap=True)
+        self.call = self.steps.begin(self.shard, self.target, overlap=True)
 
     def finish(self):
         """End it; the result must be right."""

@@ -59,20 +59,20 @@ def test_a_plan_dropped_while_its_kernel_is_queued(cp, numbers):
     out1, out2 = cp.zeros(n, "i"), cp.zeros(n, "i")
 
     def scan_on(stream, x, out):
-        made = plan(n, "single-pass")
+        scan_plan = plan(n, "single-pass")
         with stream:
-            made(x, out)
+            scan_plan(x, out)
 
     scan_on(first, x1, out1)
     cp.cuda.Device().synchronize()
     out1.fill(0)
     cp.cuda.Device().synchronize()
-    held = hold.Held(first)
+    holder = hold.Held(first)
     scan_on(first, x1, out1)
     scan_on(second, x2, out2)
     second.synchronize()
     right = bool((out2 == want2).all())
-    held.release()
+    holder.release()
     cp.cuda.Device().synchronize()
     assert right
     assert bool((out1 == want1).all())
@@ -84,12 +84,12 @@ def test_mail_of_a_plan_that_is_dropped(cp, numbers):
     from distscan.cuda.launches import HostTotal
 
     attributes = cp.cuda.Device().attributes
-    whole = attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerBlockOptin"]
+    chip = attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerBlockOptin"]
     n, op = 1 << 26, operators.BUILTIN["sum"]
     types = dtypes.Types(*[np.dtype("i")] * 3)
     x, want = numbers(n)
     other = cp.cuda.Stream(non_blocking=True, priority=-1)
-    hold.Held(other, *whole, 0.01).release()
+    hold.Held(other, *chip, 0.01).release()
     cp.cuda.Device().synchronize()
     wrong = tried = 0
     for _ in range(40):
@@ -97,17 +97,17 @@ def test_mail_of_a_plan_that_is_dropped(cp, numbers):
         steps = cuda.ReduceScan(op, types, of_size(n))
         cp.cuda.Device().synchronize()
         call = steps.begin(x, out, overlap=True)
-        held = hold.Held(other, *whole, 0.2)  # takes each multiprocessor that the reduction leaves
+        holder = hold.Held(other, *chip, 0.2)  # takes each multiprocessor that the reduction leaves
         begin = time.perf_counter()
         steps.finish(call, None)
-        asked = time.perf_counter() - begin > 0.05  # whether the kernel was in time: not this time
-        tried += not asked
+        late = time.perf_counter() - begin > 0.05  # whether the kernel was in time: not this time
+        tried += not late
         del steps, call
-        again = [HostTotal(np.dtype("i")) for _ in range(4)]  # what a next plan allocates
-        held.release()
+        totals = [HostTotal(np.dtype("i")) for _ in range(4)]  # what a next plan allocates
+        holder.release()
         cp.cuda.Device().synchronize()
         wrong += not bool((out == want).all())
-        del again
+        del totals
     assert wrong == 0
     assert tried > 0
 
@@ -121,31 +121,31 @@ def test_a_segmented_plan_on_two_streams(cp, monkeypatch):
     x = cp.ones(n, "i")
     keys = [(cp.arange(n) // length).astype("D") for length in (7, 1000)]
     wants = [(cp.arange(n) % length + 1).astype("i") for length in (7, 1000)]
-    made = plan(n, segments="D")
+    scan_plan = plan(n, segments="D")
     outs = [cp.zeros(n, "i") for _ in keys]
-    made(x, outs[0], keys[0])
+    scan_plan(x, outs[0], keys[0])
     cp.cuda.Device().synchronize()
     for _ in range(100):
         for stream, out, marks in zip((first, second), outs, keys, strict=True):
             with stream:
                 out.fill(0)
-                made(x, out, marks)
+                scan_plan(x, out, marks)
         cp.cuda.Device().synchronize()
         assert all(bool((out == want).all()) for out, want in zip(outs, wants, strict=True))
-    find, held = segments.find_heads, []
+    find, holder = segments.find_heads, []
 
-    def find_and_hold(*given, **options):
-        find(*given, **options)
-        held.append(hold.Held(cp.cuda.get_current_stream(), seconds=2))
+    def find_and_hold(*arguments, **options):
+        find(*arguments, **options)
+        holder.append(hold.Held(cp.cuda.get_current_stream(), seconds=2))
 
     outs[0].fill(0)
     cp.cuda.Device().synchronize()
     with monkeypatch.context() as patch, first:
         patch.setattr(segments, "find_heads", find_and_hold)
-        made(x, outs[0], keys[0])
-    threading.Timer(0.5, held[0].release).start()
+        scan_plan(x, outs[0], keys[0])
+    threading.Timer(0.5, holder[0].release).start()
     with second:
-        made(x, outs[1], keys[1])
+        scan_plan(x, outs[1], keys[1])
     cp.cuda.Device().synchronize()
     assert all(bool((out == want).all()) for out, want in zip(outs, wants, strict=True))
 
@@ -157,18 +157,18 @@ def test_a_plan_made_on_another_stream(strategy, cp, numbers):
     (stream,) = streams(cp, 1)
     (x1, _), (x2, want) = numbers(n), numbers(n)
     out = cp.zeros(n, "i")
-    made = plan(n, strategy)
+    scan_plan = plan(n, strategy)
     for _ in range(3):
-        made(x1, out)
+        scan_plan(x1, out)
     cp.cuda.Device().synchronize()
-    del made
-    held = hold.Held(cp.cuda.Stream.null, seconds=2)  # the caller's own work where it is made
-    made = plan(n, strategy)
-    threading.Timer(0.5, held.release).start()
+    del scan_plan
+    holder = hold.Held(cp.cuda.Stream.null, seconds=2)  # the caller's own work where it is made
+    scan_plan = plan(n, strategy)
+    threading.Timer(0.5, holder.release).start()
     with stream:
-        made(x2, out)
+        scan_plan(x2, out)
     stream.synchronize()
-    held.release()
+    holder.release()
     assert bool((out == want).all())
 
 
@@ -176,7 +176,7 @@ def test_a_plan_made_on_another_stream(strategy, cp, numbers):
 def test_started_on_one_stream_and_waited_for_on_another(strategy, cp, numbers):
     n = 1 << 25
     first, second = streams(cp, 2)
-    made = plan(n, strategy, initial=3)
+    scan_plan = plan(n, strategy, initial=3)
     (x1, want1), (x2, want2) = numbers(n), numbers(n)
     out1, out2 = cp.zeros(n, "i"), cp.zeros(n, "i")
     cp.cuda.Device().synchronize()
@@ -186,12 +186,12 @@ def test_started_on_one_stream_and_waited_for_on_another(strategy, cp, numbers):
         cp.cuda.Device().synchronize()
         with first:
             if turn % 3 == 0:
-                held = hold.Held(first, seconds=0.002)  # noqa: F841 - its memory
-            made.start(x1, out1)
+                holder = hold.Held(first, seconds=0.002)  # noqa: F841 - its memory
+            scan_plan.start(x1, out1)
         with second:
-            made.wait()
+            scan_plan.wait()
         with first:
-            made(x2, out2)
+            scan_plan(x2, out2)
         cp.cuda.Device().synchronize()
         assert bool((out1 == want1 + 3).all())
         assert bool((out2 == want2 + 3).all())
@@ -201,18 +201,18 @@ def test_the_input_is_ready_on_the_stream_of_start(cp, numbers):
     """What ``wait`` queues on its stream comes behind the work that made x."""
     n = 1 << 20
     first, second = streams(cp, 2)
-    given, want = numbers(n)
+    numbers_of_x, want = numbers(n)
     for strategy in STRATEGIES:
-        made = plan(n, strategy)
+        scan_plan = plan(n, strategy)
         x, out = cp.zeros(n, "i"), cp.zeros(n, "i")
         cp.cuda.Device().synchronize()
         with first:
-            held = hold.Held(first, seconds=0.3)
-            x[...] = given
-            threading.Timer(0.1, held.release).start()
-            made.start(x, out)
+            holder = hold.Held(first, seconds=0.3)
+            x[...] = numbers_of_x
+            threading.Timer(0.1, holder.release).start()
+            scan_plan.start(x, out)
         with second:
-            made.wait()
+            scan_plan.wait()
         second.synchronize()
         assert bool((out == want).all()), strategy
 
@@ -226,7 +226,7 @@ def test_another_librarys_input_is_waited_for(cp):
         x, out = torch.ones(n, dtype=torch.int32, device="cuda"), cp.zeros(n, "i")
         torch.cuda.synchronize()
         with side:
-            held = hold.Held(side, seconds=0.05)  # noqa: F841 - its memory
+            holder = hold.Held(side, seconds=0.05)  # noqa: F841 - its memory
             distscan.scan(x, comm=MPI.COMM_SELF, dtype="i", out=out)
         x.fill_(7)  # on PyTorch's stream, as soon as that may
         cp.cuda.Device().synchronize()
@@ -237,32 +237,32 @@ def test_another_librarys_input_is_waited_for(cp):
 def test_threads_one_after_the_other(mode):
     """Per-thread default streams have one pointer, and idents of threads come again."""
     script = Path(hold.__file__).with_name("thread_scans.py")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script), mode],
         timeout=100,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_a_stream_that_is_gone(cp, numbers):
     """A plan, and what scan() keeps, go on when the stream of their last call does not exist."""
     n = 1 << 22
     x, want = numbers(n)
-    made = plan(n)
+    scan_plan = plan(n)
     for turn in range(30):
         stream = cp.cuda.Stream(non_blocking=True)
         out, other = cp.zeros(n, "i"), cp.zeros(n, "i")
         cp.cuda.Device().synchronize()
         with stream:
             if turn % 2:
-                held = hold.Held(stream, seconds=0.002)  # noqa: F841 - its memory
-            made(x, out)
+                holder = hold.Held(stream, seconds=0.002)  # noqa: F841 - its memory
+            scan_plan(x, out)
             distscan.scan(x, comm=MPI.COMM_SELF, dtype="i", out=other)
         del stream
-        made(x, other)
+        scan_plan(x, other)
         cp.cuda.Device().synchronize()
         assert bool((out == want).all())
         assert bool((other == want).all())
@@ -274,20 +274,20 @@ def test_memory_comes_back(cp, numbers):
 
     x, _ = numbers(1 << 20)
     for close in (False, True):
-        made = distscan.Plan(MPI.COMM_SELF, x.size, "i", out_dtype="h", strategy="scan-add",
+        scan_plan = distscan.Plan(MPI.COMM_SELF, x.size, "i", out_dtype="h", strategy="scan-add",
                              backend="cuda")  # fmt: skip
         out = cp.zeros(x.size, "h")
         (stream,) = streams(cp, 1)
         cp.cuda.Device().synchronize()
         with stream:
-            held = hold.Held(stream)
-            made.start(x, out)  # scans behind what is held
+            holder = hold.Held(stream)
+            scan_plan.start(x, out)  # scans behind what is held
             before = len(workspace.releases)
-            threading.Timer(0.3, held.release).start()
-            made.wait()
+            threading.Timer(0.3, holder.release).start()
+            scan_plan.wait()
         if close:
-            made.close()
-        del made
+            scan_plan.close()
+        del scan_plan
         stream.synchronize()
         workspace.releases.sweep()
         assert len(workspace.releases) <= before

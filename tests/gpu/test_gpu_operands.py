@@ -83,7 +83,7 @@ GROUPS = [flat, commutative, begun, segments, rows, columns, layers, textbooks]
      ("layers", "i"), ("textbooks", "i")],
 )  # fmt: skip
 def test_operands_are_elements(group, code, cp):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, group, code, str(cp.cuda.Device().id)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
@@ -91,7 +91,7 @@ def test_operands_are_elements(group, code, cp):
         timeout=500,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout[-300:]}{done.stderr[-2000:]}"
+    assert process.returncode == 0, f"{process.stdout[-300:]}{process.stderr[-2000:]}"
 
 
 # ---- In the child --------------------------------------------------------------------------------

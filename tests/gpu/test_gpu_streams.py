@@ -36,12 +36,12 @@ def inputs(cp, rng):
     """A function of n: pairs of n numbers and their sums, on the GPU, whose work is done."""
 
     def draw(n, code="i"):
-        found = []
+        pairs = []
         for _ in range(INPUTS):
             x = exact(rng, "sum", code, n)
-            found.append((cp.asarray(x), cp.asarray(np.cumsum(x, dtype=code))))
+            pairs.append((cp.asarray(x), cp.asarray(np.cumsum(x, dtype=code))))
         cp.cuda.Device().synchronize()
-        return found
+        return pairs
 
     return draw
 
@@ -114,12 +114,12 @@ def test_two_plans_at_the_same_time(priority, strategy, cp, inputs):
         outs.append([cp.zeros(n, "i") for _ in range(INPUTS)])
     cp.cuda.Device().synchronize()
     for turn in range(300):
-        for plan, stream, given, out in zip(plans, streams, pairs, outs, strict=True):
+        for plan, stream, data, out in zip(plans, streams, pairs, outs, strict=True):
             with stream:
-                plan(given[turn % INPUTS][0], out[turn % INPUTS])
+                plan(data[turn % INPUTS][0], out[turn % INPUTS])
     cp.cuda.Device().synchronize()
-    for given, out in zip(pairs, outs, strict=True):
-        assert all(bool((y == want).all()) for y, (_, want) in zip(out, given, strict=True))
+    for data, out in zip(pairs, outs, strict=True):
+        assert all(bool((y == want).all()) for y, (_, want) in zip(out, data, strict=True))
 
 
 @pytest.mark.one_rank
@@ -175,7 +175,7 @@ def test_interrupted_behind_a_launch(cp, monkeypatch):
 
 
 @contextmanager
-def held(cp, seconds):
+def held_up(cp, seconds):
     """Another kernel keeps every second multiprocessor, for no longer than that."""
     attributes = cp.cuda.Device().attributes
     stream = cp.cuda.Stream(non_blocking=True)
@@ -203,10 +203,10 @@ def test_beside_a_kernel_that_does_not_end(strategy, cp, inputs):
     with stream:
         plan(x, out)  # loads its kernels, which could wait for the other kernel
         out[...] = 0
-        with held(cp, seconds=3):
+        with held_up(cp, seconds=3):
             pass
         stream.synchronize()
-        with held(cp, seconds=3):
+        with held_up(cp, seconds=3):
             begin = time.monotonic()
             plan(x, out)
             stream.synchronize()
@@ -239,26 +239,26 @@ def test_every_replay_is_right(form, dropped, cp, rng):
     x, out = cp.zeros(shape, "i"), cp.zeros(plan.out_shape, "i")
     other = cp.asarray(rng.integers(0, 100, shape).astype("i"))
     direct = cp.zeros(plan.out_shape, "i")
-    wanted = plan(other).copy()
+    expected = plan(other).copy()
     stream = cp.cuda.Stream(non_blocking=True)
     cp.cuda.Device().synchronize()
     with stream:
         stream.begin_capture()
         assert plan(x, out) is out
         graph = stream.end_capture()
-    again = None if dropped else plan
+    direct_plan = None if dropped else plan
     del plan
     for turn in range(20):
-        given = rng.integers(0, 100, shape).astype("i")
+        numbers = rng.integers(0, 100, shape).astype("i")
         with stream:
-            x.set(given)
+            x.set(numbers)
             out.fill(-1)
             for _ in range(1 + turn % 2):
                 graph.launch(stream)
-            if again is not None:
-                again(other, direct)
+            if direct_plan is not None:
+                direct_plan(other, direct)
         stream.synchronize()
-        flat = given if options.get("axis") is not None else given.reshape(-1)
+        flat = numbers if options.get("axis") is not None else numbers.reshape(-1)
         axis = options.get("axis", 0)
         if options.get("reverse"):
             want = np.cumsum(flat[::-1], dtype="i")[::-1]
@@ -267,8 +267,8 @@ def test_every_replay_is_right(form, dropped, cp, rng):
         else:
             want = np.cumsum(flat, axis=axis, dtype="i")
         np.testing.assert_array_equal(host(out), want)
-        if again is not None:
-            assert bool((direct == wanted).all())
+        if direct_plan is not None:
+            assert bool((direct == expected).all())
 
 
 @pytest.mark.one_rank
@@ -285,16 +285,16 @@ def test_segments(keys, cp, rng):
         plan(x, out, marks)
         graph = stream.end_capture()
     for _ in range(5):
-        given, heads = rng.integers(0, 100, n), rng.random(n) < 0.01
+        numbers, heads = rng.integers(0, 100, n), rng.random(n) < 0.01
         heads[0] = True
         with stream:
-            x.set(given.astype("i"))
+            x.set(numbers.astype("i"))
             marks.set((heads if keys == "?" else np.cumsum(heads)).astype(keys))
             graph.launch(stream)
         stream.synchronize()
-        sums = np.cumsum(given)
+        sums = np.cumsum(numbers)
         begin = np.maximum.accumulate(np.where(heads, np.arange(n), 0))
-        np.testing.assert_array_equal(host(out), sums - sums[begin] + given[begin])
+        np.testing.assert_array_equal(host(out), sums - sums[begin] + numbers[begin])
 
 
 @pytest.mark.one_rank
@@ -310,11 +310,11 @@ def test_scan_itself(cp, rng):
         distscan.scan(x, comm=MPI.COMM_SELF, dtype="i", out=out)
         graph = stream.end_capture()
         for _ in range(5):
-            given = maps(rng, n).astype("i")
-            x.set(given)
+            numbers = maps(rng, n).astype("i")
+            x.set(numbers)
             graph.launch(stream)
             stream.synchronize()
-            np.testing.assert_array_equal(host(out), np.cumsum(given, dtype="i"))
+            np.testing.assert_array_equal(host(out), np.cumsum(numbers, dtype="i"))
             distscan.scan(x, comm=MPI.COMM_SELF, dtype="i")
 
 
@@ -428,12 +428,12 @@ def test_ranks_share_one(comm, rng):
     x = rng.integers(0, 100, (comm.size, n), np.int32)
     want = np.cumsum(x.reshape(-1), dtype=np.int32).reshape(x.shape)[comm.rank]
     with cp.cuda.Device(0):
-        mine, want, out = cp.asarray(x[comm.rank]), cp.asarray(want), cp.empty(n, np.int32)
+        shard, want, out = cp.asarray(x[comm.rank]), cp.asarray(want), cp.empty(n, np.int32)
         plan = distscan.Plan(comm, n, "i", out_dtype="i", strategy="reduce-scan", backend="cuda")
         wrong = 0
         for _ in range(500):
             out.fill(-1)
             plan._scan.steps.too_late = 0  # or nothing would be launched ahead any more
-            plan(mine, out)
+            plan(shard, out)
             wrong += not bool((out == want).all())
     assert comm.allreduce(wrong, MPI.SUM) == 0

@@ -45,7 +45,7 @@ def bits(array):
     return array.view(np.uint8)
 
 
-def wanted(cp, x, mask):
+def selected(cp, x, mask):
     """The kept elements, by another way than CuPy's x[mask]."""
     index = cp.asarray(np.flatnonzero(mask.get()))
     return x.view(np.uint8).reshape(len(x), x.nbytes // len(x))[index].reshape(-1)
@@ -63,19 +63,19 @@ def test_edges(size, cp, compaction, rng):
     sizes |= {small * count + extra for count in (1, 2) for extra in (-1, 0, 1)}
     sizes |= {policy.tile * count + extra for count in tiles for extra in (-1, 0, 1)}
     sizes = sorted(sizes - {0})
-    whole = cp.asarray(noise((sizes[-1] + 3,), CODES[size], rng))
+    elements = cp.asarray(noise((sizes[-1] + 3,), CODES[size], rng))
     unit = compaction._UNITS[size]
     compactor = compaction.Compactor()
     for i, n in enumerate(sizes):
         begin, mask_begin = i % 3, i % 5
-        x = whole[begin : begin + n]
+        x = elements[begin : begin + n]
         flags = mask_of(MASKS[i % len(MASKS)], n, rng)
         mask = cp.asarray(np.concatenate([np.zeros(mask_begin, bool), flags]))[mask_begin:]
         target = Placed(cp, n, CODES[size], size * (i % 16))
-        kept = compaction.Selection("Masked", unit, size)
-        count = compactor._queue(kept, x, mask, target.array)()
+        selection = compaction.Selection("Masked", unit, size)
+        count = compactor._queue(selection, x, mask, target.array)()
         assert count == flags.sum(), n
-        assert bool((bits(target.array)[: count * size] == wanted(cp, x, mask)).all()), n
+        assert bool((bits(target.array)[: count * size] == selected(cp, x, mask)).all()), n
         assert bool((bits(target.array)[count * size :] == 0xA5).all() & target.untouched()), n
 
 
@@ -86,11 +86,11 @@ def test_masks(size, kind, cp, rng):
     n = (1 << 20) + 3
     x = cp.asarray(noise((n + 1,), CODES[size], rng))[1:]
     mask = cp.asarray(mask_of(kind, n + 3, rng))[3:]
-    kept, start = distscan.compact(x, mask, comm=MPI.COMM_SELF)
+    result, start = distscan.compact(x, mask, comm=MPI.COMM_SELF)
     assert start == 0
-    assert kept.dtype == x.dtype
-    assert kept.shape == (int(mask.sum()),)
-    assert bool((bits(kept) == wanted(cp, x, mask)).all())
+    assert result.dtype == x.dtype
+    assert result.shape == (int(mask.sum()),)
+    assert bool((bits(result) == selected(cp, x, mask)).all())
 
 
 @pytest.mark.one_rank
@@ -99,9 +99,9 @@ def test_in_place(cp, compaction, rng):
     for n in (100, 6144 * 132 * 9 + 5):
         x = cp.asarray(noise((n,), "i", rng))
         mask = cp.asarray(mask_of("half", n, rng))
-        want = wanted(cp, x, mask)
-        kept = compaction.Selection("Masked", "unsigned int", 4)
-        count = compaction.Compactor()._queue(kept, x, mask, x)()
+        want = selected(cp, x, mask)
+        selection = compaction.Selection("Masked", "unsigned int", 4)
+        count = compaction.Compactor()._queue(selection, x, mask, x)()
         assert bool((bits(x)[: 4 * count] == want).all())
 
 
@@ -109,8 +109,8 @@ def test_in_place(cp, compaction, rng):
 def test_any_byte_but_0_is_true(cp, rng):
     flags = rng.choice(np.array([0, 1, 2, 128, 255], np.uint8), 10_000)
     x = cp.arange(10_000)
-    kept, _ = distscan.compact(x, cp.asarray(flags).view(bool), comm=MPI.COMM_SELF)
-    assert kept.tolist() == np.flatnonzero(flags).tolist()
+    result, _ = distscan.compact(x, cp.asarray(flags).view(bool), comm=MPI.COMM_SELF)
+    assert result.tolist() == np.flatnonzero(flags).tolist()
 
 
 @pytest.mark.one_rank
@@ -120,9 +120,9 @@ def test_rows(code, row, cp, rng):
     for n, begin in ((1, 0), (1000, 1), (50_000 // max(row[0] // 16, 1), 0)):
         x = cp.asarray(noise((n + begin, *row), code, rng))[begin:]
         mask = cp.asarray(mask_of("half", n, rng))
-        kept, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
-        assert kept.shape == (int(mask.sum()), *row)
-        assert bool((bits(kept).reshape(-1) == wanted(cp, x, mask)).all())
+        result, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
+        assert result.shape == (int(mask.sum()), *row)
+        assert bool((bits(result).reshape(-1) == selected(cp, x, mask)).all())
 
 
 @pytest.mark.one_rank
@@ -130,8 +130,8 @@ def test_rows_at_an_odd_address(cp, rng):
     """8 bytes a row, at 4 bytes behind a boundary of 8."""
     x = cp.asarray(noise((2 * 1000 + 1,), "f", rng))[1:].reshape(1000, 2)
     mask = cp.asarray(mask_of("half", 1000, rng))
-    kept, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
-    assert bool((bits(kept).reshape(-1) == wanted(cp, x.copy(), mask)).all())
+    result, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
+    assert bool((bits(result).reshape(-1) == selected(cp, x.copy(), mask)).all())
 
 
 @pytest.mark.one_rank
@@ -143,10 +143,10 @@ def test_memory(cp, rng):
     for count in (0, 1, n // 4 - 1, n // 4, n // 2, n):
         mask = some < count
         before = pool.used_bytes()
-        kept, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
-        assert len(kept) == count
-        assert pool.used_bytes() - before <= 4 * kept.nbytes + 1024
-        del kept
+        result, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
+        assert len(result) == count
+        assert pool.used_bytes() - before <= 4 * result.nbytes + 1024
+        del result
 
 
 @pytest.mark.one_rank
@@ -159,10 +159,10 @@ def test_more_elements_than_32_bits_count(cp):
     x[-5:] = cp.arange(1, 6)
     mask = cp.ones(n, bool)
     mask[:3] = False
-    kept, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
-    assert len(kept) == n - 3
-    assert kept[-6:].tolist() == [0, 1, 2, 3, 4, 5]
-    assert int(kept.sum(dtype=np.int64)) == 15
+    result, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
+    assert len(result) == n - 3
+    assert result[-6:].tolist() == [0, 1, 2, 3, 4, 5]
+    assert int(result.sum(dtype=np.int64)) == 15
 
 
 @pytest.mark.one_rank
@@ -172,8 +172,8 @@ def test_sizes_in_turn(sizes, cp, rng):
     cache.clear()
     for n in sizes * 3:
         x, mask = cp.asarray(rng.integers(0, 1000, n)), cp.asarray(rng.random(n) < 0.5)
-        kept, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
-        assert bool((bits(kept) == wanted(cp, x, mask)).all())
+        result, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
+        assert bool((bits(result) == selected(cp, x, mask)).all())
 
 
 @pytest.mark.one_rank
@@ -185,7 +185,7 @@ def test_streams_and_threads(cp, rng):
         (cp.asarray(rng.integers(0, 1000, n)), cp.asarray(rng.random(n) < share))
         for share in (0.1, 0.3, 0.5, 0.9)
     ]
-    want = [wanted(cp, *each) for each in data]
+    want = [selected(cp, *each) for each in data]
     cp.cuda.Device().synchronize()
     device = cp.cuda.Device().id
 
@@ -196,8 +196,8 @@ def test_streams_and_threads(cp, rng):
                 for i in range(60):
                     each = (number + i) % 4
                     with streams[i % 2] as stream:
-                        kept, _ = distscan.compact(*data[each], comm=MPI.COMM_SELF)
-                        right = (bits(kept) == want[each]).all()
+                        result, _ = distscan.compact(*data[each], comm=MPI.COMM_SELF)
+                        right = (bits(result) == want[each]).all()
                         stream.synchronize()
                         assert bool(right)
         except BaseException as fault:
@@ -215,23 +215,25 @@ def test_streams_and_threads(cp, rng):
 @pytest.mark.parametrize("kind", ["null", "per thread", "external"])
 def test_any_kind_of_stream(kind, cp, rng):
     """Calls are behind what is queued on the stream; the next call is on another stream."""
-    n, own = 1 << 20, cp.cuda.Stream(non_blocking=True)
-    protocol = SimpleNamespace(own=own, __cuda_stream__=lambda: (0, own.ptr))
+    n, stream_of_library = 1 << 20, cp.cuda.Stream(non_blocking=True)
+    protocol = SimpleNamespace(
+        stream_of_library=stream_of_library, __cuda_stream__=lambda: (0, stream_of_library.ptr)
+    )
     stream = {"null": cp.cuda.Stream.null, "per thread": cp.cuda.Stream.ptds,
               "external": cp.cuda.Stream.from_external(protocol)}[kind]  # fmt: skip
-    given, mask = cp.asarray(rng.integers(0, 100, n)), cp.asarray(rng.random(n) < 0.4)
+    numbers, mask = cp.asarray(rng.integers(0, 100, n)), cp.asarray(rng.random(n) < 0.4)
     big = distscan.Predicate("big", numpy=lambda x: x > 49, cuda="x > 49")
-    want, want_big = wanted(cp, given, mask), wanted(cp, given, given > 49)
+    want, want_big = selected(cp, numbers, mask), selected(cp, numbers, numbers > 49)
     cp.cuda.Device().synchronize()
     for turn in range(10):
         with stream if turn % 2 == 0 else cp.cuda.Stream(non_blocking=True) as current:
-            late = cp.zeros_like(given)
+            late = cp.zeros_like(numbers)
             for _ in range(10):
-                late += given
+                late += numbers
             late //= 10
-            kept, _ = distscan.compact(late, mask, comm=MPI.COMM_SELF)
-            chosen, _ = distscan.select(late, big, comm=MPI.COMM_SELF)
-            right = (bits(kept) == want).all() & (bits(chosen) == want_big).all()
+            result, _ = distscan.compact(late, mask, comm=MPI.COMM_SELF)
+            result_of_select, _ = distscan.select(late, big, comm=MPI.COMM_SELF)
+            right = (bits(result) == want).all() & (bits(result_of_select) == want_big).all()
             current.synchronize()
             assert bool(right)
 
@@ -243,16 +245,16 @@ def test_on_a_gpu_that_is_not_current(cp, rng):
     here = cp.cuda.Device().id
     with cp.cuda.Device((here + 1) % cp.cuda.runtime.getDeviceCount()) as other:
         x, mask = cp.asarray(rng.integers(0, 100, 10_000)), cp.asarray(rng.random(10_000) < 0.4)
-        want, weights = wanted(cp, x, mask), x.astype("f")
+        want, weights = selected(cp, x, mask), x.astype("f")
         other.synchronize()
     cuts = distscan.partition(weights.get(), 7, comm=MPI.COMM_SELF)
     for _ in range(2):
-        kept, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
-        assert kept.device == other
+        result, _ = distscan.compact(x, mask, comm=MPI.COMM_SELF)
+        assert result.device == other
         np.testing.assert_array_equal(distscan.partition(weights, 7, comm=MPI.COMM_SELF), cuts)
         assert cp.cuda.Device().id == here
         with other:
-            assert bool((bits(kept) == want).all())
+            assert bool((bits(result) == want).all())
 
 
 @pytest.mark.one_rank
@@ -299,8 +301,8 @@ def test_select(cp, rng):
         " return keep[x]; }",
     )
     for begin in (0, 1, 2, 3):
-        kept, _ = distscan.select(cp.asarray(x)[begin:], table, comm=MPI.COMM_SELF)
-        np.testing.assert_array_equal(kept.get(), x[begin:][table.mask(x[begin:])])
+        result, _ = distscan.select(cp.asarray(x)[begin:], table, comm=MPI.COMM_SELF)
+        np.testing.assert_array_equal(result.get(), x[begin:][table.mask(x[begin:])])
 
 
 # ---- partition on a GPU: at the edges of tiles, at every address, on streams and in threads ------
@@ -332,10 +334,10 @@ def test_edges_of_tiles(code, cp, rng, tiles):
     step, items = tiles.TileKernels.of(dtype, 0).length(1), 16 // dtype.itemsize
     sizes = {0, 1, 2, items - 1, items, items + 1}
     sizes |= {count * step + more for count in (1, 2, 7, 8, 9, 24) for more in (-1, 0, 1)}
-    whole = (rng.integers(0, 9, max(sizes)) * (rng.random(max(sizes)) < 0.5)).astype(dtype)
+    weights_of_all = (rng.integers(0, 9, max(sizes)) * (rng.random(max(sizes)) < 0.5)).astype(dtype)
     for n in sorted(sizes):
         for lead in sorted({0, 1 % items, items - 1}):
-            weights = whole[:n]
+            weights = weights_of_all[:n]
             for parts in (2, 9):
                 cuts = distscan.partition(placed(cp, weights, lead), parts)
                 np.testing.assert_array_equal(cuts, exact_cuts(weights, parts), f"{n} {lead}")
@@ -397,14 +399,14 @@ def test_many_tiles(cp, comm, rng):
 def test_on_a_stream(cp, comm, rng):
     """The work is behind what is queued on the current stream."""
     weights = rng.integers(0, 100, 1 << 20).astype("f")
-    given = cp.asarray(weights)
-    want = distscan.partition(given, 8)
+    array = cp.asarray(weights)
+    want = distscan.partition(array, 8)
     stream = cp.cuda.Stream(non_blocking=True)
     for _ in range(20):
         with stream:
-            late = cp.zeros_like(given)
+            late = cp.zeros_like(array)
             for _ in range(20):
-                late += given
+                late += array
             late /= 20
             np.testing.assert_array_equal(distscan.partition(late, 8), want)
 
@@ -432,23 +434,23 @@ def test_threads(cp, rng):
 
     def call(shard):
         with cp.cuda.Stream(non_blocking=True):
-            given = cp.asarray(shard)
-            return [distscan.partition(given, 5) for _ in range(20)]
+            array = cp.asarray(shard)
+            return [distscan.partition(array, 5) for _ in range(20)]
 
     with ThreadPoolExecutor(8) as pool:
-        for found, want in zip(pool.map(call, shards), wants, strict=True):
-            for cuts in found:
+        for lists, want in zip(pool.map(call, shards), wants, strict=True):
+            for cuts in lists:
                 np.testing.assert_array_equal(cuts, want)
 
 
 @pytest.mark.one_rank
 def test_memory_is_given_back(cp, rng):
-    given = cp.asarray(rng.random(1 << 20))
-    distscan.partition(given, 8)
-    pool, used = cp.get_default_memory_pool(), cp.get_default_memory_pool().used_bytes()
+    array = cp.asarray(rng.random(1 << 20))
+    distscan.partition(array, 8)
+    pool, before = cp.get_default_memory_pool(), cp.get_default_memory_pool().used_bytes()
     for _ in range(10):
-        distscan.partition(given, 8)
-    assert pool.used_bytes() == used
+        distscan.partition(array, 8)
+    assert pool.used_bytes() == before
 
 
 # ---- The file job: the same files as on CPUs, in chunks of any size, resident and not -----------
@@ -463,7 +465,7 @@ def inside(folder, monkeypatch):
     monkeypatch.chdir(folder)
 
 
-def both(comm, **options):
+def on_both_backends(comm, **options):
     """The results on GPUs and on CPUs."""
     results = []
     for backend in ("cuda", "cpu"):
@@ -483,7 +485,7 @@ def test_file_jobs_as_on_cpus(code, op, shape, axis, form, way, cp, comm, save, 
         monkeypatch.setattr(plan, "GPU_CHUNK", 1 << 10)
     memory = None if way == "resident" else 1 << 12
     save("x.npy", rng.integers(0, 9, shape).astype(code))
-    on_gpus, on_cpus = both(comm, op=op, axis=axis, memory=memory, **form)
+    on_gpus, on_cpus = on_both_backends(comm, op=op, axis=axis, memory=memory, **form)
     assert on_gpus.dtype == on_cpus.dtype
     np.testing.assert_array_equal(on_gpus, on_cpus)
 
@@ -496,7 +498,9 @@ def test_segments_of_files(kind, reverse, cp, comm, save, rng):
     save("x.npy", rng.integers(0, 9, n))
     save("s.npy", np.sort(rng.integers(0, 250, n)) if kind == "keys" else rng.random(n) < 0.02)
     for memory in (None, 1 << 13):
-        np.testing.assert_array_equal(*both(comm, segments="s.npy", reverse=reverse, memory=memory))
+        np.testing.assert_array_equal(
+            *on_both_backends(comm, segments="s.npy", reverse=reverse, memory=memory)
+        )
 
 
 @pytest.mark.usefixtures("inside")

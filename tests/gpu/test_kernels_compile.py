@@ -144,12 +144,12 @@ def test_look_ahead_warps_end_in_stages_of_their_own():
         code * k for code in "bhfdD" for k in range(2, 65) if np.dtype(code).itemsize * k <= 64
     ]
     forms = [Form(), Form(segmented=True), Form(segmented=True, keys=np.dtype("u8"))]
-    for given, arch, form in product(codes, ("80", "86", "90", "120"), forms):
-        every = fields(given)
-        types = Types(every, np.dtype(every.descr, align=True), every)
+    for code, arch, form in product(codes, ("80", "86", "90", "120"), forms):
+        structure = fields(code)
+        types = Types(structure, np.dtype(structure.descr, align=True), structure)
         for n in (1, 10**5, 10**9):
             policy = scan_policy(types, form, arch, n, 132)
-            assert policy.look_ahead_warps <= policy.stages, (given, arch, form)
+            assert policy.look_ahead_warps <= policy.stages, (code, arch, form)
 
 
 @pytest.mark.compile
@@ -175,10 +175,10 @@ def textbooks(arch):
     """All that the benchmark asks for; for other GPUs than the first, one of each."""
     pairs = product(STRUCTS, CHAIN_STRUCTS) if arch == "90" else PAIRS
     cases = TEXTBOOK if arch == "90" else [("sum", "D"), ("sum", "b"), (COMPOSE, "L")]
-    found = [kernel for pair in pairs for kernel in textbook(cases, arch, TextbookPolicy(*pair))]
+    kernels = [kernel for pair in pairs for kernel in textbook(cases, arch, TextbookPolicy(*pair))]
     for struct, threads in product(STRUCTS, THREADS):
-        found += textbook([("sum", "f")], arch, TextbookPolicy(struct, threads=threads))
-    return found
+        kernels += textbook([("sum", "f")], arch, TextbookPolicy(struct, threads=threads))
+    return kernels
 
 
 @pytest.mark.compile
@@ -186,9 +186,9 @@ def textbooks(arch):
 @pytest.mark.parametrize("arch", ["80", "90"])
 def test_block_scans_compile_without_spills(arch):
     kernels = textbooks(arch)
-    given = {name: {dict(k.macros)[name] for k in kernels}
+    macros = {name: {dict(k.macros)[name] for k in kernels}
              for name in ("DISTSCAN_BLOCK_SCAN", "DISTSCAN_CHAIN")}  # fmt: skip
-    assert given == {"DISTSCAN_BLOCK_SCAN": set(STRUCTS), "DISTSCAN_CHAIN": set(CHAIN_STRUCTS)}
+    assert macros == {"DISTSCAN_BLOCK_SCAN": set(STRUCTS), "DISTSCAN_CHAIN": set(CHAIN_STRUCTS)}
     check(drawn(kernels, 16), arch)
 
 
@@ -200,9 +200,9 @@ def test_steps_and_work_are_what_the_benchmark_says():
         for n in THREADS:
             for name, number in zip(("STEPS", "BARRIERS", "WORK"), counts(n), strict=True):
                 lines.append(f"static_assert({struct}<Op, T, {n}>::{name} == {number});")
-    given = dict(textbook([("sum", "f")], "90", TextbookPolicy(STRUCTS[0]))[0].macros)
-    headers = {n.encode(): given.pop(n).encode() for n in list(given) if n.endswith(".h")}
-    options = [f"-D{name}={value}" for name, value in given.items()]
+    macros = dict(textbook([("sum", "f")], "90", TextbookPolicy(STRUCTS[0]))[0].macros)
+    headers = {n.encode(): macros.pop(n).encode() for n in list(macros) if n.endswith(".h")}
+    options = [f"-D{name}={value}" for name, value in macros.items()]
     program = nvrtc.nvrtc.createProgram("\n".join(lines), "counts.cu", list(headers.values()),
                                         list(headers))  # fmt: skip
     folder = f"-I{nvrtc.kernels()}"
@@ -278,9 +278,9 @@ COLUMN_PAIRS = np.dtype([("x0", "D"), ("x1", "D")])
 CASES = [("sum", "b"), ("max", "b"), ("sum", "?", "?"), ("sum", "e"), ("sum", "f"), ("sum", "d"),
          ("prod", "D"), (COMPOSE, "L"), (MAPS, COLUMN_PAIRS)]  # fmt: skip
 CASES += [  # as linear_recurrence takes them: x, what accumulates, and the result, which is h alone
-    (MAPS_IN_SEGMENTS, *(fields(codes) for codes in every),
-     np.dtype([("x1", every[0][1])]))
-    for every in (("ff?", "ff?"), ("ee?", "ff?"), ("ef?", "ff?"))
+    (MAPS_IN_SEGMENTS, *(fields(codes) for codes in codes_of_pair),
+     np.dtype([("x1", codes_of_pair[0][1])]))
+    for codes_of_pair in (("ff?", "ff?"), ("ee?", "ff?"), ("ef?", "ff?"))
 ]  # fmt: skip
 FEW_COLUMNS = [("max", "b"), ("sum", "f"), ("sum", "d")]
 INNER = [1 << 14, 1 << 17, 4, 33]  # strips, a thread to each vector, staged vectors, elements
@@ -550,5 +550,5 @@ def test_accesses(kernel):
 def test_the_loads_of_a_step_are_queued_together():
     """Four vectors are in flight before the first is used."""
     (kernel,) = (each for each in tile_totals_of("f", "90") if each.entry == "tile_totals")
-    used = re.findall(r"ld\.global\.v4|cvt\.f64\.f32", ptx(kernel))
-    assert "ld.global.v4 " * 4 in " ".join([*used, ""])
+    instructions = re.findall(r"ld\.global\.v4|cvt\.f64\.f32", ptx(kernel))
+    assert "ld.global.v4 " * 4 in " ".join([*instructions, ""])
