@@ -183,7 +183,7 @@ def _build(
 
 
 def _run(command: list[str]) -> str:
-    """Run a command; return what it prints. Raises ``BuildError`` with its errors."""
+    """Run a command; return its output. Raises ``BuildError`` with its errors."""
     try:
         run = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -79,7 +79,7 @@ def parser() -> Parser:
         help="that a share may fall by (default: 5 on GPUs, 20 on CPUs)")  # fmt: skip
     add("--block-scans", action="store_true",
         help="instead: the block scans and the chains of the literature, on one GPU")  # fmt: skip
-    add("--list", action="store_true", help="list the contenders and what is installed")
+    add("--list", action="store_true", help="list the contenders, and their versions here")
     return command
 
 

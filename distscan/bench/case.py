@@ -134,7 +134,7 @@ class Data:
             out.view(np.uint8)[...] = _POISON
 
     def calm(self) -> None:
-        """Fill what is scanned in place, again and again, with zeros: sums would grow for ever."""
+        """Fill arrays that are scanned in place with zeros: their sums would grow for ever."""
         if self.case.in_place:
             for x, _ in self.pairs:
                 x.fill(0)
@@ -171,7 +171,7 @@ class Data:
 
     def _by_idiom(self) -> Any:
         x, shape = self.pairs[0][0], self.case.shape
-        want = np.zeros(self.case.n, self.case.out)  # NumPy may cast what is in out, and warn
+        want = np.zeros(self.case.n, self.case.out)  # NumPy may cast old elements of out, and warn
         new = self.case.scan_in_numpy()(x.reshape(shape), want.reshape(shape), self.heads)
         return want if new is None else new
 

@@ -8,7 +8,7 @@ device
 wall
     The time on the host's clock of one call and a synchronisation of the device, after a barrier.
 queued
-    The same as device, behind a copy. While the device copies, the host queues all calls. So the
+    The same as device, after a copy. While the device copies, the host queues all calls. So the
     time has no gaps between calls for which the host was too slow. For tuning.
 
 Inputs come from memory. Before every sample, the GPU's cache is filled with other data. On a CPU,
@@ -266,7 +266,7 @@ def queued(
     *,
     repeat: int = 11,
 ) -> Stats:
-    """Time batches on the device's clock, each behind a copy; for one rank with a GPU.
+    """Time batches on the device's clock, each after a copy; for one rank with a GPU.
 
     Returns microseconds per call. ``before`` is called before each batch, and is not timed.
     """

@@ -1,4 +1,4 @@
-"""``--uses``: what people use scans for, each use beside a copy and what they would take instead.
+"""``--uses``: uses of scans, each beside a copy and the peers that users would take instead.
 
 All functions with ``comm`` are collective: every rank takes the same decisions. A result that
 depends on the one before it is compared with one step from that result. So the check takes other
@@ -56,7 +56,7 @@ class UseData(NamedTuple):
     out: tuple[Any, ...]  # arrays like those of the result, if calls take them
     call: Callable[..., Any]  # distscan's way, of the inputs and the results' arrays
     fault: Callable[[Any, list[Any]], str]  # of a result and each rank's ``show``; "" if right
-    show: Callable[[Any], Any] = lambda result: None  # what the check of other ranks needs
+    show: Callable[[Any], Any] = lambda result: None  # for the checks of other ranks
 
 
 @dataclass(frozen=True)
@@ -479,7 +479,7 @@ def _torch_partition(place: Place, weights: Any) -> Call:
 
 
 def _numpy_by_key(place: Place, keys: Any, x: Any, out: Any) -> Call:
-    """Subtract from a sum over all runs what it was before each run."""
+    """Subtract from a sum over all runs its value before each run."""
 
     def call() -> Any:
         np.cumsum(x, out=out)

@@ -1,4 +1,4 @@
-"""The bits of exact sums: one digest of ``fsum``, whatever the ranks, the cuts and the devices.
+"""The bits of exact sums: one digest of ``fsum`` for all ranks, cuts and devices.
 
     mpirun -n 8 python launch/tools/fsum_bits.py [--size 20] [--cuts 10] [--backend cpu|cuda]
                                                  [--seed 0]

@@ -1,4 +1,4 @@
-"""Disturb file jobs at random moments: what they leave is right, and the next jobs are, too.
+"""Disturb file jobs at random moments: their files are right, and the next jobs are, too.
 
     python launch/tools/kill_jobs.py                  # one rank
     python launch/tools/kill_jobs.py --ranks 3
@@ -16,8 +16,8 @@ is read; or the disk becomes full. After each of these:
 If the system permits, the script has a mount namespace of its own, and in it a disk that it can
 fill. Otherwise a limit of the size of files takes its place.
 
-What is done depends only on the seed and the number of the trial; the moment is a share of the
-time that the job takes. The first fault is printed with the command that repeats its trial.
+A trial depends only on the seed and its number; its moment is a share of the duration of the job.
+The first fault is printed with the command that repeats its trial.
 """
 
 import argparse
@@ -295,7 +295,7 @@ class Killer:
     def _act(
         self, case: Case, kind: str, running: Running, moment: float, rng: np.random.Generator
     ) -> bool:
-        """Do what a kind says, at a moment; return whether the job was there."""
+        """Disturb a job in one way, at a moment; return whether the job was there."""
         if kind == "a full disk":
             return True
         time.sleep(moment * case.seconds)

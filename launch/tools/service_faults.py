@@ -17,7 +17,7 @@ After each fault:
 At the end of each kind no process, socket or temporary file is left.
 
 If the system permits, the script has a mount namespace of its own, and in it a disk that it can
-fill. Otherwise a limit of the size of files takes its place. What is done depends only on the seed.
+fill. Otherwise a limit of the size of files takes its place. All depends only on the seed.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Summary(NamedTuple):
 
 
 def disturb(trial: Trial, kind: str) -> float:
-    """Do what a kind says, at a random moment; return the seconds until a client was told."""
+    """Disturb in one way, at a random moment; return the seconds until a client was told."""
     service, idle = trial.service, trial.service.sockets()
     with trial.others():
         time.sleep(trial.rng.uniform(0, 0.6))
@@ -155,7 +155,7 @@ def count(trial: Trial, client: Client) -> None:
 
 
 def perform(kind: str, options: argparse.Namespace, folder: Path, *, mounted: bool) -> Summary:
-    """Try a kind several times; print what is wrong. After a fault, another service takes over."""
+    """Try a kind several times; print the faults. After a fault, another service takes over."""
     number = wrong = 0
     longest = 0.0
     while number < options.times:

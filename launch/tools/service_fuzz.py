@@ -290,7 +290,7 @@ OF_UVICORN = "h11._util.LocalProtocolError"
 
 
 class Fuzzer:
-    """Sends requests by several threads, and collects what is wrong."""
+    """Sends requests by several threads, and collects the faults."""
 
     def __init__(self, service: Running, options: argparse.Namespace) -> None:
         self.service, self.options = service, options

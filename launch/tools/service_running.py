@@ -93,7 +93,7 @@ class Running(Program):
         return [str(path) for path in buffers if path.name != "lock" and _is_held(path)]
 
     def end(self) -> None:
-        """End it by SIGTERM, and look for what is left."""
+        """End it by SIGTERM, and look for leftovers."""
         for pid in self.pids.values():
             kill(pid, signal.SIGTERM)
         self.wait()

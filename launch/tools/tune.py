@@ -52,7 +52,7 @@ Work = Callable[[Any, Any], object]  # on x [n] and out [n]
 MACHINE = Gpu("")
 
 
-# ---- what is used beside the public names: steps of the GPU, and policies ------------------
+# ---- beside the public names: steps of the GPU, and policies --------------------------------
 
 
 def reducer(op: Operator, types: Types, n: int) -> Callable[[Any, Any], Any]:
@@ -266,7 +266,7 @@ def segments(case: Case) -> str:
 
 
 def unaligned(case: Case) -> str:
-    """Single-pass, x and the result one and three elements behind where vectors begin."""
+    """Single-pass, x and the result one and three elements after the begin of a vector."""
     n = case.n - 3
     plan = case.plan(n)
     x, out = [row[1 : n + 1] for row in case.x], [row[3:] for row in case.out]

@@ -574,7 +574,7 @@ def nvcc():
         pytest.skip(str(error))
 
 
-# What is compiled, for which case, and the functions in it.
+# A part of cub.cu, the types and the operator, and the functions in it.
 PARTS = [
     ("SCAN", ("f4", "f4", "sum"), ["scan"]),
     ("SCAN", ("i1", "i8", "max"), ["scan"]),

@@ -76,14 +76,14 @@ def check(cp, steps, op, types, form, x, heads=None, offset=None, shifts=(0, 0, 
         np.testing.assert_array_equal(host(source.array), x)
 
 
-def tile_of(types):
-    """Elements of the tiles that many elements are cut into."""
+def tile_of(types, n=1 << 40, keys=None):
+    """Elements of the tiles that ``n`` elements are cut into."""
     import cupy
 
     from distscan.cuda import policy
 
-    arch, n = cupy.cuda.Device().compute_capability, 1 << 40
-    scan_policy = policy.scan_policy(types, Form(segmented=True), arch, n, policy.sm_count())
+    form, arch = Form(segmented=True, keys=keys), cupy.cuda.Device().compute_capability
+    scan_policy = policy.scan_policy(types, form, arch, n, policy.sm_count())
     return scan_policy.threads * scan_policy.rows * scan_policy.items
 
 
@@ -206,23 +206,6 @@ def test_segments_over_many_tiles(reverse, cp, rng):
 KEY_CASES = [(COMPOSE, 32, "LLL"), (HALVES, 16, "III"), (NIBBLES, 4, "BBB"), (NIBBLES, 4, "BLL")]
 
 
-def placed(cp, values, shift):
-    memory = Placed(cp, values.size, values.dtype, shift)
-    memory.array[...] = cp.asarray(values)
-    return memory
-
-
-def tile_of_keys(types, keys):
-    """Elements of the tiles that few elements are cut into."""
-    import cupy
-
-    from distscan.cuda import policy
-
-    form, arch = Form(segmented=True, keys=keys), cupy.cuda.Device().compute_capability
-    scan_policy = policy.scan_policy(types, form, arch, 1 << 14, policy.sm_count())
-    return scan_policy.threads * scan_policy.rows * scan_policy.items
-
-
 @pytest.mark.one_rank
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("order", ORDERS)
@@ -234,7 +217,7 @@ def test_order_at_the_edges_of_tiles(keys, op, k, codes, order, cp, rng):
 
     types, keys = dtypes.Types(*map(np.dtype, codes)), np.dtype(keys)
     compared = segments.compared(keys)
-    tile, reverse = tile_of_keys(types, compared), "reverse" in order
+    tile, reverse = tile_of(types, 1 << 14, compared), "reverse" in order
     along = slice(None, None, -1 if reverse else 1)
     for n in (1, 2, 3, tile - 1, tile, tile + 1, 2 * tile + 5):
         first = np.array(3 << k | 5, types.acc) if "exclusive" in order else None
@@ -247,7 +230,7 @@ def test_order_at_the_edges_of_tiles(keys, op, k, codes, order, cp, rng):
                 heads = reference.heads_of(marks)
                 want = reference.scan(op.numpy, x, acc=types.acc, heads=heads, initial=first,
                                       **order)  # fmt: skip
-                source, flags = placed(cp, x, shifts[0]), placed(cp, marks, shifts[2])
+                source, flags = place(cp, x, shifts[0]), place(cp, marks, shifts[2])
                 in_place = types.x == types.out and shifts[0] == 0
                 target = source if in_place else Placed(cp, n, types.out, shifts[1])
                 call = steps.begin(source.array, target.array, flags.array)

@@ -1,4 +1,4 @@
-"""What a job on CPUs does not use is not imported: it would take longer than a small scan."""
+"""A job on CPUs imports no module that it does not use: that would take longer than a scan."""
 
 import numpy as np
 import pytest

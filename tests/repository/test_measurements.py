@@ -113,7 +113,7 @@ def test_accuracy_of_sums(measure, comm):
 
 
 def test_accuracy_over_condition_numbers(measure, comm):
-    """Sums in float64 are rounded once, whatever cancels; sums in float32 lose what cancels."""
+    """Sums in float64 are rounded once; those in float32 lose digits where terms cancel."""
     rows = measure("conditions", "--size", "14")
     if comm.rank > 0:
         return

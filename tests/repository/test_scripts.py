@@ -1,4 +1,4 @@
-"""The shell scripts in launch/ work wherever they are called from, and whatever CDPATH says."""
+"""The shell scripts in launch/ work in any current folder, and with any CDPATH."""
 
 import os
 import shutil
@@ -94,7 +94,7 @@ OLDER = "\n## 0.0.1 - 2026-01-01\n\n- First.\n"
 
 
 def check(folder, tag, changelog):
-    """Run the script on a changelog in a copy of what it reads."""
+    """Run the script on a changelog, in a copy of the files that it reads."""
     for name in ("launch/release_check.sh", "distscan/version.py"):
         (folder / name).parent.mkdir()
         shutil.copy(ROOT / name, folder / name)

@@ -1,4 +1,4 @@
-"""The stress test itself: what it expects is right, and it sees what is wrong. On CPUs."""
+"""The stress test itself: the results that it expects are right, and it sees faults. On CPUs."""
 
 import re
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ class Replaying(stress_device.Cpu):
 
 @pytest.fixture
 def run(comm, capfd):
-    """Run the command line; return the status and what all ranks printed."""
+    """Run the command line; return the status and the output of all ranks."""
 
     def call(*arguments):
         capfd.readouterr()
@@ -75,7 +75,7 @@ def test_graphs(run, monkeypatch):
 
 
 def test_a_wrong_result_is_seen(run, monkeypatch, comm):
-    """One bit of one result, on the last rank; what is printed repeats it."""
+    """One bit of one result, on the last rank; the printed command repeats it."""
     scan, seen = distscan.scan, []
 
     def wrong(x, *args, **options):
