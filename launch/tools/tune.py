@@ -388,27 +388,14 @@ def tune_forms(names: list[str]) -> None:
 
 # Shape and axis, for 4-byte elements; of wider ones the first axis is shorter.
 AXES: list[tuple[tuple[int, ...], int]] = [
-    ((1 << 28,), 0),
-    ((1 << 14, 1 << 14), 0),
-    ((1 << 20, 256), 0),
-    ((1 << 26, 4), 0),
-    ((64, 1 << 11, 1 << 11), 1),
-    ((1 << 10, 1 << 9, 1 << 9), 1),
-    ((1 << 20, 4, 64), 1),
-    ((1 << 14, 1 << 14), 1),
-    ((1 << 26, 4), 1),
-    (((1 << 28) // 5, 5), 1),
-    (((1 << 28) // 1000, 1000), 1),
-    ((1 << 22, 63), 0),  # rows that vectors do not divide, or sectors
-    ((1 << 18, 1001), 0),
-    ((1 << 14, 16383), 0),
-    ((5 << 19, 100), 0),
-    ((1 << 26, 3), 0),
-    ((1 << 25, 8), 0),
-    ((1 << 24, 16), 0),
-    ((1 << 23, 32), 0),
-    ((1 << 22, 64), 0),
-    ((1 << 18, 1024), 0),
+    *(((1 << 28,), 0), ((1 << 14, 1 << 14), 0), ((1 << 20, 256), 0), ((1 << 26, 4), 0)),
+    *(((64, 1 << 11, 1 << 11), 1), ((1 << 10, 1 << 9, 1 << 9), 1), ((1 << 20, 4, 64), 1)),
+    *(((1 << 14, 1 << 14), 1), ((1 << 26, 4), 1)),
+    *((((1 << 28) // 5, 5), 1), (((1 << 28) // 1000, 1000), 1)),
+    # Rows that vectors do not divide, or sectors.
+    *(((1 << 22, 63), 0), ((1 << 18, 1001), 0), ((1 << 14, 16383), 0), ((5 << 19, 100), 0)),
+    *(((1 << 26, 3), 0), ((1 << 25, 8), 0), ((1 << 24, 16), 0), ((1 << 23, 32), 0)),
+    *(((1 << 22, 64), 0), ((1 << 18, 1024), 0)),
 ]
 
 
@@ -458,18 +445,10 @@ class AxisCase:
 
 # Other policies than the one in use; None: the kernel that is not in use.
 OTHERS: list[dict[str, int] | None] = [
-    {"reducers": 8},
-    {"look_ahead_warps": 1, "loaders": 2},
-    {"look_ahead_warps": 2, "loaders": 1},
-    {"look_ahead_warps": 3},
-    {"reads": 4},
-    {"reads": 8},
-    {"panel": 1},
-    {"panel": 4},
-    {"panel": 16},
-    {"group": 8},
-    {"group": 16},
-    None,
+    *({"reducers": 8}, {"look_ahead_warps": 1, "loaders": 2}),
+    *({"look_ahead_warps": 2, "loaders": 1}, {"look_ahead_warps": 3}),
+    *({"reads": 4}, {"reads": 8}, {"panel": 1}, {"panel": 4}, {"panel": 16}),
+    *({"group": 8}, {"group": 16}, None),
 ]
 
 
