@@ -130,7 +130,7 @@ def draw_case(rng: np.random.Generator, folder: Path) -> Case:
     return Case([*map(str, inputs), *options, "--backend", "cpu", "--quiet"], inputs)
 
 
-class Running(Program):
+class JobProgram(Program):
     """A job."""
 
     def of(self, who: str) -> list[int]:
@@ -187,7 +187,7 @@ class Killer:
     def __init__(self, options: argparse.Namespace, folder: Path, *, mounted: bool) -> None:
         self.options, self.folder, self.mounted = options, folder, mounted
         self.times, self.right, self.late = Counter[str](), Counter[str](), 0
-        self.running: Running | None = None
+        self.program: JobProgram | None = None
         self.cases = dict[tuple[int, Path, str], Case]()
         self.small, self.disk = folder / "small", folder / "disk"
         for each in (self.small, self.disk):
@@ -215,13 +215,13 @@ class Killer:
         self.cases = {(index, place, plain): case}
         return case
 
-    def start(self, arguments: Sequence[str], limit: int = 0) -> Running:
+    def start(self, arguments: Sequence[str], limit: int = 0) -> JobProgram:
         """Start a job; ``limit`` is that of the size of files."""
         self.job[2] = str(limit)
-        program = str(self.folder / "job.py")
-        self.running = Running(self.folder, self.options.ranks, program)
-        self.running.launch(program, *self.job, *arguments)
-        return self.running
+        path = str(self.folder / "job.py")
+        self.program = JobProgram(self.folder, self.options.ranks, path)
+        self.program.launch(path, *self.job, *arguments)
+        return self.program
 
     def run(self, arguments: Sequence[str], what: str) -> None:
         """Run a job to its end."""
@@ -276,10 +276,10 @@ class Killer:
             mount(self.small, max(occupied, int(share * len(case.want))) + 65536)
         elif kind == "a full disk":
             limit = int(share * len(case.want))
-        running = self.start(arguments, limit)
+        program = self.start(arguments, limit)
         try:
-            there = self._act(case, kind, running, moment, rng)
-            status = running.end(GONE if kind in SIGNALS and there else LIMIT)
+            there = self._act(case, kind, program, moment, rng)
+            status = program.end(GONE if kind in SIGNALS and there else LIMIT)
         except Fault as fault:
             self.times[kind] += 1
             raise Fault(f"{self.title}: {fault}") from None
@@ -293,24 +293,24 @@ class Killer:
         return in_time
 
     def _act(
-        self, case: Case, kind: str, running: Running, moment: float, rng: np.random.Generator
+        self, case: Case, kind: str, program: JobProgram, moment: float, rng: np.random.Generator
     ) -> bool:
         """Disturb a job in one way, at a moment; return whether the job was there."""
         if kind == "a full disk":
             return True
         time.sleep(moment * case.seconds)
         if kind in SIGNALS:
-            return running.send(*SIGNALS[kind], rng)
+            return program.send(*SIGNALS[kind], rng)
         if kind == "KILL to all":  # as a batch system does
-            sent = running.send(signal.SIGKILL, "mpirun", rng)
+            sent = program.send(signal.SIGKILL, "mpirun", rng)
             time.sleep(rng.choice([0, 0.01, 0.1]))
-            for pid in rng.permutation(list(running.processes())):
+            for pid in rng.permutation(list(program.processes())):
                 kill(int(pid), signal.SIGKILL)
             return sent
         path = case.inputs[rng.integers(len(case.inputs))]
         content, times = path.read_bytes(), path.stat()
         os.truncate(path, int(rng.uniform() * len(content)))
-        running.end(LIMIT)
+        program.end(LIMIT)
         path.write_bytes(content)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         return True
@@ -356,8 +356,8 @@ def main(*, mounted: bool) -> int:
                 spoken = time.monotonic()
                 print(f"{spoken - begun:.0f} s: {killer.right.total()} times ok", flush=True)
     except KeyboardInterrupt:
-        if killer.running is not None:
-            killer.running.kill()
+        if killer.program is not None:
+            killer.program.kill()
         raise
     print(f"{'':18}{'times':>6}{'ok':>6}")
     for kind in options.kinds or KINDS:

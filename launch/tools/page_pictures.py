@@ -18,7 +18,7 @@ from headless import browsing, prefer, resize
 from PIL import Image
 from processes import ROOT
 from selenium import webdriver
-from service_running import Running
+from service_running import ServiceProgram
 
 from distscan.core.errors import InputError
 from distscan.service.client import Client
@@ -62,7 +62,7 @@ def main() -> None:
     """Make both pictures."""
     token = secrets.token_urlsafe()
     with TemporaryDirectory(prefix="climate-") as name, browsing() as browser:
-        service = Running(Path(name), 4, "--log-level", "error", token=token)
+        service = ServiceProgram(Path(name), 4, "--log-level", "error", token=token)
         try:
             service.start()
             with service.client(_LIMIT) as client:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from processes import LIMIT, Fault, kill
 from service_fuzz import RawRequest, Requests, exchange, framed
-from service_running import Running
+from service_running import ServiceProgram
 from small_disk import mount
 
 from distscan.service.client import Client
@@ -64,7 +64,9 @@ def draw_job(rng: np.random.Generator, files: Path, key: str) -> Job:
 class Trial:
     """A service, its jobs, and the others who work while something happens to it."""
 
-    def __init__(self, service: Running, rng: np.random.Generator, name: str, *, mounted: bool):
+    def __init__(
+        self, service: ServiceProgram, rng: np.random.Generator, name: str, *, mounted: bool
+    ):
         """``mounted`` says whether the state is on a disk of its own."""
         self.service, self.rng, self.name, self.mounted = service, rng, name, mounted
         self.jobs = [draw_job(rng, service.files, f"{name}-{i}") for i in range(3)]

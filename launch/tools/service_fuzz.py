@@ -38,7 +38,7 @@ from urllib.parse import quote_from_bytes
 
 import numpy as np
 from processes import Fault
-from service_running import Running, running
+from service_running import ServiceProgram, running
 
 HUGE = [0, -1, 1 << 31, (1 << 63) - 1, 1 << 63, -(1 << 63), 1 << 64, 10**30, 10**400, 10**5000]
 TEXTS = [
@@ -292,7 +292,7 @@ OF_UVICORN = "h11._util.LocalProtocolError"
 class Fuzzer:
     """Sends requests by several threads, and collects the faults."""
 
-    def __init__(self, service: Running, options: argparse.Namespace) -> None:
+    def __init__(self, service: ServiceProgram, options: argparse.Namespace) -> None:
         self.service, self.options = service, options
         self.next, self.lock = options.first, threading.Lock()
         self.answers, self.faults = Counter[str](), dict[str, str]()

@@ -16,7 +16,7 @@ LONGEST = 3600  # seconds after which mpirun.sh ends it
 READY = 60  # seconds after which a service listens
 
 
-class Running(Program):
+class ServiceProgram(Program):
     """A service of several ranks."""
 
     def __init__(self, folder: Path, ranks: int, *options: str, token: str | None = None) -> None:
@@ -121,9 +121,9 @@ class Running(Program):
 
 
 @contextmanager
-def running(folder: Path, ranks: int, *options: str) -> Iterator[Running]:
+def running(folder: Path, ranks: int, *options: str) -> Iterator[ServiceProgram]:
     """Run a service during a ``with`` block; at its end, nothing of it may be left."""
-    service = Running(folder, ranks, *options)
+    service = ServiceProgram(folder, ranks, *options)
     try:
         service.start()
         yield service

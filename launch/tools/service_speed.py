@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from processes import ROOT, Fault
-from service_running import Running, running
+from service_running import ServiceProgram, running
 
 from distscan.service.client import Client
 
@@ -143,7 +143,7 @@ def through(pool: Pool, numbers: range) -> tuple[list[int], float]:
     return results, time.monotonic() - start
 
 
-def load(service: Running, options: argparse.Namespace) -> list[str]:
+def load(service: ServiceProgram, options: argparse.Namespace) -> list[str]:
     """Print the table; return the faults."""
     context, times = multiprocessing.get_context("fork"), options.times
     arguments, few = (str(service.socket), options.seed), range(times, times + times // 10)
