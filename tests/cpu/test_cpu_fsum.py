@@ -17,6 +17,7 @@ from support import seed
 from support.cpu_data import dtype_of
 from support.cpu_scans import FORMS, anew, ends, levels
 from support.exact import FORMATS, prefixes, rounded, same
+from support.pairs import pairs
 
 pytestmark = [
     pytest.mark.one_rank,
@@ -113,8 +114,7 @@ def test_shapes(name, acc, result, rng, monkeypatch):
 
 
 @kernels
-@pytest.mark.parametrize("form", FORMS)
-def test_segments(name, acc, result, form, rng, monkeypatch):
+def test_segments(name, acc, result, rng, monkeypatch):
     """By flags and by keys, in one step and in two."""
     monkeypatch.setattr(compiled, "BLOCK", 1 << 11)
     monkeypatch.setattr(compiled, "_THREAD", 1)
@@ -126,10 +126,10 @@ def test_segments(name, acc, result, form, rng, monkeypatch):
         initial = rng.choice([None, 2.5])
         strategy = str(rng.choice(["single-pass", "reduce-scan"]))
         with anew(monkeypatch, threads=threads):
-            given = {"form": form, "initial": initial, "heads": heads, "strategy": strategy}
+            options = {"form": random_form(rng), "initial": initial, "strategy": strategy}
             if by == "keys":
-                given["keys"] = keys
-            check(x, result, acc, -9, **given)
+                options["keys"] = keys
+            check(x, result, acc, -9, heads=heads, **options)
 
 
 def ties(rng, precision, top):
@@ -190,7 +190,7 @@ def test_overflow(result, acc):
     check(x, result, acc, end - 30)
 
 
-@kernels
+@pairs(name=FLOATS, acc=[ONE_WORD, TWO_WORDS], result=FLOATS)
 def test_not_finite_is_zero(name, acc, result, rng):
     x = drawn(rng, name, acc, 300, -4)
     x[::7] = np.array([np.inf, -np.inf, np.nan])[rng.integers(0, 3, x[::7].size)]
@@ -200,14 +200,19 @@ def test_not_finite_is_zero(name, acc, result, rng):
 @accs
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_levels(name, acc, rng, monkeypatch):
-    for level in levels():
-        with anew(monkeypatch, level=level):
-            for result, lowest in itertools.product(FLOATS, (-9, -150, -140)):
-                x = drawn(rng, name, acc, 600, lowest if name == "float64" else max(lowest, -149))
-                check(x, result, acc, lowest, form=random_form(rng))
-                check(x.reshape(-1, 30), result, acc, lowest, axis=0, form=random_form(rng))
-                heads = rng.random(x.size) < 0.02
-                check(x, result, acc, lowest, form=random_form(rng), heads=heads)
+    """Each level gives the sums of the first one, which are right."""
+    for result, lowest in itertools.product(FLOATS, (-9, -150, -140)):
+        x = drawn(rng, name, acc, 600, lowest if name == "float64" else max(lowest, -149))
+        heads = rng.random(x.size) < 0.02
+        for y, axis, flags in ((x, None, None), (x.reshape(-1, 30), 0, None), (x, None, heads)):
+            form, want = random_form(rng), None
+            for level in levels():
+                with anew(monkeypatch, level=level):
+                    if want is None:
+                        want = check(y, result, acc, lowest, axis=axis, form=form, heads=flags)
+                    options = {"axis": axis, "dtype": dtype_of(result), "segments": flags, **form}
+                    got = distscan.scan(y, fixed_sum(lowest, acc), **options)
+                assert same(got, want), (level, result, lowest, axis)
 
 
 @accs

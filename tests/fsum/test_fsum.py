@@ -81,15 +81,6 @@ def test_axes(data, name, shape, axis, form, call, layout, cut, xp, rng):
 
 @two_cuts
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("name", ["bool", "int8", "uint64", "int64"])
-def test_integers(name, call, xp, cut, rng):
-    dtype = np.dtype(name)
-    x = rng.integers(0, 256, (301, dtype.itemsize), np.uint8).view(dtype).reshape(301)
-    check(x != 0 if name == "bool" else x, "fsum", xp=xp, cut=cut, call=call)
-
-
-@two_cuts
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", ["complex64", "complex128"])
 def test_complex(name, call, xp, cut, rng):
     part = "float32" if name == "complex64" else "float64"

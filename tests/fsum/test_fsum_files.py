@@ -10,7 +10,8 @@ from distscan.engine.shard_scan import adds_exactly
 from distscan.job import restart, sweeps
 from support.addends import grid, normal, special
 from support.exact import same, scanned
-from support.forms import forms
+from support.forms import FORMS, forms
+from support.pairs import pairs
 from support.patterns import finite_bits
 from support.together import left
 from support.writers import full_after, spoil
@@ -21,7 +22,6 @@ WAYS = {
     "threads": {"memory": 20000, "threads": 3},
     "resident": {},
 }
-ways = pytest.mark.parametrize("way", WAYS)
 DATA = [finite_bits, special, grid, normal]
 
 
@@ -43,9 +43,7 @@ def job(save, folder, comm):
     return job
 
 
-@ways
-@forms
-@pytest.mark.parametrize("data", DATA)
+@pairs(data=DATA, form=FORMS, way=WAYS)
 def test_forms(form, data, way, job, rng):
     form = form | {"initial": form["initial"] and float(rng.standard_normal())}
     x = data(rng, "float64", 501)
@@ -56,22 +54,16 @@ def test_forms(form, data, way, job, rng):
     assert (report.op, report.dtype_in, report.dtype_out) == ("fsum", "float64", "float64")
 
 
-@forms
-@pytest.mark.parametrize("often", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("data", [special, grid, normal])
-def test_segments(form, data, often, job, rng):
+@pairs(data=[special, grid, normal], form=FORMS, often=[0.0, 0.1, 1.0], kind=["flags", "keys"])
+def test_segments(data, form, often, kind, job, rng):
     n = 501
     x, heads = data(rng, "float64", n), rng.random(n) < often
     heads[0] = True
-    for marks in (heads, np.cumsum(heads) % 7):
-        _, y = job(x, marks=marks, **form)
-        assert same(y, scanned(x, "float64", heads=heads, **form))
+    _, y = job(x, marks=heads if kind == "flags" else np.cumsum(heads) % 7, **form)
+    assert same(y, scanned(x, "float64", heads=heads, **form))
 
 
-@ways
-@pytest.mark.parametrize("fortran", [False, True])
-@pytest.mark.parametrize("axis", [None, 0, 1, 2])
-@pytest.mark.parametrize("data", [special, normal])
+@pairs(data=[special, normal], axis=[None, 0, 1, 2], fortran=[False, True], way=WAYS)
 def test_axes(data, axis, fortran, way, job, rng):
     form = {"exclusive": bool(rng.integers(2)), "reverse": bool(rng.integers(2))}
     x = data(rng, "float32", 23 * 5 * 7).reshape(23, 5, 7)

@@ -9,7 +9,8 @@ from support.cpu_scans import anew, levels
 from support.cuts import two_cuts
 from support.exact import FORMATS, dtype_of, same, scanned
 from support.flushed import flushed, needs_flush
-from support.forms import forms
+from support.forms import FORMS
+from support.pairs import pairs
 
 pytestmark = needs_flush
 
@@ -24,9 +25,8 @@ def near_zero(rng, name, n, width):
     return x.astype(dtype_of(name))
 
 
-@names
 @two_cuts
-@forms
+@pairs(name=FORMATS, form=FORMS)
 def test_scans(name, form, cut, rng):
     """In narrow windows, and in one that has digits; ``initial`` is subnormal, too."""
     precision, least, end = FORMATS[name]

@@ -46,10 +46,6 @@ SHAPES = {
     "matrices": (1, (5, 17, 6), False),
     "many columns": (0, (5, 3000), False),
 }
-windows = pytest.mark.parametrize(
-    ("name", "window"), WINDOWS, ids=[f"{name}.{low}.{high}" for name, (low, high) in WINDOWS]
-)
-shapes = pytest.mark.parametrize("shape", SHAPES)
 
 
 def inside(rng, name, window, shape):
@@ -132,31 +128,40 @@ def test_smallest_windows_of_subnormal_numbers(name, initial, xp, comm):
                     distscan.scan(xp.asarray(x), "fsum", window=smaller, **form)
 
 
-@windows
-@shapes
+@pairs(of=WINDOWS, shape=SHAPES, initial=[None, 0.0])
 @one_cut
-def test_inside(name, window, shape, xp, cut, rng, no_pass):
-    axis, size, segmented = SHAPES[shape]
+def test_inside_and_outside(of, shape, initial, xp, cut, rng, no_pass):
+    (name, window), (axis, size, segmented) = of, SHAPES[shape]
     if name == "bfloat16" and xp is not np:
         pytest.skip("CuPy has no bfloat16")
     mine, x = sharded(shape, cut), inside(rng, name, window, size)
     heads = rng.random(size[0]) < 0.05 if segmented else None
     if segmented:
         heads[0] = True
-    for initial in (None, 0.0):
-        form = {"initial": initial} | directions(rng)
-        want = scanned(x, name, axis=axis, heads=heads, **form)[mine]
-        marks = None if heads is None else xp.asarray(heads[mine])
-        no_pass.clear()
-        options = form | {"axis": axis, "segments": marks, "strategy": strategy(rng)}
-        y = distscan.scan(xp.asarray(x[mine]), "fsum", window=window, **options)
-        assert same(host(y), want)
-        knows = heads is None or initial is not None  # that no sum is -0.0
-        if y.size > 0 and kernels(name, xp):
-            # Of several rows, a rank may have one.
-            one_scan = not segmented and (axis is None or y.size == y.shape[axis])
-            on_gpu = one_scan and dtype_of(name).itemsize >= 4
-            assert len(no_pass) == (not (knows and (xp is np or on_gpu)))
+    fixed = {"axis": axis, "segments": None if heads is None else xp.asarray(heads[mine])}
+    form = {"initial": initial} | directions(rng)
+    want = scanned(x, name, axis=axis, heads=heads, **form)[mine]
+    options = fixed | form | {"strategy": strategy(rng)}
+    y = distscan.scan(xp.asarray(x[mine]), "fsum", window=window, **options)
+    assert same(host(y), want)
+    knows = heads is None or initial is not None  # that no sum is -0.0
+    if y.size > 0 and kernels(name, xp):
+        # Of several rows, a rank may have one.
+        one_scan = not segmented and (axis is None or y.size == y.shape[axis])
+        on_gpu = one_scan and dtype_of(name).itemsize >= 4
+        assert len(no_pass) == (not (knows and (xp is np or on_gpu)))
+
+    numbers = outside(name, window)
+    assert numbers
+    for number in numbers:
+        wrong = x.copy()
+        place = rng.choice([0, x.size - 1, rng.integers(x.size)])
+        wrong.reshape(-1)[place] = number
+        options = fixed | {"initial": 0.0, "strategy": strategy(rng)} | directions(rng)
+        shard = xp.array(wrong[mine])  # a copy
+        for out in (None, shard):
+            with pytest.raises(ValueError, match=r"beyond window=|not finite everywhere"):
+                distscan.scan(shard, "fsum", out=out, window=window, **options)
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
@@ -180,30 +185,6 @@ def test_in_place(name, xp, cut, rng, no_pass):
 def kernels(name, xp):
     """Whether kernels add such numbers: on a GPU, and on CPUs if there are compiled ones."""
     return xp is not np or fsum_scan.adds_exactly(dtype_of(name), dtype_of(name), None)
-
-
-@windows
-@shapes
-@one_cut
-def test_outside(name, window, shape, xp, cut, rng):
-    axis, size, segmented = SHAPES[shape]
-    if name == "bfloat16" and xp is not np:
-        pytest.skip("CuPy has no bfloat16")
-    mine, clean = sharded(shape, cut), inside(rng, name, window, size)
-    heads = rng.random(size[0]) < 0.05 if segmented else None
-    bad = outside(name, window)
-    assert bad
-    for number in bad:
-        x = clean.copy()
-        place = rng.choice([0, x.size - 1, rng.integers(x.size)])
-        x.reshape(-1)[place] = number
-        form = {"initial": 0.0} | directions(rng)
-        marks = None if heads is None else xp.asarray(heads[mine])
-        options = form | {"axis": axis, "segments": marks, "strategy": strategy(rng)}
-        shard = xp.array(x[mine])  # a copy
-        for out in (None, shard):
-            with pytest.raises(ValueError, match=r"beyond window=|not finite everywhere"):
-                distscan.scan(shard, "fsum", out=out, window=window, **options)
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])

@@ -9,6 +9,8 @@ import distscan
 from distscan import DistscanError, Operator
 from support.data import exact
 from support.host import host
+from support.pairs import pairs
+from support.strategies import STRATEGIES
 from support.together import everywhere
 from support.words import (
     BASE,
@@ -188,8 +190,7 @@ FOR_NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("name", FOR_NUMBERS)
-@pytest.mark.parametrize("who", ["last", "every"])
+@pairs(name=FOR_NUMBERS, who=["last", "every"], strategy=STRATEGIES)
 def test_functions_of_numbers_are_told_so(name, who, strategy, comm):
     """On every rank; few elements are combined one by one, and then Python's max may do."""
     function, kind = FOR_NUMBERS[name]
@@ -302,8 +303,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("writer", WRITERS)
+@pairs(writer=WRITERS, form=FORMS, strategy=STRATEGIES)
 def test_operands_are_not_written(writer, form, strategy, comm, rng):
     """Such an operator is refused by name, on every rank, and the input is as it was."""
     fields = writer == "into_fields"
@@ -374,8 +374,7 @@ ALIASES = {
 }
 
 
-@pytest.mark.parametrize("n", [1, 2, 33, 20001])
-@pytest.mark.parametrize("case", ALIASES)
+@pairs(case=ALIASES, n=[1, 2, 33, 20001], strategy=STRATEGIES)
 def test_a_result_that_is_an_operand(case, n, strategy, cut, rng):
     function, want = ALIASES[case]
     op, mine = Operator("f", function), cut(n)

@@ -19,7 +19,9 @@ from distscan.options import RunOptions, ScanOptions
 from support import reference
 from support.cuts import one_cut
 from support.host import host
+from support.pairs import pairs
 from support.pending import Known
+from support.strategies import STRATEGIES
 
 # ---- sums of float32: CPUs accumulate in float64 and round once ----------------------------------
 
@@ -196,9 +198,10 @@ def silent(call):
 
 
 @one_cut
-@pytest.mark.parametrize("n", [40, 9000])
-@pytest.mark.parametrize(
-    "op", [op for op in operators.BUILTIN if not op.startswith("bitwise")] + ["own"]
+@pairs(
+    op=[op for op in operators.BUILTIN if not op.startswith("bitwise")] + ["own"],
+    n=[40, 9000],
+    strategy=STRATEGIES,
 )
 def test_scan(op, n, strategy, xp, cut, rng):
     given, op = drawn_errors(rng, n)[cut(n)], OWN if op == "own" else op

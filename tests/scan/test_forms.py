@@ -8,6 +8,8 @@ import distscan
 from distscan import DisagreementError
 from distscan.mpi import communicators
 from support.host import host
+from support.pairs import pairs
+from support.strategies import STRATEGIES
 from support.together import everywhere
 
 # ---- exclusive, initial, reverse: each with the others, against the definition -------------------
@@ -110,8 +112,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4)])
-@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pairs(shape=[(9, 8), (6, 5, 4)], axis=[None, 0, 1, -1], strategy=STRATEGIES)
 def test_broadcast(axis, shape, strategy, cut, rng):
     """Elements that lie in one place, and rows that run backwards on every axis."""
     mine, row = cut(shape[0]), shape[1:]

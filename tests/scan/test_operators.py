@@ -21,13 +21,14 @@ from support import same_name
 from support.data import HOST_CODES
 from support.host import host
 from support.logic import truths
+from support.pairs import pairs
 from support.reference import UFUNCS, check
 from support.squares import SQUARES
+from support.strategies import STRATEGIES
 from support.together import everywhere
 
 # ---- operators with edges of their own; the types that each takes; ufuncs that are not built in --
 
-LOGICAL = ["logical_and", "logical_or", "logical_xor"]
 INTEGERS = "?bBhHiIlL"
 
 
@@ -45,7 +46,7 @@ def test_logaddexp_exact(code, strategy, xp, cut, rng):
 
 
 @pytest.mark.parametrize("code", INTEGERS + "efd")
-def test_logaddexp(code, strategy, xp, cut, rng):
+def test_logaddexp(code, xp, cut, rng):
     """Real data: within the rounding of a chain of as many steps, in the type NumPy chooses."""
     x = (
         rng.integers(0, 2, 2001)
@@ -54,12 +55,13 @@ def test_logaddexp(code, strategy, xp, cut, rng):
     )
     x = x.astype(code)
     mine = cut(x.size)
-    y = distscan.scan(xp.asarray(x[mine]), "logaddexp", strategy=strategy)
-    assert y.dtype == np.logaddexp.accumulate(x[:0]).dtype
     want = np.logaddexp.accumulate(x, dtype=np.longdouble)[mine]
-    acc = np.result_type(y.dtype, np.float32)
-    bound = 4 * x.size * np.finfo(acc).eps * 100 + np.finfo(y.dtype).eps * np.abs(want)
-    assert np.all(np.abs(host(y) - want) <= bound)
+    for strategy in STRATEGIES:
+        y = distscan.scan(xp.asarray(x[mine]), "logaddexp", strategy=strategy)
+        assert y.dtype == np.logaddexp.accumulate(x[:0]).dtype
+        acc = np.result_type(y.dtype, np.float32)
+        bound = 4 * x.size * np.finfo(acc).eps * 100 + np.finfo(y.dtype).eps * np.abs(want)
+        assert np.all(np.abs(host(y) - want) <= bound)
 
 
 @pytest.mark.parametrize("spread", [1, 30, 300])
@@ -74,10 +76,10 @@ def test_logaddexp_of_wide_ranges(code, spread, xp, cut, rng):
     assert np.all(np.abs(y - want) <= most * np.finfo(code).eps * np.maximum(1, np.abs(want)))
 
 
-@pytest.mark.parametrize("code", "efd")
-@pytest.mark.parametrize(
-    "special",
-    [
+@pairs(
+    code="efd",
+    strategy=STRATEGIES,
+    special=[
         [-np.inf, -np.inf, -np.inf],  # no NaN from inf - inf
         [-np.inf, 3, -np.inf],
         [np.inf, np.inf, -np.inf],
@@ -147,30 +149,6 @@ def test_truth_as_numbers(code, strategy, xp, cut, rng):
     np.testing.assert_array_equal(host(out), np.logical_xor.accumulate(x)[mine])
 
 
-@pytest.mark.parametrize("op", UFUNCS)
-def test_types_are_the_ufuncs(op, comm):
-    """The type of the result, or the refusal, of every operator on every type."""
-    for code in HOST_CODES:
-        x = np.zeros(3, code)
-        try:
-            want = UFUNCS[op].accumulate(x[:0]).dtype
-        except TypeError:
-            everywhere(comm, TypeError, f"operator '{op}' does not take {x.dtype}",
-                       lambda x=x: distscan.scan(x, op))  # fmt: skip
-        else:
-            for given in (x, x.astype(x.dtype.newbyteorder())):
-                assert distscan.scan(given, op).dtype == want
-
-
-@pytest.mark.parametrize("op", LOGICAL)
-@pytest.mark.parametrize("code", "gG")
-def test_truth_of_long_doubles(op, code, strategy, cut, rng):
-    check(truths(rng, op, code, 3001), op, cut=cut, strategy=strategy)
-
-
-# ---- ufuncs that are not built in ----------------------------------------------------------------
-
-
 def signed(rng, n):
     return rng.choice([-6, 10, 1 << 40, 35, 0, 7], n, p=[0.4, 0.4, 0.1, 0.09, 0.005, 0.005])
 
@@ -196,11 +174,29 @@ OTHER_UFUNCS = {
     np.hypot: floats,
     np.logaddexp2: floats,
 }
-every_ufunc = pytest.mark.parametrize("ufunc", OTHER_UFUNCS)
 
 
-@every_ufunc
-@pytest.mark.parametrize("n", [0, 1, 30, 20001])
+@pytest.mark.parametrize("op", [*UFUNCS, *OTHER_UFUNCS])
+def test_types_are_the_ufuncs(op, comm):
+    """The type of the result, or the refusal, of every operator on every type."""
+    ufunc = UFUNCS.get(op, op)
+    for code in HOST_CODES:
+        x = np.zeros(3, code)
+        try:
+            want = ufunc.accumulate(x[:0]).dtype
+        except TypeError:
+            name = op if op in UFUNCS else ufunc.__name__
+            everywhere(comm, TypeError, f"operator '{name}' does not take {x.dtype}",
+                       lambda x=x: distscan.scan(x, op))  # fmt: skip
+        else:
+            for given in (x, x.astype(x.dtype.newbyteorder())):
+                assert distscan.scan(given, op).dtype == want
+
+
+# ---- ufuncs that are not built in ----------------------------------------------------------------
+
+
+@pairs(ufunc=OTHER_UFUNCS, n=[0, 1, 30, 20001], strategy=STRATEGIES)
 def test_ufuncs(ufunc, n, strategy, cut, rng):
     x = OTHER_UFUNCS[ufunc](rng, n)
     mine, want = cut(n), ufunc.accumulate(x)
@@ -221,18 +217,6 @@ def test_ufuncs_in_forms(reverse, cut, rng):
     check(x, np.gcd, cut=cut, initial=60, exclusive=True, reverse=reverse, segments=heads)
     for axis in (0, 1):
         check(x.reshape(200, 3), np.gcd, cut=cut, axis=axis, reverse=reverse)
-
-
-@every_ufunc
-@pytest.mark.parametrize("code", HOST_CODES)
-def test_types_of_ufuncs(ufunc, code, comm):
-    try:
-        want = ufunc.accumulate(np.zeros(0, code)).dtype
-    except TypeError:
-        everywhere(comm, TypeError, f"operator '{ufunc.__name__}' does not take {np.dtype(code)}",
-                   lambda: distscan.scan(np.zeros(3, code), ufunc))  # fmt: skip
-    else:
-        assert distscan.scan(np.zeros(3, code), ufunc).dtype == want
 
 
 def test_ufuncs_made_of_functions(cut, rng):
@@ -297,9 +281,7 @@ def test_half_types_are_loaded_in_float32(xp, cut, rng):
     np.testing.assert_array_equal(host(y), np.cumsum(x.astype("f") ** 2)[cut(50)])
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("exclusive", [False, True])
-@pytest.mark.parametrize("segmented", [False, True])
+@pairs(reverse=[False, True], exclusive=[False, True], segmented=[False, True])
 def test_initial_and_totals_are_not_loaded(reverse, exclusive, segmented, xp, cut, rng):
     n = 3001
     x, flags = rng.integers(0, 3, n), rng.random(n) < 0.01

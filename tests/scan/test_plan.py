@@ -23,6 +23,8 @@ from support.cuts import length
 from support.data import OPS, exact
 from support.host import host
 from support.maps import COMPOSE, maps, one_by_one
+from support.pairs import pairs
+from support.strategies import STRATEGIES
 from support.together import everywhere
 
 # ---- plan: decided once, run many times ----------------------------------------------------------
@@ -289,8 +291,7 @@ FAULTS = {  # of an array of six elements, what is wrong about (x, out)
 }
 
 
-@pytest.mark.parametrize("op", ["sum", "max", COMPOSE])
-@pytest.mark.parametrize("case", FAULTS)
+@pairs(case=FAULTS, op=["sum", "max", COMPOSE], strategy=STRATEGIES)
 def test_a_fault_of_one_rank_is_its_own(case, op, strategy, comm, rng):
     """It raises there, and behind it; before it, behind the next call; and the plan goes on."""
     kind, message, bad = FAULTS[case]

@@ -82,10 +82,11 @@ OUT_TYPES = ["dl", "fb", "Dd", "Ff", "ld", "bh", "?l", "hb", "eb", "de", "Di", "
     [*((codes, "dtype") for codes in OTHER_TYPES), *((codes, "out") for codes in OUT_TYPES)],
 )
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
-def test_other_types_of_sums(codes, by, strategy, xp, cut, rng):
+def test_other_types_of_sums(codes, by, xp, cut, rng):
     x = rng.integers(0, 2 if codes[0] == "?" else 5, 501).astype(codes[0])
     x = x / 2 if codes[0] in "fd" and by == "out" else x  # fractions are cut at the end
-    check(x.astype(codes[0]), xp=xp, cut=cut, strategy=strategy, **{by: codes[1]})
+    for strategy in STRATEGIES:
+        check(x.astype(codes[0]), xp=xp, cut=cut, strategy=strategy, **{by: codes[1]})
 
 
 @pairs(
@@ -110,16 +111,21 @@ def test_sizes(n, strategy, xp, cut, rng):
     check(exact(rng, "sum", "f", n), xp=xp, cut=cut, call="out", strategy=strategy)
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("code", "gG")
+@pairs(
+    op=[*OPS, "logical_and", "logical_or", "logical_xor"],
+    code=HOST_CODES.removeprefix(CODES),
+    strategy=STRATEGIES,
+)
 def test_long_doubles(op, code, strategy, cut, rng):
-    assert code in HOST_CODES
-    check(exact(rng, op, code, 1003), op, cut=cut, strategy=strategy)
+    check(elements(rng, op, code, 3001), op, cut=cut, strategy=strategy)
 
 
 @two_cuts
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("shape", [(20000, 3), (3, 20000), (60, 30, 40), (3, 3000, 5), (70, 1100)])
+@pairs(
+    shape=[(20000, 3), (3, 20000), (60, 30, 40), (3, 3000, 5), (70, 1100)],
+    reverse=[False, True],
+    strategy=STRATEGIES,
+)
 def test_many_chunks(shape, reverse, strategy, xp, cut, rng):
     """Of rows, of columns, of both; in place and not."""
     x = elements(rng, "compose", "L", int(np.prod(shape))).reshape(shape)
@@ -133,8 +139,7 @@ def test_many_chunks(shape, reverse, strategy, xp, cut, rng):
 
 
 @two_cuts
-@pytest.mark.parametrize("code", "fdFD")
-@pytest.mark.parametrize("op", ["sum", "prod"])
+@pairs(op=["sum", "prod"], code="fdFD", strategy=STRATEGIES)
 def test_rounding(op, code, strategy, xp, cut, rng):
     """Real data: as close to the true value as the chain of roundings allows."""
     x = rng.uniform(0.9, 1.1, 5001).astype(code)
@@ -195,8 +200,7 @@ def test_nan_infinity_and_negative_zero(code, form, strategy, xp, cut):
     check(x, xp=xp, cut=cut, strategy=strategy, signs=True, **form)
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("code", "efdFD")
+@pairs(op=OPS, code="efdFD", strategy=STRATEGIES)
 def test_nan_and_infinity(op, code, strategy, xp, cut, rng):
     """Nothing before a NaN is touched; everything behind it is NaN."""
     x = exact(rng, op, code, 400)
@@ -212,8 +216,7 @@ def test_nan_and_infinity(op, code, strategy, xp, cut, rng):
     np.testing.assert_array_equal(y, want)
 
 
-@pytest.mark.parametrize("op", ["max", "min"])
-@pytest.mark.parametrize("nan", [complex(0, np.nan), complex(np.nan, 5)])
+@pairs(op=["max", "min"], nan=[complex(0, np.nan), complex(np.nan, 5)], strategy=STRATEGIES)
 def test_half_a_nan(op, nan, strategy, xp, cut, rng):
     """A complex number is NaN if either part is."""
     x = exact(rng, op, "D", 300)

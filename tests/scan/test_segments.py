@@ -97,12 +97,10 @@ LETTERS = ["a", "\udcff", "\u00e4", "\U0001f600", "\u00e4\u00e4", "c" * 300, "c"
 
 # Keys of text: their width is that of the longest of a rank, and no two ranks' need be the same.
 @two_cuts
-@pytest.mark.parametrize("words", [WORDS, LETTERS, [each.encode() for each in WORDS]],
-                         ids=["text", "letters", "bytes"])  # fmt: skip
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("density", [0.002, 0.2, 1])
-def test_text_keys_of_another_width_on_each_rank(words, reverse, density, cut, rng):
-    n = 600
+@pairs(kind=["text", "letters", "bytes"], reverse=[False, True], density=[0.002, 0.2, 1])
+def test_text_keys_of_another_width_on_each_rank(kind, reverse, density, cut, rng):
+    n, words = 600, LETTERS if kind == "letters" else WORDS
+    words = [word.encode() for word in words] if kind == "bytes" else words
     x, runs = rng.integers(-9, 9, n), np.cumsum(rng.random(n) < density)
     keys = np.array(words)[rng.integers(0, len(words), n + 1)[runs]]
     mine = cut(n)

@@ -1,7 +1,6 @@
-"""The oracle of exact sums: Python's fractions, rounded to a type by integers alone."""
+"""The oracle of exact sums: Python's integers, rounded to a type by integers alone."""
 
 import math
-from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -21,30 +20,38 @@ def dtype_of(name):
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
+#: Every float is a multiple of 1 / UNIT.
+UNIT = 1 << 1074
+
+
 def rounded(value, name):
     """The float of a type that is nearest to a fraction, ties to even, as a float of Python."""
+    return rounded_ratio(value.numerator, value.denominator, name)
+
+
+def rounded_ratio(numerator, denominator, name):
+    """The same of a fraction in two integers, which need not be in lowest terms."""
     precision, lowest, end = FORMATS[name]
-    size = abs(value)
+    size = abs(numerator)
     if size == 0:
         return 0.0
-    top = size.numerator.bit_length() - size.denominator.bit_length() + 1  # size < 2^top
-    top -= size < Fraction(2) ** (top - 1)
-    ulp = max(top - precision, lowest)
-    scaled = size / Fraction(2) ** ulp
-    whole, rest = divmod(scaled.numerator, scaled.denominator)
-    twice = 2 * rest
-    whole += twice > scaled.denominator or (twice == scaled.denominator and whole % 2)
-    nearest = whole * Fraction(2) ** ulp
-    result = math.inf if nearest >= Fraction(2) ** end else float(nearest)
-    return -result if value < 0 else result
+    top = size.bit_length() - denominator.bit_length() + 1  # size / denominator < 2^top
+    below = size < denominator << (top - 1) if top > 0 else size << (1 - top) < denominator
+    ulp = max(top - below - precision, lowest)
+    units, divisor = size << max(-ulp, 0), denominator << max(ulp, 0)
+    whole, rest = divmod(units, divisor)
+    whole += 2 * rest > divisor or (2 * rest == divisor and whole % 2)
+    is_infinite = whole << max(ulp, 0) >= 1 << end + max(-ulp, 0)
+    result = math.inf if is_infinite else math.ldexp(whole, ulp)
+    return -result if numerator < 0 else result
 
 
 def prefixes(x, name, *, initial=None, exclusive=False, heads=None):
     """The exact sums of all elements up to each, rounded once; a plain loop over floats."""
-    found = []
+    sums = []
 
     def begin():
-        state = {"sum": Fraction(0), "special": 0.0, "zeros": True, "some": False}
+        state = {"sum": 0, "special": 0.0, "zeros": True, "some": False}  # the sum, times UNIT
         if initial is not None:
             add(state, initial)
         return state
@@ -53,7 +60,8 @@ def prefixes(x, name, *, initial=None, exclusive=False, heads=None):
         number = float(number) if not isinstance(number, int) else number
         state["some"] = True
         if isinstance(number, int) or math.isfinite(number):
-            state["sum"] += Fraction(number)
+            numerator, denominator = number.as_integer_ratio()
+            state["sum"] += numerator * (UNIT // denominator)
             state["zeros"] &= number == 0 and math.copysign(1, number) < 0
         else:
             state["special"] += number
@@ -64,7 +72,7 @@ def prefixes(x, name, *, initial=None, exclusive=False, heads=None):
             return state["special"]
         if state["some"] and state["zeros"]:
             return -0.0
-        return rounded(state["sum"], name)
+        return rounded_ratio(state["sum"], UNIT, name)
 
     state = begin()
     for i, number in enumerate(x):
@@ -72,32 +80,32 @@ def prefixes(x, name, *, initial=None, exclusive=False, heads=None):
             state = begin()
         before = value(state) if exclusive else None
         add(state, number)
-        found.append(before if exclusive else value(state))
-    return np.array(found, np.float64).astype(dtype_of(name))
+        sums.append(before if exclusive else value(state))
+    return np.array(sums, np.float64).astype(dtype_of(name))
 
 
 def scanned(x, name, *, axis=None, reverse=False, heads=None, **form):
     """The same of an array, complex or not, along an axis and in the order of a scan."""
     if x.dtype.kind == "c":
-        found = np.empty(x.size if axis is None else x.shape, f"c{2 * np.dtype(name).itemsize}")
+        sums = np.empty(x.size if axis is None else x.shape, f"c{2 * np.dtype(name).itemsize}")
         first = form.pop("initial", None)
         for of in ("real", "imag"):
             initial = None if first is None else getattr(first, of)
             given = {"axis": axis, "reverse": reverse, "heads": heads, "initial": initial}
-            setattr(found, of, scanned(getattr(x, of), name, **given, **form))
-        return found
+            setattr(sums, of, scanned(getattr(x, of), name, **given, **form))
+        return sums
     if axis is None:
         x, axis = x.reshape(-1), 0
     lines = np.moveaxis(x, axis, -1)
-    found = np.empty(lines.shape, dtype_of(name))
+    sums = np.empty(lines.shape, dtype_of(name))
     if heads is not None and reverse:
         heads = np.append(heads[1:], True)[: len(heads)][::-1]
     for place in np.ndindex(lines.shape[:-1]):
         line = lines[place]
         numbers = line.tolist() if x.dtype.kind in "biu" else line.astype(np.float64).tolist()
-        sums = prefixes(numbers[::-1] if reverse else numbers, name, heads=heads, **form)
-        found[place] = sums[::-1] if reverse else sums
-    return np.moveaxis(found, -1, axis)
+        line_sums = prefixes(numbers[::-1] if reverse else numbers, name, heads=heads, **form)
+        sums[place] = line_sums[::-1] if reverse else line_sums
+    return np.moveaxis(sums, -1, axis)
 
 
 def same(x, y):

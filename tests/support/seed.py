@@ -21,8 +21,3 @@ def drawn(cases: Iterable[Any], share: int = 8) -> list[Any]:
     """One of ``share`` cases, the same in each run; with ``DISTSCAN_WHOLE=1`` all."""
     cases = list(cases)
     return cases if WHOLE else random.Random(0).sample(cases, -(-len(cases) // share))
-
-
-def drawn_among_many(cases: Iterable[Any]) -> list[Any]:
-    """All of the cases among up to three ranks, an eighth among more, which share few cores."""
-    return list(cases) if MPI.COMM_WORLD.size < 4 else drawn(cases)
