@@ -67,12 +67,6 @@ def text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def chips(report: Report) -> str:
-    """Return the chip's name and the number of ranks."""
-    ranks = "" if report.ranks == 1 else f", {report.ranks} ranks"
-    return report.chip + ranks
-
-
 def _header(report: Report) -> list[str]:
     nodes = f" on {report.nodes} nodes" if report.nodes > 1 else ""
     facts = {
@@ -168,14 +162,12 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
         where = ", ".join(dict.fromkeys(size_text(n) for n in sizes))
         lines.append(f"{who or 'all'}: {status} at {where}: {message}")
     for title, which in (("device time", "device_us"), ("wall clock", "wall_us")):
-        spreads = [(_spread(getattr(row, which)), row) for row in rows if getattr(row, which)]
-        if spreads:
-            widest, row = max(spreads, key=lambda pair: pair[0])
-            middle = sorted(spread for spread, _ in spreads)[len(spreads) // 2]
-            lines.append(
-                f"quartiles of the {title} apart: {middle:.0%} of the median as a rule, at most "
-                f"{widest:.0%} ({row.contender}, {size_text(row.n)})"
-            )
+        spreads = [
+            ((stats.q3 - stats.q1) / stats.median, f" ({row.contender}, {size_text(row.n)})")
+            for row in rows
+            if (stats := getattr(row, which))
+        ]
+        lines += _spread_line(title, spreads)
     batched = sorted({(row.batch, row.n) for row in rows if row.device_us and row.batch > 1})
     if batched:
         most, last = batched[-1][0], max(n for _, n in batched)
@@ -186,8 +178,15 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     return [line for long in lines for line in wrap(long, _WIDTH, subsequent_indent="  ")]
 
 
-def _spread(stats: Stats) -> float:
-    return (stats.q3 - stats.q1) / stats.median
+def _spread_line(title: str, spreads: Sequence[tuple[float, str]]) -> list[str]:
+    """Return a line about the distances of quartiles, each with the name of its row."""
+    if not spreads:
+        return []
+    (middle, _), (widest, name) = sorted(spreads)[len(spreads) // 2], max(spreads)
+    return [
+        f"quartiles of the {title} apart: {middle:.0%} of the median as a rule, "
+        f"at most {widest:.0%}{name}"
+    ]
 
 
 def _microseconds(us: float) -> str:
@@ -223,7 +222,8 @@ def form_lines(rows: Sequence[Row], idioms: Mapping[str, str]) -> list[str]:
             row = by_key.get((title, name))
             cells.append(f"{_form_cell(row, timed=name != base):>{_width(name, base)}}")
         table.append(f"{title:30}{''.join(cells)}".rstrip())
-    table += _spreads(rows)
+    spreads = [(row.spread, "") for row in rows if row.spread and row.contender != "copy"]
+    table += _spread_line("shares", spreads)
     table += [f"{row.contender}, {row.type}: {row.status}: {row.message}"
              for row in rows if row.status != "timed"]  # fmt: skip
     if base != "numpy":
@@ -251,15 +251,6 @@ def _copied(copy: Row | None) -> str:
     if copy is None or copy.wall_us is None or copy.moved is None:
         return ""
     return f"{copy.moved / copy.wall_us.median / 1e3:.1f}"
-
-
-def _spreads(rows: Sequence[Row]) -> list[str]:
-    spreads = sorted(row.spread for row in rows if row.spread and row.contender != "copy")
-    if not spreads:
-        return []
-    middle = spreads[len(spreads) // 2]
-    return [f"quartiles of the shares apart: {middle:.0%} of the median as a rule, at most "
-            f"{spreads[-1]:.0%}"]  # fmt: skip
 
 
 # ---- the table of uses ----------------------------------------------------------------------
@@ -338,8 +329,9 @@ def plot(report: Report, path: Path) -> None:
         best = max((row.share for row in report.results if row.share is not None), default=1)
         axes[0, 0].set_ylim(0, 1.05 * max(best, 1))
         which = clock(report.results, report.ranks).split("_")[0]
+        ranks = f", {report.ranks} ranks" * (report.ranks > 1)
         figure.suptitle(
-            f"{report.op} scan, {chips(report)}\n"
+            f"{report.op} scan, {report.chip}{ranks}\n"
             f"share of the speed of a {'device-to-device ' * (report.backend == 'cuda')}copy, "
             f"by {'device time' if which == 'device' else 'wall clock'}"
         )

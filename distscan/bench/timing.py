@@ -22,6 +22,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -224,6 +225,12 @@ class Samples(NamedTuple):
             self.wall.extend(other.wall)
 
 
+def call_all(calls: Sequence[Call]) -> None:
+    """Make calls one after the other."""
+    for call in calls:
+        call()
+
+
 def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: Samples) -> None:
     """Take one sample of each kind. If the call fails on one rank, every rank raises.
 
@@ -232,10 +239,6 @@ def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: S
     because after another contender the caches hold that contender's code.
     """
     call = calls[which % len(calls)]
-
-    def batch() -> None:
-        for each in calls:
-            each()
 
     def warm_up() -> None:
         with agreed(comm):
@@ -246,7 +249,7 @@ def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: S
         warm_up()
         comm.Barrier()
         with agreed(comm):
-            device = machine.elapsed(batch)
+            device = machine.elapsed(partial(call_all, calls))
             if device is not None:
                 into.device.append(device / len(calls) * 1e6)
     warm_up()
@@ -270,16 +273,11 @@ def queued(
 
     Returns microseconds per call. ``before`` is called before each batch, and is not timed.
     """
-
-    def batch() -> None:
-        for each in calls:
-            each()
-
     samples = []
     for turn in range(-WARM_UPS, repeat):
         before()
         machine.occupy()
-        seconds = machine.elapsed(batch)
+        seconds = machine.elapsed(partial(call_all, calls))
         if seconds is None:
             raise NotImplementedError("a CPU has no clock of its own")
         if turn >= 0:

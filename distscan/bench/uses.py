@@ -22,7 +22,7 @@ from ..mpi.communicators import Comm
 from . import cub
 from .case import first_difference, pieces
 from .contenders import copies, version
-from .timing import Call, Entry, Host, Row, Trial, set_share, set_times
+from .timing import Call, Entry, Host, Row, Trial, call_all, set_share, set_times
 
 MOST = {"cuda": 28, "cpu": 20}  # the power of two that no use exceeds, by default
 OURS = "distscan"
@@ -178,7 +178,7 @@ class UseTrial(Trial):
             fault = data.fault(result, gathered)
             if fault:
                 raise CheckError(fault)
-        return [partial(_repeat, call, self.use.loops) for call in calls]
+        return [partial(call_all, [call] * self.use.loops) for call in calls]
 
     def finish(self, entries: Sequence[Entry]) -> None:
         """Set the times of one call, and the shares of the copy's speed."""
@@ -197,11 +197,6 @@ class UseTrial(Trial):
         """Return the time that counts: the device's on one rank where the host does not wait."""
         on_device = (backend, ranks, self.use.waits) == ("cuda", 1, False)
         return "device_us" if on_device else "wall_us"
-
-
-def _repeat(call: Call, loops: int) -> None:
-    for _ in range(loops):
-        call()
 
 
 # ---- the uses: the data of each, distscan's call, and the check -----------------------------
