@@ -39,7 +39,7 @@ class _WindowKernel(Structure):
 def find_window(x: NDArray[Any], most: int) -> tuple[Window, int] | None:
     """Return the window of an array of floats, and what is special among them.
 
-    The second is as ``fsum.special.found_special`` has it. ``most`` is the most threads that look.
+    The second is as ``fsum.special.special_bits`` has it. ``most`` is the most threads that look.
     None: no kernel takes this array, because it is of another type, not contiguous, not aligned or
     of another byte order.
     """

@@ -36,9 +36,9 @@ from ..fsum.special import (
     codes,
     codes_of_all,
     firsts,
-    found_special,
     has_negative_zero,
     is_negative_zero,
+    special_bits,
     store_codes,
 )
 from ..fsum.window import Window, magnitudes
@@ -256,7 +256,7 @@ def window_of(x: Any, threads: int = 1) -> tuple[Window, int]:
     xp, window, special = arrays.namespace(x), Window(0, 0, 0), 0
     for (chunk,) in chunks(x):
         window = window.joined(Window.of(xp, magnitudes(xp, chunk)))
-        special |= found_special(xp, codes(xp, chunk))
+        special |= special_bits(xp, codes(xp, chunk))
     return window, special
 
 

@@ -1,4 +1,4 @@
-"""The checks of what ``fsum`` is asked for: types, ``initial``, ``window``, strategy."""
+"""The checks of the arguments of ``fsum``: types, ``initial``, ``window``, strategy."""
 
 import math
 import sys
@@ -20,24 +20,24 @@ ADDS = "strategy 'scan-add' adds to rounded results; fsum takes 'reduce-scan'"
 
 def is_fsum(op: Any, window: Any) -> bool:
     """Return whether an operator is "fsum"; raise ValueError if another one comes with a window."""
-    found = isinstance(op, str) and op == "fsum"
-    if window is not None and not found:
+    exact = isinstance(op, str) and op == "fsum"
+    if window is not None and not exact:
         raise ValueError(f"window= goes with op='fsum', not {getattr(op, 'name', op)!r}")
-    return found
+    return exact
 
 
 def result_type(x: np.dtype[Any], out: np.dtype[Any] | None, dtype: Any) -> np.dtype[Any]:
     """Return the type to which sums are rounded: of ``out``, or ``dtype``, or of ``x``."""
-    asked = None if dtype is None else dtypes.parse(dtype)
+    target = None if dtype is None else dtypes.parse(dtype)
     if not (x.kind in "biu" or _is_float(x)):
         raise TypeError(f"x is {x}; fsum adds integers, and floats of up to 64 bits a part")
-    for name, kind in (("dtype", asked), ("out", out)):
+    for name, kind in (("dtype", target), ("out", out)):
         if kind is not None and not _is_float(kind):
             raise TypeError(f"{name} is {kind}; fsum rounds to floats of up to 64 bits a part")
-    found = out or asked or (x if _is_float(x) else np.dtype(np.float64))
-    if x.kind == "c" and found.kind != "c":
-        raise TypeError(f"x is {x}, and the result {found}: the imaginary parts would be lost")
-    return found.newbyteorder("=")
+    result = out or target or (x if _is_float(x) else np.dtype(np.float64))
+    if x.kind == "c" and result.kind != "c":
+        raise TypeError(f"x is {x}, and the result {result}: the imaginary parts would be lost")
+    return result.newbyteorder("=")
 
 
 def part_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -57,7 +57,7 @@ _LARGEST = int(sys.float_info.max)
 
 
 def number_of(initial: Any, result: np.dtype[Any]) -> int | float | complex:
-    """Return ``initial`` as a number of Python, which has its exact value."""
+    """Return ``initial`` as a number of Python of the same value."""
     value = scalar(initial, "initial")
     number = float(value) if dtypes.is_bfloat16(value.dtype) else value.item()
     kinds = (int, float, complex) if result.kind == "c" else (int, float)
@@ -85,23 +85,23 @@ def limits_of(window: Any) -> tuple[int, int]:
     return low, high
 
 
-def check_window(name: str, own: Window, limits: tuple[int, int], *, finite: bool) -> None:
+def check_window(name: str, window: Window, limits: tuple[int, int], *, finite: bool) -> None:
     """Raise ValueError if numbers are outside of the window that the caller has named."""
     low, high = limits
     if not finite:
         raise ValueError(f"{name} is not finite everywhere, and window={limits}")
-    if not own.is_empty and (own.low < low or own.high > high):
+    if not window.is_empty and (window.low < low or window.high > high):
         raise ValueError(
-            f"{name} needs window={(own.low, own.high)}, beyond window={limits}: numbers must be "
-            f"multiples of 2^{low} and below 2^{high}"
+            f"{name} needs window={(window.low, window.high)}, beyond window={limits}: numbers "
+            f"must be multiples of 2^{low} and below 2^{high}"
         )
 
 
 def check_strategy(strategy: str, ranks: int) -> None:
     """Raise ValueError for a strategy that exact sums do not have on so many ranks."""
     if strategy not in get_args(Strategy):
-        known = ", ".join(get_args(Strategy))
-        raise ValueError(f"unknown strategy {strategy!r}; choose from {known}")
+        names = ", ".join(get_args(Strategy))
+        raise ValueError(f"unknown strategy {strategy!r}; choose from {names}")
     if strategy == "scan-add":
         raise ValueError(ADDS)
     if strategy == "single-pass" and ranks > 1:
@@ -111,7 +111,7 @@ def check_strategy(strategy: str, ranks: int) -> None:
 
 
 class FsumRequest(NamedTuple):
-    """What ``fsum`` is asked for, when operators are made before elements are seen."""
+    """The arguments of ``fsum``, from which operators are made before elements are seen."""
 
     result: np.dtype[Any]
     initial: int | float | complex | None
@@ -133,25 +133,25 @@ class FsumRequest(NamedTuple):
         check_strategy(strategy, ranks)
         result = result_type(x, out, dtype)
         first = None if initial is None else number_of(initial, result)
-        found = cls(result, first, None if window is None else limits_of(window))
-        if found.limits is not None:
-            for part in found.parts:
+        request = cls(result, first, None if window is None else limits_of(window))
+        if request.limits is not None:
+            for part in request.parts:
                 finite = math.isfinite(part)
-                check_window("initial", Window.of_one(part), found.limits, finite=finite)
-        return found
+                check_window("initial", Window.of_one(part), request.limits, finite=finite)
+        return request
 
     def terms(self) -> dict[str, object]:
-        """Return what must be the same on every rank, by name."""
+        """Return the values that must be the same on every rank, by name."""
         return {"window": self.limits}
 
     @property
     def is_plain(self) -> bool:
-        """Whether ``initial`` is finite, and is not -0.0, or is none."""
+        """Whether ``initial`` is None, or finite and not -0.0."""
         return self.initial is None or all(code_of(part) == FINITE for part in self.parts)
 
     @property
     def parts(self) -> tuple[int | float, ...]:
-        """The parts of the initial value, 0 without one."""
+        """The real and the imaginary part of ``initial``; 0 for None."""
         first = 0 if self.initial is None else self.initial
         return (first.real, first.imag)
 
@@ -162,9 +162,9 @@ class FsumRequest(NamedTuple):
 
         None if two words do not hold the sums.
         """
-        return narrowest_accumulator(self._whole(window), part_of(x), part_of(self.result), check)
+        return narrowest_accumulator(self._joined(window), part_of(x), part_of(self.result), check)
 
-    def _whole(self, window: Window) -> Window:
+    def _joined(self, window: Window) -> Window:
         """Return the window of the elements and of ``initial``."""
         joined = reduce(Window.joined, map(Window.of_one, self.parts), window)
         return joined if self.limits is None else Window(*self.limits, joined.most)
@@ -174,11 +174,11 @@ class FsumRequest(NamedTuple):
     ) -> tuple[FixedSum | DigitSum, Any]:
         """Return the operator for elements ``x`` of a window, and ``initial`` of its scan.
 
-        ``words`` says that kernels add them, if they fit: no result is infinite, NaN or -0.0.
-        Kernels call ``check`` as ``FixedSum`` has it.
+        ``words`` says that kernels may add words: no result is infinite, NaN or -0.0. They do so if
+        words hold the sums. For ``check`` see ``FixedSum``.
         """
         narrow = self.narrow(window, x, check) if words and self.result.kind != "c" else None
         if narrow is not None:
             return narrow, None if self.initial is None else narrow.encode(self.parts[0])
-        op = digit_sum(self._whole(window), 2 if self.result.kind == "c" else 1)
+        op = digit_sum(self._joined(window), 2 if self.result.kind == "c" else 1)
         return op, None if self.initial is None else op.encode(self.initial)

@@ -1,7 +1,8 @@
-"""What exact sums of finite numbers do not say: infinities, NaN, and the sign of zero.
+"""The special values of exact sums: infinities, NaN, and -0.0.
 
-Kernels of exact sums add finite numbers. What is special is found and stored beside them. A prefix
-has a code, the bitwise or of its elements' codes. So codes are scanned by ``bitwise_or``.
+Kernels of exact sums add finite numbers, and know nothing of special values. These are found by a
+pass of their own, and stored over the results. Each number has a code. The code of a prefix is the
+bitwise or of its elements' codes. So a scan by ``bitwise_or`` gives the codes of all prefixes.
 """
 
 import math
@@ -14,7 +15,7 @@ from ..core import arrays, form
 from .window import bits_of, format_of
 
 _SOME, _NOT_NEGATIVE_ZERO, _PLUS, _MINUS, _NAN = 1, 2, 4, 8, 16
-#: Bits of what is not finite.
+#: The bits of infinities and NaN.
 NOT_FINITE = _PLUS | _MINUS | _NAN
 #: The code of a finite number that is not -0.0.
 FINITE = _SOME | _NOT_NEGATIVE_ZERO
@@ -34,11 +35,11 @@ def codes(xp: Any, x: Any) -> Any:
     sign = np.uint64(1 << 8 * x.dtype.itemsize - 1)
     infinite = sign - np.uint64(1 << precision - 1)
     size, negative = bits & ~sign, bits >= sign
-    found = xp.where(bits == sign, _SOME, FINITE).astype(np.uint8)
-    found |= xp.where((size == infinite) & ~negative, _PLUS, 0).astype(np.uint8)
-    found |= xp.where((size == infinite) & negative, _MINUS, 0).astype(np.uint8)
-    found |= xp.where(size > infinite, _NAN, 0).astype(np.uint8)
-    return found
+    result = xp.where(bits == sign, _SOME, FINITE).astype(np.uint8)
+    result |= xp.where((size == infinite) & ~negative, _PLUS, 0).astype(np.uint8)
+    result |= xp.where((size == infinite) & negative, _MINUS, 0).astype(np.uint8)
+    result |= xp.where(size > infinite, _NAN, 0).astype(np.uint8)
+    return result
 
 
 def is_negative_zero(code: int) -> bool:
@@ -51,12 +52,12 @@ def code_of(number: int | float) -> int:
     if isinstance(number, int):
         return FINITE
     if math.isfinite(number) and (number != 0 or math.copysign(1, number) > 0):
-        return FINITE  # what is 0 for Python may be subnormal, if the thread flushes such numbers
+        return FINITE  # a thread that flushes subnormal numbers takes them for 0
     return int(codes(np, np.array([number]))[0])
 
 
-def found_special(xp: Any, codes: Any) -> int:
-    """Return bits of what is not finite, and another bit if a number is -0.0; 0 if none is."""
+def special_bits(xp: Any, codes: Any) -> int:
+    """Return the bits of infinities and NaN among numbers, and a bit for -0.0; 0 if none is."""
     if bool((codes == FINITE).all()):
         return 0
     bits = int((codes & _PLUS).max() | (codes & _MINUS).max() | (codes & _NAN).max())
@@ -64,9 +65,9 @@ def found_special(xp: Any, codes: Any) -> int:
 
 
 def store_special(codes: Any, sums: Any) -> None:
-    """Store what IEEE additions in order would give over sums whose codes are special.
+    """Overwrite the sums whose codes are special by the results of IEEE additions in order.
 
-    The sum of inf and -inf is NaN. A sum of -0.0 alone is -0.0; an empty one is +0.0.
+    The sum of inf and -inf is NaN. A sum of -0.0 alone is -0.0; an empty sum is +0.0.
     """
     plus, minus = codes & _PLUS != 0, codes & _MINUS != 0
     sums[plus] = np.inf
@@ -76,60 +77,60 @@ def store_special(codes: Any, sums: Any) -> None:
 
 
 def counts(xp: Any, x: Any) -> Any:
-    """Return what is counted so that counts of a sum tell its code: int64 [4, ...].
+    """Return four counts of each number, int64 [4, ...]; the counts of a sum give its code.
 
-    These are inf, -inf (NaN counts as both), what is not -0.0, and all numbers.
+    They count inf, -inf (NaN counts as both), numbers other than -0.0, and all numbers.
     """
-    found, code = xp.empty((4, *x.shape), np.int64), codes(xp, x)
-    for row, bits in zip(
-        found, (_PLUS | _NAN, _MINUS | _NAN, _NOT_NEGATIVE_ZERO, _SOME), strict=True
-    ):
+    rows, code = xp.empty((4, *x.shape), np.int64), codes(xp, x)
+    kinds = _PLUS | _NAN, _MINUS | _NAN, _NOT_NEGATIVE_ZERO, _SOME
+    for row, bits in zip(rows, kinds, strict=True):
         row[...] = code & bits != 0
-    return found
+    return rows
 
 
-def codes_of(xp: Any, counted: Any) -> Any:
-    """Return the codes of sums of ``counts``, as ``store_special`` takes them."""
-    found = xp.zeros(counted.shape[1:], np.uint8)
-    for row, bit in zip(counted, (_PLUS, _MINUS, _NOT_NEGATIVE_ZERO, _SOME), strict=True):
-        found |= xp.where(row > 0, bit, 0).astype(np.uint8)
-    return found
+def codes_of(xp: Any, sums: Any) -> Any:
+    """Return the codes, for ``store_special``, of sums of ``counts``."""
+    result = xp.zeros(sums.shape[1:], np.uint8)
+    for row, bit in zip(sums, (_PLUS, _MINUS, _NOT_NEGATIVE_ZERO, _SOME), strict=True):
+        result |= xp.where(row > 0, bit, 0).astype(np.uint8)
+    return result
 
 
-# ---- whole arrays, chunk by chunk ----------------------------------------------------------------
+# ---- arrays, chunk by chunk ----------------------------------------------------------------------
 
-_CHUNK = 1 << 18  # elements at a time on the host: they stay in the caches
-_GPU_CHUNK = 1 << 23  # on a GPU: enough to fill it
+_CHUNK = 1 << 18  # elements of a chunk on the host: they stay in the caches
+_GPU_CHUNK = 1 << 23  # elements of a chunk on a GPU: enough to fill it
 _CODES = 1 << 22  # codes of columns at a time
 _FEWEST = 64  # columns at a time: whole cache lines
 
 
-def chunks(*each: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield arrays of the same number of elements chunk by chunk; chunks of results are views.
+def chunks(*group: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the same chunk of several arrays of one size, chunk by chunk.
 
-    Some columns of a row-major matrix may be among the arrays, if all are matrices.
+    Chunks of results are views. If all arrays are matrices, some of them may be columns of a
+    larger matrix in C order.
     """
-    chunk = _GPU_CHUNK if arrays.is_cuda(each[0]) else _CHUNK
-    if any(array.ndim != 2 for array in each) or all(array.flags.c_contiguous for array in each):
-        each = tuple(array.reshape(1, -1) for array in each)
-    n, inner = each[0].shape
+    chunk = _GPU_CHUNK if arrays.is_cuda(group[0]) else _CHUNK
+    if any(array.ndim != 2 for array in group) or all(array.flags.c_contiguous for array in group):
+        group = tuple(array.reshape(1, -1) for array in group)
+    n, inner = group[0].shape
     height = max(1, chunk // max(1, inner))
     for rows in form.chunks(0, n, height):
         for columns in form.chunks(0, inner, chunk):
             where = slice(*rows), slice(*columns)
-            yield tuple(array[where] for array in each)
+            yield tuple(array[where] for array in group)
 
 
 def bands(inner: int, n: int) -> list[slice]:
-    """Cut rows [inner] into columns for which there is memory for the codes of ``n`` rows."""
+    """Cut rows [inner] into bands of columns: the codes of ``n`` rows of a band fit in memory."""
     width = min(_CHUNK, max(_FEWEST, _CODES // max(1, n)))
     return [slice(*band) for band in form.chunks(0, inner, width)]
 
 
 def firsts(x: Any, axis: int | None, *, reverse: bool) -> Any:
     """Return the first elements along an axis, as a view. ``axis`` None: the first of all."""
-    one, every = slice(-1, None) if reverse else slice(1), slice(None)
-    where = (one if axis in {None, place} else every for place in range(x.ndim))
+    end, full = slice(-1, None) if reverse else slice(1), slice(None)
+    where = (end if axis in {None, place} else full for place in range(x.ndim))
     return x[(..., *where)]
 
 
@@ -146,13 +147,16 @@ def has_negative_zero(x: Any) -> bool:
 def codes_of_all(x: Any) -> Any:
     """Return the codes of the elements, uint8, in their shape."""
     xp = arrays.namespace(x)
-    found = xp.empty(x.shape, np.uint8)
-    for chunk, target in chunks(x, found):
+    result = xp.empty(x.shape, np.uint8)
+    for chunk, target in chunks(x, result):
         target[...] = codes(xp, chunk)
-    return found
+    return result
 
 
-def store_codes(found: Any, sums: Any) -> None:
-    """Store what scanned codes say over ``sums``; these have a flattened view, or are columns."""
-    for chunk, target in chunks(found, sums):
+def store_codes(codes: Any, sums: Any) -> None:
+    """Overwrite ``sums`` as ``store_special`` does, chunk by chunk.
+
+    ``sums`` are contiguous, or columns of a matrix in C order.
+    """
+    for chunk, target in chunks(codes, sums):
         store_special(chunk, target)

@@ -1,13 +1,15 @@
 """Floating-point numbers as integers of several digits, and sums of these, rounded once.
 
-A number is a multiple of 2^low, and below 2^high in magnitude: that is its window. In this window
-it is an integer. The integer is cut into digits of ``width`` bits, the lowest first, each with the
-number's sign. Digits of the same place are added as integers of 64 bits, which is exact, and in any
-order. So a sum is [digits] of int64. ``Window.rounded`` resolves the carries between the digits,
-and rounds to the nearest float, ties to even.
+A window (low, high) holds the multiples of 2^low that are below 2^high in magnitude. In units of
+2^low, each of them is an integer. The integer is cut into digits of ``width`` bits, the lowest
+first, each with the number's sign. Digits of the same place are added as integers of 64 bits. These
+additions are exact, so their order does not matter. A sum is thus [digits] of int64.
+``Window.round`` resolves the carries between the digits, and rounds to the nearest float, ties to
+even.
 
-Fixed point is the "long accumulator" of Kulisch and Snyder (2011). To keep digits narrower than
-words, so that carries wait, is the "carry-save" form, as in Neal's superaccumulators (2015).
+Fixed point is the "long accumulator" of Kulisch and Snyder (2011). The digits are narrower than
+words, so that carries can wait: this is the "carry-save" form, as in Neal's superaccumulators
+(2015).
 
 Arrays are NumPy's or CuPy's: ``xp`` is their module.
 """
@@ -24,85 +26,86 @@ _ROOM = 62  # bits of a sum of digits: two less than of a word, for the sign and
 
 
 class Magnitudes(NamedTuple):
-    """Numbers as (-1)^negative * whole * 2^exponent. What is not finite is 0 here."""
+    """Numbers as (-1)^negative * significand * 2^exponent. Infinities and NaN are 0 here."""
 
-    whole: Any  # uint64
+    significand: Any  # uint64
     exponent: Any  # int64
     negative: Any  # bool
 
 
 def magnitudes(xp: Any, x: Any) -> Magnitudes:
-    """Take numbers apart: floats of up to 64 bits, bfloat16, integers and bool.
+    """Decompose numbers: floats of up to 64 bits, bfloat16, integers and bool.
 
-    >>> whole, exponent, negative = magnitudes(np, np.array([-0.75]))
-    >>> int(whole[0]) * 2.0 ** int(exponent[0]), bool(negative[0])
+    >>> significand, exponent, negative = magnitudes(np, np.array([-0.75]))
+    >>> int(significand[0]) * 2.0 ** int(exponent[0]), bool(negative[0])
     (0.75, True)
     """
     if x.dtype.kind in "biu":
         negative = x < 0
-        whole = x.astype(np.int64).view(np.uint64) if x.dtype.kind == "i" else x.astype(np.uint64)
-        whole = xp.where(negative, ~whole + np.uint64(1), whole)
-        return Magnitudes(whole, xp.zeros(x.shape, np.int64), negative)
+        integers = x.astype(np.int64 if x.dtype.kind == "i" else np.uint64).view(np.uint64)
+        significand = xp.where(negative, ~integers + np.uint64(1), integers)
+        return Magnitudes(significand, xp.zeros(x.shape, np.int64), negative)
     (precision, lowest), bits = format_of(x.dtype), bits_of(xp, x)
     size = 8 * x.dtype.itemsize
-    fraction, ones = (1 << precision - 1) - 1, (1 << size - precision) - 1
-    biased = (bits >> np.uint64(precision - 1) & np.uint64(ones)).astype(np.int64)
-    whole = bits & np.uint64(fraction)
-    whole = xp.where(biased > 0, whole | np.uint64(fraction + 1), whole)
-    whole = xp.where(biased == ones, np.uint64(0), whole)
-    return Magnitudes(whole, xp.maximum(biased, 1) + (lowest - 1), bits >> np.uint64(size - 1) != 0)
+    fraction, largest = (1 << precision - 1) - 1, (1 << size - precision) - 1
+    biased = (bits >> np.uint64(precision - 1) & np.uint64(largest)).astype(np.int64)
+    significand = bits & np.uint64(fraction)
+    significand = xp.where(biased > 0, significand | np.uint64(fraction + 1), significand)
+    significand = xp.where(biased == largest, np.uint64(0), significand)
+    exponent = xp.maximum(biased, 1) + (lowest - 1)
+    return Magnitudes(significand, exponent, bits >> np.uint64(size - 1) != 0)
 
 
-# Of a type: the bits of a significand, and the exponent of the lowest bit of all.
+# By type: the bits of a significand, and the exponent of the lowest bit of all its values.
 _FORMATS = {"float16": (11, -24), "float32": (24, -149), "float64": (53, -1074)}
 _BFLOAT16 = (8, -133)
 
 
 def format_of(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the bits of a type's significand, and the exponent of its lowest bit of all."""
+    """Return the bits of a type's significand, and the exponent of the lowest bit of its values."""
     return _BFLOAT16 if is_bfloat16(dtype) else _FORMATS[dtype.name]
 
 
 def bits_of(xp: Any, x: Any) -> Any:
-    """Return the bits of floats as uint64. Floats would lose what is subnormal on GPUs."""
+    """Return the bits of floats as uint64. Arithmetic on GPUs would flush subnormal floats."""
     native = xp.ascontiguousarray(x.astype(x.dtype.newbyteorder("="), copy=False))
     return native.view(f"u{x.dtype.itemsize}").astype(np.uint64)
 
 
-def _bit_length(xp: Any, whole: Any) -> Any:
-    """Return the number of bits of uint64 numbers; 0 of 0."""
-    upper = whole >> np.uint64(32)
-    some = upper > 0
-    half = xp.where(some, upper, whole & np.uint64(0xFFFFFFFF))
-    return xp.frexp(half.astype(np.float64))[1].astype(np.int64) + 32 * some
+def _bit_length(xp: Any, numbers: Any) -> Any:
+    """Return the number of bits of uint64 numbers; 0 has none."""
+    upper = numbers >> np.uint64(32)
+    is_long = upper > 0
+    half = xp.where(is_long, upper, numbers & np.uint64(0xFFFFFFFF))
+    return xp.frexp(half.astype(np.float64))[1].astype(np.int64) + 32 * is_long
 
 
 class Window(NamedTuple):
-    """The bits of some numbers: multiples of 2^low, below 2^high; and the most of a sum."""
+    """The bits of some numbers: multiples of 2^low, below 2^high in magnitude."""
 
     low: int
     high: int
-    most: int
+    most: int  # the largest number of elements in a sum
 
     @classmethod
     def of(cls, xp: Any, x: Magnitudes) -> "Window":
         """Return the smallest window of numbers; an empty one, (0, 0), if all are 0."""
-        if not bool((x.whole > 0).any()):
-            return cls(0, 0, x.whole.size)
-        some = x.whole > 0
-        lowest = _bit_length(xp, x.whole & (~x.whole + np.uint64(1))) - 1
-        low = xp.where(some, x.exponent + lowest, 1 << 20).min()
-        high = xp.where(some, x.exponent + _bit_length(xp, x.whole), -(1 << 20)).max()
-        return cls(int(low), int(high), x.whole.size)
+        nonzero = x.significand > 0
+        if not bool(nonzero.any()):
+            return cls(0, 0, x.significand.size)
+        lowest = _bit_length(xp, x.significand & (~x.significand + np.uint64(1))) - 1
+        low = xp.where(nonzero, x.exponent + lowest, 1 << 20).min()
+        high = xp.where(nonzero, x.exponent + _bit_length(xp, x.significand), -(1 << 20)).max()
+        return cls(int(low), int(high), x.significand.size)
 
     @classmethod
     def of_one(cls, number: int | float) -> "Window":
-        """Return the window of one number of Python; what is not finite counts as 0."""
-        whole, exponent = apart(number)
-        if whole == 0:
+        """Return the window of one number of Python; infinities and NaN count as 0."""
+        significand, exponent = decompose(number)
+        if significand == 0:
             return cls(0, 0, 1)
-        low = (whole & -whole).bit_length() - 1
-        return cls(low + exponent, whole.bit_length() + exponent, 1)
+        low = (significand & -significand).bit_length() - 1
+        return cls(low + exponent, significand.bit_length() + exponent, 1)
 
     def joined(self, other: "Window") -> "Window":
         """Return the window of both windows' numbers together."""
@@ -129,16 +132,16 @@ class Window(NamedTuple):
 
     def split(self, xp: Any, x: Magnitudes) -> Any:
         """Return the digits of numbers: int64 [digits, ...], the lowest first."""
-        found = xp.empty((self.digits, *x.whole.shape), np.int64)
+        digits = xp.empty((self.digits, *x.significand.shape), np.int64)
         mask = np.uint64((1 << self.width) - 1)
-        for place, digit in enumerate(found):
+        for place, digit in enumerate(digits):
             up = x.exponent - self.low - place * self.width
-            left = x.whole << xp.clip(up, 0, 63).astype(np.uint64)
-            right = x.whole >> xp.clip(-up, 0, 63).astype(np.uint64)
+            left = x.significand << xp.clip(up, 0, 63).astype(np.uint64)
+            right = x.significand >> xp.clip(-up, 0, 63).astype(np.uint64)
             bits = xp.where(up >= 0, xp.where(up < self.width, left, np.uint64(0)), right)
             bits = xp.where(up > -64, bits, np.uint64(0)) & mask
             digit[...] = xp.where(x.negative, -bits.view(np.int64), bits.view(np.int64))
-        return found
+        return digits
 
     def split_one(self, number: int | float | Fraction) -> list[int]:
         """Return the digits of one finite number of Python.
@@ -146,38 +149,39 @@ class Window(NamedTuple):
         >>> Window(-1, 70, 4).split_one(-2.5), Window(-1, 70, 4).width
         ([-5, 0], 60)
         """
-        signed = whole_of(number, self.low)
-        sign, whole = -1 if signed < 0 else 1, abs(signed)
+        signed = to_units(number, self.low)
+        sign, magnitude = -1 if signed < 0 else 1, abs(signed)
         mask, last = (1 << self.width) - 1, self.digits - 1
-        found = [whole >> place * self.width & mask for place in range(last)]
-        return [sign * digit for digit in [*found, whole >> last * self.width]]
+        digits = [magnitude >> place * self.width & mask for place in range(last)]
+        return [sign * digit for digit in [*digits, magnitude >> last * self.width]]
 
-    def rounded(self, xp: Any, sums: Any, dtype: np.dtype[Any]) -> Any:
+    def round(self, xp: Any, sums: Any, dtype: np.dtype[Any]) -> Any:
         """Return sums of digits, int64 [digits, ...], as floats; the nearest, ties to even.
 
         ``sums`` are overwritten.
         """
-        negative = _normalized(xp, sums, self.width)
-        # The leading 64 bits of each sum, from its highest digit that is not 0 on: whole * 2^at.
-        whole = xp.zeros(sums.shape[1:], np.uint64)
-        at = xp.zeros(sums.shape[1:], np.int64)
-        more = xp.zeros(sums.shape[1:], np.bool_)  # whether there are bits below them
+        negative = _normalize(xp, sums, self.width)
+        # The leading 64 bits of each sum, from its highest digit that is not 0 on, as
+        # significand * 2^exponent.
+        significand = xp.zeros(sums.shape[1:], np.uint64)
+        exponent = xp.zeros(sums.shape[1:], np.int64)
+        sticky = xp.zeros(sums.shape[1:], np.bool_)  # whether a bit below the leading 64 is set
         for place in range(len(sums) - 1, -1, -1):
             digit = sums[place].view(np.uint64)
-            free = 64 - _bit_length(xp, whole)
-            begins, low = free == 64, self.low + place * self.width
-            taken = xp.minimum(free, self.width).astype(np.uint64)
-            left = (np.int64(self.width) - taken.astype(np.int64)).astype(np.uint64)
-            # A shift by 64 is undefined: no digit has so many bits, and a full ``whole`` takes 0.
-            further = whole << taken | digit >> left
-            more |= (digit & ((np.uint64(1) << left) - np.uint64(1))) != 0
-            at = xp.where(begins, low, at - taken.astype(np.int64))
-            whole = xp.where(begins, digit, further)
-            more = xp.where(begins, False, more)
-        return _nearest(xp, (whole, at, more), negative, dtype)
+            free = 64 - _bit_length(xp, significand)
+            is_first, low = free == 64, self.low + place * self.width
+            # The upper bits of the digit, for which there is room, and its lower bits. A shift by
+            # 64 is undefined: no digit has so many bits, and a full significand has room for 0.
+            upper = xp.minimum(free, self.width).astype(np.uint64)
+            lower = (np.int64(self.width) - upper.astype(np.int64)).astype(np.uint64)
+            sticky |= (digit & ((np.uint64(1) << lower) - np.uint64(1))) != 0
+            exponent = xp.where(is_first, low, exponent - upper.astype(np.int64))
+            significand = xp.where(is_first, digit, significand << upper | digit >> lower)
+            sticky = xp.where(is_first, False, sticky)
+        return _nearest(xp, (significand, exponent, sticky), negative, dtype)
 
 
-def _normalized(xp: Any, sums: Any, width: int) -> Any:
+def _normalize(xp: Any, sums: Any, width: int) -> Any:
     """Resolve carries in place, so that digits are magnitudes below 2^width; return the signs.
 
     The highest digit may have more bits.
@@ -197,32 +201,34 @@ def _normalized(xp: Any, sums: Any, width: int) -> Any:
 
 
 def _nearest(xp: Any, leading: tuple[Any, Any, Any], negative: Any, dtype: np.dtype[Any]) -> Any:
-    """Return (-1)^negative * whole * 2^at, rounded to the nearest float of a type, ties to even.
+    """Return (-1)^negative * significand * 2^exponent as the nearest float of a type, ties to even.
 
-    ``leading`` is (whole, at, more). ``more`` says that the true number is a little larger, by less
-    than 2^at; then ``whole`` has 64 bits.
+    ``leading`` is (significand, exponent, sticky). ``sticky`` says that the number is larger than
+    these, by less than 2^exponent; then ``significand`` has 64 bits.
     """
-    (whole, at, more), (precision, lowest) = leading, format_of(dtype)
-    last = xp.maximum(at + _bit_length(xp, whole) - precision, lowest)  # the exponent of its ulp
-    off = xp.minimum(last - at, 65)  # bits that are rounded off; below 0: bits that are added
-    shift, one = xp.clip(off, 1, 63).astype(np.uint64), np.uint64(1)
-    up = xp.clip(-off, 0, 63).astype(np.uint64)
-    rounds = off > 0
-    kept = xp.where(rounds, whole >> shift, whole << up)
-    rest = whole & ((one << shift) - one)
+    (significand, exponent, sticky), (precision, lowest) = leading, format_of(dtype)
+    length = _bit_length(xp, significand)
+    ulp = xp.maximum(exponent + length - precision, lowest)  # the exponent of the last bit
+    excess = xp.minimum(ulp - exponent, 65)  # bits to be rounded off; below 0: zeros to be added
+    shift, one = xp.clip(excess, 1, 63).astype(np.uint64), np.uint64(1)
+    zeros = xp.clip(-excess, 0, 63).astype(np.uint64)
+    quotient = xp.where(excess > 0, significand >> shift, significand << zeros)
+    remainder = significand & ((one << shift) - one)
     half = one << (shift - one)
-    # Of 64 bits that are all rounded off, the highest is the half. Of 65, less than half.
-    beyond = off >= 64
-    kept = xp.where(beyond, np.uint64(0), kept)
-    rest = xp.where(beyond, whole, rest)
-    half = xp.where(beyond, np.uint64(1 << 63), half)
-    above = (rest > half) | ((rest == half) & (more | (kept & one != 0)))
-    kept += (above & rounds & (off < 65)).astype(np.uint64)
-    # The exponent is above the significand, whose highest bit adds 1 to it, as a carry does.
+    # If all 64 bits are rounded off, the highest is the half. If 65 are, all 64 are less than half.
+    none_left = excess >= 64
+    quotient = xp.where(none_left, np.uint64(0), quotient)
+    remainder = xp.where(none_left, significand, remainder)
+    half = xp.where(none_left, np.uint64(1 << 63), half)
+    tie = (remainder == half) & (sticky | (quotient & one != 0))
+    rounds_up = ((remainder > half) | tie) & (excess > 0) & (excess < 65)
+    quotient += rounds_up.astype(np.uint64)
+    # The exponent lies above the significand. The significand's highest bit adds 1 to it, as a
+    # carry does.
     size = 8 * dtype.itemsize
     infinite = ((1 << size - precision) - 1) << precision - 1
-    bits = kept + ((last - lowest).astype(np.uint64) << np.uint64(precision - 1))
-    bits = xp.minimum(xp.where(whole == 0, np.uint64(0), bits), np.uint64(infinite))
+    bits = quotient + ((ulp - lowest).astype(np.uint64) << np.uint64(precision - 1))
+    bits = xp.minimum(xp.where(significand == 0, np.uint64(0), bits), np.uint64(infinite))
     bits |= negative.astype(np.uint64) << np.uint64(size - 1)
     return bits.astype(f"u{dtype.itemsize}").view(dtype)
 
@@ -230,33 +236,33 @@ def _nearest(xp: Any, leading: tuple[Any, Any, Any], negative: Any, dtype: np.dt
 # ---- numbers of Python ---------------------------------------------------------------------------
 
 
-def apart(number: int | float | Fraction) -> tuple[int, int]:
-    """Return (whole, exponent) of one number of Python: whole * 2^exponent.
+def decompose(number: int | float | Fraction) -> tuple[int, int]:
+    """Return (significand, exponent) of one number of Python: significand * 2^exponent.
 
-    A denominator must be a power of 2. What is not finite is 0. Floats are read bit by bit, since
-    a thread may take subnormal ones for 0.
+    The denominator of a fraction must be a power of 2. Infinities and NaN become 0. The bits of
+    floats are read, because arithmetic may flush subnormal floats to 0.
 
-    >>> apart(-3), apart(Fraction(3, 4)), apart(-5e-324)
+    >>> decompose(-3), decompose(Fraction(3, 4)), decompose(-5e-324)
     ((-3, 0), (3, -2), (-1, -1074))
     """
     if not isinstance(number, float):
         numerator, denominator = number.as_integer_ratio()
         return numerator, 1 - denominator.bit_length()
     (bits,) = unpack("<Q", pack("<d", number))
-    biased, whole = bits >> 52 & 2047, bits & (1 << 52) - 1
+    biased, significand = bits >> 52 & 2047, bits & (1 << 52) - 1
     if biased == 2047:
-        whole = 0
+        significand = 0
     elif biased > 0:
-        whole |= 1 << 52
-    return -whole if bits >> 63 else whole, max(biased, 1) - 1075
+        significand |= 1 << 52
+    return -significand if bits >> 63 else significand, max(biased, 1) - 1075
 
 
-def whole_of(number: int | float | Fraction, lowest: int) -> int:
-    """Return k of one number of Python: k * 2^lowest, a multiple of it.
+def to_units(number: int | float | Fraction, lowest: int) -> int:
+    """Return the integer k for one number of Python, a multiple k * 2^lowest.
 
-    >>> whole_of(-2.5, -1), whole_of(24, 3)
+    >>> to_units(-2.5, -1), to_units(24, 3)
     (-5, 3)
     """
-    whole, exponent = apart(number)
+    significand, exponent = decompose(number)
     up = exponent - lowest
-    return whole << up if up >= 0 else whole >> -up
+    return significand << up if up >= 0 else significand >> -up

@@ -1,12 +1,12 @@
-"""Exact sums as operators over integers, which add exactly in any order.
+"""Exact sums as operators over integers. Additions of integers are exact in any order.
 
-Floats of a narrow window are integers of one or two words. So ``FixedSum`` runs in the kernels of
-every other operator: elements become integers as they are read, and sums are rounded as they are
-stored.
+``FixedSum`` adds floats of a narrow window, which are integers of one or two words. It runs in the
+kernels of all other operators: elements become integers as they are read, and sums are rounded as
+they are stored.
 
-``DigitSum`` takes any window and any value. Its running value is a structure of int64, or rows of
-them: the digits of a sum (see ``window.py``), and counts of infinities, NaN and -0.0 (see
-``special.py``).
+``DigitSum`` adds floats of any window, and infinities and NaN. Its running value is a structure of
+int64, or rows of them: the digits of a sum (see ``window.py``), and counts of infinities, NaN and
+-0.0 (see ``special.py``).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from ..core import arrays
 from ..core.operators import Operator, TypedOperator
 from ..core.steps import Pending
 from .special import codes_of, counts, store_special
-from .window import Window, magnitudes, whole_of
+from .window import Window, magnitudes, to_units
 
 #: Raises ValueError if an element of an array is outside of a window.
 Check = Callable[[Any], None]
@@ -50,7 +50,7 @@ class FixedSum(TypedOperator):
     limits
         The window that the caller has named, (low, high).
     check
-        A function that raises ValueError if an element of an array is outside of ``limits``. Steps
+        A function of an array that raises ValueError if an element is outside of ``limits``. Steps
         call it if a kernel has seen such an element. None: elements need no check.
     """
 
@@ -69,8 +69,8 @@ class FixedSum(TypedOperator):
         >>> fixed_sum(-1, TWO_WORDS).encode(-2.5)
         (18446744073709551611, -1)
         """
-        whole = whole_of(number, self.lowest)
-        return whole if self.acc == ONE_WORD else (whole & (1 << 64) - 1, whole >> 64)
+        units = to_units(number, self.lowest)
+        return units if self.acc == ONE_WORD else (units & (1 << 64) - 1, units >> 64)
 
     def decode(self, value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a running value, 0-d, as a float of a type, rounded once.
@@ -79,10 +79,10 @@ class FixedSum(TypedOperator):
         array(-2.5, dtype=float32)
         """
         one = self.acc == ONE_WORD
-        whole = value.item() if one else value["high"].item() * 2**64 + value["low"].item()
+        units = value.item() if one else value["high"].item() * 2**64 + value["low"].item()
         window = Window(self.lowest, self.lowest + 8 * self.acc.itemsize, 1)
-        digits = np.array(window.split_one(whole * Fraction(2) ** self.lowest), np.int64)
-        return np.array(window.rounded(np, digits[:, None], dtype)[0])
+        digits = np.array(window.split_one(units * Fraction(2) ** self.lowest), np.int64)
+        return np.array(window.round(np, digits[:, None], dtype)[0])
 
 
 def narrowest_accumulator(
@@ -93,8 +93,9 @@ def narrowest_accumulator(
 ) -> FixedSum | None:
     """Return the operator for a window (low, high, most).
 
-    It adds ``most`` multiples of 2^low that are below 2^high, elements of type ``x``, to results of
-    type ``out``. None if two words do not hold the sums. For ``check`` see ``FixedSum``.
+    The operator adds up to ``most`` elements of type ``x``, multiples of 2^low that are below
+    2^high, to results of type ``out``. None if two words do not hold the sums. For ``check`` see
+    ``FixedSum``.
 
     >>> floats = np.dtype("f4"), np.dtype("f4")
     >>> narrowest_accumulator((-20, 4, 1000), *floats).cuda_type
@@ -120,7 +121,7 @@ def narrowest_accumulator(
     return None
 
 
-@lru_cache(maxsize=64)  # always the same operator, so that cached plans are found
+@lru_cache(maxsize=64)  # the cache of plans compares operators by identity
 def fixed_sum(
     lowest: int,
     acc: np.dtype[Any],
@@ -152,7 +153,7 @@ def checks(op: Operator) -> bool:
 
 
 def unchecked(op: Operator) -> Operator:
-    """Return the operator for elements that another kernel checks, if they are checked at all."""
+    """Return the operator without its check, for elements that another kernel checks."""
     return op.unchecked if isinstance(op, FixedSum) else op
 
 
@@ -167,31 +168,31 @@ def _add(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     >>> _add(one, most)
     array([(0, 1)], dtype=[('low', '<u8'), ('high', '<i8')])
     """
-    found = np.empty(b.shape, TWO_WORDS)
-    found["low"] = a["low"] + b["low"]
-    found["high"] = a["high"] + b["high"] + (found["low"] < a["low"])
-    return found
+    sums = np.empty(b.shape, TWO_WORDS)
+    sums["low"] = a["low"] + b["low"]
+    sums["high"] = a["high"] + b["high"] + (sums["low"] < a["low"])
+    return sums
 
 
-# ---- elements that must be in a window that the caller has named ---------------------------------
+# ---- the check of elements against the caller's window -------------------------------------------
 
 
 class CheckedSteps:
-    """The steps of ``steps``, which raise ValueError if an element is outside of the window.
+    """Steps that raise ValueError if an element is outside of the window.
 
-    Kernels that can do so look at elements while they add them. Only if one has seen an element
-    outside, ``check`` reads the elements again, and raises the error. Other elements are checked
-    before the scan. So are those of a scan in place that finds no total first: it overwrites them
-    while it looks at them.
+    Some kernels look at elements while they add them. If such a kernel has seen an element outside,
+    ``check`` reads the elements again, and raises the error. Elements of other kernels are checked
+    before the scan. So are those of a scan in place that finds no total first, because it
+    overwrites them while it looks at them.
     """
 
     def __init__(self, steps: Any, check: Check) -> None:
-        """Wrap ``steps``, which have four attributes more than others.
+        """Wrap ``steps``, which have four attributes more than the protocol.
 
-        ``checks_window`` says whether kernels look at elements. ``window_violated`` says whether a
-        kernel has seen one outside. ``waits`` says whether totals are long rows, which the exchange
-        asks for piece by piece. ``finds_totals`` says whether ``begin`` finds the total. It then
-        reads all elements, and no result is written yet: exact sums have no strategy "scan-add".
+        ``checks_window``: whether kernels look at elements. ``window_violated``: whether a kernel
+        has seen one outside. ``waits``: whether totals are long rows, which the exchange reads
+        piece by piece. ``finds_totals``: whether ``begin`` finds the total. It then reads all
+        elements before a result is written, because exact sums have no strategy "scan-add".
         """
         self._steps, self._check = steps, check
 
@@ -207,36 +208,36 @@ class CheckedSteps:
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``."""
         self._steps.refuse_capture("the host waits for the check of window=")
-        sees = self._sees(x, out)
-        if not sees:
+        by_kernels = self._checks_by_kernels(x, out)
+        if not by_kernels:
             self._check(x)
-        found: Pending = self._steps.begin(x, out, segments, overlap=overlap)
-        if not sees or found.empty:
-            return found
-        checked = _CheckedCall(found, self._steps, lambda: self._check(x))
+        call: Pending = self._steps.begin(x, out, segments, overlap=overlap)
+        if not by_kernels or call.empty:
+            return call
+        checked = _CheckedCall(call, self._steps, lambda: self._check(x))
         if self._steps.waits:
             return checked
         checked.total()
-        return found
+        return call
 
     def finish(self, pending: Any, offset: Any) -> None:
-        """Scan the shard; without a total before, wait for what the scan has seen of elements."""
+        """Scan the shard; if there was no total, wait for the scan's own check of elements."""
         if isinstance(pending, _CheckedCall):
-            if not pending.asked:  # there was no exchange
+            if not pending.is_exchanged:
                 self._check(pending.x)
             pending = pending.call
         self._steps.finish(pending, offset)
         if (
             pending.empty
             and self._steps.window_violated(pending)
-            and self._sees(pending.x, pending.out)
+            and self._checks_by_kernels(pending.x, pending.out)
         ):
             self._check(pending.x)
 
-    def _sees(self, x: Any, out: Any) -> bool:
-        """Return whether kernels look at the elements, and leave them to be read again."""
-        kept = self._steps.finds_totals or not arrays.overlap(x, out, in_place=False)
-        return self._steps.checks_window and kept
+    def _checks_by_kernels(self, x: Any, out: Any) -> bool:
+        """Return whether kernels look at the elements, and ``check`` can read them afterwards."""
+        intact = self._steps.finds_totals or not arrays.overlap(x, out, in_place=False)
+        return self._steps.checks_window and intact
 
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
@@ -251,7 +252,7 @@ class _CheckedCall:
     """A call whose totals are checked before another rank gets them."""
 
     def __init__(self, call: Any, steps: Any, check: Callable[[], None]) -> None:
-        self.call, self.asked = call, False
+        self.call, self.is_exchanged = call, False
         self._steps, self._check = steps, check
 
     def __getattr__(self, name: str) -> Any:
@@ -259,17 +260,17 @@ class _CheckedCall:
 
     def total(self, piece: slice | None = None) -> Any:
         """Return the total, or a piece of it, as ``Pending`` does; raise ValueError."""
-        self.asked = True
-        found = self.call.total(piece)
+        self.is_exchanged = True
+        total = self.call.total(piece)
         if self._steps.window_violated(self.call):
             self._check()
-        return found
+        return total
 
 
 # ---- sums in digits: any window, any value -------------------------------------------------------
 
 
-COUNTS = 4  # what is counted: see ``special.counts``
+COUNTS = 4  # the number of counts: see ``special.counts``
 _EMPTY = Window(0, 0, 0)
 
 
@@ -277,15 +278,15 @@ _EMPTY = Window(0, 0, 0)
 class DigitSum(TypedOperator):
     """The sum of floats, each an integer of several digits.
 
-    Arrays are NumPy's or CuPy's: ``xp`` is their module. Rows are int64 [parts * rows, ...]: of
-    each part its digits, then its counts.
+    Arrays are NumPy's or CuPy's: ``xp`` is their module. Rows are int64 [parts * rows, ...]: for
+    each part, its digits, then its counts.
 
     Attributes
     ----------
     window
-        The window of all elements, which says what the digits are.
+        The window of all elements, which defines the digits.
     parts
-        2 for complex numbers, whose parts are added each for itself; else 1.
+        2 for complex numbers, whose real and imaginary parts are added separately; else 1.
     """
 
     window: Window = _EMPTY
@@ -302,11 +303,11 @@ class DigitSum(TypedOperator):
         >>> digit_sum(Window(-1, 9, 100)).split(np, np.array([2.5, -0.0, np.inf])).tolist()
         [[5, 0, 0], [0, 0, 1], [0, 0, 0], [1, 0, 1], [1, 1, 1]]
         """
-        found = xp.empty((self.parts, self.rows, *x.shape), np.int64)
-        for part, rows in zip(self._parts_of(xp, x), found, strict=True):
+        digits = xp.empty((self.parts, self.rows, *x.shape), np.int64)
+        for part, rows in zip(self._parts_of(xp, x), digits, strict=True):
             rows[: self.window.digits] = self.window.split(xp, magnitudes(xp, part))
             rows[self.window.digits :] = counts(xp, part)
-        return found.reshape(-1, *x.shape)
+        return digits.reshape(-1, *x.shape)
 
     def _parts_of(self, xp: Any, x: Any) -> tuple[Any, ...]:
         """Return the real and the imaginary parts of elements; for one part, ``x`` itself."""
@@ -320,19 +321,19 @@ class DigitSum(TypedOperator):
         dtype = np.dtype(f"f{out.dtype.itemsize // 2}") if self.parts == 2 else out.dtype
         targets = (out.real, out.imag) if self.parts == 2 else (out,)
         for part, rows in zip(targets, sums, strict=True):
-            found = self.window.rounded(xp, rows[: self.window.digits], dtype)
-            store_special(codes_of(xp, rows[self.window.digits :]), found)
-            part[...] = found
+            result = self.window.round(xp, rows[: self.window.digits], dtype)
+            store_special(codes_of(xp, rows[self.window.digits :]), result)
+            part[...] = result
 
     def encode(self, number: int | float | complex) -> tuple[int, ...]:
         """Return one number of Python, of the window, as ``initial`` of a scan."""
-        found = list[int]()
+        rows = list[int]()
         for part in (number.real, number.imag)[: self.parts]:
             is_float = isinstance(part, float)  # an integer may be larger than NumPy's are
-            counted = counts(np, np.array([part]))[:, 0].tolist() if is_float else [0, 0, 1, 1]
+            count = counts(np, np.array([part]))[:, 0].tolist() if is_float else [0, 0, 1, 1]
             finite = part if not is_float or np.isfinite(part) else 0
-            found += [*self.window.split_one(finite), *counted]
-        return tuple(found)
+            rows += [*self.window.split_one(finite), *count]
+        return tuple(rows)
 
     def decode(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return running values as floats of a type, rounded once."""
@@ -341,13 +342,12 @@ class DigitSum(TypedOperator):
         return out
 
 
-@lru_cache(maxsize=64)  # always the same operator, so that cached plans are found
+@lru_cache(maxsize=64)  # the cache of plans compares operators by identity
 def digit_sum(window: Window, parts: int = 1) -> DigitSum:
     """Return the operator for numbers of a window."""
     rows = parts * (window.digits + COUNTS)
     acc = np.dtype([(f"row{i}", np.int64) for i in range(rows)])
-    given: Any = {"acc": acc, "window": window, "parts": parts}
-    return DigitSum("fsum", add, None, _no_digits, commutative=True, **given)
+    return DigitSum("fsum", add, None, _zero, commutative=True, acc=acc, window=window, parts=parts)
 
 
 def rows_of(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -359,7 +359,3 @@ def rows_of(values: NDArray[Any]) -> NDArray[np.int64]:
 def add(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     """Return the sums of running values."""
     return (rows_of(a) + rows_of(b)).view(b.dtype).reshape(b.shape)
-
-
-def _no_digits(dtype: np.dtype[Any]) -> Any:
-    return np.zeros((), dtype)[()]
