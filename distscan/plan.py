@@ -459,7 +459,7 @@ class Calls:
             heard = self._notices.receive()
             self._exchange_and_finish(call)
             if heard:
-                self._notices.tell()
+                self._notices.raise_fault()
         return out
 
     def _exchange_and_finish(self, call: CollectiveCall) -> None:

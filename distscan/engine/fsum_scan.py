@@ -44,7 +44,7 @@ from ..fsum.special import (
 from ..fsum.window import Window, magnitudes
 from ..fsum.words import Check, FixedSum, digit_sum, narrowest_accumulator
 from ..mpi.agree import Agreement, Terms
-from ..mpi.communicators import Comm, largest
+from ..mpi.communicators import Comm, allreduce_max
 from ..options import RunOptions, ScanOptions, ScanRequest
 from . import cache
 from .array_scan import check_memory, check_out, scan_array
@@ -325,7 +325,8 @@ def agree(
     caller has named. ``most`` is the number of elements of one sum, if all ranks have as many as
     this one.
     """
-    maxima = largest(comm, [each for part in local for each in _as_maxima(part, limits, most)])
+    numbers_of_all = [each for part in local for each in _as_maxima(part, limits, most)]
+    maxima = allreduce_max(comm, numbers_of_all)
     windows = []
     for i, (part, number) in enumerate(zip(local, numbers, strict=True)):
         negative, high, most, not_compiled, special = maxima[5 * i : 5 * i + 5]

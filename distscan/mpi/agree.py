@@ -1,8 +1,8 @@
 """Agreement: if one rank finds a fault, every rank raises it; otherwise none raises.
 
-A collective function is decorated by ``collective``, which opens the agreement of its ranks before
-the first line of the function, and settles what is open after the last. So no line of it lies
-outside: what is passed to it is parsed inside, also its arguments' names and their number.
+A collective function is decorated by ``collective``. The decorator opens the agreement of the ranks
+before the first line of the function, and settles it after the last. So all lines of the function
+are inside the agreement. The arguments are checked inside, too, also their names and number.
 """
 
 import functools
@@ -53,7 +53,7 @@ class Agreement:
     raised alone, and then continues, is out of step with the others. All ranks then raise, in this
     and in every later call.
 
-    Each rank may show the others a number, which travels with the vote: see ``shown``.
+    Each rank may contribute a number, which travels with the vote: see ``contributions``.
 
     Example::
 
@@ -73,12 +73,10 @@ class Agreement:
         self.has_elements = True
         #: The number of this step, the same on every rank; 0 if this rank is the only one.
         self.number = 0
-        #: A number of this rank, of 8 bytes with a sign, for ``shown`` on every rank.
-        self.shows: int | None = None
-        #: None if this rank is the only one.
+        #: A number of this rank, of 8 bytes with a sign, for ``contributions`` on every rank.
+        self.contribution: int | None = None
         self._votes = votes if votes.several else None
-        #: The same; None if no step is open.
-        self._open: Votes | None = None
+        self._open: Votes | None = None  # None if no step is open
         if votes.several:
             self.begin()
 
@@ -106,10 +104,10 @@ class Agreement:
         number, key = self.number, 0
         try:
             key = self.same.key if self.same else 0
-        except BaseException as wrong:  # a value that has no text
-            fault, self.same = wrong if fault is None else fault, None
-        if self.shows is not None:
-            votes.show(self.shows)
+        except BaseException as error:  # a value that has no text
+            fault, self.same = error if fault is None else fault, None
+        if self.contribution is not None:
+            votes.contribute(self.contribution)
         worked, low, high, first, last, none = votes.minimum(
             fault is None, key, -key, number, -number, not self.has_elements
         )
@@ -121,10 +119,10 @@ class Agreement:
         raise_all(self.comm, fault)
         raise_disagreement(self.comm, self.same.texts() if self.same else {})
 
-    def shown(self) -> list[int]:
-        """Return what all ranks show, in rank order; collective, after ``settle``."""
-        shows = self.shows or 0
-        return [shows] if self._votes is None else self._votes.shown(shows)
+    def contributions(self) -> list[int]:
+        """Return the numbers of all ranks, in rank order; collective, after ``settle``."""
+        number = self.contribution or 0
+        return [number] if self._votes is None else self._votes.contributions(number)
 
 
 @contextmanager
@@ -159,9 +157,9 @@ def collective(function: Callable[Concatenate[Agreement, P], R]) -> Callable[P, 
     raises on its rank alone.
 
     A function that ends as another collective function passes its agreement to the ``body`` of that
-    function. So a collective call inside another one, on the same communicator of several ranks,
-    comes from code of the caller, such as an operator's function, which other ranks may not run at
-    the same time. It raises RuntimeError.
+    function. A collective call inside another one, on the same communicator of several ranks, then
+    comes from code of the user, such as an operator's function. Other ranks may not run this code
+    at the same time, so the inner call raises RuntimeError.
 
     Example::
 
@@ -173,9 +171,9 @@ def collective(function: Callable[Concatenate[Agreement, P], R]) -> Callable[P, 
     _, *parameters = inspect.signature(function).parameters.values()
     signature = inspect.Signature(parameters)
     places = [
-        len(parameters) if each.kind in {each.KEYWORD_ONLY, each.VAR_KEYWORD} else place
-        for place, each in enumerate(parameters)
-        if each.name == "comm" or each.kind is each.VAR_KEYWORD
+        len(parameters) if p.kind in {p.KEYWORD_ONLY, p.VAR_KEYWORD} else place
+        for place, p in enumerate(parameters)
+        if p.name == "comm" or p.kind is p.VAR_KEYWORD
     ]
     place, name = places[0], function.__qualname__.removesuffix(".__init__")
     terms = Terms({"the function": name})
@@ -202,14 +200,14 @@ def collective_method(
     method: Callable[Concatenate[S, Agreement, P], R],
 ) -> Callable[Concatenate[S, P], R]:
     """Do the same for a method, whose agreement comes after ``self``."""
-    this, agreement, *others = inspect.signature(method).parameters.values()
+    instance, agreement, *others = inspect.signature(method).parameters.values()
 
     @functools.wraps(method)
     def function(call: Agreement, self: S, /, *args: P.args, **options: P.kwargs) -> R:
         return method(self, call, *args, **options)
 
     reordered: Any = function
-    reordered.__signature__ = inspect.Signature([agreement, this, *others])
+    reordered.__signature__ = inspect.Signature([agreement, instance, *others])
     return collective(function)
 
 
@@ -241,12 +239,13 @@ def _check_arguments(
 class Votes:
     """The vote of a communicator's ranks: six numbers of each rank, and their minima over ranks.
 
-    Behind the six are slots, one for each rank. Each rank sends a number in its own slot, and the
-    largest number in the others. So the minima are the numbers of all ranks. All votes of a
-    communicator have the same length, so calls of different functions meet in one vote. With many
-    ranks there are no slots, and ``shown`` has an exchange of its own.
+    After the six follow slots, one for each rank. Each rank sends its contribution in its own slot,
+    and the largest number of 64 bits in the others. So the minima of the slots are the
+    contributions of all ranks. All votes of a communicator have the same length, so calls of
+    different functions meet in one vote. With many ranks there are no slots, and ``contributions``
+    has an exchange of its own.
 
-    MPI gets buffers of a known type, because to find the type would take longer than to send it.
+    The buffers' type is passed to MPI, because mpi4py takes longer to find it than to send it.
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -261,8 +260,8 @@ class Votes:
         self._send, self._receive = (
             [MPI.buffer(memory), 6 + slots, MPI.INT64_T] for memory in (self._sent, self._minima)
         )
-        self._shown = memoryview(self._minima)[_SIX.size :].cast("q") if slots else None
-        self._own_slot = _SIX.size + comm.rank * _ONE.size
+        self._slots = memoryview(self._minima)[_SIX.size :].cast("q") if slots else None
+        self._slot = _SIX.size + comm.rank * _ONE.size
 
     @classmethod
     def of(cls, comm: Comm | None) -> "Votes":
@@ -306,27 +305,27 @@ class Votes:
         self.comm.Allreduce(self._send, self._receive, MPI.MIN)
         return _SIX.unpack_from(self._minima)
 
-    def show(self, number: int) -> None:
-        """Show a number to all ranks with the next vote."""
-        if self._shown is not None:
-            _ONE.pack_into(self._sent, self._own_slot, number)
+    def contribute(self, number: int) -> None:
+        """Send a number to all ranks with the next vote."""
+        if self._slots is not None:
+            _ONE.pack_into(self._sent, self._slot, number)
 
-    def shown(self, number: int) -> list[int]:
-        """Return what all ranks have shown with the last vote, this rank ``number``; collective."""
-        if self._shown is not None:
-            return self._shown.tolist()
-        every = bytearray(self.comm.size * _ONE.size)
+    def contributions(self, number: int) -> list[int]:
+        """Return the numbers of all ranks; collective. This rank has contributed ``number``."""
+        if self._slots is not None:
+            return self._slots.tolist()
+        numbers = bytearray(self.comm.size * _ONE.size)
         one = [MPI.buffer(_ONE.pack(number)), 1, MPI.INT64_T]
-        self.comm.Allgather(one, [MPI.buffer(every), 1, MPI.INT64_T])
-        return memoryview(every).cast("q").tolist()
+        self.comm.Allgather(one, [MPI.buffer(numbers), 1, MPI.INT64_T])
+        return memoryview(numbers).cast("q").tolist()
 
 
 _SIX, _ONE = struct.Struct("6q"), struct.Struct("q")
 #: Up to so many ranks, votes have slots. A vote is then a message of at most 560 bytes.
 MOST_SLOTS = 64
 
-# The votes of communicators that have been checked, by their handles: several Python objects may
-# stand for one communicator.
+# The votes of communicators that have been checked, by the communicators' handles: several Python
+# objects may stand for one communicator.
 _votes: dict[int | str, Votes] = {}
 _DEFAULT = "the default communicator"
 os.register_at_fork(after_in_child=_votes.clear)
@@ -337,8 +336,8 @@ def _votes_of(passed: Comm | None) -> Votes:
     comm = communicator(passed)
     votes = _votes.get(comm.handle)
     if votes is None:
-        # MPI may use the handle again after the communicator is freed. MPI deletes this attribute
-        # then, and the votes with it.
+        # MPI may use the handle again after the communicator is freed. So the votes are deleted
+        # with this attribute, which MPI deletes when it frees the communicator.
         comm.Set_attr(_voting(), comm.handle)
         votes = _votes[comm.handle] = Votes(comm)
     if passed is None:
@@ -366,20 +365,18 @@ def raise_all(comm: Comm, fault: BaseException | None) -> None:
         return
     if fault is not None and len(set(faults)) == 1 and faults[0][2]:
         raise fault  # of an agreement inside this one: its message names the ranks
-    # A RankError repeats another rank's fault: it is left out if any rank has a fault of its own.
-    own = [found and found[0] is not RankError for found in faults]
-    said = [
-        found if first or not any(own) else None for found, first in zip(faults, own, strict=True)
-    ]
-    kind = next(found[0] for found in said if found)
-    raise mark_collective(kind(by_rank([found and found[1] for found in said]))) from fault
+    # A RankError repeats another rank's fault. Faults of other types are the causes.
+    causes = [cause if cause and cause[0] is not RankError else None for cause in faults]
+    causes = causes if any(causes) else faults
+    kind = next(cause[0] for cause in causes if cause)
+    raise mark_collective(kind(by_rank([cause and cause[1] for cause in causes]))) from fault
 
 
 def raise_disagreement(comm: Comm, terms: dict[str, str]) -> None:
     """Raise DisagreementError on every rank for the first term that differs; collective."""
-    everyone = comm.allgather(terms)
-    for name in dict.fromkeys(name for each in everyone for name in each):
-        values = [each.get(name, "none") for each in everyone]
+    all_terms = comm.allgather(terms)
+    for name in dict.fromkeys(name for names in all_terms for name in names):
+        values = [terms.get(name, "none") for terms in all_terms]
         if len(set(values)) > 1:
             raise mark_collective(
                 DisagreementError(f"the ranks disagree on {name}: {by_rank(values)}")
@@ -389,10 +386,10 @@ def raise_disagreement(comm: Comm, terms: dict[str, str]) -> None:
 
 def raise_out_of_step(comm: Comm, number: int) -> None:
     """Raise DisagreementError on every rank: the numbers of their agreements differ; collective."""
-    at = by_rank([f"step {number}" for number in comm.allgather(number)])
+    steps = by_rank([f"step {number}" for number in comm.allgather(number)])
     raise mark_collective(
         DisagreementError(
-            f"the ranks are out of step on this communicator: {at}; a rank has raised alone, or "
+            f"the ranks are out of step on this communicator: {steps}; a rank has raised alone, or "
             "has left out a call: start the ranks again, or continue with a new communicator "
             "(comm.Dup())"
         )
@@ -411,14 +408,14 @@ def is_agreed(fault: BaseException) -> bool:
 
 
 def portable(fault: BaseException) -> tuple[type[Exception], str]:
-    """Return a type for an exception, which every rank can import, and its message."""
+    """Return a type that every rank can import, the nearest of a fault, and the fault's message."""
     try:
         message = str(fault) or type(fault).__name__
     except Exception:  # an exception that cannot even be printed
         message = type(fault).__name__
     for kind in type(fault).__mro__:
-        known = kind.__module__ in {"builtins", "distscan.core.errors", "numpy.exceptions"}
-        if known and issubclass(kind, Exception):
+        is_shared = kind.__module__ in {"builtins", "distscan.core.errors", "numpy.exceptions"}
+        if is_shared and issubclass(kind, Exception):
             try:
                 if str(kind(message)) == message:
                     return kind, message
@@ -438,10 +435,10 @@ def by_rank(messages: list[str | None]) -> str:
         if message is not None:
             ranks.setdefault(message, []).append(rank)
     parts = []
-    for message, where in list(ranks.items())[:4]:
-        if len(where) == len(messages):
+    for message, numbers in list(ranks.items())[:4]:
+        if len(numbers) == len(messages):
             return f"every rank: {message}"
-        parts.append(f"{'rank' if len(where) == 1 else 'ranks'} {_ranges(where)}: {message}")
+        parts.append(f"{'rank' if len(numbers) == 1 else 'ranks'} {_ranges(numbers)}: {message}")
     if len(ranks) > len(parts):
         parts.append(f"and {len(ranks) - len(parts)} more faults")
     return "; ".join(parts)

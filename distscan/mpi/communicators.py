@@ -1,4 +1,4 @@
-"""Communicators, and all else that is asked of MPI itself. Every module here takes ``MPI`` from it.
+"""Communicators, nodes and names of MPI. Every module of this package imports ``MPI`` from here.
 
 mpi4py is imported at the first use of MPI, not before. So a client of the service needs no MPI
 library; nor does it start one, which may fail on the front end of a cluster.
@@ -7,6 +7,7 @@ library; nor does it start one, which may fail on the front end of a cluster.
 import functools
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -24,7 +25,7 @@ class _MPI:
     Intracomm = Any  # for annotations, until then
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # doctest, inspect and others read such names of every object
+        if name.startswith("__"):  # doctest, inspect and others read such names of all objects
             raise AttributeError(name)
         try:
             from mpi4py import MPI as loaded  # noqa: PLC0415 - it starts MPI
@@ -33,7 +34,7 @@ class _MPI:
                 f"mpi4py cannot load an MPI library ({error}); install one, "
                 "for example, in a checkout: pip install '.[mpich]'"
             ) from error
-        self.__dict__.update(vars(loaded))  # found without this method from now on
+        self.__dict__.update(vars(loaded))  # from now on Python finds them without this method
         return getattr(loaded, name)
 
 
@@ -87,7 +88,7 @@ os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 class Node(NamedTuple):
-    """The number of a rank on its node, and the number of nodes."""
+    """The place of a rank on its node, and the number of nodes."""
 
     local_rank: int
     nodes: int  # of the communicator
@@ -119,34 +120,31 @@ def mpi_version() -> str:
 
 def backwards(comm: Comm) -> Comm:
     """Return a communicator of the same ranks in reverse order; the first call is collective."""
-    kept: Any = comm.Get_attr(backwards_key())
-    if kept is None:
-        kept = comm.Split(0, -comm.rank)
-        comm.Set_attr(backwards_key(), kept)
-    return cast(Comm, kept)
+    return _derived(comm, "backwards", lambda: comm.Split(0, -comm.rank))
 
 
 def aside(comm: Comm) -> Comm:
     """Return a duplicate for distscan's own messages; the first call is collective.
 
-    Tags below 2**14 are of ``notices``, which may stay unreceived; those above are of ``watch``.
+    Tags below 2**14 are of ``Notices``, which may stay unreceived; those above are of ``Watch``.
     """
-    kept: Any = comm.Get_attr(_aside())
-    if kept is None:
-        kept = comm.Dup()
-        comm.Set_attr(_aside(), kept)
-    return cast(Comm, kept)
+    return _derived(comm, "aside", comm.Dup)
+
+
+def _derived(comm: Comm, name: str, make: Callable[[], Any]) -> Comm:
+    """Return the derived communicator of a name; the first call makes it."""
+    key = derived_key(name)
+    derived: Any = comm.Get_attr(key)
+    if derived is None:
+        derived = make()
+        comm.Set_attr(key, derived)
+    return cast(Comm, derived)
 
 
 @functools.cache
-def backwards_key() -> int:
-    """Return the key of the attribute that holds the communicator of ``backwards``."""
-    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
-
-
-@functools.cache
-def _aside() -> int:
-    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.Free())
+def derived_key(name: str) -> int:
+    """Return the key of the attribute that holds the derived communicator of a name."""
+    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, derived: derived.Free())
 
 
 # ---- names ---------------------------------------------------------------------------------
@@ -181,16 +179,16 @@ def op_name(op: Any) -> Any:
     )
 
 
-# ---- the largest of numbers ------------------------------------------------------------------
+# ---- maxima ----------------------------------------------------------------------------------
 
 
-def largest(comm: Comm, numbers: list[int]) -> list[int]:
-    """Return the largest of each number of 64 bits over all ranks; collective: ``MPI_Allreduce``.
+def allreduce_max(comm: Comm, numbers: list[int]) -> list[int]:
+    """Return the maximum of each number, of 64 bits, over all ranks; collective.
 
-    >>> largest(MPI.COMM_SELF, [3, -1])
+    >>> allreduce_max(MPI.COMM_SELF, [3, -1])
     [3, -1]
     """
-    found = np.array(numbers, np.int64)
+    maxima = np.array(numbers, np.int64)
     if comm.size > 1:
-        comm.Allreduce(MPI.IN_PLACE, [MPI.buffer(found), found.size, MPI.INT64_T], MPI.MAX)
-    return [int(number) for number in found]
+        comm.Allreduce(MPI.IN_PLACE, [MPI.buffer(maxima), maxima.size, MPI.INT64_T], MPI.MAX)
+    return [int(number) for number in maxima]

@@ -1,6 +1,6 @@
 """The exchange of totals by ``MPI_Exscan``: it gives each rank its offset.
 
-A message has a whole total, or one piece of a long row of totals.
+A message has a total, or one piece of a long row of totals.
 """
 
 import functools
@@ -16,21 +16,23 @@ from ..core.errors import RankError
 from ..core.form import IN_FLIGHT, PLAIN, Form, Pieces, is_long, longest_piece
 from ..core.operators import Operator
 from ..core.steps import Pending
-from .communicators import MPI, Comm, backwards, backwards_key
+from .communicators import MPI, Comm, backwards, derived_key
 
-# ---- the buffers and types of the messages ---------------------------------------------------
+# ---- the messages of an exchange ---------------------------------------------------
 
-# The status that a rank sends beside its total, by MPI's operator: sound, or failed. The operator
-# keeps a failure, whatever the other ranks send. For exclusive or, a failure is a random number.
+# The status that a rank sends beside its total, sound or failed, by the name of MPI's operator. The
+# operator keeps a failure, whatever the other ranks send. For BXOR, a failure is a random number.
 _SOUND = {"SUM": 0, "PROD": 1, "MAX": 0, "MIN": 1, "BAND": -1, "BOR": 0, "BXOR": 0}
 FAILED = {"SUM": 1, "PROD": 0, "MAX": 1, "MIN": 0, "BAND": 0, "BOR": 1}
 
 
-class BuiltInBuffers:
-    """Buffers that MPI's own operator combines: a total, and the status of its rank.
+class BuiltIn:
+    """A message that MPI's own operator combines: a total, and the status of its rank.
 
     The buffers to send and to receive are [k + 1]: a total [k], or 0-d for k = 1, and a status.
     """
+
+    fault: BaseException | None = None
 
     def __init__(
         self, op: Operator, dtype: np.dtype[Any], form: Form, piece: slice | None, _: object
@@ -58,9 +60,36 @@ class BuiltInBuffers:
         wire = _wire(dtype, rows=rows)
         return width * (2 * wire.itemsize + (0 if wire == dtype else dtype.itemsize))
 
+    def put(self, pending: Pending | None) -> None:
+        """Set the total to be sent, the identity for an empty shard; None: the rank has failed."""
+        if pending is None:
+            # With exclusive or, two equal words cancel. Random ones are equal once in 2^30 or 2^62.
+            bits = int.from_bytes(os.urandom(self.status.itemsize), "little") >> 2
+            word = FAILED.get(self.name, 1 + bits)
+            self.status[:] = np.array([word])
+            return
+        self.sent_bits[0] = self.sound
+        if pending.empty:
+            self.total[...] = self.identity(self.offset.dtype)
+        else:
+            self.total[...] = pending.total(self.piece)
 
-class PackedBuffers:
-    """Buffers that Python combines: one item (value, edges, state)."""
+    def has_offset(self) -> bool:
+        """Store the offset and return True; raise RankError if an earlier rank failed."""
+        if self.received_bits[0] != self.sound:
+            raise _failed()
+        if self.offset is not self.received:
+            self.offset[...] = self.received
+        return True
+
+
+_ABSENT, _PRESENT, _HEAD, _BROKEN = range(4)  # the state of a total; of two, the higher one wins
+
+
+class Packed:
+    """A message that Python combines, one item (value, edges, state). It needs no identity."""
+
+    fault: BaseException | None = None  # of the operator, inside MPI
 
     def __init__(
         self,
@@ -84,14 +113,76 @@ class PackedBuffers:
         weakref.finalize(self, _free, self.element)
         self.send = [MPI.buffer(self.sent.view(np.uint8)), 1, self.element]
         self.receive = [MPI.buffer(self.received.view(np.uint8)), 1, self.element]
+        _BY_TYPE[self.element.handle] = self
 
     @staticmethod
     def nbytes(dtype: np.dtype[Any], width: int, *, rows: bool) -> int:
         """Return the bytes of messages of ``width`` values, without edges and states."""
         return 2 * width * dtype.itemsize
 
+    def put(self, pending: Pending | None) -> None:
+        """Set the total to be sent, or the state of an empty shard; None: the rank has failed."""
+        sent = self.sent
+        if pending is None or pending.empty:
+            sent["state"] = _BROKEN if pending is None else _ABSENT
+            return
+        self.total[...] = pending.total(self.piece)
+        sent["state"] = _HEAD if pending.head else _PRESENT
+        edges = pending.edges if self.segmented else None
+        if edges is not None:
+            sent["enters"], sent["leaves"] = edges
+
+    def has_offset(self) -> bool:
+        """Return whether a total comes before this shard; raise if an earlier rank failed."""
+        state = self.received["state"]
+        if state == _BROKEN:
+            raise _failed()
+        return bool(state != _ABSENT and not self._segment_begins_between(self.received, self.sent))
+
+    def _segment_begins_between(self, earlier: NDArray[Any], later: NDArray[Any]) -> bool:
+        """Return whether a segment begins between two neighbouring shards."""
+        return self.segmented and bool((earlier["leaves"] != later["enters"])[0])
+
+    def combine(self, earlier: Any, later: Any) -> None:
+        """Combine the bytes of two totals: later = earlier op later."""
+        state = self.item.itemsize - 1  # the index of the state, the last byte
+        try:
+            if _BROKEN in (earlier[state], later[state]):
+                later[state] = _BROKEN
+            elif later[state] == _ABSENT:
+                later[:] = earlier[:]
+            elif earlier[state] != _ABSENT:
+                a, b = (np.frombuffer(packed, self.item, 1) for packed in (earlier, later))
+                begins = later[state] == _HEAD or self._segment_begins_between(a, b)
+                b["enters"] = a["enters"]
+                if begins:
+                    later[state] = _HEAD
+                else:
+                    with np.errstate(all="ignore"):
+                        b["value"][0] = self.function(a["value"][0], b["value"][0])
+                    later[state] = earlier[state]
+        except BaseException as error:  # MPI would abort: the exception is raised at the end
+            self.fault = error
+            later[state] = _BROKEN
+
 
 # ---- MPI's operators and types ---------------------------------------------------------------
+
+
+def _failed() -> Exception:
+    return RankError("an earlier rank failed in this call: its shard is missing from the scan")
+
+
+# The message for which MPI calls ``_combine``, by the handle of its datatype: MPI passes no more.
+_BY_TYPE: "weakref.WeakValueDictionary[int, Packed]" = weakref.WeakValueDictionary()
+
+
+def _combine(earlier: Any, later: Any, element: "MPI.Datatype") -> None:
+    message = _BY_TYPE.get(element.handle)
+    if message is None:
+        later[-1] = _BROKEN  # the state
+    else:
+        message.combine(earlier, later)
 
 
 def mpi_name(op: Operator, dtype: np.dtype[Any], form: Form) -> str:
@@ -142,22 +233,22 @@ _BEGUN: "set[Exscan]" = set()
 
 
 class Exscan:
-    """The exchange of totals, prepared once: it gives each rank its offset.
+    """The exchange of totals, prepared once for many calls. It gives each rank its offset.
 
     A total is a value of ``dtype``, 0-d or [inner]. The offset has the same shape: it is the
     combination of ``form.seed`` and the totals of all earlier ranks. If no element comes before
     the shard, or its first element is a head, the offset is ``form.seed``, which may be None. The
     next exchange overwrites the offset.
 
-    A rank that has failed takes part, too, with None for ``pending``. Later ranks, whose offsets
-    lack its total, then raise ``RankError``.
+    A rank that has failed takes part, too: it passes None for ``pending``. The offsets of later
+    ranks then lack its total, so these ranks raise ``RankError``.
 
     A long row is exchanged in pieces. Each piece of the offset goes to the call at once, by
-    ``put``. So there are buffers for few pieces only: one, or, from ``start`` to ``wait``,
-    ``pieces.IN_FLIGHT``.
+    ``put``. So there are buffers for few pieces only: one in a blocking exchange, and
+    ``form.IN_FLIGHT`` from ``start`` to ``wait``.
 
     ``seeds`` is the type of 0-d offsets, if the running value is narrower than ``dtype``. ``edges``
-    is the type of the segments' edges, for a segmented form. Without ``across``, nothing is
+    is the type of the segments' edges, for a segmented form. If ``across`` is False, nothing is
     exchanged.
     """
 
@@ -176,7 +267,7 @@ class Exscan:
         builtin = mpi_name(op, dtype, form)
         self._kind = BuiltIn if builtin else Packed
         self._mpi_op = MPI.OP_NULL
-        self._backwards = backwards_key() if form.reverse else 0
+        self._backwards = derived_key("backwards") if form.reverse else 0
         if across:
             self._mpi_op = getattr(MPI, builtin) if builtin else mpi_op(_combine)
         self._fault: BaseException | None = None
@@ -194,10 +285,12 @@ class Exscan:
     def reserve(self) -> None:
         """Allocate the messages, once: those of a piece serve one piece after the other."""
         if not self._messages:
-            given = self._op, self._dtype, self._form
             number = len(self._pieces)
             few = range(number) if number <= IN_FLIGHT else [*range(IN_FLIGHT), number - 1]
-            self._messages = [self._kind(*given, self._pieces[i], self._edges) for i in few]
+            self._messages = [
+                self._kind(self._op, self._dtype, self._form, self._pieces[i], self._edges)
+                for i in few
+            ]
 
     @property
     def nbytes(self) -> int:
@@ -221,7 +314,7 @@ class Exscan:
     def start(self, comm: Comm, pending: Pending | None) -> None:
         """Begin the exchange by ``MPI_Iexscan``; do not wait for other ranks.
 
-        Of a long row, this begins the exchange of as many pieces as there are buffers for.
+        Of a long row, the first pieces are exchanged: as many as there are buffers for.
         """
         if comm.size > 1 and self._across:
             comm = self._begin(comm, pending)
@@ -230,7 +323,7 @@ class Exscan:
             _BEGUN.add(self)
 
     def wait(self, comm: Comm) -> Any:
-        """Exchange what ``start`` has not begun, wait for everything; return the offset."""
+        """Exchange the pieces that ``start`` has not begun, wait for all; return the offset."""
         if comm.size == 1 or not self._across:
             return self._form.seed
         comm = self._ordered(comm)
@@ -244,7 +337,7 @@ class Exscan:
         return self._end()
 
     def prepare(self, comm: Comm) -> None:
-        """Create the reverse communicator, if needed; collective. Else the first exchange does."""
+        """Create the reverse communicator, if needed, before the first exchange; collective."""
         if comm.size > 1 and self._across:
             self._ordered(comm)
 
@@ -252,8 +345,8 @@ class Exscan:
         """Return the communicator whose ranks are in scan order."""
         if not self._form.reverse:
             return comm
-        kept: Any = comm.Get_attr(self._backwards)
-        return backwards(comm) if kept is None else cast(Comm, kept)
+        reverse: Any = comm.Get_attr(self._backwards)
+        return backwards(comm) if reverse is None else cast(Comm, reverse)
 
     def _begin(self, comm: Comm, pending: Pending | None) -> Comm:
         self._pending, self._offset = pending, self._form.seed
@@ -317,108 +410,3 @@ class Exscan:
                     self._offset = self._seed
         except BaseException as error:
             self._fault = error
-
-
-# ---- the messages of an exchange ---------------------------------------------------------------
-
-
-class BuiltIn(BuiltInBuffers):
-    """A message that MPI's own operator combines: a total, and the status of its rank."""
-
-    fault = None
-
-    def put(self, pending: Pending | None) -> None:
-        """Set the total to be sent, the identity for an empty shard; None: the rank has failed."""
-        if pending is None:
-            # With exclusive or, two equal words cancel. Random ones are equal once in 2^30 or 2^62.
-            bits = int.from_bytes(os.urandom(self.status.itemsize), "little") >> 2
-            word = FAILED.get(self.name, 1 + bits)
-            self.status[:] = np.array([word])
-            return
-        self.sent_bits[0] = self.sound
-        if pending.empty:
-            self.total[...] = self.identity(self.offset.dtype)
-        else:
-            self.total[...] = pending.total(self.piece)
-
-    def has_offset(self) -> bool:
-        """Store the offset and return True; raise RankError if an earlier rank failed."""
-        if self.received_bits[0] != self.sound:
-            raise _failed()
-        if self.offset is not self.received:
-            self.offset[...] = self.received
-        return True
-
-
-_ABSENT, _PRESENT, _HEAD, _BROKEN = range(4)  # the state of a total; of two, the higher one wins
-
-
-class Packed(PackedBuffers):
-    """A message that Python combines; an empty shard needs no identity."""
-
-    fault: BaseException | None = None  # of the operator, inside MPI
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        _BY_TYPE[self.element.handle] = self
-
-    def put(self, pending: Pending | None) -> None:
-        """Set the total to be sent, or the state of an empty shard; None: the rank has failed."""
-        sent = self.sent
-        if pending is None or pending.empty:
-            sent["state"] = _BROKEN if pending is None else _ABSENT
-            return
-        self.total[...] = pending.total(self.piece)
-        sent["state"] = _HEAD if pending.head else _PRESENT
-        edges = pending.edges if self.segmented else None
-        if edges is not None:
-            sent["enters"], sent["leaves"] = edges
-
-    def has_offset(self) -> bool:
-        """Return whether a total comes before this shard; raise if an earlier rank failed."""
-        state = self.received["state"]
-        if state == _BROKEN:
-            raise _failed()
-        return bool(state != _ABSENT and not self._segment_begins_between(self.received, self.sent))
-
-    def _segment_begins_between(self, earlier: NDArray[Any], later: NDArray[Any]) -> bool:
-        """Return whether a segment begins between two neighbouring shards."""
-        return self.segmented and bool((earlier["leaves"] != later["enters"])[0])
-
-    def combine(self, earlier: Any, later: Any) -> None:
-        """Combine the bytes of two totals: later = earlier op later."""
-        state = self.item.itemsize - 1  # the index of the state, the last byte
-        try:
-            if _BROKEN in (earlier[state], later[state]):
-                later[state] = _BROKEN
-            elif later[state] == _ABSENT:
-                later[:] = earlier[:]
-            elif earlier[state] != _ABSENT:
-                a, b = (np.frombuffer(packed, self.item, 1) for packed in (earlier, later))
-                begins = later[state] == _HEAD or self._segment_begins_between(a, b)
-                b["enters"] = a["enters"]
-                if begins:
-                    later[state] = _HEAD
-                else:
-                    with np.errstate(all="ignore"):
-                        b["value"][0] = self.function(a["value"][0], b["value"][0])
-                    later[state] = earlier[state]
-        except BaseException as error:  # MPI would abort: the exception is raised at the end
-            self.fault = error
-            later[state] = _BROKEN
-
-
-def _failed() -> Exception:
-    return RankError("an earlier rank failed in this call: its shard is missing from the scan")
-
-
-# The message for which MPI calls ``_combine``, by the handle of its datatype: MPI passes no more.
-_BY_TYPE: "weakref.WeakValueDictionary[int, Packed]" = weakref.WeakValueDictionary()
-
-
-def _combine(earlier: Any, later: Any, element: "MPI.Datatype") -> None:
-    message = _BY_TYPE.get(element.handle)
-    if message is None:
-        later[-1] = _BROKEN  # the state
-    else:
-        message.combine(earlier, later)

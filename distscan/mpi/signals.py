@@ -1,6 +1,6 @@
-"""Signals are deferred to the end of a collective call, so that no rank leaves it half way.
+"""Signals that arrive in a collective call are deferred to its end: no rank leaves it half way.
 
-A call that takes long has parts between its exchanges in which a signal may raise: they are
+Long calls have local steps between their exchanges in which a signal may raise. These steps are
 ``interruptible``.
 """
 
@@ -13,22 +13,10 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
-__all__ = [
-    "SIGNALS",
-    "calls",
-    "defer",
-    "deferred",
-    "deliver",
-    "getsignal",
-    "interruptible",
-    "latest_handlers",
-    "uninterruptible",
-]
-
 try:  # signal.getsignal converts its results to enumerations, which takes ten times as long
-    from _signal import getsignal  # type: ignore[import-not-found]
+    from _signal import getsignal as getsignal  # type: ignore[import-not-found] # noqa: PLC0414
 except ImportError:  # not CPython
-    from signal import getsignal
+    from signal import getsignal as getsignal  # noqa: PLC0414 - for the other modules
 
 # The signals that people, batch systems and timers send, and Python can handle.
 SIGNALS = tuple(
@@ -59,7 +47,7 @@ class _Handler:
 
 #: The code of functions that defer signals, as long as their local variable ``ended`` is not True.
 calls: set[CodeType] = set()
-#: The code of functions that do not, inside these.
+#: The code of functions inside these in which signals are not deferred.
 _interruptible: set[CodeType] = set()
 
 P = ParamSpec("P")
@@ -92,7 +80,7 @@ def uninterruptible(function: Callable[P, R]) -> Callable[P, R]:
 def interruptible(function: Callable[P, R]) -> Callable[P, R]:
     """Do not defer signals inside ``function``, a local step of a collective call.
 
-    Those that have been deferred until now are raised at its beginning.
+    Signals that were deferred before are raised at its beginning.
     """
 
     @functools.wraps(function)
@@ -136,7 +124,7 @@ def deliver(frame: FrameType | None) -> None:
 
 
 def _raise_all() -> None:
-    """Raise the deferred signals; all of them, whatever the handler of one of them raises."""
+    """Raise all deferred signals, even if the handler of one raises."""
     if deferred:
         try:
             signal.raise_signal(deferred.popleft())

@@ -40,9 +40,9 @@ def offsets(call: Agreement, count: int, *, comm: Comm | None = None) -> tuple[i
     (0, 3)
     """
     own = integer(count, "count", least=0)
-    call.shows = own if own < _LARGE else -1
+    call.contribution = own if own < _LARGE else -1
     call.settle()
-    counts, rank = call.shown(), call.comm.rank
+    counts, rank = call.contributions(), call.comm.rank
     if min(counts) < 0:
         counts = call.comm.allgather(own)
     start = sum(counts[:rank])  # Python's integers: they do not overflow

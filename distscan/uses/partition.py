@@ -75,9 +75,9 @@ def partition(
     with arrays.on_device(own):
         sum_up = _adder(own, equal_cuts=parts - 1 if alone else 0)
         tiles = _summed(own, sum_up)
-    call.shows = _BITS.unpack(_FLOAT.pack(tiles.total))[0]
+    call.contribution = _BITS.unpack(_FLOAT.pack(tiles.total))[0]
     call.settle()
-    totals = [_FLOAT.unpack(_BITS.pack(bits))[0] for bits in call.shown()]
+    totals = [_FLOAT.unpack(_BITS.pack(bits))[0] for bits in call.contributions()]
     if sum(totals) < _SMALL:
         call.begin()
         with arrays.on_device(own):

@@ -83,7 +83,7 @@ def compact(call: Agreement, x: Any, mask: Any, *, comm: Comm | None = None) -> 
     call.same = _terms("compact", *((array.dtype, array.shape[1:]) for array in native))
     convert = [arrays.converter(each) for each in given]
     with arrays.on_device(keep):
-        kept, call.shows = _compacted(native, keep)
+        kept, call.contribution = _compacted(native, keep)
         arrays.release((mask, keep))  # the conversion of a result releases its array
         result = [each if to is None else to(each) for each, to in zip(kept, convert, strict=True)]
     return tuple(result) if several else result[0], _start(call)
@@ -134,7 +134,7 @@ def select(
     call.same = _terms("select", kind, predicate=predicate.name)
     convert = arrays.converter(x)
     with arrays.on_device(array):
-        kept, call.shows = _selected(array, predicate)
+        kept, call.contribution = _selected(array, predicate)
         result = kept if convert is None else convert(kept)
     return result, _start(call)
 
@@ -174,7 +174,7 @@ def _terms(
 def _start(call: Agreement) -> int:
     """Return how many elements earlier ranks keep; collective: the counts travel with the vote."""
     call.settle()
-    return sum(call.shown()[: call.comm.rank])
+    return sum(call.contributions()[: call.comm.rank])
 
 
 # ---- this rank's part -------------------------------------------------------------------------

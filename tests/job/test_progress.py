@@ -41,7 +41,7 @@ def nothing_is_left(comm):
     comm.Barrier()
     if comm.size > 1:
         assert not any(
-            notices.aside(comm).Iprobe(tag=tag) for tag in (notices._DONE, notices._STOP)
+            notices.aside(comm).Iprobe(tag=tag) for tag in (notices._PROGRESS, notices._STOP)
         )
     comm.Barrier()
 

@@ -339,7 +339,7 @@ def test_notices_of_a_plan_that_is_gone(own):
     while not late.receive():
         pass
     with pytest.raises(RankError, match=rf"\(rank {own.size - 1}: ValueError: of this plan\)"):
-        late.tell()
+        late.raise_fault()
     assert not early.receive()
 
 
