@@ -117,8 +117,8 @@ def contiguous(x: Any) -> Any:
 def overlap(x: Any, target: Any, *, in_place: bool = True) -> bool:
     """Return whether a scan into ``target`` may overwrite elements of ``x`` before it reads them.
 
-    With ``in_place``, the same memory in the same layout is safe. Keys are not read in this way:
-    a kernel compares each key with its neighbour.
+    With ``in_place``, the same memory in the same layout is safe. Keys need ``in_place=False``: a
+    kernel compares each key with its neighbour.
     """
     if x is target:
         return not in_place
@@ -161,7 +161,7 @@ def device(array: Any) -> str:
 def _current(cuda: Any, gpu: int) -> AbstractContextManager[Any]:
     """Return a context in which a GPU is current.
 
-    Usually it is current already. To check that takes a fifth of the time of making it current.
+    Usually it is current already. The check takes a fifth of the time of making it current.
     """
     return _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
 
@@ -201,8 +201,8 @@ def converter(x: Any) -> Callable[[Any], Any] | None:
 
     None if no conversion is needed. A library that only exports arrays gets NumPy's or CuPy's.
     """
-    known = _is_cupy(x) or isinstance(x, np.ndarray | np.generic)
-    if known or not hasattr(x, "__dlpack__"):
+    is_native = _is_cupy(x) or isinstance(x, np.ndarray | np.generic)
+    if is_native or not hasattr(x, "__dlpack__"):
         return None
     library = _library(x)
 
@@ -217,13 +217,13 @@ def converter(x: Any) -> Callable[[Any], Any] | None:
     return convert
 
 
-def release(*used: Pair) -> None:
+def release(*pairs: Pair) -> None:
     """Make the streams of other libraries wait until our stream no longer uses their arrays.
 
-    After that, the other library may overwrite or free the memory. The host waits for a library
-    that only exports arrays: it cannot be told to wait.
+    After that, the other library may overwrite or free the memory. A library that only exports
+    arrays has no such wait: the host waits in its place.
     """
-    for original, array in filter(is_foreign, used):
+    for original, array in filter(is_foreign, pairs):
         library = _library(original)
         if library is None:
             _synchronize(array)
@@ -376,7 +376,7 @@ def _content(capsule: Any) -> tuple[_Tensor, int]:
 # ---- tuples of arrays: one array for each field of a structure -------------------------------
 
 _CHUNK = 1 << 16  # elements that are gathered at a time
-_ALIGNED = 16  # bytes: a multiple of what every type needs
+_ALIGNED = 16  # bytes: a multiple of the alignment of every type
 
 
 class FieldArrays(tuple[Any, ...]):
@@ -404,7 +404,7 @@ class FieldArrays(tuple[Any, ...]):
         An array in the place of a result, element by element, is safe.
         """
         sources, targets = self._spans(), results._spans()
-        # Usually all are apart from each other, or the same. That is found without all pairs.
+        # Usually spans do not overlap, or are the same. Neighbours in sorted order tell this.
         if all(a == b or a[1] <= b[0] for a, b in itertools.pairwise(sorted(sources + targets))):
             return []
         return [
@@ -426,8 +426,8 @@ class FieldArrays(tuple[Any, ...]):
 class HostFields:
     """NumPy's arrays of one shape, as if they were one array of structures.
 
-    A part of it is a view. It becomes an array of structures where NumPy needs one: so elements are
-    gathered chunk by chunk.
+    A part of it is a view. Where NumPy needs an array of structures, only the part becomes one: so
+    elements are gathered chunk by chunk.
     """
 
     def __init__(self, arrays: Iterable[NDArray[Any]], dtype: np.dtype[Any]) -> None:

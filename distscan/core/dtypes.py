@@ -54,18 +54,18 @@ def resolve(
         return Types(np.dtype(x), op.acc, np.dtype(x if dtype is None else dtype))
     x, dtype = np.dtype(x), None if dtype is None else parse(dtype)
     out = None if out is None else np.dtype(out)
-    for role, chosen in (("x", x), ("dtype", dtype), ("out", out)):
-        if chosen is not None and not is_number(chosen):
-            wrong = _wrong_field(chosen)
-            if op.is_ufunc or wrong or not chosen.names:
+    for role, kind in (("x", x), ("dtype", dtype), ("out", out)):
+        if kind is not None and not is_number(kind):
+            wrong = _wrong_field(kind)
+            if op.is_ufunc or wrong or not kind.names:
                 raise TypeError(
-                    f"{role} is {chosen}{wrong}; a scan takes bool, integer, float and complex "
+                    f"{role} is {kind}{wrong}; a scan takes bool, integer, float and complex "
                     "types, and an Operator of your own structures of these"
                 )
             others = [other for other in (dtype, out) if other is not None]
             if any(other.newbyteorder("=") != x.newbyteorder("=") for other in others):
                 raise TypeError(
-                    f"{role} is {chosen}: x, dtype and out must have the same structured type"
+                    f"{role} is {kind}: x, dtype and out must have the same structured type"
                 )
     if dtype is not None:
         acc = _loop(op, dtype, dtype)
@@ -124,8 +124,8 @@ def _is_half(dtype: np.dtype[Any]) -> bool:
 
 def is_number(dtype: np.dtype[Any]) -> bool:
     """Return whether a type is bool, integer, float or complex."""
-    numpys = dtype.isbuiltin != 2  # 2: another library has added the type
-    return (numpys and dtype.kind in "biufc") or is_bfloat16(dtype)
+    of_numpy = dtype.isbuiltin != 2  # 2: another library has added the type
+    return (of_numpy and dtype.kind in "biufc") or is_bfloat16(dtype)
 
 
 def _wrong_field(dtype: np.dtype[Any], where: str = "") -> str:
@@ -157,13 +157,13 @@ def _loop(op: Operator, earlier: np.dtype[Any] | None, later: np.dtype[Any]) -> 
         return later if earlier is None or later.names else np.result_type(earlier, later)
     ufunc: Any = op.numpy
     try:
-        chosen: np.dtype[Any] = ufunc.resolve_dtypes(
+        result: np.dtype[Any] = ufunc.resolve_dtypes(
             (earlier, later, None), reduction=True, casting="unsafe"
         )[2]
     except TypeError as error:
         into = "" if earlier in (None, later) else f" into {earlier}"
         raise TypeError(f"operator {op.name!r} does not take {later}{into}") from error
-    return chosen
+    return result
 
 
 def cast(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -1,8 +1,8 @@
-"""A digest of what an operator does: of its texts, its functions' code, and the values they use.
+"""A digest of an operator: of its texts, of the code of its functions, and of the values they use.
 
-What has no content that Python can tell counts by its name: functions in C, modules, and whatever
-cannot be pickled. So do functions and classes of Python and of installed packages, with the version
-of their package: but what they enclose counts.
+Functions in C, modules, and objects that cannot be pickled have no content that Python can read:
+they count by their names. Functions and classes of Python and of installed packages count by their
+names and the version of their package, and functions also by the values that they enclose.
 """
 
 import sys
@@ -54,9 +54,9 @@ class _Content:
     def __init__(self, packages: frozenset[str]) -> None:
         """Functions of ``packages`` count by their code, wherever these are installed."""
         self._packages = packages
-        self._open = dict[int, int]()  # the depths of values that are being taken apart
-        self._known = dict[int, bytes]()  # by address
-        self._alive = list[Any]()  # so that no other value gets such an address
+        self._open = dict[int, int]()  # the depths of values whose parts are being digested
+        self._digests = dict[int, bytes]()  # by address
+        self._alive = list[Any]()  # the values, so that no other value gets such an address
 
     def of(self, value: Any) -> bytes:
         """Return the digest of a value, and of all that it refers to."""
@@ -65,12 +65,12 @@ class _Content:
         address = id(value)
         if address in self._open:  # it refers to itself
             return _hash("open", str(self._open[address]))
-        if address not in self._known:
+        if address not in self._digests:
             self._open[address] = len(self._open)
             self._alive.append(value)
-            self._known[address] = self._of_parts(value)
+            self._digests[address] = self._of_parts(value)
             del self._open[address]
-        return self._known[address]
+        return self._digests[address]
 
     def _of_parts(self, value: Any) -> bytes:
         match value:
@@ -125,11 +125,11 @@ class _Content:
             name = f"{function.__module__}.{function.__qualname__}"
             return _hash("function", name, _version(function.__module__), *parts)
         names = _names(function.__code__)
-        used = self._of_names(function.__globals__, names)
-        return _hash("function", function.__name__, self.of(function.__code__), *parts, *used)
+        values = self._of_names(function.__globals__, names)
+        return _hash("function", function.__name__, self.of(function.__code__), *parts, *values)
 
     def _of_names(self, scope: dict[str, Any], names: set[str]) -> list[bytes]:
-        """Return the digests of those names that a module has, and of what they stand for.
+        """Return the digests of those names that a module has, and of their values.
 
         If one stands for a module, the other names are looked for in it, too.
         """

@@ -200,7 +200,7 @@ class Operator:
             # The function expects arrays of one shape; some functions fail on empty arrays.
             if later.size > 0:
                 earlier = np.broadcast_to(earlier, later.shape)
-                call = combined if self.arity == 1 else combined_fields
+                call = combine_arrays if self.arity == 1 else combine_fields
                 out[...] = call(self.name, self.numpy, earlier, later)
             return out
 
@@ -297,7 +297,7 @@ _COMPARISONS = {
 }
 
 
-@lru_cache(maxsize=64)  # always the same operator for a ufunc, so that cached plans are found
+@lru_cache(maxsize=64)  # the cache of plans compares operators by identity
 def _of_ufunc(ufunc: np.ufunc) -> Operator:
     """Return the operator of a ufunc that is not built in; raise ValueError if it cannot be one."""
     name = ufunc.__name__
@@ -330,12 +330,12 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
     if isinstance(op, np.ufunc):
         return NAMED.get(op) or _of_ufunc(op)
     if not isinstance(op, str):
-        shown, wrap = type(op).__name__, ""
+        text, wrap = type(op).__name__, ""
         if callable(op):
-            shown = f"the function {getattr(op, '__name__', shown)}"
+            text = f"the function {getattr(op, '__name__', text)}"
             wrap = "; wrap a function of two arrays in distscan.Operator"
         raise TypeError(
-            f"op must be a name, a NumPy ufunc, an MPI op or an Operator, not {shown}{wrap}"
+            f"op must be a name, a NumPy ufunc, an MPI op or an Operator, not {text}{wrap}"
         )
     if op in BUILTIN:
         return BUILTIN[op]
@@ -365,16 +365,16 @@ SKIPPING_NAN = {"sum": _skipping("sum", 0, "T{}"), "prod": _skipping("prod", 1, 
 # ---- calls of the functions of operators: results are checked, faults named ------------------
 
 
-def combined(
+def combine_arrays(
     name: str, function: Callable[..., Any], earlier: NDArray[Any], later: NDArray[Any]
 ) -> Any:
-    """Return what the function of operator ``name`` makes of two arrays of one shape.
+    """Return the combination of two arrays of one shape by the function of operator ``name``.
 
     The operands are read-only to the function. Raises TypeError or ValueError if the result has
     another shape, or a type that does not fit.
     """
     later = _read_only(later)  # the result of broadcast_to is read-only already
-    return _checked(name, later, _called(name, "numpy", lambda: function(earlier, later)))
+    return _check_result(name, later, _call(name, "numpy", lambda: function(earlier, later)))
 
 
 @np.errstate(all="ignore")
@@ -383,26 +383,26 @@ def load_into(name: str, load: Callable[..., Any], x: NDArray[Any], to: NDArray[
     to[...] = x
     if x.size > 0:
         elements = _read_only(to)
-        to[...] = _checked(name, elements, _called(name, "load", lambda: load(elements)))
+        to[...] = _check_result(name, elements, _call(name, "load", lambda: load(elements)))
 
 
-def combined_fields(
+def combine_fields(
     name: str, function: Callable[..., Any], earlier: NDArray[Any], later: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return what the function of operator ``name`` makes of two tuples of arrays.
+    """Return the combination of two tuples of arrays by the function of operator ``name``.
 
     The fields of two structured arrays are passed as tuples, and the results come back as one
-    structured array. Raises TypeError or ValueError as ``combined`` does.
+    structured array. Raises TypeError or ValueError as ``combine_arrays`` does.
     """
     names = later.dtype.names or ()
     operands = [tuple(_read_only(array[name]) for name in names) for array in (earlier, later)]
-    results = _called(name, "numpy", lambda: function(*operands))
+    results = _call(name, "numpy", lambda: function(*operands))
     if not isinstance(results, tuple | list | np.ndarray) or len(results) != len(names):
         kind = f"{len(results)} arrays" if hasattr(results, "__len__") else type(results).__name__
         raise TypeError(f"operator {name!r} returned {kind}; it must return {len(names)} arrays")
     out = np.empty(later.shape, later.dtype)
     for i, (field, result) in enumerate(zip(names, results, strict=True)):
-        out[field] = _checked(f"{name}, array {i}", operands[1][i], result)
+        out[field] = _check_result(f"{name}, array {i}", operands[1][i], result)
     return out
 
 
@@ -412,18 +412,18 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _called(name: str, argument: str, call: Callable[[], Any]) -> Any:
+def _call(name: str, argument: str, call: Callable[[], Any]) -> Any:
     """Return the result of a call; known faults name the operator, and which of its functions."""
     try:
         return call()
     except (ValueError, TypeError) as error:
-        named = _named(name, argument, error)
+        named = _explain(name, argument, error)
         if named is None:
             raise
         raise named from error
 
 
-def _checked(name: str, operand: NDArray[Any], result: Any) -> Any:
+def _check_result(name: str, operand: NDArray[Any], result: Any) -> Any:
     """Return a result; check that it has the type and shape of the operand."""
     if np.shape(result) != operand.shape:
         raise ValueError(
@@ -440,7 +440,7 @@ def _checked(name: str, operand: NDArray[Any], result: Any) -> Any:
     return np.asarray(result) if isinstance(result, np.generic) else result
 
 
-def _named(name: str, argument: str, error: TypeError | ValueError) -> Exception | None:
+def _explain(name: str, argument: str, error: TypeError | ValueError) -> Exception | None:
     """Return a clearer exception for a known fault of an operator's function; else None."""
     if "read-only" in str(error):
         return ValueError(

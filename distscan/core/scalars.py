@@ -20,8 +20,8 @@ def integer(value: Any, name: str, least: int) -> int:
         number = index(value)
     if number is None or number < least:
         kind = TypeError if number is None else ValueError
-        shown = reprlib.repr(value)  # it shortens long ones
-        raise kind(f"{name} must be an integer of at least {least}, not {shown}")
+        text = reprlib.repr(value)  # it shortens long ones
+        raise kind(f"{name} must be an integer of at least {least}, not {text}")
     return number
 
 
@@ -39,11 +39,10 @@ def scalar(value: Any, name: str) -> NDArray[Any]:
 
 
 def exact_scalar(value: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-    """Return ``value`` in a type; floats may be rounded, also to infinity, as NumPy does.
+    """Return ``value`` in a type, without loss. Only floats may be rounded, also to infinity.
 
-    Nothing else may change.
-
-    Each field of a structure is converted so. ``value`` may then be an array of structures.
+    Each field of a structure is converted in this way. ``value`` may then be an array of
+    structures.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Where things begin: offsets of the elements of ranks, and segments of CSR rows."""
+"""Offsets of the elements of ranks, and head flags of CSR rows."""
 
 from typing import Any
 
@@ -39,17 +39,17 @@ def offsets(call: Agreement, count: int, *, comm: Comm | None = None) -> tuple[i
     >>> distscan.offsets(3)  # on two ranks: (0, 5) on rank 0, (3, 5) on rank 1; on one rank:
     (0, 3)
     """
-    own = integer(count, "count", least=0)
-    call.contribution = own if own < _LARGE else -1
+    count = integer(count, "count", least=0)
+    call.contribution = count if count < _LARGE else -1
     call.settle()
     counts, rank = call.contributions(), call.comm.rank
     if min(counts) < 0:
-        counts = call.comm.allgather(own)
+        counts = call.comm.allgather(count)
     start = sum(counts[:rank])  # Python's integers: they do not overflow
     return start, start + sum(counts[rank:])
 
 
-_LARGE = 1 << 63  # a count that does not travel with the vote
+_LARGE = 1 << 63  # larger counts do not fit in the vote
 
 
 def segment_flags(row_offsets: Any) -> Any:

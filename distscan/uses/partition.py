@@ -55,8 +55,8 @@ def partition(
 
     All sums are float64. The cuts are exact if the weights are integers, and ``2 * parts`` times
     their sum is below 2^53. Else the middles are rounded: a middle is the sum of the weights of
-    earlier ranks, of earlier tiles, of earlier elements of its tile, and half of its own. So
-    other shards may have other roundings. So may a GPU, whose tiles have other lengths.
+    earlier ranks, of earlier tiles, of earlier elements of its tile, and half of its own weight. So
+    the roundings depend on the shards, and on the device, since tiles on GPUs have other lengths.
 
     Examples
     --------
@@ -66,98 +66,92 @@ def partition(
     """
     call.same = Terms({"the function": "partition"})
     call.same["parts"] = parts = integer(parts, "parts", least=1)
-    own = arrays.as_native(weights, "weights")
-    if own.ndim != 1:
-        raise ValueError(f"weights has shape {own.shape}; one weight per element is needed")
-    if not dtypes.is_number(own.dtype) or own.dtype.kind == "c":
-        raise TypeError(f"weights is {own.dtype}; it must be bool, integers or floats")
+    shard = arrays.as_native(weights, "weights")
+    if shard.ndim != 1:
+        raise ValueError(f"weights has shape {shard.shape}; one weight per element is needed")
+    if not dtypes.is_number(shard.dtype) or shard.dtype.kind == "c":
+        raise TypeError(f"weights is {shard.dtype}; it must be bool, integers or floats")
     alone = call.comm.size == 1
-    with arrays.on_device(own):
-        sum_up = _adder(own, equal_cuts=parts - 1 if alone else 0)
-        tiles = _summed(own, sum_up)
+    with arrays.on_device(shard):
+        sum_tiles = _tile_summer(shard, equal_cuts=parts - 1 if alone else 0)
+        tiles = _sum_weights(shard, sum_tiles)
     call.contribution = _BITS.unpack(_FLOAT.pack(tiles.total))[0]
     call.settle()
     totals = [_FLOAT.unpack(_BITS.pack(bits))[0] for bits in call.contributions()]
     if sum(totals) < _SMALL:
         call.begin()
-        with arrays.on_device(own):
-            tiles = sum_up(_enlarged(own, sum(totals)))
+        with arrays.on_device(shard):
+            tiles = sum_tiles(_enlarge(shard, sum(totals)))
         call.settle()
         totals = call.comm.allgather(tiles.total)
     call.begin()
-    with arrays.on_device(own):
-        own_cuts = _own_cuts(tiles, own.size, parts, call.comm.rank, [*accumulate(totals)])
-        _put_back(own, tiles)
-        cuts = own_cuts if alone else np.empty_like(own_cuts)
+    with arrays.on_device(shard):
+        local = _local_cuts(tiles, shard.size, parts, call.comm.rank, [*accumulate(totals)])
+        if arrays.is_cuda(shard):
+            cache.release(_key(shard), tiles.buffers, None)
+        cuts = local if alone else np.empty_like(local)
     call.settle()
     if not alone:
-        call.comm.Allreduce(own_cuts, cuts)
-    # Two cuts in neighbouring tiles may differ by a rounding, in the wrong order.
+        call.comm.Allreduce(local, cuts)
+    # By roundings, two cuts in neighbouring tiles may be in the wrong order.
     np.maximum.accumulate(cuts, out=cuts)
     return cuts
 
 
-# Totals travel as integers. They are not negative, and neither are their bits.
+# Totals travel with the vote, as integers of the same bits. Totals are not negative, nor are these.
 _FLOAT, _BITS = struct.Struct("d"), struct.Struct("q")
 
-# Halves of weights, and shares of their sum, are exact or rounded as normal numbers are, if the
-# sum is not smaller.
+# Of a smaller sum, halves of weights and shares of the sum may be subnormal, and lose bits.
 _SMALL = 2.0**-900
 
 
-def _enlarged(own: Any, total: float) -> Any:
+def _enlarge(weights: Any, total: float) -> Any:
     """Return weights of the same cuts whose sum over all ranks, ``total``, is not small.
 
     They are multiplied by a power of 2, which is exact. If all are 0, they become 1.
     """
     if total == 0:
-        return arrays.namespace(own).ones(own.shape, bool)
-    return abs(own) / _SMALL  # a weight may be -0.0
+        return arrays.namespace(weights).ones(weights.shape, bool)
+    return abs(weights) / _SMALL  # a weight may be -0.0
 
 
-def _adder(own: Any, equal_cuts: int) -> Callable[[Any], Any]:
-    """Return the function from weights to their ``TileTotals``, for weights such as ``own``."""
-    if not arrays.is_cuda(own):
-        return partial(TileTotals, most=binding.threads(None) if own.size > TILE else 1)
+def _tile_summer(weights: Any, equal_cuts: int) -> Callable[[Any], Any]:
+    """Return the function that makes ``TileTotals`` of weights, of such a type, size and device."""
+    if not arrays.is_cuda(weights):
+        return partial(TileTotals, most=binding.threads(None) if weights.size > TILE else 1)
     from ..cuda import reductions  # noqa: PLC0415 - only arrays on a GPU need it
 
-    known, _ = cache.acquire(_key(own))
-    buffers = known or reductions.Buffers()
+    buffers, _ = cache.acquire(_key(weights))
+    buffers = buffers or reductions.Buffers()
     return partial(reductions.TileTotals, buffers=buffers, equal_cuts=equal_cuts)
 
 
-def _summed(own: Any, sum_up: Callable[[Any], Any]) -> Any:
+def _sum_weights(weights: Any, sum_tiles: Callable[[Any], Any]) -> Any:
     """Return the ``TileTotals`` of this rank's weights; raise ValueError for wrong weights."""
-    tiles = sum_up(own)
+    tiles = sum_tiles(weights)
     if not math.isfinite(tiles.total):
-        if not bool(((own >= 0) & (own < np.inf)).all()):
+        if not bool(((weights >= 0) & (weights < np.inf)).all()):
             raise ValueError("a weight is negative, infinite or NaN")
-        tiles = sum_up(abs(own))  # a weight may be -0.0
+        tiles = sum_tiles(abs(weights))  # a weight may be -0.0
     return tiles
 
 
-def _key(own: Any) -> tuple[Any, ...]:
+def _key(weights: Any) -> tuple[Any, ...]:
     """Return the key of the buffers in the cache, for weights in the memory of a GPU."""
-    return "partition", arrays.gpu(own), arrays.stream(own)
+    return "partition", arrays.gpu(weights), arrays.stream(weights)
 
 
-def _put_back(own: Any, tiles: Any) -> None:
-    """Put the buffers into the cache for the next call."""
-    if arrays.is_cuda(own):
-        cache.release(_key(own), tiles.buffers, None)
-
-
-def _own_cuts(tiles: Any, n: int, parts: int, rank: int, ends: list[float]) -> NDArray[np.int64]:
+def _local_cuts(tiles: Any, n: int, parts: int, rank: int, ends: list[float]) -> NDArray[np.int64]:
     """Return how many of this rank's ``n`` elements are before each cut, the first and last too.
 
     ``ends`` are the sums of the weights to the end of each rank.
     """
     if not math.isfinite(ends[-1]):
         raise ValueError("the weights' sum is not finite")
-    # By powers of 2, which are exact, so that no product is out of range.
+    # The sum is scaled by a power of 2, which is exact, so that no product is out of range.
     fraction, exponent = math.frexp(ends[-1])
     targets = np.ldexp(np.arange(1, parts) * fraction / parts, exponent)
-    # The rank of a cut is the first that ends at its target or behind it.
+    # A cut is on the first rank whose weights end at the target or after it.
     low, high = np.searchsorted(np.searchsorted(ends, targets), [rank, rank + 1])
     cuts = np.zeros(parts + 1, np.int64)
     cuts[1 + low : 1 + high] = tiles.cuts(targets[low:high] - (ends[rank - 1] if rank else 0.0))

@@ -90,8 +90,8 @@ def linear_recurrence(
     reverse, return_last = bool(reverse), bool(return_last)
     terms = arrays.as_native(b, "b")
     with arrays.on_device(terms):
-        given = arrays.as_native(a, "a")
-        factors, number = _factors(a, given, terms)
+        coefficients = arrays.as_native(a, "a")
+        factors, number = _factors(a, coefficients, terms)
         flags = None if segments is None else arrays.as_native(segments, "segments")
         before = np.zeros((), number) if initial is None else _before(initial, terms, number)
         if before.ndim > 0 and (flags is not None or heads is not None):
@@ -114,8 +114,9 @@ def linear_recurrence(
         )
         types = acc, np.dtype([("x1", result)])
         scan = TupleScan(options, x, flags=flags, types=types, ranks=call.comm.size)
-    asked = {"the function": "linear_recurrence", "return_last": return_last}
-    call.same = Terms(scan.terms | asked)
+    call.same = Terms(
+        scan.terms | {"the function": "linear_recurrence", "return_last": return_last}
+    )
     call.has_elements = scan.part.has_elements
     (h,) = scan.run(call)
     with scan.device:
@@ -124,7 +125,7 @@ def linear_recurrence(
         convert = arrays.converter(b)
         last = _last(h, before, call, reverse=reverse) if return_last else None
         states = h if convert is None else convert(h)
-        arrays.release((b, terms), (a, given), (segments, flags))
+        arrays.release((b, terms), (a, coefficients), (segments, flags))
         if not return_last:
             return states
         if arrays.is_cuda(h):
@@ -139,10 +140,9 @@ def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) 
     """
     terms, flags = arrays.as_native(b, "b"), arrays.as_native(segments, "segments")
     reverse = bool(reverse)
-    asked = {
-        "the function": "linear_recurrence with segments",
-        "the dimensions of b": terms.ndim,
-    }
+    call.same = Terms(
+        {"the function": "linear_recurrence with segments", "the dimensions of b": terms.ndim}
+    )
     if terms.ndim == 2:
         check_memory("segments", flags, terms, "b")
         if flags.shape != terms.shape[:1]:
@@ -151,19 +151,18 @@ def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) 
         with arrays.on_device(terms):
             heads = arrays.namespace(terms).empty(flags.shape, bool)
             segmented.find_heads(flags, heads, reverse=reverse)
-            own = segmented.edges(flags, reverse=reverse)
-        asked["the dtype of segments"] = segmented.edge_dtype(flags.dtype)
-    call.same = Terms(asked)
+            local = segmented.edges(flags, reverse=reverse)
+        call.same["the dtype of segments"] = segmented.edge_dtype(flags.dtype)
     call.settle()
     comm = call.comm
-    edges = comm.allgather(own) if terms.ndim == 2 else []
+    edges = comm.allgather(local) if terms.ndim == 2 else []
     call.begin()
     if terms.ndim != 2:
         return None
     before = edges[comm.rank + 1 :] if reverse else edges[: comm.rank][::-1]  # the nearest first
     earlier = next((edge for edge in before if edge is not None), None)
     with arrays.on_device(terms):
-        if own is not None and earlier is not None and earlier.leaves != own.enters:
+        if local is not None and earlier is not None and earlier.leaves != local.enters:
             heads[-1 if reverse else 0] = True
         arrays.release((segments, flags), (b, terms))
     return heads
@@ -177,21 +176,21 @@ def _seeded(a: Any, b: Any, heads: Any, before: Any) -> list[Any]:
     factors, terms = a.astype(before.dtype), b.astype(before.dtype)
     with np.errstate(all="ignore"):
         terms[heads] += factors[heads] * before.item()
-    factors[heads] = -0.0  # its product with 0 changes no term, not even -0.0
+    factors[heads] = -0.0  # -0.0 times the state before the segment, 0, changes no term
     return [factors, terms]
 
 
-def _factors(given: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
+def _factors(original: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
     """Return ``a`` in the shape of ``b``, and the type of the result; check both.
 
-    ``given`` is what the caller passed as ``a``.
+    ``original`` is the caller's ``a``.
     """
     if b.ndim not in {1, 2}:
         raise ValueError(f"b has shape {b.shape}: [n] or [n, m]")
     for name, array in (("a", a), ("b", b)):
         if not dtypes.is_number(array.dtype):
             raise TypeError(f"{name} is {array.dtype}; a recurrence takes numbers")
-    kind = given if type(given) in {bool, int, float, complex} else a.dtype
+    kind = original if type(original) in {bool, int, float, complex} else a.dtype
     number = np.result_type(kind, b.dtype).newbyteorder("=")
     number = np.dtype(np.float64) if number.kind in "biu" else number
     if a.ndim == 0 and not arrays.is_cuda(a):
@@ -216,7 +215,10 @@ def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
 
 
 def _maps(before: Any, acc: np.dtype[Any]) -> Any:
-    """Return the maps h -> before, of the type of the running value; views, of a long row."""
+    """Return the constant maps h -> before in the type of the running value.
+
+    Those of a long row are views.
+    """
     if is_long(before.size, acc):
         return HostFields([np.broadcast_to(before.dtype.type(0), before.shape), before], acc)
     maps = np.zeros(() if before.size == 1 else before.shape, acc)
@@ -228,13 +230,13 @@ def _last(h: Any, before: Any, call: Agreement, *, reverse: bool) -> Any:
     """Return the last state of all ranks, in host memory; collective."""
     state = np.array(np.broadcast_to(before, h.shape[1:]), h.dtype)
     if len(h) > 0:
-        own = h[0 if reverse else -1]
-        state[...] = own.get() if arrays.is_cuda(h) else own
+        last = h[0 if reverse else -1]
+        state[...] = last.get() if arrays.is_cuda(h) else last
     call.settle()
-    ranks = [rank for rank, some in enumerate(call.comm.allgather(len(h) > 0)) if some]
-    if ranks:
+    ranks = np.flatnonzero(call.comm.allgather(len(h) > 0))
+    if ranks.size:
         row = state.reshape(-1).view(np.uint8)
         for piece in Pieces(row.size, row.dtype):
-            call.comm.Bcast(row[piece], ranks[0 if reverse else -1])
+            call.comm.Bcast(row[piece], int(ranks[0 if reverse else -1]))
     call.begin()
     return state

@@ -38,8 +38,8 @@ def compact(call: Agreement, x: Any, mask: Any, *, comm: Comm | None = None) -> 
 
     Returns
     -------
-    kept
-        A new array [kept, ...], of the array library and on the device of ``x``; a tuple of them
+    elements
+        A new array [count, ...], of the array library and on the device of ``x``; a tuple of them
         if ``x`` is a tuple of arrays.
     start
         The number of elements that earlier ranks keep: the global index of the first kept element.
@@ -58,7 +58,7 @@ def compact(call: Agreement, x: Any, mask: Any, *, comm: Comm | None = None) -> 
 
     On a GPU, the result may be a view of a buffer with room for all n elements, because one pass
     knows the number only at its end. At least a quarter of the buffer is then in use: fewer
-    elements are copied to an array of their own. ``kept.copy()`` frees the rest of the buffer.
+    elements are copied to another array. ``copy()`` of the result frees the rest of the buffer.
 
     Counts of tiles are scanned as in Billeter, Olsson and Assarsson, "Efficient Stream Compaction
     on Wide SIMD Many-Core Architectures", 2009, in one pass as in Merrill and Garland, "Single-pass
@@ -74,19 +74,22 @@ def compact(call: Agreement, x: Any, mask: Any, *, comm: Comm | None = None) -> 
     ((array([3, 4]), array([30, 40])), 0)
     """
     several = isinstance(x, tuple) and any(map(_is_array, x))
-    given = x if several else (x,)
-    names = [f"x[{i}]" for i in range(len(given))] if several else ["x"]
-    native = [arrays.as_native(*each) for each in zip(given, names, strict=True)]
+    members = x if several else (x,)
+    names = [f"x[{i}]" for i in range(len(members))] if several else ["x"]
+    native = [arrays.as_native(*pair) for pair in zip(members, names, strict=True)]
     keep = arrays.as_native(mask, "mask")
     for name, array in zip(names, native, strict=True):
         _check(name, array, keep)
     call.same = _terms("compact", *((array.dtype, array.shape[1:]) for array in native))
-    convert = [arrays.converter(each) for each in given]
+    converters = [arrays.converter(member) for member in members]
     with arrays.on_device(keep):
-        kept, call.contribution = _compacted(native, keep)
+        results, call.contribution = _compact(native, keep)
         arrays.release((mask, keep))  # the conversion of a result releases its array
-        result = [each if to is None else to(each) for each, to in zip(kept, convert, strict=True)]
-    return tuple(result) if several else result[0], _start(call)
+        results = [
+            result if convert is None else convert(result)
+            for result, convert in zip(results, converters, strict=True)
+        ]
+    return tuple(results) if several else results[0], _start(call)
 
 
 @collective
@@ -108,8 +111,8 @@ def select(
 
     Returns
     -------
-    kept
-        A new array [kept], of the array library and on the device of ``x``; see ``compact``.
+    elements
+        A new array [count], of the array library and on the device of ``x``; see ``compact``.
     start
         The number of elements that earlier ranks keep: the global index of the first kept element.
 
@@ -134,21 +137,21 @@ def select(
     call.same = _terms("select", kind, predicate=predicate.name)
     convert = arrays.converter(x)
     with arrays.on_device(array):
-        kept, call.contribution = _selected(array, predicate)
-        result = kept if convert is None else convert(kept)
+        result, call.contribution = _select(array, predicate)
+        result = result if convert is None else convert(result)
     return result, _start(call)
 
 
 # ---- arguments --------------------------------------------------------------------------------
 
 
-def _is_array(each: Any) -> bool:
+def _is_array(member: Any) -> bool:
     """Return whether a member of a tuple is an array with elements, not a number."""
-    return hasattr(each, "__dlpack__") and getattr(each, "ndim", 1) > 0
+    return hasattr(member, "__dlpack__") and getattr(member, "ndim", 1) > 0
 
 
 def _check(name: str, array: Any, keep: Any) -> None:
-    """Raise TypeError or ValueError if the mask is not one of the array."""
+    """Raise TypeError or ValueError if the mask does not fit the array."""
     check_memory(name, array, keep, "mask")
     if keep.dtype != np.bool_:
         raise TypeError(f"mask is {keep.dtype}, not bool")
@@ -158,21 +161,21 @@ def _check(name: str, array: Any, keep: Any) -> None:
 
 @lru_cache(64)
 def _terms(
-    function: str, *given: tuple[np.dtype[Any], tuple[int, ...]], predicate: str | None = None
+    function: str, *kinds: tuple[np.dtype[Any], tuple[int, ...]], predicate: str | None = None
 ) -> Terms:
-    """Return what must be the same on every rank: the types of arrays, and the shapes of rows."""
-    same = Terms({"the function": function, "the number of arrays": len(given)})
+    """Return the terms of a call: the types of the arrays, and the shapes of their rows."""
+    same = Terms({"the function": function, "the number of arrays": len(kinds)})
     if predicate is not None:
         same["predicate"] = predicate
-    for i, (dtype, shape) in enumerate(given):
-        name = "x" if len(given) == 1 else f"x[{i}]"
+    for i, (dtype, shape) in enumerate(kinds):
+        name = "x" if len(kinds) == 1 else f"x[{i}]"
         same[f"the dtype of {name}"] = dtype
-        same["the shape beyond axis 0" + f" of {name}" * (len(given) > 1)] = shape
+        same["the shape beyond axis 0" + f" of {name}" * (len(kinds) > 1)] = shape
     return same
 
 
 def _start(call: Agreement) -> int:
-    """Return how many elements earlier ranks keep; collective: the counts travel with the vote."""
+    """Return the number of elements that earlier ranks keep; collective."""
     call.settle()
     return sum(call.contributions()[: call.comm.rank])
 
@@ -180,7 +183,7 @@ def _start(call: Agreement) -> int:
 # ---- this rank's part -------------------------------------------------------------------------
 
 
-def _compacted(native: list[Any], keep: Any) -> tuple[list[Any], int]:
+def _compact(native: list[Any], keep: Any) -> tuple[list[Any], int]:
     """Return the kept rows of each array, and their number."""
     if arrays.is_cuda(keep):
         with _compactor(keep) as compactor:
@@ -188,24 +191,25 @@ def _compacted(native: list[Any], keep: Any) -> tuple[list[Any], int]:
     if _is_ragged(keep) or any(array.ndim > 1 for array in native):
         index = np.flatnonzero(keep)
         return [np.take(array, index, axis=0) for array in native], index.size
-    kept = [array[keep] for array in native]
-    return kept, len(kept[0])
+    results = [array[keep] for array in native]
+    return results, len(results[0])
 
 
-def _selected(array: Any, predicate: Predicate) -> tuple[Any, int]:
+def _select(array: Any, predicate: Predicate) -> tuple[Any, int]:
     """Return the elements that a predicate keeps, and their number."""
     if arrays.is_cuda(array):
         with _compactor(array) as compactor:
             return compactor.select(array, predicate)
-    (kept,), count = _compacted([array], predicate.mask(array))
-    return kept, count
+    (result,), count = _compact([array], predicate.mask(array))
+    return result, count
 
 
 def _is_ragged(keep: NDArray[np.bool_]) -> bool:
     """Return whether a long mask in host memory changes often.
 
-    ``x[mask]`` of NumPy is fast if its branches are predicted. For 2^22 float32 and a random mask
-    it takes 45 ms, and indices 10 ms; for runs of 100 elements it takes 6 ms, and indices 11 ms.
+    ``x[mask]`` of NumPy is fast if the processor predicts its branches. For 2^22 float32 and a
+    random mask it takes 45 ms, and indices 10 ms; for runs of 100 elements it takes 6 ms, and
+    indices 11 ms.
     """
     if keep.size < _SHORT:
         return False
@@ -219,7 +223,7 @@ def _compactor(array: Any) -> Iterator["Compactor"]:
 
     gpu, _, stream = where(array)
     key = "compact", gpu, stream()
-    known, kind = cache.acquire(key)
-    compactor = known or Compactor()
+    compactor, kind = cache.acquire(key)
+    compactor = compactor or Compactor()
     yield compactor
     cache.release(key, compactor, kind)
