@@ -157,33 +157,6 @@ def test_nothing_is_read_from_the_disk(copied, new_process, tmp_path, monkeypatc
 
 
 @pytest.mark.compile
-def test_includes_are_named_from_the_folder_on():
-    names = dict.fromkeys(["types.cuh", "base/types.cuh", "base/warp.cuh", "linear/tile.cuh"], "")
-    text = """\
-#include "types.cuh"
-#  include "../base/warp.cuh"  // and why
-#include "linear/tile.cuh"
-#include "./../linear/./tile.cuh"
-#include "structure.h"
-#include <cuda_fp16.h>
-// #include "tile.cuh"
-"""
-    assert (
-        nvrtc.with_full_names("base/scan.cuh", text, names)
-        == """\
-#include "base/types.cuh"
-#  include "base/warp.cuh"  // and why
-#include "linear/tile.cuh"
-#include "linear/tile.cuh"
-#include "structure.h"
-#include <cuda_fp16.h>
-// #include "tile.cuh"
-"""
-    )
-    assert nvrtc.with_full_names("a.cu", '#include "types.cuh"', names) == '#include "types.cuh"'
-
-
-@pytest.mark.compile
 def test_every_include_is_known():
     texts = nvrtc.sources().texts
     for name, text in texts.items():
@@ -324,12 +297,19 @@ def test_a_damaged_entry_is_made_again(damage, cache):
     assert maker.reuses()
 
 
-def test_lengths_that_do_not_fit(cache):
-    """A right digest of wrong lengths: no entry."""
-    for lengths in ((5, 5), (2**64 - 1, 1), (0, 2**63)):
-        content = nvrtc._LENGTHS.pack(*lengths) + b"123456789"
-        file = nvrtc.digest(KEY, content) + content
-        assert nvrtc.unpacked(KEY, file) is None
+def write_entry(cache, lengths, content):
+    """An entry with a right digest."""
+    content = nvrtc._LENGTHS.pack(*lengths) + content
+    entry_of(cache).write_bytes(nvrtc.digest(KEY, content) + content)
+
+
+@pytest.mark.parametrize("lengths", [(5, 5), (2**64 - 1, 1), (0, 2**63)])
+def test_lengths_that_do_not_fit(lengths, cache):
+    maker = Maker()
+    maker.reuses()
+    write_entry(cache, lengths, b"123456789")
+    assert not maker.reuses()
+    assert maker.reuses()
 
 
 def test_the_entry_of_another_kernel(cache):
@@ -344,8 +324,7 @@ def test_the_entry_of_another_kernel(cache):
 def test_a_report_that_is_no_text(cache):
     maker = Maker((b"code", "one \ufffd two"))
     maker.reuses()
-    content = nvrtc._LENGTHS.pack(4, 9) + b"code" + b"one \xff two"
-    entry_of(cache).write_bytes(nvrtc.digest(KEY, content) + content)
+    write_entry(cache, (4, 9), b"code" + b"one \xff two")
     assert maker.reuses()
     assert nvrtc.cached("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
 
