@@ -18,9 +18,9 @@ from ..core.operators import Operator, load_into
 #     elements      4096  8192  16384
 #     milliseconds   456   343    327
 CHUNK = 8192
-# The same of operators that are functions of Python, each call of which takes microseconds.
+# The same for operators that are functions of Python: each call takes microseconds.
 _CHUNK_OF_CALLS = 1 << 17
-_PIECE = 16  # elements that such an operator combines one after the other; see ``_coarsened``
+_PIECE = 16  # elements that such an operator combines one after the other; see ``_scan_in_pieces``
 _WIDTH = 1024  # columns of a chunk: whole cache lines, and enough for one NumPy call
 _HALVES = 4096  # sums of at least so many elements are faster as two halves at a time
 _FEW_SEGMENTS = 32  # up to so many segments in a chunk, a call for each is faster than tables
@@ -30,20 +30,20 @@ Part = tuple[slice, slice, slice]
 
 
 def parts(
-    shape: tuple[int, int, int], chunk: int = CHUNK, whole: int = 0
+    shape: tuple[int, int, int], chunk: int = CHUNK, row: int = 0
 ) -> Iterator[Iterator[Part]]:
     """Yield the strips of [outer, n, inner] along n; each strip yields its chunks in order.
 
-    Columns of longer rows, of ``whole`` elements, have the chunks of these: so they have their
-    bits.
+    The array may have some columns of longer rows, of ``row`` elements. They then have the chunks
+    of these rows, and so the bits of the scan of all columns.
     """
     outer, n, inner = shape
-    width = min(max(whole, inner), _WIDTH)
+    width = min(max(row, inner), _WIDTH)
     length = max(1, min(n, chunk // max(width, 1)))
     height = max(1, chunk // max(width * length, 1)) if length == n else 1
     for top in range(0, outer, height):
-        for left in range(0, inner, max(width, 1)):
-            rows, columns = slice(top, top + height), slice(left, left + width)
+        for first in range(0, inner, max(width, 1)):
+            rows, columns = slice(top, top + height), slice(first, first + width)
             yield ((rows, slice(low, low + length), columns) for low in range(0, n, length))
 
 
@@ -68,20 +68,20 @@ def scan(
     acc: np.dtype[Any],
     *,
     exclusive: bool,
-    whole: int = 0,
+    row: int = 0,
     totals: NDArray[Any] | None = None,
 ) -> None:
     """Scan ``x`` into ``out``, which may be ``x``, seeded with ``carry``.
 
     Elements are combined in type ``acc``. An exclusive scan without a carry does not write the
     first element of ``out``. The totals of columns are stored in ``totals`` [inner] unless None.
-    For ``whole`` see ``parts``.
+    For ``row`` see ``parts``.
     """
     combine, chunk = op.function, _chunk_of(op)
     direct = acc == out.dtype and not exclusive and isinstance(out, np.ndarray)
     spare = np.empty(0 if direct else min(x.size, chunk), acc)
     pairs = None if acc == out.dtype else _pairs(op, x, acc)
-    for strip in parts(x.shape, chunk, whole):
+    for strip in parts(x.shape, chunk, row):
         last = None
         for part in strip:
             if last is None:
@@ -130,13 +130,13 @@ def store(piece: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 @np.errstate(all="ignore")
-def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any], whole: int = 0) -> NDArray[Any]:
+def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any], row: int = 0) -> NDArray[Any]:
     """Return the totals [inner] of ``x`` [1, n, inner] along n, in type ``acc``.
 
-    For ``whole`` see ``parts``.
+    For ``row`` see ``parts``.
     """
     totals, combine = np.empty(x.shape[2], acc), op.function
-    for strip in parts(x.shape, _chunk_of(op), whole):
+    for strip in parts(x.shape, _chunk_of(op), row):
         total: Any = None
         for part in strip:
             chunk = _reduce(op, loaded(op, x[part], acc)[0], acc)
@@ -186,15 +186,15 @@ def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
         for i in range(1, n):
             combine(out[:, i - 1], out[:, i], out=out[:, i])
         return
-    _coarsened(op, out)
+    _scan_in_pieces(op, out)
 
 
-def _coarsened(op: Operator, x: NDArray[Any]) -> None:
+def _scan_in_pieces(op: Operator, x: NDArray[Any]) -> None:
     """Scan [outer, n, inner] in place by any vectorised function, in few calls.
 
     Pieces of elements are scanned side by side, then their totals, which seed the pieces (Sengupta,
-    Harris and Garland, 2008). Few elements, and those after the last whole piece, are scanned by
-    log-step doubling (Hillis and Steele, 1986). 2^18 elements, nanoseconds for each::
+    Harris and Garland, 2008). Few elements, and those after the last full piece, are scanned by
+    log-step doubling (Hillis and Steele, 1986). Nanoseconds per element, for 2^18 elements::
 
         pieces of                          1    8   16   32   64
         the latest element that is not 0  24   10   12   15   18
@@ -202,19 +202,19 @@ def _coarsened(op: Operator, x: NDArray[Any]) -> None:
         products of 4 x 4 matrices      3272  465  453  756  907
     """
     (outer, n, inner), combine = x.shape, op.function
-    whole = n - n % _PIECE if x.size > CHUNK and n >= 4 * _PIECE else 0
-    if whole:
-        pieces = x[:, :whole].reshape(outer, -1, _PIECE, inner, copy=False)
+    end = n - n % _PIECE if x.size > CHUNK and n >= 4 * _PIECE else 0  # of the pieces
+    if end:
+        pieces = x[:, :end].reshape(outer, -1, _PIECE, inner, copy=False)
         for i in range(1, _PIECE):
             combine(pieces[:, :, i - 1], pieces[:, :, i], out=pieces[:, :, i])
         totals = pieces[:, :, -1].copy()
-        _coarsened(op, totals)
+        _scan_in_pieces(op, totals)
         combine(totals[:, :-1, None], pieces[:, 1:], out=pieces[:, 1:])
-    rest, step = x[:, whole:], 1
-    while step < n - whole:
+    rest, step = x[:, end:], 1
+    while step < n - end:
         rest[:, step:] = combine(rest[:, :-step], rest[:, step:])
         step *= 2
-    if 0 < whole < n:
+    if 0 < end < n:
         combine(totals[:, -1:], rest, out=rest)
 
 
@@ -274,8 +274,8 @@ def scan_segments(
             piece[starts] = combine(first, piece[starts])
         _accumulate_segments(op, piece, starts)
         if carry is not None:
-            ours = piece[: starts[0]] if starts.size else piece
-            combine(carry, ours, out=ours)
+            before_head = piece[: starts[0]] if starts.size else piece
+            combine(carry, before_head, out=before_head)
         if exclusive:
             target[1:] = piece[:-1]
             if carry is not None:

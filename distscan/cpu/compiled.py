@@ -69,9 +69,7 @@ class KernelArguments(Structure):
 
 
 Function = Callable[[Any], None]  # of a pointer to arguments
-_Function = ctypes.CFUNCTYPE(
-    None, POINTER(KernelArguments)
-)  # the interpreter's lock is free while it runs
+_Function = ctypes.CFUNCTYPE(None, POINTER(KernelArguments))  # runs without the interpreter's lock
 
 
 class Kernel(Structure):
@@ -105,11 +103,9 @@ def _tables(handle: ctypes.CDLL) -> dict[tuple[str, str, str, str], Kernel]:
     """Return the kernels of a library by operator, type of x, of the running value, of results."""
     kernels = {}
     for name in _TABLES:
-        address = ctypes.addressof(c_char_p.in_dll(handle, f"distscan_{name}"))
-        while (kernel := Kernel.from_address(address)).op:
+        for kernel in library.entries(handle, f"distscan_{name}", Kernel):
             key = (kernel.op, kernel.x, kernel.acc, kernel.out)
             kernels[tuple(text.decode() for text in key)] = kernel
-            address += ctypes.sizeof(Kernel)
     return kernels
 
 
@@ -160,12 +156,8 @@ def finder(keys: np.dtype[Any] | None) -> int | None:
     """Return the address of the function that finds heads among keys; None: no kernel has it."""
     if keys is None or (loaded := library.load()) is None:
         return None
-    address = ctypes.addressof(c_char_p.in_dll(loaded.handle, "distscan_keys"))
-    while (entry := Keys.from_address(address)).type:
-        if entry.type.decode() == keys.name:
-            return int(entry.find)
-        address += ctypes.sizeof(Keys)
-    return None
+    entries = library.entries(loaded.handle, "distscan_keys", Keys)
+    return next((int(entry.find) for entry in entries if entry.type.decode() == keys.name), None)
 
 
 @functools.cache  # NumPy takes 4 us to name a type
@@ -192,7 +184,7 @@ _THREAD = 1 << 20  # bytes of input and results for which a thread is worth its 
 _READY = 1  # the state of a slot; READY of kernels/cpu/job.hpp
 
 
-class Compiled:
+class CompiledSweeps:
     """The sweeps of one form and type by one kernel, for one call at a time."""
 
     def __init__(
@@ -212,12 +204,12 @@ class Compiled:
     ) -> None:
         """Allocate the slots, for at most ``most`` threads; with ``totals``, also for totals.
 
-        ``direct`` is the kernel that takes x and results as they are, or, if the operator ``loads``
-        elements by a function of Python, as they are loaded. ``kernel`` is the one that takes both
-        converted to the types ``converted``, or else to the type that accumulates, and loaded.
-        ``find`` is the function that finds the heads among keys; None if segments are flags.
-        ``exact`` is the operator of exact sums. If it has a ``check``, kernels look for elements
-        that are outside of its window.
+        ``loads`` says that the operator loads elements by a function of Python. ``direct`` is the
+        kernel for x and results in their types; with ``loads``, for loaded elements. ``kernel`` is
+        the kernel for x and results in the types ``converted``, by default the type that
+        accumulates, and loaded. ``find`` is the address of the function that finds the heads among
+        keys; None if segments are flags. ``exact`` is the operator of exact sums. If it has a
+        ``check``, kernels look for elements that are outside of its window.
         """
         extents = form.extents
         self._converted = converted or (types.acc, types.acc)
@@ -344,8 +336,8 @@ class Compiled:
 
     def _reduce(self, x: Any, heads: NDArray[Any] | None, width: int) -> NDArray[Any]:
         arguments, step = self._new_arguments(heads, width), self._step(x, width)
-        this = self._kernel if step is None or self._direct is None else self._direct
-        reduce = this.reduce if self._rows else this.reduce_columns
+        kernel = self._kernel if step is None or self._direct is None else self._direct
+        reduce = kernel.reduce if self._rows else kernel.reduce_columns
         if step is not None and self._direct and not self._loads:
             arguments.x, arguments.x_step, arguments.y_step = address(x), step, step
             self._cut_strips(arguments, _STRIP)
@@ -376,21 +368,21 @@ class Compiled:
             before = np.ascontiguousarray(before, self._acc)
             arguments.before, arguments.before_row = address(before), before.size > 1
         step, y_step = self._step(x, width), self._step(out, width)
-        kernel = None if step is None or y_step is None else self._direct
-        this = kernel or self._kernel
-        scan = this.scan if self._rows else this.scan_columns
-        arguments.stream, in_pieces = 0, not kernel or self._loads
+        direct = None if step is None or y_step is None else self._direct
+        kernel = direct or self._kernel
+        scan = kernel.scan if self._rows else kernel.scan_columns
+        arguments.stream, in_pieces = 0, not direct or self._loads
         self._cut_strips(arguments, _CONVERTED_STRIP if in_pieces else _STRIP)
         if reduced:
             self._kernel.seed(byref(arguments))
-        if kernel:
+        if direct:
             arguments.x, arguments.y = address(x), address(out)
             arguments.x_step, arguments.y_step = step, y_step
             # In place, the lines of x are in the caches: there the results find them.
             arguments.stream = self._streams and arguments.x != arguments.y
         if not in_pieces:
             self._run(lambda: scan(byref(arguments)), width)
-        elif kernel:
+        elif direct:
             self._run_in_pieces(scan, arguments, x, self._loaded)
         else:
             self._run_in_pieces(scan, arguments, x, self._converted[0], out)
@@ -433,7 +425,7 @@ class Compiled:
         arguments.end = rows * self._blocks
 
     def _run(self, work: Callable[[], None], width: int, most: int | None = None) -> None:
-        """Call a function in as many threads as ``width`` columns are worth, at most ``most``."""
+        """Call a function in at most ``most`` threads, fewer for the work of few columns."""
         number = min(self._most, self._work * width // _THREAD)
         number = number if most is None else min(number, most)
         if number <= 1:
@@ -451,10 +443,10 @@ class Compiled:
     ) -> None:
         """Run a kernel on pieces of ``x`` that threads convert, or load.
 
-        A piece is some columns of a block, or several short rows, in a buffer of ``dtype``. The
-        arguments for it are a part of ``arguments``: the arrays begin where they would if the
-        buffer lay inside them. With ``out``, results are written to the buffer, or to one of their
-        own type, and then converted.
+        A piece is some columns of a block, or several short rows, in a buffer of ``dtype``. Its
+        arguments are those of the call, but its arrays begin at addresses for which the elements of
+        the piece lie in the buffer. With ``out``, results are written to the buffer, or to another
+        one of their type, and then converted.
         """
         self._cut_strips(arguments, _CONVERTED_STRIP)
         (outer, n), op, to, columns = self._lines, self._op, self._converted[1], arguments.inner
@@ -468,12 +460,12 @@ class Compiled:
             width = min(columns, max(1, at_once) * strip)
         across = -(-columns // width)
         size = height * length * width
-        drawn = count()  # the next piece; drawing is atomic
+        tickets = count()  # numbers of pieces; next() is atomic
 
         def work() -> None:
             buffer = np.empty(size, dtype)
             stored = buffer if results is None or to == dtype else np.empty(size, to)
-            while (piece := next(drawn)) < -(-outer // height) * self._blocks * across:
+            while (piece := next(tickets)) < -(-outer // height) * self._blocks * across:
                 left, b = piece % across * width, piece // across % self._blocks
                 top = piece // across // self._blocks * height
                 low, high = b * length, min(n, (b + 1) * length)

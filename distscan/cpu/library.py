@@ -12,7 +12,8 @@ import sys
 import threading
 import warnings
 import zlib
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 
 class Library(NamedTuple):
@@ -56,15 +57,15 @@ _lock = threading.RLock()  # a signal's handler may scan, too
 def load() -> Library | None:
     """Return the best library for this CPU; None if there is none.
 
-    The environment variable ``DISTSCAN_CPU`` chooses: a level, such as ``x86-64-v3``, or ``numpy``
-    for no library.
+    The environment variable ``DISTSCAN_CPU`` chooses a level, such as ``x86-64-v3``; ``numpy``
+    means no library.
 
     Raises ``ValueError`` if ``DISTSCAN_CPU`` is no level of this machine, if this CPU lacks it, or
     if it is not built.
     """
     with _lock:
         choice = os.environ.get("DISTSCAN_CPU")
-        return _chosen(choice) if choice else _best()
+        return _load_choice(choice) if choice else _best()
 
 
 @functools.cache
@@ -81,7 +82,7 @@ def _best() -> Library | None:
 
 
 @functools.cache
-def _chosen(choice: str) -> Library | None:
+def _load_choice(choice: str) -> Library | None:
     if choice == "numpy":
         return None
     levels = machine_levels()
@@ -128,7 +129,7 @@ def path_of(level: str, folder: str) -> str:
 
 
 def stamp_of(library: str) -> str:
-    """Return the path of a library's stamp: what it was built from. No wheel has stamps."""
+    """Return the path of a library's stamp, a checksum of its sources. Wheels have no stamps."""
     return os.path.splitext(library)[0] + ".stamp"
 
 
@@ -152,6 +153,17 @@ def _is_built(level: str) -> bool:
 def _load(level: str) -> Library:
     handle = ctypes.CDLL(path_of(level, FOLDER))
     return Library(handle, level, machine_levels()[level].name)
+
+
+def entries(handle: ctypes.CDLL, table: str, kind: type[ctypes.Structure]) -> Iterator[Any]:
+    """Yield the entries of a table of a library: structures of a kind, whose first field is text.
+
+    The text is empty at the end of the table.
+    """
+    address = ctypes.addressof(ctypes.c_char_p.in_dll(handle, table))
+    while ctypes.c_char_p.from_address(address).value:
+        yield kind.from_address(address)
+        address += ctypes.sizeof(kind)
 
 
 def _warn(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Memory of the CPU backend: arrays, and the way of a file's chunks to and from them."""
+"""Memory of the CPU backend: arrays, and the copies of a file's chunks to and from them."""
 
 import os
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ def empty(n: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 class Lane:
-    """The way of chunks between host and device, of one thread: here both are the same memory."""
+    """One thread's copies of chunks between host and device: here both are the same memory."""
 
     def __init__(self, size: int, gpu: None = None) -> None:
         """Do nothing: no chunk is copied."""
 
     def landing(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return memory of the host for what is to be uploaded to ``array``: the array itself."""
+        """Return the host memory from which ``upload`` copies to ``array``: the array itself."""
         return array
 
     def upload(self, array: NDArray[Any]) -> None:
-        """Do nothing: what has landed is there."""
+        """Do nothing: the elements are in the array."""
 
     def download(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the elements of ``array`` in host memory: the array itself."""
@@ -34,7 +34,7 @@ class Lane:
 
 @contextmanager
 def staged(gpu: None, out: NDArray[Any], *inputs: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield ``out`` and the inputs: host arrays are where they are needed."""
+    """Yield ``out`` and the inputs: host arrays need no copies."""
     yield out, *inputs
 
 
@@ -60,7 +60,7 @@ def available() -> int:
 
 # ---- the memory that is free -----------------------------------------------------------------
 
-_UNLIMITED = 1 << 62  # version 1 of control groups has no word for it, but a number
+_UNLIMITED = 1 << 62  # version 1 of control groups writes a number near 2^63 for no limit
 
 
 def free_memory(
@@ -77,17 +77,17 @@ def free_memory(
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
         if controllers == "":  # version 2
             for folder in _upwards(groups, group):
-                free = min(free, _left(folder, "memory.max", "memory.current", "file", "shmem"))
+                free = min(free, _headroom(folder, "memory.max", "memory.current", "file", "shmem"))
         elif "memory" in controllers.split(","):
             names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"
             for folder in _upwards(f"{groups}/memory", group):
-                free = min(free, _left(folder, *names))
+                free = min(free, _headroom(folder, *names))
     return max(free, 0)
 
 
-def _left(folder: str, limit: str, used: str, cached: str, shared: str) -> int:
-    """Return the bytes that a control group has left; very many if it has no limit."""
-    most, now = _number(f"{folder}/{limit}"), _number(f"{folder}/{used}")
+def _headroom(folder: str, limit: str, usage: str, cached: str, shared: str) -> int:
+    """Return the bytes that a control group may still allocate; 2^62 if it has no limit."""
+    most, now = _number(f"{folder}/{limit}"), _number(f"{folder}/{usage}")
     if most is None or now is None or most >= _UNLIMITED:
         return _UNLIMITED
     statistics = _numbers(f"{folder}/memory.stat", "")

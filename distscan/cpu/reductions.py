@@ -37,11 +37,11 @@ class _WindowKernel(Structure):
 
 
 def find_window(x: NDArray[Any], most: int) -> tuple[Window, int] | None:
-    """Return the window of an array of floats, and what is special among them.
+    """Return the window of an array of floats, and the bits of the special values among them.
 
-    The second is as ``fsum.special.special_bits`` has it. ``most`` is the most threads that look.
-    None: no kernel takes this array, because it is of another type, not contiguous, not aligned or
-    of another byte order.
+    The second is that of ``fsum.special.special_bits``. At most ``most`` threads look. None: no
+    kernel takes this array, because it is of another type, not contiguous, not aligned or of
+    another byte order.
     """
     contiguous = x.flags.c_contiguous or x.flags.f_contiguous
     if not (contiguous and x.flags.aligned) or (loaded := library.load()) is None:
@@ -51,10 +51,10 @@ def find_window(x: NDArray[Any], most: int) -> tuple[Window, int] | None:
     address, step = x.__array_interface__["data"][0], PART // x.itemsize
     parts = max(1, -(-x.size // step))
     results = (WindowResult * parts)()
-    drawn = itertools.count()  # the next part; drawing is atomic
+    tickets = itertools.count()  # numbers of parts; next() is atomic
 
     def work() -> None:
-        while (part := next(drawn)) < parts:
+        while (part := next(tickets)) < parts:
             begin = part * step
             size = min(step, x.size - begin)
             function(address + begin * x.itemsize, size, ctypes.byref(results[part]))
@@ -64,21 +64,18 @@ def find_window(x: NDArray[Any], most: int) -> tuple[Window, int] | None:
     else:
         threads.run(work, min(most, parts))
     window, special = Window(0, 0, 0), 0
-    for each in results:
-        window = window.joined(Window(each.low, each.high, 0))
-        special |= each.special
+    for result in results:
+        window = window.joined(Window(result.low, result.high, 0))
+        special |= result.special
     return window._replace(most=x.size), special
 
 
 @functools.cache
 def _function(handle: ctypes.CDLL, dtype: np.dtype[Any]) -> Any:
     """Return a library's function for a type; None if none is compiled."""
-    address = ctypes.addressof(c_char_p.in_dll(handle, "distscan_windows"))
-    while dtype.isnative and (entry := _WindowKernel.from_address(address)).type:
-        if entry.type.decode() == dtype.name:
-            return entry.find
-        address += ctypes.sizeof(_WindowKernel)
-    return None
+    kernels = library.entries(handle, "distscan_windows", _WindowKernel)
+    named = (kernel.find for kernel in kernels if kernel.type.decode() == dtype.name)
+    return next(named, None) if dtype.isnative else None
 
 
 # ---- the totals of tiles of weights, and the search for cuts in them -----------------------------
@@ -116,7 +113,7 @@ class TileTotals:
         """Return the number of elements before each target: those whose middle is below it.
 
         The targets rise. The middle of an element is the sum of all earlier weights and of half of
-        its own.
+        its own weight.
         """
         tiles = np.searchsorted(self._ends, targets)
         cuts = np.full(targets.size, self._x.size, np.int64)
@@ -127,12 +124,12 @@ class TileTotals:
             if low >= self._x.size:
                 break
             weights = self._tile(low, low + TILE, buffer)
-            ends, ours = np.cumsum(weights), targets[first:last]
+            ends, group = np.cumsum(weights), targets[first:last]
             if number > 0:
                 ends += self._ends[number - 1]
             # The element in which a target falls; the last one, if a rounding puts it later.
-            inside = np.minimum(np.searchsorted(ends, ours), weights.size - 1)
-            cuts[first:last] = low + inside + (ends[inside] - weights[inside] / 2 < ours)
+            inside = np.minimum(np.searchsorted(ends, group), weights.size - 1)
+            cuts[first:last] = low + inside + (ends[inside] - weights[inside] / 2 < group)
         return cuts
 
     def _tile(self, low: int, high: int, buffer: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -225,7 +225,7 @@ class ScanAdd(_Steps):
             self._add(self._local(call, band), self._cut(call.out, band), seed)
 
     def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
-        """Scan; without an exchange, a long row has no totals yet."""
+        """Scan; if there was no exchange, the totals of a long row are found first."""
         if not self.waits or pending.reduced != ():
             super().finish(pending, offset)
             return

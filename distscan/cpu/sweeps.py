@@ -1,4 +1,4 @@
-"""The sweeps over a shard that the strategies are made of: by compiled kernels, or by NumPy."""
+"""The sweeps over a shard, of which strategies consist: by compiled kernels, or by NumPy."""
 
 import functools
 from ctypes import byref
@@ -12,14 +12,14 @@ from ..core.form import Form
 from ..core.operators import Operator
 from ..fsum.words import ONE_WORD, TWO_WORDS, FixedSum, fixed_sum
 from . import chunked, compiled, library
-from .compiled import _STRIP, Compiled, Kernel, KernelArguments, address, loaded_type
+from .compiled import _STRIP, CompiledSweeps, Kernel, KernelArguments, address, loaded_type
 
 
 class Sweeps(Protocol):
     """The sweeps of one form and type. Heads are bool [n] in the order of memory.
 
-    They need little memory beside the arrays, whatever the length of rows. What they return is
-    valid until the next sweep.
+    They need little memory beside the arrays, whatever the length of rows. Totals are valid until
+    the next sweep.
     """
 
     @property
@@ -65,7 +65,7 @@ class Sweeps(Protocol):
         """
 
 
-class Chunked:
+class NumpySweeps:
     """The sweeps by NumPy, for every operator and type; the reference for the compiled ones."""
 
     nbytes = 0
@@ -104,7 +104,7 @@ class Chunked:
         x, out = chunked.in_scan_order(x, form), chunked.in_scan_order(out, form)
         if heads is None:
             totals = np.empty(x.shape[2], acc) if self._totals else None
-            how: Any = {"exclusive": form.exclusive, "whole": form.extents.inner}
+            how: Any = {"exclusive": form.exclusive, "row": form.extents.inner}
             chunked.scan(self._op, x, out, before, acc, totals=totals, **how)
             return totals
         chunked.scan_segments(
@@ -130,7 +130,7 @@ _VECTOR = 64  # the most elements of a vector: VECTOR of kernels/cpu/vector.hpp,
 Arrays = tuple[NDArray[Any], ...]
 
 
-class Recurrence(Compiled):
+class RecurrenceSweeps(CompiledSweeps):
     """The sweeps of one form and type by one kernel, for one call at a time.
 
     The shard is what ``as_read`` returns, the result a tuple of ``h`` alone.
@@ -139,7 +139,7 @@ class Recurrence(Compiled):
     def __init__(
         self, op: Operator, types: Types, form: Form, kernel: Kernel, **options: Any
     ) -> None:
-        """Allocate the slots; ``options`` are those of ``Compiled``."""
+        """Allocate the slots; ``options`` are those of ``CompiledSweeps``."""
         self._total = types.acc
         fields = [(name, types.acc[name]) for name in ("x0", "x1")]
         super().__init__(op, types._replace(acc=np.dtype(fields)), form, kernel, kernel, **options)
@@ -325,20 +325,20 @@ def make(op: Operator, types: Types, form: Form, *, totals: bool, threads: int) 
     if op.arity > 1:
         kernel = compiled.find_recurrence(op, types)
         if kernel is not None and form.extents.size > 0:
-            return Recurrence(op, types, form, kernel, **options)
-        return Chunked(op, types, form, totals=totals)
+            return RecurrenceSweeps(op, types, form, kernel, **options)
+        return NumpySweeps(op, types, form, totals=totals)
     if isinstance(op, FixedSum):
         x, _, out = native = _native(types)
         kernel = compiled.find_fixed(op, native)
         if kernel is not None and form.extents.size > 0:
             options |= {"converted": (x, out), "exact": op}
-            return Compiled(op, types, form, kernel, kernel, **options)
-        return Chunked(op, types, form, totals=totals)
+            return CompiledSweeps(op, types, form, kernel, kernel, **options)
+        return NumpySweeps(op, types, form, totals=totals)
     kernel = compiled.find(op, Types(types.acc, types.acc, types.acc))
     if kernel is None or form.extents.size == 0 or _is_for_numpy(op, types.acc, form):
-        return Chunked(op, types, form, totals=totals)
+        return NumpySweeps(op, types, form, totals=totals)
     direct, loads = compiled.find_skipping_nan(op, types), False
     if direct is None:
         loads = op.load is not None
         direct = compiled.find(op, types._replace(x=loaded_type(types) if loads else types.x))
-    return Compiled(op, types, form, kernel, direct, loads=loads, **options)
+    return CompiledSweeps(op, types, form, kernel, direct, loads=loads, **options)

@@ -1,4 +1,4 @@
-"""The threads of a rank, which run the compiled kernels side by side: how many, and their work."""
+"""The threads of a rank, which run the compiled kernels side by side: their number, their calls."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ def allowed() -> int:
 
 
 def unbind() -> None:
-    """Let this thread run on every core that the control group allows, whatever mask it has.
+    """Let this thread run on every core that the control group allows, whatever its mask is.
 
     Launchers bind a rank to one core: Open MPI does by default. That is right for a rank that
     computes on it, but not for threads that only copy on behalf of a GPU.
@@ -98,20 +98,20 @@ def run(
 ) -> None:
     """Call a function in up to ``threads`` threads, this one among them, until all have returned.
 
-    The function divides its work among the threads that call it. So no thread is waited for that
-    has not begun. An exception is raised when all threads have returned, because they use the
-    arrays of this call; so is Ctrl-C. ``stop`` is called first: it lets no thread wait for the one
-    that failed, and may be called more than once.
+    The function divides its work among the threads that call it. So the caller waits only for
+    threads that have begun. An exception, also Ctrl-C, is raised when all threads have returned,
+    because they use the arrays of this call. ``stop`` is called before that, perhaps several times.
+    After it, no thread waits for the one that failed.
     """
-    call, fault, done = _Call(function, stop), None, False
+    call, fault, returned = _Call(function, stop), None, False
     try:
         _workers.invite(call, threads - 1)
         function()
-        done = True
+        returned = True
     finally:
         while call.invited:
             try:
-                if not done:
+                if not returned:
                     stop()
                 call.end()
                 _workers.dismiss(call)
@@ -132,7 +132,7 @@ class _Call:
         self.fault: BaseException | None = None
         self.invited = 0  # how many other threads may join
         self._function, self._stop, self._lock = function, stop, threading.Lock()
-        self._open, self._inside = True, 0  # whether threads may come; those that are there
+        self._open, self._inside = True, 0  # whether threads may join; how many are in the function
         self._leaves: SimpleQueue[None] = SimpleQueue()  # wakes the caller
 
     def join(self) -> None:
@@ -168,17 +168,17 @@ class _Workers:
         """Begin without threads: no thread survives a fork."""
         self._calls: SimpleQueue[_Call] = SimpleQueue()
         self._lock = threading.RLock()  # a signal's handler may scan, too
-        self._number, self._invited = 0, 0  # threads; those that calls in flight have invited
+        self._number, self._invited = 0, 0  # of threads; of invitations to calls in flight
 
     def invite(self, call: _Call, number: int) -> None:
-        """Let so many threads join a call, as soon as they are free; start them if need be."""
+        """Let ``number`` threads join a call as soon as they are free; start missing threads."""
         with self._lock:
             call.invited = number
             self._invited += number
             # Callers in several Python threads share as many workers as the machine has cores.
-            wanted = min(self._invited, max(number, os.cpu_count() or 1))
-            with suppress(RuntimeError):  # the system has no more threads: those there are must do
-                while self._number < wanted:
+            target = min(self._invited, max(number, os.cpu_count() or 1))
+            with suppress(RuntimeError):  # the system starts no more threads: fewer do the work
+                while self._number < target:
                     threading.Thread(target=self._work, name="distscan", daemon=True).start()
                     self._number += 1
         for _ in range(number):

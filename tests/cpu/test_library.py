@@ -70,7 +70,7 @@ def checkout(tmp_path, build_cpu, monkeypatch):
 
 
 def forget():
-    for function in (library._best, library._chosen, library._load):
+    for function in (library._best, library._load_choice, library._load):
         function.cache_clear()
 
 

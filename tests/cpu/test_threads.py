@@ -36,7 +36,7 @@ def eager(monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """The numbers of threads that kernels were run in."""
-    numbers, latest, each, several = set(), [], compiled.Compiled._run, threads.run
+    numbers, latest, each, several = set(), [], compiled.CompiledSweeps._run, threads.run
 
     def run(self, *given):
         latest.append(1)  # unless ``threads`` is asked for more
@@ -47,7 +47,7 @@ def asked(monkeypatch):
         latest[-1] = number
         several(work, number, *given)
 
-    monkeypatch.setattr(compiled.Compiled, "_run", run)
+    monkeypatch.setattr(compiled.CompiledSweeps, "_run", run)
     monkeypatch.setattr(threads, "run", run_threads)
     return numbers
 
@@ -295,7 +295,7 @@ def test_processes(program, said):
 def test_interrupts(dtype, rng, monkeypatch):
     """Ctrl-C at any moment: the exception comes up when no thread uses the arrays any more."""
     inside: list[int] = []  # one for each other thread
-    plain = compiled.Compiled._run
+    plain = compiled.CompiledSweeps._run
 
     def run(self, work, *given):
         def watched():
@@ -306,7 +306,7 @@ def test_interrupts(dtype, rng, monkeypatch):
 
         plain(self, watched, *given)
 
-    monkeypatch.setattr(compiled.Compiled, "_run", run)
+    monkeypatch.setattr(compiled.CompiledSweeps, "_run", run)
     x = rng.standard_normal(1 << 19)
     plan = distscan.Plan(MPI.COMM_SELF, x.shape, "d", out_dtype=dtype, backend="cpu", threads=3)
     want, own, interrupted = plan(x).tobytes(), np.random.default_rng(0), 0
