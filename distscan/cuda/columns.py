@@ -113,9 +113,9 @@ def columns_policy(
 
     def stages(rows: int) -> int:
         part = _LANES // strips.width * rows * sum(pitches(types, inner, items, strips))
-        static, every = (room - sharing.panel * cursor for room in (_STATIC, most))
+        static, dynamic = (room - sharing.panel * cursor for room in (_STATIC, most))
         stage = warps * part + 16 * max(len(fields), 1) + beside
-        return int(min(static // beside, every // stage, 12))
+        return int(min(static // beside, dynamic // stage, 12))
 
     read = items * (types.x.itemsize if fields else size)  # bytes of a lane in each row
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(read, 5)
@@ -173,12 +173,12 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
     if vectors <= most:
         return Strips(vectors, 1)
 
-    def used(width: int) -> tuple[float, int]:
-        """Return the product of the used fractions of lanes, of strips, of moved bytes at worst."""
+    def usage(width: int) -> tuple[float, int]:
+        """Return the product of the fractions in use, of lanes, strips and, at worst, of bytes."""
         lanes, room = _LANES // width * width, -(-vectors // width) * width
         return lanes * vectors / room / (1 + _SECTOR / (width * vector)), width
 
-    width = max(range(max(most // 2, 1), most + 1), key=used)
+    width = max(range(max(most // 2, 1), most + 1), key=usage)
     split = row % _SECTOR > 0 or width * vector % _SECTOR > 0
     number = -(-vectors // width)
     return Strips(width, number, split, even=vectors > 0.95 * number * width)
@@ -233,12 +233,10 @@ def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int)
 
 
 def pitches(types: Types, inner: int, items: int, strips: Strips) -> list[int]:
-    """How many bytes the rows of a tile lie apart in shared memory: see ``columns/strip.cuh``.
+    """Return the pitch of a tile's rows in shared memory, in bytes: see ``columns/strip.cuh``.
 
-    There is one number for each field; a number has one field.
-
-    The pitch is the same as in global memory modulo 16, with room for the vector that the end of a
-    row cuts.
+    There is one pitch for each field; a number has one field. Modulo 16, the pitch is that of rows
+    in global memory. A row has room for the vector that its end cuts.
     """
     fields = [types.x[name] for name in types.x.names] if types.x.names else [types.x]
     sizes = [(strips.width * items * field.itemsize, inner * field.itemsize) for field in fields]

@@ -94,7 +94,7 @@ def compact_policy(size: int, n: int, arch: str, sm_count: int, *, masked: bool)
 
 # ---- the call --------------------------------------------------------------------------------
 
-_MOST = 16  # workspaces that are kept
+_MOST = 16  # the most workspaces that are kept between calls
 # The types that stand for all types of their size, in bytes.
 _UNITS = {
     1: "unsigned char",
@@ -106,7 +106,7 @@ _UNITS = {
 
 
 class Selection(NamedTuple):
-    """The elements that a compaction keeps, as ``kernels/compact.cu`` takes them."""
+    """The source and the condition of a compaction, for the macros of ``kernels/compact.cu``."""
 
     source: str
     dtype: str  # the name of the type of the elements
@@ -159,7 +159,7 @@ class Compact(Kernel):
         self.blocks = min(shard.tiles, self._most_blocks)
 
     def set_count(self, count: int, epoch: int) -> None:
-        """Set the address for the count of kept elements, 0 for none; and the epoch."""
+        """Set the address for the count of elements, 0 for none; and the epoch."""
         self._count.words, self._work.epoch = count, epoch
 
 
@@ -195,7 +195,7 @@ class Compactor:
     """
 
     def __init__(self) -> None:
-        """Make nothing yet: each kernel is made when it is first needed."""
+        """Make no kernel yet: each one is made when it is first needed."""
         next(workspace.calls)  # raises in a process that was forked
         self._arch, self._sm_count = cupy.cuda.Device().compute_capability, sm_count()
         self._works: dict[Any, Workspace] = {}
@@ -228,7 +228,7 @@ class Compactor:
                 calls.append(self._queue(selection, x, mask, buffers[i], counts=not calls))
         count = calls[0]()
         results = [
-            self._rows(x, index, count) if buffer is None else _trimmed(buffer, count)
+            self._rows(x, index, count) if buffer is None else _trim(buffer, count)
             for x, buffer in zip(arrays, buffers, strict=True)
         ]
         return results, count
@@ -245,7 +245,7 @@ class Compactor:
             x = x.copy()
         y = cupy.empty(x.shape, x.dtype)
         count = self._queue(selection, x, None, y)()
-        return _trimmed(y, count), count
+        return _trim(y, count), count
 
     def _queue(
         self, selection: Selection, x: Any, mask: Any, y: Any, *, counts: bool = True
@@ -262,7 +262,9 @@ class Compactor:
         if work is None or work.scan.most < n or work.round != number >> workspace.BITS:
             kernel = Compact(selection, policy, 1 << (n - 1).bit_length())
             work = Workspace(scan=kernel, total=HostTotal(np.dtype(np.int64)))
-        self._works[selection, policy] = work  # the last: the first has not been used for longest
+        self._works[selection, policy] = (
+            work  # last in the dict: the first is the least recently used
+        )
         while len(self._works) > _MOST:
             del self._works[next(iter(self._works))]
         kernel, epoch = work.scan, number & workspace.LAST
@@ -303,7 +305,7 @@ def _unit(x: Any) -> int | None:
     return width if width in _UNITS and x.data.ptr % width == 0 else None
 
 
-def _trimmed(buffer: Any, count: int) -> Any:
+def _trim(buffer: Any, count: int) -> Any:
     """Return the first ``count`` rows: a copy if these are less than a quarter of the buffer."""
     rows = buffer[:count]
     return rows.copy() if 4 * count < len(buffer) else rows

@@ -1,4 +1,4 @@
-"""The macros and headers that ``kernels/config.cuh`` asks for: types, operator, form, policy."""
+"""The macros and headers that ``kernels/config.cuh`` needs: types, operator, form, policy."""
 
 import re
 from typing import Any
@@ -24,11 +24,11 @@ def register_types(op: Operator, types: Types) -> Types:
     """Return the types in registers.
 
     Built-in operators scan narrow integers and bools in 32 bits. The low bits of the results are
-    the same. There are two exceptions. If x must first be cut to the narrow type: the maximum of
-    300 and 50 as int8 is 50. If the result shows more than the low bits: 100 + 100 as int8 is -56,
-    also in an int64.
+    the same. There are two exceptions. The first is an x that is wider than the running value: as
+    int8, the maximum of 300 and 50 is 50. The second is a result that is wider: 100 + 100 as int8
+    is -56, also in an int64.
 
-    The operator logaddexp keeps sums of exponentials, and takes no logarithm before the store.
+    The operator logaddexp keeps sums of exponentials, and takes their logarithms at the store.
     """
     x, acc, out = types.x, types.acc, types.out
     if BUILTIN.get(op.name) is not op:
@@ -201,7 +201,7 @@ def _running_name(op: Operator, types: Types) -> str:
 def _partial(op: Operator, types: Types) -> str:
     """Name a type that holds every total of a warp's elements. 32 bits take half the shuffles.
 
-    Of elements that are checked, it says so.
+    For elements that are checked, the name is ``Checked`` of the type.
     """
     narrow = types.x.kind in "biu" and types.x.itemsize <= 2 and types.acc.kind in "iu"
     if checks(op):

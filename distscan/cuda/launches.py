@@ -27,7 +27,7 @@ from .policy import ADD_THREADS, VECTOR, LaunchConfig, beside, per_vector, reduc
 
 
 class ViolationWord:
-    """A word in pinned host memory: the last launch that has seen such an element."""
+    """A word in pinned host memory: the epoch of the last launch that has seen such an element."""
 
     nbytes = 4
 
@@ -44,26 +44,26 @@ class ViolationWord:
         self._unit.epoch = epoch
 
     def since(self, epoch: int) -> bool:
-        """Return whether the launch of ``epoch``, which has ended, or a later one has seen any.
+        """Return whether the launch of ``epoch``, or a later one, has seen such an element.
 
-        The epochs of one workspace rise. So a later launch hides none.
+        The launch has ended. The epochs of a workspace rise, so later launches hide no report.
         """
         return bool(self._word[0] >= epoch)
 
 
 def checks_window(types: Types, form: Form) -> bool:
-    """Return whether kernels check elements at a lower price than a pass over them.
+    """Return whether a check of elements inside kernels costs less than a pass over them.
 
-    Of float16 they do not: see ``policy.py``. Nor of rows and segments, of which scanners
+    For float16 it costs more: see ``policy.py``. So it does for rows and segments, where scanners
     would check the elements, too: rows of 1024 float32, 2^28 elements, took 1516 us with the pass,
-    and 2710 with checks inside (H100).
+    and 2710 us with checks inside (H100).
     """
     one_scan = form.extents.outer == form.extents.inner == 1 and not form.segmented
     return one_scan and types.x.itemsize >= 4
 
 
 def violation_word(op: Operator, kernel: Any) -> ViolationWord | None:
-    """Return the word of a kernel; None if it checks nothing."""
+    """Return the word of a kernel; None if the kernel does not check elements."""
     return ViolationWord(kernel.arguments) if checks(op) else None
 
 
@@ -127,7 +127,7 @@ class Scan(Kernel):
         #: Whether the kernel can be launched ahead of its offset.
         self.can_wait = not (form.segmented or rows)
         self._mail: Any = arguments.mail if self.can_wait else None
-        # For short shards latency counts, and the unaligned head is a tile of one more block.
+        # Latency decides for short shards, and an unaligned head would be a tile of another block.
         self._cuts_head = config.entry != "scan_short"
 
     def prepare(self, x: Any, y: Any, heads: Any = None, total: int = 0) -> None:
@@ -161,7 +161,7 @@ class Scan(Kernel):
 
     def defer_offset(self, epoch: int, stream: Any) -> None:
         """Set the arguments so that the kernel waits for its offset, which ``mail`` sends."""
-        self._mail.from_host, self._mail.answer = self.mail.expected(stream)
+        self._mail.from_host, self._mail.answer = self.mail.note_launch(stream)
         self._work.epoch = epoch
 
     @functools.cached_property
@@ -242,10 +242,10 @@ class Add(Kernel):
 # ---- messages between a running kernel and the host, in pinned host memory ---------------------
 
 
-def _polled(numbers: Any, place: int, epoch: int, stream: Any) -> None:
-    """Wait until a kernel on ``stream`` has written ``epoch`` at ``place``.
+def _poll(numbers: Any, place: int, epoch: int, stream: Any) -> None:
+    """Wait until a kernel on ``stream`` has written ``epoch`` to ``numbers[place]``.
 
-    Raises ``KernelError`` if the kernel ends without.
+    Raises ``KernelError`` if the kernel ends before that.
     """
     polls = 0
     while numbers[place] != epoch:
@@ -278,7 +278,7 @@ class HostTotal:
     def wait(self, epoch: int, stream: Any) -> NDArray[Any]:
         """Wait for the total of the launch of ``epoch`` on ``stream``, and return it, 0-d."""
         for word in range(self._words):
-            _polled(self._epochs, word, epoch, stream)
+            _poll(self._epochs, word, epoch, stream)
         value = self._halves[:, 0].tobytes()[: self.dtype.itemsize]
         return np.frombuffer(value, self.dtype).reshape(())
 
@@ -309,12 +309,12 @@ class HostOffset:
         self._unread: tuple[int, int] | None = None  # the word of an answer, and its epoch
         self._begin = 0.0
 
-    def expected(self, stream: Any) -> tuple[int, int]:
+    def note_launch(self, stream: Any) -> tuple[int, int]:
         """Note the time of a launch. Return the addresses of the offset and of the answer."""
         first = len(self._parts) + 1
         self._answer = 2 * first + 1 - self._answer
         if self._unread is not None and self._unread[0] == self._answer:
-            self.check(stream)  # a launch in between has been given up
+            self.check(stream)  # the launch between the two got no offset
         self._begin, address = perf_counter(), int(self._pinned.ptr)
         return address, address + 8 * self._answer
 
@@ -339,9 +339,9 @@ class HostOffset:
         return self._was_in_time(self._answer, epoch, stream)
 
     def check(self, stream: Any) -> None:
-        """Raise ``KernelError`` if a kernel has called off a scan whose offset was taken for sent.
+        """Raise ``KernelError`` if a kernel has stored nothing, because its offset came too late.
 
-        Waits for the kernel, after which ``stream`` runs.
+        Waits for the kernel, which runs on ``stream``.
         """
         if self._unread is not None:
             answer, self._unread = self._unread, None
@@ -353,5 +353,5 @@ class HostOffset:
 
     def _was_in_time(self, answer: int, epoch: int, stream: Any) -> bool:
         """Wait for the answer to the launch of ``epoch``; return whether it took the offset."""
-        _polled(self._halves, 2 * answer + 1, epoch, stream)
+        _poll(self._halves, 2 * answer + 1, epoch, stream)
         return bool(self._halves[2 * answer] != _CALLED_OFF)

@@ -1,4 +1,4 @@
-"""Memory on a GPU: arrays, and the way of a file's chunks to and from them."""
+"""Memory on a GPU: arrays, and the copies of a file's chunks to and from them."""
 
 import functools
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def check_device(device: Any) -> None:
         )
 
 
-# ---- arrays, and the way of a file's chunks --------------------------------------------------
+# ---- arrays, and the copies of a file's chunks -----------------------------------------------
 
 
 def empty(n: int, dtype: np.dtype[Any]) -> Any:
@@ -60,7 +60,7 @@ def empty(n: int, dtype: np.dtype[Any]) -> Any:
 
 
 class Lane:
-    """The way of chunks between host and GPU, of one thread: pinned memory and a stream.
+    """One thread's copies of chunks between host and GPU: pinned memory and a stream.
 
     Copies of several lanes overlap, and none waits for kernels.
     """
@@ -77,12 +77,12 @@ class Lane:
         self._stream = cupy.cuda.Stream(non_blocking=True)
 
     def landing(self, array: Any) -> NDArray[Any]:
-        """Return pinned memory for what is to be uploaded to ``array``."""
+        """Return the pinned memory from which ``upload`` copies to ``array``."""
         host: NDArray[Any] = self._host[: array.nbytes].view(array.dtype)
         return host
 
     def upload(self, array: Any) -> None:
-        """Copy what has landed to ``array``."""
+        """Copy the pinned memory of ``landing`` to ``array``."""
         array.set(self.landing(array), self._stream)
         self._stream.synchronize()
 
@@ -96,7 +96,7 @@ class Lane:
 
 @functools.cache
 def _stream(gpu: int) -> Any:
-    """Return the stream of ``staged`` on a GPU. CuPy keeps memory for each stream, so it is one."""
+    """Return the stream of ``staged`` on a GPU: one, because CuPy keeps memory for each stream."""
     return cupy.cuda.Stream(non_blocking=True)
 
 
@@ -109,7 +109,7 @@ def staged(gpu: int, out: NDArray[Any], *inputs: Any) -> Iterator[tuple[Any, ...
     """
     cupy.cuda.Device(gpu).use()
     with _stream(gpu) as stream:
-        copies = [None if x is None else _copied(x, stream) for x in inputs]
+        copies = [None if x is None else _copy(x, stream) for x in inputs]
         result = cupy.empty(out.shape, out.dtype)
         yield result, *copies
         if result.size:
@@ -117,7 +117,7 @@ def staged(gpu: int, out: NDArray[Any], *inputs: Any) -> Iterator[tuple[Any, ...
         stream.synchronize()
 
 
-def _copied(x: NDArray[Any], stream: Any) -> Any:
+def _copy(x: NDArray[Any], stream: Any) -> Any:
     """Return a copy of a host array on the current GPU, in the machine's byte order."""
     x = np.ascontiguousarray(x, x.dtype.newbyteorder("="))
     copy = cupy.empty(x.shape, x.dtype)

@@ -34,9 +34,9 @@ _DIGEST = hashlib.sha256().digest_size
 def cached(key: str, make: Callable[[], Built]) -> Built:
     """Return the entry of ``key``. If there is none, ``make`` makes it, and it is stored.
 
-    One process makes an entry, and the others of the node wait for it. An entry is made again if it
-    is not whole, or if another user may have written it. If there is no folder, each process makes
-    its own.
+    One process makes an entry, and the others of the node wait for it. An incomplete entry is made
+    again, and so is one that another user may have written. If there is no folder, each process
+    makes its own entry.
     """
     where = folder()
     if where is None:
@@ -91,14 +91,14 @@ def _trusted(status: os.stat_result) -> bool:
 
 
 def _read(path: Path) -> Built | None:
-    """Return the entry in a file; None if it is not whole, or cannot be trusted."""
+    """Return the entry in a file; None if it is incomplete, or cannot be trusted."""
     with suppress(OSError), path.open("rb") as file:
         if _trusted(os.fstat(file.fileno())):
-            return unpacked(path.stem, file.read())
+            return _unpack(path.stem, file.read())
     return None
 
 
-def _packed(key: str, entry: Built) -> bytes:
+def _pack(key: str, entry: Built) -> bytes:
     """Lay out an entry as a file: digest, length of the code, length of the report, code, report.
 
     The digest covers the key and all that follows. So a file under the wrong name is noticed.
@@ -108,8 +108,8 @@ def _packed(key: str, entry: Built) -> bytes:
     return digest(key, content) + content
 
 
-def unpacked(key: str, file: bytes) -> Built | None:
-    """Return the entry that ``_packed`` laid out for ``key``; None for any other content."""
+def _unpack(key: str, file: bytes) -> Built | None:
+    """Return the entry that ``_pack`` laid out for ``key``; None for any other content."""
     content = file[_DIGEST:]
     if len(content) < _LENGTHS.size or digest(key, content) != file[:_DIGEST]:
         return None
@@ -121,7 +121,7 @@ def unpacked(key: str, file: bytes) -> Built | None:
 
 
 def digest(key: str, content: bytes) -> bytes:
-    """Return the bytes in front of ``content``: they tell whether an entry is whole."""
+    """Return the digest in front of ``content``, which tells whether an entry is complete."""
     return hashlib.sha256(key.encode() + b"\0" + content).digest()
 
 
@@ -146,12 +146,12 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, entry: Built) -> None:
-    """Write an entry to a temporary file, and rename it. So each file name is of a whole entry."""
+    """Write an entry to a temporary file, and rename it: a file under its name is complete."""
     part = path.with_suffix(f".{uuid4().hex[:8]}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         with open(part, "wb", opener=lambda name, _: os.open(name, flags, 0o600)) as file:
-            file.write(_packed(path.stem, entry))
+            file.write(_pack(path.stem, entry))
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
@@ -189,7 +189,7 @@ def build(entry: str, macros: Mapping[str, object], arch: str) -> Built:
 
     Raises ``KernelError`` with the compiler's own lines.
     """
-    archs = [known for known in map(int, nvrtc.getSupportedArchs()) if known <= int(arch)]
+    archs = [number for number in map(int, nvrtc.getSupportedArchs()) if number <= int(arch)]
     if not archs:
         raise KernelError(f"the GPU's compute capability, {arch}, is older than this NVRTC knows")
     native = max(archs) == int(arch)
@@ -250,7 +250,7 @@ def sources() -> Sources:
     return Sources(texts, hashlib.sha256(repr(texts).encode()).hexdigest())
 
 
-def with_full_names(name: str, text: str, known: Mapping[str, str]) -> str:
+def with_full_names(name: str, text: str, texts: Mapping[str, str]) -> str:
     """Write each include as a path in the folder, because NVRTC compares names as they stand.
 
     >>> with_full_names("a/b.cuh", '#include "../c.cuh"', {"c.cuh": ""})
@@ -260,7 +260,7 @@ def with_full_names(name: str, text: str, known: Mapping[str, str]) -> str:
     def full(include: re.Match[str]) -> str:
         for folder in (posixpath.dirname(name), ""):
             path = posixpath.normpath(posixpath.join(folder, include[2]))
-            if path in known:
+            if path in texts:
                 return f'{include[1]}"{path}"'
         return include[0]
 
@@ -269,7 +269,7 @@ def with_full_names(name: str, text: str, known: Mapping[str, str]) -> str:
 
 @functools.cache
 def compiler() -> tuple[object, ...]:
-    """Return what identifies this build of NVRTC: its version, and its library's size and time."""
+    """Return the identity of this build of NVRTC: its version, and its library's size and time."""
     version = nvrtc.getVersion()  # this loads the library
     files = set()
     with suppress(OSError):

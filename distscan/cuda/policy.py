@@ -246,20 +246,20 @@ def keyed_items(keys: np.dtype[Any], items: int) -> int:
 
 
 def beside(form: Form) -> int:
-    """Return the bytes that a kernel reads beside each element: of a flag or of a key."""
+    """Return the bytes of the flag or key that a kernel reads beside each element."""
     return int(form.segmented) if form.keys is None else form.keys.itemsize
 
 
 def bits_bytes(types: Types, form: Form, threads: int, rows: int, items: int) -> int:
-    """Return the bytes of a stage in which reducers leave the bits of a tile's heads."""
+    """Return the bytes of a stage that hold the bits of a tile's heads, written by reducers."""
     packs = form.segmented and form.keys is None and packs_flags(types, items)
     return threads * rows * items // 8 * packs
 
 
 def up_to_bytes(types: Types, form: Form, threads: int, rows: int) -> int:
-    """Return the bytes, for each stage, in which reducers leave combinations for the scanners.
+    """Return the bytes of a stage that hold combinations, written by reducers for the scanners.
 
-    They do so where an element is a large structure: see linear/large_tile.cuh.
+    Only large structures have them: see linear/large_tile.cuh.
     """
     if not _is_large(types):
         return 0
@@ -272,9 +272,9 @@ def _is_large(types: Types) -> bool:
 
 
 def packs_flags(types: Types, items: int) -> bool:
-    """``PACKS`` of linear/flagged_items.cuh: whether a stage has room for its flags' bits, too.
+    """Return ``PACKS`` of linear/flagged_items.cuh: whether a stage has room for its flags' bits.
 
-    The reducers then pack the flags into bits. H200, sm_90, segments of 64, microseconds::
+    Reducers then pack the flags into bits. H200, sm_90, segments of 64, microseconds::
 
         type            elements  packed by reducers  found by scanners
         int8, max       2^30                    1631               1740
@@ -357,13 +357,13 @@ def reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePo
     blocks on sm_100 and sm_120), logaddexp in float64, structures, and flags. Flags are not
     measured.
     """
-    chosen = _reduce_policy(op, types, form, arch)
+    policy = _reduce_policy(op, types, form, arch)
     if form.keys is None:
-        return chosen
+        return policy
     # A thread holds at most 128 bytes of items and keys in flight.
-    each = chosen.items * (types.x.itemsize + form.keys.itemsize)
-    rows, blocks = max(1, min(chosen.rows, 128 // each)), min(chosen.blocks, 3 if each < 32 else 2)
-    return chosen._replace(rows=rows, blocks=blocks)
+    vector = policy.items * (types.x.itemsize + form.keys.itemsize)
+    rows, blocks = max(1, min(policy.rows, 128 // vector)), 3 if vector < 32 else 2
+    return policy._replace(rows=rows, blocks=min(policy.blocks, blocks))
 
 
 def _reduce_policy(op: Operator, types: Types, form: Form, arch: str) -> ReducePolicy:
@@ -455,21 +455,21 @@ def scan_config(types: Types, n: int, form: Form) -> LaunchConfig:
         blocks = short.blocks * sm_count()
         return LaunchConfig("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
     arch = cupy.cuda.Device().compute_capability
-    chosen = scan_policy(types, form, arch, n, sm_count())
-    tile = chosen.threads * chosen.rows * chosen.items
+    scan = scan_policy(types, form, arch, n, sm_count())
+    tile = scan.threads * scan.rows * scan.items
     stage = tile * types.x.itemsize + 16 * len(types.x.names or " ")
     if form.segmented:
         stage += tile * beside(form) + 16
-        stage += bits_bytes(types, form, chosen.threads, chosen.rows, chosen.items)
-    policy: dict[str, int | str] = chosen._asdict()
+        stage += bits_bytes(types, form, scan.threads, scan.rows, scan.items)
+    policy: dict[str, int | str] = scan._asdict()
     rows = form.extents.outer > 1
     policy["source"] = "FlaggedItems" if form.segmented else "RowItems" if rows else "Items"
     if form.keys is not None:
         policy["source"] = f"KeyedBy<{type_name(form.keys)}>::Items"
     policy["first"] = str((form.segmented or rows) and form.seed is not None).lower()
-    stage += up_to_bytes(types, form, chosen.threads, chosen.rows)
-    shared = chosen.stages * stage
-    threads = chosen.threads + (chosen.reducers + chosen.look_ahead_warps + 1) * _LANES
+    stage += up_to_bytes(types, form, scan.threads, scan.rows)
+    shared = scan.stages * stage
+    threads = scan.threads + (scan.reducers + scan.look_ahead_warps + 1) * _LANES
     return LaunchConfig("scan", policy, tile, threads, shared, sm_count())
 
 

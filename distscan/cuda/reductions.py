@@ -119,10 +119,10 @@ def bit_range_operator(size: int) -> BitRangeOperator:
 
 
 def _widest(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    joined = np.empty_like(b)
+    result = np.empty_like(b)
     for name, combine in (("lowest", np.minimum), ("largest", np.maximum), ("least", np.minimum)):
-        joined[name] = combine(a[name], b[name])
-    return joined
+        result[name] = combine(a[name], b[name])
+    return result
 
 
 # ---- the totals of tiles of weights, and the search for cuts in them -----------------------------
@@ -205,8 +205,8 @@ class TileTotals:
     def __init__(self, x: Any, buffers: Buffers, equal_cuts: int = 0) -> None:
         """Sum the weights ``x`` [n] on the current GPU, on the current stream, and wait.
 
-        ``equal_cuts`` is the number of cuts into equal shares of the total. The GPU finds them at
-        once, without waiting for the host; ``cuts`` returns them.
+        ``equal_cuts`` is the number of cuts into equal shares of the total. The GPU finds them
+        without waiting for the host; ``cuts`` returns them.
         """
         number, self._stream = next(workspace.calls), cupy.cuda.get_current_stream()
         if is_capturing(self._stream):
@@ -241,7 +241,7 @@ class TileTotals:
         """Return the number of elements before each target: those whose middle is below it.
 
         The targets rise. The middle of an element is the sum of all earlier weights and of half of
-        its own. If as many cuts were found ahead, the targets must be those of equal shares.
+        its own weight. For ``equal_cuts`` targets, these must be the ends of equal shares.
         """
         count = targets.size
         if self._x.size == 0 or count == 0:
@@ -265,7 +265,7 @@ class TileTotals:
 
     @contextmanager
     def _using(self) -> Iterator[None]:
-        """Keep the weights until the queued work has ended, if the block does not end."""
+        """If the block raises, keep the weights until the queued work has ended."""
         try:
             yield
         except BaseException:

@@ -44,7 +44,7 @@ class Strategy:
     work
         The kernels and the memory; None for shards without elements.
     waits
-        Whether totals are long rows, which an exchange asks for piece by piece.
+        Whether totals are long rows, which an exchange reads piece by piece.
     captured
         The reason why a CUDA graph cannot capture a call; empty if it can.
     """
@@ -105,10 +105,10 @@ class Strategy:
             work.scan.mail.check(cupy.cuda.get_current_stream())
 
     def window_violated(self, call: Any) -> bool:
-        """Return whether the kernel that checks elements has seen one outside; wait for it."""
+        """Wait for the kernel; return whether it has seen an element outside of the window."""
         if self.work is None or not self.checks_window:
             return False
-        if not call.read:  # the total, which comes after all checks
+        if not call.read:  # the total comes after all checks
             call.stream.synchronize()
         return bool(call.work.violation.since(call.epoch))
 
@@ -155,7 +155,7 @@ class GpuCall(NoTotal):
     """One call in flight: its workspace, epoch, stream and arrays.
 
     The work is queued in two parts, by ``begin`` and by ``finish``. Each part is queued on the
-    stream that is current then, after the last use of the workspace. ``queued`` ends a part.
+    stream that is current then, after the last use of the workspace. ``end_part`` ends a part.
     """
 
     heads: Any = None  # the head flags of the segments, or the keys
@@ -179,7 +179,7 @@ class GpuCall(NoTotal):
             x = contiguous(x)
         self._steps, self.work = steps, work
         self.epoch = number & workspace.LAST
-        self.stream = self.begun_on = stream
+        self.stream = self.first_stream = stream
         self.x, self.out, self.segments, self._at_once = x, out, segments, at_once
         if stream is not work.last.stream:
             work.last.order(stream)
@@ -198,17 +198,17 @@ class GpuCall(NoTotal):
         self.work.last.recorded = False
         return self.stream
 
-    def queued(self) -> None:
-        """End a part: all its work is queued."""
+    def end_part(self) -> None:
+        """End a part, whose work is all queued."""
         if self.work.last.at_once:
             self.work.last.record()
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """End the second part: all work of the call is queued."""
-        self.queued()
+        self.end_part()
         if self.work.is_of_a_graph:
             keep_captured(self.work, self.heads)
-        elif self.stream is not self.begun_on:
+        elif self.stream is not self.first_stream:
             self.work.keep(self.x, self.heads)
 
 
@@ -225,7 +225,7 @@ class GpuCallWithTotal(GpuCall):
         if form.extents.inner > 1:
             totals: NDArray[Any] = self.work.total.take(piece)
             return totals
-        value = self.work.total.wait(self.epoch, self.begun_on)
+        value = self.work.total.wait(self.epoch, self.first_stream)
         if form.keys is not None:
             low, high = value["ends"].view(self.segments.dtype)
             self._edges = segmented.between(low, high, reverse=form.reverse)
@@ -237,8 +237,8 @@ class GpuCallWithTotal(GpuCall):
         total: NDArray[Any] = value.astype(self._steps.types.acc, copy=False)
         return total
 
-    def have_read(self) -> None:
-        """Wait for the total, unless it has been read. Then all work of earlier calls has ended."""
+    def wait_for_total(self) -> None:
+        """Wait for the total, unless ``total`` has. Then all work of earlier calls has ended."""
         if not self.read and self._steps.form.extents.inner == 1:
             self.total()
 
@@ -249,7 +249,7 @@ class GpuCallWithTotal(GpuCall):
             offset = self._steps.form.seed_of(piece)
         self.resume()
         self.work.total.put(piece, offset)
-        self.queued()
+        self.end_part()
         if offset is not None:
             self.offset = self.work.total
 
@@ -263,7 +263,7 @@ class GpuCallWithTotal(GpuCall):
 
 # ---- the steps of a shard --------------------------------------------------------------------
 
-_TOO_LATE = 3  # after so many late offsets in a row, no scan is launched ahead of its offset
+_TOO_LATE = 3  # after so many late offsets in a row, scans are launched after their offsets
 
 
 class SinglePass(Strategy):
@@ -285,7 +285,7 @@ class SinglePass(Strategy):
         if self.work is None:
             return NoTotal()
         call = GpuCall(self, x, out, segments, overlap)
-        call.queued()
+        call.end_part()
         return call
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
@@ -297,7 +297,7 @@ class SinglePass(Strategy):
         row = call.work.total
         scan.set_offset(offset if row is None else row, call.epoch)
         launch(scan, stream)
-        call.ended()
+        call.end()
 
 
 class ScanAdd(Strategy):
@@ -323,19 +323,19 @@ class ScanAdd(Strategy):
         scan.prepare(call.x, out if work.wide is None else work.wide, total=work.total.pointer)
         scan.set_offset(None, call.epoch)
         launch(scan, call.stream)
-        call.queued()
+        call.end_part()
         return call
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """Combine ``offset`` into ``out`` [n]."""
         if self.work is None:
             return
-        call.have_read()
+        call.wait_for_total()
         stream, work = call.resume(), call.work
         if offset is not None or work.wide is not None:
             work.add.prepare(call.out if work.wide is None else work.wide, call.out, offset)
             launch(work.add, stream)
-        call.ended()
+        call.end()
 
 
 class ReduceScan(Strategy):
@@ -363,9 +363,9 @@ class ReduceScan(Strategy):
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin to reduce ``x`` [n] to its total.
 
-        With ``overlap`` the scan is launched ahead of its offset. It fetches its first tiles, and
-        waits for the offset, which should come at once. If offsets come too late several times in
-        a row, as on a GPU that ranks share, later scans are not launched ahead.
+        With ``overlap``, the scan is launched before its offset is known. It fetches its first
+        tiles, and waits for the offset, which should come at once. If offsets come too late several
+        times in a row, as on a GPU that ranks share, later scans are launched after their offsets.
         """
         if self.work is None:
             return NoTotal()
@@ -380,25 +380,25 @@ class ReduceScan(Strategy):
             call.deferred = True
             scan.defer_offset(call.epoch, call.stream)
             launch(scan, call.stream)
-        call.queued()
+        call.end_part()
         return call
 
     def finish(self, call: Any, offset: Any) -> None:
         """Scan ``x`` [n] into ``out`` [n], seeded with ``offset``: None, an array or a long row."""
         if self.work is None:
             return
-        call.have_read()
+        call.wait_for_total()
         stream, scan, row = call.resume(), call.work.scan, call.work.total
         if isinstance(offset, np.ndarray | HostFields) and offset.ndim > 0:
-            if not call.read:  # the row of totals is on its way to the host
+            if not call.read:  # the row of totals is being copied to the host
                 call.total()
             row.put(slice(None), offset)
             offset = row
         if call.deferred:
-            in_time = scan.mail.send(call.epoch, offset, call.begun_on)
+            in_time = scan.mail.send(call.epoch, offset, call.first_stream)
             self.too_late = 0 if in_time else self.too_late + 1
             if in_time:
                 return
         scan.set_offset(offset, call.epoch + call.deferred)
         launch(scan, stream)
-        call.ended()
+        call.end()

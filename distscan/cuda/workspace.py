@@ -1,4 +1,4 @@
-"""The use of a plan's memory on a GPU: order between streams, and release.
+"""The memory of a plan on a GPU: the order of its uses on several streams, and its release.
 
 One call at a time uses a workspace, on any stream. Each use waits for the one before it. If the
 plan is dropped, the workspace lives until its last use has ended.
@@ -71,9 +71,9 @@ _PLACES = 2 * IN_FLIGHT
 class Row:
     """A row of running values on the GPU, and places for some of its pieces in pinned host memory.
 
-    ``bring`` queues copies of the first totals to the host. ``take`` waits for a piece. ``put``
-    queues a copy of its offset back, and then one of a later piece of the totals to the same place.
-    So an early piece can be exchanged while later ones are still copied.
+    ``bring`` queues copies of the first pieces of the totals to the host. ``take`` waits for a
+    piece. ``put`` queues a copy of the piece's offset to the GPU, and then a copy of a later piece
+    of the totals to the same place. So the first pieces are exchanged while others are copied.
     """
 
     def __init__(self, dtype: np.dtype[Any], inner: int, exchanged: np.dtype[Any]) -> None:
@@ -84,8 +84,8 @@ class Row:
         self._pinned = cupy.cuda.alloc_pinned_memory(places * self._width * dtype.itemsize)
         host: NDArray[Any] = np.frombuffer(self._pinned, dtype, places * self._width)
         self._host = host.reshape(places, self._width)
-        #: Behind the last copy to or from each place that the host may wait for.
-        self._copied = [cupy.cuda.Event(disable_timing=True) for _ in range(places)]
+        #: For each place, the event after its last copy.
+        self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(places)]
         self.pointer = self._row.data.ptr
 
     @property
@@ -105,33 +105,33 @@ class Row:
         """
         if piece is None and len(self._pieces) > 1:
             row: list[NDArray[Any]] = []
-            for each in self._pieces:
-                row.append(self.take(each).copy())
-                self.put(each, None)
+            for part in self._pieces:
+                row.append(self.take(part).copy())
+                self.put(part, None)
             return np.concatenate(row)
         i = self._number(piece or self._pieces[0])
-        self._copied[i % len(self._host)].synchronize()
+        self._events[i % len(self._host)].synchronize()
         host = self._place(i)
         return host if host.dtype.names is None else as_numbers(host)
 
     def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
-        """Queue a copy of ``offset`` to the GPU, over totals that have been taken; None: leave it.
+        """Queue a copy of ``offset``, if any, to the GPU, over totals that ``take`` has returned.
 
-        Then queue a copy of the next piece that has no place yet. ``slice(None)`` is the row.
+        Then queue a copy of the next piece that has no place yet. ``slice(None)`` is the full row.
         """
         several = len(self._pieces) > 1
         if several and piece == slice(None):
             assert offset is not None
-            for i, each in enumerate(self._pieces):
+            for i, part in enumerate(self._pieces):
                 if i >= len(self._host):
-                    self._copied[i % len(self._host)].synchronize()
-                self._send(i, np.asarray(offset[each]))
-                self._copied[i % len(self._host)].record()
+                    self._events[i % len(self._host)].synchronize()
+                self._send(i, np.asarray(offset[part]))
+                self._events[i % len(self._host)].record()
             return
         i = self._number(piece)
         if offset is not None:
-            # The copy of an earlier offset has ended: this total was queued after it, and has
-            # come.
+            # The copy of an earlier offset from this place has ended: the copy of this total was
+            # queued after it, and has ended, too.
             self._send(i, offset)
         if i + len(self._host) < len(self._pieces):
             self._bring(i + len(self._host))
@@ -156,7 +156,7 @@ class Row:
         """Queue the copy of piece ``i`` to the host."""
         on_gpu, on_host, size = self._addresses(i)
         on_gpu.copy_to_host_async(on_host, size)
-        self._copied[i % len(self._host)].record()
+        self._events[i % len(self._host)].record()
 
     def _send(self, i: int, offset: NDArray[Any]) -> None:
         """Store ``offset`` in the place of piece ``i``, and queue its copy to the GPU."""
@@ -237,8 +237,8 @@ class LastUse:
             return True
 
     def _take(self, stream: Any) -> None:
-        # The per-thread stream is another one in each thread, under the same pointer. The pointer
-        # of a stream that is gone may be used again, but not while its object is held.
+        # The per-thread stream has the same pointer in all threads, but is another stream in each.
+        # The pointer of a destroyed stream may be used again, but not while its object lives.
         self._on, self.stream = stream, None if stream.ptr == _PER_THREAD else stream
 
     def _record_once(self) -> bool:
@@ -316,7 +316,7 @@ class Workspace:
 
 
 class Releases:
-    """Memory that is dropped when its last use has ended, by whichever thread looks next."""
+    """Memory that is dropped after its last use. The next call of any thread drops it."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[LastUse, list[Any]]] = deque()
@@ -363,6 +363,6 @@ def is_capturing(stream: Any) -> bool:
     return bool(runtime.streamIsCapturing(stream.ptr))
 
 
-def keep_captured(*used: Any) -> None:
+def keep_captured(*memory: Any) -> None:
     """Keep a graph's memory until the process ends: CUDA does not tell when a graph is gone."""
-    _captured.append(used)
+    _captured.append(memory)

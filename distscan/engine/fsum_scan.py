@@ -256,7 +256,7 @@ def window_of(x: Any, threads: int = 1) -> tuple[Window, int]:
     xp, window, special = arrays.namespace(x), Window(0, 0, 0), 0
     for (chunk,) in chunks(x):
         window = window.joined(Window.of(xp, magnitudes(xp, chunk)))
-        special |= special_bits(xp, codes(xp, chunk))
+        special |= special_bits(codes(xp, chunk))
     return window, special
 
 

@@ -56,7 +56,7 @@ def code_of(number: int | float) -> int:
     return int(codes(np, np.array([number]))[0])
 
 
-def special_bits(xp: Any, codes: Any) -> int:
+def special_bits(codes: Any) -> int:
     """Return the bits of infinities and NaN among numbers, and a bit for -0.0; 0 if none is."""
     if bool((codes == FINITE).all()):
         return 0
