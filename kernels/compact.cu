@@ -1,5 +1,5 @@
 // The kernel that keeps some elements of a shard, in order. Its macros:
-//   DISTSCAN_SOURCE   what it keeps, one of
+//   DISTSCAN_SOURCE   the elements that it keeps, one of
 //       Masked            elements x, by a mask
 //       Indices           their indices, by a mask
 //       Selected          elements x, by a predicate

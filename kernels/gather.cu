@@ -1,5 +1,5 @@
 // The kernel that copies rows of a matrix to one place, by their indices. Its macros:
-//   DISTSCAN_X        the type of what a thread moves at once, up to 16 bytes
+//   DISTSCAN_X        the type of the words that a thread moves, up to 16 bytes
 //   DISTSCAN_INDEX    the type of the indices
 //   DISTSCAN_THREADS, DISTSCAN_AT_ONCE   the policy (cuda/compaction.py)
 #include "linear/gather.cuh"

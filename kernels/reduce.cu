@@ -1,5 +1,5 @@
 // The kernel that reduces a shard to its total.
-//   DISTSCAN_SOURCE   what it reads, one of
+//   DISTSCAN_SOURCE   the elements that it reads, one of
 //       ItemPointer       elements of one segment
 //       FlaggedPointer    elements with flags of heads. The total is that from the last head on,
 //                         with a flag that says whether there is a head

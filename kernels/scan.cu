@@ -1,10 +1,10 @@
-// The kernel that scans a shard, behind the offset of all earlier ranks if there is one.
-//   DISTSCAN_SOURCE   what it reads, one of
+// The kernel that scans a shard, seeded with the offset of all earlier ranks if there is one.
+//   DISTSCAN_SOURCE   the elements that it reads, one of
 //       Items             elements of one segment
 //       FlaggedItems      elements with flags of heads
 //       KeyedBy<K>::Items elements with keys of type K, a head being where the key changes
 //       RowItems          elements of rows, which are scanned each on its own
-//   DISTSCAN_FIRST    whether segments and rows start behind `first`
+//   DISTSCAN_FIRST    whether segments and rows are seeded with `first`
 #include "config.cuh"
 #include "linear/flagged_items.cuh"
 #include "linear/keyed_items.cuh"

@@ -1,4 +1,4 @@
-// The kernel that scans a short shard, behind the offset of all earlier ranks if there is one.
+// The kernel that scans a short shard, seeded with the offset of all earlier ranks if there is one.
 #include "config.cuh"
 #include "linear/scan_short.cuh"
 

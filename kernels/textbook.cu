@@ -18,7 +18,7 @@ using TextbookShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, items_per_vector<X,
 using BlockScan = DISTSCAN_BLOCK_SCAN<Op, T, DISTSCAN_THREADS>;
 using Chain = DISTSCAN_CHAIN<Op, T>;
 
-// The parameters are distscan_scan's; behind its totals there is room for as many prefixes.
+// The parameters are distscan_scan's. After its totals there is room for as many prefixes.
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_textbook(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
                   Mail /* null: it does not wait */) {

@@ -1,4 +1,4 @@
-// The bits of floats: what exact sums need to know of elements before they become integers.
+// The range of bits of floats, which exact sums need before elements become integers.
 #pragma once
 
 #include "types.cuh"
@@ -25,7 +25,7 @@ __device__ inline BitRange widest(const BitRange& a, const BitRange& b) {
   return {min(a.lowest, b.lowest), max(a.largest, b.largest), min(a.least, b.least)};
 }
 
-// A number less the number without its lowest bit is this bit, exactly.
+// A number minus the number without its lowest bit is this bit, exactly.
 __device__ inline BitRange bit_range_of(float x) {
   const unsigned bits = __float_as_uint(x), size = bits & 0x7fffffff;
   const float rest = size & 0x7fffff ? __uint_as_float(size & (size - 1)) : 0;

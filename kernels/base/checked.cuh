@@ -1,7 +1,7 @@
-// Exact sums of elements that should be in a window which the caller has named.
+// Exact sums of elements that must be in the caller's window.
 //
 // Elements are multiples of 2^low, and below 2^high in magnitude. A kernel that sees another one
-// writes its epoch to the host's memory, and goes on; its results are of no use then.
+// writes its epoch to the host's memory, and goes on. The host then drops the results.
 //   low 0, high 3: 5 is inside; 0.5 is no multiple of 1; 9 is not below 8
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace distscan {
 
-// A sum whose elements are checked; F is Fixed. What becomes an F reports what is outside.
+// A sum whose elements are checked; F is Fixed. The conversion to F reports elements outside.
 template <class F>
 struct Checked {
   F value;

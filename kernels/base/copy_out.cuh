@@ -5,10 +5,10 @@
 
 namespace distscan {
 
-// Copy `count` elements from shared to global memory, by one warp. If both sides lie alike to
-// boundaries of 16 bytes, most elements move in vectors, and those before the first boundary and
-// behind the last one by one.
-// float, both 8 bytes behind a boundary, count 8: elements 0 and 1, the vector 2 to 5, then 6 and 7
+// Copy `count` elements from shared to global memory, by one warp. If both addresses are equal
+// modulo 16 bytes, most elements move in vectors. Those before the first boundary of 16 bytes, and
+// those after the last one, move one by one.
+// float, both 8 bytes after a boundary, count 8: elements 0 and 1, the vector 2 to 5, then 6 and 7
 template <class E>
 __device__ void copy_out(const E* from /* [count] */, E* to /* [count] */, int count) {
   constexpr int EACH = larger(16 / sizeof(E), 1);

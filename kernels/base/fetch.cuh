@@ -1,4 +1,4 @@
-// Copies from global to shared memory that go on by themselves. A barrier tells when one is done.
+// Asynchronous copies from global to shared memory. A barrier tells when a copy has ended.
 // From sm_90 on the bulk-copy engine makes them; before, each lane copies 16 bytes at a time.
 #pragma once
 
@@ -62,9 +62,9 @@ __device__ inline void fetch_nothing(Barrier& full) {
 }
 
 // Bring x[from, to) to `stage`, by one warp; waits for `full` then return. Element `from` comes to
-// lie phase(x + from) bytes behind `stage`, which is aligned to 16. Nothing outside x[0, n) is
+// lie phase(x + from) bytes after `stage`, which is aligned to 16. Nothing outside x[0, n) is
 // read: the engine moves vectors of 16 bytes that lie inside x, lanes move single bytes at the ends
-// of x. float, x 4 bytes behind a boundary, from 0, to 8: lanes move elements 0 to 2, the engine 3
+// of x. float, x 4 bytes after a boundary,  from 0, to 8: lanes move elements 0 to 2, the engine 3
 // to 10, of which 8 to 10 were not asked for
 //
 // The stage's earlier contents have been read: each reader has arrived at a barrier after its
@@ -82,7 +82,7 @@ __device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, co
   // ---- 1. the vectors: the last may go beyond `to`, not beyond x --------------------------------
   const Address begin = begin_of_vectors(low, wanted), stop = end_of_vectors(high, begin, end);
 
-  // ---- 2. less than 16 bytes before them, and less than 16 behind ----------------------------
+  // ---- 2. less than 16 bytes before them, and less than 16 after -----------------------------
   const Address at = lane < 16 ? wanted + lane : stop + lane - 16;
   if (at < end && (lane >= 16 || at < begin)) {
     stage[at - origin] = *reinterpret_cast<const unsigned char*>(at);
@@ -113,7 +113,7 @@ __device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, co
 }
 
 #if __CUDA_ARCH__ >= 900
-// The same of several arrays, by one warp: each lane names a piece [wanted, end) of an array in
+// The same for several arrays, by one warp: each lane names a piece [wanted, end) of an array in
 // memory [low, high), and its stage. A lane without a piece gives nothing but zeros.
 __device__ inline void fetch_by_lanes(unsigned char* stage, Address low, Address high,
                                       Address wanted, Address end, Barrier& full) {

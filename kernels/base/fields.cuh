@@ -4,7 +4,7 @@
 //   x0: 3 1 4     element 1 is {1, 5}: a Fields<int, int>, converted to the operator's structure
 //   x1: 2 5 9
 //
-// All that code does with the elements of one array, it does here with each field in turn.
+// Each operation on the elements of one array is done here on each field in turn.
 #pragma once
 
 #include "tile.cuh"
@@ -49,7 +49,7 @@ struct Pointers<X0> {
   X0* first;
 };
 
-// What points to elements of a type: X*, or as many pointers as there are fields.
+// The pointer to elements of a type: X*, or one pointer for each field.
 template <class X>
 struct PointerTo {
   using Const = const X*;
@@ -73,7 +73,7 @@ __device__ Pointers<X...> operator-(const Pointers<X...>& p, int64 i) {
   return p + -i;
 }
 
-// Element i behind a pointer.
+// Element i of a pointer.
 template <class X>
 __device__ X element(const X* p, int64 i) {
   return p[i];

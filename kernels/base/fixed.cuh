@@ -5,9 +5,9 @@
 //
 //   lowest -1:  [0.5 2] -> 1 4 -> sums 1 5 -> [0.5 2.5]
 //
-// Infinities and NaN become any integers: the host stores what comes behind them. Elements become
-// integers, and integers results, by multiplications with powers of 2. These are in shared memory
-// (`Units`), since conversions are called from everywhere.
+// Infinities and NaN become any integers: the host overwrites the results that follow them.
+// Elements become integers, and integers results, by multiplications with powers of 2. These are in
+// shared memory (`Units`), since conversions are called from everywhere.
 #pragma once
 
 #include "types.cuh"
@@ -92,8 +92,8 @@ __device__ Real power_of_2(int exponent) {
 // Elements of two words are joined from two parts, high * 2^SPLIT + low.
 constexpr int SPLIT = 51;
 
-// What the host says of exact sums; a parameter of kernels. A running value k stands for
-// k * 2^lowest. Where elements are checked, they should be multiples of 2^low, below 2^high.
+// The unit of exact sums, set by the host; a parameter of kernels. A running value k stands for
+// k * 2^lowest. Elements that are checked must be multiples of 2^low, below 2^high.
 struct Unit {
   int lowest, low, high;
   unsigned epoch;     // of the launch
@@ -107,7 +107,7 @@ struct Limits {
   Real whole;  // 2^(low + 23) of float, 2^(low + 53) of double: larger numbers are multiples
 };
 
-// What the conversions of a kernel multiply with.
+// The factors of the conversions in a kernel.
 struct Units {
   double up, down;     // 2^-lowest, or 2^(-lowest - SPLIT) for elements of two words; 2^lowest
   float up32, down32;  // the same for floats
@@ -123,7 +123,7 @@ __device__ inline Units& units() {
   return shared;
 }
 
-// Where `whole` is beyond the type, every element counts as outside. The host looks again.
+// If `whole` is beyond the type, all elements count as outside, and the host checks them again.
 template <class Real>
 __device__ Limits<Real> limits_of(int low, int high) {
   constexpr int WIDTH = same<Real, float> ? 23 : 53, LAST = same<Real, float> ? 127 : 1023;
@@ -164,7 +164,7 @@ __device__ inline int64 word_of(double x) { return __double2ll_rz(__dmul_rn(x, u
 
 // An element of two words, below 2^102, as high * 2^SPLIT + low. A number that is added to 1.5
 // times a large power of 2 is rounded to an integer, which is then in the sum's lowest bits. So the
-// parts are the bits of two sums, and what these have in their upper words is yet to be subtracted.
+// parts are the bits of two sums, from whose upper words two constants are subtracted.
 // Parts of several elements add as 64-bit integers. low is never negative.
 constexpr unsigned UPPER_OF_HIGH = 0x43380000;  // of 1.5 * 2^52
 constexpr unsigned UPPER_OF_LOW = 0x40080000;   // of 1.5 * 2^(52 - SPLIT)
@@ -209,9 +209,9 @@ __device__ To to_fixed(From x) {
 
 // ---- To floats --------------------------------------------------------------------------------
 
-// The leading bits of a sum, which is bits * 2^shift, but for bits that are lost: if any of these
-// is 1, the lowest bit is 1. So what has more bits than a float needs, and two more, rounds as the
-// sum does: it is neither a float, nor half-way between two, unless the sum is.
+// The leading bits of a sum, which is bits * 2^shift plus the lost bits. If any lost bit is 1, the
+// lowest bit is 1 (a sticky bit). So if there are two bits more than a float needs, the bits are
+// rounded as the sum is: they are a float, or half-way between two, only if the sum is.
 // Shifts by 2, all bits lost at once: 0b10000 -> 0b100, 0b10001 -> 0b101
 struct Leading {
   int64 bits;

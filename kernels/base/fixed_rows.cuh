@@ -5,7 +5,7 @@
 
 namespace distscan {
 
-// The scan of a warp tile behind prefixed(): see scan_rows.
+// The scan of a warp tile, seeded with prefixed(): see scan_rows.
 template <class Op, class T, class Y, bool EXCLUSIVE, class X, class Shape, class Prefixed>
 __device__ Rows<Y, Shape> scan_fixed_rows(const Rows<X, Shape>& rows, const Prefixed& prefixed) {
   // ---- 1. the vectors' totals over the lanes, row by row -------------------------------------
@@ -13,7 +13,7 @@ __device__ Rows<Y, Shape> scan_fixed_rows(const Rows<X, Shape>& rows, const Pref
 #pragma unroll
   for (int r = 0; r < Shape::ROWS; ++r) inclusive[r] = warp_scan<Op>(reduce<Op, T>(rows.row[r]));
 
-  // ---- 2. every vector behind all that comes before it ---------------------------------------
+  // ---- 2. every vector, seeded with the combination of all before it --------------------------
   const Prefix<T> prefix = prefixed();
   T before_row = prefix.some ? prefix.value : T{};
   Rows<Y, Shape> scanned;

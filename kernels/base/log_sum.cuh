@@ -1,12 +1,12 @@
-// The warp level for sums of exponentials of floats: plain sums, behind one maximum.
+// The warp level for sums of exponentials of floats: plain sums, relative to one maximum.
 //
 // A general scan combines two sums by one exponential, at every step. Here a warp tile has one
 // scale, its largest element. So each element takes one exponential, and its result one logarithm.
-// All terms are positive: no digits are lost, if no term is so small that it vanishes. A warp tile
-// whose elements lie further apart goes the general way. So does one with a NaN or an infinity; but
-// -inf is a term of 0 here.
+// All terms are positive: no digits are lost, if no term is so small that it vanishes. Warp tiles
+// with larger differences are scanned in the general way, and so are those with NaN or infinity.
+// But -inf is a term of 0 here.
 //
-//   [1 3 2], behind log(e^2): max 3, terms [e^-2 1 e^-1], sums [e^-2, 1+e^-2, ...], the prefix e^-1
+//   [1 3 2], seeded with 2: max 3, terms [e^-2 1 e^-1], sums [e^-2, 1+e^-2, ...], the prefix e^-1
 //   the first result: 3 + log(e^-1 + e^-2)
 //
 // Compared to sums in long double, results of 3e6 elements are within 40 eps of max(1, |result|).
@@ -74,7 +74,7 @@ __device__ float smallest(const Rows<X, Shape>& rows) {
 // Whether a maximum can be the scale of sums: it is finite.
 __device__ inline bool is_scale(float most) { return fabsf(most) < infinity(); }
 
-// The scan in the general way, row by row. It is a function of its own, because few warp tiles need
+// The scan in the general way, row by row. It is a separate function, because few warp tiles need
 // it: so it takes no registers from the others.
 template <class Op, class T, class Y, bool EXCLUSIVE, class X, class Shape>
 __device__ __noinline__ Rows<Y, Shape> scan_apart(Rows<X, Shape> rows, Prefix<T> prefix) {
@@ -97,8 +97,8 @@ __device__ __noinline__ Rows<Y, Shape> scan_apart(Rows<X, Shape> rows, Prefix<T>
   return scanned;
 }
 
-// The total of a warp tile, complete in lane 0 only. Terms that vanish beside the largest one count
-// for nothing: so the elements may lie apart.
+// The total of a warp tile, complete in lane 0 only. Terms that vanish beside the largest one do
+// not count: so elements may differ by any amount.
 template <class Op, class T, class X, class Shape>
 __device__ T reduce_log_sums(const Rows<X, Shape>& rows) {
   const float most = largest(rows);
@@ -111,7 +111,7 @@ __device__ T reduce_log_sums(const Rows<X, Shape>& rows) {
   return {most, warp_reduce<Add>(sum) - 1};
 }
 
-// The scan of a warp tile behind prefixed(): see scan_rows.
+// The scan of a warp tile, seeded with prefixed(): see scan_rows.
 template <class Op, class T, class Y, bool EXCLUSIVE, class X, class Shape, class Prefixed>
 __device__ Rows<Y, Shape> scan_log_sums(const Rows<X, Shape>& rows, const Prefixed& prefixed) {
   // ---- 1. the scale, if the elements and the prefix lie together ------------------------------

@@ -14,7 +14,7 @@ namespace distscan {
 // cursor 64, before 64
 template <class Op, class T, int WANTED = 9>
 struct LookAhead {
-  // Rows that are read at once: as many as are wanted, if there are registers for them.
+  // Rows that are read at once: WANTED, if there are registers for them.
   static constexpr int MOST = WORDS<T> > 8      ? 1
                               : WORDS<T> > 4    ? 2
                               : WORDS<T> > 2    ? 3
@@ -23,7 +23,7 @@ struct LookAhead {
   static constexpr int ROWS = WANTED < MOST ? WANTED : MOST;
 
   int64 cursor = 0;  // a multiple of 32
-  Prefix<T> before;  // all that comes before tile `cursor`
+  Prefix<T> before;  // the combination of all totals before tile `cursor`
 
   // The combination of all before `tile`, by a whole warp, in all lanes. `before_cursor` returns
   // all before tile `cursor`. It is called once, as late as possible, since it may wait.
@@ -53,7 +53,7 @@ struct LookAhead {
         }
       }
 
-      // ---- 2. the rows behind `before`; complete rows move the cursor on ----------------------
+      // ---- 2. the rows after `before`; complete rows advance the cursor ------------------------
       if (!asked) before = before_cursor();
       Prefix<T> all = before;
       for (int row = 0; row * LANES < count; ++row) {

@@ -1,8 +1,8 @@
 // Totals that travel between blocks, and from a block to the host, while both run.
 //
 // A value travels in status words of 8 bytes: 4 bytes of the value, and 4 of the launch's epoch. A
-// word is written and read whole. So whoever finds the epoch has the value too: no fence is needed,
-// and nothing is reset between launches (pipeline.cuh).
+// word is written by one store and read by one load. So a reader that finds the epoch has the
+// value, too: no fence is needed, and nothing is reset between launches (pipeline.cuh).
 //
 //   level   a part is   its total travels by   who combines
 //   device  one tile    global memory          a warp of every block, each for itself

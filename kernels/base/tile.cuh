@@ -52,7 +52,7 @@ __device__ int place(int warp, int row) {
 }
 
 // Load rows that begin at any element: each vector is joined from the two aligned ones that it
-// straddles, SHIFT words and `beyond` bytes behind the first.
+// straddles, SHIFT words and `beyond` bytes after the first.
 // SHIFT 1, beyond 2: [0 1 2 3 | 4 5 6 7 | 8 9 a b | ...] -> [6 7 8 9 | ...]
 template <int SHIFT, class Shape, class T>
 __device__ void load_joined(Rows<T, Shape>& rows, const T* p /* [SIZE] */, int warp, int beyond) {
@@ -166,8 +166,8 @@ __device__ void store_flat(T* p /* [SIZE] */, int64 count, int warp, const Rows<
   }
 }
 
-// Store what `load` has loaded, or the like, to the tile at p, of which the first `count` elements
-// in the order of the scan exist.
+// Store rows, in the layout of `load`, to the tile at p, of which the first `count` elements in the
+// order of the scan exist.
 template <bool WHOLE = false, class Shape, class T>
 __device__ void store(T* p /* [SIZE] */, int64 count, int warp, const Rows<T, Shape>& rows) {
   if constexpr (Shape::REVERSE) {

@@ -65,7 +65,7 @@ __device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
   const auto total_of = [&](int vector) {
     return reduce<Op, T>(load_packed<ITEMS>(first + vector * ITEMS));
   };
-  // The last lane has no vector of this row: it takes its neighbour's, and drops what that gives.
+  // The last lane has no vector of this row: it takes its neighbour's, and drops the result.
   T total = total_of((Shape::ROWS - 1) * LANES + (lane < LANES - 1 ? 1 + lane : lane));
   const T single = convert<T>(first[i < behind ? WARP_TILE + i : i]);
   if (lane >= LANES - ITEMS) total = lane < LANES - 1 ? Op::combine(total, single) : single;
@@ -75,8 +75,8 @@ __device__ T reduce_anywhere(const X* p /* [SIZE] */, int warp) {
   return warp_reduce<Op>(total);
 }
 
-// The scan of the warp tile behind prefixed(), which is called late, since it may wait. Totals of
-// vectors and rows are of type Partial.
+// The scan of the warp tile, seeded with prefixed(), which is called late, since it may wait.
+// Totals of vectors and rows are of type Partial.
 // sum, prefix 10, warp tile [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11 13 ...]
 template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
           class Shape, class Segments, class Prefixed>
@@ -88,7 +88,7 @@ __device__ Rows<Y, Shape> scan_rows(const Rows<X, Shape>& rows, const Segments& 
   for (int r = 0; r < Shape::ROWS; ++r)
     inclusive[r] = warp_scan<PartialOp>(reduce<PartialOp, Partial>(rows.row[r]));
 
-  // ---- 2. every vector behind all that comes before it ---------------------------------------
+  // ---- 2. every vector, seeded with the combination of all before it --------------------------
   Prefix<T> prefix = prefixed();
   Rows<Y, Shape> scanned;
 #pragma unroll

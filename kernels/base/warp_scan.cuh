@@ -44,7 +44,7 @@ __device__ T shuffle_up(T x, int distance) {
   return by_words(x, [=](unsigned w) { return __shfl_up_sync(EVERY_LANE, w, distance); });
 }
 
-// The value of the lane `distance` behind this one; the last lanes get their own back.
+// The value of the lane `distance` after this one; the last lanes get back their own values.
 // distance 1: [a b c ... y z] -> [b c d ... z z]
 template <class T>
 __device__ T shuffle_down(T x, int distance) {
@@ -89,7 +89,7 @@ __device__ T warp_scan(T x) {
   return x;
 }
 
-// The ordered combination over the first `count` lanes, whole in lane 0.
+// The ordered combination over the first `count` lanes, complete in lane 0.
 // sum: [1 2 3 ... 32] -> [528 ...]; after the step of distance d, lane l holds lanes l to l+2d-1.
 template <class Op, class T>
 __device__ T warp_reduce(T x, int count = LANES) {

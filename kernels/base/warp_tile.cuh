@@ -16,8 +16,8 @@ __device__ T reduce_warp_tile(const Rows<X, Shape>& rows) {
     return reduce_rows<Op, T>(rows);
 }
 
-// The scan of the warp tile behind prefixed(), which is called late, since it may wait. Totals of
-// vectors and rows are of type Partial.
+// The scan of the warp tile, seeded with prefixed(), which is called late, since it may wait.
+// Totals of vectors and rows are of type Partial.
 // sum, prefix 10, warp tile [1 2 3 ...] -> [11 13 16 ...]; EXCLUSIVE: [10 11 13 ...]
 template <class Op, class PartialOp, class Partial, class T, class Y, bool EXCLUSIVE, class X,
           class Shape, class Segments, class Prefixed>

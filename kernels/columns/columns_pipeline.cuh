@@ -30,7 +30,7 @@ struct ColumnsPipeline : ScanBarriers<STAGES_> {
   int ends[STAGES];          // how many iterations found no tile left
   Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its warp tile
   alignas(128) Row before_warp[STAGES][WARPS];          // of the tile; first each warp's total
-  alignas(128) Row prefix[STAGES];                      // of the tile, behind what scans begin with
+  alignas(128) Row prefix[STAGES];                      // of the tile, with the seed of scans
   BeforeCursor before_cursor[PANEL][BLOCKS];
 };
 

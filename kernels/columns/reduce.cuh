@@ -11,8 +11,8 @@
 
 namespace distscan {
 
-// Whether this block is the last of `blocks` to arrive; what the others wrote before is then
-// visible to it. `arrived` counts round to 0 again, ready for the next launch.
+// Whether this block is the last of `blocks` to arrive. It then sees all that the others wrote
+// before they arrived. `arrived` counts round to 0 again, ready for the next launch.
 __device__ inline bool ends_last(unsigned* arrived, unsigned blocks) {
   __shared__ bool last;
   __threadfence();
@@ -50,7 +50,7 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
     return;
   }
 
-  // ---- The others: a warp tile each; the first goes on with what they find -------------------
+  // ---- The others: a warp tile each; the first joins their totals ----------------------------
   constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of columns
   Prefix<T> all[BLOCKS];
   for (int64 iteration = 0; iteration < to - from; ++iteration) {

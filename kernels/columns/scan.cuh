@@ -155,7 +155,7 @@ struct ColumnsScan {
         T prefix = ahead.up_to(pipeline.cursor[stage], tile.earliest(spot.height), tile.index,
                                column, exists(tile, column), ready,
                                pipeline.before_cursor[tile.strip % PANEL][block]);
-        if (lane_index() >= LookAhead::ACROSS) continue;  // whose prefix is not whole
+        if (lane_index() >= LookAhead::ACROSS) continue;  // whose prefix is not complete
         if (start.some() && exists(tile, column)) {
           const T first = start.at(tile.strip * spot.columns + column);
           prefix = tile.position > 0 ? Op::combine(first, prefix) : first;
@@ -167,7 +167,7 @@ struct ColumnsScan {
     }
   }
 
-  // Publish the total of the group that a tile ends, if a scan goes on behind it.
+  // Publish the total of the group that a tile ends, if a scan goes on after it.
   __device__ void end_group(const LookAhead& ahead, const Tile& tile) const {
     if (tile.index == matrix.tiles - 1) return;
     const int64 from = source.tile(tile.strip, tile.index + 1).earliest(spot.height);
@@ -200,7 +200,7 @@ struct ColumnsScan {
     }
   }
 
-  // Scan a warp tile: of a tile that is WHOLE and comes behind something, or of any.
+  // Scan a warp tile: of a tile that is WHOLE and has a prefix, or of any.
   template <bool WHOLE>
   __device__ void scan_warp_tile(int iteration, int stage, const Tile& tile, int warp) const {
     // ---- 1. the rows --------------------------------------------------------------------------
@@ -208,7 +208,7 @@ struct ColumnsScan {
     const auto rows = source.template load<WHOLE>(stage, tile, warp);
     const int64 column = tile.strip * spot.columns + spot.column;
 
-    // ---- 2. what comes before: the tile, the warp tile, the slice -------------------------------
+    // ---- 2. the prefixes: of the tile, of the warp tile, of the slice ---------------------------
     pipeline.prefixed.wait(iteration);
     Run<T, ITEMS> before{};
     const auto behind = [&](const Part& next) {

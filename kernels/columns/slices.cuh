@@ -1,12 +1,12 @@
-// The warp and block levels of a scan down the columns of a tile: what each slice passes on.
+// The warp and block levels of a scan down the columns of a tile: the totals between slices.
 //
 //   level   a part is              its total travels by    who combines
 //   lane    one row of its slice   registers               the lane
 //   warp    one slice              shuffles                the warp
 //   block   one warp tile         shared memory           a lane per column
 //
-// A total begins at the last head in its part, or at its first row. Where heads are follows from
-// the row's number, for all columns alike; so no flags travel.
+// A total begins at the last head in its part, or at its first row. The numbers of rows tell where
+// heads are, for all columns; so no flags travel.
 #pragma once
 
 #include "../base/warp_scan.cuh"
@@ -14,7 +14,7 @@
 
 namespace distscan {
 
-// The running value of each column of a lane's vectors: of nothing, where not `some`.
+// The running value of each column of a lane's vectors. If not `some`, there is no value.
 template <class T, int ITEMS>
 struct Run {
   alignas(Vector<T, ITEMS>) T value[ITEMS];
@@ -112,7 +112,7 @@ __device__ void reduce_slices(const Rows<X, Shape>& rows, const Spot<Shape>& spo
 }
 
 // The level of a block: the total of column `column` of a tile, which exists. Leaves in `parts`,
-// where each warp tile's total is, what comes before the warp tile.
+// in place of each warp tile's total, the total before the warp tile.
 // sum, no heads: parts [3 1 4] -> [. 3 4], 8
 template <class Op, class T, class Shape, int WARPS, int COLUMNS>
 __device__ T join_warps(T (&parts)[WARPS][COLUMNS], const Spot<Shape>& spot, const Tile& tile,
@@ -132,7 +132,7 @@ __device__ T join_warps(T (&parts)[WARPS][COLUMNS], const Spot<Shape>& spot, con
   return total;
 }
 
-// The values that scans begin behind: a row of offsets, or `first` for all columns, or nothing.
+// The seeds of scans: a row of offsets, or `first` for all columns, or none.
 template <class T>
 struct Start {
   const T* offset;  // [inner], or null
@@ -143,7 +143,7 @@ struct Start {
   __device__ T at(int64 column) const { return offset ? offset[column] : first; }
 };
 
-// The results of a slice of a whole tile, row by row, to `store`.
+// Pass the results of a slice of a whole tile, row by row, to `store`.
 // sum, before 3, rows [1 2 5] -> [4 6 11], exclusive [3 4 6]
 template <bool EXCLUSIVE, class Op, class T, class X, class Shape, class Store>
 __device__ void scan_whole(const Rows<X, Shape>& rows, const T (&before)[Shape::ITEMS],
@@ -168,8 +168,8 @@ __device__ void scan_whole(const Rows<X, Shape>& rows, const T (&before)[Shape::
   }
 }
 
-// The results of the first `mine` rows of one slice, row by row, to `store`: `before` is what comes
-// before it, `start` what comes before each head. Returns what the slice adds to `before`.
+// Pass the results of the first `mine` rows of one slice, row by row, to `store`. `before` is the
+// total before the slice, `start` the seed at each head. Returns what the slice adds to `before`.
 // sum, start 10, before 3, rows [1 2 |head 5] -> [4 6 15], exclusive [3 4 10]
 template <bool EXCLUSIVE, class Op, class T, class X, class Shape, class Store>
 __device__ Run<T, Shape::ITEMS> scan_slice(const Rows<X, Shape>& rows, int mine,

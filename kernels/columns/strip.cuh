@@ -1,4 +1,4 @@
-// The way of a matrix's tile: fetched to a stage in shared memory, loaded and stored by lanes.
+// A tile of a matrix: how it is fetched to a stage in shared memory, loaded and stored by lanes.
 #pragma once
 
 #include "../base/fetch.cuh"
@@ -40,7 +40,7 @@ __device__ Rows<X, Shape> load_slice(const RowView<const X>& row_view, bool alig
   return rows;
 }
 
-// The same of rows in global memory, from x[at] on, `pitch` elements apart. `at` and `pitch` are
+// The same for rows in global memory, from x[at] on, `pitch` elements apart. `at` and `pitch` are
 // multiples of ITEMS.
 template <class Shape, class X>
 __device__ Rows<X, Shape> load_slice(const X* x, int64 at, int64 pitch, int count) {
@@ -80,9 +80,9 @@ __device__ void store_vector(const Pointers<Y0, More...>& to,
 }
 
 // The tiles that a block has in dynamic shared memory, one to a stage: rows of a strip, as they lie
-// in memory. Where there is one strip a tile is one piece, fetched as a whole. Else rows are
-// fetched by whole vectors of 16 bytes, and lie `pitch` bytes apart: as far behind a boundary of
-// vectors as in global memory, and no two in one vector.
+// in memory. If there is one strip, a tile is one piece, fetched as a whole. Else rows are fetched
+// by whole vectors of 16 bytes, and lie `pitch` bytes apart. Modulo 16, the address of a row is
+// that in global memory, and no two rows share a vector.
 template <class Shape, class X>
 struct Strip {
   static constexpr int BYTES = sizeof(X);

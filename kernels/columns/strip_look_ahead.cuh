@@ -1,4 +1,4 @@
-// The device level of a scan down columns: what the tiles above pass on.
+// The device level of a scan down columns: the totals of the tiles above.
 //
 // Every tile publishes a row of totals, and the last of each GROUP tiles the combination of all of
 // them. One warp of each block reads the groups above and the tiles of its own group, a lane per

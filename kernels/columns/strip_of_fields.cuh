@@ -1,11 +1,11 @@
-// The way of a matrix's tile whose elements have fields in arrays of their own.
+// A tile of a matrix whose elements have fields in separate arrays.
 #pragma once
 
 #include "strip.cuh"
 
 namespace distscan {
 
-// As Strip of strip.cuh. The tiles of the fields lie in a stage one behind the other.
+// As Strip of strip.cuh. The tiles of the fields lie in a stage one after the other.
 template <class Shape, class X0, class... More>
 struct Strip<Shape, Fields<X0, More...>> {
   using First = Strip<Shape, X0>;

@@ -1,5 +1,5 @@
-// The scan down the columns of a matrix that has so many that no two threads need share one: a
-// thread goes down a vector of columns of one scan, some rows at a time.
+// The scan down the columns of a matrix with many columns: a thread goes down a vector of columns
+// of one scan, some rows at a time, and no two threads share a column.
 //
 // Loads of AHEAD rows are under way at once; neighbouring lanes read neighbouring vectors.
 #pragma once

@@ -34,7 +34,7 @@ struct TileOrder {
   // The state before the first draw of this block.
   __device__ Draw first() const { return {static_cast<int>(blockIdx.x) % at_once, Draw::NONE}; }
 
-  // Draw the tile behind `draw`, which this block has drawn before; by one thread. A panel's
+  // Draw the tile after `draw`, which this block has drawn before; by one thread. A panel's
   // counter is zero again when each of its blocks has drawn one tile too many.
   __device__ Draw next(Draw draw) const {
     for (; width(draw.panel) > 0; draw = {draw.panel + at_once, Draw::NONE}) {
@@ -52,7 +52,7 @@ struct TileOrder {
   __device__ int index(const Draw& draw) const { return draw.number / width(draw.panel); }
 
  private:
-  // The strips of a panel; the last panel may have fewer than PANEL, and those behind it none.
+  // The strips of a panel; the last panel may have fewer than PANEL, and those after it none.
   __device__ int width(int panel) const {
     const int64 left = matrix.strips - panel * static_cast<int64>(PANEL);
     return left < PANEL ? static_cast<int>(left) : PANEL;

@@ -48,7 +48,7 @@ struct CompactPipeline : ScanBarriers<STAGES_> {
 
 // Copy `count` elements from shared to global memory, by one warp. Each store but the first and the
 // last covers whole cache lines, if elements have 4 bytes or more.
-// 4-byte elements, `to` 8 bytes behind a boundary of 128: lanes 2 to 31 store elements 0 to 29
+// 4-byte elements, `to` 8 bytes after a boundary of 128: lanes 2 to 31 store elements 0 to 29
 template <class X>
 __device__ void copy_by_lines(const X* from /* [count] */, X* to /* [count] */, int count) {
   const int skew = static_cast<int>(reinterpret_cast<unsigned long long>(to) / sizeof(X) % LANES);
@@ -153,7 +153,7 @@ struct Compaction {
     constexpr int ROWS = 8;  // of 32 totals that are read at once
     int64 own = 0;
     for (; from < to; from += ROWS * LANES) {
-      unsigned total[ROWS];  // 0 where no total is wanted
+      unsigned total[ROWS];  // 0 where no total is read
       read(
           total, work.totals, work.epoch, [=](int r) { return from + r * LANES + lane_index(); },
           [=](int r) { return from + r * LANES + lane_index() < to; });
@@ -218,7 +218,7 @@ struct Compaction {
 // Launch: at most one block per tile, and no more blocks than fit on the GPU at once. A block has
 // Roles::WARPS warps, and dynamic shared memory for STAGES stages of the Source. y may be the array
 // that the source reads, in the same place: all earlier tiles are fetched before a tile is stored,
-// and no element moves behind its place.
+// and no element moves to a later place.
 template <class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS, class Source, class X>
 __device__ void compact(const Source& source, X* y /* [n] */, const Shard& shard,
                         const Workspace& work) {

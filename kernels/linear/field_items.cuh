@@ -1,6 +1,6 @@
 // The source of a scan whose elements have fields in arrays of their own.
 //
-// The tiles of the fields lie in a stage one behind the other. One warp fetches them all at once, a
+// The tiles of the fields lie in a stage one after the other. One warp fetches them all at once, a
 // field to each lane.
 //
 //   x0: int8, x1: float32, tiles of 128 elements

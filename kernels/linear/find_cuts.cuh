@@ -43,7 +43,7 @@ __device__ void find_cuts(const X* x /* [n] */, int64 n, int64 lead, int64 lengt
   constexpr int ITEMS = Shape::ITEMS, WARPS = Shape::WARPS;
 #pragma unroll 1
   for (int64 cut = blockIdx.x; cut < count; cut += gridDim.x) {
-    // ---- 1. the first tile that ends at the target or behind it --------------------------------
+    // ---- 1. the first tile that ends at the target or after it ---------------------------------
     const double target = targets ? targets[cut] : share_of(ends[tiles - 1], cut, count + 1);
     const int64 tile = count_below<Shape::THREADS>(ends, tiles, target);
     const int64 begin = tile * length - lead;

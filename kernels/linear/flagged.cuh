@@ -1,14 +1,14 @@
 // Segments: a scan that begins again at every item that is a head.
 //
-// The running value becomes a pair: a value, and whether a segment begins in what it combines. A
-// head cuts off all that comes before it:
+// The running value becomes a pair: a value, and whether a segment begins among its elements. A
+// head cuts off all elements before it:
 //
 //   (a, f) then (b, false) -> (a op b, f)          (a, f) then (b, true) -> (b, true)
 //
 // Pairs combine as values do. So code that reduces, shuffles or looks ahead takes pairs as they
-// are; among the lanes of a warp, flags travel by a vote instead of shuffles. What comes before a
-// part is a value without a flag: the combination since the last head. If the part begins with a
-// head, it is what every segment starts behind.
+// are; among the lanes of a warp, flags travel by a vote instead of shuffles. The prefix of a part
+// is a value without a flag: the combination since the last head. If the part begins with a head,
+// the prefix is the seed of every segment.
 //
 //   sum, a head is marked by |:  3 1 |4 1 -> (3, no) (4, no) (4, yes) (5, yes)
 //
@@ -159,7 +159,7 @@ __device__ T reduce(const Vector<Headed<X>, ITEMS>& vector) {
   return total;
 }
 
-// The combination over the lanes that have some, whole in lane 0.
+// The combination over the lanes that have some, complete in lane 0.
 template <class Op, class T>
 __device__ Prefix<T> warp_reduce(Prefix<T> x) {
 #pragma unroll
@@ -216,10 +216,10 @@ __device__ T reduce_warp_tile(const Rows<Headed<X>, Shape>& rows) {
   }
 }
 
-// ---- What comes behind what ------------------------------------------------------------------
+// ---- The seeds of segments -------------------------------------------------------------------
 
-// In place of `Unsegmented`: `first` is what every segment starts behind, if FIRST; then there is
-// something before the shard too, itself or more.
+// In place of `Unsegmented`. If FIRST, every segment is seeded with `first`. Then there is a value
+// before the shard, too: `first`, or a combination with it.
 template <class T, bool FIRST>
 struct Segments {
   using Pair = Flagged<T>;
@@ -235,7 +235,7 @@ struct Segments {
                                          : Op::Op::combine(prefix.value.value, later.value);
     return {{value, 0}, true};
   }
-  // The value that a part comes behind, from the total of all before it.
+  // The seed of a part, from the total of all parts before it.
   template <class Op>
   __device__ Pair close_segment(Pair total) const {
     if (FIRST && total.head != 0) total.value = Op::Op::combine(first, total.value);
@@ -263,7 +263,7 @@ using ValueOf = typename Choose<has_heads<Source>, Flagged<T>, T>::type;
 template <class Source, class Op>
 using OperatorOf = typename Choose<has_heads<Source>, Segmented<Op>, Op>::type;
 
-// The segments of a source. They start behind `first`, if FIRST.
+// The segments of a source. They are seeded with `first`, if FIRST.
 template <class Source, bool FIRST, class T>
 __device__ auto segments_of(T first) {
   if constexpr (has_heads<Source>)

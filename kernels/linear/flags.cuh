@@ -6,7 +6,7 @@
 
 namespace distscan {
 
-// 0x80 in each byte of a word of flags that is true: what a byte has in its lower bits is carried
+// 0x80 in each byte of a word of flags that is true: an addition carries the lower bits of a byte
 // to its highest one. 0x02000001 -> 0x80000080
 __device__ inline unsigned truths(unsigned word) {
   const unsigned carried = (word & 0x7f7f7f7fu) + 0x7f7f7f7fu;

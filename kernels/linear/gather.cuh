@@ -5,7 +5,7 @@
 
 namespace distscan {
 
-// The length of a row, and what makes divisions by it short.
+// The length of a row, and its reciprocal, for fast divisions by it.
 struct Division {
   int64 length;
   unsigned long long reciprocal;  // 2^64 / length, rounded down; 2^64 - 1 of 1

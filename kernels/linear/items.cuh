@@ -29,7 +29,7 @@ struct Stages {
 };
 
 // The bytes of a stage that one tile takes: vectors of 16 bytes, of which the first and the last
-// may belong to the tile only in part. Of fields in arrays of their own, one behind the other.
+// may belong to the tile only in part. Fields have a part of the stage each, one after the other.
 template <class Shape, class X>
 constexpr int STAGE_BYTES = Shape::SIZE * sizeof(X) + 16;
 template <class Shape, class... X>
@@ -64,7 +64,7 @@ struct Items {
     distscan::fetch(Stages::room(stage, x, shard.at<Shape>(tile)), x, shard.n,
                     shard.from<Shape>(tile), shard.to<Shape>(tile), full);
   }
-  // Fill the places behind the shard's end, in its last tile, with the shard's last element; by one
+  // Fill the places after the shard's end, in its last tile, with the shard's last element; by one
   // warp. Operators are called with these copies, and the results are dropped.
   // n = 7, tiles of 4, not REVERSE: the last tile is [x4 x5 x6 x6]
   __device__ void pad_last_tile(int stage, const Shard& shard) const {

@@ -1,8 +1,8 @@
-// The sources of a compaction: elements, and what says which of them are kept.
+// The sources of a compaction: elements, and a mask or a predicate that selects them.
 //
-// The reducers find out what is kept, and leave a bit for each element in the stage. The scanners
-// take the bits from there. A word has the bits of 32 elements, the lowest bit is the first
-// element's. A warp tile has KEPT_WORDS words.
+// The reducers find the selected elements, and leave a bit for each element in the stage. The
+// scanners take the bits from there. A word has the bits of 32 elements, the lowest bit is the
+// first element's. A warp tile has KEPT_WORDS words.
 //
 // All sources have these members:
 //
@@ -39,8 +39,8 @@ struct Masked {
     items.fetch(stage, shard, tile, full);
     mask.fetch(stage, shard, tile, full);
   }
-  // Leave the bits of a warp tile, by the whole warp. Return how many elements are kept of those
-  // whose bits this lane has left. Elements behind the shard's end are not kept.
+  // Leave the bits of a warp tile, by the whole warp. Return the number of kept elements among
+  // those whose bits this lane has left. Elements after the shard's end are not kept.
   // ITEMS 8: lane 1 has bytes 8 to 15, [1 0 0 1 0 0 0 0] -> byte 1 of word 0 is 0b1001; return 2
   __device__ unsigned leave(int stage, const Shard& shard, int64 at, int warp) const {
     using Bits = typename Choose<Shape::ITEMS == 8, unsigned char, unsigned short>::type;
@@ -99,7 +99,7 @@ struct ByPredicate {
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
     items.fetch(stage, shard, tile, full);
   }
-  // As of Masked. The predicate is called with elements alone, not with what is behind the end.
+  // As of Masked. The predicate is not called for places after the shard's end.
   __device__ unsigned leave(int stage, const Shard& shard, int64 at, int warp) const {
     constexpr int WORDS = KEPT_WORDS<Shape>;
     const X* own = room(stage, at) + warp * WORDS * LANES;

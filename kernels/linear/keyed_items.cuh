@@ -47,7 +47,7 @@ struct KeyedItems {
     const int64 begin = (from - at) * static_cast<int>(sizeof(K)) - phase(keys + from);
     distscan::fetch(first_key(stage, at) + begin, keys, shard.n, from, to, full);
   }
-  // The keys behind the shard's end may be any: no result depends on them.
+  // The keys after the shard's end may be any: no result depends on them.
   __device__ void pad_last_tile(int stage, const Shard& shard) const {
     items.pad_last_tile(stage, shard);
   }

@@ -22,7 +22,7 @@ __device__ bool differ(K a, K b) {
     return a != b;
 }
 
-// The heads of a vector of keys, behind the key `before`: bit i is set where key i differs from the
+// The heads of a vector of keys after the key `before`: bit i is set where key i differs from the
 // one before it. 7 before [7 7 8 8] -> 0b0100
 template <class K, int ITEMS>
 __device__ unsigned heads_of(K before, const Vector<K, ITEMS>& keys) {
@@ -69,7 +69,7 @@ __device__ bool is_aligned(KeyedPointer<X, K, REVERSE> p) {
 }
 
 // One vector to a lane, by a whole warp. In the order of the scan, the lanes' vectors lie one
-// behind the other; a lane gets the key before its vector from the lane before it. Keys have an
+// after the other; a lane gets the key before its vector from the lane before it. Keys have an
 // alignment of their own.
 template <int ITEMS, class X, class K, bool REVERSE>
 __device__ Vector<Headed<X>, ITEMS> load_aligned(KeyedPointer<X, K, REVERSE> p) {
@@ -100,7 +100,7 @@ struct Ends {
   K low, high;
 };
 
-// Publish the keys at the ends of x [n], by one thread of the grid. They lie behind the total.
+// Publish the keys at the ends of x [n], by one thread of the grid. They follow the total.
 template <class Total, class X, class K, bool REVERSE>
 __device__ void publish_ends(KeyedPointer<X, K, REVERSE> p, int64 n, const Totals& total,
                              unsigned epoch) {

@@ -54,7 +54,7 @@ __device__ T reduce_large_tile(const Tile& items, int warp, UpToVectors<T, Shape
   return all;
 }
 
-// Scan a warp tile that was reduced before, behind `prefix`, and store it to the tile at y, of
+// Scan a warp tile that was reduced before, seeded with `prefix`; store it to the tile at y, of
 // which `count` elements exist. sum, prefix 10, warp tile [1 2 3 ...] -> [11 13 16 ...]
 template <class Op, class Y, bool EXCLUSIVE, class T, class Shape, class Tile, class Segments>
 __device__ void scan_large_tile(const Tile& items, int warp, const UpToVectors<T, Shape>& up_to,

@@ -19,9 +19,9 @@ __device__ inline int64 cut(int64 n, int64 step, int64 parts, int64 i) {
   return at < n ? at : n;
 }
 
-// Reduce x [count] by one warp, behind `prefix`; whole in lane 0. Commutative operators keep a
-// total per lane and row, others shuffle every row; of the former, warp `index` of `warps` takes
-// every warps-th step. REVERSE goes from the end of x to its start.
+// Reduce x [count] by one warp, seeded with `prefix`; the total is complete in lane 0. Commutative
+// operators keep a total per lane and row, and warp `index` of `warps` takes every warps-th step.
+// Others shuffle every row. REVERSE goes from the end of x to its start.
 template <class Op, class Shape, class Pointer, class T>
 __device__ Prefix<T> reduce_by_warp(Pointer x, int64 count, Prefix<T> prefix, int index = 0,
                                     int warps = 1) {
@@ -30,7 +30,7 @@ __device__ Prefix<T> reduce_by_warp(Pointer x, int64 count, Prefix<T> prefix, in
   const int64 whole = is_aligned<ITEMS>(REVERSE ? x + count : x) ? count - count % STEP : 0;
   const Pointer own = REVERSE ? x + count - ITEMS - lane_index() * ITEMS : x + lane_index() * ITEMS;
 
-  // ---- 1. whole steps, a row of vectors at a time -------------------------------------------
+  // ---- 1. full steps, a row of vectors at a time -------------------------------------------
   T lane_total[ROWS];
 #pragma unroll 1
   for (int64 at = index * STEP; at < whole; at += warps * STEP) {
@@ -89,8 +89,8 @@ __device__ Prefix<T> combine_warps(Prefix<T> own) {
   return own;
 }
 
-// Whether this block is the last of the grid to arrive; what the others wrote before is then
-// visible to it. `arrived` counts round to 0 again, ready for the next launch.
+// Whether this block is the last of the grid to arrive. It then sees all that the others wrote
+// before they arrived. `arrived` counts round to 0 again, ready for the next launch.
 __device__ inline bool arrives_last(unsigned* arrived) {
   __shared__ bool last;
   __threadfence();
@@ -101,10 +101,10 @@ __device__ inline bool arrives_last(unsigned* arrived) {
   return last;
 }
 
-// Launch: no more blocks than there are steps of a warp in x [n], n > 0. All is counted in the
-// order of the scan, REVERSE from the end of x. The unaligned head, less than a vector, comes
-// first; behind it x is aligned for vectors unless x cannot be. The first `cached` elements are
-// read last: the scan that follows finds them in L2. Totals are found in the type Found.
+// Launch: no more blocks than there are steps of a warp in x [n], n > 0. Elements are counted in
+// the order of the scan, REVERSE from the end of x. The unaligned head, less than a vector, comes
+// first. After it x is aligned for vectors, unless x cannot be. The first `cached` elements are
+// read last: the scan that follows finds them in L2. Totals are computed in the type Found.
 template <class Op, class Found, class Shape, class Pointer, class T>
 __device__ void reduce(Pointer x /* [n] */, int64 n, int64 unaligned_head, int64 cached,
                        T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,

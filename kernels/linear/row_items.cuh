@@ -1,4 +1,4 @@
-// A source of a scan: elements of rows, one row behind the other. Each row starts with a head.
+// A source of a scan: elements of rows, one row after the other. Each row starts with a head.
 #pragma once
 
 #include "field_items.cuh"
@@ -6,7 +6,7 @@
 
 namespace distscan {
 
-// Elements of rows, one behind the other, whose starts are the heads.
+// Elements of rows, one row after the other; the starts of rows are the heads.
 template <class Shape, class X>
 struct RowItems {
   static constexpr bool HAS_HEADS = true;
@@ -34,7 +34,7 @@ struct RowItems {
     typename Items<Shape, X>::Tile items;
     unsigned starts;
     int length;  // 2^30 stands in for more, against which a tile is small
-    int head;    // the first at or behind the tile's start, counted from there
+    int head;    // the first at or after the tile's start, counted from there
 
     template <class Cut>
     __device__ Rows<Headed<X>, Cut> load(int warp) const {

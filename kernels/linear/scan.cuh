@@ -34,7 +34,7 @@
 //   passed_on  1           a look-ahead warp                   the next look-ahead warp
 //   read       SCANNERS    scanners                            the loader
 //
-// Sources (items.cuh and its like) know what is special about elements: flags, keys, rows, fields.
+// Sources (items.cuh and its like) hide how elements differ: flags, keys, rows, fields.
 #pragma once
 
 #include "../base/look_ahead.cuh"
@@ -89,7 +89,7 @@ struct Scan {
   // Scanners wait for the prefix as late as possible. But with 16 items per vector they would hold
   // too many registers by then: int8 max took a ninth longer.
   static constexpr bool DEFER_PREFIX = Shape::ITEMS < 16;
-  // Whether elements are large structures. Reducers then leave what they have combined for the
+  // Whether elements are large structures. Reducers then leave their combinations for the
   // scanners.
   static constexpr bool LARGE = is_fields<typename Source::Own> && is_large<T>;
 
@@ -174,7 +174,7 @@ struct Scan {
       if (tile == pipeline.END) return;
       const auto items = source.tile(stage, shard, shard.at<Shape>(tile));
       // The total of a warp tile. The order of exact sums does not matter. A source that PACKS
-      // leaves what it has computed in the stage, for the scanners.
+      // leaves its bits in the stage, for the scanners.
       const auto total_of = [&](int warp) {
         if constexpr (in_any_order<PartialOp, Partial, typename Source::Own, Cut::ITEMS>)
           return reduce_anywhere<PartialOp, Partial, Cut>(items.p, warp);
@@ -199,7 +199,7 @@ struct Scan {
     }
   }
 
-  // What reducers leave of a warp tile: behind all stages.
+  // The combinations that reducers leave of a warp tile, after all stages.
   __device__ UpToVectors<T, Shape>& up_to_vectors(int stage, int warp) const {
     using Behind = Stages<Shape, unsigned char, Source::STRIDE, 0>;
     auto* up_to = reinterpret_cast<UpToVectors<T, Shape>*>(Behind::bytes(STAGES));
@@ -299,7 +299,7 @@ struct Scan {
     if constexpr (!EXCLUSIVE) store_last_total();
   }
 
-  // The same of large structures, behind what reducers have left.
+  // The same for large structures, from the combinations that reducers have left.
   __device__ void scan_large(int iteration, int64 at, int warp) const {
     const int stage = iteration % STAGES;
     bool called_off = false;

@@ -4,7 +4,7 @@
 // have no roles but two. Time is latency here: one load, one trip of the totals through L2, one
 // store.
 //
-//   scanners         each load a warp tile, reduce it, scan it behind its prefix, store it
+//   scanners         each load a warp tile, reduce it, scan it seeded with its prefix, store it
 //   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles
 #pragma once
 
@@ -17,7 +17,7 @@
 namespace distscan {
 
 // Load one lane's vectors of a warp tile at p in global memory, of which the first
-// `count` elements in the order of the scan exist; the last of these stands in for all behind it.
+// `count` elements in the order of the scan exist; the last of these stands in for all after it.
 template <class Shape, class X>
 __device__ Rows<X, Shape> load_existing(const X* p /* [SIZE] */, int64 count, int warp) {
   if (count >= Shape::SIZE && is_aligned<Shape::ITEMS>(p)) return load<Shape>(p, warp);
@@ -73,7 +73,7 @@ __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
     if (lane_index() == WARPS - 1) publish(work.totals, tile, up_to, work.epoch);
     if (lane_index() < WARPS) up_to_warp[lane] = up_to;
 
-    // ---- 2. what comes before the tile --------------------------------------------------------
+    // ---- 2. the prefix of the tile ------------------------------------------------------------
     bool called_off = false;
     const auto before_cursor = [&] {
       const TilePrefix<T> before = offset.wait(tile == 0, work.epoch);
@@ -92,7 +92,7 @@ __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
   if (lane_index() == 0) warp_total[warp] = total;
   __syncthreads();
 
-  // ---- 3. each warp tile behind that ------------------------------------------------------------
+  // ---- 3. each warp tile, seeded with it --------------------------------------------------------
   bool called_off = false;
   const auto prefixed = [&] {
     __syncthreads();

@@ -1,4 +1,4 @@
-// What the scan and the compaction of a shard have in common: drawn tiles, and their totals.
+// The common parts of the scan and the compaction of a shard: drawn tiles, and their totals.
 #pragma once
 
 #include "../base/warp_scan.cuh"
@@ -16,7 +16,7 @@ __device__ inline int64 draw_tile(const Workspace& work, const Shard& shard) {
 }
 
 // Join the totals of the warp tiles to the tile's total, and publish it; by one warp, once all
-// reducers have arrived. Scanners then find what comes before each warp tile.
+// reducers have arrived. Scanners then find the total before each warp tile.
 // sum, warp_total [3 1 4] -> up_to_warp [3 4 8], published: 8
 template <class Op, int SCANNERS, class Pipeline>
 __device__ void join_warp_tiles(Pipeline& pipeline, const Workspace& work, int iteration,

@@ -30,8 +30,8 @@ __device__ Vector<X, ITEMS> load_existing(const X* x /* [n] */, int64 n, int64 a
   return vector;
 }
 
-// The sum of `own` over the earlier threads of a block, behind `before`, which then becomes the sum
-// behind all threads. before 10: own [1 2 3 ...] -> [10 11 13 ...], and before = 10 + 1 + 2 + 3 ...
+// `before` plus the sum of `own` over the earlier threads of a block. `before` then becomes the sum
+// over all threads. before 10: own [1 2 3 ...] -> [10 11 13 ...], and before = 10 + 1 + 2 + 3 ...
 template <int WARPS>
 __device__ double sum_of_earlier(double own, double& before) {
   __shared__ double totals[WARPS];
