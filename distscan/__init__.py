@@ -40,8 +40,7 @@ from .core.operators import Operator, Predicate
 from .plan import Plan
 from .scan import scan
 from .scan_file import scan_file
-from .uses.offsets import offsets, segment_flags
-from .uses.partition import partition
+from .uses.positions import offsets, partition, segment_flags
 from .uses.recurrence import linear_recurrence
 from .uses.selection import compact, select
 from .version import __version__ as __version__
