@@ -22,7 +22,7 @@ class OutputError(DistscanError, ValueError):
 
 
 class BackendError(DistscanError, RuntimeError):
-    """The chosen backend cannot run here; the message says what to install."""
+    """The chosen backend cannot run here; the message names the packages to install."""
 
 
 class KernelError(DistscanError, RuntimeError):
@@ -30,7 +30,7 @@ class KernelError(DistscanError, RuntimeError):
 
 
 class LaunchError(DistscanError, RuntimeError):
-    """The launcher is not that of the MPI library in use."""
+    """The launcher does not belong to the MPI library in use."""
 
 
 class CheckError(DistscanError, AssertionError):

@@ -25,7 +25,7 @@ import numpy as np
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(...), type(NotImplemented))
 _CODE = ("co_code", "co_exceptiontable", "co_flags", "co_argcount", "co_posonlyargcount",
          "co_kwonlyargcount", "co_varnames", "co_freevars", "co_cellvars", "co_names")  # fmt: skip
-#: Of a class: what Python adds, and what changes nothing.
+#: Attributes of a class that Python adds, or that change no result.
 _OF_CLASSES = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__slots__",
                "__slotnames__",
                "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__",
@@ -38,7 +38,7 @@ _BY_NAME = {"numpy", "distscan"}
 def fingerprint(values: dict[str, Any]) -> str:
     """Return a digest of values by name, 32 hexadecimal digits.
 
-    Functions among ``values`` count by their code, also those of an installed package.
+    Functions among ``values`` count by their code, even if they are of an installed package.
 
     >>> fingerprint({"cuda": "a + b"}) == fingerprint({"cuda": "a - b"})
     False
@@ -156,7 +156,7 @@ class _Content:
         for name in ("__wrapped__", "py_func"):  # of decorators, of Numba
             if isinstance(function := getattr(value, name, None), FunctionType):
                 return _hash("object", kind, self.of(function))
-        with suppress(Exception):  # what cannot be pickled counts by its class alone
+        with suppress(Exception):  # objects that cannot be pickled count by their class alone
             parts = value.__reduce_ex__(4)
         if isinstance(parts, tuple):
             parts = [list(part) if hasattr(part, "__next__") else part for part in parts]
@@ -221,7 +221,7 @@ def digest(data: bytes) -> int:
     """Return the remainder of bytes, as one integer, by a prime (Karp and Rabin, 1987).
 
     Two random texts have the same digest with probability 2^-63. Texts that differ in at most 7
-    neighbouring bytes never have. The digest is no protection against texts that are made to match.
+    neighbouring bytes have different digests. The digest does not resist texts made to match.
 
     >>> digest(b"") == digest(bytes(1))
     False

@@ -70,10 +70,10 @@ class Operator:
         expression, or, if it contains ``return``, the body of a function. The fields of a structure
         have their names. None: the operator works on CPUs only.
 
-        Operands are elements, the initial value, and combinations of these, and nothing else: so
-        ``cuda`` may index a table with them. Some results are dropped. For these, ``a`` and ``b``
-        need not be neighbours: other elements or the start of a segment may lie between them, and
-        the last element may be combined with itself.
+        Operands are always elements, the initial value, or combinations of these: so ``cuda`` may
+        index a table with them. Some results are dropped. For these, ``a`` and ``b`` need not be
+        neighbours: other elements or the start of a segment may lie between them, and the last
+        element may be combined with itself.
     identity
         The value that leaves every other value unchanged, or a function that returns it for a
         dtype. The dtype must have this value; floats are rounded. An exclusive scan starts with it.
@@ -85,18 +85,18 @@ class Operator:
         Whether operands may be exchanged. The reduction of a shard is then a little faster.
     load
         A function of one array that returns another of its shape and type. It is applied to the
-        elements of ``x`` when they are read, and to nothing else: not to ``initial``, and not to
-        combinations. None: elements are combined as they are.
+        elements of ``x`` when they are read, not to ``initial`` or to combinations. None: elements
+        are combined as they are.
     cuda_load
-        The same as CUDA C++: what becomes of ``x``, which is an element of type ``T``.
+        The same as CUDA C++: an expression of ``x``, an element of type ``T``.
     arity
         How many arrays an element is spread over. With 2 or more, ``x`` of ``scan`` is a tuple of
         so many arrays, and a tuple comes back. ``numpy`` is called with two tuples of arrays, and
         returns a tuple. In ``cuda``, the fields of ``a``, ``b`` and ``T`` are ``x0``, ``x1``, ...
     version
-        Any text. File jobs go on with ``resume`` and ``state`` only where the operator is the one
-        that it was: its texts, the code of its functions and the values that these use are
-        compared. Change the version if something else changes that the results depend on.
+        Any text. File jobs go on with ``resume`` and ``state`` only if the operator is the same.
+        They compare its texts, the code of its functions, and the values that these use. If the
+        results depend on anything else, change the version when this changes.
 
     Raises
     ------
@@ -220,7 +220,7 @@ _NO_TYPE = np.dtype(np.void)
 
 @dataclass(frozen=True, eq=False)
 class TypedOperator(Operator):
-    """An operator whose running value has one type, whatever the elements have.
+    """An operator whose running value has one type, for elements of any type.
 
     Attributes
     ----------

@@ -81,13 +81,13 @@ class _Steps:
         """
         self.op, self.types, self.form = op, types, form
         self.n, self.size = form.extents.length, form.extents.size
-        swept, totals = self._swept(types), self.finds_totals
+        swept, totals = self._sweep_types(types), self.finds_totals
         self.sweeps = sweeps.make(op, swept, form, totals=totals, threads=threads)
         long = is_long(form.extents.inner, types.acc)
         self.waits = self.finds_totals and form.extents.goes_on and long
         self._heads: NDArray[np.bool_] | None = None
 
-    def _swept(self, types: Types) -> Types:
+    def _sweep_types(self, types: Types) -> Types:
         """Return the types of the sweeps."""
         return types
 
@@ -194,7 +194,7 @@ class ScanAdd(_Steps):
                 width = max(1, min(width, _WIDE // (self.n * types.acc.itemsize)))
             self._wide = np.empty((form.extents.outer, self.n, width), types.acc)
 
-    def _swept(self, types: Types) -> Types:
+    def _sweep_types(self, types: Types) -> Types:
         """Return the types of the sweeps."""
         return types._replace(out=types.acc)
 

@@ -332,7 +332,7 @@ def make_scan(op: Operator, types: Types, n: int, form: Form) -> "Scan | ThreadP
 class _Scan(Kernel):
     """The common part of the kernels that scan: their arrays and their offset."""
 
-    can_wait = False  # these kernels are never launched ahead of their offset
+    can_wait = False  # these kernels are launched when their offset is known
 
     def __init__(self, entry: str, macros: dict[str, object], types: Types, *size: int):
         super().__init__(entry, macros, types.acc, *size, fields=fields_of(types))

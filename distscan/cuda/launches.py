@@ -124,7 +124,7 @@ class Scan(Kernel):
             arguments.row.length = length
             arguments.row.reciprocal = min((1 << 64) // length, (1 << 64) - 1)
             arguments.row.starts = sum(1 << i for i in range(0, 32, length))
-        #: Whether the kernel can be launched ahead of its offset.
+        #: Whether the kernel can be launched before its offset is known.
         self.can_wait = not (form.segmented or rows)
         self._mail: Any = arguments.mail if self.can_wait else None
         # Latency decides for short shards, and an unaligned head would be a tile of another block.
@@ -166,7 +166,7 @@ class Scan(Kernel):
 
     @functools.cached_property
     def mail(self) -> "HostOffset":
-        """The memory through which a launch ahead of its offset gets the offset."""
+        """The memory through which a running kernel gets its offset."""
         mail = HostOffset(self._acc)
         self._mail.passed_on = mail.passed_on
         return mail

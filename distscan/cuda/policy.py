@@ -211,7 +211,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
 
     # With few tiles, the last wave leaves multiprocessors idle. So choose the rows for which all
     # waves take the least time together; of equals, the larger number. An empty shard has the
-    # policy of one element: otherwise it would compile a kernel of its own.
+    # policy of one element: else it would need another kernel.
     def waves(rows: int) -> int:
         return -(-max(n, 1) // (threads * items * rows * sm_count))
 

@@ -1,8 +1,8 @@
 """The special values of exact sums: infinities, NaN, and -0.0.
 
-Kernels of exact sums add finite numbers, and know nothing of special values. These are found by a
-pass of their own, and stored over the results. Each number has a code. The code of a prefix is the
-bitwise or of its elements' codes. So a scan by ``bitwise_or`` gives the codes of all prefixes.
+Kernels of exact sums add finite numbers only. Another pass finds the special values, and stores
+their results. Each number has a code. The code of a prefix is the bitwise or of its elements'
+codes. So a scan by ``bitwise_or`` gives the codes of all prefixes.
 """
 
 import math

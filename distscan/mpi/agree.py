@@ -243,7 +243,7 @@ class Votes:
     and the largest number of 64 bits in the others. So the minima of the slots are the
     contributions of all ranks. All votes of a communicator have the same length, so calls of
     different functions meet in one vote. With many ranks there are no slots, and ``contributions``
-    has an exchange of its own.
+    is another exchange.
 
     The buffers' type is passed to MPI, because mpi4py takes longer to find it than to send it.
     """

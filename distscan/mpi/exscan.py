@@ -21,7 +21,7 @@ from .communicators import MPI, Comm, backwards, derived_key
 # ---- the messages of an exchange ---------------------------------------------------
 
 # The status that a rank sends beside its total, sound or failed, by the name of MPI's operator. The
-# operator keeps a failure, whatever the other ranks send. For BXOR, a failure is a random number.
+# operator keeps a failure, for any statuses of other ranks. For BXOR, a failure is a random number.
 _SOUND = {"SUM": 0, "PROD": 1, "MAX": 0, "MIN": 1, "BAND": -1, "BOR": 0, "BXOR": 0}
 FAILED = {"SUM": 1, "PROD": 0, "MAX": 1, "MIN": 0, "BAND": 0, "BOR": 1}
 
@@ -364,7 +364,7 @@ class Exscan:
     def _message(self, i: int, number: int) -> "BuiltIn | Packed":
         """Return the message of piece ``i``, if ``number`` of them are used in turn.
 
-        The last piece may be shorter: it has a message of its own.
+        The last piece may be shorter: it has another message.
         """
         last = len(self._pieces) - 1
         return self._messages[-1 if i == last else i % min(number, last)]

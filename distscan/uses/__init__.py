@@ -1,1 +1,1 @@
-"""What scans are for: recurrences, selection, cuts of weights, offsets."""
+"""Uses of scans: recurrences, selection, cuts of weights, offsets."""

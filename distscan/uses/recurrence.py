@@ -171,7 +171,7 @@ def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) 
 def _seeded(a: Any, b: Any, heads: Any, before: Any) -> list[Any]:
     """Return copies of ``a`` and ``b`` [n, m] whose first rows are constant maps.
 
-    The first row of a segment gives the state after ``before``, whatever the state before it is.
+    The first row of a segment gives the state after ``before``, for any state before it.
     """
     factors, terms = a.astype(before.dtype), b.astype(before.dtype)
     with np.errstate(all="ignore"):

@@ -18,7 +18,7 @@ from ..mpi.communicators import Comm
 if TYPE_CHECKING:
     from ..cuda.compaction import Compactor
 
-_SHORT = 4096  # elements that x[mask] of NumPy takes faster, whatever the mask
+_SHORT = 4096  # up to so many elements, x[mask] of NumPy is faster for any mask
 
 
 @collective

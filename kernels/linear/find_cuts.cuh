@@ -22,7 +22,7 @@ __device__ int64 count_below(const double* values /* [count], rising */, int64 c
 }
 
 // The target of cut k of a shard that is cut into equal shares: the same double as of
-// distscan/uses/partition.py, which goes by powers of 2, so that no product is out of range.
+// distscan/uses/positions.py, which goes by powers of 2, so that no product is out of range.
 // total 12, cut 1, parts 3: 8
 __device__ inline double share_of(double total, int64 k, int64 parts) {
   int exponent;
