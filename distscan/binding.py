@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from .core.errors import BackendError
 from .cpu import library
 from .cpu import memory as cpu
-from .cpu.threads import checked, usable
+from .cpu.threads import parse_threads, usable
 from .mpi import communicators, launcher
 from .mpi.agree import Agreement, Terms, agreed
 from .mpi.communicators import Comm, Node
@@ -99,7 +99,7 @@ def _cuda() -> Any:
 
 def threads(wanted: int | None) -> int:
     """Return the most threads of this rank on a CPU; None is one for each core of its own."""
-    return usable(launcher.local_ranks()) if wanted is None else checked(wanted)
+    return usable(launcher.local_ranks()) if wanted is None else parse_threads(wanted)
 
 
 def _bind_to_cores(comm: Comm, node: Node, wanted: int | None, reason: str = "") -> Binding:

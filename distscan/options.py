@@ -19,7 +19,7 @@ from .core.form import axis_number, shape_of
 from .core.operators import BUILTIN, Operator
 from .core.scalars import integer
 from .core.steps import Strategy
-from .cpu.threads import checked
+from .cpu.threads import parse_threads
 from .fsum.request import is_fsum, limits_of
 from .mpi.communicators import op_name
 
@@ -143,7 +143,7 @@ class RunOptions(NamedTuple):
         if backend not in get_args(binding.Name):
             names = ", ".join(get_args(binding.Name))
             raise ValueError(f"unknown backend {backend!r}; choose from {names}")
-        threads = None if threads is None else checked(threads)
+        threads = None if threads is None else parse_threads(threads)
         memory = None if memory is None else integer(memory, "memory", least=1)
         checked_flags = {name: bool(flag) for name, flag in flags.items()}
         return cls(backend, strategy, threads, memory, **checked_flags)

@@ -89,9 +89,9 @@ def scan(
             target = out[part]
             piece = target if direct else spare[: target.size].reshape(target.shape)
             if pairs is not None and piece.size >= _HALVES:
-                _sums(loaded(op, x[part], acc)[0, :, 0], piece[0, :, 0], pairs)
+                _sums(load(op, x[part], acc)[0, :, 0], piece[0, :, 0], pairs)
             else:
-                accumulate(op, loaded(op, x[part], acc), piece)
+                accumulate(op, load(op, x[part], acc), piece)
             if last is not None:
                 combine(last, piece, out=piece)
             if exclusive:
@@ -139,7 +139,7 @@ def reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any], row: int = 0) -> N
     for strip in parts(x.shape, _chunk_of(op), row):
         total: Any = None
         for part in strip:
-            chunk = _reduce(op, loaded(op, x[part], acc)[0], acc)
+            chunk = _reduce(op, load(op, x[part], acc)[0], acc)
             total = chunk if total is None else combine(total, chunk)
             columns = part[2]
         totals[columns] = total
@@ -162,7 +162,7 @@ def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
     return x[0]
 
 
-def loaded(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
+def load(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
     """Return elements as an operator loads them, in type ``acc``; without ``load``, as they are."""
     if op.load is None:
         return x
@@ -269,7 +269,7 @@ def scan_segments(
         high = low + CHUNK
         target = out[low:high]
         starts = np.flatnonzero(heads[low:high])
-        piece = loaded(op, x[low:high], acc).astype(acc)
+        piece = load(op, x[low:high], acc).astype(acc)
         if first is not None and starts.size:
             piece[starts] = combine(first, piece[starts])
         _accumulate_segments(op, piece, starts)

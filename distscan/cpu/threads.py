@@ -75,14 +75,14 @@ def usable(ranks: int) -> int:
     ``DISTSCAN_THREADS`` sets the number.
     """
     if setting := os.environ.get("DISTSCAN_THREADS"):
-        return checked(int(setting) if setting.isdecimal() else setting, "DISTSCAN_THREADS")
+        return parse_threads(int(setting) if setting.isdecimal() else setting, "DISTSCAN_THREADS")
     return max(1, min(allowed(), of_node() // ranks))
 
 
-def checked(threads: Any, name: str = "threads") -> int:
+def parse_threads(threads: Any, name: str = "threads") -> int:
     """Return a number of threads as an integer; raise ValueError if it is not at least 1.
 
-    >>> checked(4)
+    >>> parse_threads(4)
     4
     """
     number = 0

@@ -2,7 +2,7 @@
 
 Arguments are set in place, by name. The driver copies them at each launch.
 
-    arguments = declared("scan", np.dtype(np.float32))()
+    arguments = parameters_of("scan", np.dtype(np.float32))()
     arguments.x = array.data.ptr
     arguments.shard.n = 100
 """
@@ -129,12 +129,14 @@ def keyed(dtype: np.dtype[Any], keys: np.dtype[Any]) -> np.dtype[Any]:
 # ---- kernels ----------------------------------------------------------------------------------
 
 
-def declared(entry: str, acc: np.dtype[Any], fields: tuple[int, int] = (1, 1)) -> type[Structure]:
+def parameters_of(
+    entry: str, acc: np.dtype[Any], fields: tuple[int, int] = (1, 1)
+) -> type[Structure]:
     """Return the parameters of ``kernels/<entry>.cu`` as a structure. Values have type ``acc``.
 
     ``fields`` are the numbers of arrays that an element is read from, and written to.
 
-    >>> [name for name, _ in declared("add", np.dtype(np.float32))._fields_]
+    >>> [name for name, _ in parameters_of("add", np.dtype(np.float32))._fields_]
     ['y', 'out', 'n', 'unaligned_head', 'offset', 'has_offset']
     """
     value = _value(acc)

@@ -11,7 +11,7 @@ from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
 from . import nvrtc
-from .arguments import declared, places
+from .arguments import parameters_of, places
 from .memory import check_device
 
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
@@ -62,7 +62,7 @@ class Kernel:
         ``fields`` are the numbers of arrays that an element is read from, and written to.
         """
         self.entry, self.definitions = entry, definitions
-        parameters = declared(entry, acc, fields)
+        parameters = parameters_of(entry, acc, fields)
         self.arguments: Any = parameters()
         self.places = places(parameters)
         begin = ctypes.addressof(self.arguments)

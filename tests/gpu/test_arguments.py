@@ -60,7 +60,7 @@ def test_every_entry_is_declared():
              "bool": arguments.Bool, "T": None}  # fmt: skip
     words |= {kind.__name__: kind for kind in STRUCTURES}
     for entry in ENTRIES:
-        declared = dict(arguments.declared(entry, ACC)._fields_)
+        declared = dict(arguments.parameters_of(entry, ACC)._fields_)
         source = re.sub(r"/\*.*?\*/", "", nvrtc.sources().texts[f"{entry}.cu"])
         (text,) = re.findall(rf"\bdistscan_{entry}\(([^)]*)\)", source)
         parameters = [parameter.split() for parameter in text.split(",")]
@@ -121,8 +121,8 @@ def test_a_wrong_declaration_is_noticed(arch):
     compiled = places(kernel.build(arch)[0], "add")
     assert compiled == [*kernel.places]
     for wrong in (
-        arguments.declared("add", np.dtype(np.float64)),
-        arguments.declared("reduce", ACC),
+        arguments.parameters_of("add", np.dtype(np.float64)),
+        arguments.parameters_of("reduce", ACC),
     ):
         assert compiled != arguments.places(wrong)
     other = kernel._replace(places=(*kernel.places, (48, 8)))
@@ -133,16 +133,17 @@ def test_values_have_the_alignment_of_c():
     for dtype, alignment in (("b", 1), ("?", 1), ("e", 2), ("f", 4), ("d", 8), ("F", 4), ("D", 8),
                              (PRINT, 8), ([("a", "f"), ("b", "f")], 4)):  # fmt: skip
         acc = np.dtype(dtype)
-        value = arguments.declared("add", acc).offset
+        value = arguments.parameters_of("add", acc).offset
         assert value.size == acc.itemsize
         assert (
-            ctypes.alignment(dict(arguments.declared("add", acc)._fields_)["offset"]) == alignment
+            ctypes.alignment(dict(arguments.parameters_of("add", acc)._fields_)["offset"])
+            == alignment
         )
 
 
 def test_a_value_is_in_the_arguments_memory():
     for code in "?bhfdFD":
-        values = arguments.declared("add", np.dtype(code))()
+        values = arguments.parameters_of("add", np.dtype(code))()
         arguments.view(values, "offset", np.dtype(code))[0] = 1
         assert bytes(values.offset) == np.ones((), code).tobytes()
         values.y, values.has_offset = (1 << 64) - 1, True
@@ -150,7 +151,7 @@ def test_a_value_is_in_the_arguments_memory():
 
 
 def test_an_argument_that_is_not_declared_is_refused():
-    values = arguments.declared("scan_short", ACC)()
+    values = arguments.parameters_of("scan_short", ACC)()
     for wrong in (values, values.shard, values.work, values.mail):
         with pytest.raises(AttributeError):
             wrong.heads = 1
