@@ -4,11 +4,11 @@
 
     GET    /v1                    a description of this service
     GET    /v1/openapi.json       this protocol, in full
-    POST   /v1/scans?op=sum&...   an array in the format .npy; the answer is its scan, likewise
+    POST   /v1/scans?op=sum&...   an array as a .npy file; the answer is its scan, as one, too
     POST   /v1/buffers            memory that the service shares with a client on its host
     POST   /v1/jobs               a file job, as JSON; the answer is its number
     GET    /v1/jobs               the newest jobs
-    GET    /v1/jobs/7?wait=10     one job; waits for its end, at most so many seconds
+    GET    /v1/jobs/7?wait=10     one job; waits for its end, at most 10 seconds
     DELETE /v1/jobs/7             cancel it
     GET    /v1/events             updates, as server-sent events
     GET    /metrics               counts and times, for Prometheus
@@ -235,7 +235,7 @@ class Jobs:
         return await run_in_threadpool(answer)
 
     async def job(self, request: Request) -> Response:
-        """Return a job; with ``wait``, at its end or after so many seconds."""
+        """Return a job; with ``wait``, when it has ended or these seconds have passed."""
         number, now = request.path_params["number"], asyncio.get_running_loop().time
         end = now() + min(requests.seconds(request.query_params, "wait"), _LONGEST_WAIT)
         with self._changes.watch() as changed:
@@ -324,7 +324,7 @@ class Updates:
         return {"about": self._about, "now": time(), **self._service, "jobs": jobs}
 
     def _state(self) -> dict[str, Any]:
-        """Return how the service is."""
+        """Return whether jobs are taken, and how many wait."""
         queued = sum(state == "queued" for state in self._open.values())
         return {"status": "ending" if self._dispatcher.stopping else "ok", "queued": queued}
 
@@ -423,7 +423,7 @@ def _event_texts(updates: Updates) -> list[tuple[str, str]]:
 
 
 async def _wait_for(event: asyncio.Event, seconds: float) -> bool:
-    """Wait until an event is set; return False if it is not after so many seconds."""
+    """Wait until an event is set, at most some seconds; return whether it is."""
     with suppress(TimeoutError, asyncio.TimeoutError):
         return await asyncio.wait_for(event.wait(), seconds)
     return False

@@ -309,18 +309,18 @@ class JobHandle:
         return True
 
     def refresh(self, wait: float = 0) -> dict[str, Any]:
-        """Ask for the record of the job; the service waits up to so many seconds for its end."""
+        """Ask for the record of the job, at its end or, before that, after ``wait`` seconds."""
         url, query = f"/v1/jobs/{self.number}", {"params": {"wait": wait}}
         record = dict(self._request("GET", url, timeout=wait + SILENCE, **query).json())
         self._record = record
         return record
 
 
-# Functions of a record. A thread that waits has its own one: other threads may refresh the job's.
+# Functions of a record. Each thread that waits has one of its own: others may refresh the job's.
 
 
 def is_over(record: dict[str, Any], end: float | None) -> bool:
-    """Whether a job has ended, or the time of those who wait for it."""
+    """Return whether a job has ended, or the time ``end`` has passed."""
     return record["state"] in protocol.ENDED or (end is not None and monotonic() >= end)
 
 

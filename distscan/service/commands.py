@@ -80,7 +80,7 @@ def _print(args: argparse.Namespace, fields: dict[str, Any]) -> None:
 
 def _jobs(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m distscan jobs", description="List the jobs of a service.")
-    parser.add_argument("--most", type=int, default=20, help="so many at most (default: 20)")
+    parser.add_argument("--most", type=int, default=20, help="the most jobs (default: 20)")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     _add_service(parser)
     args = _parse(parser, argv)

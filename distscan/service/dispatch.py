@@ -48,7 +48,7 @@ from .errors import (
 from .store import Record, Store
 
 _DAY = 86400.0  # seconds
-_ATTEMPTS = 3  # a job that was running at so many crashes is not begun again
+_ATTEMPTS = 3  # crashes during a job after which it is not begun again
 _log = logging.getLogger("distscan.service")
 
 
@@ -148,7 +148,7 @@ class Dispatcher:
         return record
 
     def stop(self, grace: float) -> None:
-        """Refuse new jobs, and end after the one that runs, or after so many seconds.
+        """Refuse new jobs, and end after the one that runs, or after ``grace`` seconds.
 
         Jobs that wait stay in the store.
         """
@@ -478,7 +478,7 @@ def _listen(one_node: bool, stack: ExitStack) -> tuple[socket.socket, Any]:
 
 
 def _accept(server: socket.socket, number: int, secret: bytes) -> list[socket.socket]:
-    """Return the connections to so many ranks; one without the secret is refused."""
+    """Return the connections to ``number`` ranks; one without the secret is refused."""
     connections, end = dict[int, socket.socket](), monotonic() + _CONNECT_SECONDS
     while len(connections) < number:
         server.settimeout(max(end - monotonic(), 0.001))
@@ -514,7 +514,7 @@ def _connect(address: Any, rank: int, secret: bytes) -> socket.socket:
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    """Read so many bytes; return none if the connection ends earlier."""
+    """Return the next ``size`` bytes; none if the connection ends before them."""
     content = bytearray()
     while len(content) < size:
         piece = connection.recv(min(size - len(content), 1 << 20))

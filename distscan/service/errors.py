@@ -62,7 +62,7 @@ class StoreLostError(StoreError):
 
 
 class KeyReusedError(ServiceError):
-    """A key comes again with another request."""
+    """The key of a request is that of another request."""
 
     status = 409
 

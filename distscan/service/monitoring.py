@@ -46,7 +46,7 @@ _PLAIN_FIELDS = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime
 
 
 def begin_logs(form: str, level: str) -> None:
-    """Log in one of ``LOG_FORMS`` from one of ``LOG_LEVELS`` on; of other packages, warnings."""
+    """Log in one of ``LOG_FORMS``, from one of ``LOG_LEVELS`` on. Other packages log warnings."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(handlers=[handler], level=max(LOG_LEVELS[level], logging.WARNING))
@@ -254,7 +254,7 @@ class Metrics:
         )
 
     def count_scan(self, way: str, seconds: float, input_size: int, output_size: int) -> None:
-        """Count the scan of an array of so many bytes into one of so many, by body or shared."""
+        """Count a scan: its way, one of ``_WAYS``, and the bytes of its input and its result."""
         histogram, inputs, outputs = self._scans[way]
         histogram.observe(seconds)
         inputs.inc(input_size)
@@ -267,7 +267,7 @@ class Metrics:
     # ---- requests --------------------------------------------------------------------------------
 
     def count_answer(self, method: str, route: str, status: int) -> None:
-        """Count an answer. Clients choose methods: those that nobody knows are one."""
+        """Count an answer. Methods that HTTP does not have are one: clients may invent many."""
         self._requests.labels(method if method in _METHODS else "other", route, status).inc()
 
     def count_refusal(self, error: Exception) -> None:

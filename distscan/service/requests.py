@@ -166,15 +166,15 @@ class StreamedAnswer(StreamingResponse):
 # that no page can change say who asked:
 #
 #     Origin: https://example.org    a page of another site did
-#     Sec-Fetch-Site: cross-site     likewise, in requests that have no Origin
+#     Sec-Fetch-Site: cross-site     the same, in requests that have no Origin
 #
 # The owner of a name may also let it lead to 127.0.0.1. The browser then takes this service for a
 # part of the owner's site, so these headers do not help. But Host is then the owner's name:
 #
 #     Host: example.org              none of this machine's own names
 #
-# Over a Unix socket, clients name any host. Only a browser names one with a dot: such as one that
-# comes by ssh -L 8000:/path/to/socket.
+# Over a Unix socket, clients name any host. Only a browser names one with a dot, as it
+# does if it comes by ssh -L 8000:/path/to/socket.
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][\s/@?#:\\]+)(?::(\d+))?", re.ASCII)
 

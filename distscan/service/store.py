@@ -62,7 +62,7 @@ _SUMMARY = (
 
 
 class Record(NamedTuple):
-    """A job. Times are seconds since 1970; None is not yet."""
+    """A job. Times are seconds since 1970, and None until they have come."""
 
     number: int
     key: str | None  # the client's: a request that comes again under its key is the same job
@@ -211,7 +211,7 @@ class Store:
     # ---- jobs ------------------------------------------------------------------------------------
 
     def add(self, request: dict[str, Any], key: str | None = None) -> Record:
-        """Queue a job; under a key that is known already, return the job that has it.
+        """Queue a job; if a job has the key already, return that one.
 
         Raises ``KeyReusedError`` if that job is of another request.
         """

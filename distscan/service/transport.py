@@ -40,7 +40,7 @@ _KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
 )
-_SPARE = 8  # connections that are kept for requests to come
+_SPARE = 8  # connections that stay open for later requests
 
 
 class Answer(NamedTuple):
@@ -266,7 +266,7 @@ class BufferCache:
     """The buffers of a client. Threads may share it."""
 
     def __init__(self, request_buffer: Callable[[int], dict[str, Any]]) -> None:
-        """``request_buffer`` asks the service for a buffer of so many bytes."""
+        """``request_buffer`` asks the service for a buffer, by its bytes."""
         self._request_buffer = request_buffer
         self._reset()
         _caches.add(self)
@@ -325,7 +325,7 @@ class BufferCache:
         self._same_host = False
 
     def _acquire(self, size: int) -> LockedBuffer | None:
-        """Return a buffer of at least so many bytes, but not of many more."""
+        """Return a buffer of ``size`` bytes, or of not many more."""
         for _ in range(len(self._idle)):
             with suppress(IndexError):  # another thread has taken it
                 buffer = self._idle.popleft()
