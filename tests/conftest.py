@@ -34,15 +34,6 @@ WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKER += int(PART.partition("/")[0]) - 1
 HAS_TIME_LIMITS = importlib.util.find_spec("pytest_timeout") is not None
 
-# These know of no ranks, and take long to import.
-_OF_ONE_RANK = [
-    "*_compile.py",
-    "test_arguments.py",
-    "test_compiler.py",
-    "test_gpu_operands.py",
-]
-collect_ignore_glob = _OF_ONE_RANK if MPI.COMM_WORLD.size > 1 else []
-
 
 def pytest_make_parametrize_id(val: Any) -> str | None:
     """Operators, types and kernels go by their names; pytest names other values."""

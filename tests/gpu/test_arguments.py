@@ -27,6 +27,8 @@ from support.compiling import (
 from support.steps import of_size
 from support.words import PRINT
 
+pytestmark = pytest.mark.one_rank
+
 STRUCTURES = [kind for kind in vars(arguments).values()
               if isinstance(kind, type) and issubclass(kind, ctypes.Structure)
               and kind is not ctypes.Structure]  # fmt: skip

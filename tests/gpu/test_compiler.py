@@ -18,6 +18,8 @@ pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportErro
 from distscan.bench.textbook import TextbookPolicy
 from distscan.cuda import nvrtc
 
+pytestmark = pytest.mark.one_rank
+
 # ---- What does not compile is said; what does is compiled once, by whichever NVRTC there is ------
 
 REDUCE = strategy_kernels([("sum", "f")], "90")[1]

@@ -13,7 +13,7 @@ from mpi4py import MPI
 import distscan
 from distscan.core import dtypes, operators
 from distscan.engine import cache
-from support import hold
+from support import fresh, hold
 from support.steps import of_size
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.one_rank, pytest.mark.timeout(120)]
@@ -239,6 +239,7 @@ def test_threads_one_after_the_other(mode):
     script = Path(hold.__file__).with_name("thread_scans.py")
     process = subprocess.run(
         [sys.executable, str(script), mode],
+        env=fresh.environment(),
         timeout=100,
         capture_output=True,
         text=True,

@@ -12,7 +12,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+from support import fresh
+
+pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(600)]
 
 LONG, FEW = 2_500_003, (1, 5, 5000, 300_007)  # elements: for scan.cuh, for scan_short.cuh
 WIDTHS = (2, 3, 24, 33, 100, 1000, 1001)
@@ -85,7 +87,7 @@ GROUPS = [flat, commutative, begun, segments, rows, columns, layers, textbooks]
 def test_operands_are_elements(group, code, cp):
     process = subprocess.run(
         [sys.executable, __file__, group, code, str(cp.cuda.Device().id)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=fresh.environment(PYTHONPATH=os.pathsep.join(sys.path)),
         capture_output=True,
         text=True,
         timeout=500,

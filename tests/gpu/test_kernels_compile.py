@@ -35,6 +35,8 @@ from distscan.cuda.policy import scan_policy
 from distscan.cuda.reductions import TileKernels, bit_range_operator
 from support.compactions import PREDICATES, SIZES, compactions
 
+pytestmark = pytest.mark.one_rank
+
 # ---- Every kernel compiles, without a GPU, fits the chip, and none spills registers to memory ----
 
 # What dtypes.resolve takes: operator, type of x, accumulating type, type of the result.

@@ -16,7 +16,7 @@ import distscan
 from distscan.core.form import bounds
 from distscan.core.operators import BUILTIN
 from distscan.job import check, plan
-from support import keys, reference
+from support import fresh, keys, reference
 from support.data import OPS, exact, expected
 from support.maps import COMPOSE, maps
 from support.pairs import pairs
@@ -300,10 +300,8 @@ def test_becomes_shorter(turn, threads, ranks, tmp_path):
     launcher = [] if ranks == 1 else ["bash", script, ranks]
     options = ["--quiet", "--backend", "cpu", "--threads", threads, "--memory", "2M"]
     command = [*launcher, sys.executable, "-c", SHORTER, tmp_path / "x.npy", turn, *options]
-    prefixes = ("PMI", "OMPI", "PRTE", "HYDRA", "MPI")
-    alone = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
-    run = subprocess.run([*map(str, command)], check=False, env=alone, capture_output=True,
-                         text=True, timeout=60)  # fmt: skip
+    run = subprocess.run([*map(str, command)], check=False, env=fresh.environment(),
+                         capture_output=True, text=True, timeout=60)  # fmt: skip
     assert run.returncode == 2, run.stderr
     assert f"{tmp_path / 'x.npy'} became shorter while it was read" in run.stderr
     assert os.listdir(tmp_path) == ["x.npy"]

@@ -1,7 +1,6 @@
 """Long rows of totals: exchanged in pieces, with the bits of one exchange."""
 
 import ctypes
-import os
 import subprocess
 import sys
 from functools import partial, reduce
@@ -19,7 +18,7 @@ from distscan.core.operators import BUILTIN, MAPS
 from distscan.engine import cache
 from distscan.fsum import special
 from distscan.mpi.exscan import Exscan
-from support import late_gpu, reference
+from support import fresh, late_gpu, reference
 from support.cuts import two_cuts
 from support.forms import FORMS
 from support.maps import COMPOSE, maps
@@ -361,12 +360,14 @@ assert grown < room, f"{grown} MiB beside a row of 64 MiB"
 )
 def test_memory(what, codes):
     """Of three processes that scan a row of 64 MiB in place; a row of running values is more."""
-    alone = {
-        k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "PRTE", "HYDRA"))
-    }
     script = Path(__file__).parents[2] / "launch" / "mpirun.sh"
     command = ["bash", str(script), "3", sys.executable, "-c", ROWS, what, codes]
     run = subprocess.run(
-        command, check=False, env=alone, capture_output=True, text=True, timeout=100
+        command,
+        check=False,
+        env=fresh.environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert run.returncode == 0, run.stdout + run.stderr
