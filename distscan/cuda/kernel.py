@@ -1,16 +1,30 @@
-"""A kernel: compiled for one operator, and loaded onto the current GPU."""
+"""A kernel: compiled by NVRTC for one operator, stored on disk, loaded and launched on a GPU."""
 
 import ctypes
+import fcntl
 import functools
+import hashlib
+import os
+import posixpath
+import re
+import stat
+import struct
 import threading
-from typing import Any
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import cupy
 import numpy as np
 from cupy_backends.cuda.api import driver
+from cupy_backends.cuda.libs import nvrtc
 from numpy.typing import NDArray
 
-from . import nvrtc
+from ..core.errors import KernelError
 from .arguments import parameters_of, places
 from .memory import check_device
 
@@ -101,7 +115,7 @@ def _loaded(
     device: int,
 ) -> Any:
     """Compile for ``arch``, and load onto the current GPU, whose number is ``device``."""
-    code, _ = nvrtc.build(f"{entry}.cu", dict(macros), arch)
+    code, _ = build(f"{entry}.cu", dict(macros), arch)
     module = cupy.cuda.function.Module()
     module.load(code)
     return module.get_function(f"distscan_{entry}")
@@ -146,3 +160,263 @@ def allow(function: int, shared: int) -> None:
     with _most_shared_lock:
         most = _most_shared[function] = max(shared, _most_shared.get(function, 0))
         driver.funcSetAttribute(function, _MAX_DYNAMIC_SHARED, most)
+
+
+# ---- compilation: all sources and headers are passed to NVRTC as text ------------------------
+
+Built = tuple[bytes, str]  # machine code, and the assembler's report
+_INCLUDE = re.compile(r'^([ \t]*#[ \t]*include[ \t]*)"([^"\n]+)"', re.MULTILINE)
+
+
+@functools.cache
+def source_folder() -> Path:
+    """Return the folder of the kernels' sources: inside an installed wheel, or in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "kernels", package.parent / "kernels"):
+        if (folder / "scan.cu").is_file():
+            return folder
+    raise KernelError(f"no kernels beside {package}: the installation is incomplete")
+
+
+def build(entry: str, macros: Mapping[str, object], arch: str) -> Built:
+    """Compile ``kernels/<entry>`` for compute capability ``arch``, such as "90".
+
+    ``macros`` has macros by their names, and the text of headers by names that end in ".h".
+    Returns the machine code, and the assembler's report of registers and spills. If this NVRTC is
+    older than the GPU, the machine code is PTX. No GPU is needed. One process compiles. The others
+    of the node wait for its result in the cache, ``$DISTSCAN_CACHE_DIR`` or ``~/.cache/distscan``.
+
+    Raises ``KernelError`` with the compiler's own lines.
+    """
+    archs = [number for number in map(int, nvrtc.getSupportedArchs()) if number <= int(arch)]
+    if not archs:
+        raise KernelError(f"the GPU's compute capability, {arch}, is older than this NVRTC knows")
+    native = max(archs) == int(arch)
+    options = (
+        f"-arch={'sm' if native else 'compute'}_{max(archs)}",
+        "-std=c++17",
+        "-lineinfo",
+        "--ptxas-options=-v",
+        "-diag-error=940",  # a function, such as an operator's, may end without a return
+        *(f"-D{name}={value}" for name, value in macros.items() if not name.endswith(".h")),
+        *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
+    )
+    headers = {name: str(text) for name, text in macros.items() if name.endswith(".h")}
+    read = sources()
+    parts = (FORMAT, compiler(), entry, options, headers, read.digest)
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()
+    texts = {**read.texts, **headers}
+    return cached(key, lambda: _compile(entry, options, texts, native))
+
+
+def _compile(entry: str, options: tuple[str, ...], texts: dict[str, str], native: bool) -> Built:
+    """Compile one of the ``texts``, which may include the others by their names."""
+    names = [name.encode() for name in texts]
+    headers = [text.encode() for text in texts.values()]
+    program = nvrtc.createProgram(texts[entry], entry, headers, names)
+    try:
+        nvrtc.compileProgram(program, options)
+        code = nvrtc.getCUBIN(program) if native else nvrtc.getPTX(program)
+        return code, _log(program)
+    except nvrtc.NVRTCError as error:
+        raise KernelError(f"{entry}: {error}\n{_log(program)}") from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _log(program: int) -> str:
+    """Return the compiler's log. It may be cut inside a character, which does not matter."""
+    try:
+        return str(nvrtc.getProgramLog(program))
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
+
+
+class Sources(NamedTuple):
+    """The texts of the kernels' sources, by their paths in the folder; and their digest."""
+
+    texts: dict[str, str]
+    digest: str
+
+
+@functools.cache
+def sources() -> Sources:
+    """Read the sources, once per process. If files change later, the process uses the old texts."""
+    folder = source_folder()
+    paths = sorted(folder.rglob("*.cu*"))
+    texts = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
+    texts = {name: with_full_names(name, text, texts) for name, text in texts.items()}
+    return Sources(texts, hashlib.sha256(repr(texts).encode()).hexdigest())
+
+
+def with_full_names(name: str, text: str, texts: Mapping[str, str]) -> str:
+    """Write each include as a path in the folder, because NVRTC compares names as they stand.
+
+    >>> with_full_names("a/b.cuh", '#include "../c.cuh"', {"c.cuh": ""})
+    '#include "c.cuh"'
+    """
+
+    def full(include: re.Match[str]) -> str:
+        for folder in (posixpath.dirname(name), ""):
+            path = posixpath.normpath(posixpath.join(folder, include[2]))
+            if path in texts:
+                return f'{include[1]}"{path}"'
+        return include[0]
+
+    return _INCLUDE.sub(full, text)
+
+
+@functools.cache
+def compiler() -> tuple[object, ...]:
+    """Return the identity of this build of NVRTC: its version, and its library's size and time."""
+    version = nvrtc.getVersion()  # this loads the library
+    files = set()
+    with suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
+            path = Path(line.split(maxsplit=5)[-1])
+            if path.name.startswith("libnvrtc.so"):
+                status = path.stat()
+                files.add((status.st_size, status.st_mtime_ns))
+    return version, *sorted(files)
+
+
+# ---- the cache: a folder of compiled kernels --------------------------------------------------
+
+FORMAT = "distscan 1"  # the format of an entry; part of its key
+_LOCK_SECONDS = 300.0
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_LENGTHS = struct.Struct("<QQ")
+_DIGEST = hashlib.sha256().digest_size
+
+
+def cached(key: str, make: Callable[[], Built]) -> Built:
+    """Return the entry of ``key``. If there is none, ``make`` makes it, and it is stored.
+
+    One process makes an entry, and the others of the node wait for it. An incomplete entry is made
+    again, and so is one that another user may have written. If there is no folder, each process
+    makes its own entry.
+    """
+    where = cache_folder()
+    if where is None:
+        return make()
+    path = where / f"{key}.kernel"
+    entry = _read(path)
+    if entry is not None:
+        return entry
+    with _locked(path.with_suffix(".lock")):
+        entry = _read(path)  # another process may have stored it meanwhile
+        if entry is None:
+            entry = make()
+            with suppress(OSError):  # if the disk is full, the next process compiles again
+                _write(path, entry)
+    return entry
+
+
+@functools.cache
+def cache_folder() -> Path | None:
+    """Return the folder of the entries; None if there is none, or if others may write to it."""
+    setting, caches = os.environ.get("DISTSCAN_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        where = Path(setting or Path(caches or Path.home() / ".cache") / "distscan")
+        if not where.exists():
+            where.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # another process made it meanwhile
+                where.mkdir(mode=0o700)
+        status = where.stat()
+        if not setting and status.st_uid == os.geteuid() and status.st_mode & _OTHERS_WRITE:
+            with suppress(OSError):  # an earlier version made it, under a umask such as 002
+                where.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
+            status = where.stat()
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        return None
+    if not _trusted(status):
+        warnings.warn(
+            f"kernels are compiled anew by each process: other users may write {where}, the folder "
+            f"for compiled kernels (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}); "
+            f"make it yours (chmod go-w {where}), or set DISTSCAN_CACHE_DIR to a folder that is",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return where
+
+
+def _trusted(status: os.stat_result) -> bool:
+    """Return whether only this user and root may have written a file or folder."""
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & _OTHERS_WRITE
+
+
+def _read(path: Path) -> Built | None:
+    """Return the entry in a file; None if it is incomplete, or cannot be trusted."""
+    with suppress(OSError), path.open("rb") as file:
+        if _trusted(os.fstat(file.fileno())):
+            return _unpack(path.stem, file.read())
+    return None
+
+
+def _pack(key: str, entry: Built) -> bytes:
+    """Lay out an entry as a file: digest, length of the code, length of the report, code, report.
+
+    The digest covers the key and all that follows. So a file under the wrong name is noticed.
+    """
+    report = entry[1].encode(errors="replace")
+    content = _LENGTHS.pack(len(entry[0]), len(report)) + entry[0] + report
+    return digest(key, content) + content
+
+
+def _unpack(key: str, file: bytes) -> Built | None:
+    """Return the entry that ``_pack`` laid out for ``key``; None for any other content."""
+    content = file[_DIGEST:]
+    if len(content) < _LENGTHS.size or digest(key, content) != file[:_DIGEST]:
+        return None
+    code, report = _LENGTHS.unpack_from(content)
+    end = _LENGTHS.size + code
+    if end + report != len(content):
+        return None
+    return content[_LENGTHS.size : end], content[end:].decode(errors="replace")
+
+
+def digest(key: str, content: bytes) -> bytes:
+    """Return the digest in front of ``content``, which tells whether an entry is complete."""
+    return hashlib.sha256(key.encode() + b"\0" + content).digest()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a file lock. If the process dies, the system releases it.
+
+    After a time limit, and where files cannot be locked, the block runs without the lock: two
+    processes may then do the same work.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):
+            file = stack.enter_context(path.open("a"))
+            limit = time.monotonic() + _LOCK_SECONDS
+            while time.monotonic() < limit:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.05)
+        yield
+
+
+def _write(path: Path, entry: Built) -> None:
+    """Write an entry to a temporary file, and rename it: a file under its name is complete."""
+    part = path.with_suffix(f".{uuid4().hex[:8]}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        with open(part, "wb", opener=lambda name, _: os.open(name, flags, 0o600)) as file:
+            file.write(_pack(path.stem, entry))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

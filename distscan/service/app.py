@@ -69,7 +69,7 @@ class App:
             Route("/v1/openapi.json", guard(_openapi)),
             *scans.routes(guard),
             *Jobs(dispatcher, paths, changes).routes(guard),
-            *self.events.routes(guard),
+            Route("/v1/events", guard(self.events.events)),
             Route("/metrics", guard(self.metrics)),
             Route("/healthz", self.health),
             *_page_routes(),
@@ -371,10 +371,6 @@ class Events:
         """``about`` is the answer to ``GET /v1``."""
         self._dispatcher, self._changes, self._about = dispatcher, changes, about
         self._clients, self._ended = 0, False
-
-    def routes(self, guard: Guard) -> list[Route]:
-        """Return the route, with its checks."""
-        return [Route("/v1/events", guard(self.events))]
 
     def end(self) -> None:
         """Send the last updates, and end all streams; any thread may call this."""

@@ -350,8 +350,8 @@ class Scanner:
 
     def gpu_memory(self) -> tuple[int, int]:
         """Return the bytes of memory of this rank's GPU that are in use, and all bytes."""
-        used, size = self._bound.memory.usage(self._gpu)
-        return used, size
+        usage: tuple[int, int] = self._bound.memory.usage(self._gpu)
+        return usage
 
     def scan_by_one(self, x: Any, out: Any, segments: Any, options: dict[str, Any]) -> None:
         """Scan an array into another one by this rank alone; any thread calls this."""

@@ -216,8 +216,10 @@ class Dispatcher:
             self._check_agreed(error)
 
     def _lead(self, job: dict[str, Any]) -> Report:
+        """Run a job on all ranks, and return its report."""
         request = job if job["backend"] != "auto" else job | {"backend": self._backend}
-        return run_job(self._comm, self._wakeup, request, self._show)
+        self._wakeup.send({"kind": "job", "job": request})
+        return _perform(self._comm, request, self._show)
 
     def _run(self, record: Record) -> None:
         self._tell()
@@ -361,15 +363,6 @@ def job_from_json(request: dict[str, Any]) -> FileJob:
     return FileJob.parse(**options)
 
 
-def run_job(comm: Comm, wakeup: "Wakeup", job: dict[str, Any], show: Show) -> Report:
-    """Run a job on all ranks, and return its report; rank 0 calls this.
-
-    ``show`` may raise an exception, which then ends the job on all ranks.
-    """
-    wakeup.send({"kind": "job", "job": job})
-    return _perform(comm, job, show)
-
-
 def follow(comm: Comm, wakeup: "Wakeup", scanner: Scanner) -> None:
     """Take part in all jobs until the last task; the other ranks call this."""
     while (task := wakeup.receive()) is not None and task["kind"] != "end":
@@ -384,7 +377,10 @@ def follow(comm: Comm, wakeup: "Wakeup", scanner: Scanner) -> None:
 
 
 def _perform(comm: Comm, request: dict[str, Any], show: Show) -> Report:
-    """Run the job that ``job_to_json`` has described; collective."""
+    """Run the job that ``job_to_json`` has described; collective.
+
+    ``show`` may raise an exception, which then ends the job on all ranks.
+    """
     with agreed(comm):
         job = job_from_json(request)
     return perform(comm, job, show, lambda message: None)

@@ -33,12 +33,7 @@ from . import errors, protocol
 from .store import Record
 
 LOG_FORMS = ("text", "json")
-LOG_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
+LOG_LEVELS = ("debug", "info", "warning", "error")
 _JOB_ENDS = {"done": "is done", "failed": "has failed", "cancelled": "was cancelled"}
 _LONGEST_TEXT = 1000  # characters of a text of a client
 _log = logging.getLogger("distscan.service")
@@ -49,8 +44,9 @@ def begin_logs(form: str, level: str) -> None:
     """Log in one of ``LOG_FORMS``, from one of ``LOG_LEVELS`` on. Other packages log warnings."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    logging.basicConfig(handlers=[handler], level=max(LOG_LEVELS[level], logging.WARNING))
-    logging.getLogger("distscan").setLevel(LOG_LEVELS[level])
+    number = getattr(logging, level.upper())
+    logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING))
+    logging.getLogger("distscan").setLevel(number)
 
 
 class TextLines(logging.Formatter):

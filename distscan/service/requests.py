@@ -88,12 +88,10 @@ class Guard:
             raise UnauthorizedError(f"{fault}: this service takes requests with its token only")
 
     def refusal(self, request: Request, error: Exception) -> Response:
-        """Return the answer to a request that raises an exception; log and count it."""
-        self._log_refusal(request, error)
-        return Json({"error": errors.to_json(error)}, errors.status(error))
+        """Return the answer to a request that raises an exception.
 
-    def _log_refusal(self, request: Request, error: Exception) -> None:
-        """Log a request that was refused, or that met a fault of the service."""
+        Log a request that was refused, or that met a fault of the service.
+        """
         status, reason = errors.status(error), monitoring.shorten(str(error))
         path = request.scope["path"]
         facts = {"method": request.method, "path": path, "status": status, "reason": reason}
@@ -104,6 +102,7 @@ class Guard:
             _log.warning("%s was refused: %s", event, reason, extra=facts)
         elif status >= 500:
             _log.error("%s has failed: %s", event, reason, extra=facts, exc_info=error)
+        return Json({"error": errors.to_json(error)}, status)
 
 
 def _client_facts(request: Request) -> dict[str, str]:

@@ -21,7 +21,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from time import time
@@ -217,14 +217,12 @@ class Store:
         """
         record = self._of_key(key)  # first: a known job is returned though the disk is full
         if record is None:
-            with self._statement(
+            if added := self._change(
                 "INSERT INTO jobs (key, request, input_count, inputs, state, created) "
                 "VALUES (?, ?, ?, ?, 'queued', ?) ON CONFLICT (key) DO NOTHING RETURNING *",
-                (key, *_split(request), time()),
-                notify=True,
-            ) as rows:
-                if rows:
-                    return rows[0]
+                *(key, *_split(request), time()),
+            ):
+                return added
             record = self._of_key(key)
             assert record is not None  # another thread has added it
         if _split(record.request) != _split(request):
@@ -233,26 +231,20 @@ class Store:
 
     def _of_key(self, key: str | None) -> Record | None:
         """Return the job that was submitted under a key; None if there is none."""
-        if key is None:
-            return None
-        with self._statement("SELECT * FROM jobs WHERE key = ?", (key,)) as rows:
-            return rows[0] if rows else None
+        return None if key is None else self._record("SELECT * FROM jobs WHERE key = ?", key)
 
     def get(self, number: int) -> Record | None:
         """Return a job; None if there is none of this number."""
-        with self._statement("SELECT * FROM jobs WHERE number = ?", (number,)) as rows:
-            return rows[0] if rows else None
+        return self._record("SELECT * FROM jobs WHERE number = ?", number)
 
     def summary(self, number: int) -> Record | None:
         """Return a job with the first of its inputs alone; None if there is none."""
-        with self._statement(f"{_SUMMARY} WHERE number = ?", (number,)) as rows:
-            return rows[0] if rows else None
+        return self._record(f"{_SUMMARY} WHERE number = ?", number)
 
     def newest(self, limit: int = 100, before: int = 1 << 62) -> list[Record]:
         """Return summaries of the newest jobs with numbers below ``before``, the newest first."""
         text = f"{_SUMMARY} WHERE number < ? ORDER BY number DESC LIMIT ?"
-        with self._statement(text, (before, limit)) as rows:
-            return rows
+        return [_record(row) for row in self._rows(text, before, limit)]
 
     def count_queued(self) -> int:
         """Return the number of jobs that wait."""
@@ -261,13 +253,11 @@ class Store:
 
     def start(self) -> Record | None:
         """Begin the job that has waited longest, and return it; None if none waits."""
-        with self._statement(
+        return self._change(
             "UPDATE jobs SET state = 'running', attempts = attempts + 1, started = ? WHERE number ="
             " (SELECT min(number) FROM jobs WHERE state = 'queued') RETURNING *",
-            (time(),),
-            notify=True,
-        ) as rows:
-            return rows[0] if rows else None
+            time(),
+        )
 
     def end(
         self,
@@ -278,38 +268,33 @@ class Store:
         error: dict[str, Any] | None = None,
     ) -> None:
         """Note the end of a running job, in a state of ``protocol.ENDED``."""
-        with self._statement(
+        if not self._change(
             "UPDATE jobs SET state = ?, report = ?, error = ?, ended = ? "
             "WHERE number = ? AND state = 'running' RETURNING *",
-            (state, _text(report), _text(error), time(), number),
-            notify=True,
-        ) as rows:
-            if not rows:
-                raise KeyError(f"job {number} is not running")
+            *(state, _text(report), _text(error), time(), number),
+        ):
+            raise KeyError(f"job {number} is not running")
 
     def queue_again(self, number: int, *, counts: bool = True) -> None:
         """Let a running job be the next one that begins; ``counts`` says if it was an attempt."""
-        with self._statement(
+        self._rows(
             "UPDATE jobs SET state = 'queued', started = NULL, attempts = attempts - ? "
-            "WHERE number = ? AND state = 'running' RETURNING *",
-            (not counts, number),
-        ):
-            pass
+            "WHERE number = ? AND state = 'running'",
+            *(not counts, number),
+        )
 
     def cancel(self, number: int) -> bool:
         """Cancel a job that waits; return whether it did."""
-        with self._statement(
+        cancelled = self._change(
             "UPDATE jobs SET state = 'cancelled', ended = ? WHERE number = ? AND state = 'queued' "
             "RETURNING *",
-            (time(), number),
-            notify=True,
-        ) as rows:
-            return bool(rows)
+            *(time(), number),
+        )
+        return cancelled is not None
 
     def running_jobs(self) -> list[Record]:
         """Return the jobs that were running when the last service ended."""
-        with self._statement("SELECT * FROM jobs WHERE state = 'running'", ()) as rows:
-            return rows
+        return [_record(row) for row in self._rows("SELECT * FROM jobs WHERE state = 'running'")]
 
     def forget(self, before: float) -> None:
         """Remove jobs that ended before a time."""
@@ -342,21 +327,28 @@ class Store:
         text = "SELECT number FROM jobs WHERE number > ? ORDER BY number LIMIT ?"
         return [later for (later,) in self._rows(text, number, limit)]
 
-    def _rows(self, text: str, *values: float) -> list[tuple[Any, ...]]:
-        with self._database() as db:
-            return [tuple(row) for row in db.execute(text, values)]
+    # ---- statements ------------------------------------------------------------------------------
 
-    @contextmanager
-    def _statement(
-        self, text: str, values: Iterable[Any], *, notify: bool = False
-    ) -> Iterator[list[Record]]:
-        """Run a statement, and yield the jobs that it returns; ``notify`` of them."""
+    def _rows(self, text: str, *values: Any) -> list[Any]:
+        """Run a statement, and return its rows."""
         with self._database() as db:
-            records = [_record(row) for row in db.execute(text, tuple(values)).fetchall()]
-            for record in records if notify else ():
-                self._note_number(record.number)
-                self._on_change(record)
-        yield records
+            return db.execute(text, values).fetchall()
+
+    def _record(self, text: str, value: Any) -> Record | None:
+        """Return the job that a statement selects; None if there is none."""
+        rows = self._rows(text, value)
+        return _record(rows[0]) if rows else None
+
+    def _change(self, text: str, *values: Any) -> Record | None:
+        """Change one job, and notify of it; None if the statement has changed none."""
+        with self._database() as db:
+            rows = db.execute(text, values).fetchall()
+            if not rows:
+                return None
+            record = _record(rows[0])
+            self._note_number(record.number)
+            self._on_change(record)
+        return record
 
 
 def _identity_of(path: Path) -> tuple[tuple[int, int], int]:

@@ -9,7 +9,7 @@ import pytest
 from distscan.core.form import Extents, Form
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import arguments, nvrtc
+from distscan.cuda import arguments, kernel
 from distscan.cuda.reductions import TileKernels
 from support.compactions import compactions
 from support.compiling import (
@@ -63,7 +63,7 @@ def test_every_entry_is_declared():
     words |= {kind.__name__: kind for kind in STRUCTURES}
     for entry in ENTRIES:
         declared = dict(arguments.parameters_of(entry, ACC)._fields_)
-        source = re.sub(r"/\*.*?\*/", "", nvrtc.sources().texts[f"{entry}.cu"])
+        source = re.sub(r"/\*.*?\*/", "", kernel.sources().texts[f"{entry}.cu"])
         (text,) = re.findall(rf"\bdistscan_{entry}\(([^)]*)\)", source)
         parameters = [parameter.split() for parameter in text.split(",")]
         for (_, *name), expected in zip(parameters, declared, strict=True):
@@ -82,7 +82,7 @@ def test_every_entry_is_declared():
 @pytest.mark.compile
 def test_structures_are_the_kernels():
     """Their names, and the names and places of their fields, by the compiler."""
-    texts = nvrtc.sources().texts
+    texts = kernel.sources().texts
     lines = ["using namespace distscan;"]
     for kind in STRUCTURES:
         (path,) = (path for path, text in texts.items() if f"struct {kind.__name__} {{" in text)
@@ -91,18 +91,18 @@ def test_structures_are_the_kernels():
         for name, _ in kind._fields_:
             place, offset = f"{kind.__name__}, {name}", getattr(kind, name).offset
             lines.append(f'static_assert(__builtin_offsetof({place}) == {offset}, "{place}");')
-    program = nvrtc.nvrtc.createProgram(
+    program = kernel.nvrtc.createProgram(
         "\n".join(lines),
         "structures.cu",
         [text.encode() for text in texts.values()],
         [path.encode() for path in texts],
     )
     try:
-        nvrtc.nvrtc.compileProgram(program, ("-arch=sm_90", "-std=c++17"))
-    except nvrtc.nvrtc.NVRTCError:
-        pytest.fail(nvrtc.nvrtc.getProgramLog(program))
+        kernel.nvrtc.compileProgram(program, ("-arch=sm_90", "-std=c++17"))
+    except kernel.nvrtc.NVRTCError:
+        pytest.fail(kernel.nvrtc.getProgramLog(program))
     finally:
-        nvrtc.nvrtc.destroyProgram(program)
+        kernel.nvrtc.destroyProgram(program)
 
 
 @pytest.mark.compile

@@ -16,7 +16,7 @@ from support.compiling import ptx, strategy_kernels, textbook
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench.textbook import TextbookPolicy
-from distscan.cuda import nvrtc
+from distscan.cuda import kernel
 
 pytestmark = pytest.mark.one_rank
 
@@ -55,7 +55,7 @@ def test_a_field_that_a_gpu_does_not_take():
 @pytest.fixture
 def new_process(tmp_path, monkeypatch):
     """Begin with an empty cache; the call that is returned forgets what a process remembers."""
-    remembered = nvrtc.sources, nvrtc.compiler, nvrtc.folder
+    remembered = kernel.sources, kernel.compiler, kernel.cache_folder
 
     def forget():
         for function in remembered:
@@ -71,13 +71,13 @@ def new_process(tmp_path, monkeypatch):
 @pytest.fixture
 def compiled(monkeypatch, new_process):
     """The calls of the compiler."""
-    calls, compile_once = [], nvrtc.nvrtc.compileProgram
+    calls, compile_once = [], kernel.nvrtc.compileProgram
 
     def counted(*arguments):
         calls.append(arguments)
         return compile_once(*arguments)
 
-    monkeypatch.setattr(nvrtc.nvrtc, "compileProgram", counted)
+    monkeypatch.setattr(kernel.nvrtc, "compileProgram", counted)
     return calls
 
 
@@ -85,8 +85,8 @@ def compiled(monkeypatch, new_process):
 def copied(tmp_path, monkeypatch):
     """A copy of the kernels' sources, which the compiler is given in their place."""
     folder = tmp_path / "kernels"
-    shutil.copytree(nvrtc.kernels(), folder)
-    monkeypatch.setattr(nvrtc, "kernels", lambda: folder)
+    shutil.copytree(kernel.source_folder(), folder)
+    monkeypatch.setattr(kernel, "source_folder", lambda: folder)
     return folder
 
 
@@ -145,34 +145,34 @@ def test_sources_change_under_a_process(compiled, copied, new_process):
 def test_nothing_is_read_from_the_disk(copied, new_process, tmp_path, monkeypatch):
     """Kernels that include from folders and across them, once the sources are gone."""
     kernels = {
-        kernel.entry: kernel
-        for kernel in [REDUCE, *textbook([("sum", "f")], "90", TextbookPolicy("Blelloch"))]
+        request.entry: request
+        for request in [REDUCE, *textbook([("sum", "f")], "90", TextbookPolicy("Blelloch"))]
     }
     assert "textbook" in kernels
-    nvrtc.sources()
+    kernel.sources()
     shutil.rmtree(copied)
     for name in ("config.cuh", "tile.cuh", "steps.cuh", "combine.h"):
         (tmp_path / name).write_text("#error this is not it")
     monkeypatch.chdir(tmp_path)
-    for kernel in kernels.values():
-        assert kernel.build("90")[0].startswith(b"\x7fELF")
+    for request in kernels.values():
+        assert request.build("90")[0].startswith(b"\x7fELF")
 
 
 @pytest.mark.compile
 def test_every_include_is_known():
-    texts = nvrtc.sources().texts
+    texts = kernel.sources().texts
     for name, text in texts.items():
-        for _, included in nvrtc._INCLUDE.findall(text):
+        for _, included in kernel._INCLUDE.findall(text):
             assert included in texts or included.endswith(".h"), name
 
 
 @pytest.mark.compile
 def test_builds_of_the_compiler_are_told_apart(compiled, monkeypatch):
-    version, *files = nvrtc.compiler()
-    assert version == nvrtc.nvrtc.getVersion()
+    version, *files = kernel.compiler()
+    assert version == kernel.nvrtc.getVersion()
     assert files  # of the library that is loaded
     REDUCE.build("90")
-    monkeypatch.setattr(nvrtc, "compiler", lambda: (version, (files[0][0] + 1, files[0][1])))
+    monkeypatch.setattr(kernel, "compiler", lambda: (version, (files[0][0] + 1, files[0][1])))
     REDUCE.build("90")
     assert len(compiled) == 2
 
@@ -182,7 +182,7 @@ def test_words_of_the_compiler_that_are_no_text(monkeypatch, new_process):
     def cut(program):
         return b"info \xc2".decode()
 
-    monkeypatch.setattr(nvrtc.nvrtc, "getProgramLog", cut)
+    monkeypatch.setattr(kernel.nvrtc, "getProgramLog", cut)
     assert REDUCE.build("90")[1] == "info \ufffd"
     with pytest.raises(KernelError, match="info \ufffd"):
         strategy_kernels([(operators.Operator("mine", np.add, "nonsense"), "f")], "90")[0].build(
@@ -221,16 +221,16 @@ class Maker:
     def reuses(self, key=KEY):
         """Return whether the entry is reused, and not made; in any case it is right."""
         before = self.calls
-        assert nvrtc.cached(key, self) == self.built
+        assert kernel.cached(key, self) == self.built
         return self.calls == before
 
 
 @pytest.fixture
 def fresh():
     """As in a new process; what comes is called to begin another."""
-    nvrtc.folder.cache_clear()
-    yield nvrtc.folder.cache_clear
-    nvrtc.folder.cache_clear()
+    kernel.cache_folder.cache_clear()
+    yield kernel.cache_folder.cache_clear
+    kernel.cache_folder.cache_clear()
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_made_once(cache):
 def test_one_makes_and_the_others_wait(cache):
     maker = Maker()
     with ThreadPoolExecutor(8) as pool:
-        built = list(pool.map(lambda _: nvrtc.cached(KEY, maker), range(8)))
+        built = list(pool.map(lambda _: kernel.cached(KEY, maker), range(8)))
     assert maker.calls == 1
     assert set(built) == {BUILT}
 
@@ -301,8 +301,8 @@ def test_a_damaged_entry_is_made_again(damage, cache):
 
 def write_entry(cache, lengths, content):
     """An entry with a right digest."""
-    content = nvrtc._LENGTHS.pack(*lengths) + content
-    entry_of(cache).write_bytes(nvrtc.digest(KEY, content) + content)
+    content = kernel._LENGTHS.pack(*lengths) + content
+    entry_of(cache).write_bytes(kernel.digest(KEY, content) + content)
 
 
 @pytest.mark.parametrize("lengths", [(5, 5), (2**64 - 1, 1), (0, 2**63)])
@@ -328,7 +328,7 @@ def test_a_report_that_is_no_text(cache):
     maker.reuses()
     write_entry(cache, (4, 9), b"code" + b"one \xff two")
     assert maker.reuses()
-    assert nvrtc.cached("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
+    assert kernel.cached("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
 
 
 def test_on_the_disk_before_it_has_its_name(cache, monkeypatch):
@@ -340,7 +340,7 @@ def test_on_the_disk_before_it_has_its_name(cache, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(
-        nvrtc.Path, "replace", lambda *paths: order.append("name") or replace(*paths)
+        kernel.Path, "replace", lambda *paths: order.append("name") or replace(*paths)
     )
     assert not Maker().reuses()
     assert order == ["file", "name", "folder"]
@@ -366,14 +366,14 @@ def test_a_full_disk_is_no_fault(call, cache, monkeypatch):
 
 def test_no_locks(cache, monkeypatch):
     """A file system without them: made all the same, and at once."""
-    monkeypatch.setattr(nvrtc.fcntl, "flock", fails(OSError(37, "No locks available")))
+    monkeypatch.setattr(kernel.fcntl, "flock", fails(OSError(37, "No locks available")))
     assert not Maker().reuses()
     assert Maker().reuses()
 
 
 def test_a_lock_that_is_never_given_back(cache, monkeypatch):
-    monkeypatch.setattr(nvrtc, "time", Mock(**{"monotonic.side_effect": [0, 1, 999]}))
-    monkeypatch.setattr(nvrtc.fcntl, "flock", fails(BlockingIOError()))
+    monkeypatch.setattr(kernel, "time", Mock(**{"monotonic.side_effect": [0, 1, 999]}))
+    monkeypatch.setattr(kernel.fcntl, "flock", fails(BlockingIOError()))
     assert not Maker().reuses()
 
 
@@ -383,7 +383,7 @@ def test_nowhere_to_keep(where, tmp_path, monkeypatch, fresh):
     monkeypatch.delenv("DISTSCAN_CACHE_DIR", raising=False)
     if where == "home":
         error = RuntimeError("Could not determine home")
-        monkeypatch.setattr(nvrtc.Path, "home", fails(error))
+        monkeypatch.setattr(kernel.Path, "home", fails(error))
     else:
         (tmp_path / "file").touch()
         monkeypatch.setenv("DISTSCAN_CACHE_DIR", str(tmp_path / "file"))
@@ -486,7 +486,7 @@ def test_a_filled_cache_that_cannot_be_written(cache, fresh, monkeypatch):
     Maker().reuses()
     files = sorted(cache.iterdir())
     fresh()
-    path, opened = nvrtc.Path, nvrtc.Path.open
+    path, opened = kernel.Path, kernel.Path.open
     closed = fails(OSError(30, "Read-only file system"))
     for place, call in ((os, "open"), (path, "mkdir"), (path, "chmod"), (path, "replace")):
         monkeypatch.setattr(place, call, closed)

@@ -28,7 +28,7 @@ from support.words import FINGERPRINTS, PRINT, WORDS
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench.textbook import BLOCK_SCANS, CHAINS, THREADS, TextbookPolicy
 from distscan.core.operators import Predicate
-from distscan.cuda import launches, nvrtc, steps
+from distscan.cuda import kernel, launches, steps
 from distscan.cuda.compaction import compact_policy
 from distscan.cuda.definitions import predicate_body, type_name
 from distscan.cuda.policy import scan_policy
@@ -205,15 +205,15 @@ def test_steps_and_work_are_what_the_benchmark_says():
     macros = dict(textbook([("sum", "f")], "90", TextbookPolicy(STRUCTS[0]))[0].macros)
     headers = {n.encode(): macros.pop(n).encode() for n in list(macros) if n.endswith(".h")}
     options = [f"-D{name}={value}" for name, value in macros.items()]
-    program = nvrtc.nvrtc.createProgram("\n".join(lines), "counts.cu", list(headers.values()),
+    program = kernel.nvrtc.createProgram("\n".join(lines), "counts.cu", list(headers.values()),
                                         list(headers))  # fmt: skip
-    folder = f"-I{nvrtc.kernels()}"
+    folder = f"-I{kernel.source_folder()}"
     try:
-        nvrtc.nvrtc.compileProgram(program, ("-arch=sm_90", "-std=c++17", folder, *options))
-    except nvrtc.nvrtc.NVRTCError:
-        pytest.fail(nvrtc.nvrtc.getProgramLog(program))
+        kernel.nvrtc.compileProgram(program, ("-arch=sm_90", "-std=c++17", folder, *options))
+    except kernel.nvrtc.NVRTCError:
+        pytest.fail(kernel.nvrtc.getProgramLog(program))
     finally:
-        nvrtc.nvrtc.destroyProgram(program)
+        kernel.nvrtc.destroyProgram(program)
 
 
 SAME = [("max", code) for code in "bHfdFD"]
@@ -464,10 +464,10 @@ def test_compactions_compile_without_spills(arch):
 @pytest.mark.parametrize("size", SIZES)
 def test_compactions_launch_and_access(size):
     """The threads of a block are the host's. Elements move in one access each."""
-    for kernel in compactions("90", [size]):
-        text = ptx(kernel)
-        source = dict(kernel.macros).get("DISTSCAN_SOURCE")
-        assert f".maxntid {kernel.threads}\n" in text
+    for request in compactions("90", [size]):
+        text = ptx(request)
+        source = dict(request.macros).get("DISTSCAN_SOURCE")
+        assert f".maxntid {request.threads}\n" in text
         access = {1: r"\.[bu]8", 2: r"\.[bu]16", 4: r"\.[bu]32", 8: r"\.[bu]64",
                   16: r"\.v2\.[bu]64"}[size]  # fmt: skip
         if source == "Masked":

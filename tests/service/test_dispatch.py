@@ -154,7 +154,7 @@ def test_a_job_that_meets_a_fault(error, dispatcher, tmp_path, monkeypatch, capl
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(dispatch, "run_job", fail)
+    monkeypatch.setattr(dispatch, "perform", fail)
     number = dispatcher.submit(job(tmp_path), None).number
     with running(dispatcher):
         wait_until(lambda: dispatcher.get(number)[0].state == "failed")

@@ -19,7 +19,7 @@ from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench.textbook import TextbookPolicy, TextbookScan  # noqa: E402
-from distscan.cuda import columns, compaction, launches, nvrtc, policy, steps  # noqa: E402
+from distscan.cuda import columns, compaction, kernel, launches, policy, steps  # noqa: E402
 from distscan.cuda.kernel import Kernel  # noqa: E402
 
 STRATEGIES = (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)
@@ -50,7 +50,7 @@ class KernelRequest(NamedTuple):
         return f"{self.entry} {op} {macros['DISTSCAN_X']}".replace("<", "_").replace(">", "")
 
     def build(self, arch: str) -> tuple[bytes, str]:
-        return nvrtc.build(f"{self.entry}.cu", dict(self.macros), arch)
+        return kernel.build(f"{self.entry}.cu", dict(self.macros), arch)
 
 
 @contextmanager
@@ -176,6 +176,6 @@ def check(kernels, arch):
 
 def ptx(kernel):
     """What, unlike machine code, can be read; for the newest GPU that this NVRTC knows."""
-    with patch.object(nvrtc, "folder", lambda: None):
+    with patch("distscan.cuda.kernel.cache_folder", lambda: None):
         text = kernel.build("999")[0].decode()
     return text[text.index(".visible .entry") :]
