@@ -20,7 +20,6 @@ from distscan import InputError
 from distscan.service import errors
 from distscan.service.errors import (
     ForbiddenError,
-    ProtocolError,
     ServiceError,
     TooLargeError,
     UnauthorizedError,
@@ -545,8 +544,3 @@ def test_what_is_no_json(service):
 def test_routes_that_do_not_exist(service):
     assert post(service, "/v2/jobs").status_code == 404
     assert "POST /v1 is not of protocol 1" in post(service, "/v1").json()["error"]["message"]
-
-
-def test_a_client_of_another_protocol(client):
-    with pytest.raises(ProtocolError, match="install the same version on both sides"):
-        client.request("GET", "/v1", headers={"distscan-protocol": "99"})

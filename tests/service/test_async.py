@@ -43,8 +43,8 @@ def test_scans(n, service, rng):
         shared = await client.empty(x.shape, x.dtype)
         shared[...] = x
         for form in (
-            *({}, {"op": "max"}, {"op": np.multiply, "dtype": "u1"}, {"axis": 1}, {"axis": 0}),
-            *({"exclusive": True, "initial": 5, "reverse": True}, {"segments": flags}),
+            *({"op": np.multiply, "dtype": "u1", "axis": 1}, {"segments": flags}),
+            {"exclusive": True, "initial": 5, "reverse": True},
             {"op": "fsum", "window": (-10, 11)},
         ):
             expected = distscan.scan(x, **form)
@@ -55,15 +55,8 @@ def test_scans(n, service, rng):
         out = np.empty(2 * n, "f4")
         assert await client.scan(x, out=out) is out
         np.testing.assert_array_equal(out, distscan.scan(x, out=np.empty(2 * n, "f4")))
-        for wrong in ({"axis": 3}, {"op": "none"}, {"initial": "x"}):
-            with pytest.raises((ValueError, TypeError)) as error:
-                await client.scan(x, **wrong)
-            with pytest.raises((ValueError, TypeError)) as expected_error:
-                distscan.scan(x, **wrong)
-            assert (error.type, str(error.value)) == (
-                expected_error.type,
-                str(expected_error.value),
-            )
+        with pytest.raises(np.exceptions.AxisError, match="axis 3 is out of bounds"):
+            await client.scan(x, axis=3)
         assert (await client.about())["ranks"] == service.ranks
         assert repr(client) == f"<AsyncClient of {service.address}>"
 
@@ -129,7 +122,8 @@ def test_a_job_that_runs(service, capsys, rng):
         waits = [asyncio.create_task(job.wait()) for _ in range(48)]
         waits += [asyncio.create_task(job.result()), asyncio.create_task(job.wait(progress=True))]
         async for record in job.updates():
-            if record["progress"]:
+            if progress := record["progress"]:
+                assert 0 <= progress["done"] <= progress["size"]
                 assert await job.progress() is None or (await job.state()) in ("running", "done")
                 break
         for _ in range(5):
@@ -206,7 +200,7 @@ def test_no_service(tmp_path):
 
 
 def test_cancelled_scans_take_no_threads(lone):
-    """More than a client has threads: the next request is sent all the same."""
+    """More than a client has threads: the next request is sent all the same, and has its limit."""
 
     async def work(client):
         with stopped(lone):
@@ -214,9 +208,11 @@ def test_cancelled_scans_take_no_threads(lone):
                 waits = [asyncio.wait_for(client.scan([1, 2]), 0.3) for _ in range(AT_ONCE)]
                 ends = await asyncio.gather(*waits, return_exceptions=True)
                 assert {type(each) for each in ends} == {asyncio.TimeoutError}
+            with pytest.raises(NoAnswerError, match=r"said nothing for 0\.5 s"):
+                await client.scan([1, 2])
         assert list(await asyncio.wait_for(client.scan([1, 2]), 20)) == [1, 3]
 
-    run(lone, work)
+    run(lone, work, patience=0.1, timeout=0.5)
 
 
 def test_a_wait_that_is_cancelled(lone):
@@ -233,15 +229,6 @@ def test_a_wait_that_is_cancelled(lone):
         assert (await job.wait(30))["elements"] == 10  # it went on
 
     run(lone, work)
-
-
-def test_limits(lone):
-    async def work(client):
-        with stopped(lone), pytest.raises(NoAnswerError, match=r"said nothing for 0\.3 s"):
-            await client.scan([1, 2])
-        assert list(await client.scan([1, 2])) == [1, 3]
-
-    run(lone, work, patience=0.1, timeout=0.3)
 
 
 # ---- processes -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import distscan
-from support.services import TOKEN, http_client, log_line, over_tcp, serving
+from support.services import TOKEN, http_client, over_tcp, serving
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 
@@ -152,18 +152,6 @@ def test_sites(site, http):
     assert not refused(http, head, "/")
     for same in ("same-origin", "none"):
         assert not refused(http, head | {"sec-fetch-site": same})
-
-
-def test_the_log(service, http):
-    """Each refusal is logged. It comes before the token is looked at."""
-    client = "127.0.0.1:" if service.tcp else "a client of this user was refused: "
-    for header, fault in (
-        ({"host": "c.example.org"}, "this service is not 'c.example.org'"),
-        ({"origin": "https://c.example.org"}, "a page of 'https://c.example.org' may not"),
-        ({"sec-fetch-site": "cross-site"}, "a page of another site may not"),
-    ):
-        assert refused(http, {"host": "localhost", "authorization": "wrong"} | header)
-        log_line(service, "text", "WARNING", f"GET /v1/jobs by {client}", f" was refused: {fault}")
 
 
 # ---- the page: static files ----------------------------------------------------------------------

@@ -226,15 +226,17 @@ def test_parent_and_child_at_once(n, client, rng):
     """On one socket, each could read the other's answer; in one buffer, the other's array."""
     client.scan(rng.random(n))  # leaves a connection, and buffers
 
-    def work(seed):
+    def work(seed, depth=0):
+        child = forked(lambda: work(seed + 1, depth - 1)) if depth else None
         numbers = np.random.default_rng(seed)
         for i in range(50):
             x = numbers.integers(0, 1000, n + i)
             np.testing.assert_array_equal(client.scan(x), x.cumsum())
+        assert child is None or ended(child) == 0
 
-    children = [forked(lambda seed=seed: work(seed)) for seed in (1, 2)]
-    work(3)
-    assert [ended(child) for child in children] == [0, 0]
+    sibling = forked(lambda: work(1))
+    work(2, depth=2)  # a child, and a child of it
+    assert ended(sibling) == 0
 
 
 def test_arrays_of_before(client, rng):
@@ -279,16 +281,6 @@ def test_jobs_of_before(service, client):
     child = forked(work)
     assert job.wait(30)["elements"] == 10
     assert ended(child) == 0
-
-
-def test_a_child_of_a_child(client):
-    def work(depth):
-        child = forked(lambda: work(depth - 1)) if depth else None
-        for _ in range(10):
-            np.testing.assert_array_equal(client.scan(np.arange(LARGE)), np.arange(LARGE).cumsum())
-        assert child is None or ended(child) == 0
-
-    work(2)
 
 
 def test_a_child_that_closes(client):

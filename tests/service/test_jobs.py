@@ -10,9 +10,9 @@ from tqdm import std
 
 import distscan
 from distscan import InputError
-from distscan.service.errors import CancelledJobError, JobEndedError, NotFoundError
+from distscan.service.errors import CancelledJobError, JobEndedError
 from support import fresh
-from support.services import long_file, post, wait_until
+from support.services import long_file
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 
@@ -89,45 +89,6 @@ def test_cancelled(service, client):
             client.request("DELETE", f"/v1/jobs/{ended.number}")
     assert [path for path in service.folder.iterdir() if path.name.endswith(".part")] == []
     client.submit(service.folder / "x.npy", force=True).wait(30)
-    long.unlink()
-
-
-def test_progress(service, client):
-    """While a job runs, its phase and bytes are known; small arrays need not wait for it."""
-    long = long_file(service.folder, 1 << 26)
-    job, seen = client.submit(long, force=True), []
-    for record in job.updates():
-        if record["progress"]:
-            seen.append((record["progress"]["done"], record["progress"]["size"]))
-            assert list(client.scan([1, 2])) == [1, 3]
-    assert job.wait()["elements"] == 1 << 26
-    assert all(0 <= done <= size for done, size in seen)
-    long.unlink()
-
-
-def test_jobs_that_do_not_exist(client):
-    with pytest.raises(NotFoundError, match="there is no job 12345"):
-        client.job(12345)
-    with pytest.raises(NotFoundError):
-        client.request("DELETE", "/v1/jobs/12345")
-
-
-def test_a_queue_that_is_full(service, client):
-    """Jobs beyond it are refused, and nothing is lost."""
-    long = long_file(service.folder)
-    jobs = [client.submit(long, force=True)]
-    wait_until(lambda: jobs[0].state == "running")
-    jobs += [client.submit(long, service.folder / f"{i}.npy") for i in range(3)]
-    answer = post(
-        service, "/v1/jobs", json={"inputs": [str(long)], "output": str(service.folder / "y.npy")}
-    )
-    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "BusyError")
-    assert "3 jobs wait already" in answer.json()["error"]["message"]
-    for job in reversed(jobs):
-        job.cancel()
-    for job in jobs:
-        with pytest.raises(CancelledJobError):
-            job.wait(60)
     long.unlink()
 
 

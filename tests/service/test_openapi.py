@@ -259,7 +259,9 @@ def test_answers(service, rng, held):
     runs = talk("POST", "/v1/jobs", json=long).json()["number"]
     wait_for(talk, f"/v1/jobs/{runs}", "running")
     waits = talk("POST", "/v1/jobs", json=small | {"inputs": [str(folder / "none.npy")]}).json()
-    assert talk("POST", "/v1/jobs", json=small).status_code == 429
+    refusal = talk("POST", "/v1/jobs", json=small)
+    assert (refusal.status_code, refusal.json()["error"]["type"]) == (429, "BusyError")
+    assert "1 jobs wait already" in refusal.json()["error"]["message"]
     jobs = talk("GET", "/v1/jobs").json()["jobs"]
     assert [job["state"] for job in jobs] == ["queued", "running", "done"]
     check_events(stream)
