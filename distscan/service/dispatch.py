@@ -16,7 +16,6 @@ import os
 import platform
 import secrets
 import socket
-import struct
 import tempfile
 import threading
 from collections import deque
@@ -25,7 +24,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, time
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ..core import dtypes
 from ..core.errors import RankError
@@ -406,24 +405,25 @@ def end_ranks(wakeup: "Wakeup") -> None:
 
 # ---- wakeup: rank 0 wakes the others by sockets: a wait of MPI would spin on the cores -----------
 
-_SECRET = 32  # bytes by which a rank shows that it is one
 _CONNECT_SECONDS = 60.0  # seconds until all ranks are connected
-_LENGTH = struct.Struct("!Q")
-_RANK = struct.Struct("!I")
+_GREETING = 100  # bytes of a rank's first line at most: the secret, and its number
 
 
 class Wakeup:
-    """The connections from rank 0 to the other ranks; the constructor is collective."""
+    """The connections from rank 0 to the other ranks; the constructor is collective.
+
+    A task is a line of JSON.
+    """
 
     def __init__(self, comm: Comm) -> None:
-        self._connections = list[socket.socket]()
+        self._connections = list[Any]()  # rank 0 has sockets, another rank a file of its socket
         one_node = communicators.node(comm).nodes == 1
         with ExitStack() as stack:
             address: Any = None
             with agreed(comm):
                 if comm.rank == 0:
                     server, address = _listen(one_node, stack)
-            address, secret = comm.bcast((address, secrets.token_bytes(_SECRET)))
+            address, secret = comm.bcast((address, secrets.token_hex().encode()))
             with agreed(comm):
                 if comm.rank == 0:
                     self._connections = _accept(server, comm.size - 1, secret)
@@ -435,21 +435,19 @@ class Wakeup:
 
         Raises ``RankError`` if one of them is gone.
         """
-        text = json.dumps(task).encode()
+        line = f"{json.dumps(task)}\n".encode()
         for connection in self._connections:
             try:
-                connection.sendall(_LENGTH.pack(len(text)) + text)
+                connection.sendall(line)
             except OSError as error:
                 raise RankError(f"a rank has ended: {error.strerror}") from error
 
     def receive(self) -> dict[str, Any] | None:
         """Sleep until rank 0 has sent a task; None if rank 0 has ended. Other ranks call this."""
-        (connection,) = self._connections
+        (lines,) = self._connections
         with suppress(OSError):
-            if (head := _read(connection, _LENGTH.size)) and (
-                text := _read(connection, *_LENGTH.unpack(head))
-            ):
-                return dict(json.loads(text))
+            if (line := lines.readline()).endswith(b"\n"):
+                return dict(json.loads(line))
         return None
 
     def close(self) -> None:
@@ -486,18 +484,18 @@ def _accept(server: socket.socket, number: int, secret: bytes) -> list[socket.so
                 f"no connection from ranks {missing} in {_CONNECT_SECONDS:.0f} s"
             ) from None
         connection.settimeout(max(min(end - monotonic(), 1), 0.001))
-        with suppress(OSError):
-            greeting = _read(connection, _SECRET + _RANK.size)
-            if greeting and hmac.compare_digest(greeting[:_SECRET], secret):
+        with suppress(OSError), connection.makefile("rb") as lines:
+            word, _, rank = lines.readline(_GREETING).partition(b" ")
+            if hmac.compare_digest(word, secret):
                 connection.settimeout(None)
-                connections[_RANK.unpack(greeting[_SECRET:])[0]] = connection
+                connections[int(rank)] = connection
                 continue
         connection.close()
     return [connections[rank] for rank in sorted(connections)]
 
 
-def _connect(address: Any, rank: int, secret: bytes) -> socket.socket:
-    """Return the connection to rank 0."""
+def _connect(address: Any, rank: int, secret: bytes) -> BinaryIO:
+    """Connect to rank 0, and return the file from which its tasks are read."""
     if isinstance(address, str):
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address)
@@ -505,16 +503,6 @@ def _connect(address: Any, rank: int, secret: bytes) -> socket.socket:
         connection = socket.create_connection(address, _CONNECT_SECONDS)
         connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.sendall(secret + _RANK.pack(rank))
-    return connection
-
-
-def _read(connection: socket.socket, size: int) -> bytes:
-    """Return the next ``size`` bytes; none if the connection ends before them."""
-    content = bytearray()
-    while len(content) < size:
-        piece = connection.recv(min(size - len(content), 1 << 20))
-        if not piece:
-            return b""
-        content += piece
-    return bytes(content)
+    with connection:  # the file keeps it open
+        connection.sendall(b"%s %d\n" % (secret, rank))
+        return connection.makefile("rb")

@@ -272,7 +272,14 @@ def test_strangers_are_refused(tmp_path):
     secret, server = b"s" * 32, socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "line"))
     server.listen()
-    greetings = [b"x" * 32 + b"\0\0\0\1", b"short", b"", secret + b"\0\0\0\2", secret + b"\0\0\0\1"]
+    greetings = [
+        b"x" * 32 + b" 1\n",
+        b"short",
+        b"",
+        b"x" * 1000,
+        b"%s 2\n" % secret,
+        b"%s 1\n" % secret,
+    ]
 
     def connect():
         for text in greetings:
@@ -303,18 +310,14 @@ def test_over_tcp():
     secret = b"s" * 32
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "127.0.0.1", server.getsockname()[1]
-        ranks = []
-        thread = threading.Thread(
-            target=lambda: ranks.append(dispatch._connect(address, 1, secret))
-        )
-        thread.start()
-        (line,) = dispatch._accept(server, 1, secret)
-        thread.join()
-        line.sendall(b"hello")
-        assert dispatch._read(ranks[0], 5) == b"hello"
-        line.close()
-        assert dispatch._read(ranks[0], 5) == b""
-        ranks[0].close()
+        with ThreadPoolExecutor(1) as pool:
+            rank = pool.submit(dispatch._connect, address, 1, secret)
+            (line,) = dispatch._accept(server, 1, secret)
+        with rank.result() as lines:
+            line.sendall(b"hello\n")
+            assert lines.readline() == b"hello\n"
+            line.close()
+            assert lines.readline() == b""
 
 
 # ---- arrays in buffers ---------------------------------------------------------------------------
