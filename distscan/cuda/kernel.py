@@ -92,7 +92,7 @@ class Kernel:
         device = cupy.cuda.Device()
         check_device(device)
         make_context()
-        function = _loaded(
+        function = _load_function(
             self.entry,
             tuple(self.definitions.items()),
             device.compute_capability,
@@ -108,7 +108,7 @@ class Kernel:
 
 
 @functools.cache
-def _loaded(
+def _load_function(
     entry: str,
     macros: tuple[tuple[str, object], ...],
     arch: str,
@@ -206,7 +206,7 @@ def build(entry: str, macros: Mapping[str, object], arch: str) -> Built:
     parts = (FORMAT, compiler(), entry, options, headers, read.digest)
     key = hashlib.sha256(repr(parts).encode()).hexdigest()
     texts = {**read.texts, **headers}
-    return cached(key, lambda: _compile(entry, options, texts, native))
+    return load_or_make(key, lambda: _compile(entry, options, texts, native))
 
 
 def _compile(entry: str, options: tuple[str, ...], texts: dict[str, str], native: bool) -> Built:
@@ -289,7 +289,7 @@ _LENGTHS = struct.Struct("<QQ")
 _DIGEST = hashlib.sha256().digest_size
 
 
-def cached(key: str, make: Callable[[], Built]) -> Built:
+def load_or_make(key: str, make: Callable[[], Built]) -> Built:
     """Return the entry of ``key``. If there is none, ``make`` makes it, and it is stored.
 
     One process makes an entry, and the others of the node wait for it. An incomplete entry is made
@@ -303,7 +303,7 @@ def cached(key: str, make: Callable[[], Built]) -> Built:
     entry = _read(path)
     if entry is not None:
         return entry
-    with _locked(path.with_suffix(".lock")):
+    with _hold_lock(path.with_suffix(".lock")):
         entry = _read(path)  # another process may have stored it meanwhile
         if entry is None:
             entry = make()
@@ -331,7 +331,7 @@ def cache_folder() -> Path | None:
         return None
     if not stat.S_ISDIR(status.st_mode):
         return None
-    if not _trusted(status):
+    if not _is_trusted(status):
         warnings.warn(
             f"kernels are compiled anew by each process: other users may write {where}, the folder "
             f"for compiled kernels (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}); "
@@ -343,7 +343,7 @@ def cache_folder() -> Path | None:
     return where
 
 
-def _trusted(status: os.stat_result) -> bool:
+def _is_trusted(status: os.stat_result) -> bool:
     """Return whether only this user and root may have written a file or folder."""
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & _OTHERS_WRITE
 
@@ -351,7 +351,7 @@ def _trusted(status: os.stat_result) -> bool:
 def _read(path: Path) -> Built | None:
     """Return the entry in a file; None if it is incomplete, or cannot be trusted."""
     with suppress(OSError), path.open("rb") as file:
-        if _trusted(os.fstat(file.fileno())):
+        if _is_trusted(os.fstat(file.fileno())):
             return _unpack(path.stem, file.read())
     return None
 
@@ -384,7 +384,7 @@ def digest(key: str, content: bytes) -> bytes:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     """Hold a file lock. If the process dies, the system releases it.
 
     After a time limit, and where files cannot be locked, the block runs without the lock: two

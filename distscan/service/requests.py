@@ -51,9 +51,9 @@ def dumps(value: Any) -> str:
     """
     if not isinstance(value, dict) or not isinstance(jobs := value.get("jobs"), list):
         return json.dumps(value, allow_nan=False)
-    listed = ", ".join(json.dumps(job, allow_nan=False) for job in jobs)
+    jobs_text = ", ".join(json.dumps(job, allow_nan=False) for job in jobs)
     facts = [dumps({name: fact})[1:-1] for name, fact in value.items() if name != "jobs"]
-    return "{" + ", ".join([*facts, f'"jobs": [{listed}]']) + "}"
+    return "{" + ", ".join([*facts, f'"jobs": [{jobs_text}]']) + "}"
 
 
 class Guard:

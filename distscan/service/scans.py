@@ -37,7 +37,7 @@ _AnswerAndSizes = tuple[Response, tuple[int, int]]  # the bytes of input and res
 
 
 class Limits(NamedTuple):
-    """The limits of what the service accepts."""
+    """The limits of arrays that the service accepts."""
 
     body: int  # bytes of an array
     waiting: int  # large arrays that may wait

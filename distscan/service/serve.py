@@ -148,7 +148,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         app = App(dispatcher, scans, paths, token, facts=facts, metrics=metrics, names=names)
         stack.callback(end_ranks, wakeup)
         stop = partial(dispatcher.stop, args.grace)
-        with _shutdown_on_signals(stop), _answering(app, listener):
+        with _shutdown_on_signals(stop), _answer_requests(app, listener):
             print(f"distscan: {comm.size} ranks ({backend.device}) listen on {where}", flush=True)
             _notify_systemd()
             dispatcher.run()
@@ -218,7 +218,7 @@ def _remove_dead(path: Path) -> None:
 
 
 @contextmanager
-def _answering(app: App, listener: socket.socket) -> Iterator[None]:
+def _answer_requests(app: App, listener: socket.socket) -> Iterator[None]:
     """Answer requests, in a thread of its own, while the ranks work."""
     config = uvicorn.Config(
         app.asgi,

@@ -170,13 +170,13 @@ class Store:
                 self._write_again()
                 file, size = _identity_of(self._path)
             if file != self._identity or size < self._size:
-                raise self._lost(
+                raise self._lost_error(
                     "cut short" if file == self._identity else "replaced by another file"
                 )
             self._size = size
             yield self._db
 
-    def _lost(self, fate: str) -> StoreLostError:
+    def _lost_error(self, fate: str) -> StoreLostError:
         return StoreLostError(
             f"{self._path} was {fate} while the service uses it: no jobs are taken; end the "
             "service, restore the file, and start the service again"
@@ -185,7 +185,7 @@ class Store:
     def _write_again(self) -> None:
         """Write the file of the jobs anew, and use it: it was removed, and is still open here."""
         if not self._path.with_name("lock").exists():
-            raise self._lost("removed with its folder")
+            raise self._lost_error("removed with its folder")
         new, suffixes = self._path.with_name("jobs.sqlite.new"), ("-wal", "-shm")
         for path in (new, *(self._path.with_name(f"jobs.sqlite{suffix}") for suffix in suffixes)):
             path.unlink(missing_ok=True)

@@ -127,7 +127,7 @@ class Transport:
 
     def _exchange(self, parts: tuple[Any, ...], timeout: float | None, stop: "Stop") -> Answer:
         """Send a request over a connection of its own, and return the answer."""
-        connection = self._connected()
+        connection = self._take_connection()
         try:
             connection.sock.settimeout(timeout)
             with stop.ends(connection.sock):
@@ -145,7 +145,7 @@ class Transport:
             self._spare.append(connection)
         return result
 
-    def _connected(self) -> Any:
+    def _take_connection(self) -> Any:
         """Return a connection that no other request uses."""
         with suppress(IndexError):
             while True:

@@ -221,7 +221,7 @@ class Maker:
     def reuses(self, key=KEY):
         """Return whether the entry is reused, and not made; in any case it is right."""
         before = self.calls
-        assert kernel.cached(key, self) == self.built
+        assert kernel.load_or_make(key, self) == self.built
         return self.calls == before
 
 
@@ -269,7 +269,7 @@ def test_made_once(cache):
 def test_one_makes_and_the_others_wait(cache):
     maker = Maker()
     with ThreadPoolExecutor(8) as pool:
-        built = list(pool.map(lambda _: kernel.cached(KEY, maker), range(8)))
+        built = list(pool.map(lambda _: kernel.load_or_make(KEY, maker), range(8)))
     assert maker.calls == 1
     assert set(built) == {BUILT}
 
@@ -328,7 +328,7 @@ def test_a_report_that_is_no_text(cache):
     maker.reuses()
     write_entry(cache, (4, 9), b"code" + b"one \xff two")
     assert maker.reuses()
-    assert kernel.cached("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
+    assert kernel.load_or_make("6" * 64, Maker((b"code", "\udcff")))[0] == b"code"
 
 
 def test_on_the_disk_before_it_has_its_name(cache, monkeypatch):

@@ -45,20 +45,18 @@ def measure(comm, capsys):
 @pytest.mark.parametrize(
     "wrong",
     [
-        ["sum", "--size", "30"],
-        ["sum", "--size", "x"],
-        ["conditions", "--size", "0"],
-        ["logs", "--seed", "-1"],
-        ["logs", "--json", "x"],
-        ["fsum", "--size", "7"],
-        ["fsum", "--size", "21"],
-        ["fsum", "--arrays", "0"],
-        [],
+        *(
+            "sum --size 30",
+            "sum --size x",
+            "conditions --size 0",
+            "logs --seed -1",
+            "logs --json x",
+        ),
+        *("fsum --size 7", "fsum --size 21", "fsum --arrays 0", ""),
     ],
-    ids=" ".join,
 )
 def test_wrong_arguments_of_accuracy(wrong, comm, capsys):
-    assert accuracy.main(wrong) == 2
+    assert accuracy.main(wrong.split()) == 2
     assert capsys.readouterr().err.count("accuracy: error:") == (comm.rank == 0)
 
 

@@ -403,15 +403,6 @@ def test_a_file_that_could_become_shorter(scanner, folder, comm):
         scanner.maps.array(Place(str(folder / "x"), 0, "f8", (10,)))
 
 
-@pytest.mark.parametrize("descr", ["[]", "'<i8'", "'|V0'", "'|O'"])
-@pytest.mark.parametrize("shape", ["(-1,)", "(2,-1)", "(-1,-1)"])
-def test_headers_that_no_array_has(shape, descr):
-    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    body = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64)
-    with pytest.raises(InputError, match="is not a"):
-        arrays.parse(memoryview(body))
-
-
 @pytest.mark.one_rank
 def test_headers_are_read_by_one_thread_at_a_time(monkeypatch):
     """NumPy reads them by Python's parser, in which two threads may disturb each other."""

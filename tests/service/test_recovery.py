@@ -259,28 +259,22 @@ def loop(folder, command, backoff):
     return ran.returncode, (folder / "waits").read_text().split()
 
 
+FAILS = "echo run >>runs; (($(wc -l <runs) > 8))"  # eight times, and then ends well
+
+
 @pytest.mark.parametrize(
-    ("backoff", "waits"),
+    ("program", "backoff", "status", "waits"),
     [
-        ("1 60 600", "1 2 4 8 16 32 60 60"),
-        ("3 10 600", "3 6 10 10 10 10 10 10"),
-        ("2 60 0", "2 2 2 2 2 2 2 2"),  # every run is a long one
+        (FAILS, "1 60 600", 0, "1 2 4 8 16 32 60 60"),
+        (FAILS, "3 10 600", 0, "3 6 10 10 10 10 10 10"),
+        (FAILS, "2 60 0", 0, "2 2 2 2 2 2 2 2"),  # every run is a long one
+        ("exit 0", "1 60 600", 0, ""),  # these ends are final
+        ("exit 2", "1 60 600", 2, ""),
+        *(("exit 0", wrong, 2, "") for wrong in ("1", "1 2", "1 2 x", "0.5 1 1")),
     ],
 )
-def test_back_off(backoff, waits, tmp_path):
-    """A program that fails eight times, and then ends well."""
-    fails = "echo run >>runs; (($(wc -l <runs) > 8))"
-    assert loop(tmp_path, fails, backoff) == (0, waits.split())
-
-
-@pytest.mark.parametrize("status", [0, 2])
-def test_ends_that_are_final(status, tmp_path):
-    assert loop(tmp_path, f"exit {status}", "1 60 600") == (status, [])
-
-
-@pytest.mark.parametrize("backoff", ["1", "1 2", "1 2 x", "0.5 1 1"])
-def test_numbers_that_are_wrong(backoff, tmp_path):
-    assert loop(tmp_path, "exit 0", backoff) == (2, [])
+def test_back_off(program, backoff, status, waits, tmp_path):
+    assert loop(tmp_path, program, backoff) == (status, waits.split())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

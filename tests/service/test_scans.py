@@ -110,9 +110,18 @@ def test_bodies_that_are_no_array(service):
         file.writestr("x.npy", b"none")
     np.save(pickled, np.array([{}], object), allow_pickle=True)
     whole = npy(np.arange(1 << 19))
-    text = str({"descr": "|b1", "fortran_order": False, "shape": ((1 << 63) - 1,)}).encode()
-    huge = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+    def headed(descr, shape):
+        text = str({"descr": descr, "fortran_order": False, "shape": shape}).encode()
+        return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64)
+
+    huge = headed("|b1", ((1 << 63) - 1,))
     for body in (
+        *(
+            headed(descr, shape)
+            for descr in ([], "<i8", "|V0", "|O")
+            for shape in ((-1,), (2, -1), (-1, -1))
+        ),
         *(huge, huge + bytes(1 << 21)),
         *(b"", b"none", archive.getvalue(), pickled.getvalue(), whole[:1000]),
         *(b"\0" * (1 << 21), whole[: 1 << 21], b"\x93NUMPY" * (1 << 20)),
