@@ -93,24 +93,24 @@ def linear_recurrence(
         coefficients = arrays.as_native(a, "a")
         factors, number = _factors(a, coefficients, terms)
         flags = None if segments is None else arrays.as_native(segments, "segments")
-        before = np.zeros((), number) if initial is None else _before(initial, terms, number)
-        if before.ndim > 0 and (flags is not None or heads is not None):
-            raise ValueError(f"initial has shape {before.shape}; segments need one number")
+        start = np.zeros((), number) if initial is None else _start_state(initial, terms, number)
+        if start.ndim > 0 and (flags is not None or heads is not None):
+            raise ValueError(f"initial has shape {start.shape}; segments need one number")
         x, op, result = [factors, terms], MAPS, number
         state = np.dtype(np.float32) if number.itemsize == 2 else number
         if heads is not None:
             heads_of_all = arrays.namespace(terms).broadcast_to(heads[:, None], terms.shape)
             op = MAPS_IN_SEGMENTS
-            seed = before.astype(state)
+            seed = start.astype(state)
             if seed.any():
-                x, result = _seeded(factors, terms, heads, seed), state
+                x, result = _seed_segments(factors, terms, heads, seed), state
             x = [*x, heads_of_all]
         acc = dtypes.fields([state, state, np.dtype(np.bool_)][: op.arity])
         options = ScanOptions(
             op,
             axis=None if terms.ndim == 1 else 0,
             reverse=reverse,
-            initial=None if before.size == 0 else _maps(before, acc),
+            initial=None if start.size == 0 else _maps(start, acc),
         )
         types = acc, np.dtype([("x1", result)])
         scan = TupleScan(options, x, flags=flags, types=types, ranks=call.comm.size)
@@ -123,7 +123,7 @@ def linear_recurrence(
         if result != number:
             h = dtypes.cast(h, number)
         convert = arrays.converter(b)
-        last = _last(h, before, call, reverse=reverse) if return_last else None
+        last = _last_state(h, start, call, reverse=reverse) if return_last else None
         states = h if convert is None else convert(h)
         arrays.release((b, terms), (a, coefficients), (segments, flags))
         if not return_last:
@@ -168,14 +168,14 @@ def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) 
     return heads
 
 
-def _seeded(a: Any, b: Any, heads: Any, before: Any) -> list[Any]:
+def _seed_segments(a: Any, b: Any, heads: Any, start: Any) -> list[Any]:
     """Return copies of ``a`` and ``b`` [n, m] whose first rows are constant maps.
 
-    The first row of a segment gives the state after ``before``, for any state before it.
+    The first row of a segment gives the state after ``start``, for any state before it.
     """
-    factors, terms = a.astype(before.dtype), b.astype(before.dtype)
+    factors, terms = a.astype(start.dtype), b.astype(start.dtype)
     with np.errstate(all="ignore"):
-        terms[heads] += factors[heads] * before.item()
+        terms[heads] += factors[heads] * start.item()
     factors[heads] = -0.0  # -0.0 times the state before the segment, 0, changes no term
     return [factors, terms]
 
@@ -203,32 +203,32 @@ def _factors(original: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
     return a, number
 
 
-def _before(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
+def _start_state(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
     """Check ``initial`` and return it, 0-d or [m], in host memory and in the type of the result."""
-    before = arrays.as_native(initial, "initial")
-    if before.shape not in ((), b.shape[1:]):
-        raise ValueError(f"initial has shape {before.shape}; a number or {b.shape[1:]} is needed")
-    if not (np.can_cast(before.dtype, number, "same_kind") or dtypes.is_bfloat16(number)):
-        raise TypeError(f"initial is {before.dtype}; the recurrence is in {number}")
-    before = before.get() if arrays.is_cuda(before) else before
-    return before if before.dtype == number else dtypes.cast(before, number)
+    start = arrays.as_native(initial, "initial")
+    if start.shape not in ((), b.shape[1:]):
+        raise ValueError(f"initial has shape {start.shape}; a number or {b.shape[1:]} is needed")
+    if not (np.can_cast(start.dtype, number, "same_kind") or dtypes.is_bfloat16(number)):
+        raise TypeError(f"initial is {start.dtype}; the recurrence is in {number}")
+    start = start.get() if arrays.is_cuda(start) else start
+    return start if start.dtype == number else dtypes.cast(start, number)
 
 
-def _maps(before: Any, acc: np.dtype[Any]) -> Any:
-    """Return the constant maps h -> before in the type of the running value.
+def _maps(start: Any, acc: np.dtype[Any]) -> Any:
+    """Return the constant maps h -> start in the type of the running value.
 
     Those of a long row are views.
     """
-    if is_long(before.size, acc):
-        return HostFields([np.broadcast_to(before.dtype.type(0), before.shape), before], acc)
-    maps = np.zeros(() if before.size == 1 else before.shape, acc)
-    maps["x1"] = before.reshape(maps.shape)
+    if is_long(start.size, acc):
+        return HostFields([np.broadcast_to(start.dtype.type(0), start.shape), start], acc)
+    maps = np.zeros(() if start.size == 1 else start.shape, acc)
+    maps["x1"] = start.reshape(maps.shape)
     return maps
 
 
-def _last(h: Any, before: Any, call: Agreement, *, reverse: bool) -> Any:
+def _last_state(h: Any, start: Any, call: Agreement, *, reverse: bool) -> Any:
     """Return the last state of all ranks, in host memory; collective."""
-    state = np.array(np.broadcast_to(before, h.shape[1:]), h.dtype)
+    state = np.array(np.broadcast_to(start, h.shape[1:]), h.dtype)
     if len(h) > 0:
         last = h[0 if reverse else -1]
         state[...] = last.get() if arrays.is_cuda(h) else last
