@@ -58,7 +58,7 @@ _PROMISE_SECONDS = 1.0  # seconds that a client has to lock its buffer
 
 
 class Buffer:
-    """A sealed file in memory, and who uses it."""
+    """A sealed file in memory, and its users."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
@@ -76,7 +76,7 @@ class Buffer:
         self.promise_end = 0.0  # the time until which a client may lock it
 
     def lock(self) -> bool:
-        """Take it, unless a client has it; return whether it was taken."""
+        """Lock the buffer, unless a client has; return whether this call did."""
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -84,7 +84,7 @@ class Buffer:
         return True
 
     def unlock(self) -> None:
-        """Let clients take it."""
+        """Let clients lock the buffer."""
         fcntl.flock(self.file, fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Pool:
 
     @contextmanager
     def use(self, path: str, *, write: bool = False) -> Iterator[None]:
-        """Keep a client's buffer during a request; nobody else gets it, even if the client ends.
+        """Keep a client's buffer during a request: no other client gets it, even if this one ends.
 
         Raises ``BusyError`` if another request writes to it. That may be an earlier one of the same
         client, which has lost its connection.
@@ -307,7 +307,7 @@ class Maps:
 
 
 def _check_sealed(file: int, path: str) -> None:
-    """Raise ``InputError`` if a file could become shorter: whoever maps it would get SIGBUS."""
+    """Raise ``InputError`` if a file could become shorter: reads of its map would raise SIGBUS."""
     try:
         seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
     except OSError:  # no file in memory

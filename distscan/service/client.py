@@ -246,21 +246,21 @@ class JobHandle:
 
     @property
     def number(self) -> int:
-        """The number by which the service knows it."""
+        """The number of the job in the service."""
         return int(self._record["number"])
 
     @property
     def state(self) -> str:
-        """Its state now: "queued", "running", "done", "failed" or "cancelled"."""
+        """The state of the job now: "queued", "running", "done", "failed" or "cancelled"."""
         return str(self.refresh()["state"])
 
     def progress(self) -> tuple[str, int, int] | None:
-        """Return its phase, the bytes that are done, and all bytes; None if it does not run."""
+        """Return the phase, the bytes that are done, and all bytes; None if the job does not run."""
         progress = self.refresh()["progress"]
         return None if progress is None else (progress["phase"], progress["done"], progress["size"])
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
-        """Wait for its end, and return its report, as a dictionary.
+        """Wait for the end of the job, and return its report, as a dictionary.
 
         ``progress`` shows a bar, in a terminal and in a notebook, by tqdm. Ctrl-C ends the wait,
         and the job goes on.
@@ -297,7 +297,7 @@ class JobHandle:
                 return
 
     def cancel(self) -> bool:
-        """Cancel it: at once if it waits, at its next chunk if it runs.
+        """Cancel the job: at once if it waits, at its next chunk if it runs.
 
         Returns False if it had ended: ``state`` says how. A job that runs may also end before its
         next chunk, after True.
@@ -337,7 +337,7 @@ def outcome(record: dict[str, Any], timeout: float | None) -> dict[str, Any]:
 
 
 class Bar:
-    """One bar, which begins anew with each phase; a context that closes it."""
+    """A progress bar, which begins anew with each phase; its context closes it."""
 
     def __init__(self, number: int) -> None:
         """Show an empty bar for job ``number``; raise ImportError if tqdm is not installed."""

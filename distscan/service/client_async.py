@@ -73,20 +73,20 @@ class AsyncJobHandle:
 
     @property
     def number(self) -> int:
-        """The number by which the service knows it."""
+        """The number of the job in the service."""
         return self._job.number
 
     async def state(self) -> str:
-        """Return its state now: "queued", "running", "done", "failed" or "cancelled"."""
+        """Return the state now: "queued", "running", "done", "failed" or "cancelled"."""
         return str((await self._run(self._job.refresh))["state"])
 
     async def progress(self) -> tuple[str, int, int] | None:
-        """Return its phase, the bytes that are done, and all bytes; None if it does not run."""
+        """Return the phase, the bytes that are done, and all bytes; None if the job does not run."""
         progress: tuple[str, int, int] | None = await self._run(self._job.progress)
         return progress
 
     async def wait(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
-        """Wait for its end, as ``JobHandle.wait`` does; the job outlives a cancelled wait."""
+        """Wait for the end of the job, as ``JobHandle.wait`` does; it outlives a cancelled wait."""
         end, record = None if timeout is None else monotonic() + timeout, dict[str, Any]()
         with Bar(self.number) if progress else nullcontext() as bar:
             async for record in self.updates(end):
@@ -95,7 +95,7 @@ class AsyncJobHandle:
         return outcome(record, timeout)
 
     async def result(self, timeout: float | None = None) -> Report:
-        """Wait for its end, and return its report, as ``JobHandle.result`` does."""
+        """Wait for the end of the job, and return its report, as ``JobHandle.result`` does."""
         return Report(**await self.wait(timeout))
 
     async def updates(self, end: float | None = None) -> AsyncIterator[dict[str, Any]]:
@@ -111,7 +111,7 @@ class AsyncJobHandle:
             pause = min(2 * pause, _LATEST)
 
     async def cancel(self) -> bool:
-        """Cancel it, as ``JobHandle.cancel`` does; return False if it had ended."""
+        """Cancel the job, as ``JobHandle.cancel`` does; return False if it had ended."""
         return bool(await self._run(self._job.cancel))
 
 

@@ -52,7 +52,7 @@ _log = logging.getLogger("distscan.service")
 
 
 class Progress(NamedTuple):
-    """How far a running job is: its phase, the bytes that are done, and all bytes."""
+    """The progress of a running job: its phase, the bytes that are done, and all bytes."""
 
     phase: str = "start"
     done: int = 0
@@ -96,7 +96,7 @@ class Dispatcher:
     # ---- requests of clients ---------------------------------------------------------------------
 
     def submit(self, job: dict[str, Any], key: str | None) -> Record:
-        """Queue a file job, and return it. It is on the disk."""
+        """Store a file job on the disk, queue it, and return it."""
         self._check_open(self.store.count_queued())
         record = self.store.add(job, key)
         self._wake()

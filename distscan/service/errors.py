@@ -62,7 +62,7 @@ class StoreLostError(StoreError):
 
 
 class KeyReusedError(ServiceError):
-    """The key of a request is that of another request."""
+    """The key of a request names another request already."""
 
     status = 409
 

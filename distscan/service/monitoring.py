@@ -105,7 +105,7 @@ def _utc(seconds: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON has. It has no bytes that are no text: they become escapes."""
+    """Return a value that JSON has. Bytes that are no text become escapes."""
     if value is None or isinstance(value, bool | int | float):
         return value
     return str(value).encode("utf-8", "backslashreplace").decode()
@@ -123,7 +123,7 @@ def escape(text: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return a text, or its beginning: clients may name files of a MiB."""
+    """Return a text, or the beginning of a long one: clients may send names of a MiB."""
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 
@@ -250,7 +250,7 @@ class Metrics:
         )
 
     def count_scan(self, way: str, seconds: float, input_size: int, output_size: int) -> None:
-        """Count a scan: its way, one of ``_WAYS``, and the bytes of its input and its result."""
+        """Count a scan. ``way`` is one of ``_WAYS``; the sizes are bytes."""
         histogram, inputs, outputs = self._scans[way]
         histogram.observe(seconds)
         inputs.inc(input_size)

@@ -101,7 +101,7 @@ def state_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder for this user alone, unless it is there; then check it."""
+    """Make a folder for this user alone if there is none, and check it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_private(folder)
 

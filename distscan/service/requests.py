@@ -147,14 +147,14 @@ def too_large(most: int) -> TooLargeError:
 
 
 class StreamedAnswer(StreamingResponse):
-    """An answer in pieces. It releases its resources at its end, and when its client has gone."""
+    """An answer in pieces. Its resources are released at its end, or when its client has gone."""
 
     def __init__(self, pieces: AsyncIterator[bytes], resources: ExitStack, **options: Any) -> None:
         super().__init__(pieces, **options)
         self._resources = resources
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the answer."""
         with self._resources:
             await super().__call__(scope, receive, send)
 
@@ -349,7 +349,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _check_type(name: str, value: object) -> None:
-    """Check the type of an option, and its size: some are computed with, all are stored."""
+    """Check the type and the size of an option: numbers are computed with, texts are stored."""
     if name in _FLAGS and not isinstance(value, bool):
         raise TypeError(f"{name} is true or false, not {value!r}")
     if name in _TEXTS and not isinstance(value, str):

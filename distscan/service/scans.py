@@ -74,7 +74,7 @@ class Scans:
         return Json(await run_in_threadpool(self._pool.offer, size), 201)
 
     async def scan(self, request: Request) -> Response:
-        """Scan an array: that of the body, or one in a buffer if the body is JSON."""
+        """Scan the array of the body; if the body is JSON, an array in a buffer."""
         start, media_type = perf_counter(), request.headers.get("content-type", "")
         shared = media_type.startswith("application/json")
         try:

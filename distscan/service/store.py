@@ -78,7 +78,7 @@ class Record(NamedTuple):
 
 
 class Store:
-    """The jobs in a folder; one service at a time has it. All methods may be called by any thread.
+    """The jobs in a folder, for one service at a time. All methods may be called by any thread.
 
     Every method raises ``StoreError`` if the disk is full or broken, ``StoreLostError`` if the file
     of the jobs was replaced or cut short.
@@ -276,7 +276,7 @@ class Store:
             raise KeyError(f"job {number} is not running")
 
     def queue_again(self, number: int, *, counts: bool = True) -> None:
-        """Let a running job be the next one that begins; ``counts`` says if it was an attempt."""
+        """Let a running job begin next; ``counts`` says whether its run was an attempt."""
         self._rows(
             "UPDATE jobs SET state = 'queued', started = NULL, attempts = attempts - ? "
             "WHERE number = ? AND state = 'running'",
@@ -340,7 +340,7 @@ class Store:
         return _record(rows[0]) if rows else None
 
     def _change(self, text: str, *values: Any) -> Record | None:
-        """Change one job, and notify of it; None if the statement has changed none."""
+        """Change one job, notify of it, and return it; None if the statement changes none."""
         with self._database() as db:
             rows = db.execute(text, values).fetchall()
             if not rows:

@@ -50,7 +50,7 @@ class Answer(NamedTuple):
     content: bytes
 
     def json(self) -> Any:
-        """Return its value; raise ValueError if it is no JSON."""
+        """Return the value of the content; raise ValueError if that is no JSON."""
         return codec.loads(self.content)
 
 
@@ -62,7 +62,7 @@ class _UnixConnection(HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connect to it."""
+        """Connect to the socket."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
@@ -179,7 +179,7 @@ class Transport:
 
 
 def _is_open(connection: HTTPConnection) -> bool:
-    """Whether the service has not closed a connection: there is nothing to be read on it."""
+    """Return whether a connection is open: a service that closes it makes it readable."""
     if connection.sock is None:
         return False
     poll = select.poll()
@@ -198,7 +198,7 @@ class Stop:
         self._socket: socket.socket | None = None
 
     def set(self) -> None:
-        """End it: the other thread raises ``StoppedError``, unless the last answer is there."""
+        """End the requests: the other thread raises ``StoppedError``, unless it has its answer."""
         with self._lock:
             self._set.set()
             if self._socket is not None:
@@ -290,7 +290,7 @@ class BufferCache:
         return memory[:nbytes].view(dtype).reshape(shape)
 
     def place(self, array: NDArray[Any]) -> dict[str, Any] | None:
-        """Return where in a buffer an array is; None if it is elsewhere, or not in C order."""
+        """Return the place of an array in a buffer; None if it is in none, or not in C order."""
         if not array.flags.c_contiguous or not array.dtype.isnative:
             return None
         address = array.ctypes.data
@@ -308,7 +308,7 @@ class BufferCache:
         return None
 
     def hold(self, array: NDArray[Any]) -> NDArray[Any] | None:
-        """Return an array if it is in a buffer, else a copy that is; None as for ``empty``."""
+        """Return an array in a buffer: the array itself, or a copy; None as for ``empty``."""
         if self.place(array) is not None:
             return array
         if (copy := self.empty(array.shape, array.dtype.newbyteorder("="))) is not None:
@@ -316,7 +316,7 @@ class BufferCache:
         return copy
 
     def forget(self) -> None:
-        """Use no buffer of before again: the service may still write to it."""
+        """Forget the buffers that are idle: the service may still write to them."""
         self._idle = deque(maxlen=_IDLE)
 
     def close(self) -> None:
