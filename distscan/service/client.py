@@ -255,7 +255,7 @@ class JobHandle:
         return str(self.refresh()["state"])
 
     def progress(self) -> tuple[str, int, int] | None:
-        """Return the phase, the bytes that are done, and all bytes; None if the job does not run."""
+        """Return the phase, the bytes that are done, and all bytes; None unless the job runs."""
         progress = self.refresh()["progress"]
         return None if progress is None else (progress["phase"], progress["done"], progress["size"])
 

@@ -81,7 +81,7 @@ class AsyncJobHandle:
         return str((await self._run(self._job.refresh))["state"])
 
     async def progress(self) -> tuple[str, int, int] | None:
-        """Return the phase, the bytes that are done, and all bytes; None if the job does not run."""
+        """Return the phase, the bytes that are done, and all bytes; None unless the job runs."""
         progress: tuple[str, int, int] | None = await self._run(self._job.progress)
         return progress
 
