@@ -22,17 +22,17 @@ from mpi4py import MPI
 # What they assert is shown as in tests.
 pytest.register_assert_rewrite("support")
 
-from support.cuts import CUTS, Cut  # noqa: E402
-from support.internals import internal  # noqa: E402
-from support.parts import part_of  # noqa: E402
-from support.seed import SEED  # noqa: E402
-from support.strategies import STRATEGIES  # noqa: E402
+import distscan  # noqa: E402
+from support.cases import CUTS, SEED, STRATEGIES, Cut  # noqa: E402
 
+#: The part of the tests that a run takes: "1/3" is the first third.
 PART = os.environ.get("DISTSCAN_PART", "1/1")
 #: The number of this process among those that run tests side by side.
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKER += int(PART.partition("/")[0]) - 1
 HAS_TIME_LIMITS = importlib.util.find_spec("pytest_timeout") is not None
+PACKAGE = str(Path(distscan.__file__).parent)
+TESTS = str(Path(__file__).parent)
 
 
 def pytest_make_parametrize_id(val: Any) -> str | None:
@@ -125,9 +125,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in kept if not item.get_closest_marker("one_rank")]
     if any(item.get_closest_marker("gpu") for item in kept) and _no_gpu():
         kept = [item for item in kept if not item.get_closest_marker("gpu")]
-    part = part_of([item.nodeid for item in kept], PART)
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in part])
-    items[:] = [item for item in items if item.nodeid in part]
+    part, parts = map(int, PART.split("/"))  # a test's name alone decides its part
+    kept = [item for item in kept if zlib.crc32(item.nodeid.encode()) % parts == part - 1]
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = kept
+
+
+# ---- exceptions that a traceback shows above the one that was raised -----------------------------
+
+
+def internal_exception(fault: BaseException) -> BaseException | None:
+    """Return the first exception that a refusal of distscan shows without wanting to; else None.
+
+    What it names as its cause, it wants to show. Faults of the system and of a caller's functions
+    help the reader.
+    """
+    if not any(file.startswith(PACKAGE) for file in _files(fault)):
+        return None
+    while fault is not None:
+        context = None if fault.__suppress_context__ else fault.__context__
+        if context is not None and not isinstance(context, OSError):
+            *_, innermost = _files(context)
+            if not innermost.startswith(TESTS):
+                return context
+        fault = fault.__cause__ or context
+    return None
+
+
+def _files(fault: BaseException) -> list[str]:
+    """Return the files of a traceback, the innermost last."""
+    files, trace = [], fault.__traceback__
+    while trace is not None:
+        files.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    return files
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -139,7 +171,8 @@ def _no_internals() -> Iterator[None]:
     def leave(self: Any, kind: Any, fault: BaseException | None, trace: Any) -> bool:
         expected = plain(self, kind, fault, trace)
         if expected and fault is not None:
-            assert internal(fault) is None, f"{fault!r} shows {internal(fault)!r}"
+            shown = internal_exception(fault)
+            assert shown is None, f"{fault!r} shows {shown!r}"
         return bool(expected)
 
     with pytest.MonkeyPatch.context() as patch:

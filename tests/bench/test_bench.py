@@ -19,8 +19,7 @@ from distscan.bench.report import Report
 from distscan.bench.timing import Entry, Host, Row, Samples, Stats
 from distscan.core.operators import BUILTIN
 from distscan.mpi.communicators import MPI
-from support.cuts import few_ranks
-from support.seed import drawn
+from support.cases import drawn, few_ranks
 
 NAMED = {contender.name: contender for contender in CONTENDERS}
 

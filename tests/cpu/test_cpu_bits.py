@@ -9,12 +9,22 @@ import distscan
 from distscan.core import dtypes, operators
 from distscan.core.form import Extents, Form, seed_value
 from distscan.cpu import sweeps
-from support import forms
-from support.cpu_data import COMPLEX, FLOATS, HALVES, dtype_of
-from support.cpu_scans import FORMS, anew, bits, compiled_only, ends, levels, scanned
-from support.fresh import python
-from support.pairs import pairs, pairwise
-from support.strategies import STRATEGIES
+from support.cases import FORMS as SEEDED_FORMS
+from support.cases import STRATEGIES, pairs, pairwise
+from support.cpu import (
+    COMPLEX,
+    FLOATS,
+    FORMS,
+    HALVES,
+    anew,
+    bits,
+    compiled_only,
+    ends,
+    levels,
+    scanned,
+)
+from support.exact import dtype_of
+from support.processes import python
 
 OPS = "sum", "prod", "max", "min"
 CASES = list(itertools.product(OPS, (*HALVES, *FLOATS, *COMPLEX)))
@@ -38,11 +48,11 @@ def inexact(rng, op, name, shape):
 def every_scan(rng, op, name, strategy="auto"):
     """Yield input and options of scans of every shape and form."""
     for shape, axis in SHAPES:
-        form = forms.FORMS[rng.integers(8)]
+        form = SEEDED_FORMS[rng.integers(8)]
         given = form | {"initial": None if form["initial"] is None else 1.1, "strategy": strategy}
         yield inexact(rng, op, name, shape), given | {"axis": axis}
     for n, density in ((1000, 0.3), (77_777, 0.01), (77_777, 0.0001)):
-        form = forms.FORMS[rng.integers(8)]
+        form = SEEDED_FORMS[rng.integers(8)]
         given = form | {"initial": None if form["initial"] is None else 1.1}
         yield inexact(rng, op, name, n), given | {"segments": rng.random(n) < density}
 

@@ -6,27 +6,29 @@ import numpy as np
 import pytest
 
 import distscan
-from support import forms
-from support.cpu_data import (
+from support import cases
+from support.cases import STRATEGIES, pairs, pairwise
+from support.cpu import (
     CASES,
     COMPLEX,
     FLOATS,
+    FORMS,
     HALVES,
     INTEGERS,
     TYPES,
     UFUNCS,
-    dtype_of,
+    anew,
+    assert_same,
     edges,
     exact,
+    expected,
     initial,
+    scanned,
     some,
     takes,
 )
-from support.cpu_scans import FORMS, anew, assert_same, expected, scanned
-from support.keys import HOST_TYPES, keys_at
-from support.keys import TYPES as KEY_TYPES
-from support.pairs import pairs, pairwise
-from support.strategies import STRATEGIES
+from support.data import HOST_KEY_TYPES, KEY_TYPES, keys_at
+from support.exact import dtype_of
 
 pytestmark = pytest.mark.one_rank
 
@@ -77,7 +79,7 @@ def test_sizes_and_forms(op, name, strategy, segmented, rng):
     result, sizes = result_and_sizes(op, name)
     x = exact(rng, op, name, 5000)
     assert_same(distscan.scan(x, op), expected(op, x))
-    chosen = some(rng, itertools.product(sizes, DENSITIES if segmented else [None], forms.FORMS))
+    chosen = some(rng, itertools.product(sizes, DENSITIES if segmented else [None], cases.FORMS))
     for n, density, form in chosen[: len(chosen) // 6 if segmented else None]:
         x = exact(rng, op, name, n, reverse=form["reverse"])
         options = with_initial(rng, op, name, form)
@@ -205,7 +207,7 @@ AXES = {columns: 0, middle_axes: 1, rows: -1}
 def test_axes(op, name, strategy, shapes, rng):
     axis, itemsize = AXES[shapes], result_and_sizes(op, name)[0].itemsize
     for shape in shapes(rng, itemsize):
-        for form in rng.permutation(forms.FORMS)[:2]:
+        for form in rng.permutation(cases.FORMS)[:2]:
             shift = int(rng.integers(64)) // 16 * 16
             x, want, options = check(
                 rng, op, name, tuple(shape), axis, form, strategy=strategy, shift=shift
@@ -219,7 +221,7 @@ def test_axes(op, name, strategy, shapes, rng):
 def test_memory_of_lines(op, name, rng, monkeypatch):
     """Past the caches, from strided views, in place."""
     shapes = (70, 33, 65), (3, 500, 7), (9, 2, 1031)
-    for axis, shape, form in some(rng, itertools.product((0, 1, 2), shapes, forms.FORMS)):
+    for axis, shape, form in some(rng, itertools.product((0, 1, 2), shapes, cases.FORMS)):
         with anew(monkeypatch, streamed=True):
             x, want, options = check(rng, op, name, shape, axis, form, shift=16)
         for view in (np.repeat(x, 2, -1)[..., ::2], np.asfortranarray(x), x[::-1].copy()[::-1]):
@@ -248,7 +250,7 @@ def test_bytes_of_flags(density, rng):
             assert_same(distscan.scan(x, segments=marks, **form), want, (n, form))
 
 
-@pytest.mark.parametrize("keys", [*KEY_TYPES, *HOST_TYPES, "U3"])
+@pytest.mark.parametrize("keys", [*KEY_TYPES, *HOST_KEY_TYPES, "U3"])
 def test_keys(keys, rng):
     """A segment begins where the key changes."""
     for n, density, form in some(rng, itertools.product((1, 64, 5000, 90_000), DENSITIES, FORMS)):
@@ -297,7 +299,7 @@ def test_results_at_any_address(op, name, streamed, rng, monkeypatch):
     """Also past the caches; bytes around the results stay as they are."""
     result, every = result_and_sizes(op, name)
     with anew(monkeypatch, streamed=streamed):
-        for n, form in some(rng, itertools.product(every, forms.FORMS)):
+        for n, form in some(rng, itertools.product(every, cases.FORMS)):
             x = exact(rng, op, name, n, reverse=form["reverse"])
             options = with_initial(rng, op, name, form)
             want = expected(op, x, **options)

@@ -13,11 +13,10 @@ from distscan.core.form import Extents, Form
 from distscan.cpu import compiled, library, reductions, sweeps
 from distscan.fsum.window import Window
 from distscan.fsum.words import ONE_WORD, TWO_WORDS, fixed_sum
-from support import seed
-from support.cpu_data import dtype_of
-from support.cpu_scans import FORMS, anew, ends, levels
-from support.exact import FORMATS, prefixes, rounded, same
-from support.pairs import pairs
+from support import cases
+from support.cases import pairs
+from support.cpu import FORMS, anew, ends, levels
+from support.exact import FORMATS, dtype_of, prefixes, rounded, same
 
 pytestmark = [
     pytest.mark.one_rank,
@@ -154,7 +153,7 @@ def test_rounding(result, acc, rng):
     """Ties, and numbers next to ties, of both signs and of every length."""
     precision, least, _ = FORMATS[result]
     places = (0, -20, least, max(least - 40, -1074), 1023 - 90, -1074)
-    for lowest in seed.drawn(places, 3):
+    for lowest in cases.drawn(places, 3):
         top = min(8 * acc.itemsize - 3, 1022 - lowest)
         sums = [number for number in ties(rng, precision, top) if abs(number) < 1 << top]
         # From 0 to a sum and back again. A sum takes several floats of 53 bits.

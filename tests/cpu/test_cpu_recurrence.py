@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import distscan
-from support.bfloat16 import BFLOAT16
-from support.cpu_data import dtype_of
-from support.cpu_scans import anew, assert_same, bits, compiled_only, levels
-from support.recurrences import by_hand, exact
+from support.cpu import anew, assert_same, bits, compiled_only, levels
+from support.exact import BFLOAT16, dtype_of
+from support.uses import by_hand, exact
 
 pytestmark = [
     pytest.mark.one_rank,

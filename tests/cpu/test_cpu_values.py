@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import distscan
-from support.cpu_data import HALVES, dtype_of
-from support.cpu_scans import (
+from support.cases import STRATEGIES, pairs
+from support.cpu import (
     COMPILED,
     FORMS,
+    HALVES,
     anew,
     assert_same,
     bits,
@@ -19,8 +20,7 @@ from support.cpu_scans import (
     levels,
     scanned,
 )
-from support.pairs import pairs
-from support.strategies import STRATEGIES
+from support.exact import dtype_of
 
 pytestmark = pytest.mark.one_rank
 

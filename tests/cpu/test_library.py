@@ -17,9 +17,9 @@ import pytest
 
 from distscan.core import dtypes, operators, segments
 from distscan.cpu import compiled, library, reductions
-from support.bfloat16 import BFLOAT16
-from support.cpu_data import CASES, HALVES, INTEGERS, dtype_of
-from support.keys import TYPES as KEYS
+from support.cpu import CASES, HALVES, INTEGERS
+from support.data import KEY_TYPES as KEYS
+from support.exact import BFLOAT16, dtype_of
 
 pytestmark = pytest.mark.one_rank
 

@@ -12,8 +12,8 @@ from distscan.core.errors import BackendError
 from distscan.cpu import library, threads
 from distscan.cpu.memory import free_memory
 from distscan.mpi import launcher
-from support import fresh, stand_in
-from support.together import everywhere
+from support import gpu, processes
+from support.processes import everywhere
 
 # ---- The cores that a rank uses: its own, its share of the node's, or as many as it is told ------
 
@@ -97,7 +97,7 @@ from distscan import binding
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 print(binding.threads(None))
 """
-    done = fresh.python(program)
+    done = processes.python(program)
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
@@ -349,7 +349,7 @@ def gpus(comm, monkeypatch):
                 raise BackendError("no NVIDIA GPU is visible; look at CUDA_VISIBLE_DEVICES")
             return "Some GPU", f"address {local_rank % count}"
 
-        stand_in.gpus(monkeypatch, bind=bind)
+        gpu.stand_in_gpus(monkeypatch, bind=bind)
 
     return install
 

@@ -14,8 +14,8 @@ import distscan
 from distscan import binding
 from distscan.cpu import compiled, library, threads
 from distscan.engine import cache
-from support import fresh
-from support.together import everywhere
+from support import processes
+from support.processes import everywhere
 
 # ---- Scans by several threads of a rank: how many, and the bits of one thread --------------------
 
@@ -286,7 +286,7 @@ time.sleep(0.1)
 @pytest.mark.parametrize(("program", "said"), [(FORKED, "done\n"), (EXIT, "at exit True\n")],
                          ids=["fork", "exit"])  # fmt: skip
 def test_processes(program, said):
-    done = fresh.python(program, DISTSCAN_THREADS="2")
+    done = processes.python(program, DISTSCAN_THREADS="2")
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
 
 

@@ -5,14 +5,9 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from support.addends import mixed, normal
-from support.cuts import CUTS, two_cuts
-from support.exact import FORMATS, dtype_of, same, scanned
-from support.forms import FORMS
-from support.host import host
-from support.layouts import LAYOUTS
-from support.pairs import pairs
-from support.patterns import finite_bits
+from support.arrays import LAYOUTS, host
+from support.cases import CUTS, FORMS, pairs, two_cuts
+from support.exact import FORMATS, dtype_of, finite_bits, mixed, normal, same, scanned
 from support.reference import CALLS, check
 
 pytestmark = pytest.mark.fast

@@ -7,10 +7,9 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from support.addends import grid, mixed, normal
-from support.host import host
-from support.patterns import finite_bits
-from support.seed import WHOLE
+from support.arrays import host
+from support.cases import WHOLE
+from support.exact import finite_bits, grid, mixed, normal
 
 N = 3000
 # Among many ranks a part of them: 8 ranks on two cores take a second for ten.

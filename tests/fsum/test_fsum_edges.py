@@ -9,15 +9,11 @@ import numpy as np
 import pytest
 
 import distscan
-from support.cuts import one_cut, two_cuts
-from support.exact import same, scanned
-from support.foreign import Foreign
-from support.forms import FORMS, forms
-from support.host import host
-from support.pairs import pairs
-from support.patterns import finite_bits
+from support.arrays import Foreign, host
+from support.cases import FORMS, forms, one_cut, pairs, two_cuts
+from support.exact import finite_bits, same, scanned
+from support.processes import everywhere
 from support.reference import CALLS, check
-from support.together import everywhere
 
 # ---- ``fsum``: arrays of every layout, kind and type, into results of others; what is refused ----
 

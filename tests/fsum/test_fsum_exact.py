@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import distscan
-from support.exact import FORMATS, dtype_of, prefixes, same, scanned
-from support.host import host
-from support.led import led
-from support.patterns import NAMES, between, finite_bits, hard, of_words, patterns
+from support.arrays import host
+from support.campaigns import NAMES, between, hard, led, of_words, patterns
+from support.exact import FORMATS, dtype_of, finite_bits, prefixes, same, scanned
 
 EXAMPLES = int(os.environ.get("DISTSCAN_EXAMPLES", "200"))
 SIZE = MPI.COMM_WORLD.size

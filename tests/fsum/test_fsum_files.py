@@ -8,13 +8,10 @@ import pytest
 import distscan
 from distscan.engine.shard_scan import adds_exactly
 from distscan.job import restart, sweeps
-from support.addends import grid, normal, special
-from support.exact import same, scanned
-from support.forms import FORMS, forms
-from support.pairs import pairs
-from support.patterns import finite_bits
-from support.together import left
-from support.writers import full_after, spoil
+from support.cases import FORMS, forms, pairs
+from support.exact import finite_bits, grid, normal, same, scanned, special
+from support.jobs import full_after, spoil
+from support.processes import left
 
 pytestmark = pytest.mark.timeout(60)
 WAYS = {

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from support.campaigns import NAMES, between, hard, patterns
+from support.cases import SEED
 from support.exact import FORMATS, dtype_of, prefixes, rounded, same, scanned
-from support.patterns import NAMES, between, hard, patterns
-from support.seed import SEED
 
 pytestmark = pytest.mark.one_rank
 names = pytest.mark.parametrize("name", NAMES)

@@ -9,13 +9,9 @@ from mpi4py import MPI
 
 import distscan
 from distscan.engine import fsum_scan
-from support.addends import grid, normal, special
-from support.cuts import length, one_cut, two_cuts
-from support.exact import FORMATS, dtype_of, same, scanned
-from support.forms import FORMS
-from support.host import host
-from support.pairs import pairs
-from support.patterns import finite_bits
+from support.arrays import host
+from support.cases import FORMS, length, one_cut, pairs, two_cuts
+from support.exact import FORMATS, dtype_of, finite_bits, grid, normal, same, scanned, special
 
 # ---- ``window=`` of ``fsum``: elements are checked as they are added, in every form --------------
 

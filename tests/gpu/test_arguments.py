@@ -11,11 +11,11 @@ from distscan.core.form import Extents, Form
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.cuda import arguments, kernel
 from distscan.cuda.reductions import TileKernels
-from support.compactions import compactions
 from support.compiling import (
     TextbookPolicy,
     absent_gpu,
     check,
+    compactions,
     cuda,
     dtypes,
     faults,
@@ -24,8 +24,8 @@ from support.compiling import (
     strategy_kernels,
     textbook,
 )
+from support.operators import PRINT
 from support.steps import of_size
-from support.words import PRINT
 
 pytestmark = pytest.mark.one_rank
 

@@ -7,13 +7,12 @@ from mpi4py import MPI
 import distscan
 from distscan.core import dtypes, operators
 from distscan.core.form import bounds
+from support.arrays import host
 from support.data import OPS, exact, expected
-from support.host import host
-from support.maps import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
-from support.placed import Placed, check, check_in_place, sums
+from support.gpu import Placed, check_in_place, check_placed, geometry, sums, typed
+from support.operators import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
 from support.reference import scan
 from support.steps import whole
-from support.tiles import geometry, typed
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench.textbook import BLOCK_SCANS, CHAINS, THREADS, TextbookPolicy, TextbookScan
@@ -229,7 +228,7 @@ def test_edges(codes, strategy, cp):
                 sizes |= {begin + row * count + extra
                           for begin in (0, head) for extra in (-1, 0, 1)}  # fmt: skip
         for n in sorted(n for n in sizes if n >= 0):
-            check(cp, types, strategy, n, x, want, shift_x, shift_out)
+            check_placed(cp, types, strategy, n, x, want, shift_x, shift_out)
             if types.x == types.out and (n < 4 * tile or n > most * tile):
                 check_in_place(cp, types, strategy, n, x, want, shift_out)
 
@@ -246,7 +245,7 @@ def test_every_misalignment(codes, strategy, cp):
     for n in sizes:
         for shift_out in range(0, 16, types.out.alignment):
             for shift_x in range(0, 16, types.x.alignment):
-                check(cp, types, strategy, n, x, want, shift_x, shift_out)
+                check_placed(cp, types, strategy, n, x, want, shift_x, shift_out)
             if types.x == types.out:
                 check_in_place(cp, types, strategy, n, x, want, shift_out)
 
@@ -315,7 +314,7 @@ def test_textbook_edges(struct, codes, cp):
     for shift_x, shift_out in ((0, 0), (types.x.alignment, 3 * step % 16), (0, 16 - step)):
         head = -shift_out % 16 // step
         for n in sorted({0} | {b + e + i for b in (0, head) for e in edges for i in (-1, 0, 1)}):
-            check(cp, types, "single-pass", n, x, want, shift_x, shift_out, scan)
+            check_placed(cp, types, "single-pass", n, x, want, shift_x, shift_out, scan)
             if types.x == types.out:
                 check_in_place(cp, types, "single-pass", n, x, want, shift_out, scan)
 

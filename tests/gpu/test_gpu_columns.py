@@ -12,8 +12,8 @@ from distscan.core import dtypes, operators
 from distscan.core.form import Extents, Form
 from distscan.core.operators import Operator
 from support.data import CODES, OPS, exact
-from support.maps import COMPOSE, HALVES, NIBBLES, maps
-from support.placed import Placed, parts
+from support.gpu import Placed, reals
+from support.operators import COMPOSE, HALVES, NIBBLES, maps
 from support.steps import of_size, whole
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(300)]
@@ -80,12 +80,12 @@ def check(cp, op, types, x, form, shift_x=0, shift_out=0, in_place=False):
     target = source if in_place else Placed(cp, x.size, types.out, shift_out)
     steps = cuda.SinglePass(op, types, of_size(x.shape[1], form))
     for _ in range(1 if in_place else 2):
-        parts(source.array)[...] = parts(cp.asarray(x.reshape(-1)))
+        reals(source.array)[...] = reals(cp.asarray(x.reshape(-1)))
         whole(steps, source.array, target.array)
-        right = (parts(target.array) == parts(want)).all()
+        right = (reals(target.array) == reals(want)).all()
         right &= source.untouched() & target.untouched()
         assert bool(right), f"{x.shape}, {types}, {form}, {shift_x} and {shift_out} bytes shifted"
-        parts(target.array)[...] = 0
+        reals(target.array)[...] = 0
 
 
 def typed(name, *codes):

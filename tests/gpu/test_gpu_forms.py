@@ -11,15 +11,12 @@ from distscan.core.errors import KernelError
 from distscan.core.form import Extents, Form
 from distscan.engine import cache
 from support import reference
-from support.cuts import two_cuts
-from support.data import exact
-from support.forms import FORMS
-from support.host import host
-from support.keys import TYPES, keys_of
-from support.maps import COMPOSE, HALVES, NIBBLES, maps
-from support.placed import Placed
+from support.arrays import host
+from support.cases import FORMS, two_cuts
+from support.data import KEY_TYPES, exact, keys_of
+from support.gpu import Placed, geometry, typed
+from support.operators import COMPOSE, HALVES, NIBBLES, maps
 from support.steps import of_size, whole
-from support.tiles import geometry, typed
 
 pytestmark = pytest.mark.gpu
 
@@ -210,7 +207,7 @@ KEY_CASES = [(COMPOSE, 32, "LLL"), (HALVES, 16, "III"), (NIBBLES, 4, "BBB"), (NI
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("op", "k", "codes"), KEY_CASES)
-@pytest.mark.parametrize("keys", TYPES)
+@pytest.mark.parametrize("keys", KEY_TYPES)
 def test_order_at_the_edges_of_tiles(keys, op, k, codes, order, cp, rng):
     """Misaligned, in place, behind an initial value; with the total, and the keys at the ends."""
     from distscan.cuda import steps as cuda

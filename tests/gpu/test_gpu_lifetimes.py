@@ -13,7 +13,7 @@ from mpi4py import MPI
 import distscan
 from distscan.core import dtypes, operators
 from distscan.engine import cache
-from support import fresh, hold
+from support import gpu, processes
 from support.steps import of_size
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.one_rank, pytest.mark.timeout(120)]
@@ -23,7 +23,7 @@ STRATEGIES = ["single-pass", "scan-add", "reduce-scan"]
 @pytest.fixture(autouse=True)
 def ready(cp):
     """The kernel that holds others up is loaded, and nothing runs."""
-    hold.warm(cp)
+    gpu.warm(cp)
     cache.clear()
     yield
     cp.cuda.Device().synchronize()
@@ -67,7 +67,7 @@ def test_a_plan_dropped_while_its_kernel_is_queued(cp, numbers):
     cp.cuda.Device().synchronize()
     out1.fill(0)
     cp.cuda.Device().synchronize()
-    holder = hold.Held(first)
+    holder = gpu.Held(first)
     scan_on(first, x1, out1)
     scan_on(second, x2, out2)
     second.synchronize()
@@ -89,7 +89,7 @@ def test_mail_of_a_plan_that_is_dropped(cp, numbers):
     types = dtypes.Types(*[np.dtype("i")] * 3)
     x, want = numbers(n)
     other = cp.cuda.Stream(non_blocking=True, priority=-1)
-    hold.Held(other, *chip, 0.01).release()
+    gpu.Held(other, *chip, 0.01).release()
     cp.cuda.Device().synchronize()
     wrong = tried = 0
     for _ in range(40):
@@ -97,7 +97,7 @@ def test_mail_of_a_plan_that_is_dropped(cp, numbers):
         steps = cuda.ReduceScan(op, types, of_size(n))
         cp.cuda.Device().synchronize()
         call = steps.begin(x, out, overlap=True)
-        holder = hold.Held(other, *chip, 0.2)  # takes each multiprocessor that the reduction leaves
+        holder = gpu.Held(other, *chip, 0.2)  # takes each multiprocessor that the reduction leaves
         begin = time.perf_counter()
         steps.finish(call, None)
         late = time.perf_counter() - begin > 0.05  # whether the kernel was in time: not this time
@@ -136,7 +136,7 @@ def test_a_segmented_plan_on_two_streams(cp, monkeypatch):
 
     def find_and_hold(*arguments, **options):
         find(*arguments, **options)
-        holder.append(hold.Held(cp.cuda.get_current_stream(), seconds=2))
+        holder.append(gpu.Held(cp.cuda.get_current_stream(), seconds=2))
 
     outs[0].fill(0)
     cp.cuda.Device().synchronize()
@@ -162,7 +162,7 @@ def test_a_plan_made_on_another_stream(strategy, cp, numbers):
         scan_plan(x1, out)
     cp.cuda.Device().synchronize()
     del scan_plan
-    holder = hold.Held(cp.cuda.Stream.null, seconds=2)  # the caller's own work where it is made
+    holder = gpu.Held(cp.cuda.Stream.null, seconds=2)  # the caller's own work where it is made
     scan_plan = plan(n, strategy)
     threading.Timer(0.5, holder.release).start()
     with stream:
@@ -186,7 +186,7 @@ def test_started_on_one_stream_and_waited_for_on_another(strategy, cp, numbers):
         cp.cuda.Device().synchronize()
         with first:
             if turn % 3 == 0:
-                holder = hold.Held(first, seconds=0.002)  # noqa: F841 - its memory
+                holder = gpu.Held(first, seconds=0.002)  # noqa: F841 - its memory
             scan_plan.start(x1, out1)
         with second:
             scan_plan.wait()
@@ -207,7 +207,7 @@ def test_the_input_is_ready_on_the_stream_of_start(cp, numbers):
         x, out = cp.zeros(n, "i"), cp.zeros(n, "i")
         cp.cuda.Device().synchronize()
         with first:
-            holder = hold.Held(first, seconds=0.3)
+            holder = gpu.Held(first, seconds=0.3)
             x[...] = numbers_of_x
             threading.Timer(0.1, holder.release).start()
             scan_plan.start(x, out)
@@ -226,7 +226,7 @@ def test_another_librarys_input_is_waited_for(cp):
         x, out = torch.ones(n, dtype=torch.int32, device="cuda"), cp.zeros(n, "i")
         torch.cuda.synchronize()
         with side:
-            holder = hold.Held(side, seconds=0.05)  # noqa: F841 - its memory
+            holder = gpu.Held(side, seconds=0.05)  # noqa: F841 - its memory
             distscan.scan(x, comm=MPI.COMM_SELF, dtype="i", out=out)
         x.fill_(7)  # on PyTorch's stream, as soon as that may
         cp.cuda.Device().synchronize()
@@ -236,10 +236,10 @@ def test_another_librarys_input_is_waited_for(cp):
 @pytest.mark.parametrize("mode", ["per-thread", "threads"])
 def test_threads_one_after_the_other(mode):
     """Per-thread default streams have one pointer, and idents of threads come again."""
-    script = Path(hold.__file__).with_name("thread_scans.py")
+    script = Path(gpu.__file__).with_name("thread_scans.py")
     process = subprocess.run(
         [sys.executable, str(script), mode],
-        env=fresh.environment(),
+        env=processes.environment(),
         timeout=100,
         capture_output=True,
         text=True,
@@ -259,7 +259,7 @@ def test_a_stream_that_is_gone(cp, numbers):
         cp.cuda.Device().synchronize()
         with stream:
             if turn % 2:
-                holder = hold.Held(stream, seconds=0.002)  # noqa: F841 - its memory
+                holder = gpu.Held(stream, seconds=0.002)  # noqa: F841 - its memory
             scan_plan(x, out)
             distscan.scan(x, comm=MPI.COMM_SELF, dtype="i", out=other)
         del stream
@@ -281,7 +281,7 @@ def test_memory_comes_back(cp, numbers):
         (stream,) = streams(cp, 1)
         cp.cuda.Device().synchronize()
         with stream:
-            holder = hold.Held(stream)
+            holder = gpu.Held(stream)
             scan_plan.start(x, out)  # scans behind what is held
             before = len(workspace.releases)
             threading.Timer(0.3, holder.release).start()

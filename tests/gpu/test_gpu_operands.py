@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from support import fresh
+from support import processes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(600)]
 
@@ -87,7 +87,7 @@ GROUPS = [flat, commutative, begun, segments, rows, columns, layers, textbooks]
 def test_operands_are_elements(group, code, cp):
     process = subprocess.run(
         [sys.executable, __file__, group, code, str(cp.cuda.Device().id)],
-        env=fresh.environment(PYTHONPATH=os.pathsep.join(sys.path)),
+        env=processes.environment(PYTHONPATH=os.pathsep.join(sys.path)),
         capture_output=True,
         text=True,
         timeout=500,

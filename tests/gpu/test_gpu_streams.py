@@ -16,12 +16,12 @@ from distscan.core import dtypes, operators
 from distscan.core.form import Extents
 from distscan.engine import cache, shard_scan
 from distscan.options import RunOptions, ScanOptions
-from support import hold
+from support import gpu
+from support.arrays import host
 from support.data import exact
-from support.host import host
-from support.maps import maps
+from support.gpu import geometry, typed
+from support.operators import maps
 from support.steps import of_size, whole
-from support.tiles import geometry, typed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 
@@ -183,7 +183,7 @@ def held_up(cp, seconds):
         attributes["MultiProcessorCount"] // 2,
         attributes["MaxSharedMemoryPerBlockOptin"],
     )
-    other = hold.Held(stream, blocks, shared, seconds)
+    other = gpu.Held(stream, blocks, shared, seconds)
     try:
         yield
     finally:

@@ -12,9 +12,8 @@ import distscan
 from distscan.core.errors import KernelError
 from distscan.engine import cache
 from distscan.job import plan
-from support.masks import MASKS, mask_of, noise
-from support.partitions import check_rounded, exact_cuts
-from support.placed import Placed
+from support.gpu import Placed
+from support.uses import MASKS, check_rounded, exact_cuts, mask_of, noise
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -16,14 +16,12 @@ from distscan.core.operators import MAPS, MAPS_IN_SEGMENTS, Operator
 from distscan.cuda import columns
 from distscan.cuda.columns import columns_policy, thread_policy
 from distscan.fsum.words import ONE_WORD, TWO_WORDS, fixed_sum
-from support.bfloat16 import BFLOAT16
+from support.cases import drawn
 from support.compiling import SHARED, absent_gpu, check, ptx, strategy_kernels, textbook
 from support.data import CODES, OPS
-from support.maps import COMPOSE, NIBBLES
-from support.seed import drawn
-from support.squares import SQUARES
+from support.exact import BFLOAT16
+from support.operators import COMPOSE, FINGERPRINTS, NIBBLES, PRINT, SQUARES, WORDS
 from support.steps import of_size
-from support.words import FINGERPRINTS, PRINT, WORDS
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench.textbook import BLOCK_SCANS, CHAINS, THREADS, TextbookPolicy
@@ -33,7 +31,7 @@ from distscan.cuda.compaction import compact_policy
 from distscan.cuda.definitions import predicate_body, type_name
 from distscan.cuda.policy import scan_policy
 from distscan.cuda.reductions import TileKernels, bit_range_operator
-from support.compactions import PREDICATES, SIZES, compactions
+from support.compiling import PREDICATES, SIZES, compactions
 
 pytestmark = pytest.mark.one_rank
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from distscan.job import check
-from support.pairs import pairs
-from support.together import left
-from support.writers import spoil
+from support.cases import pairs
+from support.jobs import spoil
+from support.processes import left
 
 
 def hard(code, rng, n=3000):

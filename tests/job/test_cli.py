@@ -21,8 +21,8 @@ from distscan.job import check, job
 from distscan.job.formats import storage
 from distscan.job.formats.files import File
 from support.data import OPS, exact, expected
-from support.together import left
-from support.writers import raises, refuse, spoil
+from support.jobs import raises, refuse, spoil
+from support.processes import left
 
 # ---- ``python -m distscan``: what it writes, prints and returns ----------------------------------
 

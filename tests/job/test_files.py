@@ -18,8 +18,8 @@ from distscan.core.form import chunks
 from distscan.job import formats, output, plan
 from distscan.job.formats import files, npy
 from support import text_format
-from support.pairs import pairs
-from support.writers import raises
+from support.cases import pairs
+from support.jobs import raises
 
 # ---- every .npy that NumPy writes is read; what is none is refused in one line -------------------
 

@@ -16,13 +16,12 @@ import distscan
 from distscan.core.form import bounds
 from distscan.core.operators import BUILTIN
 from distscan.job import check, plan
-from support import fresh, keys, reference
+from support import data, processes, reference
+from support.cases import pairs
 from support.data import OPS, exact, expected
-from support.maps import COMPOSE, maps
-from support.pairs import pairs
-from support.streams import FORMS, RANKS, Streams, some
-from support.together import left
-from support.writers import spoil
+from support.jobs import FORMS, RANKS, Streams, some, spoil
+from support.operators import COMPOSE, maps
+from support.processes import left
 
 # ---- every form and axis of a scan on the command line, and what ``--check`` makes of them -------
 
@@ -300,7 +299,7 @@ def test_becomes_shorter(turn, threads, ranks, tmp_path):
     launcher = [] if ranks == 1 else ["bash", script, ranks]
     options = ["--quiet", "--backend", "cpu", "--threads", threads, "--memory", "2M"]
     command = [*launcher, sys.executable, "-c", SHORTER, tmp_path / "x.npy", turn, *options]
-    run = subprocess.run([*map(str, command)], check=False, env=fresh.environment(),
+    run = subprocess.run([*map(str, command)], check=False, env=processes.environment(),
                          capture_output=True, text=True, timeout=60)  # fmt: skip
     assert run.returncode == 2, run.stderr
     assert f"{tmp_path / 'x.npy'} became shorter while it was read" in run.stderr
@@ -309,10 +308,10 @@ def test_becomes_shorter(turn, threads, ranks, tmp_path):
 
 # ---- ``--segments``: flags and keys of every type, whose heads lie at edges of chunks and of ranks
 
-OP = "support.maps:COMPOSE"  # it does not commute
+OP = "support.operators:COMPOSE"  # it does not commute
 TEXT = ["U3", ">U2", "S2"]
 OTHERS = ["g", "F", ">c16", ">i4", ">f8", "M8[s]", ">M8[D]", "m8[ns]"]
-KINDS = ["flags", *keys.TYPES, *OTHERS, *TEXT]
+KINDS = ["flags", *data.KEY_TYPES, *OTHERS, *TEXT]
 WAYS = {
     "1K": ["--memory", "1K"],
     "threads": ["--memory", "3000", "--threads", "3"],
@@ -339,7 +338,7 @@ def marks_at(rng, heads, kind):
         return heads
     if np.dtype(kind).kind in "US":
         return np.array(["", "a", "b", "ab"])[np.cumsum(heads) % 4].astype(kind)
-    return keys.keys_at(rng, heads, kind)
+    return data.keys_at(rng, heads, kind)
 
 
 def given(form, rng):

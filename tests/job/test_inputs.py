@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from support import reference
-from support.pairs import pairs
-from support.streams import FORMS, some
-from support.together import left
+from support.cases import pairs
+from support.jobs import FORMS, some
+from support.processes import left
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,7 +13,7 @@ from distscan.cpu import memory
 from distscan.job import plan
 from distscan.job.formats.interface import READERS, WRITERS
 from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, Chunk, cut, decide_budget
-from support.pairs import pairs
+from support.cases import pairs
 
 # ---- the memory of a job: it stays within what it is given, and uses it --------------------------
 

@@ -21,8 +21,8 @@ from distscan.core.form import bounds, chunks
 from distscan.job import output
 from distscan.job.formats import storage
 from distscan.job.formats.files import File
-from support.pairs import pairs
-from support.writers import raises, refuse
+from support.cases import pairs
+from support.jobs import raises, refuse
 
 # ---- what is written appears under its name when it is whole, and whatever is wrong is named -----
 

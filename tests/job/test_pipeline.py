@@ -9,7 +9,7 @@ import pytest
 from distscan.core.form import Extents
 from distscan.job.plan import cut
 from distscan.job.shard import Pipeline, Resident, Ring, Slot
-from support.pairs import pairs
+from support.cases import pairs
 
 pytestmark = [pytest.mark.one_rank, pytest.mark.timeout(30)]
 MOST = 4  # elements of a chunk

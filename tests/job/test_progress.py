@@ -17,8 +17,8 @@ from distscan.cpu import steps
 from distscan.mpi import notices
 from distscan.mpi.agree import agreed
 from distscan.mpi.notices import Notices, watching
-from support.streams import RANKS, Streams, some
-from support.together import everywhere, left
+from support.jobs import RANKS, Streams, some
+from support.processes import everywhere, left
 
 pytestmark = pytest.mark.timeout(60)
 

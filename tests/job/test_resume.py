@@ -23,11 +23,9 @@ from distscan import cli
 from distscan.job import output, plan, restart
 from distscan.job.formats import files, storage
 from distscan.mpi import communicators
-from support import fresh
-from support.stopped import FORMS, MANY, RANKS, Jobs
-from support.streams import some
-from support.together import left
-from support.writers import raises
+from support import processes
+from support.jobs import MANY, RANKS, STOPPED_JOBS, Jobs, raises, some
+from support.processes import left
 
 # ---- jobs that stop anywhere go on with --resume: the same bytes, and no chunk is written twice --
 
@@ -52,7 +50,7 @@ def jobs(run, save, folder, comm, monkeypatch):
 # ---- where a job stops -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("form", "stage"), some(product(FORMS, ["write", "scan"])))
+@pytest.mark.parametrize(("form", "stage"), some(product(STOPPED_JOBS, ["write", "scan"])))
 def test_every_chunk(form, stage, jobs, rng):
     want = jobs.choose(form, rng)
     report, every = jobs.report, sorted(jobs.written)
@@ -450,7 +448,7 @@ def test_jobs_are_killed(ranks, tmp_path):
     command = [sys.executable, TOOLS / "kill_jobs.py", "--kinds", "KILL to a rank", "KILL to all"]
     run = subprocess.run(
         [*command, "--ranks", str(ranks), "--kills", "1", "--seed", "1", "--folder", tmp_path],
-        env=fresh.environment(), text=True, capture_output=True, timeout=100, check=False,
+        env=processes.environment(), text=True, capture_output=True, timeout=100, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert os.listdir(tmp_path) == []

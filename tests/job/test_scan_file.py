@@ -12,9 +12,9 @@ import distscan
 from distscan import cli, scan_file
 from distscan.core.errors import OutputError
 from distscan.job import output, restart
-from support.squares import SQUARES
-from support.together import everywhere, left
-from support.writers import full_after, raises, spoil
+from support.jobs import full_after, raises, spoil
+from support.operators import SQUARES
+from support.processes import everywhere, left
 
 # ---- ``distscan.scan_file``: the file job from Python, with the arguments of ``scan`` ------------
 

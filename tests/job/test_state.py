@@ -10,19 +10,17 @@ from mpi4py import MPI
 
 import distscan
 from distscan.job import restart
-from support import keys, reference
-from support.maps import COMPOSE, maps
-from support.streams import FORMS, RANKS, drawn, some, wanted
-from support.together import left
-from support.words import FINGERPRINTS, digits, printed
-from support.writers import full_after, refuse, spoil
+from support import data, reference
+from support.jobs import FORMS, RANKS, drawn, full_after, refuse, some, spoil, wanted
+from support.operators import COMPOSE, FINGERPRINTS, digits, maps, printed
+from support.processes import left
 
 pytestmark = pytest.mark.timeout(60)
 
 
 # ---- ``--state``: files scanned one after the other are scanned as one array ---------------------
 
-MAPS, PRINTS = "support.maps:COMPOSE", "support.words:FINGERPRINTS"
+MAPS, PRINTS = "support.operators:COMPOSE", "support.operators:FINGERPRINTS"
 TURNS = 3 if RANKS == 1 else 1
 MEMORY = [[], ["--memory", "1K"], ["--memory", "100"], ["--resume"]]
 
@@ -156,7 +154,7 @@ def test_segments(kind, series, rng):
         form = given(FORMS[i], rng)
         n = int(rng.integers(20, 200))
         heads = rng.random(n) < rng.choice([0.02, 0.3])
-        marks = heads if kind == "flags" else keys.keys_at(rng, heads, kind)
+        marks = heads if kind == "flags" else data.keys_at(rng, heads, kind)
         x, cuts = maps(rng, n), np.sort(rng.integers(0, n + 1, 3))
         y = series.scan(np.split(x, cuts), ["--op", MAPS, *form], np.split(marks, cuts))
         equal(y, wanted(x, MAPS, form, None, marks))
@@ -409,7 +407,7 @@ def is_refused(end, *words):
 
 OTHER = {
     "max": (["--op", "max"], "the operator was sum, and is max"),
-    "own": (["--op", "support.maps:COMPOSE", "--dtype", "i8"], "the operator was sum"),
+    "own": (["--op", "support.operators:COMPOSE", "--dtype", "i8"], "the operator was sum"),
     "dtype": (["--dtype", "f8"], "the type of the result was int64, and is float64"),
     "narrow": (["--dtype", "i2"], "the type of the result was int64, and is int16"),
     "initial": (["--initial", "3"], "initial was None"),

@@ -13,16 +13,16 @@ from distscan.cpu import steps
 from distscan.job import plan, sweeps
 from distscan.job.formats import files, storage
 from distscan.mpi.exscan import Exscan
+from support.cases import pairs
 from support.data import OPS
-from support.maps import maps
-from support.pairs import pairs
-from support.streams import CODES, FORMS, RANKS, Streams, drawn, some
-from support.together import left
+from support.jobs import CODES, FORMS, RANKS, Streams, drawn, some
+from support.operators import maps
+from support.processes import left
 
 # ---- files in chunks of few elements: operators, types, forms, axes and segments, in every way ---
 
 AXES = [None, 0, 1, 2]
-COMPOSE = "support.maps:COMPOSE"
+COMPOSE = "support.operators:COMPOSE"
 KINDS = ["flags", "i1", ">i4", "f8", "U3", "M8[s]"]
 WAYS = {
     "way": ["streaming", "resident"],

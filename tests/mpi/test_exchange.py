@@ -15,10 +15,10 @@ from distscan.mpi import agree, communicators, exscan
 from distscan.mpi.agree import Agreement, Votes, agreed, is_agreed
 from distscan.mpi.notices import Notices
 from support.data import HOST_CODES, OPS, TYPES, elements
-from support.maps import COMPOSE, maps, one_by_one
-from support.pending import Known
+from support.operators import COMPOSE, maps, one_by_one
+from support.processes import everywhere
 from support.reference import UFUNCS
-from support.together import everywhere
+from support.steps import Known
 
 # ---- the exchange of totals, and agreement -------------------------------------------------------
 

@@ -10,8 +10,8 @@ import distscan
 from distscan import DisagreementError, RankError
 from distscan.core.operators import MAPS
 from distscan.mpi.agree import Agreement, agreed
-from support import fresh
-from support.together import everywhere
+from support import processes
+from support.processes import everywhere
 
 # ---- every rank raises, or none does; nothing hangs, and the ranks can go on together afterwards -
 
@@ -196,7 +196,7 @@ def test_a_total_that_never_comes(who, op, comm, monkeypatch):
     """A GPU that fails after it was launched: the rank learns of it inside the exchange."""
     from distscan import KernelError
     from distscan.cpu import steps as cpu
-    from support.pending import Known
+    from support.steps import Known
 
     class Lost(Known):
         def total(self, piece=None):
@@ -296,7 +296,7 @@ def test_communicators_that_cannot_be(comm):
 def test_another_launcher():
     """Started as 8 by a launcher this MPI does not know: not 8 scans of one rank."""
     program = "import distscan; distscan.scan([1.0])"
-    done = fresh.python(program, PALS_NRANKS="8")
+    done = processes.python(program, PALS_NRANKS="8")
     assert "started 8 ranks but MPI sees 1" in done.stderr
 
 

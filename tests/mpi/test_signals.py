@@ -18,7 +18,7 @@ import distscan
 from distscan.cpu import library
 from distscan.engine import cache
 from distscan.mpi import signals
-from support.forked import ended, forked
+from support.processes import ended, forked
 
 # ---- signals that raise wait until a collective call has ended, and no rank is left behind -------
 

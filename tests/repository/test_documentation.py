@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import distscan
-from support.host import host
+from support.arrays import host
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = {

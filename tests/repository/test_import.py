@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import distscan
-from support import fresh
+from support import processes
 
 pytestmark = pytest.mark.one_rank
 
@@ -52,7 +52,7 @@ NEVER_BY_SCANS = {"argparse", "distscan.cli", "distscan.job", "pathlib", "shutil
 
 def imported(job, *arguments):
     """Return the modules that a job imports beside those of NumPy and mpi4py."""
-    run = fresh.python(IMPORTED.format(job=job), *arguments)
+    run = processes.python(IMPORTED.format(job=job), *arguments)
     assert (run.returncode, run.stderr) == (0, "")
     modules = run.stdout.splitlines()[-1].split()
     assert "distscan.scan" in modules

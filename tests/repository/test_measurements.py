@@ -16,7 +16,7 @@ import pytest
 import distscan
 from distscan.cpu import library
 from distscan.fsum.words import ONE_WORD, TWO_WORDS, narrowest_accumulator
-from support.together import everywhere
+from support.processes import everywhere
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -11,7 +11,7 @@ import stress_device
 
 import distscan
 from support import reference
-from support.cuts import few_ranks
+from support.cases import few_ranks
 from support.exact import scanned
 
 ONE_STEP = ("--backend", "cpu", "--steps", "1", "--largest", "12")

@@ -10,11 +10,10 @@ from mpi4py import MPI
 import distscan
 from distscan import DisagreementError
 from support import reference
-from support.foreign import Foreign
-from support.host import host
-from support.led import led
-from support.pairs import pairs
-from support.together import everywhere
+from support.arrays import Foreign, host
+from support.campaigns import led
+from support.cases import pairs
+from support.processes import everywhere
 
 NAN = {"nancumsum": np.nancumsum, "nancumprod": np.nancumprod}
 CUMULATIVE = ("cumulative_sum", "cumulative_prod")

@@ -11,14 +11,12 @@ import distscan
 from distscan.bench.uses import MATRICES
 from distscan.core import arrays
 from distscan.core.form import bounds
-from support.data import exact, expected
-from support.foreign import Exporter, Foreign, Library, exported_read_only
-from support.host import host
-from support.keys import keys_of
-from support.led import led
-from support.pairs import pairs
+from support.arrays import Exporter, Foreign, Library, exported_read_only, host
+from support.campaigns import led
+from support.cases import pairs
+from support.data import exact, expected, keys_of
+from support.processes import everywhere
 from support.reference import check, wanted
-from support.together import everywhere
 
 # ---- what may be passed as x and out: views, sequences, other libraries' arrays ------------------
 

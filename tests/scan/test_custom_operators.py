@@ -7,12 +7,10 @@ import pytest
 
 import distscan
 from distscan import DistscanError, Operator
+from support.arrays import host
+from support.cases import STRATEGIES, pairs
 from support.data import exact
-from support.host import host
-from support.pairs import pairs
-from support.strategies import STRATEGIES
-from support.together import everywhere
-from support.words import (
+from support.operators import (
     BASE,
     FINGERPRINTS,
     PRINT,
@@ -23,6 +21,7 @@ from support.words import (
     printed,
     words,
 )
+from support.processes import everywhere
 
 # ---- operators of one's own, over numbers and structures; those that record the order of operands
 

@@ -17,11 +17,9 @@ from distscan.mpi.agree import Agreement, Votes
 from distscan.mpi.exscan import Exscan
 from distscan.options import RunOptions, ScanOptions
 from support import reference
-from support.cuts import one_cut
-from support.host import host
-from support.pairs import pairs
-from support.pending import Known
-from support.strategies import STRATEGIES
+from support.arrays import host
+from support.cases import STRATEGIES, one_cut, pairs
+from support.steps import Known
 
 # ---- sums of float32: CPUs accumulate in float64 and round once ----------------------------------
 

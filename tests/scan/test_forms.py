@@ -7,10 +7,9 @@ from mpi4py import MPI
 import distscan
 from distscan import DisagreementError
 from distscan.mpi import communicators
-from support.host import host
-from support.pairs import pairs
-from support.strategies import STRATEGIES
-from support.together import everywhere
+from support.arrays import host
+from support.cases import STRATEGIES, pairs
+from support.processes import everywhere
 
 # ---- exclusive, initial, reverse: each with the others, against the definition -------------------
 

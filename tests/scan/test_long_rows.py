@@ -6,6 +6,7 @@ import sys
 from functools import partial, reduce
 from importlib import util
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,12 +19,11 @@ from distscan.core.operators import BUILTIN, MAPS
 from distscan.engine import cache
 from distscan.fsum import special
 from distscan.mpi.exscan import Exscan
-from support import fresh, late_gpu, reference
-from support.cuts import two_cuts
-from support.forms import FORMS
-from support.maps import COMPOSE, maps
-from support.pending import Known
-from support.together import everywhere
+from support import processes, reference
+from support.cases import FORMS, two_cuts
+from support.operators import COMPOSE, maps
+from support.processes import everywhere
+from support.steps import Known
 
 WIDTHS = [1, 2, 6, 7, 8, 9, 13, 14, 15, 40]  # elements of a row, of which 7 are a piece
 
@@ -197,10 +197,70 @@ class OnRow(Known):
         self.offset = None if offset is None else self.row
 
 
+# ---- a CuPy of memory and copies alone, whose queue is worked off as late as can be --------------
+
+
+class Pointer:
+    """Memory on the GPU, as ``cupy.cuda.MemoryPointer``."""
+
+    def __init__(self, queue, ptr):
+        self.queue, self.ptr = queue, ptr
+
+    def __add__(self, offset):
+        return Pointer(self.queue, self.ptr + offset)
+
+    def copy_to_host_async(self, host, size):
+        self.queue.append(lambda: ctypes.memmove(host, self.ptr, size))
+
+    def copy_from_host_async(self, host, size):
+        self.queue.append(lambda: ctypes.memmove(self.ptr, host, size))
+
+
+class Event:
+    def __init__(self, queue):
+        self.queue, self.at = queue, 0
+
+    def record(self):
+        self.at = len(self.queue)
+
+    def synchronize(self):
+        work_off(self.queue, self.at)
+
+
+def work_off(queue, end):
+    """Do what is queued before ``end``, in order; what is done stays in place, as nothing."""
+    for at in range(end):
+        queue[at]()
+        queue[at] = lambda: None
+
+
+def make_late_gpu():
+    """Return what stands for CuPy, and its queue."""
+    queue = []
+
+    def pinned(size):
+        memory = type("Pinned", (ctypes.c_char * size,), {})()
+        memory.ptr = ctypes.addressof(memory)
+        return memory
+
+    def empty(size, dtype):
+        memory = pinned(size)
+        return SimpleNamespace(data=Pointer(queue, memory.ptr), nbytes=size, memory=memory)
+
+    stream = SimpleNamespace(synchronize=lambda: work_off(queue, len(queue)))
+    cuda = SimpleNamespace(
+        alloc_pinned_memory=pinned,
+        Event=lambda **_: Event(queue),
+        get_current_stream=lambda: stream,
+        runtime=SimpleNamespace(CUDARuntimeError=RuntimeError),
+    )
+    return SimpleNamespace(empty=empty, cuda=cuda), queue
+
+
 @pytest.fixture
 def late(monkeypatch):
     """The rows of a GPU that does nothing before it is waited for, and its queue."""
-    gpu, queue = late_gpu.make()
+    gpu, queue = make_late_gpu()
     monkeypatch.setitem(sys.modules, "cupy", gpu)
     file = Path(distscan.__file__).parent / "cuda" / "workspace.py"
     spec = util.spec_from_file_location("distscan.cuda.late", file)
@@ -246,7 +306,7 @@ def test_copies_that_are_late(pieces, op, held, exchanged, late, comm, rng):
         queue.append(lambda: seen.append(on_gpu.copy()))  # scans
         wants.append(reduce(op.combine, rows[: comm.rank]))
     assert not wants or len(seen) < len(wants)
-    late_gpu.work_off(queue, len(queue))
+    work_off(queue, len(queue))
     np.testing.assert_array_equal(seen, wants)
 
 
@@ -365,7 +425,7 @@ def test_memory(what, codes):
     run = subprocess.run(
         command,
         check=False,
-        env=fresh.environment(),
+        env=processes.environment(),
         capture_output=True,
         text=True,
         timeout=100,

@@ -18,14 +18,12 @@ from distscan.core import operators
 from distscan.core.fingerprint import fingerprint
 from distscan.options import ScanOptions
 from support import same_name
-from support.data import HOST_CODES
-from support.host import host
-from support.logic import truths
-from support.pairs import pairs
+from support.arrays import host
+from support.cases import STRATEGIES, pairs
+from support.data import HOST_CODES, truths
+from support.operators import SQUARES
+from support.processes import everywhere
 from support.reference import UFUNCS, check
-from support.squares import SQUARES
-from support.strategies import STRATEGIES
-from support.together import everywhere
 
 # ---- operators with edges of their own; the types that each takes; ufuncs that are not built in --
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import distscan
-from support.host import host
-from support.maps import COMPOSE, HALVES, NIBBLES, maps, one_by_one, packed_at_once
+from support.arrays import host
+from support.operators import COMPOSE, HALVES, NIBBLES, maps, one_by_one, packed_at_once
 
 pytestmark = pytest.mark.fast
 

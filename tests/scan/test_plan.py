@@ -18,14 +18,12 @@ from distscan.cpu import library
 from distscan.engine import shard_scan
 from distscan.mpi import agree
 from distscan.mpi.exscan import Exscan
-from support import stand_in
-from support.cuts import length
+from support import gpu
+from support.arrays import host
+from support.cases import STRATEGIES, length, pairs
 from support.data import OPS, exact
-from support.host import host
-from support.maps import COMPOSE, maps, one_by_one
-from support.pairs import pairs
-from support.strategies import STRATEGIES
-from support.together import everywhere
+from support.operators import COMPOSE, maps, one_by_one
+from support.processes import everywhere
 
 # ---- plan: decided once, run many times ----------------------------------------------------------
 
@@ -261,7 +259,7 @@ def test_a_backend_for_every_rank(comm, monkeypatch):
             raise BackendError("no NVIDIA GPU is visible")
         return 1
 
-    stand_in.gpus(monkeypatch, count=count)
+    gpu.stand_in_gpus(monkeypatch, count=count)
     assert distscan.Plan(comm, 3, "d").backend == "cpu"
     everywhere(comm, BackendError, "no NVIDIA", lambda: distscan.Plan(comm, 3, "d", backend="cuda"))
 

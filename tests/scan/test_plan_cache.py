@@ -12,10 +12,10 @@ from mpi4py import MPI
 import distscan
 from distscan import DisagreementError
 from distscan.engine import array_scan, cache, shard_scan
-from support.cuts import length
+from support.arrays import host
+from support.cases import length
 from support.data import OPS, exact
-from support.host import host
-from support.together import everywhere
+from support.processes import everywhere
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
+from support.arrays import LAYOUTS
+from support.cases import SEED
 from support.data import OPERATORS, TYPES, elements, initial_of
-from support.layouts import LAYOUTS
 from support.reference import CALLS, check, types_of
-from support.seed import SEED
 
 EXAMPLES = int(os.environ.get("DISTSCAN_EXAMPLES", "200"))
 SEGMENTS = "?BHilefd"  # the types of flags and of keys

@@ -5,14 +5,10 @@ import pytest
 from mpi4py import MPI
 
 import distscan
-from support.cuts import CUTS, two_cuts
+from support.arrays import LAYOUTS, host
+from support.cases import CUTS, FORMS, STRATEGIES, pairs, two_cuts
 from support.data import CODES, HOST_CODES, OPERATORS, OPS, TYPES, elements, exact, initial_of
-from support.forms import FORMS
-from support.host import host
-from support.layouts import LAYOUTS
-from support.pairs import pairs
 from support.reference import CALLS, UFUNCS, check, types_of, wanted
-from support.strategies import STRATEGIES
 
 
 def drawn_form(rng, op, form, acc):

@@ -9,15 +9,20 @@ from mpi4py import MPI
 import distscan
 from distscan import DisagreementError, RankError
 from support import reference
-from support.cuts import CUTS, two_cuts
-from support.data import OPERATORS, elements, initial_of
-from support.forms import FORMS
-from support.host import host
-from support.keys import HOST_TYPES, TYPES, keys_at, keys_of
-from support.maps import COMPOSE, maps
-from support.pairs import pairs
+from support.arrays import host
+from support.cases import CUTS, FORMS, pairs, two_cuts
+from support.data import (
+    HOST_KEY_TYPES,
+    KEY_TYPES,
+    OPERATORS,
+    elements,
+    initial_of,
+    keys_at,
+    keys_of,
+)
+from support.operators import COMPOSE, maps
+from support.processes import everywhere
 from support.reference import CALLS, check, types_of, wanted
-from support.together import everywhere
 
 pytestmark = pytest.mark.fast
 
@@ -50,7 +55,7 @@ def check_segments(op, n, kind, density, form, call, xp, cut, rng, **options):
 @pairs(
     indirect=["cut"],
     op=ELEMENTS,
-    kind=["flags", *TYPES],
+    kind=["flags", *KEY_TYPES],
     density=DENSITIES,
     form=FORMS,
     n=[0, 1, 2, 300, 1501],
@@ -64,7 +69,7 @@ def test_every_kind(op, kind, density, form, n, call, cut, xp, rng):
 @pairs(
     indirect=["cut"],
     op=ELEMENTS[:5],
-    kind=[*HOST_TYPES, "U3", "S2"],
+    kind=[*HOST_KEY_TYPES, "U3", "S2"],
     density=DENSITIES,
     form=FORMS,
     n=[2, 700],
@@ -258,7 +263,7 @@ def cut_in_step(place, n):
 
 
 @two_cuts
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", KEY_TYPES)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_places_in_memory(dtype, reverse, xp, cut, rng):
     """Keys at any address, strided and backwards; x elsewhere; the result over x, or over keys."""
@@ -312,7 +317,7 @@ def test_results_in_the_place_of_keys(code, reverse, xp, comm):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", KEY_TYPES)
 def test_one_element_on_each_rank(dtype, reverse, xp, comm, rng):
     """All heads are between ranks."""
     n = comm.size

@@ -8,8 +8,8 @@ import pytest
 import distscan
 from distscan import DisagreementError
 from distscan.core.form import bounds, chunks
-from support.host import host
-from support.together import everywhere
+from support.arrays import host
+from support.processes import everywhere
 
 # ---- who owns what -------------------------------------------------------------------------------
 

@@ -2,20 +2,17 @@
 
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import distscan
-from support.bfloat16 import BFLOAT16, ml_dtypes
-from support.cuts import one_cut
+from support.arrays import Exporter, exported_as_bfloat16, host
+from support.cases import FORMS, STRATEGIES, one_cut, pairs
 from support.data import HOST_CODES, OPS, exact
-from support.foreign import Exporter, exported_as_bfloat16
-from support.forms import FORMS
-from support.host import host
-from support.pairs import pairs
+from support.exact import BFLOAT16
+from support.processes import everywhere, left
 from support.reference import CALLS, UFUNCS, check, types_of, wanted
-from support.strategies import STRATEGIES
-from support.together import everywhere, left
 
 # NumPy's own, when numbers lose their imaginary part.
 pytestmark = pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")

@@ -24,7 +24,7 @@ from distscan.service.errors import (
     TooLargeError,
     UnauthorizedError,
 )
-from support import fresh
+from support import processes
 from support.services import ROOT, TOKEN, command, npy, over_tcp, post, serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -206,7 +206,7 @@ def test_a_token_that_no_header_has(wrong, monkeypatch):
 
 def test_clients_import_little():
     """No MPI, nothing that the ranks need alone, and no bar before somebody waits."""
-    run = fresh.python(
+    run = processes.python(
         "import sys; before = {*sys.modules}; "  # coverage loads sqlite3
         "import distscan; from distscan.service import commands; distscan.connect('none'); "
         "never = {'mpi4py.MPI', 'distscan.service.dispatch', 'sqlite3', 'starlette', 'anyio', "

@@ -10,7 +10,7 @@ import pytest
 
 import distscan
 from distscan.service.errors import CancelledJobError, NoAnswerError, NotFoundError, ServiceError
-from support.forked import ended, forked
+from support.processes import ended, forked
 from support.services import LARGE, long_file, serving, stopped
 
 pytestmark = [

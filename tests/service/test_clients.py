@@ -16,9 +16,18 @@ import pytest
 
 import distscan
 from distscan.service.errors import NoAnswerError, ServiceError, StoppedError
-from support.cutting import cutting
-from support.forked import ended, forked
-from support.services import LARGE, TOKEN, long_file, npy, over_tcp, serving, stopped, wait_until
+from support.processes import ended, forked
+from support.services import (
+    LARGE,
+    TOKEN,
+    cutting,
+    long_file,
+    npy,
+    over_tcp,
+    serving,
+    stopped,
+    wait_until,
+)
 
 pytestmark = [
     pytest.mark.timeout(120),

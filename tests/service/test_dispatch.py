@@ -20,7 +20,7 @@ from distscan.service.arrays import Buffer, Place, Scanner, Task
 from distscan.service.dispatch import Dispatcher, Wakeup, job_to_json
 from distscan.service.errors import BusyError, ServiceError, StoreError
 from distscan.service.store import Store
-from support.pairs import pairs
+from support.cases import pairs
 from support.services import npy, serving, values, wait_until
 
 pytestmark = pytest.mark.timeout(60)

@@ -13,8 +13,7 @@ from distscan.service.app import Changes, Events, Updates
 from distscan.service.dispatch import Progress
 from distscan.service.errors import StoreError
 from distscan.service.store import Store
-from support.event_streams import following, is_job, until
-from support.services import long_file, serving
+from support.services import following, is_job, long_file, read_until, serving
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.one_rank]
 
@@ -45,7 +44,7 @@ def test_a_job_from_its_beginning_to_its_end(service):
         assert abs(snapshot["now"] - time.time()) < 10
         assert (snapshot["status"], snapshot["queued"]) == ("ok", 0)
         job = submit(client, service)
-        seen = until(stream, is_job(job.number, "done"))
+        seen = read_until(stream, is_job(job.number, "done"))
         assert seen[-1][1] == job.refresh()
         states = [data["state"] for name, data in seen if name == "job"]
         assert states == sorted(states, key=["queued", "running", "done"].index)
@@ -55,9 +54,9 @@ def test_progress(service):
     """At most some four times a second; then the job ends, here since it is cancelled."""
     with service.client() as client, following(service) as stream:
         job, begun = submit(client, service, "long.npy", threads=1), time.monotonic()
-        until(stream, lambda name, data: name == "progress" and data["progress"]["done"] > 0)
+        read_until(stream, lambda name, data: name == "progress" and data["progress"]["done"] > 0)
         job.cancel()
-        seen = until(stream, is_job(job.number, "cancelled"))
+        seen = read_until(stream, is_job(job.number, "cancelled"))
         assert len(seen) <= 5 * (time.monotonic() - begun) + 5
         assert {data["number"] for name, data in seen if name == "progress"} <= {job.number}
 
@@ -67,18 +66,18 @@ def test_the_queue(service):
     with service.client() as client, following(service) as stream:
         runs = submit(client, service, "long.npy")
         waits = submit(client, service)
-        until(stream, lambda name, data: name == "service" and data["queued"] == 1)
+        read_until(stream, lambda name, data: name == "service" and data["queued"] == 1)
         with following(service) as late:
-            snapshot = until(late, lambda name, data: name == "snapshot")[-1][1]
+            snapshot = read_until(late, lambda name, data: name == "snapshot")[-1][1]
         jobs = {job["number"]: job for job in snapshot["jobs"]}
         assert jobs[waits.number]["state"] == "queued"
         assert jobs[runs.number]["state"] == "running"
         assert jobs[runs.number]["progress"] is not None
         assert [*jobs] == sorted(jobs, reverse=True)
         waits.cancel()
-        until(stream, is_job(waits.number, "cancelled"))
+        read_until(stream, is_job(waits.number, "cancelled"))
         runs.cancel()
-        until(stream, is_job(runs.number, "cancelled"))
+        read_until(stream, is_job(runs.number, "cancelled"))
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
@@ -87,7 +86,7 @@ def test_the_end_waits_for_no_client(read, tmp_path):
     np.save(tmp_path / "x.npy", np.arange(1000))
     with serving(tmp_path) as service, following(service) as stream:
         if read:
-            until(stream, lambda name, data: name == "snapshot")
+            read_until(stream, lambda name, data: name == "snapshot")
         with service.client() as client:
             submit(client, service).wait(30)
         begun = time.monotonic()

@@ -12,7 +12,7 @@ from tqdm import std
 import distscan
 from distscan import InputError
 from distscan.service.errors import CancelledJobError, JobEndedError
-from support import fresh
+from support import processes
 from support.services import long_file
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -220,7 +220,7 @@ assert Course(*COURSE, record("done", report={"total": 3})).job.wait(progress=Tr
 
 
 def test_widgets():
-    run = fresh.python(NOTEBOOK, Path(__file__).parents[1])
+    run = processes.python(NOTEBOOK, Path(__file__).parents[1])
     assert (run.returncode, run.stderr) == (0, "")
     assert "job 7: done: 100%" in run.stdout.replace("\\u2007", " ")  # spaces as wide as digits
     assert run.stdout.strip().endswith("4000000000 1")  # one bar, of so many bytes

@@ -23,7 +23,7 @@ from distscan.core.steps import Strategy
 from distscan.job.job import FileJob
 from distscan.job.report import Report
 from distscan.service import app, arrays, dispatch, errors, protocol, scans, store
-from support import event_streams
+from support import services
 from support.services import TOKEN, long_file, npy, over_tcp, serving, wait_until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -232,7 +232,7 @@ def test_answers(service, rng, held):
         validate(request, {"$ref": "#/components/schemas/Request"})
 
     check_what_every_request_brings(talk)
-    stream = event_streams.events(talk.follow(held).iter_lines())
+    stream = services.events(talk.follow(held).iter_lines())
     check_number_of_followers(talk)
     assert talk("GET", "/v1").json()["ranks"] == 1
     assert talk("GET", "/v1/openapi.json").json() == DOCUMENT

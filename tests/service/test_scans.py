@@ -16,9 +16,8 @@ import pytest
 
 import distscan
 from distscan.service.errors import BusyError, TooLargeError
-from support.exact import same, scanned
-from support.pairs import pairs
-from support.patterns import finite_bits
+from support.cases import pairs
+from support.exact import finite_bits, same, scanned
 from support.services import BODY, LARGE, ROOT, npy, post, serving
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]

@@ -3,18 +3,20 @@
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import MagicMock, patch
 
+import numpy as np
 import pytest
 
 from distscan.core import dtypes, operators
 from distscan.core.errors import KernelError
 from distscan.core.form import PLAIN, Form
+from distscan.core.operators import Predicate
 from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
@@ -179,3 +181,43 @@ def ptx(kernel):
     with patch("distscan.cuda.kernel.cache_folder", lambda: None):
         text = kernel.build("999")[0].decode()
     return text[text.index(".visible .entry") :]
+
+
+# ---- compactions ---------------------------------------------------------------------------------
+
+
+SIZES = (1, 2, 4, 8, 16)  # bytes
+PREDICATES = [
+    ("bool", 1, "x"),
+    ("signed char", 1, "x > 0"),
+    ("half", 2, "x > 0"),
+    ("bfloat16", 2, "x > 0"),
+    ("int", 4, "{ return x % 3 == 1; }"),
+    ("float", 4, "x != x"),
+    ("double", 8, "x > 0 && x < 1"),
+    ("complex<double>", 16, "x.re * x.re + x.im * x.im < 1"),
+]
+
+
+def compactions(
+    arch: str, sizes: Iterable[int] = SIZES, predicates: Iterable[tuple[str, int, str]] = ()
+) -> list[KernelRequest]:
+    """Compactions of few and many elements, and what copies rows."""
+    units, policy = compaction._UNITS, compaction.compact_policy
+    kinds = [compaction.Selection("Masked", units[size], size) for size in sizes]
+    kinds += [
+        compaction.Selection("Indices", units[size], size) for size in sizes if size in (4, 8)
+    ]
+    kinds += [
+        compaction.Selection("Selected", dtype, size, Predicate("mine", np.isnan, text))
+        for dtype, size, text in predicates
+    ]
+    with absent_gpu(arch) as kernels:
+        for selection in kinds:
+            for n in (1000, 1 << 21, 1 << 30):
+                chosen = policy(selection.size, n, arch, 100, masked=selection.masked)
+                compaction.Compact(selection, chosen, n)
+        for size in sizes:
+            for index in (np.uint32, np.uint64):
+                compaction.Gather(size, np.dtype(index))
+    return list(kernels)

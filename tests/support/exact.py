@@ -1,10 +1,11 @@
-"""The oracle of exact sums: Python's integers, rounded to a type by integers alone."""
+"""The oracle of exact sums, in Python's integers; arrays of floats to add exactly."""
 
 import math
 
 import ml_dtypes
 import numpy as np
 
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # The bits of a significand, the exponent of the lowest bit of all, and the first power of 2 that is
 # too large.
 FORMATS = {
@@ -17,7 +18,7 @@ FORMATS = {
 
 def dtype_of(name):
     """The type of a name."""
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
 #: Every float is a multiple of 1 / UNIT.
@@ -119,3 +120,41 @@ def same(x, y):
     nan = np.isnan(wide) & np.isnan(other)
     alike = (wide == other) & (np.signbit(wide) == np.signbit(other))
     return bool((nan | alike).all())
+
+
+# ---- floats to add, by their sums: of one word, of two words, or of more -------------------------
+
+
+def finite_bits(rng, name, n):
+    """Numbers of all finite bit patterns."""
+    dtype = dtype_of(name)
+    x = rng.integers(0, 256, (n, dtype.itemsize), np.uint8).view(dtype).reshape(n)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = x.astype(np.float64)
+    return np.where(np.isfinite(wide), wide, 1.0).astype(dtype)
+
+
+def grid(rng, name, n):
+    """Multiples of 2^-10 below 2^11, and -0.0 at the ends: sums of one word."""
+    x = rng.integers(-(2**20), 2**20, n) / 2.0**10
+    x[: n // 4] = x[n - n // 4 :] = -0.0
+    return x.astype(dtype_of(name))
+
+
+def normal(rng, name, n):
+    """Numbers of similar size, and of all bits of their type: sums of two words."""
+    return rng.standard_normal(n).astype(dtype_of(name))
+
+
+def special(rng, name, n, of=finite_bits):
+    """Infinities, NaN and zeros of both signs among others; -0.0 at the ends."""
+    x = of(rng, name, n)
+    x[: n // 4] = x[n - n // 4 :] = -0.0
+    for value in (np.inf, -np.inf, np.nan, -0.0, 0.0):
+        x[rng.integers(n // 3, 2 * n // 3, 2)] = value
+    return x
+
+
+def mixed(rng, name, n):
+    """The same among numbers of similar size, which kernels add."""
+    return special(rng, name, n, normal)

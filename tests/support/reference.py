@@ -10,8 +10,7 @@ from mpi4py import MPI
 
 import distscan
 from support import exact
-from support.host import host
-from support.layouts import lay_out
+from support.arrays import host, lay_out
 
 UFUNCS = {
     "sum": np.add,

@@ -1,14 +1,15 @@
-"""Services that tests start, in processes of their own, and the lines that they log."""
+"""Services that tests start, in processes of their own; their logs, events and lost answers."""
 
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -215,3 +216,112 @@ def log_line(service, form, level, *texts):
         return wait_until(line, 10)
     except AssertionError:
         raise AssertionError((level, texts, service.output)) from None
+
+
+# ---- server-sent events, read line by line -------------------------------------------------------
+
+
+@contextmanager
+def following(service):
+    """Follow a service; yield an iterator of (event, data), where "comment" is one, too."""
+    with http_client(service) as http, http.stream("GET", "/v1/events") as answer:
+        answer.raise_for_status()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield events(answer.iter_lines())
+
+
+def events(lines):
+    """The events of some lines."""
+    fields = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+            continue
+        if "data" in fields:
+            yield fields["event"], json.loads(fields["data"]), int(fields["id"])
+        elif "" in fields:
+            yield "comment", fields[""], None
+        elif "retry" in fields:
+            yield "retry", int(fields["retry"]), None
+        fields = {}
+
+
+def read_until(stream, is_last):
+    """Read events read_until one is wanted; return all that were read."""
+    seen = []
+    for name, data, _ in stream:
+        seen.append((name, data))
+        if is_last(name, data):
+            return seen
+    raise AssertionError(f"the stream ended before; it said {seen}")
+
+
+def is_job(number, state):
+    """Whether an event says that a job is in a state."""
+    return lambda name, data: name == "job" and (data["number"], data["state"]) == (number, state)
+
+
+# ---- a proxy that loses answers: the service has done what it was asked for ----------------------
+
+
+class Cutter:
+    """Hands requests on to a service's socket, and answers back; the next ``lose`` are lost."""
+
+    def __init__(self, path, behind):
+        self.address, self._behind, self.lose, self.lost = str(path), behind, 0, 0
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(self.address)
+        self._server.listen()
+        self._lines, self._threads = ExitStack(), []
+        self._start(self._accept)
+
+    def _start(self, work, *given):
+        self._threads.append(threading.Thread(target=work, args=given))
+        self._threads[-1].start()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.socket(socket.AF_UNIX)
+                for line in (near, far):
+                    self._lines.callback(line.close)
+                    self._lines.callback(end, line)
+                far.connect(self._behind)
+                self._start(self._hand_on, near, far, False)
+                self._start(self._hand_on, far, near, True)
+
+    def _hand_on(self, source, target, answers):
+        with suppress(OSError):
+            while piece := source.recv(1 << 16):
+                if answers and self.lose > 0:
+                    self.lose, self.lost = self.lose - 1, self.lost + 1
+                    break
+                target.sendall(piece)
+        end(source)
+        end(target)
+
+    def close(self):
+        end(self._server)
+        self._threads[0].join()
+        self._server.close()
+        self._lines.close()
+        for thread in self._threads:
+            thread.join()
+
+
+def end(line):
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def cutting(service):
+    """Run such a proxy during a ``with`` block."""
+    made = Cutter(service.folder / "cut", service.address)
+    try:
+        yield made
+    finally:
+        made.close()
+        (service.folder / "cut").unlink()

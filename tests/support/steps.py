@@ -1,4 +1,4 @@
-"""Both halves of a call on one shard, with nothing of other ranks between them."""
+"""The steps of a scan, one at a time: both halves of a call on one shard; a known total."""
 
 from unittest.mock import patch
 
@@ -24,3 +24,20 @@ def whole(steps, x, out, offset=None, heads=None):
     call = begin(steps, x, out, heads)
     steps.finish(call, steps.form.seed if offset is None else offset)
     return call
+
+
+class Known:
+    """The total of a shard; None where it is empty."""
+
+    head, edges, offset = False, None, None
+
+    def __init__(self, total):
+        self.empty, self._total = total is None, total
+
+    def total(self, piece=None):
+        return self._total if piece is None else self._total[piece]
+
+    def put(self, piece, offset):
+        if offset is not None:
+            self._total[piece] = offset
+            self.offset = self._total

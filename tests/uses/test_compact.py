@@ -7,11 +7,10 @@ from mpi4py import MPI
 
 import distscan
 from distscan import DisagreementError, RankError
-from support.foreign import Foreign
-from support.host import host
-from support.led import led
-from support.masks import MASKS, mask_of, noise, same_bits
-from support.together import everywhere
+from support.arrays import Foreign, host
+from support.campaigns import led
+from support.processes import everywhere
+from support.uses import MASKS, mask_of, noise, same_bits
 
 pytestmark = pytest.mark.fast
 

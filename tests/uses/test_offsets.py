@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 import distscan
 from distscan import DisagreementError
 from distscan.mpi import agree
-from support.foreign import Foreign
-from support.host import host
-from support.led import led
-from support.pairs import pairs
+from support.arrays import Foreign, host
+from support.campaigns import led
+from support.cases import pairs
+from support.processes import everywhere
 from support.reference import wanted
-from support.together import everywhere
 
 pytestmark = pytest.mark.fast
 

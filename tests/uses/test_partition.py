@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 import distscan
 from distscan import DisagreementError
 from distscan.cpu import reductions
-from support.foreign import Foreign
-from support.led import led
-from support.pairs import pairs
-from support.partitions import check_rounded, exact_cuts
-from support.together import everywhere
+from support.arrays import Foreign
+from support.campaigns import led
+from support.cases import pairs
+from support.processes import everywhere
+from support.uses import check_rounded, exact_cuts
 
 
 def partition(weights, parts, comm, **options):

@@ -8,11 +8,11 @@ from mpi4py import MPI
 import distscan
 from distscan import DisagreementError
 from support import reference
-from support.host import host
-from support.led import led
-from support.pairs import pairs
-from support.recurrences import by_hand, exact
-from support.together import everywhere
+from support.arrays import host
+from support.campaigns import led
+from support.cases import pairs
+from support.processes import everywhere
+from support.uses import by_hand, exact
 
 
 @pairs(code="fdFD", m=[None, 0, 1, 3], n=[0, 1, 2, 300, 9001])

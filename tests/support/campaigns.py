@@ -1,22 +1,68 @@
-"""Floats of all bit patterns, and families of floats that are hard to add, for Hypothesis."""
+"""Cases that Hypothesis draws, the same on all ranks; floats that are hard to add."""
 
+from collections.abc import Callable
 from math import ldexp
+from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from mpi4py import MPI
 
+from support.cases import SEED
 from support.exact import FORMATS, dtype_of
 
+
+def led(
+    comm: MPI.Intracomm, cases: st.SearchStrategy[Any], check: Callable[[Any], None], examples: int
+) -> None:
+    """Check each case on all ranks. So they are in step, also while a case is made smaller."""
+
+    def run(case: Any) -> None:
+        own: Exception | None = None
+        try:
+            check(case)
+        except Exception as error:
+            own = error
+        failed = [rank for rank, wrong in enumerate(comm.allgather(own is not None)) if wrong]
+        if failed:
+            raise AssertionError(f"ranks {failed} fail for {case}") from own
+
+    @seed(SEED)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases)
+    def lead(case: Any) -> None:
+        comm.bcast((case,))
+        run(case)
+
+    if comm.rank == 0:
+        try:
+            lead()
+        finally:
+            comm.bcast(None)
+        return
+    fault: Exception | None = None
+    while (sent := comm.bcast(None)) is not None:
+        fault = None
+        try:
+            run(*sent)
+        except AssertionError as error:
+            fault = error
+    if fault is not None:
+        raise fault
+
+
+# ---- floats of all bit patterns, and families of floats that are hard to add ---------------------
+
+
 NAMES = sorted(FORMATS)
-
-
-def finite_bits(rng, name, n):
-    """Numbers of all finite bit patterns."""
-    dtype = dtype_of(name)
-    x = rng.integers(0, 256, (n, dtype.itemsize), np.uint8).view(dtype).reshape(n)
-    with np.errstate(invalid="ignore"):  # signalling NaN
-        wide = x.astype(np.float64)
-    return np.where(np.isfinite(wide), wide, 1.0).astype(dtype)
 
 
 def float_of(name, bits):

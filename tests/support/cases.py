@@ -1,15 +1,78 @@
-"""Few cases that have every pair of values, in place of the product of all values.
+"""The cases of a run: the seed, the share of them, their forms, their cuts into shards; pairs."""
 
-Most faults need one value, or two together (Kuhn, Wallace, Gallo: Software fault interactions and
-implications for software testing, IEEE Transactions on Software Engineering 30, 2004).
-"""
-
+import itertools
+import os
+import random
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, product
 from typing import Any
 
 import pytest
+from mpi4py import MPI
+
+# ---- the seed, the same on every rank, and the share of the cases --------------------------------
+
+
+#: Whether all cases run, or a part of those that take long.
+WHOLE = os.environ.get("DISTSCAN_WHOLE") == "1"
+
+_random = WHOLE or "CI" not in os.environ  # in CI, each run has the same data
+SEED = int(os.environ.get("DISTSCAN_SEED") or (secrets.randbelow(10**9) if _random else 0))
+SEED = MPI.COMM_WORLD.bcast(SEED)
+os.environ["DISTSCAN_SEED"] = str(SEED)  # of pytest-xdist's workers, too
+
+
+def drawn(cases: Iterable[Any], share: int = 8) -> list[Any]:
+    """One of ``share`` cases, the same in each run; with ``DISTSCAN_WHOLE=1`` all."""
+    cases = list(cases)
+    return cases if WHOLE else random.Random(0).sample(cases, -(-len(cases) // share))
+
+
+STRATEGIES = ["scan-add", "reduce-scan", *(["single-pass"] if MPI.COMM_WORLD.size == 1 else [])]
+
+
+# ---- every form of a scan ------------------------------------------------------------------------
+
+
+FORMS = [
+    {"exclusive": exclusive, "initial": initial, "reverse": reverse}
+    for exclusive, initial, reverse in itertools.product((False, True), (None, 3), (False, True))
+]
+forms = pytest.mark.parametrize("form", FORMS)
+
+
+# ---- how a global array is cut into shards, one a rank -------------------------------------------
+
+
+Cut = Callable[[int], slice]
+
+# Every cut among few ranks, the one with the most in it among many: the paths are the same.
+CUTS = ["holes", "uneven", "first", "last"][: {2: 4, 3: 4, 4: 2}.get(MPI.COMM_WORLD.size, 1)]
+if MPI.COMM_WORLD.size == 1:
+    CUTS = ["whole"]
+
+# For tests of many forms: empty shards between others, and among few ranks shards of any length.
+two_cuts = pytest.mark.parametrize(
+    "cut", CUTS[: 2 if MPI.COMM_WORLD.size < 4 else 1], indirect=True
+)
+one_cut = pytest.mark.parametrize("cut", CUTS[:1], indirect=True)
+
+
+# For tests that take long where many ranks share few cores.
+few_ranks = pytest.mark.skipif(
+    MPI.COMM_WORLD.size > 4, reason="it takes long where 8 ranks share two cores"
+)
+
+
+def length(mine: slice) -> int:
+    """How many elements this rank's slice has."""
+    return mine.stop - mine.start
+
+
+# ---- few cases that have every pair of values, in place of the product of all values -------------
+
 
 Case = dict[str, Any]
 

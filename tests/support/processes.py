@@ -1,0 +1,75 @@
+"""Processes: what all ranks of a job see alike, and programs that are no rank of it."""
+
+import os
+import subprocess
+import sys
+import traceback
+
+import pytest
+
+
+def everywhere(comm, kind, message, call):
+    """The call raises the same exception on every rank; return its text."""
+    with pytest.raises(kind, match=message) as caught:
+        call()
+    texts = comm.allgather((type(caught.value).__name__, str(caught.value)))
+    assert len(set(texts)) == 1
+    return texts[0][1]
+
+
+def left(comm, folder):
+    """What is in a folder that all ranks share."""
+    comm.Barrier()
+    names = sorted(os.listdir(folder))
+    comm.Barrier()
+    return names
+
+
+# ---- programs in processes of their own ----------------------------------------------------------
+
+# A child process that has the launcher's variables joins the job of its parent, as the same rank,
+# and writes into the shared memory of the parent's messages.
+
+
+_LAUNCHERS = "PMI", "OMPI", "PRTE", "HYDRA", "MPI"
+
+
+def environment(**variables):
+    """This process's environment without the launcher's variables, and with ``variables``."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) or k == "MPIRUN"}
+    return kept | variables
+
+
+def python(program, *arguments, **variables):
+    """Run a program text in a process of its own, as one rank; ``variables`` are environment."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        check=False,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+# ---- child processes, by ``os.fork`` -------------------------------------------------------------
+
+
+def forked(work):
+    """Run ``work`` in a child process; return the number of that."""
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    return child
+
+
+def ended(child):
+    """Wait for its end; return its exit status."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
