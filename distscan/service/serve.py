@@ -31,7 +31,7 @@ from .errors import ServiceError
 from .monitoring import LOG_FORMS, LOG_LEVELS, Metrics, begin_logs, log_job
 from .requests import Names, Paths, host_of
 from .scans import Limits, Scans
-from .store import Record, Store
+from .store import Store
 
 _log = logging.getLogger("distscan.service")
 _GIB, _DAY = 1 << 30, 86400.0
@@ -109,21 +109,23 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             if comm.rank == 0:
                 paths = Paths(args.root or [Path()])
                 metrics = Metrics()
-                store = Store(args.state_dir or protocol.state_folder(), _job_listener(metrics))
+                folder = args.state_dir or protocol.state_folder()
+                store = Store(folder, log_job, metrics.count_job)
                 stack.callback(store.close)
                 opened = _open_socket(args.socket, args.host, args.port)
                 listener, where = stack.enter_context(opened)
-                folder = stack.enter_context(folder_in_memory())
+                buffers = stack.enter_context(folder_in_memory())
                 token = None if args.token_file is None else protocol.token_in(args.token_file)
         if comm.rank > 0:
             for number in SHUTDOWN_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # rank 0 says when the service ends
             follow(comm, wakeup, scanner)
             return 0
-        options: dict[str, Any] = {"limit": args.queue, "backend": args.backend}
-        options["keep"] = args.keep * _DAY
-        dispatcher = Dispatcher(comm, wakeup, store, scanner, **options)
-        pool = Pool(folder, free_memory() // 2 if args.memory is None else args.memory)
+        keep = args.keep * _DAY
+        dispatcher = Dispatcher(
+            comm, wakeup, store, scanner, limit=args.queue, keep=keep, backend=args.backend
+        )
+        pool = Pool(buffers, free_memory() // 2 if args.memory is None else args.memory)
         stack.callback(pool.close)
         scans = Scans(dispatcher, scanner, pool, Limits(args.body, args.queue), metrics)
         facts: dict[str, Any] = {
@@ -153,16 +155,6 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             _notify_systemd()
             dispatcher.run()
     return 0
-
-
-def _job_listener(metrics: Metrics) -> Callable[[Record], None]:
-    """Return a function that logs and counts the changes of a job."""
-
-    def note(record: Record) -> None:
-        log_job(record)
-        metrics.count_job(record)
-
-    return note
 
 
 def _notify_systemd() -> None:

@@ -84,14 +84,12 @@ class Store:
     of the jobs was replaced or cut short.
     """
 
-    def __init__(
-        self, folder: Path, on_change: Callable[[Record], None] = lambda record: None
-    ) -> None:
-        """``on_change`` is called with each job that was submitted, begins, or has ended.
+    def __init__(self, folder: Path, *listeners: Callable[[Record], None]) -> None:
+        """Call ``listeners`` with each job that was submitted, begins, or has ended.
 
-        It is called before anybody else can see the change, so it must not call this store.
+        The calls come before others can see the change, so they must not call this store.
         """
-        self._on_change, self._path = on_change, folder / "jobs.sqlite"
+        self._listeners, self._path = listeners, folder / "jobs.sqlite"
         with _store_errors(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock_file = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
@@ -215,7 +213,8 @@ class Store:
 
         Raises ``KeyReusedError`` if that job is of another request.
         """
-        record = self._of_key(key)  # first: a known job is returned though the disk is full
+        by_key = "SELECT * FROM jobs WHERE key = ?"  # none without a key: NULL equals nothing
+        record = self._record(by_key, key)  # first: a known job is returned though the disk is full
         if record is None:
             if added := self._change(
                 "INSERT INTO jobs (key, request, input_count, inputs, state, created) "
@@ -223,15 +222,11 @@ class Store:
                 *(key, *_split(request), time()),
             ):
                 return added
-            record = self._of_key(key)
+            record = self._record(by_key, key)
             assert record is not None  # another thread has added it
         if _split(record.request) != _split(request):
             raise KeyReusedError(f"the key {key!r} is that of job {record.number}, another request")
         return record
-
-    def _of_key(self, key: str | None) -> Record | None:
-        """Return the job that was submitted under a key; None if there is none."""
-        return None if key is None else self._record("SELECT * FROM jobs WHERE key = ?", key)
 
     def get(self, number: int) -> Record | None:
         """Return a job; None if there is none of this number."""
@@ -280,7 +275,8 @@ class Store:
         self._rows(
             "UPDATE jobs SET state = 'queued', started = NULL, attempts = attempts - ? "
             "WHERE number = ? AND state = 'running'",
-            *(not counts, number),
+            not counts,
+            number,
         )
 
     def cancel(self, number: int) -> bool:
@@ -288,7 +284,8 @@ class Store:
         cancelled = self._change(
             "UPDATE jobs SET state = 'cancelled', ended = ? WHERE number = ? AND state = 'queued' "
             "RETURNING *",
-            *(time(), number),
+            time(),
+            number,
         )
         return cancelled is not None
 
@@ -347,7 +344,8 @@ class Store:
                 return None
             record = _record(rows[0])
             self._note_number(record.number)
-            self._on_change(record)
+            for listener in self._listeners:
+                listener(record)
         return record
 
 
