@@ -393,14 +393,17 @@ def _remote_scan(
     out_dtype = None if target is None else target.dtype
     if name == "fsum":
         exact: Any = {"dtype": dtype, "initial": initial, "window": options.window}
-        FsumRequest.of(array.dtype, out=out_dtype, ranks=1, strategy=strategy, **exact)
+        fsum = FsumRequest.of(array.dtype, out=out_dtype, ranks=1, strategy=strategy, **exact)
+        result = fsum.result
     else:
-        acc = dtypes.resolve(options.op, array.dtype, dtype, out_dtype, wide=True).acc
-        seed_value(options.op, acc, initial, exclusive=options.exclusive)
+        types = dtypes.resolve(options.op, array.dtype, dtype, out_dtype, wide=True)
+        seed_value(options.op, types.acc, initial, exclusive=options.exclusive)
+        result = types.out
     if flags is not None:
         check_type(flags.dtype, extents)
-    if target is not None and target.shape != extents.result_shape:
-        raise ValueError(f"out has shape {target.shape}; the result has {extents.result_shape}")
+    shape = extents.result_shape
+    if target is not None and target.shape != shape:
+        raise ValueError(f"out has shape {target.shape}; the result has {shape}")
     query = {
         "op": name,
         "axis": options.axis,
@@ -412,9 +415,8 @@ def _remote_scan(
         "strategy": strategy,
         "window": None if options.window is None else ",".join(map(str, options.window)),
     }
-    return RemoteScan(
-        array, flags, out, {key: value for key, value in query.items() if value is not None}
-    )
+    query = {key: value for key, value in query.items() if value is not None}
+    return RemoteScan(array, flags, out, shape, result, query)
 
 
 def _job_request(

@@ -1,37 +1,15 @@
-"""The protocol of a service and its clients: version, types of results, sockets, tokens."""
+"""The protocol of a service and its clients: version, states of jobs, sockets, tokens."""
 
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..core import dtypes, operators
-from ..core.form import Extents
-from ..fsum import request
 from .errors import ServiceError
 
 #: The version of the protocol; a client of another one is refused.
 VERSION = 1
 #: The states of jobs that have ended.
 ENDED = ("done", "failed", "cancelled")
-
-
-def result_type(x: NDArray[Any], options: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the type of a scan's result."""
-    op, dtype_and_out = options.get("op", "sum"), (options.get("dtype"), options.get("out"))
-    if op == "fsum":
-        dtype, out = (None if value is None else dtypes.parse(value) for value in dtype_and_out)
-        return request.result_type(x.dtype, out, dtype)
-    return dtypes.resolve(operators.resolve(op), x.dtype, *dtype_and_out).out
-
-
-def result_shape(x: NDArray[Any], options: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape of a scan's result, which is flat without an axis, as in NumPy."""
-    return Extents.of(x.shape, options.get("axis")).result_shape
 
 
 # ---- where a service listens, and where it keeps its jobs ----------------------------------------

@@ -22,8 +22,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ..core import dtypes, operators
+from ..core.form import Extents
+from ..fsum.request import result_type
 from ..job.formats import npy
-from . import arrays, protocol, requests
+from . import arrays, requests
 from .arrays import SMALL, Buffer, Place, Pool, Scanner, Task
 from .dispatch import Dispatcher
 from .errors import BusyError
@@ -156,7 +159,7 @@ class Scans:
 
     def _scan_small(self, body: memoryview, options: dict[str, Any], has_segments: bool) -> bytes:
         x, segments, _ = _parse(body, has_segments)
-        out = np.empty(protocol.result_shape(x, options), protocol.result_type(x, options))
+        out = np.empty(*_result_of(x, options))
         self._scanner.scan_by_one(x, out, segments, options)
         return npy.header_of(out.dtype, out.shape) + out.tobytes()
 
@@ -170,7 +173,7 @@ class Scans:
     ) -> tuple[int, list[memoryview]]:
         """Scan the array in a buffer into another one; return the size and the parts of a file."""
         x, segments, ends = _parse(body, has_segments)
-        shape, dtype = protocol.result_shape(x, options), protocol.result_type(x, options)
+        shape, dtype = _result_of(x, options)
         head, nbytes = npy.header_of(dtype, shape), math.prod(shape) * dtype.itemsize
         result, _ = await self._reserve(nbytes, stack)
         target = Place(str(result.path), 0, dtype.str, shape)
@@ -233,6 +236,15 @@ def _parse(body: memoryview, has_segments: bool) -> tuple[Any, Any, tuple[int, i
     x, end = arrays.parse(body)
     segments, more = arrays.parse(body[end:]) if has_segments else (None, 0)
     return x, segments, (end, end + more)
+
+
+def _result_of(x: NDArray[Any], options: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and the type of a scan's result. Without an axis it is flat, as in NumPy."""
+    shape = Extents.of(x.shape, options.get("axis")).result_shape
+    op, dtype, out = options.get("op", "sum"), options.get("dtype"), options.get("out")
+    if op == "fsum":
+        return shape, result_type(x.dtype, None if out is None else dtypes.parse(out), dtype)
+    return shape, dtypes.resolve(operators.resolve(op), x.dtype, dtype, out).out
 
 
 async def _pieces(parts: list[memoryview]) -> AsyncIterator[bytes]:

@@ -373,6 +373,8 @@ class RemoteScan(NamedTuple):
     x: NDArray[Any]
     segments: NDArray[Any] | None
     out: NDArray[Any] | None
+    shape: tuple[int, ...]  # of the result
+    dtype: np.dtype[Any]
     options: dict[str, Any]  # of the request
 
 
@@ -439,8 +441,7 @@ class Arrays:
             return None
         target = out
         if out is None or buffers.place(out) is None or _overlaps(out, x, segments):
-            shape, dtype = protocol.result_shape(x, options), protocol.result_type(x, options)
-            target = buffers.empty(shape, dtype)
+            target = buffers.empty(request.shape, request.dtype)
         if target is None:
             return None
         places = {"x": buffers.place(x), "out": buffers.place(target)}
