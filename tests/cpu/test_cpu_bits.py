@@ -29,7 +29,12 @@ from support.processes import python
 OPS = "sum", "prod", "max", "min"
 CASES = list(itertools.product(OPS, (*HALVES, *FLOATS, *COMPLEX)))
 CASES += itertools.product(["logaddexp"], (*HALVES, *FLOATS))
-cases = pytest.mark.parametrize(("op", "name"), CASES)
+cases = pairs(
+    lambda case: (case["op"], case["name"]) in CASES,
+    group_by="op",
+    op=[*OPS, "logaddexp"],
+    name=[*HALVES, *FLOATS, *COMPLEX],
+)
 # 1-D, short and long rows, narrow and wide columns, strips of columns
 SHAPES = [((1,), None), ((77_777,), None), ((9, 5), 1), ((2, 40_000), 1), ((700, 3), 0),
           ((3, 90, 70), 1), ((130, 1500), 0)]  # fmt: skip
@@ -81,6 +86,7 @@ def assert_bits(got, want, what=""):
 @compiled_only
 @pairs(
     lambda case: (case["op"], case["name"]) in CASES,
+    group_by="op",
     op=[*OPS, "logaddexp"],
     name=[*HALVES, *FLOATS, *COMPLEX],
     strategy=STRATEGIES,

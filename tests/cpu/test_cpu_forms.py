@@ -70,6 +70,7 @@ def with_initial(rng, op, name, form):
         takes(case["op"], case["name"])
         and not (case["segmented"] and case["strategy"] == "scan-add")
     ),
+    group_by="op",
     op=UFUNCS,
     name=TYPES,
     strategy=STRATEGIES,
@@ -126,8 +127,7 @@ def test_dtype_and_out(name, rng):
             assert_same(scanned(x, op, dtype=dtype, **form), want, case)
 
 
-@pytest.mark.parametrize("op", ["sum", "max"])
-@pytest.mark.parametrize("name", [*INTEGERS[2:], "float16", *FLOATS, *COMPLEX])
+@pairs(group_by="op", op=["sum", "max"], name=[*INTEGERS[2:], "float16", *FLOATS, *COMPLEX])
 def test_other_byte_orders(op, name, rng):
     for n in some(rng, (1, 9, 700, 40_000)):
         x = exact(rng, op, name, n)
@@ -202,8 +202,12 @@ AXES = {columns: 0, middle_axes: 1, rows: -1}
 
 @pairs(
     lambda case: takes(case["op"], case["name"]),
-    op=UFUNCS, name=TYPES, strategy=STRATEGIES, shapes=AXES,
-)  # fmt: skip
+    group_by="op",
+    op=UFUNCS,
+    name=TYPES,
+    strategy=STRATEGIES,
+    shapes=AXES,
+)
 def test_axes(op, name, strategy, shapes, rng):
     axis, itemsize = AXES[shapes], result_and_sizes(op, name)[0].itemsize
     for shape in shapes(rng, itemsize):
@@ -338,8 +342,11 @@ OVERLAPS = [
         (case["op"], case["name"]) in SIZES_OF_VALUES
         and result_and_sizes(case["op"], case["name"])[0] == dtype_of(case["name"])
     ),
-    op=UFUNCS, name=TYPES, strategy=STRATEGIES,
-)  # fmt: skip
+    group_by="op",
+    op=UFUNCS,
+    name=TYPES,
+    strategy=STRATEGIES,
+)
 def test_results_in_the_memory_of_the_input(op, name, strategy, rng):
     """Over the input, one element further or one element before."""
     every = itertools.product(result_and_sizes(op, name)[1], FORMS, OVERLAPS)

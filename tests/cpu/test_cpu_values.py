@@ -198,6 +198,7 @@ def test_nan_ends_with_its_segment(op, name, rng):
 
 
 @pairs(
+    group_by="op",
     op=["max", "min", "sum", "prod"],
     name=[*FLOATS, *COMPLEX],
     shape=[(3, 70, 41), (1, 400, 8), (1, 3, 2049), (40, 9, 1)],
@@ -302,8 +303,7 @@ def test_infinities(name, streamed, rng, monkeypatch):
                     assert_same(scanned(x, op, dtype=x.dtype, **form), want, (op, place, form))
 
 
-@pytest.mark.parametrize("op", ["sum", "prod"])
-@pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
+@pairs(group_by="op", op=["sum", "prod"], name=[*FLOATS, *COMPLEX], strategy=STRATEGIES)
 def test_nan_that_is_replaced(op, name, rng, monkeypatch, strategy):
     """The bits of the scan of an array without NaN, in which 0 or 1 stands in its place."""
     instead, scan = (0, distscan.nancumsum) if op == "sum" else (1, distscan.nancumprod)
@@ -361,6 +361,7 @@ def test_pairs(name, rng):
 
 @compiled_only
 @pairs(
+    group_by="name",
     name=["float32", "float64"],
     n=[1, 7, 64, 513, 5000, 70_001],
     extent=[0.01, 1, 30, 80, 300, 10_000],
@@ -449,7 +450,12 @@ def longest_chain(n, vector, block):
     return 8 + min(n, block) / vector + n / block
 
 
-@pairs(n=SIZES, form=FORMS, name=["float32", "float64", "complex64", "complex128", "float16"])
+@pairs(
+    group_by="name",
+    n=SIZES,
+    form=FORMS,
+    name=["float32", "float64", "complex64", "complex128", "float16"],
+)
 def test_sums(name, form, n, rng):
     dtype = dtype_of(name)
     parts = rng.normal(size=(2, n))
@@ -468,7 +474,7 @@ def test_sums(name, form, n, rng):
         assert (abs(found - exact) <= result * abs(exact) * 1.001 + bound * most).all()
 
 
-@pairs(n=SIZES, form=FORMS, name=["float32", "float64", "complex64", "complex128"])
+@pairs(group_by="name", n=SIZES, form=FORMS, name=["float32", "float64", "complex64", "complex128"])
 def test_products(name, form, n, rng):
     """Of numbers near 1 in magnitude, so that none of the products overflows."""
     dtype = dtype_of(name)

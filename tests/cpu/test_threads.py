@@ -15,6 +15,7 @@ from distscan import binding
 from distscan.cpu import compiled, library, threads
 from distscan.engine import cache
 from support import processes
+from support.cases import pairs
 from support.processes import everywhere
 
 # ---- Scans by several threads of a rank: how many, and the bits of one thread --------------------
@@ -87,13 +88,15 @@ FORMS = {
 
 
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("op", "dtype"), [("sum", "f"), ("sum", "d"), ("sum", "D"), ("prod", "d"), ("max", "f"),
-                      ("sum", "l"), ("bitwise_xor", "i")],
+@pairs(
+    group_by="form",
+    form=FORMS,
+    of=[("sum", "f"), ("sum", "d"), ("sum", "D"), ("prod", "d"), ("max", "f"), ("sum", "l"),
+        ("bitwise_xor", "i")],
 )  # fmt: skip
-def test_the_number_changes_no_bit(op, dtype, form, asked, comm, rng):
-    options = dict(FORMS[form])
+def test_the_number_changes_no_bit(form, of, asked, comm, rng):
+    (op, dtype), options = of, dict(FORMS[form])
+    asked.clear()
     if options.get("dtype") and dtype not in "fd":
         options["dtype"] = None
     n = length(comm)

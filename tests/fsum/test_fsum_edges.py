@@ -101,7 +101,7 @@ def test_integers(code, xp, cut, rng):
 
 
 @two_cuts
-@pairs(form=FORMS, axis=[None, 0, 1])
+@pairs(group_by="axis", form=FORMS, axis=[None, 0, 1])
 def test_complex_with_specials_in_one_part(form, axis, xp, cut, rng):
     """The other part does not see them."""
     x, mine = np.empty((31, 7), "D"), cut(31)
@@ -220,7 +220,7 @@ def nearest(whole, low, name):
 
 
 @one_cut
-@pairs(n=SIZES, name=["float32", "float64"], width=WIDTHS)
+@pairs(group_by="width", n=SIZES, name=["float32", "float64"], width=WIDTHS)
 def test_sizes(n, name, width, xp, cut, rng):
     """Exact sums by Python's integers; odd sizes are exclusive, from the end, and start at 3."""
     bits, mine = WIDTHS[width], cut(n)
@@ -250,7 +250,7 @@ ARRAYS = [
 
 
 @one_cut
-@pairs(array=ARRAYS, form=FORMS, width=WIDTHS, name=["float32", "float64"])
+@pairs(group_by="array", array=ARRAYS, form=FORMS, width=WIDTHS, name=["float32", "float64"])
 def test_forms(array, form, width, name, xp, cut, rng):
     """Of arrays as long as several tiles; also with infinities, NaN and -0 near the end."""
     (shape, axis, often), specials = array, rng.integers(2) * 9

@@ -40,7 +40,7 @@ def job(save, folder, comm):
     return job
 
 
-@pairs(data=DATA, form=FORMS, way=WAYS)
+@pairs(group_by="data", data=DATA, form=FORMS, way=WAYS)
 def test_forms(form, data, way, job, rng):
     form = form | {"initial": form["initial"] and float(rng.standard_normal())}
     x = data(rng, "float64", 501)
@@ -51,7 +51,13 @@ def test_forms(form, data, way, job, rng):
     assert (report.op, report.dtype_in, report.dtype_out) == ("fsum", "float64", "float64")
 
 
-@pairs(data=[special, grid, normal], form=FORMS, often=[0.0, 0.1, 1.0], kind=["flags", "keys"])
+@pairs(
+    group_by="data",
+    data=[special, grid, normal],
+    form=FORMS,
+    often=[0.0, 0.1, 1.0],
+    kind=["flags", "keys"],
+)
 def test_segments(data, form, often, kind, job, rng):
     n = 501
     x, heads = data(rng, "float64", n), rng.random(n) < often

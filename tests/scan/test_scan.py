@@ -23,6 +23,7 @@ def tolerance(op, n, acc):
 
 @pairs(
     lambda case: case["code"] in TYPES[case["op"]],
+    group_by="op",
     indirect=["cut"],
     op=[*OPERATORS],
     code=CODES,
@@ -50,7 +51,8 @@ SHAPES = [(7, 5), (40, 1), (1, 40), (2, 3, 4), (5, 300), (3, 1, 2, 2), (9, 0), (
         (case["axis"] is None or -len(case["shape"]) <= case["axis"] < len(case["shape"]))
         and case["code"] in TYPES[case["op"]]
     ),
-    indirect=["cut", "strategy"],
+    group_by="shape",
+    indirect=["cut"],
     shape=SHAPES,
     axis=[None, 0, 1, 2, -1, -2],
     op=["sum", "compose", "prod", "max", "min", "squares", "logical_xor", "bitwise_or"],
@@ -86,12 +88,12 @@ def test_other_types_of_sums(codes, by, xp, cut, rng):
 
 
 @pairs(
+    group_by="op",
     op=[("halves", None, "u4"), ("halves", "u8", "u8"), ("halves", "u8", "u4"),
         ("nibbles", None, "u1"), ("nibbles", "u8", "u2")],
     n=[1, 31, 2049, 40000],
     form=FORMS,
     strategy=STRATEGIES,
-    indirect=["strategy"],
 )  # fmt: skip
 @two_cuts
 def test_order_is_kept_in_other_types(op, n, form, strategy, xp, cut, rng):
@@ -108,6 +110,7 @@ def test_sizes(n, strategy, xp, cut, rng):
 
 
 @pairs(
+    group_by="op",
     op=[*OPS, "logical_and", "logical_or", "logical_xor"],
     code=HOST_CODES.removeprefix(CODES),
     strategy=STRATEGIES,
@@ -135,7 +138,7 @@ def test_many_chunks(shape, reverse, strategy, xp, cut, rng):
 
 
 @two_cuts
-@pairs(op=["sum", "prod"], code="fdFD", strategy=STRATEGIES)
+@pairs(group_by="op", op=["sum", "prod"], code="fdFD", strategy=STRATEGIES)
 def test_rounding(op, code, strategy, xp, cut, rng):
     """Real data: as close to the true value as the chain of roundings allows."""
     x = rng.uniform(0.9, 1.1, 5001).astype(code)
@@ -166,7 +169,7 @@ def test_each_prefix_of_float32_is_rounded_once(draw, strategy, cut, rng):
 
 
 @two_cuts
-@pairs(indirect=["strategy"], form=FORMS, call=["scan", "in place", "start"], strategy=STRATEGIES)
+@pairs(group_by="call", form=FORMS, call=["scan", "in place", "start"], strategy=STRATEGIES)
 def test_forms_of_float32(form, call, strategy, cut, rng):
     """The same with an initial value that float32 cannot hold; of segments and axes, too."""
     x, heads = rng.integers(-(2**23), 2**23, 6000).astype("f"), rng.random(6000) < 3e-3
@@ -184,7 +187,7 @@ def test_out_of_float32_and_back(strategy, cut):
 
 
 @two_cuts
-@pairs(indirect=["strategy"], form=FORMS, code="efdD", strategy=STRATEGIES)
+@pairs(group_by="code", form=FORMS, code="efdD", strategy=STRATEGIES)
 def test_nan_infinity_and_negative_zero(code, form, strategy, xp, cut):
     """The identity of a sum is -0.0: an empty shard must not turn -0.0 into 0.0."""
     x = np.full(300, complex(-0.0, -0.0) if code == "D" else -0.0, code)
@@ -196,7 +199,7 @@ def test_nan_infinity_and_negative_zero(code, form, strategy, xp, cut):
     check(x, xp=xp, cut=cut, strategy=strategy, signs=True, **form)
 
 
-@pairs(op=OPS, code="efdFD", strategy=STRATEGIES)
+@pairs(group_by="op", op=OPS, code="efdFD", strategy=STRATEGIES)
 def test_nan_and_infinity(op, code, strategy, xp, cut, rng):
     """Nothing before a NaN is touched; everything behind it is NaN."""
     x = exact(rng, op, code, 400)

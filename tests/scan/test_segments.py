@@ -53,6 +53,7 @@ def check_segments(op, n, kind, density, form, call, xp, cut, rng, **options):
 
 
 @pairs(
+    group_by="kind",
     indirect=["cut"],
     op=ELEMENTS,
     kind=["flags", *KEY_TYPES],
@@ -67,6 +68,7 @@ def test_every_kind(op, kind, density, form, n, call, cut, xp, rng):
 
 
 @pairs(
+    group_by="kind",
     indirect=["cut"],
     op=ELEMENTS[:5],
     kind=[*HOST_KEY_TYPES, "U3", "S2"],
@@ -83,11 +85,11 @@ def test_kinds_of_the_host(op, kind, density, form, n, call, cut, rng):
 
 @pytest.mark.one_rank
 @pairs(
+    group_by="strategy",
     form=FORMS,
     threads=[1, 3],
     density=[0, 1e-4, 0.02],
     strategy=["single-pass", "reduce-scan"],
-    indirect=["strategy"],
 )
 def test_many_blocks(form, threads, density, strategy, rng):
     """Of a CPU, several threads, which look at the key before their block."""
@@ -102,7 +104,12 @@ LETTERS = ["a", "\udcff", "\u00e4", "\U0001f600", "\u00e4\u00e4", "c" * 300, "c"
 
 # Keys of text: their width is that of the longest of a rank, and no two ranks' need be the same.
 @two_cuts
-@pairs(kind=["text", "letters", "bytes"], reverse=[False, True], density=[0.002, 0.2, 1])
+@pairs(
+    group_by="kind",
+    kind=["text", "letters", "bytes"],
+    reverse=[False, True],
+    density=[0.002, 0.2, 1],
+)
 def test_text_keys_of_another_width_on_each_rank(kind, reverse, density, cut, rng):
     n, words = 600, LETTERS if kind == "letters" else WORDS
     words = [word.encode() for word in words] if kind == "bytes" else words

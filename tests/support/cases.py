@@ -1,5 +1,7 @@
 """The cases of a run: the seed, the share of them, their forms, their cuts into shards; pairs."""
 
+import functools
+import inspect
 import itertools
 import os
 import random
@@ -86,6 +88,8 @@ def pairwise(
     on Software Engineering 23, 1997) without its random numbers: a case begins with a pair that no
     case has yet, and takes for each further parameter the value with the most new pairs.
 
+    Parameters that ``allowed`` reads come first: cases that are not allowed are then left early.
+
     >>> for case in pairwise({"a": [0, 1], "b": [0, 1], "c": [0, 1]}):
     ...     print(*case.values())
     0 0 0
@@ -101,8 +105,17 @@ def pairwise(
     }
     uses: Counter[tuple[str, int]] = Counter()
 
+    def is_possible(chosen: dict[str, int]) -> bool:
+        """Whether these values may be together, as far as ``allowed`` can tell without others."""
+        try:
+            return allowed({name: values[name][i] for name, i in chosen.items()})
+        except KeyError:
+            return True
+
     def completions(chosen: dict[str, int]) -> Iterator[dict[str, int]]:
         """Yield the complete cases with these values, those with the most new pairs first."""
+        if not is_possible(chosen):
+            return
         name = next((each for each in values if each not in chosen), None)
         if name is None:
             yield chosen
@@ -139,11 +152,46 @@ def pair_of(names: dict[str, Any], a: str, i: int, b: str, j: int) -> tuple[Any,
 def pairs(
     allowed: Callable[[Case], bool] = lambda case: True,
     indirect: Sequence[str] = (),
+    group_by: str = "",
     **values: Iterable[Any],
-) -> pytest.MarkDecorator:
-    """Parametrize a test by such cases; ``indirect`` names parameters that are of fixtures."""
-    cases = [
-        tuple(case.values())
-        for case in pairwise({name: list(values[name]) for name in values}, allowed)
-    ]
-    return pytest.mark.parametrize(tuple(values), cases, indirect=list(indirect))
+) -> Callable[[Callable[..., None]], Any]:
+    """Parametrize a test by such cases; ``indirect`` names parameters that are of fixtures.
+
+    With ``group_by``, there is one test for each value of that parameter, and of those in
+    ``indirect``. It runs all its cases, one after the other: when a case fails on one rank, the
+    ranks stay in step.
+    """
+    cases = pairwise({name: list(values[name]) for name in values}, allowed)
+    if not group_by:
+        rows = [tuple(case.values()) for case in cases]
+        return pytest.mark.parametrize(tuple(values), rows, indirect=list(indirect))
+    names = (group_by, *indirect)
+    groups: dict[tuple[int, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault(tuple(id(case[name]) for name in names), []).append(case)
+
+    def decorate(test: Callable[..., None]) -> Any:
+        @functools.wraps(test)
+        def run(cases: list[Case], **fixtures: Any) -> None:
+            failures = []
+            for case in cases:
+                try:
+                    test(**(case | fixtures))
+                except Exception as failure:
+                    failure.add_note(f"in the case {case}")
+                    failures.append(failure)
+            if failures:
+                raise failures[0]
+
+        signature = inspect.signature(test)
+        of_fixtures = [
+            each
+            for each in signature.parameters.values()
+            if each.name not in values or each.name in names
+        ]
+        first = inspect.Parameter("cases", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        run.__signature__ = signature.replace(parameters=[first, *of_fixtures])  # type: ignore[attr-defined]
+        rows = [(*(group[0][name] for name in names), group) for group in groups.values()]
+        return pytest.mark.parametrize((*names, "cases"), rows, indirect=list(indirect))(run)
+
+    return decorate

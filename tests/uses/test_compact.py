@@ -9,6 +9,7 @@ import distscan
 from distscan import DisagreementError, RankError
 from support.arrays import Foreign, host
 from support.campaigns import led
+from support.cases import pairs
 from support.processes import everywhere
 from support.uses import MASKS, mask_of, noise, same_bits
 
@@ -124,9 +125,9 @@ SELECTED = [("f", POSITIVE), ("d", POSITIVE), ("e", POSITIVE), ("b", POSITIVE), 
             ("h", NONE)]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "predicate"), SELECTED)
-@pytest.mark.parametrize("n", [0, 1, 33, 20001])
-def test_select(n, code, predicate, xp, cut, rng):
+@pairs(group_by="n", of=SELECTED, n=[0, 1, 33, 20001])
+def test_select(n, of, xp, cut, rng):
+    code, predicate = of
     x, mine = noise((n,), code, rng), cut(n)
     mask = predicate.mask(x)
     kept, start = distscan.select(xp.asarray(x[mine]), predicate)

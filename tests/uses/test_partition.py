@@ -23,7 +23,7 @@ def partition(weights, parts, comm, **options):
     return cuts
 
 
-@pairs(parts=[1, 2, 7, 40], code="?bBhHiIlLefd", n=[0, 1, 5, 3000, 20000])
+@pairs(group_by="parts", parts=[1, 2, 7, 40], code="?bBhHiIlLefd", n=[0, 1, 5, 3000, 20000])
 def test_integers_of_every_type(n, code, parts, xp, cut, comm, rng):
     weights = (rng.random(n) * 9 * (rng.random(n) < 0.7)).astype(int).astype(code)
     cuts = partition(xp.asarray(weights[cut(n)]), parts, comm)

@@ -188,7 +188,7 @@ LAYOUTS = {
 }
 
 
-@pairs(a=LAYOUTS, b=LAYOUTS, m=[1, 7], segmented=[False, True])
+@pairs(group_by="a", a=LAYOUTS, b=LAYOUTS, m=[1, 7], segmented=[False, True])
 def test_layouts(a, b, segmented, m, xp, rng):
     """Every layout gives the bits of contiguous arrays, also in one column."""
     n, sign = 40, xp.asarray(rng.choice([-1.0, 1.0], (90, 20)))
