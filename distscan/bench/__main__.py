@@ -23,7 +23,7 @@ from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from . import report, timing, uses
 from .case import Case, form_cases
-from .contenders import ALL_OPS, CONTENDERS, CaseTrial, Contender, lesser_levels, present
+from .contenders import ALL_OPS, CONTENDERS, CaseTrial, Contender, find_present, lesser_levels
 from .report import Report, size_text
 from .timing import Gpu, Host, Trial
 from .uses import UseTrial
@@ -269,13 +269,13 @@ def compare(baseline: Baseline, report: Report, limit: float) -> tuple[list[str]
             f"{change:+9.0%}{'  fell' if down else ''}"
         )
     here = {key for key, row in rows.items() if row.status != "skipped"}
-    lines += _named("only in the baseline", [key for key in baseline.shares if key not in here])
-    lines += _named("only in this run", [key for key in rows if key not in baseline.shares])
+    lines += _list_keys("only in the baseline", [key for key in baseline.shares if key not in here])
+    lines += _list_keys("only in this run", [key for key in rows if key not in baseline.shares])
     lines.append(f"{fell} of {compared} shares of distscan fell by more than {limit:g} %")
     return lines, fell > 0 or compared == 0
 
 
-def _named(title: str, keys: Sequence[Key]) -> list[str]:
+def _list_keys(title: str, keys: Sequence[Key]) -> list[str]:
     """List the keys that only one of the runs has: a line for each contender and type."""
     sizes_by_row: dict[tuple[str, str], list[str]] = {}
     for key in keys:
@@ -300,7 +300,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     name, _, reason = bound.device.partition(": ")
     if reason:
         progress.warn(f"runs on the CPU: {reason}")
-    sharing = _sharing(comm, bound)
+    sharing = _count_sharing(comm, bound)
     with agreed(comm):
         machine = Gpu(name, sharing) if bound.name == "cuda" else Host(_cpu(name), sharing)
     if args.list:
@@ -341,7 +341,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         ranks=comm.size,
         nodes=bound.nodes,
         mpi=communicators.mpi_version(),
-        versions=_versions(machine) | _of_libraries(versions),
+        versions=_versions(machine) | _library_versions(versions),
         missing=missing,
         op=op,
         repeat=args.repeat,
@@ -381,7 +381,7 @@ def _write(result: Report, to_json: str | None, to_plot: Path | None) -> None:
 
 def _list(comm: Comm) -> None:
     """Print a table of all contenders: their backends, ranks, operators, and versions here."""
-    _, versions, missing = present(comm, CONTENDERS)
+    _, versions, missing = find_present(comm, CONTENDERS)
     lines = [f"{'':16}{'backends':10}{'ranks':9}{'operators':19}here"]
     for contender in CONTENDERS:
         here = versions.get(contender.name) or missing[contender.name]
@@ -417,10 +417,10 @@ def _trials(
     if args.uses:
         any_ranks = comm.size > 1
         suited = [p for p in uses.PEERS if backend in p.backends and p.any_ranks >= any_ranks]
-        peers, versions, missing = present(comm, suited)
+        peers, versions, missing = find_present(comm, suited)
         most = uses.MOST[backend] if args.most is None else args.most
         return [UseTrial(use, peers) for use in uses.all_uses(backend, most)], versions, missing
-    contenders, versions, missing = present(comm, _contenders(args, backend, comm.size))
+    contenders, versions, missing = find_present(comm, _contenders(args, backend, comm.size))
     cases = [
         Case(BUILTIN[args.op], x, out, 1 << power, comm.size)
         for x, out in args.types
@@ -436,7 +436,7 @@ def _trials(
 # ---- the facts of this run, for the report -------------------------------------------------
 
 
-def _sharing(comm: Comm, bound: binding.Binding) -> int:
+def _count_sharing(comm: Comm, bound: binding.Binding) -> int:
     """Return the number of ranks that share the memory of one device."""
     on_a_node = -(-comm.size // bound.nodes)
     if bound.name == "cpu":
@@ -473,7 +473,7 @@ def _versions(machine: Host) -> dict[str, str]:
     } | machine.versions()
 
 
-def _of_libraries(versions: dict[str, str]) -> dict[str, str]:
+def _library_versions(versions: dict[str, str]) -> dict[str, str]:
     """Return the versions of the peers that ``_versions`` does not have."""
     named = ("cub", "by-hand-expert", "torch", "tbb", "heat", "scipy")
     return {name: versions[name] for name in named if name in versions}

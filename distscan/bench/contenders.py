@@ -230,7 +230,7 @@ _SECONDS = 120  # the time limit of the compiler
 
 def tbb_version() -> str:
     """Return the version of oneTBB; raise ImportError if tbb.cpp cannot be compiled."""
-    function = _compiled_tbb().version
+    function = _compile_tbb().version
     function.restype = ctypes.c_char_p
     return str(function().decode())
 
@@ -243,7 +243,7 @@ def _tbb_takes(case: Case) -> bool:
 def _tbb(task: Task) -> list[Call]:
     """Scan by ``parallel_scan``, by as many threads as the case has."""
     count = ctypes.c_int(task.case.threads or binding.threads(None))
-    function, n = _compiled_tbb().scan, ctypes.c_longlong(task.case.n)
+    function, n = _compile_tbb().scan, ctypes.c_longlong(task.case.n)
     function.restype = None
     return [
         partial(function, *(ctypes.c_void_p(array.ctypes.data) for array in pair), n, count)
@@ -252,7 +252,7 @@ def _tbb(task: Task) -> list[Call]:
 
 
 @cache
-def _compiled_tbb() -> ctypes.CDLL:
+def _compile_tbb() -> ctypes.CDLL:
     prefix = Path(sys.prefix)  # where pip puts headers and libraries
     with TemporaryDirectory(prefix="distscan-tbb-") as folder:
         target = Path(folder) / "tbb.so"
@@ -310,7 +310,7 @@ def _by_hand_expert(task: Task) -> list[Call]:
     def call(x: c_void_p, out: c_void_p) -> None:
         steps.reduce(x)
         between.allGather(total, totals, size, in_bytes, stream)
-        steps.scan_behind(x, out, task.comm.rank)
+        steps.scan_after(x, out, task.comm.rank)
 
     return [partial(call, *pair) for pair in steps.pairs]
 
@@ -319,7 +319,7 @@ def _rehearse_expert(task: Task) -> None:
     """Do the local steps. So a rank that fails alone does so before other ranks wait for it."""
     steps = _Steps(task)
     steps.reduce(steps.pairs[0][0])
-    steps.scan_behind(*steps.pairs[0], 0)
+    steps.scan_after(*steps.pairs[0], 0)
 
 
 class _Steps:
@@ -339,22 +339,22 @@ class _Steps:
         self._memory = cub.Memory(
             xp,
             lambda temp, size: self._reduce(temp, size, x),
-            lambda temp, size: self._scan_behind(temp, size, x, out, 0),
+            lambda temp, size: self._scan_after(temp, size, x, out, 0),
         )
 
     def reduce(self, x: c_void_p) -> None:
         """Find this rank's total."""
         self._reduce(self._memory.pointer, self._memory.size, x)
 
-    def scan_behind(self, x: c_void_p, out: c_void_p, rank: int) -> None:
+    def scan_after(self, x: c_void_p, out: c_void_p, rank: int) -> None:
         """Combine the totals of the ranks before ``rank`` to the offset, and scan from it on."""
-        self._scan_behind(self._memory.pointer, self._memory.size, x, out, rank)
+        self._scan_after(self._memory.pointer, self._memory.size, x, out, rank)
 
     def _reduce(self, temp: Any, size: Any, x: c_void_p) -> None:
         self._entries.reduce(temp, size, x, self._to_total, self._n, self._stream)
 
-    def _scan_behind(self, temp: Any, size: Any, x: c_void_p, out: c_void_p, rank: int) -> None:
-        self._entries.scan_behind(
+    def _scan_after(self, temp: Any, size: Any, x: c_void_p, out: c_void_p, rank: int) -> None:
+        self._entries.scan_after(
             temp, size, x, out, self._from_totals, c_int(rank), self._to_start, self._n,
             self._stream,
         )  # fmt: skip
@@ -558,7 +558,7 @@ def set_shares(comm: Comm, entries: Sequence[Entry], ranks: int) -> None:
         entry.row.times = None if numpy is None else stats(share / numpy).median
 
 
-def present(
+def find_present(
     comm: Comm, contenders: Sequence[Any]
 ) -> tuple[list[Any], dict[str, str], dict[str, str]]:
     """Return the contenders that every rank can use, their versions, and the others' faults.

@@ -3,7 +3,7 @@
 //   macro             entries                      needs
 //   BENCH_SCAN        scan
 //   BENCH_RUN_TO_RUN  keep_pool, scan_run_to_run   CCCL 3.5
-//   BENCH_BY_HAND     reduce, scan_behind
+//   BENCH_BY_HAND     reduce, scan_after
 //   BENCH_BY_KEY      sum_by_key
 //   BENCH_FLAGGED     flagged
 //
@@ -79,9 +79,9 @@ __global__ void combine_earlier(Out const* totals, int rank, Out* start) {
   *start = value;
 }
 
-// Scans x [n] behind the first `rank` of `totals`; start [1] is where their sum is kept.
-extern "C" int scan_behind(void* temp, size_t* bytes, X const* x, Out* out, Out const* totals,
-                           int rank, Out* start, long long n, cudaStream_t stream) {
+// Scans x [n] after the first `rank` of `totals`; start [1] is where their sum is kept.
+extern "C" int scan_after(void* temp, size_t* bytes, X const* x, Out* out, Out const* totals,
+                          int rank, Out* start, long long n, cudaStream_t stream) {
   if (temp != nullptr) combine_earlier<<<1, 1, 0, stream>>>(totals, rank, start);
   return cub::DeviceScan::InclusiveScanInit(temp, *bytes, x, out, Op{},
                                             cub::FutureValue<Out>(start), n, stream);

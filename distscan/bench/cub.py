@@ -146,10 +146,10 @@ def entries(part: str, case: Case) -> _Entries:
     """Compile a part of cub.cu for the current GPU, the types and the operator of ``case``."""
     import cupy  # noqa: PLC0415 - a CPU run need not have CuPy
 
-    return compiled(part, case, cupy.cuda.Device().compute_capability)
+    return compile_part(part, case, cupy.cuda.Device().compute_capability)
 
 
-def compiled(part: str, case: Case, arch: str) -> _Entries:
+def compile_part(part: str, case: Case, arch: str) -> _Entries:
     """Compile a part of cub.cu for compute capability ``arch``, such as "90"; no GPU is needed."""
     out = _TYPES[case.out.name]
     identity = case.op.identity(case.out).item()
@@ -162,7 +162,7 @@ def compiled(part: str, case: Case, arch: str) -> _Entries:
     }
     if case.x == case.out:
         macros["BENCH_SAME"] = ""
-    return _compiled(tuple(f"-D{name}={value}" for name, value in macros.items()), arch)
+    return _compile_part(tuple(f"-D{name}={value}" for name, value in macros.items()), arch)
 
 
 def _literal(value: float) -> str:
@@ -177,7 +177,7 @@ def _literal(value: float) -> str:
 
 
 @cache
-def _compiled(macros: tuple[str, ...], arch: str) -> _Entries:
+def _compile_part(macros: tuple[str, ...], arch: str) -> _Entries:
     with TemporaryDirectory(prefix="distscan-cub-") as folder:
         target = Path(folder) / "cub.so"
         options = ("-O3", f"-arch=sm_{arch}", "-shared", "-Xcompiler=-fPIC", *macros)

@@ -119,7 +119,7 @@ def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
             for name in dict.fromkeys(row.contender for row in rows):
                 by_size = {row.n: row for row in rows if row.contender == name}
                 cells = "".join(f"{_cell(by_size.get(n), cell):>8}" for n in columns)
-                moved = _moved(by_size.values()) if last else ""
+                moved = _moved_text(by_size.values()) if last else ""
                 lines.append(f"{name:{_NAME}}{cells}{moved:>7}".rstrip())
     return lines
 
@@ -145,7 +145,7 @@ def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
     return "-" if row.status == "skipped" else row.status
 
 
-def _moved(rows: Any) -> str:
+def _moved_text(rows: Any) -> str:
     """Return the bytes per element that a contender moves; empty if they are not known."""
     return next((f"{row.moved // row.n}" for row in rows if row.moved), "")
 
@@ -217,7 +217,7 @@ def form_lines(rows: Sequence[Row], idioms: Mapping[str, str]) -> list[str]:
         f"{'':30}{'copy':>6}" + "".join(f"{name:>{_width(name, base)}}" for name in names),
     ]
     for title in idioms:
-        cells = [f"{_copied(by_key.get((title, 'copy'))):>6}"]
+        cells = [f"{_copy_speed(by_key.get((title, 'copy'))):>6}"]
         for name in names:
             row = by_key.get((title, name))
             cells.append(f"{_form_cell(row, timed=name != base):>{_width(name, base)}}")
@@ -247,7 +247,7 @@ def _width(name: str, base: str) -> int:
     return 9 if name == base else 14
 
 
-def _copied(copy: Row | None) -> str:
+def _copy_speed(copy: Row | None) -> str:
     if copy is None or copy.wall_us is None or copy.moved is None:
         return ""
     return f"{copy.moved / copy.wall_us.median / 1e3:.1f}"

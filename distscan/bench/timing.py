@@ -262,7 +262,7 @@ def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: S
         into.wall.append((perf_counter() - begin) * 1e6)
 
 
-def queued(
+def time_queued(
     machine: Host,
     calls: Sequence[Call],
     before: Call = lambda: None,

@@ -72,7 +72,7 @@ class Use:
     loops: int = 1  # calls in a row that are one sample
 
 
-def following(
+def compare_steps(
     place: Place,
     x: tuple[Any, ...],
     first: Sequence[Any],
@@ -232,7 +232,7 @@ def _keys(power: int) -> Use:
         return UseData(
             (keys.astype(np.int32), x), (x,),
             lambda keys, x, out: distscan.scan(x, segments=keys, out=out, comm=place.comm),
-            *following(
+            *compare_steps(
                 place, (heads, x), (0,),
                 lambda before, now: (xp.where(now[0], now[1], before[0] + now[1]),),
             ),
@@ -250,7 +250,7 @@ def _recurrence(power: int, columns: int) -> Use:
         a, b = 2 * place.integers(0, 2, shape) - 1, place.integers(-3, 4, shape)
         return UseData(
             (a, b), (), lambda a, b: distscan.linear_recurrence(a, b, comm=place.comm),
-            *following(
+            *compare_steps(
                 place, (a, b), (np.zeros(shape[1:], np.float32),),
                 lambda before, now: (now[0] * before[0] + now[1],),
             ),
@@ -269,7 +269,7 @@ def _filter(power: int) -> Use:
         b = place.integers(-3, 4, n)
         return UseData(
             (b,), (), lambda b: distscan.linear_recurrence(-1.0, b, comm=place.comm),
-            *following(place, (b,), (0,), lambda before, now: (now[0] - before[0],)),
+            *compare_steps(place, (b,), (0,), lambda before, now: (now[0] - before[0],)),
         )  # fmt: skip
 
     return Use("filter", f"linear_recurrence, one factor, 2^{power}", n, 8 * n, draw)
@@ -303,7 +303,7 @@ def _matrices(power: int) -> Use:
         return UseData(
             x, x,
             lambda *arrays: distscan.scan(arrays[:16], MATRICES, out=arrays[16:], comm=place.comm),
-            *following(place, x, tuple(np.eye(4).flat), MATRICES.numpy),
+            *compare_steps(place, x, tuple(np.eye(4).flat), MATRICES.numpy),
         )  # fmt: skip
 
     return Use("matrices", f"products of 4 x 4 float32, 2^{power}", n, 128 * n, draw)
@@ -318,7 +318,7 @@ def _nancumsum(power: int) -> Use:
         numbers = xp.where(xp.isnan(x), np.float32(0), x)
         return UseData(
             (x,), (x,), lambda x, out: distscan.nancumsum(x, out=out, comm=place.comm),
-            *following(place, (numbers,), (0,), lambda before, now: (before[0] + now[0],)),
+            *compare_steps(place, (numbers,), (0,), lambda before, now: (before[0] + now[0],)),
         )  # fmt: skip
 
     return Use("nancumsum", f"nancumsum, 2^{power}", n, 8 * n, draw)

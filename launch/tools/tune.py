@@ -168,7 +168,7 @@ class Case:
             partial(to.data.copy_from_device_async, of.data, bytes_each)
             for of, to in zip(a, b, strict=True)
         ]
-        self.rate = 2 * bytes_each / timing.queued(MACHINE, copies).median
+        self.rate = 2 * bytes_each / timing.time_queued(MACHINE, copies).median
         if op_name in ("sum", "prod"):
             call = cp.cumsum if op_name == "sum" else cp.cumprod
             self.want = call(self.x[0], dtype=self.types.acc).astype(self.types.out)
@@ -207,7 +207,7 @@ class Case:
         self, calls: list[timing.Call], *moved: np.dtype[Any], before: timing.Call = lambda: None
     ) -> str:
         """Time calls that move as much each."""
-        time = timing.queued(MACHINE, calls, before).median
+        time = timing.time_queued(MACHINE, calls, before).median
         share = sum(dtype.itemsize for dtype in moved) * self.n / time / self.rate
         return f"{time:7.1f} ({share:4.2f})"
 
@@ -422,7 +422,7 @@ class AxisCase:
     def copy(self) -> float:
         """Time a copy of the same bytes."""
         copy = partial(self.y.data.copy_from_device_async, self.x.data, self.bytes)
-        return timing.queued(MACHINE, [copy]).median
+        return timing.time_queued(MACHINE, [copy]).median
 
     def scan(self) -> float:
         """Check, then time."""
@@ -431,7 +431,7 @@ class AxisCase:
         scan()
         if not bool((self.y == self.x.cumsum(self.axis, dtype=self.x.dtype)).all()):
             raise WrongError
-        return timing.queued(MACHINE, [scan]).median
+        return timing.time_queued(MACHINE, [scan]).median
 
     def reduce(self) -> float:
         """Check, then time the totals of the columns."""
@@ -440,7 +440,7 @@ class AxisCase:
         reduce(self.x)
         if not bool((totals == self.x.reshape(self.n, -1).sum(axis=0)).all()):
             raise WrongError
-        return timing.queued(MACHINE, [partial(reduce, self.x)]).median
+        return timing.time_queued(MACHINE, [partial(reduce, self.x)]).median
 
 
 # Other policies than the one in use; None: the kernel that is not in use.

@@ -284,7 +284,7 @@ def test_missing_on_one_rank_is_missing(comm):
             raise ImportError("not installed")
         return "1"
 
-    able, versions, missing = contenders.present(
+    able, versions, missing = contenders.find_present(
         comm, [RIGHT, replace(RIGHT, name="x", version=version)]
     )
     assert able == [RIGHT]
@@ -551,7 +551,7 @@ PARTS = [
     ("SCAN", ("f4", "f4", "sum"), ["scan"]),
     ("SCAN", ("i1", "i8", "max"), ["scan"]),
     ("RUN_TO_RUN", ("f8", "f8", "sum"), ["keep_pool", "scan_run_to_run"]),
-    ("BY_HAND", ("i4", "i4", "sum"), ["reduce", "scan_behind"]),
+    ("BY_HAND", ("i4", "i4", "sum"), ["reduce", "scan_after"]),
     ("BY_KEY", ("f4", "f4", "sum"), ["sum_by_key"]),
     ("FLAGGED", ("f4", "f4", "sum"), ["flagged"]),
 ]
@@ -564,7 +564,7 @@ PARTS = [
 def test_cub_compiles(part, types, entries, nvcc, case):
     if part == "RUN_TO_RUN" and nvcc < (3, 5, 0):
         pytest.skip("this CUB has no deterministic scan")
-    library = cub.compiled(part, case(*types[:2], op=types[2]), "90")
+    library = cub.compile_part(part, case(*types[:2], op=types[2]), "90")
     for entry in entries:
         assert getattr(library, entry).__name__ == entry
     with pytest.raises(AttributeError):
