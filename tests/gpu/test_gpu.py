@@ -8,10 +8,10 @@ import distscan
 from distscan.core import dtypes, operators
 from distscan.core.form import bounds
 from support.arrays import host
-from support.data import OPS, exact, expected
+from support.data import OPS, exact
 from support.gpu import Placed, check_in_place, check_placed, geometry, sums, typed
 from support.operators import COMPOSE, HALVES, NIBBLES, maps, packed_at_once
-from support.reference import scan
+from support.reference import scan, wanted
 from support.steps import whole
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
@@ -94,7 +94,7 @@ def test_current_stream_and_device(cp, comm, rng):
         after = y * 2
         assert cp.cuda.get_current_stream() == stream
     stream.synchronize()
-    np.testing.assert_array_equal(host(after), 2 * expected("sum", x)[part])
+    np.testing.assert_array_equal(host(after), 2 * wanted(x)[part])
     assert cp.cuda.Device().id == device
 
 
@@ -326,7 +326,7 @@ def test_textbook_floats(struct, op, cp, rng):
     types = typed("fff")
     n = 20 * tile_of(types) + 5
     x = exact(rng, op, "f", 2 * n)
-    want = expected(op, x)
+    want = wanted(x, op)
     out = cp.zeros(n, "f")
     steps = TextbookScan(operators.BUILTIN[op], types, n, TextbookPolicy(struct))
     for half, offset in ((slice(0, n), None), (slice(n, None), want[n - 1])):

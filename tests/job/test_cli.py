@@ -20,9 +20,10 @@ from distscan.cpu import steps as cpu
 from distscan.job import check, job
 from distscan.job.formats import storage
 from distscan.job.formats.files import File
-from support.data import OPS, exact, expected
+from support.data import OPS, exact
 from support.jobs import raises, refuse, spoil
 from support.processes import left
+from support.reference import wanted
 
 # ---- ``python -m distscan``: what it writes, prints and returns ----------------------------------
 
@@ -40,7 +41,7 @@ def test_the_main_job(op, code, run, save, folder, comm, rng):
     status, out, err = run("x.npy", "--op", op, "--check")
     assert status == 0, err
     y = np.load(folder / "x.scan.npy")
-    want = expected(op, x.astype(x.dtype.newbyteorder("=")))
+    want = wanted(x.astype(x.dtype.newbyteorder("=")), op)
     assert y.dtype == want.dtype
     np.testing.assert_array_equal(y, want)
     assert left(comm, folder) == ["x.npy", "x.scan.npy"]

@@ -18,7 +18,7 @@ from distscan.core.operators import BUILTIN
 from distscan.job import check, plan
 from support import data, processes, reference
 from support.cases import pairs
-from support.data import OPS, exact, expected
+from support.data import OPS, exact
 from support.jobs import FORMS, RANKS, Streams, some, spoil
 from support.operators import COMPOSE, maps
 from support.processes import left
@@ -62,7 +62,7 @@ def test_forms(case, form, memory, run, save, folder, rng, monkeypatch):
     status, out, err = run("x.npy", "--op", op, "--check", "--json", "--quiet", *form, *memory)
     assert status == 0, err
     native = x.astype(x.dtype.newbyteorder("="))
-    plain = expected(op, native)
+    plain = reference.wanted(native, op)
     acc = np.dtype("f") if code == "<f2" else plain.dtype
     identity = BUILTIN[op].identity(acc)
     want = reference.scan(OPS[op], native, acc=acc, identity=identity, **keywords(form))

@@ -8,7 +8,7 @@ import pytest
 import distscan
 from distscan import DistscanError, Operator
 from support.arrays import host
-from support.cases import STRATEGIES, pairs
+from support.cases import FORMS, STRATEGIES, pairs
 from support.data import exact
 from support.operators import (
     BASE,
@@ -22,6 +22,7 @@ from support.operators import (
     words,
 )
 from support.processes import everywhere
+from support.reference import CALLS, check
 
 # ---- operators of one's own, over numbers and structures; those that record the order of operands
 
@@ -49,18 +50,10 @@ def test_operators_are_associative_and_do_not_commute(rng):
         assert op.combine(identity, a) == op.combine(a, identity) == a
 
 
-@pytest.mark.parametrize("exclusive", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_forms_of_structures(exclusive, reverse, cut, rng):
-    x = digits(rng, 333)
-    seen = x[::-1] if reverse else x
-    want = (
-        np.concatenate([np.array([(0, 1)], PRINT), printed(seen)])[:-1]
-        if exclusive
-        else printed(seen)
-    )
-    y = distscan.scan(x[cut(333)], FINGERPRINTS, exclusive=exclusive, reverse=reverse)
-    np.testing.assert_array_equal(y, (want[::-1] if reverse else want)[cut(333)])
+@pairs(group_by="call", form=FORMS, call=CALLS, strategy=STRATEGIES)
+def test_forms_of_structures(form, call, strategy, cut, rng):
+    form = form | {"initial": form["initial"] and (3, 5)}
+    check(digits(rng, 333), FINGERPRINTS, cut=cut, call=call, strategy=strategy, **form)
 
 
 def test_structures_in_other_layouts(cut, rng):
@@ -189,7 +182,7 @@ FOR_NUMBERS = {
 }
 
 
-@pairs(name=FOR_NUMBERS, who=["last", "every"], strategy=STRATEGIES)
+@pairs(group_by="name", name=FOR_NUMBERS, who=["last", "every"], strategy=STRATEGIES)
 def test_functions_of_numbers_are_told_so(name, who, strategy, comm):
     """On every rank; few elements are combined one by one, and then Python's max may do."""
     function, kind = FOR_NUMBERS[name]
@@ -230,14 +223,6 @@ def test_initial_is_one_value(comm, cut, rng):
     np.testing.assert_array_equal(y, printed(x)[cut(200)])
     everywhere(comm, ValueError, r"not an array of shape \(2,\)",
                lambda: distscan.scan(x, FINGERPRINTS, initial=[(0, 1), (0, 1)]))  # fmt: skip
-
-
-def test_plans_of_structures(comm, cut, rng):
-    x = digits(rng, 200)
-    mine = cut(200)
-    shape = mine.stop - mine.start
-    plan = distscan.Plan(comm, shape, PRINT, FINGERPRINTS, backend="cpu")
-    np.testing.assert_array_equal(plan(x[mine]), printed(x)[mine])
 
 
 @pytest.mark.gpu
@@ -292,7 +277,7 @@ def sorted_in_place(a, b):
 WRITERS = {
     f.__name__: f for f in (into_fields, into_later, into_earlier, by_index, sorted_in_place)
 }
-FORMS = {
+OPTIONS = {
     "plain": {},
     "exclusive": {"exclusive": True},
     "reverse": {"reverse": True},
@@ -302,11 +287,11 @@ FORMS = {
 }
 
 
-@pairs(writer=WRITERS, form=FORMS, strategy=STRATEGIES)
+@pairs(group_by="writer", writer=WRITERS, form=OPTIONS, strategy=STRATEGIES)
 def test_operands_are_not_written(writer, form, strategy, comm, rng):
     """Such an operator is refused by name, on every rank, and the input is as it was."""
     fields = writer == "into_fields"
-    op, options = Operator("f", WRITERS[writer], identity=(0, 1) if fields else 0), FORMS[form]
+    op, options = Operator("f", WRITERS[writer], identity=(0, 1) if fields else 0), OPTIONS[form]
     x = digits(rng, 5) if fields else rng.integers(0, 3, 5)
     before = x.copy()
     if form == "axis":
@@ -338,14 +323,6 @@ def test_a_plan_says_it_too():
         plan(np.arange(5))
 
 
-def test_other_faults_of_a_function_are_its_own(comm):
-    def fails(a, b):
-        raise ValueError("not today")
-
-    everywhere(comm, ValueError, "not today",
-               lambda: distscan.scan(np.arange(5), Operator("f", fails)))  # fmt: skip
-
-
 KEPT = np.empty(70000, PRINT)
 
 
@@ -373,7 +350,7 @@ ALIASES = {
 }
 
 
-@pairs(case=ALIASES, n=[1, 2, 33, 20001], strategy=STRATEGIES)
+@pairs(group_by="case", case=ALIASES, n=[1, 2, 33, 20001], strategy=STRATEGIES)
 def test_a_result_that_is_an_operand(case, n, strategy, cut, rng):
     function, want = ALIASES[case]
     op, mine = Operator("f", function), cut(n)
@@ -416,7 +393,7 @@ OTHER_KINDS = {
 }
 
 
-@pytest.mark.parametrize("case", OTHER_KINDS)
+@pairs(group_by="strategy", case=OTHER_KINDS, strategy=STRATEGIES)
 def test_results_of_another_kind_are_refused(case, strategy, comm):
     function, code, message = OTHER_KINDS[case]
     x = np.ones(5, code)
@@ -444,7 +421,7 @@ SAME_KIND = {
 }
 
 
-@pytest.mark.parametrize("case", SAME_KIND)
+@pairs(group_by="strategy", case=SAME_KIND, strategy=STRATEGIES)
 def test_results_of_the_same_kind_are_cast(case, strategy, cut, rng):
     function, code = SAME_KIND[case]
     x, mine = rng.integers(0, 3, 40).astype(code), cut(40)
@@ -471,7 +448,7 @@ OTHER_SHAPES = {
 }
 
 
-@pytest.mark.parametrize("case", OTHER_SHAPES)
+@pairs(group_by="strategy", case=OTHER_SHAPES, strategy=STRATEGIES)
 def test_results_of_another_shape_are_refused(case, strategy, comm):
     """Also what NumPy could broadcast."""
     op = Operator("f", OTHER_SHAPES[case])

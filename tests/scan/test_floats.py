@@ -197,6 +197,7 @@ def silent(call):
 
 @one_cut
 @pairs(
+    group_by="strategy",
     op=[op for op in operators.BUILTIN if not op.startswith("bitwise")] + ["own"],
     n=[40, 9000],
     strategy=STRATEGIES,

@@ -75,6 +75,7 @@ def test_logaddexp_of_wide_ranges(code, spread, xp, cut, rng):
 
 
 @pairs(
+    group_by="code",
     code="efd",
     strategy=STRATEGIES,
     special=[
@@ -141,10 +142,7 @@ def test_dtype(op, code, dtype, strategy, xp, cut, rng):
 def test_truth_as_numbers(code, strategy, xp, cut, rng):
     """As in NumPy, ``out`` takes what it can hold: here 0 and 1."""
     x = truths(rng, "logical_xor", "d", 500)
-    mine = cut(x.size)
-    out = xp.zeros(mine.stop - mine.start, code)
-    distscan.scan(xp.asarray(x[mine]), np.logical_xor, out=out, strategy=strategy)
-    np.testing.assert_array_equal(host(out), np.logical_xor.accumulate(x)[mine])
+    check(x, "logical_xor", xp=xp, cut=cut, out=code, strategy=strategy)
 
 
 def signed(rng, n):
@@ -194,7 +192,7 @@ def test_types_are_the_ufuncs(op, comm):
 # ---- ufuncs that are not built in ----------------------------------------------------------------
 
 
-@pairs(ufunc=OTHER_UFUNCS, n=[0, 1, 30, 20001], strategy=STRATEGIES)
+@pairs(group_by="ufunc", ufunc=OTHER_UFUNCS, n=[0, 1, 30, 20001], strategy=STRATEGIES)
 def test_ufuncs(ufunc, n, strategy, cut, rng):
     x = OTHER_UFUNCS[ufunc](rng, n)
     mine, want = cut(n), ufunc.accumulate(x)
@@ -281,34 +279,9 @@ def test_half_types_are_loaded_in_float32(xp, cut, rng):
 
 @pairs(reverse=[False, True], exclusive=[False, True], segmented=[False, True])
 def test_initial_and_totals_are_not_loaded(reverse, exclusive, segmented, xp, cut, rng):
-    n = 3001
-    x, flags = rng.integers(0, 3, n), rng.random(n) < 0.01
-    mine, step = cut(n), -1 if reverse else 1
-    segments = xp.asarray(flags[mine]) if segmented else None
-    y = distscan.scan(
-        xp.asarray(x[mine]), LATEST_DOUBLE, initial=7, reverse=reverse, exclusive=exclusive,
-        segments=segments,
-    )  # fmt: skip
-    want, latest = np.empty_like(x), 7
-    # In reverse, the last element of a segment comes first.
-    heads = np.append(flags[1:], True) if reverse else flags
-    for i in range(n)[::step]:
-        if segmented and heads[i]:
-            latest = 7
-        before, latest = latest, 2 * x[i] or latest
-        want[i] = before if exclusive else latest
-    np.testing.assert_array_equal(host(y), want[mine])
-
-
-def test_plans_load(xp, cut, rng):
-    x = rng.integers(-9, 9, 501).astype("f")
-    mine = xp.asarray(x[cut(501)])
-    backend = "cpu" if xp is np else "cuda"
-    plan = distscan.Plan(None, mine.shape, mine.dtype, op=SQUARES, backend=backend)
-    out = xp.empty_like(mine)
-    for _ in range(3):
-        plan(mine, out)
-        np.testing.assert_array_equal(host(out), np.cumsum(x**2)[cut(501)])
+    x, heads = rng.integers(0, 3, 3001), rng.random(3001) < 0.01
+    check(x, LATEST_DOUBLE, xp=xp, cut=cut, initial=7, reverse=reverse, exclusive=exclusive,
+          segments=heads if segmented else None)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ import pytest
 
 import distscan
 from support.arrays import host
+from support.cases import STRATEGIES, pairs
 from support.operators import COMPOSE, HALVES, NIBBLES, maps, one_by_one, packed_at_once
 
 pytestmark = pytest.mark.fast
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 5, 31, 33, 257, 2049, 16385, 40000])
+@pairs(group_by="strategy", n=[0, 1, 2, 5, 31, 33, 257, 2049, 16385, 40000], strategy=STRATEGIES)
 def test_order_is_kept(n, strategy, xp, cut, rng):
     x = maps(rng, n)
     mine = cut(n)

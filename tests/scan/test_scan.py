@@ -42,8 +42,8 @@ def test_every_type(op, code, n, form, call, layout, strategy, xp, cut, rng):
           close=tolerance(op, n, result), **form)  # fmt: skip
 
 
-SHAPES = [(7, 5), (40, 1), (1, 40), (2, 3, 4), (5, 300), (3, 1, 2, 2), (9, 0), (0, 4), (4, 0, 3),
-          (11, 6), (5, 4, 3), (2003, 3), (300, 300)]  # fmt: skip
+SHAPES = [(50,), (7, 5), (40, 1), (1, 40), (2, 3, 4), (5, 300), (3, 1, 2, 2), (9, 0), (0, 4),
+          (4, 0, 3), (11, 6), (5, 4, 3), (2003, 3), (300, 300)]  # fmt: skip
 
 
 @pairs(

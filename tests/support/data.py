@@ -40,17 +40,6 @@ def exact(rng: np.random.Generator, op: str, dtype: str, n: int) -> np.ndarray:
     return (x + 1j * rng.integers(-8, 9, n)).astype(dtype) if kind == "c" else x
 
 
-def expected(op: str, x: np.ndarray, dtype: np.dtype | None = None) -> np.ndarray:
-    """NumPy's scan of the whole, of exact data."""
-    if op in ("sum", "prod"):
-        call = np.cumsum if op == "sum" else np.cumprod
-        dtype = np.dtype(dtype) if dtype is not None else call(x[:0]).dtype
-        if dtype == np.float16:  # it accumulates in float32 here, and is rounded once
-            return call(x, dtype=np.float32).astype(np.float16)
-        return call(x, dtype=dtype)
-    return OPS[op].accumulate(x, dtype=dtype)
-
-
 # ---- elements for every operator -----------------------------------------------------------------
 
 OPERATORS = {**{name: name for name in UFUNCS}, "compose": COMPOSE, "halves": HALVES,

@@ -11,7 +11,6 @@ from itertools import count
 import numpy as np
 from mpi4py import MPI
 
-from distscan.core.operators import BUILTIN
 from distscan.job import check, job, plan, shard
 from distscan.job.formats import storage
 from support import cases, reference
@@ -213,23 +212,18 @@ def drawn(rng, op, code, n):
 def wanted(x, op, form, axis, marks):
     """The scan as its definition reads, in the type that NumPy chooses."""
     native = x.astype(x.dtype.newbyteorder("="))
-    operator, out = (OWN | BUILTIN)[op], native.dtype
-    if op not in OWN:
-        out = operator.numpy.accumulate(native.reshape(-1)[:0]).dtype
-    if op in ("sum", "prod"):  # they widen narrow integers
-        out = np.cumsum(native.reshape(-1)[:0]).dtype
-    acc = np.dtype({"e": "f"}.get(out.char, out)) if op not in ("max", "min") else out
-    if op == "logaddexp":
-        acc = np.result_type(out, np.float64) if out != np.float64 else np.dtype(np.longdouble)
+    wide = native.astype(np.longdouble) if op == "logaddexp" else native
     initial = [option.partition("=")[2] for option in form if option.startswith("--initial")]
-    given = {
-        "exclusive": "--exclusive" in form,
-        "reverse": "--reverse" in form,
-        "initial": int(initial[0]) if initial else None,
-        "identity": operator.identity(acc),
-        "heads": None if marks is None else reference.heads_of(marks),
-    }
-    return reference.scan(operator.numpy, native, axis=axis, acc=acc, **given).astype(out)
+    result = reference.wanted(
+        wide,
+        OWN.get(op, op),
+        axis=axis,
+        segments=marks,
+        exclusive="--exclusive" in form,
+        reverse="--reverse" in form,
+        initial=int(initial[0]) if initial else None,
+    )
+    return result.astype(native.dtype) if op == "logaddexp" else result
 
 
 # ---- jobs in chunks of ten elements, which stop at any of them, and go on with --resume ----------
