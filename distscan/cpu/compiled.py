@@ -185,7 +185,7 @@ _READY = 1  # the state of a slot; READY of kernels/cpu/job.hpp
 
 
 class CompiledSweeps:
-    """The sweeps of one form and type by one kernel, for one call at a time."""
+    """The ``Sweeps`` of one form and type by one kernel, for one call at a time."""
 
     def __init__(
         self,
@@ -284,8 +284,7 @@ class CompiledSweeps:
     def reduce(self, x: Any, heads: NDArray[Any] | None) -> tuple[NDArray[Any], bool]:
         """Return the totals [inner] of ``x``, and whether a segment begins in it.
 
-        With segments, the total is that of the elements from the last head on. A ``scan`` of the
-        same ``x`` may follow: it uses the totals of blocks.
+        A ``scan`` of the same ``x`` may follow: it uses the totals of blocks.
         """
         assert self._slots is not None
         self._outside[0] = 0
@@ -307,11 +306,7 @@ class CompiledSweeps:
         *,
         reduced: bool = False,
     ) -> NDArray[Any] | None:
-        """Scan ``x`` into ``out``, which may be ``x``; return the totals [inner] of a single scan.
-
-        ``before``, 0-d or [inner], comes before the first element, and counts in the totals.
-        ``reduced`` says that ``reduce`` has run on the same ``x`` and ``heads``.
-        """
+        """Scan ``x`` into ``out``, as ``Sweeps.scan`` in sweeps.py says."""
         width = self._width_of(x)
         if not reduced:
             self._outside[0] = 0
