@@ -26,7 +26,7 @@ from distscan.binding import bind
 from distscan.service import monitoring
 from distscan.service.app import App
 from distscan.service.arrays import Scanner
-from distscan.service.errors import CancelledJobError, ForbiddenError, StoreError
+from distscan.service.errors import StoreError
 from distscan.service.monitoring import JsonLines, Metrics, TextLines
 from distscan.service.requests import Guard, Names
 from support.services import (
@@ -43,60 +43,6 @@ from support.services import (
 )
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
-
-
-# ---- jobs ----------------------------------------------------------------------------------------
-
-
-def test_all_levels(tmp_path, rng):
-    """Jobs are submitted, begin and end: each once, in this order. Arrays have the level DEBUG."""
-    np.save(tmp_path / "x.npy", rng.integers(0, 9, 1000))
-    with serving(tmp_path, 2, "--log-format", "json", "--log-level", "debug") as service:
-        with service.client() as client:
-            for _ in range(2):
-                client.submit(tmp_path / "x.npy", op="max", key="once").wait(30)
-            with pytest.raises(ValueError, match="axis"):
-                client.submit(tmp_path / "x.npy", force=True, axis=3).wait(30)
-            cancelled = client.submit(long_file(tmp_path))
-            wait_until(lambda: cancelled.state == "running")
-            cancelled.cancel()
-            with pytest.raises(CancelledJobError):
-                cancelled.wait(30)
-            client.scan(np.arange(1000), "max")
-            client.scan(np.arange(300_000))
-            with pytest.raises(ForbiddenError, match="none of the folders"):
-                client.submit("/etc/x.npy")
-        assert service.end() == 0
-    lines = lines_of(service, "json")
-    assert {line["logger"] for line in lines} == {"distscan.service"}  # none of the server
-    jobs = [line for line in lines if "job" in line]
-    assert [(line["job"], line["state"]) for line in jobs] == [
-        *((1, "queued"), (1, "running"), (1, "done")),
-        *((2, "queued"), (2, "running"), (2, "failed")),
-        *((3, "queued"), (3, "running"), (3, "cancelled")),
-    ]
-    assert {line["level"] for line in jobs} == {"INFO"}
-    assert [line["op"] for line in jobs] == ["max"] * 3 + ["sum"] * 6
-    for i, message in enumerate(
-        (
-            re.escape(f"was submitted: max of {tmp_path}/x.npy into {tmp_path}/x.scan.npy"),
-            r"begins [\d.e-]+ s after its submission, attempt 1",
-            r"is done after [\d.e-]+ s",
-        )
-    ):
-        assert re.fullmatch(f"job 1 {message}", jobs[i]["message"])
-    assert jobs[1]["attempt"] == 1
-    assert 0 <= jobs[2]["seconds"] < 30
-    assert re.search(r"has failed after [\d.e-]+ s: .*Error: .*axis", jobs[5]["message"])
-    assert "axis" in jobs[5]["reason"]
-    assert re.fullmatch(r"job 3 was cancelled after [\d.e-]+ s", jobs[8]["message"])
-    small, large, refusal = (line for line in lines if "job" not in line)
-    assert [(each["level"], each["op"], each["way"], each["bytes"]) for each in (small, large)] == [
-        ("DEBUG", "max", "body", 8128),
-        ("DEBUG", "sum", "shared", 2_400_000),
-    ]
-    assert re.fullmatch(r"max of an array of 8128 bytes, body: 0\.\d+ s", small["message"])
-    assert (refusal["level"], refusal["client"]) == ("WARNING", "a client of this user")
 
 
 # ---- refusals ------------------------------------------------------------------------------------
@@ -289,8 +235,10 @@ def series(method, route, status):
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("metrics"), 2, "--body", "40000000") as service:
+    options = ["--body", "40000000", "--log-format", "json", "--log-level", "debug"]
+    with serving(tmp_path_factory.mktemp("metrics"), 2, *options) as service:
         yield service
+        assert {line["logger"] for line in lines_of(service, "json")} == {"distscan.service"}
 
 
 @pytest.fixture
@@ -332,6 +280,11 @@ def test_arrays(service, http, rng):
     state = values(http.get("/metrics").text)
     assert state["distscan_buffers_limit_bytes",] > state["distscan_buffers_used_bytes",] > 1 << 20
     assert state["distscan_scans_waiting",] == 0
+    for way, size in (("body", sizes[0]), ("shared", 9 * large.size)):
+        message = f"sum of an array of {size} bytes, {way}: "
+        line = log_line(service, "json", "DEBUG", message)
+        assert re.fullmatch(rf"{message}\d\.\d+ s", line["message"])
+        assert (line["op"], line["way"], line["bytes"]) == ("sum", way, size)
 
 
 def test_arrays_that_fail(http):
@@ -354,10 +307,9 @@ def test_arrays_that_fail(http):
 
 
 def test_file_jobs(service, http, rng):
-    folder = service.folder
+    """They are counted, and logged as they are submitted, begin and end: each once, in order."""
+    folder, seconds, jobs = service.folder, {}, []
     np.save(folder / "x.npy", rng.integers(0, 9, 100_000))
-
-    seconds = {}
 
     def state_of(name):
         return values(http.get("/metrics").text)[f"distscan_jobs_{name}",]
@@ -365,16 +317,18 @@ def test_file_jobs(service, http, rng):
     def work():
         with service.client() as client:
             for _ in range(2):
-                job = client.submit(folder / "x.npy", force=True, key="once")
+                job = client.submit(folder / "x.npy", op="max", force=True, key="once")
                 seconds.update(job.wait(30)["seconds"])
+            failed = client.submit(folder / "x.npy", force=True, axis=3)
             with pytest.raises(ValueError, match="axis"):
-                client.submit(folder / "x.npy", force=True, axis=3).wait(30)
+                failed.wait(30)
             runs = client.submit(long_file(folder), force=True)
             waits = client.submit(folder / "x.npy", force=True)
             wait_until(lambda: state_of("running") == state_of("queued") == 1)
             waits.cancel()
             runs.cancel()
             wait_until(lambda: runs.state != "running")
+            jobs.extend(each.number for each in (job, failed, runs, waits))
 
     more = grown(http, work)
     ended = {key[1][1]: value for key, value in more.items() if "jobs_ended" in key[0]}
@@ -387,9 +341,37 @@ def test_file_jobs(service, http, rng):
     assert phases == pytest.approx({name: value for name, value in seconds.items() if value})
     assert 0 < phases["all"] < 30
     assert state_of("running") == state_of("queued") == 0
+    done, failed, runs, waits = jobs
+    log_line(service, "json", "INFO", f"job {runs} was cancelled after ")
+    lines = {number: [] for number in jobs}
+    for line in lines_of(service, "json"):
+        if line.get("job") in lines:
+            lines[line["job"]].append(line)
+            assert (line["level"], line["op"]) == ("INFO", "max" if line["job"] == done else "sum")
+    assert {number: [line["state"] for line in lines[number]] for number in jobs} == {
+        done: ["queued", "running", "done"],
+        failed: ["queued", "running", "failed"],
+        runs: ["queued", "running", "cancelled"],
+        waits: ["queued", "cancelled"],
+    }
+    for line, message in zip(
+        lines[done],
+        (
+            re.escape(f"was submitted: max of {folder}/x.npy into {folder}/x.scan.npy"),
+            r"begins [\d.e-]+ s after its submission, attempt 1",
+            r"is done after [\d.e-]+ s",
+        ),
+        strict=True,
+    ):
+        assert re.fullmatch(f"job {done} {message}", line["message"])
+    assert lines[done][1]["attempt"] == 1
+    assert 0 <= lines[done][2]["seconds"] < 30
+    assert re.search(r"has failed after [\d.e-]+ s: .*Error: .*axis", lines[failed][2]["message"])
+    assert "axis" in lines[failed][2]["reason"]
+    assert re.fullmatch(rf"job {runs} was cancelled after [\d.e-]+ s", lines[runs][2]["message"])
 
 
-def test_requests(http, tmp_path):
+def test_requests(service, http, tmp_path):
     """By route and status; those that were refused, by the reason."""
 
     def work():
@@ -413,6 +395,10 @@ def test_requests(http, tmp_path):
         ("distscan_http_refusals_total", ("reason", "ProtocolError")): 1,
         ("distscan_http_refusals_total", ("reason", "ForbiddenError")): 1,
     }
+    line = log_line(
+        service, "json", "WARNING", "POST /v1/jobs by a client of this user was refused"
+    )
+    assert line["client"] == "a client of this user"
 
 
 def test_what_it_is(service, http):
