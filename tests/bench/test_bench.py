@@ -19,7 +19,7 @@ from distscan.bench.report import Report
 from distscan.bench.timing import Entry, Host, Row, Samples, Stats
 from distscan.core.operators import BUILTIN
 from distscan.mpi.communicators import MPI
-from support.cases import drawn, few_ranks
+from support.cases import few_ranks, sample
 
 NAMED = {contender.name: contender for contender in CONTENDERS}
 
@@ -560,7 +560,7 @@ PARTS = [
 @pytest.mark.one_rank
 @pytest.mark.compile
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("part", "types", "entries"), drawn(PARTS, 3))
+@pytest.mark.parametrize(("part", "types", "entries"), sample(PARTS, 3))
 def test_cub_compiles(part, types, entries, nvcc, case):
     if part == "RUN_TO_RUN" and nvcc < (3, 5, 0):
         pytest.skip("this CUB has no deterministic scan")

@@ -153,7 +153,7 @@ def test_rounding(result, acc, rng):
     """Ties, and numbers next to ties, of both signs and of every length."""
     precision, least, _ = FORMATS[result]
     places = (0, -20, least, max(least - 40, -1074), 1023 - 90, -1074)
-    for lowest in cases.drawn(places, 3):
+    for lowest in cases.sample(places, 3):
         top = min(8 * acc.itemsize - 3, 1022 - lowest)
         sums = [number for number in ties(rng, precision, top) if abs(number) < 1 << top]
         # From 0 to a sum and back again. A sum takes several floats of 53 bits.

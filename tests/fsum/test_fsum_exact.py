@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import distscan
 from support.arrays import host
-from support.campaigns import NAMES, between, hard, led, of_words, patterns
+from support.campaigns import NAMES, between, hard, of_words, patterns, run_campaign
 from support.exact import FORMATS, dtype_of, finite_bits, prefixes, same, scanned
 
 EXAMPLES = int(os.environ.get("DISTSCAN_EXAMPLES", "200"))
@@ -127,7 +127,7 @@ def types(xp):
 @pytest.mark.timeout(300)
 def test_every_form(xp, comm):
     """Numbers, forms, types, axes, segments, windows and cuts, all together."""
-    led(comm, cases(types(xp)), lambda case: check(case, xp, comm), 2 * examples(xp))
+    run_campaign(comm, cases(types(xp)), lambda case: check(case, xp, comm), 2 * examples(xp))
 
 
 @names
@@ -145,7 +145,7 @@ def test_words(words, xp, comm):
     """Windows of 1 to 34 words of 64 bits, which float64 needs."""
     name = "float64"
     strategy = cases([name], lambda name: of_words(name, 20, words))
-    led(comm, strategy, lambda case: check(case, xp, comm), examples(xp) // 8)
+    run_campaign(comm, strategy, lambda case: check(case, xp, comm), examples(xp) // 8)
 
 
 @pytest.mark.parametrize("power", [10, 50, 100, 200, 300])
@@ -172,7 +172,7 @@ def test_as_math_fsum(xp, comm):
             except OverflowError:  # of fsum's own intermediate sums
                 assert same(host(y), prefixes(x, "float64"))
 
-    led(comm, hard("float64", "float64", 30), test, examples(xp) // 2)
+    run_campaign(comm, hard("float64", "float64", 30), test, examples(xp) // 2)
 
 
 @pytest.mark.parametrize("result", ["float16", "bfloat16", "float32"])
@@ -193,7 +193,7 @@ def test_ties(result, xp, comm):
 
     numbers = between(result, lowest, end)
     drawn = st.tuples(numbers, st.sampled_from(rests), st.sampled_from([1.0, -1.0]))
-    led(comm, drawn, test, examples(xp) // 2)
+    run_campaign(comm, drawn, test, examples(xp) // 2)
 
 
 @pytest.mark.parametrize("by", [1, 70])
@@ -209,4 +209,4 @@ def test_narrower_window(by, xp, comm):
                 distscan.scan(shard, "fsum", window=window)
 
     numbers = between("float64", -1074, 1024).filter(bool)
-    led(comm, st.lists(numbers, min_size=1, max_size=9), test, examples(xp) // 8)
+    run_campaign(comm, st.lists(numbers, min_size=1, max_size=9), test, examples(xp) // 8)

@@ -16,7 +16,7 @@ from distscan.core.operators import MAPS, MAPS_IN_SEGMENTS, Operator
 from distscan.cuda import columns
 from distscan.cuda.columns import columns_policy, thread_policy
 from distscan.fsum.words import ONE_WORD, TWO_WORDS, fixed_sum
-from support.cases import drawn
+from support.cases import sample
 from support.compiling import SHARED, absent_gpu, check, ptx, strategy_kernels, textbook
 from support.data import CODES, OPS
 from support.exact import BFLOAT16
@@ -88,7 +88,7 @@ def test_compiles_without_spills(arch):
         entries.add("scan_short")
     assert {kernel.entry for kernel in kernels} == entries
     always = strategy_kernels(SOME, arch) if arch == "90" else []
-    check(dict.fromkeys([*always, *drawn(dict.fromkeys(kernels), 16)]), arch)
+    check(dict.fromkeys([*always, *sample(dict.fromkeys(kernels), 16)]), arch)
 
 
 @pytest.mark.compile
@@ -113,7 +113,7 @@ def test_every_form_compiles_without_spills(arch):
         "KeyedBy<unsigned int>::Items",
         "KeyedBy<unsigned int>::Pointer",
     }
-    check(drawn(kernels, 16), arch)
+    check(sample(kernels, 16), arch)
 
 
 NINE = Operator(
@@ -134,7 +134,7 @@ def test_every_width_of_keys_compiles_without_spills(arch):
         for kernel in strategy_kernels(cases, arch, form=Form(segmented=True, keys=np.dtype(keys)))
     )
     kernels |= dict.fromkeys(strategy_kernels(cases[4:], arch, form=Form(segmented=True)))
-    check(drawn(kernels, 16), arch)
+    check(sample(kernels, 16), arch)
 
 
 @pytest.mark.compile
@@ -189,7 +189,7 @@ def test_block_scans_compile_without_spills(arch):
     macros = {name: {dict(k.macros)[name] for k in kernels}
              for name in ("DISTSCAN_BLOCK_SCAN", "DISTSCAN_CHAIN")}  # fmt: skip
     assert macros == {"DISTSCAN_BLOCK_SCAN": set(STRUCTS), "DISTSCAN_CHAIN": set(CHAIN_STRUCTS)}
-    check(drawn(kernels, 16), arch)
+    check(sample(kernels, 16), arch)
 
 
 @pytest.mark.compile
@@ -266,7 +266,7 @@ def test_elements_are_changed_in_every_form(form):
         [(SQUARES, "f"), (SQUARES, "e")], "90", sizes=(1 << 10, 1 << 20), form=FORMS[form]
     )
     assert all(dict(kernel.macros)["DISTSCAN_LOADS"] == "true" for kernel in kernels)
-    check(drawn(dict.fromkeys(kernels), 16), "90")
+    check(sample(dict.fromkeys(kernels), 16), "90")
 
 
 # ---- The kernels for columns compile, without a GPU, fit the chip, and none spills registers -----
@@ -316,7 +316,7 @@ def test_columns_compile_without_spills(arch):
         "columns_reduce",
         "columns_per_thread",
     }
-    check(drawn(kernels, 16), arch)
+    check(sample(kernels, 16), arch)
 
 
 @pytest.mark.compile
@@ -430,7 +430,7 @@ def test_sums_compile_without_spills(arch):
     assert types == {"Fixed<1>", "Fixed<2, 1>", "Fixed<2, 2>"}
     checked = {f"Checked<{name}>" for name in types}
     assert {dict(kernel.macros)["DISTSCAN_PARTIAL"] for kernel in kernels} == types | checked
-    check(drawn(kernels, 32), arch)  # twice as many as other operators have
+    check(sample(kernels, 32), arch)  # twice as many as other operators have
 
 
 @pytest.mark.compile
@@ -455,7 +455,7 @@ def test_compactions_compile_without_spills(arch):
     kernels = compactions(arch, SIZES, PREDICATES)
     sources = {dict(kernel.macros).get("DISTSCAN_SOURCE") for kernel in kernels}
     assert sources == {"Masked", "Indices", "Selected", None}
-    check(drawn(kernels, 4 if arch == "90" else 16), arch)
+    check(sample(kernels, 4 if arch == "90" else 16), arch)
 
 
 @pytest.mark.compile

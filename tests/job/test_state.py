@@ -11,7 +11,7 @@ from mpi4py import MPI
 import distscan
 from distscan.job import restart
 from support import data, reference
-from support.jobs import FORMS, RANKS, drawn, full_after, refuse, some, spoil, wanted
+from support.jobs import FORMS, RANKS, draw_elements, full_after, refuse, some, spoil, wanted
 from support.operators import COMPOSE, FINGERPRINTS, digits, maps, printed
 from support.processes import left
 
@@ -93,7 +93,7 @@ PAIRS = [(op, code) for op, codes in CASES.items() for code in codes]
 def test_operators(op, code, series, rng):
     """What comes before the first element comes before it once."""
     for i in rng.choice(len(FORMS), TURNS, replace=False):
-        x, form = drawn(rng, op, code, int(rng.integers(10, 300))), FORMS[i]
+        x, form = draw_elements(rng, op, code, int(rng.integers(10, 300))), FORMS[i]
         y = series.scan(series.cut(x), ["--op", op, *form])
         equal(y, wanted(x, op, form, None, None))
         if "--exclusive" not in form and y.dtype.kind in "iub":
@@ -190,7 +190,7 @@ def test_structures(form, series, rng):
 
 def test_the_state_is_that_of_one_scan(series, run, folder, rng):
     """To the last bit, and whatever the number of files, of types in them, and of shapes."""
-    x = drawn(rng, "sum", "i2", 120)
+    x = draw_elements(rng, "sum", "i2", 120)
     parts = [x[:30].reshape(5, 6), x[30:30], x[30:90].astype("i8"), x[90:].reshape(1, 30, 1)]
     want = wanted(x, "sum", [], None, None)
     equal(series.scan(parts, []), want)

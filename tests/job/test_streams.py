@@ -15,7 +15,7 @@ from distscan.job.formats import files, storage
 from distscan.mpi.exscan import Exscan
 from support.cases import pairs
 from support.data import OPS
-from support.jobs import CODES, FORMS, RANKS, Streams, drawn, some
+from support.jobs import CODES, FORMS, RANKS, Streams, draw_elements, some
 from support.operators import maps
 from support.processes import left
 
@@ -46,14 +46,14 @@ def edges(chunk):
 def along(streams, op, code, form, sizes=None):
     """Scan files of one type at ``sizes`` of the edges, or at all."""
     rng = streams.rng
-    streams.scan(drawn(rng, op, code, int(rng.integers(1, 700))), op, form)
+    streams.scan(draw_elements(rng, op, code, int(rng.integers(1, 700))), op, form)
     every = edges(min(streams.chunk, 300))
     for n in every if sizes is None else rng.choice(every, sizes):
-        streams.scan(drawn(rng, op, code, n), op, form)
+        streams.scan(draw_elements(rng, op, code, n), op, form)
 
 
 def array(rng, shape, op, code, fortran):
-    x = drawn(rng, op, code, int(np.prod(shape))).reshape(shape)
+    x = draw_elements(rng, op, code, int(np.prod(shape))).reshape(shape)
     if op == "prod" and x.dtype.kind == "f":  # doubling and halving in turns along every axis
         turns = np.indices(shape).sum(axis=0) % 2
         x = np.copysign(np.where(turns, 0.5, 2), x).astype(code)
@@ -99,7 +99,7 @@ def test_ways(way, threads, strategy, streams, rng):
     form, sizes = FORMS[rng.integers(len(FORMS))], None if RANKS < 4 else 4
     code = "bl"[rng.integers(2)]
     along(streams, "sum", code, form, sizes)
-    streams.scan(drawn(rng, "sum", code, 3 * RANKS * streams.chunk), "sum", form)
+    streams.scan(draw_elements(rng, "sum", code, 3 * RANKS * streams.chunk), "sum", form)
     if way == "resident":
         assert any(found.resident for found in streams.found) == (RANKS > 1)
     assert any(found.readers > 0 for found in streams.found) == (threads > 1)
@@ -111,7 +111,7 @@ def test_a_chunk_of_one_element(code, streams, rng):
     for threads, memory in itertools.product(("1", "3"), ("1", "50")):
         streams.options = ["--threads", threads, "--memory", memory, "--backend", "cpu"]
         for form in (FORMS[0], FORMS[-1]):
-            streams.scan(drawn(rng, "sum", code, int(rng.integers(20, 60))), "sum", form)
+            streams.scan(draw_elements(rng, "sum", code, int(rng.integers(20, 60))), "sum", form)
             assert streams.chunk == 1 or memory == "50"
 
 
@@ -267,7 +267,7 @@ def test_segments_of_other_types(op, form, kind, strategy, streams, rng):
     code = CODES[op][rng.integers(len(CODES[op]))]
     n = int(rng.integers(1, 500))
     marks = marks_of(kind, rng, n, rng.choice([0.02, 0.2]))
-    streams.scan(drawn(rng, op, code, n), op, form, marks=marks)
+    streams.scan(draw_elements(rng, op, code, n), op, form, marks=marks)
 
 
 # ---- a job in many chunks that fails in one of them: all ranks end, soon, and nothing is left ----

@@ -14,8 +14,8 @@ from distscan.core.form import Extents, Form
 from distscan.mpi import agree, communicators, exscan
 from distscan.mpi.agree import Agreement, Votes, agreed, is_agreed
 from distscan.mpi.notices import Notices
+from support.cases import pairs
 from support.data import HOST_CODES, OPS, TYPES, elements
-from support.operators import COMPOSE, maps, one_by_one
 from support.processes import everywhere
 from support.reference import UFUNCS
 from support.steps import Known
@@ -46,20 +46,6 @@ def test_offsets_are_numpys(op, comm, rng):
             assert offset[()] == UFUNCS[op].reduce(before, dtype=totals.dtype)
         elif offset is not None:  # the exact identity
             assert offset[()] == operators.BUILTIN[op].identity(np.dtype(code))
-
-
-def test_order_of_ranks(comm, rng):
-    totals = maps(rng, comm.size)
-    offset = exscan.Exscan(COMPOSE, totals.dtype)(comm, Known(np.array(totals[comm.rank])))
-    if comm.rank:
-        assert offset[()] == one_by_one(totals)[comm.rank - 1]
-
-
-def test_maximum_of_nan(comm):
-    """MPI_MAX may lose a NaN; NumPy's maximum may not."""
-    total = np.array(np.nan if comm.rank == 0 else float(comm.rank))
-    offset = exscan.Exscan(operators.BUILTIN["max"], total.dtype)(comm, Known(total))
-    assert comm.rank == 0 or np.isnan(offset[()])
 
 
 @pytest.mark.parametrize("op", OPERATORS)
@@ -254,11 +240,10 @@ STATUS = [("sum", "l"), ("sum", "f"), ("sum", "D"), ("sum", "b"), ("prod", "d"),
           ("max", "d")]  # fmt: skip
 
 
-@pytest.mark.parametrize("inner", [1, 5])
-@pytest.mark.parametrize(("op", "code"), STATUS)
-def test_a_rank_that_fails_is_heard_of_behind(op, code, inner, comm):
+@pairs(group_by="inner", of=STATUS, inner=[1, 5])
+def test_a_rank_that_fails_is_heard_of_behind(of, inner, comm):
     """Whatever MPI combines with, and however many fail; the next exchange is right."""
-    operator, dtype = operators.BUILTIN[op], np.dtype(code)
+    operator, dtype = operators.BUILTIN[of[0]], np.dtype(of[1])
     exchange = exscan.Exscan(operator, dtype, Form(Extents(inner=inner)))
     total = np.full((inner,) if inner > 1 else (), 1, dtype)
     for failing in ({comm.size // 2}, set(range(0, comm.size, 2)), {0, comm.size - 1}, set()):
@@ -341,12 +326,6 @@ def test_notices_of_a_plan_that_is_gone(own):
     with pytest.raises(RankError, match=rf"\(rank {own.size - 1}: ValueError: of this plan\)"):
         late.raise_fault()
     assert not early.receive()
-
-
-def test_close_is_silent_where_all_is_well(comm):
-    plan = distscan.Plan(comm, 3, "d", backend="cpu")
-    plan(np.ones(3))
-    plan.close()
 
 
 @pytest.mark.parametrize("halves", [False, True])

@@ -11,7 +11,7 @@ import distscan
 from distscan import DisagreementError
 from support import reference
 from support.arrays import Foreign, host
-from support.campaigns import led
+from support.campaigns import run_campaign
 from support.cases import pairs
 from support.processes import everywhere
 
@@ -91,7 +91,7 @@ def test_nan_is_nothing_in_any_case(xp, comm):
         assert y.dtype == np.dtype(case["code"])
         np.testing.assert_array_equal(host(y), want[mine])
 
-    led(comm, cases(), check, 100 if xp is np else 40)
+    run_campaign(comm, cases(), check, 100 if xp is np else 40)
 
 
 def test_nan_of_another_library(cut, rng):

@@ -12,7 +12,7 @@ from mpi4py import MPI
 import distscan
 from distscan.bench.uses import MATRICES
 from support.arrays import Exporter, Foreign, Library, exported_read_only, host
-from support.campaigns import led
+from support.campaigns import run_campaign
 from support.cases import pairs
 from support.data import exact, keys_of
 from support.processes import everywhere
@@ -456,7 +456,7 @@ def test_any_cut_and_form(xp, comm):
         check(x, WORDS, xp=xp, cut=lambda n: mine, initial=(0, 1), segments=heads, **FORMS[form])
 
     sizes = st.lists(st.integers(0, 60), min_size=comm.size, max_size=comm.size)
-    led(
+    run_campaign(
         comm,
         st.tuples(st.integers(0, 2**31), sizes, st.sampled_from(sorted(FORMS))),
         check_case,

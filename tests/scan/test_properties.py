@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
 from support.arrays import LAYOUTS
-from support.cases import SEED
+from support.campaigns import run_campaign
 from support.data import OPERATORS, TYPES, elements, initial_of
 from support.reference import CALLS, check, types_of
 
@@ -103,51 +102,17 @@ def check_case(case: dict[str, Any], xp: Any, comm: MPI.Intracomm) -> None:
           close=close, **options)  # fmt: skip
 
 
+def command(case: dict[str, Any]) -> str:
+    """The command that repeats a case."""
+    run = f"launch/mpirun.sh {MPI.COMM_WORLD.size} python -m pytest {__file__}"
+    return f"DISTSCAN_CASE='{json.dumps(case)}' {run}"
+
+
 @pytest.mark.timeout(300)
 def test_against_the_definition(xp: Any, comm: MPI.Intracomm) -> None:
-    fault: Exception | None = None
-
-    def run(case: dict[str, Any]) -> None:
-        nonlocal fault
-        own: Exception | None = None
-        try:
-            check_case(case, xp, comm)
-        except Exception as error:
-            own = error
-        failed = [rank for rank, wrong in enumerate(comm.allgather(own is not None)) if wrong]
-        fault = None
-        if failed:
-            again = f"DISTSCAN_CASE='{json.dumps(case)}' launch/mpirun.sh {comm.size} "
-            fault = AssertionError(f"ranks {failed} fail: {again}python -m pytest {__file__}")
-            fault.__cause__ = own
-
-    if given_case := os.environ.get("DISTSCAN_CASE"):
-        run(json.loads(given_case))
-    elif comm.rank == 0:
-
-        @seed(SEED)
-        @settings(
-            # On a GPU nearly every case is a kernel to compile.
-            max_examples=EXAMPLES if xp is np else max(EXAMPLES // 5, 1),
-            database=None,
-            deadline=None,
-            report_multiple_bugs=False,
-            phases=[Phase.generate, Phase.shrink],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(cases())
-        def lead(case: dict[str, Any]) -> None:
-            comm.bcast(case)
-            run(case)
-            if fault is not None:
-                raise fault
-
-        try:
-            lead()
-        finally:
-            comm.bcast(None)
-    else:
-        while (case := comm.bcast(None)) is not None:
-            run(case)
-    if fault is not None:
-        raise fault
+    if case := os.environ.get("DISTSCAN_CASE"):
+        check_case(json.loads(case), xp, comm)
+        return
+    # On a GPU nearly every case is a kernel to compile.
+    examples = EXAMPLES if xp is np else max(EXAMPLES // 5, 1)
+    run_campaign(comm, cases(), lambda case: check_case(case, xp, comm), examples, command)

@@ -13,8 +13,12 @@ from support.cases import SEED
 from support.exact import FORMATS, dtype_of
 
 
-def led(
-    comm: MPI.Intracomm, cases: st.SearchStrategy[Any], check: Callable[[Any], None], examples: int
+def run_campaign(
+    comm: MPI.Intracomm,
+    cases: st.SearchStrategy[Any],
+    check: Callable[[Any], None],
+    examples: int,
+    describe: Callable[[Any], str] = str,
 ) -> None:
     """Check each case on all ranks. So they are in step, also while a case is made smaller."""
 
@@ -26,7 +30,7 @@ def led(
             own = error
         failed = [rank for rank, wrong in enumerate(comm.allgather(own is not None)) if wrong]
         if failed:
-            raise AssertionError(f"ranks {failed} fail for {case}") from own
+            raise AssertionError(f"ranks {failed} fail for {describe(case)}") from own
 
     @seed(SEED)
     @settings(

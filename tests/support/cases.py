@@ -26,7 +26,7 @@ SEED = MPI.COMM_WORLD.bcast(SEED)
 os.environ["DISTSCAN_SEED"] = str(SEED)  # of pytest-xdist's workers, too
 
 
-def drawn(cases: Iterable[Any], share: int = 8) -> list[Any]:
+def sample(cases: Iterable[Any], share: int = 8) -> list[Any]:
     """One of ``share`` cases, the same in each run; with ``DISTSCAN_WHOLE=1`` all."""
     cases = list(cases)
     return cases if WHOLE else random.Random(0).sample(cases, -(-len(cases) // share))

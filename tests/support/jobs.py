@@ -131,7 +131,7 @@ OWN = {"support.operators:COMPOSE": COMPOSE}  # an operator that does not commut
 
 def some(choices):
     """All cases at one rank; some at several, which take longer."""
-    return cases.drawn(choices, {1: 1, 2: 3, 3: 4, 4: 4}.get(RANKS, 8))
+    return cases.sample(choices, {1: 1, 2: 3, 3: 4, 4: 4}.get(RANKS, 8))
 
 
 class Streams:
@@ -199,7 +199,7 @@ class Streams:
         return y
 
 
-def drawn(rng, op, code, n):
+def draw_elements(rng, op, code, n):
     """Elements whose scan changes all along, and is exact but for logaddexp."""
     native = np.dtype(code).newbyteorder("=").char
     if op == "logaddexp":

@@ -8,7 +8,7 @@ from mpi4py import MPI
 import distscan
 from distscan import DisagreementError, RankError
 from support.arrays import Foreign, host
-from support.campaigns import led
+from support.campaigns import run_campaign
 from support.cases import pairs
 from support.processes import everywhere
 from support.uses import MASKS, mask_of, noise, same_bits
@@ -78,7 +78,7 @@ def test_against_numpy(xp, comm):
             assert not xp.may_share_memory(result, each)
             assert same_bits(host(each), was)  # arguments are only read
 
-    led(comm, cases(), check, 200 if xp is np else 60)
+    run_campaign(comm, cases(), check, 200 if xp is np else 60)
 
 
 def test_sequences_and_tuples(cut, rng):

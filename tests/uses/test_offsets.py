@@ -8,7 +8,7 @@ import distscan
 from distscan import DisagreementError
 from distscan.mpi import agree
 from support.arrays import Foreign, host
-from support.campaigns import led
+from support.campaigns import run_campaign
 from support.cases import pairs
 from support.processes import everywhere
 from support.reference import wanted
@@ -45,7 +45,7 @@ COUNTS = st.one_of(
 
 def test_against_a_loop(own, comm):
     cases = st.lists(COUNTS, min_size=comm.size, max_size=comm.size)
-    led(comm, cases, lambda counts: check(counts, own), 100)
+    run_campaign(comm, cases, lambda counts: check(counts, own), 100)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2**62, 2**63 - 1, 2**63, 2**64, 10**40])

@@ -8,7 +8,7 @@ import distscan
 from distscan import DisagreementError
 from distscan.cpu import reductions
 from support.arrays import Foreign
-from support.campaigns import led
+from support.campaigns import run_campaign
 from support.cases import pairs
 from support.processes import everywhere
 from support.uses import check_rounded, exact_cuts
@@ -68,7 +68,7 @@ def test_against_a_loop(xp, comm, monkeypatch):
         cuts = partition(xp.asarray(weights[mine]), case["parts"], comm)
         np.testing.assert_array_equal(cuts, exact_cuts(weights, case["parts"]))
 
-    led(comm, cases(comm.size), check, 200)
+    run_campaign(comm, cases(comm.size), check, 200)
 
 
 def test_floats_against_a_loop(xp, comm, monkeypatch):
@@ -90,7 +90,7 @@ def test_floats_against_a_loop(xp, comm, monkeypatch):
                 partition(xp.asarray(scaled[mine]), case["parts"], comm), cuts
             )
 
-    led(comm, cases(comm.size), check, 60)
+    run_campaign(comm, cases(comm.size), check, 60)
 
 
 def test_by_the_middle_of_elements(xp, cut, comm):
@@ -132,12 +132,6 @@ def test_cuts_at_the_edges_of_tiles(parts, more, xp, cut, comm):
     weights = np.full(n, 2, np.float32)
     cuts = partition(xp.asarray(weights[cut(n)]), parts, comm)
     np.testing.assert_array_equal(cuts, exact_cuts(weights, parts))
-
-
-def test_more_parts_than_elements(xp, cut, comm):
-    weights = np.array([5, 0, 1, 1])
-    cuts = partition(xp.asarray(weights[cut(4)]), 100, comm)
-    np.testing.assert_array_equal(cuts, exact_cuts(weights, 100))
 
 
 def test_negative_zeros_weigh_nothing(xp, cut, comm, rng):

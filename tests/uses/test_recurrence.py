@@ -9,7 +9,7 @@ import distscan
 from distscan import DisagreementError
 from support import reference
 from support.arrays import host
-from support.campaigns import led
+from support.campaigns import run_campaign
 from support.cases import pairs
 from support.processes import everywhere
 from support.uses import by_hand, exact
@@ -76,13 +76,6 @@ def test_initial_row_of_long_doubles(code, comm):
         initial[...] = np.array([value], "f")  # writes 10 bytes of each 16
         h = distscan.linear_recurrence(a, a, initial)
         np.testing.assert_array_equal(h[:, 0], np.arange(1, 3) + value + 2 * comm.rank)
-
-
-def test_reverse(xp, cut, rng):
-    a, b = exact(rng, 777, "d")
-    mine = cut(777)
-    h = distscan.linear_recurrence(xp.asarray(a[mine]), xp.asarray(b[mine]), 5.0, reverse=True)
-    np.testing.assert_array_equal(host(h), by_hand(a[::-1], b[::-1], 5.0)[::-1][mine])
 
 
 @pytest.mark.parametrize("code", "fd")
@@ -313,7 +306,7 @@ def test_any_case(xp, comm):
         )
         np.testing.assert_array_equal(host(last) if hasattr(last, "get") else last, end)
 
-    led(comm, cases(), check, 100 if xp is np else 40)
+    run_campaign(comm, cases(), check, 100 if xp is np else 40)
 
 
 def test_disagreement(comm):
