@@ -57,10 +57,6 @@ def test_over_tcp(tmp_path, monkeypatch):
         where = ["--address", service.address, "--token-file", tmp_path / "token"]
         assert command("jobs", *where) == (0, "", "")
         assert service.end() == 0
-    output = "".join(service.output)
-    assert "was refused: a wrong token" in output
-    assert "was refused: no token" in output
-    assert TOKEN not in output
 
 
 REACHABLE = "can be reached from other machines"
