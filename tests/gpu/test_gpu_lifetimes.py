@@ -13,7 +13,7 @@ from mpi4py import MPI
 import distscan
 from distscan.core import dtypes, operators
 from distscan.engine import cache
-from support import gpu, processes
+from support import gpu
 from support.steps import of_size
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.one_rank, pytest.mark.timeout(120)]
@@ -239,7 +239,6 @@ def test_threads_one_after_the_other(mode):
     script = Path(gpu.__file__).with_name("thread_scans.py")
     process = subprocess.run(
         [sys.executable, str(script), mode],
-        env=processes.environment(),
         timeout=100,
         capture_output=True,
         text=True,

@@ -12,8 +12,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from support import processes
-
 pytestmark = [pytest.mark.gpu, pytest.mark.one_rank, pytest.mark.timeout(600)]
 
 LONG, FEW = 2_500_003, (1, 5, 5000, 300_007)  # elements: for scan.cuh, for scan_short.cuh
@@ -87,7 +85,9 @@ GROUPS = [flat, commutative, begun, segments, rows, columns, layers, textbooks]
 def test_operands_are_elements(group, code, cp):
     process = subprocess.run(
         [sys.executable, __file__, group, code, str(cp.cuda.Device().id)],
-        env=processes.environment(PYTHONPATH=os.pathsep.join(sys.path)),
+        # The launcher's variables stay: where Open MPI can start no daemon, a process without them
+        # cannot start MPI. The child takes its parent's place in a job of one rank.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=500,
