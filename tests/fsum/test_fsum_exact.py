@@ -1,7 +1,7 @@
 """``fsum``: cases drawn by Hypothesis, against sums of fractions that integers round.
 
-Numbers are drawn in families that are hard to add; see ``support/patterns.py``. Rank 0 draws, as in
-``test_properties.py``. DISTSCAN_EXAMPLES=2000 looks longer.
+Numbers are drawn in families that are hard to add; see ``support/campaigns.py``. Rank 0 draws, as
+in ``test_properties.py``. DISTSCAN_EXAMPLES=2000 looks longer.
 """
 
 import math

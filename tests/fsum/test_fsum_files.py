@@ -76,7 +76,7 @@ def test_axes(data, axis, fortran, way, job, rng):
 
 
 def test_rows_longer_than_a_chunk(job, rng):
-    x = special(rng, "float64", 9 * 300).reshape(9, 300)
+    x = special(rng, "float64", 9 * 700).reshape(9, 700)
     _, y = job(x, memory=60000, axis=0)
     assert same(y, scanned(x, "float64", axis=0))
 
