@@ -474,10 +474,11 @@ class CompiledSweeps:
                 else:
                     load_into(op.name, op.load, source, elements)
                 part = KernelArguments.from_buffer_copy(arguments)
-                part.x_step = part.y_step = source.shape[2]
+                part.x_step = source.shape[2]
                 begin = (top * n + low) * source.shape[2] + left
                 part.x = buffer.ctypes.data - begin * buffer.itemsize
                 if results is not None:
+                    part.y_step = source.shape[2]
                     part.y = stored.ctypes.data - begin * stored.itemsize
                 part.ticket, part.end = piece, piece + 1
                 if not self._rows:

@@ -19,7 +19,7 @@ from distscan.core.fingerprint import fingerprint
 from distscan.options import ScanOptions
 from support import same_name
 from support.arrays import host
-from support.cases import STRATEGIES, pairs
+from support.cases import CUTS, STRATEGIES, pairs
 from support.data import HOST_CODES, truths
 from support.operators import SQUARES
 from support.processes import everywhere
@@ -282,6 +282,25 @@ def test_initial_and_totals_are_not_loaded(reverse, exclusive, segmented, xp, cu
     x, heads = rng.integers(0, 3, 3001), rng.random(3001) < 0.01
     check(x, LATEST_DOUBLE, xp=xp, cut=cut, initial=7, reverse=reverse, exclusive=exclusive,
           segments=heads if segmented else None)  # fmt: skip
+
+
+@pairs(
+    group_by="shape",
+    indirect=["cut"],
+    shape=[(40, 7), (40, 1500), (3, 20, 5000)],
+    code="ifd",
+    reverse=[False, True],
+    exclusive=[False, True],
+    call=["scan", "out", "in place"],
+    layout=["contiguous", "wider rows", "backwards"],
+    strategy=STRATEGIES,
+    cut=CUTS,
+)
+def test_columns_are_loaded(shape, code, reverse, exclusive, call, layout, strategy, xp, cut, rng):
+    """Loaded elements lie in a buffer of some columns, results in an array of all columns."""
+    x = rng.integers(0, 5, shape).astype(code)
+    check(x, SQUARES, xp=xp, cut=cut, axis=-2, call=call, layout=layout, strategy=strategy,
+          reverse=reverse, exclusive=exclusive)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,13 @@ def every_second(xp, x):
     return xp.asarray(x.repeat(2, axis=-1))[..., ::2]
 
 
+def wider_rows(xp, x):
+    """Rows of a table that has three columns more."""
+    table = np.zeros((*x.shape[:-1], x.shape[-1] + 3), x.dtype)
+    table[..., :-3] = x
+    return xp.asarray(table)[..., :-3]
+
+
 def backwards(xp, x):
     return xp.asarray(x[::-1].copy())[::-1]
 
@@ -53,18 +60,19 @@ def read_only(xp, x):
     return frozen
 
 
-# Those of results are without "read-only".
+# Results have every layout but "read-only".
 LAYOUTS = {
     "contiguous": contiguous,
     "Fortran": fortran,
     "transposed": transposed,
     "every second": every_second,
+    "wider rows": wider_rows,
     "backwards": backwards,
     "byte-swapped": byte_swapped,
     "misaligned": misaligned,
     "read-only": read_only,
 }
-ON_GPUS = [*LAYOUTS][:5]
+ON_GPUS = [*LAYOUTS][:6]
 
 
 def lay_out(xp, x, layout):
@@ -97,7 +105,7 @@ class Foreign(Exporter):
 
 
 class Library:
-    """Its namespace."""
+    """The namespace of ``Foreign``."""
 
     @staticmethod
     def from_dlpack(array):
