@@ -116,7 +116,7 @@ def bits_of(initial: Any) -> Hashable:
         return type(initial), *map(bits_of, initial)
     try:
         value = np.asarray(initial)
-    except Exception:  # no call shares this key; ``decide`` raises the right exception
+    except Exception:  # no call shares this key; ``set_up`` raises the right exception
         return object()
     # Objects have no bits to compare. Only integers of more than 64 bits can be scanned.
     bits = object() if value.dtype.hasobject else value.tobytes()

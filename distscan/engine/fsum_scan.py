@@ -8,8 +8,8 @@
 
 Integers add exactly in any order. So the result depends on the elements alone: not on ranks, cuts,
 devices or strategies. Steps 2 and 3 are a scan by an operator like any other. In a narrow window
-its running value is an integer of one or two words (``fsum/words.py``). In a wide one it has
-several digits (``fsum/words.py``).
+its running value is an integer of one or two words, in a wide one several digits
+(``fsum/words.py``).
 """
 
 import math

@@ -279,6 +279,20 @@ def test_arrays_of_before(client, rng):
         os.close(end)
 
 
+def test_jobs_of_before(service, client):
+    """A child process waits for a job of its parent, and submits one."""
+    np.save(service.folder / "x.npy", np.ones(10))
+    job = client.submit(service.folder / "x.npy", force=True)
+
+    def work():
+        assert job.wait(30)["elements"] == 10
+        assert client.submit(service.folder / "x.npy", force=True).wait(30)["elements"] == 10
+
+    child = forked(work)
+    assert job.wait(30)["elements"] == 10
+    assert ended(child) == 0
+
+
 def test_a_child_that_closes(client):
     """It closes what it has; a request of its parent goes on."""
     x = np.arange(LARGE)

@@ -187,15 +187,16 @@ def test_no_tqdm(monkeypatch):
 
 # ---- notebooks -----------------------------------------------------------------------------------
 
-# What tqdm uses of a notebook. Versions of tqdm find its kernel in two ways.
-NOTEBOOK = """
+# The parts of a notebook that tqdm uses. Versions of tqdm find the kernel in two ways.
+KERNEL = """
 import atexit, sys, types
 
 shell = types.SimpleNamespace(config={"IPKernelApp": {}})
 sys.modules["IPython"] = types.ModuleType("IPython")
 sys.modules["IPython"].get_ipython = lambda: shell
 sys.modules["ipykernel.zmqshell"] = types.ModuleType("ipykernel.zmqshell")
-
+"""
+WIDGETS = """
 class Widget:
     def __init__(self, children=(), **given):
         self.children, self.style = children, types.SimpleNamespace()
@@ -212,15 +213,30 @@ sys.modules["IPython.display"] = types.ModuleType("IPython.display")
 sys.modules["IPython.display"].display = shown.append
 atexit.register(lambda: print([each.value for each in shown[0].children],
                               shown[0].children[1].max, len(shown)))
-
+"""
+JOB = """
 sys.path.insert(0, sys.argv[1])
 from service.test_jobs import COURSE, Course, record
 assert Course(*COURSE, record("done", report={"total": 3})).job.wait(progress=True)["total"] == 3
 """
 
 
+def in_notebook(*parts):
+    return processes.python("\n".join([*parts, JOB]), Path(__file__).parents[1])
+
+
 def test_widgets():
-    run = processes.python(NOTEBOOK, Path(__file__).parents[1])
+    run = in_notebook(KERNEL, WIDGETS)
     assert (run.returncode, run.stderr) == (0, "")
     assert "job 7: done: 100%" in run.stdout.replace("\\u2007", " ")  # spaces as wide as digits
     assert run.stdout.strip().endswith("4000000000 1")  # one bar, of so many bytes
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_no_widgets(strict):
+    """tqdm says which package is missing, and the bar is text."""
+    first = "import warnings; warnings.simplefilter('error')" if strict else ""
+    run = in_notebook(KERNEL, first)
+    assert (run.returncode, run.stdout) == (0, "")
+    assert "job 7: done: 100%" in run.stderr
+    assert ("IProgress not found" in run.stderr) != strict

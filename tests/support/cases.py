@@ -155,11 +155,11 @@ def pairs(
     group_by: str = "",
     **values: Iterable[Any],
 ) -> Callable[[Callable[..., None]], Any]:
-    """Parametrize a test by such cases; ``indirect`` names parameters that are of fixtures.
+    """Parametrize a test by the cases of ``pairwise``; ``indirect`` names the fixtures among them.
 
-    With ``group_by``, there is one test for each value of that parameter, and of those in
-    ``indirect``. It runs all its cases, one after the other: when a case fails on one rank, the
-    ranks stay in step.
+    With ``group_by``, there is one test for each value of that parameter and of those in
+    ``indirect``. The test runs all its cases, one after the other. So the ranks stay in step when
+    a case fails on one rank.
     """
     cases = pairwise({name: list(values[name]) for name in values}, allowed)
     if not group_by:

@@ -65,7 +65,7 @@ extern "C" __global__ void hold(volatile int* go, long long nanoseconds) {
 
 @functools.cache
 def holding_kernel():
-    """Compile and load it, which could not be done while it runs."""
+    """Compile the kernel. It can be compiled and loaded before it runs alone."""
     import cupy
 
     return cupy.RawKernel(HOLD_SOURCE, "hold")
@@ -91,7 +91,7 @@ class Held:
 
 
 def warm(cupy):
-    """Load the holding_kernel."""
+    """Load the kernel."""
     Held(cupy.cuda.Stream(non_blocking=True)).release()
     cupy.cuda.Device().synchronize()
 

@@ -1,4 +1,4 @@
-"""Processes: what all ranks of a job see alike, and programs that are no rank of it."""
+"""Processes: exceptions and files that all ranks see, and programs that are no rank of the job."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def everywhere(comm, kind, message, call):
 
 
 def left(comm, folder):
-    """What is in a folder that all ranks share."""
+    """Return the names in a folder that all ranks share."""
     comm.Barrier()
     names = sorted(os.listdir(folder))
     comm.Barrier()
@@ -30,14 +30,13 @@ def left(comm, folder):
 # A child process that has the launcher's variables joins the job of its parent, as the same rank,
 # and writes into the shared memory of the parent's messages.
 
-
-_LAUNCHERS = "PMI", "OMPI", "PRTE", "HYDRA", "MPI"
+_LAUNCHERS = "PMI", "OMPI_", "PRTE", "HYDRA", "MPI_"
 
 
 def environment(**variables):
     """This process's environment without the launcher's variables, and with ``variables``."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) or k == "MPIRUN"}
-    return kept | variables
+    others = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
+    return others | variables
 
 
 def python(program, *arguments, **variables):
@@ -56,7 +55,7 @@ def python(program, *arguments, **variables):
 
 
 def forked(work):
-    """Run ``work`` in a child process; return the number of that."""
+    """Run ``work`` in a child process; return the number of the process."""
     if (child := os.fork()) == 0:
         status = 1
         try:
@@ -71,5 +70,5 @@ def forked(work):
 
 
 def ended(child):
-    """Wait for its end; return its exit status."""
+    """Wait for the end of a child process; return its exit status."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
