@@ -4,7 +4,7 @@ Each is parsed once, into one form for all ways of writing it. ``ScanOptions`` a
 where a job goes on with what another one has left: a new field is compared without more code.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
@@ -18,6 +18,7 @@ from .core.fingerprint import fingerprint
 from .core.form import axis_number, shape_of
 from .core.operators import BUILTIN, Operator
 from .core.scalars import integer
+from .core.segments import term_of
 from .core.steps import Strategy
 from .cpu.threads import parse_threads
 from .fsum.request import is_fsum, limits_of
@@ -25,6 +26,8 @@ from .mpi.communicators import op_name
 
 Op = str | np.ufunc | Operator
 
+#: The names of options in messages about ranks that differ, where theirs would say too little.
+_NAMES = {"dtype": "the dtype of the result", "segments": "the dtype of segments"}
 #: Of the input alone: a running value has the same meaning behind another input.
 _OF_INPUT = {"raw", "shape"}
 #: These may differ from rank to rank.
@@ -58,40 +61,32 @@ class ScanOptions(NamedTuple):
     initial: Any = None
 
     @classmethod
-    def parse(
-        cls,
-        *,
-        op: Op = "sum",
-        axis: Any = None,
-        exclusive: Any = False,
-        initial: Any = None,
-        reverse: Any = False,
-        dtype: Any = None,
-        window: Any = None,
-        raw: Any = None,
-        shape: Sequence[int] | None = None,
-    ) -> "ScanOptions":
-        """Return the options that a caller asks for; raise TypeError and ValueError.
+    def parse(cls, *, op: Op = "sum", **asked: Any) -> "ScanOptions":
+        """Return the options that a caller asks for; None stands for the default.
+
+        Raises TypeError, also for an unknown option, and ValueError.
 
         >>> ScanOptions.parse(op=np.add, initial=3, dtype="f4").terms()["initial"]
         3
         """
+        window = asked.get("window")
         known: Any = operators.NAMED.get(op) if isinstance(op, str | np.ufunc) else None
         if known is None or window is not None:
             name = op_name(op)
             known = "fsum" if is_fsum(name, window) else operators.resolve(name)
-        return cls(
-            known,
-            axis if axis is None or type(axis) is int else axis_number(axis),
-            bool(exclusive),
-            bool(reverse),
-            dtype if dtype is None or isinstance(dtype, np.dtype) else dtypes.parse(dtype),
-            None if window is None else limits_of(window),
-            None,
-            None if raw is None else dtypes.parse(raw),
-            None if shape is None else shape_of(shape),
-            initial,
-        )
+        unknown = asked.keys() - _PARSERS.keys()
+        if unknown:
+            raise TypeError(f"a scan has no option {min(unknown)!r}")
+        parsed = {name: _PARSERS[name](each) for name, each in asked.items() if each is not None}
+        return cls(known, **parsed)
+
+    def compared(self) -> dict[str, Any]:
+        """Return what must be the same on every rank, by the names that messages have.
+
+        What a rank derives from its arrays, such as a dtype that is None, has been put in before.
+        """
+        values = self._asdict() | {"segments": term_of(self.segments)}
+        return {_NAMES.get(name, name): value for name, value in values.items()}
 
     def terms(self, *, any_input: bool = False) -> dict[str, Any]:
         """Return what must be the same in two jobs, by name, in a form that JSON has.
@@ -103,12 +98,25 @@ class ScanOptions(NamedTuple):
         if any_input:
             values = {name: value for name, value in values.items() if name not in _OF_INPUT}
             if self.segments is not None and self.segments.kind in "SU":
-                values["segments"] = f"text, {self.segments.kind}"  # each file has its own width
+                values["segments"] = term_of(self.segments)  # each file has its own width of text
         return {names.get(name, name): value for name, value in values.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Return all options in a form that JSON has; ``parse`` takes it, if ``op`` has a name."""
         return {name: _plain(value) for name, value in zip(self._fields, self, strict=True)}
+
+
+#: What makes the value of each option out of a caller's, which is not None.
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "axis": lambda axis: axis if type(axis) is int else axis_number(axis),
+    "exclusive": bool,
+    "reverse": bool,
+    "dtype": lambda dtype: dtype if isinstance(dtype, np.dtype) else dtypes.parse(dtype),
+    "window": limits_of,
+    "raw": dtypes.parse,
+    "shape": shape_of,
+    "initial": lambda initial: initial,
+}
 
 
 class RunOptions(NamedTuple):
@@ -174,53 +182,22 @@ class ScanRequest(NamedTuple):
 
     @classmethod
     def parse(
-        cls,
-        x: Any,
-        out: Any,
-        segments: Any,
-        *,
-        op: Any,
-        axis: Any,
-        exclusive: Any,
-        initial: Any,
-        reverse: Any,
-        dtype: Any,
-        window: Any,
-        strategy: Any,
-        threads: Any,
+        cls, x: Any, out: Any, segments: Any, initial: Any, asked: dict[str, Any]
     ) -> "ScanRequest":
-        """Return the request of a caller; raise TypeError and ValueError.
+        """Return the request of a caller, who asks for other options by name.
 
-        Most calls have options that another call had: these are parsed once.
+        Most calls have options that another call had: these are parsed once. Raises TypeError and
+        ValueError.
         """
-        asked = op, axis, exclusive, reverse, dtype, window, strategy, threads
         known: Any = None
         try:  # noqa: SIM105 - `suppress` takes a microsecond
-            known = _parsed(*asked)
+            known = _parsed(tuple(asked), *asked.values())
         except TypeError:  # of an option that no dict takes as a key, too
             pass
-        options, run_options = known or _parse(*asked)
+        options, run_options = known or parse(**asked)
         if initial is not None:
-            options = options._replace(initial=initial)
+            options = ScanOptions(*options[:-1], initial)  # type: ignore[call-arg] # fast
         return cls(x, out, segments, options, run_options)
-
-
-def _parse(  # noqa: PLR0917 - the cache is faster without keywords
-    op: Any,
-    axis: Any,
-    exclusive: Any,
-    reverse: Any,
-    dtype: Any,
-    window: Any,
-    strategy: Any,
-    threads: Any,
-) -> tuple[ScanOptions, RunOptions]:
-    form: Any = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
-    options = ScanOptions.parse(op=op, dtype=dtype, window=window, **form)
-    return options, RunOptions.parse(strategy=strategy, threads=threads)
-
-
-_parsed = lru_cache(maxsize=32, typed=True)(_parse)
 
 
 def parse(**asked: Any) -> tuple[ScanOptions, RunOptions]:
@@ -232,6 +209,11 @@ def parse(**asked: Any) -> tuple[ScanOptions, RunOptions]:
     if isinstance(asked.get("initial"), str):
         asked["initial"] = number(asked["initial"])
     return ScanOptions.parse(**asked), RunOptions.parse(**run)
+
+
+@lru_cache(maxsize=32, typed=True)  # by position: keywords take 0.6 us longer
+def _parsed(names: tuple[str, ...], *values: Any) -> tuple[ScanOptions, RunOptions]:
+    return parse(**dict(zip(names, values, strict=True)))
 
 
 def number(text: str) -> Any:

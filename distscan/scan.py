@@ -123,20 +123,17 @@ def scan(
     >>> distscan.scan([1, 2, 3])  # the other rank gets array([10, 15])
     array([1, 3, 6])
     """
-    request = ScanRequest.parse(
-        x,
-        out,
-        segments,
-        op=op,
-        axis=axis,
-        exclusive=exclusive,
-        initial=initial,
-        reverse=reverse,
-        dtype=dtype,
-        strategy=strategy,
-        threads=threads,
-        window=window,
-    )
+    asked = {
+        "op": op,
+        "axis": axis,
+        "exclusive": exclusive,
+        "reverse": reverse,
+        "dtype": dtype,
+        "window": window,
+        "strategy": strategy,
+        "threads": threads,
+    }
+    request = ScanRequest.parse(x, out, segments, initial, asked)
     if request.options.op == "fsum":
         return scan_exactly(call, request)
     if request.options.op.arity > 1:

@@ -168,20 +168,18 @@ def _current(cuda: Any, gpu: int) -> AbstractContextManager[Any]:
 
 def on_device(array: Any) -> AbstractContextManager[Any]:
     """Return a context that makes the GPU of an array current; for a host array it does nothing."""
-    if not is_cuda(array):
-        return _ANYWHERE
-    import cupy  # noqa: PLC0415 - only arrays on a GPU need it
-
-    return _current(cupy.cuda, array.data.device_id)
+    return where(array)[1]
 
 
-def stream(array: Any) -> int | None:
-    """Return the pointer of the current stream of an array's GPU; None for a host array."""
-    if not is_cuda(array):
-        return None
-    import cupy  # noqa: PLC0415 - only arrays on a GPU need it
+def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], int | None]:
+    """Return an array's GPU, a context that makes it current, and its current stream.
 
-    return int(cupy.cuda.get_current_stream().ptr)
+    GPU and stream of a host array are None.
+    """
+    if isinstance(array, np.ndarray):
+        return None, _ANYWHERE, None
+    gpu, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
+    return gpu, _current(cuda, gpu), cuda.get_current_stream(gpu).ptr
 
 
 def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[Any]]]:

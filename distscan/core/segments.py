@@ -30,6 +30,12 @@ def edge_dtype(segments: np.dtype[Any] | None) -> np.dtype[Any] | None:
     return np.dtype("S32")
 
 
+def term_of(segments: np.dtype[Any] | None) -> Any:
+    """Return what must be the same on every rank: the type, but for the width of text."""
+    is_text = segments is not None and segments.kind in "SU"
+    return f"text, {segments.kind}" if segments is not None and is_text else segments
+
+
 def compared(segments: np.dtype[Any]) -> np.dtype[Any] | None:
     """Return the type as which kernels compare keys; None for flags, and for types of other keys.
 

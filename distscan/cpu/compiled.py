@@ -9,6 +9,7 @@ import ctypes
 import functools
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_void_p
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar
 
@@ -336,7 +337,7 @@ class CompiledSweeps:
         if step is not None and self._direct and not self._loads:
             arguments.x, arguments.x_step, arguments.y_step = address(x), step, step
             self._cut_strips(arguments, _STRIP)
-            self._run(lambda: reduce(byref(arguments)), width)
+            self._run(partial(reduce, byref(arguments)), width)
         else:
             dtype = self._converted[0] if step is None or self._direct is None else self._loaded
             self._run_in_pieces(reduce, arguments, x, dtype)
@@ -376,7 +377,7 @@ class CompiledSweeps:
             # In place, the lines of x are in the caches: there the results find them.
             arguments.stream = self._streams and arguments.x != arguments.y
         if not in_pieces:
-            self._run(lambda: scan(byref(arguments)), width)
+            self._run(partial(scan, byref(arguments)), width)
         elif direct:
             self._run_in_pieces(scan, arguments, x, self._loaded)
         else:
@@ -419,7 +420,7 @@ class CompiledSweeps:
         rows = -(-outer // self._height) if self._rows else outer * -(-width // arguments.strip)
         arguments.end = rows * self._blocks
 
-    def _run(self, work: Callable[[], None], width: int, most: int | None = None) -> None:
+    def _run(self, work: Callable[[], object], width: int, most: int | None = None) -> None:
         """Call a function in at most ``most`` threads, fewer for the work of few columns."""
         number = min(self._most, self._work * width // _THREAD)
         number = number if most is None else min(number, most)

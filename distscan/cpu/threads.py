@@ -94,7 +94,7 @@ def parse_threads(threads: Any, name: str = "threads") -> int:
 
 
 def run(
-    function: Callable[[], None], threads: int, stop: Callable[[], None] = lambda: None
+    function: Callable[[], object], threads: int, stop: Callable[[], None] = lambda: None
 ) -> None:
     """Call a function in up to ``threads`` threads, this one among them, until all have returned.
 
@@ -128,7 +128,7 @@ class _Call:
     ``with`` of a plain lock is safe, but a condition's is not.
     """
 
-    def __init__(self, function: Callable[[], None], stop: Callable[[], None]) -> None:
+    def __init__(self, function: Callable[[], object], stop: Callable[[], None]) -> None:
         self.fault: BaseException | None = None
         self.invited = 0  # how many other threads may join
         self._function, self._stop, self._lock = function, stop, threading.Lock()

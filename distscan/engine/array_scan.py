@@ -9,9 +9,7 @@ kind: their types, shapes, strides and options are equal.
 """
 
 import pickle  # nosec B403 # it writes only
-import sys
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from operator import methodcaller
@@ -29,7 +27,6 @@ from ..options import ScanRequest
 from . import cache
 from .shard_scan import ShardScan, make
 
-_ANYWHERE = nullcontext()  # for host arrays: no GPU need be current
 _NUMBERS = {type(None), bool, int, float, complex}
 
 
@@ -108,11 +105,11 @@ def scan_array(call: Agreement, request: ScanRequest) -> Any:
     given, native = (x, out, segments), [array, target, flags]
     ranks, initial = call.comm.size, options.initial
     bits = (pickle.dumps if type(initial) in _NUMBERS else cache.bits_of)(initial)
-    gpu, device, stream = where(array)
+    gpu, device, stream = arrays.where(array)
     with device:
         key: tuple[Any, ...] = (
             gpu,
-            stream(),
+            stream,
             ranks,
             *options[:-1],
             bits,
@@ -158,16 +155,6 @@ def _as_scanned(setup: "ArraySetup", array: Any, target: Any, flags: Any) -> tup
     if copied:
         steps.refuse_capture("x, out or segments must be copied")
     return shard, result, flags, copy_back
-
-
-def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], Callable[[], Any]]:
-    """Return an array's GPU or None, a context that makes it current, a function for its stream."""
-    if isinstance(array, np.ndarray):
-        return None, _ANYWHERE, lambda: None
-    gpu, cuda = int(array.data.device_id), sys.modules["cupy"].cuda
-    # The GPU is usually current. A check takes a fifth of the time that ``cuda.Device`` takes.
-    device = _ANYWHERE if cuda.runtime.getDevice() == gpu else cuda.Device(gpu)
-    return gpu, device, lambda: cuda.get_current_stream().ptr
 
 
 def _kind(given: Any, array: Any) -> Hashable:

@@ -94,20 +94,13 @@ def scan_exactly(call: Agreement, request: ScanRequest) -> Any:
         segmented.check_type(flags.dtype, extents)
     check_strategy(run_options.strategy, call.comm.size if extents.goes_on else 1)
     first = None if options.initial is None else number_of(options.initial, result)
-    form = options.exclusive, options.reverse, first
-    call.same = Terms(
-        {
-            "the function": "scan",
-            "op": "fsum",
-            "the dtype of x": array.dtype,
-            "the dtype of the result": result,
-            "the shape beyond axis 0": extents.shape[1:],
-            "axis": extents.axis,
-            "exclusive, reverse, initial": tuple(map(repr, form)),
-            "the dtype of segments": flags if flags is None else segmented.edge_dtype(flags.dtype),
-            "window": options.window,
-        }
+    resolved = options._replace(
+        axis=extents.axis,
+        dtype=result,
+        segments=None if flags is None else flags.dtype,
+        initial=repr(first),  # of -0.0 and 0.0 it differs
     )
+    call.same = _terms(resolved, array.dtype, extents.shape[1:])
     with arrays.on_device(array):
         xp = arrays.namespace(array)
         direct = target is not None and target.flags.c_contiguous and target.dtype == result
@@ -131,6 +124,13 @@ def scan_exactly(call: Agreement, request: ScanRequest) -> Any:
                 target[...] = sums
         arrays.release(*zip(given, native, strict=True))
         return found
+
+
+@lru_cache(maxsize=32)  # a dtype takes microseconds to name
+def _terms(resolved: ScanOptions, x: np.dtype[Any], shape: tuple[int, ...]) -> Terms:
+    """Return the terms of a scan by fsum."""
+    arrays_of_ranks = {"the dtype of x": x, "the shape beyond axis 0": shape}
+    return Terms({"the function": "scan", "op": "fsum", **arrays_of_ranks, **resolved.compared()})
 
 
 def _local_window(part: _Part) -> "LocalWindow":
@@ -276,7 +276,8 @@ def _on_gpu(x: Any) -> tuple[Window, int] | None:
     from ..cuda.reductions import BitRangeOf  # noqa: PLC0415 - a CPU job need not have CuPy
 
     x = arrays.namespace(x).ascontiguousarray(x).reshape(-1)
-    key = "bit range", arrays.gpu(x), arrays.stream(x), x.dtype, x.size
+    gpu, _, stream = arrays.where(x)
+    key = "bit range", gpu, stream, x.dtype, x.size
     kept, kind = cache.acquire(key)
     kept = kept or BitRangeOf(x.dtype, x.size)
     found = kept(x)

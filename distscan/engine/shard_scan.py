@@ -64,11 +64,11 @@ def make(
     the type of the result, as in ``dtypes.resolve``. Raises TypeError, ValueError and OverflowError
     for options that cannot be had, and MemoryError if the workspace does not fit.
     """
-    op, exclusive, segments = options.op, options.exclusive, options.segments
+    op, segments = options.op, options.segments
     narrow = dtypes.resolve(op, x, options.dtype, out)
     wide = dtypes.resolve(op, x, options.dtype, out, wide=True).acc
     types = narrow if gpu is not None else narrow._replace(acc=wide)
-    first = seed_value(op, wide, options.initial, exclusive=exclusive)
+    first = seed_value(op, wide, options.initial, exclusive=options.exclusive)
     if first is not None and first.ndim > 0:
         rows = extents.inner > 1 and extents.goes_on
         if not rows or first.shape != (extents.inner,):
@@ -77,7 +77,7 @@ def make(
     # widened, so ranks whose types differ refuse to scan together.
     totals = types.acc if extents.has_rows else wide
     form = Form(
-        exclusive=exclusive,
+        exclusive=options.exclusive,
         reverse=options.reverse,
         segmented=segments is not None,
         extents=extents,
@@ -120,25 +120,19 @@ def make(
     made = steps(op, types, form, **sizes)
     if isinstance(op, FixedSum) and op.check is not None:
         made = CheckedSteps(made, op.check)
-    edges = edge_dtype(segments)
     across = extents.goes_on and ranks > 1
+    shown = None if first is None else _shown(first)
+    resolved = options._replace(op=op.name, axis=extents.axis, dtype=types.out, initial=shown)
     terms = Terms(
         {
             "the function": "scan",
-            "op": op.name,
+            "op": op.name,  # before the types: it decides on them
             "the dtype of x": types.x,
             "the operator's MPI form": types.acc.kind in op.mpi_kinds and op.mpi,
             "the accumulating dtype": narrow.acc,
             "the dtype of totals": totals,
-            "the dtype of the result": types.out,
             "the shape beyond axis 0": extents.shape[1:],
-            "axis": extents.axis,
-            "exclusive": exclusive,
-            "initial": None if first is None else _shown(first),
-            "reverse": options.reverse,
-            "the dtype of segments": f"text, {segments.kind}"
-            if segments is not None and edges != segments
-            else segments,
+            **resolved.compared(),
         }
     )
     return ShardScan(
@@ -149,7 +143,7 @@ def make(
         across,
         totals,
         made,
-        Exscan(op, totals, form, edges=edges, seeds=types.acc, across=across),
+        Exscan(op, totals, form, edges=edge_dtype(segments), seeds=types.acc, across=across),
         terms,
     )
 

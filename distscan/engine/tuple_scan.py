@@ -70,7 +70,7 @@ class TupleScan:
         to = () if targets is None else targets
         every = (*x, *to) if flags is None else (*x, *to, flags)
         initial = options.initial
-        self.device = arrays.on_device(x[0])
+        _, self.device, stream = arrays.where(x[0])
         with self.device:
             # A view of the caller's arrays, which may change, is not kept.
             self._cached = not isinstance(initial, HostFields)
@@ -78,7 +78,7 @@ class TupleScan:
             if self._cached:
                 bits = None if initial is None else cache.bits_of(initial)
             asked = *options[:-1], bits, run_options, targets is None, flags is None, types, ranks
-            self._key = arrays.stream(x[0]), *asked, *map(_kind, every), *map(type, given)
+            self._key = stream, *asked, *map(_kind, every), *map(type, given)
             known, self._of_kind = cache.acquire(self._key)
             if known is None:
                 check()

@@ -90,7 +90,8 @@ class Agreement:
     def begin(self) -> None:
         """Open the next step; settle the last one, if it is open."""
         if self._votes is not None:
-            self.settle()
+            if self._open is not None:
+                self.settle()
             self.number, self._open = next(self._votes.numbers), self._votes
 
     def settle(self, fault: BaseException | None = None) -> None:

@@ -238,7 +238,8 @@ def _sum_weights(weights: Any, sum_tiles: Callable[[Any], Any]) -> Any:
 
 def _key(weights: Any) -> tuple[Any, ...]:
     """Return the key of the buffers in the cache, for weights in the memory of a GPU."""
-    return "partition", arrays.gpu(weights), arrays.stream(weights)
+    gpu, _, stream = arrays.where(weights)
+    return "partition", gpu, stream
 
 
 def _local_cuts(tiles: Any, n: int, parts: int, rank: int, ends: list[float]) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..core import arrays
 from ..core.operators import Predicate
 from ..engine import cache
-from ..engine.array_scan import check_memory, where
+from ..engine.array_scan import check_memory
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm
 
@@ -221,8 +221,8 @@ def _compactor(array: Any) -> Iterator["Compactor"]:
     """Take a ``Compactor`` for the current GPU and stream out of the cache, and put it back."""
     from ..cuda.compaction import Compactor  # noqa: PLC0415 - a CPU job need not have CuPy
 
-    gpu, _, stream = where(array)
-    key = "compact", gpu, stream()
+    gpu, _, stream = arrays.where(array)
+    key = "compact", gpu, stream
     compactor, kind = cache.acquire(key)
     compactor = compactor or Compactor()
     yield compactor
