@@ -425,16 +425,18 @@ def _call(name: str, argument: str, call: Callable[[], Any]) -> Any:
 
 def _check_result(name: str, operand: NDArray[Any], result: Any) -> Any:
     """Return a result; check that it has the type and shape of the operand."""
+    if result is None:
+        raise TypeError(f"operator {name!r} returned None; it must return an array")
     if np.shape(result) != operand.shape:
         raise ValueError(
             f"operator {name!r} returned shape {np.shape(result)} for operands of shape "
             f"{operand.shape}"
         )
     kind = _kind(result)
-    if result is None or not (kind.hasobject or np.can_cast(kind, operand.dtype, "same_kind")):
+    if not (kind.hasobject or np.can_cast(kind, operand.dtype, "same_kind")):
         raise TypeError(
-            f"operator {name!r} returned {result if result is None else kind} for "
-            f"{operand.dtype}; its result must be of the type of its operands"
+            f"operator {name!r} returned {kind} for {operand.dtype}; its result must be of the "
+            "type of its operands"
         )
     # The caller casts the result. The cast of a NumPy scalar out of bounds would raise.
     return np.asarray(result) if isinstance(result, np.generic) else result

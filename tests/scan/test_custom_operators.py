@@ -390,6 +390,7 @@ OTHER_KINDS = {
     "numbers of structures": (lambda a, b: b["power"], PRINT, "returned uint64 for"),
     "Python's floats": (np.frompyfunc(lambda a, b: a + b / 3, 2, 1), "l", "returned float64 for"),
     "a list": (lambda a, b: (b / 3).tolist(), "l", "returned float64 for int64"),
+    "nothing": (lambda a, b: None, "d", "returned None"),
 }
 
 
