@@ -34,6 +34,7 @@ def hard(code, rng, n=3000):
     exclusive=[False, True],
     reverse=[False, True],
     initial=[None, "0.5", "3e30"],
+    group_by="case",
 )
 def test_correct_scans_pass(case, exclusive, reverse, initial, run, save, comm, rng, monkeypatch):
     monkeypatch.setattr(check, "PIECE", 1 << 12)
@@ -93,8 +94,11 @@ PLANTED = {  # input, and from which element on bits are flipped, and up to whic
 }
 
 
-@pytest.mark.parametrize("form", [[], ["--reverse"], ["--exclusive", "--initial=0.75"]])
-@pytest.mark.parametrize("case", PLANTED)
+@pairs(
+    case=[*PLANTED],
+    form=[[], ["--reverse"], ["--exclusive", "--initial=0.75"]],
+    group_by="case",
+)
 def test_one_wrong_element_is_found(case, form, run, save, rng, monkeypatch):
     """A bit of the exponent, or one of the highest of the mantissa."""
     make, low, high = PLANTED[case]

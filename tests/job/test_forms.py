@@ -52,6 +52,7 @@ def small_pieces(monkeypatch):
     case=[("sum", "<i2"), ("max", ">f4"), ("sum", "<f2"), ("prod", "<f8"), ("sum", "<c8")],
     form=OPTIONS,
     memory=MEMORIES,
+    group_by="case",
 )
 def test_forms(case, form, memory, run, save, folder, rng, monkeypatch):
     """In many pieces, of the file and of the check."""
@@ -59,7 +60,8 @@ def test_forms(case, form, memory, run, save, folder, rng, monkeypatch):
     op, code = case
     x = exact(rng, op, code, 3001).astype(code)
     save("x.npy", x)
-    status, out, err = run("x.npy", "--op", op, "--check", "--json", "--quiet", *form, *memory)
+    options = ["--op", op, "--check", "--json", "--quiet", "--force", *form, *memory]
+    status, out, err = run("x.npy", *options)
     assert status == 0, err
     native = x.astype(x.dtype.newbyteorder("="))
     plain = reference.wanted(native, op)
@@ -80,6 +82,7 @@ def test_forms(case, form, memory, run, save, folder, rng, monkeypatch):
     code=["i4", "f4", "c16"],
     form=[[], OPTIONS[-1]],
     memory=MEMORIES,
+    group_by="code",
 )
 def test_axes(shape, code, form, memory, run, save, folder, rng, monkeypatch):
     monkeypatch.setattr(check, "PIECE", 1 << 9)
@@ -121,6 +124,7 @@ def test_raw(shape, code, run, comm, folder, rng):
     axis=[None, -1, 0, 1, 2],
     form=[[], ["--reverse"], ["--exclusive", "--initial=3"]],
     memory=MEMORIES,
+    group_by="axis",
 )
 def test_fortran_order(shape, axis, form, memory, run, save, folder, rng):
     """Along an axis, the result is in the order of the input; flattened, it is as NumPy's."""
@@ -139,16 +143,21 @@ def test_fortran_order(shape, axis, form, memory, run, save, folder, rng):
     assert json.loads(out)["elements"] == x.size
 
 
-@pairs(form=[[], ["--exclusive", "--initial=2.5"], ["--reverse"]], axis=[None, 0, 1, 2], code="fF")
+@pairs(
+    form=[[], ["--exclusive", "--initial=2.5"], ["--reverse"]],
+    axis=[None, 0, 1, 2],
+    code="fF",
+    group_by="code",
+)
 def test_check_allows_rounding(form, axis, code, run, save, rng):
     x = rng.normal(size=(50, 30, 40))
     save("x.npy", (x * (1 + 1j) if code == "F" else x).astype(code))
     along = [] if axis is None else ["--axis", str(axis)]
-    status, _, err = run("x.npy", "--check", "--quiet", *along, *form)
+    status, _, err = run("x.npy", "--check", "--quiet", "--force", *along, *form)
     assert status == 0, err
 
 
-@pairs(reverse=[False, True], axis=[None, 0, 1, 2], code="lfD", memory=MEMORIES)
+@pairs(reverse=[False, True], axis=[None, 0, 1, 2], code="lfD", memory=MEMORIES, group_by="code")
 def test_check_names_the_element(memory, reverse, axis, code, run, save, rng, monkeypatch):
     """One element is spoilt between the scan and the file."""
     monkeypatch.setattr(check, "PIECE", 1 << 9)
@@ -161,9 +170,10 @@ def test_check_names_the_element(memory, reverse, axis, code, run, save, rng, mo
             elements[spoilt - index] += 7 if code != "D" else 7j
         return elements
 
-    spoil(monkeypatch, wrong)
     options = ["--reverse"] * reverse + ([] if axis is None else ["--axis", str(axis)])
-    status, out, err = run("x.npy", "--check", "--quiet", *options, *memory)
+    with monkeypatch.context() as patch:
+        spoil(patch, wrong)
+        status, out, err = run("x.npy", "--check", "--quiet", *options, *memory)
     assert (status, out) == (1, "")
     assert f"element {spoilt} of the result is " in err
 
@@ -225,7 +235,9 @@ def added(a, b):
 ADDED = distscan.Operator("added", numpy=added)
 
 
-@pairs(shape=SHAPES, memory=[700, 9000, None], threads=[1, 2], reverse=[False, True])
+@pairs(
+    shape=SHAPES, memory=[700, 9000, None], threads=[1, 2], reverse=[False, True], group_by="memory"
+)
 def test_shapes(shape, memory, reverse, threads, save, folder, comm, rng):
     """In windows of a part of a row, of some rows, and of all."""
     x = np.asfortranarray(rng.integers(0, 99, shape).astype(rng.choice(CODES)))
@@ -371,7 +383,7 @@ def edges(n, chunk, reverse):
     return np.array(sorted(found))
 
 
-@pytest.mark.parametrize(("form", "way"), some(itertools.product(FORMS, ["1K", "few", "resident"])))
+@pairs(form=some(FORMS), way=["1K", "few", "resident"], group_by="way")
 def test_heads_at_edges(way, form, streams, rng):
     """At each edge, one before and one behind; at all of them, at one, and everywhere else."""
     choose(streams, way)
@@ -391,12 +403,12 @@ def test_heads_at_edges(way, form, streams, rng):
 
 
 @pytest.mark.parametrize("kind", some(["flags", "i4", "U3"]))
-@pytest.mark.parametrize("n", sorted({0, 1, 2, RANKS - 1, RANKS, RANKS + 1}))
-def test_few_elements(n, kind, streams, rng):
+def test_few_elements(kind, streams, rng):
     """Some ranks have none."""
-    choose(streams, [*WAYS][rng.integers(len(WAYS))])
-    marks = marks_at(rng, rng.random(n) < 0.5, kind)
-    streams.scan(maps(rng, n), OP, given(FORMS[rng.integers(len(FORMS))], rng), marks=marks)
+    for n in sorted({0, 1, 2, RANKS - 1, RANKS, RANKS + 1}):
+        choose(streams, [*WAYS][rng.integers(len(WAYS))])
+        marks = marks_at(rng, rng.random(n) < 0.5, kind)
+        streams.scan(maps(rng, n), OP, given(FORMS[rng.integers(len(FORMS))], rng), marks=marks)
 
 
 @pytest.mark.parametrize("kind", ["flags", ">i4", "U3"])

@@ -19,6 +19,7 @@ from support.cases import pairs
 
 SIZES = [1, 2, 4, 8, 16, 32]  # bytes of an element
 one_rank = pytest.mark.one_rank
+devices = pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
 
 
 def drawn(rng, gpu, **given):
@@ -72,11 +73,10 @@ def allocated(job, found):
 
 
 @one_rank
-@pytest.mark.parametrize("turn", range(10))
-@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
-def test_within_what_is_free(gpu, turn, rng):
+@devices
+def test_within_what_is_free(gpu, rng):
     """Whenever there is room for one element in each buffer."""
-    for _ in range(200):
+    for _ in range(2000):
         job = drawn(rng, gpu)
         found, (host, device) = decide_budget(**job), shares(job)
         held, lanes = allocated(job, found)
@@ -90,7 +90,7 @@ def test_within_what_is_free(gpu, turn, rng):
 
 
 @one_rank
-@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+@devices
 def test_one_element_in_each_buffer(gpu, rng):
     """The smallest memory that is enough, and less: then a chunk has one element all the same."""
     for _ in range(300):
@@ -105,7 +105,7 @@ def test_one_element_in_each_buffer(gpu, rng):
 
 
 @one_rank
-@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+@devices
 def test_chunks_are_of_the_size_that_is_fast(gpu, rng):
     """Where there is enough memory; never larger, and not much smaller than there is memory for."""
     for _ in range(300):
@@ -125,7 +125,7 @@ def test_chunks_are_of_the_size_that_is_fast(gpu, rng):
 
 
 @one_rank
-@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+@devices
 def test_threads_change_no_chunk(gpu, rng):
     """Nor does the way in which the output is written: sums of floats would have other bits."""
     for _ in range(300):
@@ -135,7 +135,7 @@ def test_threads_change_no_chunk(gpu, rng):
 
 
 @one_rank
-@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+@devices
 def test_threads(gpu, rng):
     """One thread does all the work itself, and so does one chunk; several write mappings."""
     for _ in range(300):
@@ -147,7 +147,7 @@ def test_threads(gpu, rng):
 
 
 @one_rank
-@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+@devices
 def test_a_shard_stays_if_it_fits(gpu, rng):
     """Only if it is read twice; up to the last byte."""
     stays = set()
@@ -182,7 +182,7 @@ TYPES = {
 }
 
 
-@pairs(types=[*TYPES], limit=[400, 3000, 40000], threads=[1, 3])
+@pairs(types=[*TYPES], limit=[400, 3000, 40000], threads=[1, 3], group_by="types")
 def test_a_job_allocates_no_more(types, limit, threads, run, save, comm, rng, monkeypatch):
     """Than ``--memory`` says: what is in place is so because its types are equal."""
     sizes, empty, (code, options) = [], memory.empty, TYPES[types]
@@ -270,26 +270,25 @@ def check_extents(chunk):
     assert extents.has_rows == (extents.goes_on and chunk.inner > 1)
 
 
-@pytest.mark.one_rank
+@one_rank
 @orders
 @pytest.mark.parametrize("goes_on", [False, True], ids=["ends", "goes-on"])
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 64])
-def test_a_line(most, goes_on, reverse):
+def test_a_line(goes_on, reverse):
     """Every length near an edge of a chunk."""
-    edges = {most * i + d for i in range(4) for d in (-1, 0, 1)}
-    for n in sorted(edges & set(range(1000))):
+    for most, i, d in itertools.product((1, 2, 3, 7, 64), range(4), (-1, 0, 1)):
+        n = max(most * i + d, 0)
         (block,) = check(Extents.of((n,), None), most, goes_on=goes_on, reverse=reverse)
         sizes = [chunk.size for chunk in block]
         assert len(sizes) == -(-n // most)
         assert all(size == most for size in (sizes[1:] if reverse else sizes[:-1]))
 
 
-@pytest.mark.one_rank
+@one_rank
 @orders
-@pytest.mark.parametrize("most", [1, 2, 5, 12, 30])
-def test_rows(most, reverse):
+def test_rows(reverse):
     """Along axis 0: as many whole rows as a chunk has room for, or parts of one."""
-    for n, inner in itertools.product((0, 1, 2, 5, 6, 7), (1, 2, 4, 5, 6, 11, 12, 13, 61)):
+    numbers, widths = (0, 1, 2, 5, 6, 7), (1, 2, 4, 5, 6, 11, 12, 13, 61)
+    for most, n, inner in itertools.product((1, 2, 5, 12, 30), numbers, widths):
         extents = Extents.of((n, inner), 0)
         blocks = check(extents, most, goes_on=True, reverse=reverse)
         assert len(blocks) == -(-inner // most)
@@ -298,25 +297,24 @@ def test_rows(most, reverse):
             assert lengths == {-(-n // (most // inner))}
 
 
-@pytest.mark.one_rank
+@one_rank
 @orders
-@pytest.mark.parametrize("most", [1, 3, 8, 24, 25, 200])
-def test_matrices_within(most, reverse):
+@pytest.mark.parametrize("axis", [1, 2])
+def test_matrices_within(axis, reverse):
     """Along an inner axis: several matrices a chunk, one, or parts of one."""
-    sizes = itertools.product((1, 2, 5), (1, 2, 3, 8), (1, 2, 3, 8, 9))
-    for shape in sizes:
-        for axis in (1, 2):
-            extents = Extents.of(shape, axis)
-            blocks = check(extents, most, goes_on=False, reverse=reverse)
-            matrix = extents.length * extents.inner
-            if matrix <= most:  # whole matrices, as many as possible
-                (block,) = blocks
-                heights = [chunk.outer for chunk in block]
-                assert all(chunk.begins and chunk.whole for chunk in block)
-                assert heights[:-1] == [min(most // matrix, extents.outer)] * (len(heights) - 1)
+    shapes = itertools.product((1, 2, 5), (1, 2, 3, 8), (1, 2, 3, 8, 9))
+    for shape, most in itertools.product(shapes, (1, 3, 8, 24, 25, 200)):
+        extents = Extents.of(shape, axis)
+        blocks = check(extents, most, goes_on=False, reverse=reverse)
+        matrix = extents.length * extents.inner
+        if matrix <= most:  # whole matrices, as many as possible
+            (block,) = blocks
+            heights = [chunk.outer for chunk in block]
+            assert all(chunk.begins and chunk.whole for chunk in block)
+            assert heights[:-1] == [min(most // matrix, extents.outer)] * (len(heights) - 1)
 
 
-@pytest.mark.one_rank
+@one_rank
 @orders
 def test_axis_0_of_one_rank(reverse):
     """One matrix whose lines end on this rank."""
@@ -324,10 +322,9 @@ def test_axis_0_of_one_rank(reverse):
         check(Extents.of((n, inner), 0), most, goes_on=False, reverse=reverse)
 
 
-@pytest.mark.one_rank
-@pytest.mark.parametrize("turn", range(40))
-def test_random_extents(turn, rng):
-    for _ in range(10):
+@one_rank
+def test_random_extents(rng):
+    for _ in range(400):
         shape = tuple(rng.integers(0, 12, rng.integers(1, 5)).tolist())
         axis = [None, *range(len(shape))][rng.integers(len(shape) + 1)]
         extents = Extents.of(shape, axis)
@@ -336,7 +333,7 @@ def test_random_extents(turn, rng):
         check(extents, most, goes_on=goes_on, reverse=bool(rng.integers(2)))
 
 
-@pytest.mark.one_rank
+@one_rank
 @orders
 @pytest.mark.parametrize(
     ("shape", "axis"),
@@ -349,7 +346,7 @@ def test_no_elements(shape, axis, reverse):
             assert list(block) == []
 
 
-@pytest.mark.one_rank
+@one_rank
 def test_ranks_have_as_many_blocks(rng):
     """Blocks are exchanged in turn, also by ranks that have no rows."""
     for _ in range(100):
@@ -362,7 +359,7 @@ def test_ranks_have_as_many_blocks(rng):
         assert all(each == columns[0] for each in columns)
 
 
-@pytest.mark.one_rank
+@one_rank
 def test_blocks_are_about_as_wide(rng):
     """A long row is cut into as few blocks as can be, and none is wider than a chunk."""
     for _ in range(100):
@@ -373,7 +370,7 @@ def test_blocks_are_about_as_wide(rng):
         assert max(widths) == -(-inner // len(widths))
 
 
-@pytest.mark.one_rank
+@one_rank
 def test_long_axes_take_no_time():
     """Chunks are made one after the other, when they are asked for."""
     extents = Extents.of((1 << 60,), None)
@@ -386,7 +383,7 @@ def test_long_axes_take_no_time():
         assert first.start == ((1 << 60) - (1 << 20) if reverse else 0)
 
 
-@pytest.mark.one_rank
+@one_rank
 def test_whole_rows_are_one_run(rng):
     start, outer, n, inner = (int(i) for i in rng.integers(1, 100, 4))
     whole = Chunk(start, outer, n, inner, inner, begins=True, whole=True)
@@ -438,7 +435,7 @@ def source(tmp_path_factory):
     return path
 
 
-@pytest.mark.one_rank
+@one_rank
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     ("memory", "options"),
@@ -454,7 +451,7 @@ def test_as_asked_for(memory, options, threads, source, tmp_path):
     assert highest(work) <= 1.1 * memory * MIB + MIB
 
 
-@pytest.mark.one_rank
+@one_rank
 def test_found_otherwise(source, tmp_path):
     """One rank needs no shard in memory, however much of it is free."""
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 import distscan
 from distscan.job import restart
 from support import data, reference
+from support.cases import pairs
 from support.jobs import FORMS, RANKS, draw_elements, full_after, refuse, some, spoil, wanted
 from support.operators import COMPOSE, FINGERPRINTS, digits, maps, printed
 from support.processes import left
@@ -100,9 +101,7 @@ def test_operators(op, code, series, rng):
             assert series.report["total"] == y[0 if "--reverse" in form else -1]
 
 
-@pytest.mark.parametrize(
-    ("form", "shape"), some(itertools.product(FORMS, [(), (1,), (5,), (60,), (3, 4)]))
-)
+@pairs(form=some(FORMS), shape=[(), (1,), (5,), (60,), (3, 4)], group_by="shape")
 def test_order(form, shape, series, rng):
     """Maps do not commute. Along axis 0 the state is a row, which may be longer than a chunk."""
     form, n = given(form, rng), int(rng.integers(5, 40))
@@ -170,22 +169,22 @@ def test_text_of_each_file_is_as_wide_as_its_longest(series, rng):
         equal(y, wanted(x, MAPS, form, None, np.concatenate(marks)))
 
 
-@pytest.mark.parametrize("form", some(FORMS))
-def test_structures(form, series, rng):
+def test_structures(series, rng):
     """Their initial value has one number in all fields."""
-    x = digits(rng, 60)
-    y = series.scan(series.cut(x), ["--op", PRINTS, *form])
-    first = (3, 3) if "--initial=3" in form else (0, 1)
-    line = np.concatenate([np.array([first], x.dtype), x[::-1] if "--reverse" in form else x])
-    if first == (3, 3):  # a word before the others
-        want = [line[:1]]
-        for element in line[1:]:
-            want.append(FINGERPRINTS.numpy(want[-1], element[None]))
-        want = np.concatenate(want)
-    else:
-        want = np.concatenate([line[:1], printed(line[1:])])
-    want = want[:-1] if "--exclusive" in form else want[1:]
-    equal(y, want[::-1] if "--reverse" in form else want)
+    for form in some(FORMS):
+        x = digits(rng, 60)
+        y = series.scan(series.cut(x), ["--op", PRINTS, *form])
+        first = (3, 3) if "--initial=3" in form else (0, 1)
+        line = np.concatenate([np.array([first], x.dtype), x[::-1] if "--reverse" in form else x])
+        if first == (3, 3):  # a word before the others
+            want = [line[:1]]
+            for element in line[1:]:
+                want.append(FINGERPRINTS.numpy(want[-1], element[None]))
+            want = np.concatenate(want)
+        else:
+            want = np.concatenate([line[:1], printed(line[1:])])
+        want = want[:-1] if "--exclusive" in form else want[1:]
+        equal(y, want[::-1] if "--reverse" in form else want)
 
 
 def test_the_state_is_that_of_one_scan(series, run, folder, rng):
@@ -226,14 +225,14 @@ def test_files_without_elements(reverse, shape, series, comm, folder, rng):
     assert "s.json.new" not in left(comm, folder)
 
 
-@pytest.mark.parametrize(("n", "form"), some(itertools.product([1, 2, 3], [[], ["--reverse"]])))
-def test_fewer_elements_than_ranks(form, n, series, rng):
+def test_fewer_elements_than_ranks(series, rng):
     """The rank with the state may have no elements."""
-    x, marks = maps(rng, 4 * n), np.array(["a", "b"])[rng.integers(0, 2, 4 * n)]
-    y = series.scan(np.split(x, 4), ["--op", MAPS, *form])
-    equal(y, wanted(x, MAPS, form, None, None))
-    y = series.scan(np.split(x, 4), ["--op", MAPS, *form], np.split(marks, 4))
-    equal(y, wanted(x, MAPS, form, None, marks))
+    for n, form in some(itertools.product([1, 2, 3], [[], ["--reverse"]])):
+        x, marks = maps(rng, 4 * n), np.array(["a", "b"])[rng.integers(0, 2, 4 * n)]
+        y = series.scan(np.split(x, 4), ["--op", MAPS, *form])
+        equal(y, wanted(x, MAPS, form, None, None))
+        y = series.scan(np.split(x, 4), ["--op", MAPS, *form], np.split(marks, 4))
+        equal(y, wanted(x, MAPS, form, None, marks))
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])

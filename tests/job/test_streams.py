@@ -4,6 +4,7 @@ import itertools
 import os
 import time
 from contextlib import contextmanager
+from itertools import count
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from distscan.job.formats import files, storage
 from distscan.mpi.exscan import Exscan
 from support.cases import pairs
 from support.data import OPS
-from support.jobs import CODES, FORMS, RANKS, Streams, draw_elements, some
+from support.jobs import CODES, FORMS, RANKS, Streams, draw_elements
 from support.operators import maps
 from support.processes import left
 
@@ -60,11 +61,11 @@ def array(rng, shape, op, code, fortran):
     return np.asfortranarray(x) if fortran else x
 
 
-def check(streams, shape, axis, fortran, op=None, form=None):
-    """Scan an array of several axes, of a type that is drawn."""
+def check(streams, shape, axis, fortran, op=None, code=None, form=None):
+    """Scan an array of several axes; without an operator or a type, those are drawn."""
     rng = streams.rng
     op = op or [*CODES][rng.integers(len(CODES))]
-    code = CODES[op][rng.integers(len(CODES[op]))]
+    code = code or CODES[op][rng.integers(len(CODES[op]))]
     form = FORMS[rng.integers(len(FORMS))] if form is None else form
     x = array(rng, shape, op, code, fortran)
     y = streams.scan(x, op, form, axis)
@@ -75,21 +76,22 @@ def check(streams, shape, axis, fortran, op=None, form=None):
 # ---- operators, types, forms -----------------------------------------------------------------
 
 
-@pairs(op=[*CODES], form=FORMS, axis=AXES, fortran=[False, True], **WAYS)
-def test_forms(op, form, axis, fortran, way, threads, strategy, streams, rng):
+@pairs(
+    lambda case: case["code"] in CODES[case["op"]],
+    group_by="op",
+    op=[*CODES],
+    code=sorted({code for codes in CODES.values() for code in codes}),
+    form=FORMS,
+    axis=AXES,
+    fortran=[False, True],
+    **WAYS,
+)
+def test_forms(op, code, form, axis, fortran, way, threads, strategy, streams, rng):
     """A line near the edges of chunks; and any shape, whose axes may be longer than a chunk."""
     streams.choose(way, threads, strategy)
-    along(streams, op, CODES[op][rng.integers(len(CODES[op]))], form, 2)
+    along(streams, op, code, form, 2 if RANKS == 1 else 1)
     shape = rng.permutation([int(rng.integers(1, high)) for high in (4, 9, 40)]).tolist()
-    check(streams, shape, axis, fortran, op, form)
-
-
-@pytest.mark.parametrize(
-    ("op", "code"), some((op, code) for op, codes in CODES.items() for code in codes)
-)
-def test_types(op, code, streams, rng):
-    streams.choose()
-    along(streams, op, code, FORMS[rng.integers(len(FORMS))], 1)
+    check(streams, shape, axis, fortran, op, code, form)
 
 
 @pairs(**WAYS)
@@ -139,7 +141,7 @@ def test_types_of_the_result(op, types, way, streams, rng):
 # ---- several axes ----------------------------------------------------------------------------
 
 
-@pairs(long=range(3), axis=AXES, fortran=[False, True], op=[*OPS])
+@pairs(long=range(3), axis=AXES, fortran=[False, True], op=[*OPS], group_by="op")
 def test_rows_and_columns_longer_than_a_chunk(long, axis, fortran, op, streams, rng):
     """One long axis; fewer rows than ranks, or none for some of them."""
     shape = rng.integers(1, 5, 3).tolist()
@@ -176,14 +178,13 @@ def test_few_elements(shape, streams):
         check(streams, shape, axis, False, op="sum")
 
 
-@pytest.mark.parametrize("turn", range(20))
-def test_any_shape(turn, streams, rng):
-    shape = [
-        int(2 ** rng.uniform(0, 9 / ndim)) for ndim in [rng.integers(1, 5)] for _ in range(ndim)
-    ]
-    axis = [None, *range(-len(shape), len(shape))][rng.integers(2 * len(shape) + 1)]
-    streams.choose()
-    check(streams, shape, axis, bool(rng.integers(2)))
+def test_any_shape(streams, rng):
+    for _ in range(20):
+        ndim = int(rng.integers(1, 5))
+        shape = [int(2 ** rng.uniform(0, 9 / ndim)) for _ in range(ndim)]
+        axis = [None, *range(-ndim, ndim)][rng.integers(2 * ndim + 1)]
+        streams.choose()
+        check(streams, shape, axis, bool(rng.integers(2)))
 
 
 @pairs(code="fF", axis=[None, 0, 1], way=["streaming", "resident"])
@@ -221,7 +222,7 @@ def lengths(streams, rng):
     return [max(edge, 1), int(rng.integers(1, 500)), int(rng.integers(0, 2 * RANKS + 1))]
 
 
-@pairs(form=FORMS, axis=[None, 0, 1], **WAYS)
+@pairs(form=FORMS, axis=[None, 0, 1], group_by="axis", **WAYS)
 def test_order(form, axis, way, threads, strategy, streams, rng):
     """Maps do not commute: chunks, blocks and ranks are combined in their order."""
     streams.choose(way, threads, strategy)
@@ -234,7 +235,13 @@ def test_order(form, axis, way, threads, strategy, streams, rng):
         streams.scan(x, COMPOSE, form, axis)
 
 
-@pairs(form=FORMS, width=[1, 2, 7, 30, 60], way=["streaming", "resident"], threads=[1, 3])
+@pairs(
+    form=FORMS,
+    width=[1, 2, 7, 30, 60],
+    way=["streaming", "resident"],
+    threads=[1, 3],
+    group_by="width",
+)
 def test_rows_that_are_exchanged_in_pieces(form, width, way, threads, streams, rng, monkeypatch):
     """Ranks exchange the totals of a long row a few columns at a time; some ranks have no rows."""
     monkeypatch.setattr(extents, "PIECE", 40)  # bytes
@@ -244,30 +251,32 @@ def test_rows_that_are_exchanged_in_pieces(form, width, way, threads, streams, r
         streams.scan(maps(rng, n * width).reshape(n, width), COMPOSE, form, 0)
 
 
-@pairs(form=FORMS, kind=KINDS, way=["streaming", "resident"], threads=[1, 3])
-def test_segments(form, kind, way, threads, streams, rng):
-    """They begin at the edges of chunks and of shards, inside them, everywhere, and nowhere."""
-    streams.choose(way, threads, "reduce-scan")
-    form = seeded(form, rng)
-    streams.scan(maps(rng, 50), COMPOSE, form, marks=marks_of(kind, rng, 50, 0.1))
-    for n in lengths(streams, rng):
-        marks = marks_of(kind, rng, n, rng.choice([0, 0.02, 0.2, 1]))
-        streams.scan(maps(rng, n), COMPOSE, form, marks=marks)
-
-
 @pairs(
-    op=["sum", "prod", "max", "min", "bitwise_xor", "logical_or"],
+    op=[COMPOSE, "sum", "prod", "max", "min", "bitwise_xor", "logical_or"],
     form=FORMS,
     kind=KINDS,
+    way=["streaming", "resident"],
+    threads=[1, 3],
     strategy=["auto", "reduce-scan"],
+    group_by="kind",
 )
-def test_segments_of_other_types(op, form, kind, strategy, streams, rng):
-    """Sums of narrow types are widened, and results are not in place."""
-    streams.choose(strategy=strategy)
-    code = CODES[op][rng.integers(len(CODES[op]))]
-    n = int(rng.integers(1, 500))
-    marks = marks_of(kind, rng, n, rng.choice([0.02, 0.2]))
-    streams.scan(draw_elements(rng, op, code, n), op, form, marks=marks)
+def test_segments(op, form, kind, way, threads, strategy, streams, rng):
+    """They begin at the edges of chunks and of shards, inside them, everywhere, and nowhere.
+
+    Sums of narrow types are widened, and then results are not in place.
+    """
+    streams.choose(way, threads, strategy)
+    form = seeded(form, rng) if op == COMPOSE else form
+
+    def scan(n, density):
+        x = maps(rng, n)
+        if op != COMPOSE:
+            x = draw_elements(rng, op, CODES[op][rng.integers(len(CODES[op]))], n)
+        streams.scan(x, op, form, marks=marks_of(kind, rng, n, density))
+
+    scan(50, 0.1)
+    for n in lengths(streams, rng):
+        scan(n, rng.choice([0, 0.02, 0.2, 1]))
 
 
 # ---- a job in many chunks that fails in one of them: all ranks end, soon, and nothing is left ----
@@ -330,12 +339,9 @@ def break_stage(monkeypatch, stage, turn):
         monkeypatch.setattr(
             storage.Writer, "__call__", failing(storage.Writer.__call__, turn, fault)
         )
-    elif stage == "begin":
-        begin = failing(steps.ReduceScan.begin, turn, fault)
-        monkeypatch.setattr(steps.ReduceScan, "begin", begin)
-    elif stage == "finish":
-        finish = failing(steps.ReduceScan.finish, turn, fault)
-        monkeypatch.setattr(steps.ReduceScan, "finish", finish)
+    elif stage in ("begin", "finish"):
+        step = failing(getattr(steps.ReduceScan, stage), turn, fault)
+        monkeypatch.setattr(steps.ReduceScan, stage, step)
     else:  # the memory of the exchange, after the first sweep
         begin, reserve, begun = steps.ReduceScan.begin, Exscan.reserve, []
 
@@ -370,27 +376,31 @@ def test_a_stage_fails(stage, who, threads, job, comm, folder, rng, monkeypatch)
     assert left(comm, folder) == ["x.npy"]
 
 
+def before_read(turn, change):
+    """A wrapper for ``filled_by``: ``change()`` runs before read number ``turn``."""
+
+    def wrap(fill):
+        turns = count()
+
+        def changed(elements, low):
+            if next(turns) == turn:
+                change()
+            fill(elements, low)
+
+        return changed
+
+    return wrap
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_input_that_becomes_shorter(threads, job, comm, folder, rng, monkeypatch):
     """It is an error of the input, on whichever rank finds it."""
     content = (folder / "x.npy").read_bytes()
     comm.Barrier()
-    turn = int(rng.integers(CHUNKS - 5))
-
-    def wrap(fill):
-        calls = []
-
-        def shorten(elements, low):
-            calls.append(None)
-            if len(calls) == turn + 1:
-                os.truncate(folder / "x.npy", 500)
-            fill(elements, low)
-
-        return shorten
-
+    shorten = before_read(int(rng.integers(CHUNKS - 5)), lambda: os.truncate(folder / "x.npy", 500))
     with monkeypatch.context() as patch:
         if comm.rank == comm.size - 1:
-            patch.setattr(files.File, "reading", filled_by(wrap))
+            patch.setattr(files.File, "reading", filled_by(shorten))
         status, out, err = job(threads)
     comm.Barrier()
     if comm.rank == 0:
@@ -403,22 +413,10 @@ def test_an_input_that_becomes_shorter(threads, job, comm, folder, rng, monkeypa
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_input_that_is_changed(threads, job, comm, folder, rng, monkeypatch):
     """Its time of the last change tells."""
-    turn = int(rng.integers(CHUNKS))
-
-    def wrap(fill):
-        calls = []
-
-        def touch(elements, low):
-            calls.append(None)
-            if len(calls) == turn + 1:
-                os.utime(folder / "x.npy", (1, 1))
-            fill(elements, low)
-
-        return touch
-
+    touch = before_read(int(rng.integers(CHUNKS)), lambda: os.utime(folder / "x.npy", (1, 1)))
     with monkeypatch.context() as patch:
         if comm.rank == 0:
-            patch.setattr(files.File, "reading", filled_by(wrap))
+            patch.setattr(files.File, "reading", filled_by(touch))
         status, out, err = job(threads)
     assert status != 0
     assert out == ""
