@@ -50,6 +50,7 @@ def part(file, low, high, piece=1 << 10, *, flattened=False):
     version=[(1, 0), (2, 0), (3, 0)],
     code=["<f4", ">f4", "<i8", ">i2", "|b1", "|u1", ">c16", "<f2", ">c8"],
     n=[0, 1, 1000],
+    group_by="version",
 )
 def test_versions_and_byte_orders(version, code, n, tmp_path, rng):
     x = rng.integers(0, 100, n).astype(code)
@@ -92,8 +93,11 @@ def test_shapes(tmp_path):
     np.testing.assert_array_equal(whole(npy.inspect(tmp_path / "f1.npy")), np.arange(5))
 
 
-@pytest.mark.parametrize("code", ["<f4", ">i8", "|u1"])
-@pytest.mark.parametrize("shape", [(2, 3), (30, 40), (5, 1, 600), (700, 2), (3, 4, 5, 6), (0, 4)])
+@pairs(
+    code=["<f4", ">i8", "|u1"],
+    shape=[(2, 3), (30, 40), (5, 1, 600), (700, 2), (3, 4, 5, 6), (0, 4)],
+    group_by="shape",
+)
 def test_fortran_order(shape, code, tmp_path, rng):
     """As it lies in the file, and flattened as NumPy does it; from any element to any other."""
     x = np.asfortranarray(rng.integers(0, 100, shape).astype(code))

@@ -61,7 +61,12 @@ def is_wanted(folder, parts, axis=None, form=(), name="y.npy"):
 # ---- one array -------------------------------------------------------------------------------
 
 
-@pairs(code=["<i2", ">f4", "<c16"], lengths=["odd", "holes", "ends", "empty"], memory=MEMORIES)
+@pairs(
+    code=["<i2", ">f4", "<c16"],
+    lengths=["odd", "holes", "ends", "empty"],
+    memory=MEMORIES,
+    group_by="lengths",
+)
 def test_parts(code, lengths, memory, write, run, folder, rng):
     few = [int(n) for n in rng.integers(0, 60, 5) * 2 + 1]
     lengths = {
@@ -72,7 +77,7 @@ def test_parts(code, lengths, memory, write, run, folder, rng):
     }[lengths]
     parts = [drawn(rng, code, n) for n in lengths]
     form = FORMS[rng.integers(len(FORMS))]
-    options = ["-o", "y.npy", "--check", "--json", "--quiet", *form, *memory]
+    options = ["-o", "y.npy", "--check", "--json", "--quiet", "--force", *form, *memory]
     status, out, err = run(*write(parts), *options)
     assert status == 0, err
     is_wanted(folder, parts, None, form)
@@ -81,7 +86,7 @@ def test_parts(code, lengths, memory, write, run, folder, rng):
     assert report["dtype_in"] == np.dtype(code).newbyteorder("=").name
 
 
-@pytest.mark.parametrize(("axis", "memory"), some(itertools.product([None, 0, 1, 2, -3], MEMORIES)))
+@pairs(axis=[None, 0, 1, 2, -3], memory=some(MEMORIES), group_by="axis")
 def test_parts_of_several_axes(axis, memory, write, run, folder, rng):
     """Parts end inside chunks and inside ranks' shards; some have no rows."""
     for rest in ((5, 3), (1, 1), (2, 9)):
@@ -104,9 +109,7 @@ def test_parts_without_columns(rest, write, run, folder):
         is_wanted(folder, parts, axis)
 
 
-@pytest.mark.parametrize(
-    ("shape", "memory"), some(itertools.product([None, (6, 5), (3, 2, 5)], MEMORIES))
-)
+@pairs(shape=[None, (6, 5), (3, 2, 5)], memory=some(MEMORIES), group_by="shape")
 def test_raw_parts(shape, memory, write, run, folder, rng):
     """A shape is that of each part; without one, parts are as long as their files."""
     lengths = [30] * 3 if shape else [int(n) for n in [*rng.integers(1, 99, 4), 0, 7]]
@@ -141,9 +144,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("first", [False, True], ids=["second", "first"])
 @pytest.mark.parametrize("case", some(REFUSED))
-def test_a_part_that_differs(case, first, save, run, comm, folder):
+def test_a_part_that_differs(case, save, run, comm, folder):
     """The message names it, whatever its place among the others."""
     odd = REFUSED[case]
     alike = np.zeros((4, 3) if case == "Fortran order" else 4, "i8")
@@ -151,13 +153,13 @@ def test_a_part_that_differs(case, first, save, run, comm, folder):
         save("odd.npy", odd)
     save("a.npy", alike)
     save("c.npy", alike)
-    names = ["odd.npy", "a.npy", "c.npy"] if first else ["a.npy", "odd.npy", "c.npy"]
-    status, out, err = run(*names, "-o", "y.npy", "--quiet")
-    assert (status, out) == (2, "")
-    assert err.startswith("distscan: error: ")
-    assert err.count("\n") == 1
-    assert "odd.npy" in err
-    assert left(comm, folder) == ["a.npy", "c.npy"] + ["odd.npy"] * (odd is not None)
+    for names in (["odd.npy", "a.npy", "c.npy"], ["a.npy", "odd.npy", "c.npy"]):
+        status, out, err = run(*names, "-o", "y.npy", "--quiet")
+        assert (status, out) == (2, "")
+        assert err.startswith("distscan: error: ")
+        assert err.count("\n") == 1
+        assert "odd.npy" in err
+        assert left(comm, folder) == ["a.npy", "c.npy"] + ["odd.npy"] * (odd is not None)
 
 
 def test_a_raw_part_that_differs(write, run, comm, folder):
@@ -378,9 +380,7 @@ def equal(y, want):
 # ---- results ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("form", "strategy"), some(itertools.product(FORMS, ["auto", "reduce-scan", "scan-add"]))
-)
+@pairs(form=some(FORMS), strategy=["auto", "reduce-scan", "scan-add"], group_by="strategy")
 def test_forms(form, strategy, module, run, save, folder, rng):
     """From an identity, or from an initial structure whose fields are all one number."""
     op = module() + ":MAPS"
@@ -398,8 +398,11 @@ def test_forms(form, strategy, module, run, save, folder, rng):
             assert tuple(report["total"]) == y[0 if "--reverse" in form else -1].tolist()
 
 
-@pytest.mark.parametrize("fortran", [False, True], ids=["C", "F"])
-@pytest.mark.parametrize("code", some([">u8,>u8", ">u8,<u8", "<u4,>f8", ">i2,<f4", ">f8,|u1"]))
+@pairs(
+    code=some([">u8,>u8", ">u8,<u8", "<u4,>f8", ">i2,<f4", ">f8,|u1"]),
+    fortran=[False, True],
+    group_by="code",
+)
 def test_byte_orders(code, fortran, module, run, save, folder, rng):
     """Of all fields, or of one of them; the result has the machine's."""
     x = maps(rng, 15, np.dtype(code)).reshape(3, 5)
@@ -413,8 +416,7 @@ def test_byte_orders(code, fortran, module, run, save, folder, rng):
     equal(np.load(folder / "x.scan.npy"), np.array([by_hand(row, []) for row in x]))
 
 
-@pytest.mark.parametrize("shape", [None, (100,), (20, 5)])
-@pytest.mark.parametrize("code", ["u8,u8", ">u8,>u8", ">u8,<u8"])
+@pairs(shape=[None, (100,), (20, 5)], code=["u8,u8", ">u8,>u8", ">u8,<u8"], group_by="code")
 def test_raw(code, shape, module, run, comm, folder, rng):
     """``--dtype`` is a list of types; their fields are f0 and f1."""
     x = maps(rng, 100, np.dtype(code))
@@ -428,7 +430,7 @@ def test_raw(code, shape, module, run, comm, folder, rng):
     equal(np.load(folder / "x.bin.scan.npy"), by_hand(x, []))
 
 
-@pytest.mark.parametrize(("axis", "form"), some(itertools.product((0, 1, -1), FORMS)))
+@pairs(axis=[0, 1, -1], form=some(FORMS), group_by="axis")
 def test_axes(axis, form, module, run, save, folder, rng):
     """Rows and columns that are longer than a chunk, and shorter."""
     op = module() + ":MAPS"

@@ -1,5 +1,6 @@
 """The pipeline: the order of its stages, the slots in use, and faults in every stage."""
 
+import itertools
 import threading
 import time
 
@@ -84,9 +85,9 @@ def run(stages, chunks, slots, readers, writers):
 
 
 @numbers
-@pytest.mark.parametrize("number", [1, 2, 3, 13])
-def test_order_and_slots(number, readers, writers, rng):
-    for n in (0, 1, MOST, MOST + 1, int(rng.integers(2, 200))):
+def test_order_and_slots(readers, writers, rng):
+    lengths = (0, 1, MOST, MOST + 1, int(rng.integers(2, 200)))
+    for number, n in itertools.product((1, 2, 3, 13), lengths):
         x = rng.integers(-99, 99, n)
         stages, chunks, slots = Stages(x, rng), line(n), new_slots(number)
         ring = Ring(slots)
@@ -182,6 +183,7 @@ def test_writers_work_behind(writers, rng):
     stage=["read", "scan", "write"],
     at=["first", "inner", "last"],
     kind=[OSError, KeyboardInterrupt],
+    group_by="threads",
 )
 def test_a_stage_fails(threads, stage, at, kind, rng):
     readers, writers = threads
