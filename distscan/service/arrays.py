@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ..binding import Binding
 from ..core import dtypes
 from ..core.errors import InputError
-from ..core.form import axis_number, bounds
+from ..core.form import bounds
 from ..cpu import memory as host
 from ..cpu import threads
 from ..cpu.threads import usable
@@ -333,7 +333,7 @@ class Task(NamedTuple):
     x: Place
     out: Place
     segments: Place | None
-    options: dict[str, Any]
+    options: dict[str, Any]  # of ``distscan.scan``, in a form that JSON has
 
 
 class Scanner:
@@ -361,7 +361,7 @@ class Scanner:
 
     def scan_by_all(self, task: Task) -> None:
         """Scan this rank's part of an array; collective."""
-        axis = axis_number(task.options.get("axis"))
+        axis = task.options.get("axis")
 
         def part(place: Place | None) -> NDArray[Any] | None:
             if place is None:
@@ -378,15 +378,13 @@ class Scanner:
         self, comm: Comm, memory: Any, arrays: tuple[Any, Any, Any], options: dict[str, Any]
     ) -> None:
         """Scan host arrays (out, x, segments), by the backend that has ``memory``; collective."""
-        arguments = options | {"axis": axis_number(options.get("axis"))}
-        arguments.pop("out", None)  # the type of ``out``
-        if isinstance(initial := arguments.get("initial"), str):
-            arguments["initial"] = number(initial)
+        if isinstance(initial := options.get("initial"), str):
+            options = options | {"initial": number(initial)}
         with ExitStack() as stack:
             with agreed(comm):
                 staged = stack.enter_context(memory.staged(self._gpu, *arrays))
             out, x, segments = staged
-            scan(x, comm=comm, out=out, segments=segments, threads=usable(1), **arguments)
+            scan(x, comm=comm, out=out, segments=segments, threads=usable(1), **options)
             with agreed(comm):
                 stack.close()
 

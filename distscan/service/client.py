@@ -18,7 +18,7 @@ from ..core.operators import BUILTIN
 from ..core.segments import check_shape, check_type
 from ..fsum.request import FsumRequest
 from ..job.report import Report
-from ..options import ScanOptions
+from ..options import RunOptions, ScanOptions, ScanRequest, parse
 from . import errors, protocol
 from .errors import BusyError, CancelledJobError, JobEndedError, NoAnswerError, ServiceError
 from .transport import CONNECTION_ERRORS, Answer, Arrays, RemoteScan, Stop, Transport, current_stop
@@ -26,6 +26,7 @@ from .transport import CONNECTION_ERRORS, Answer, Arrays, RemoteScan, Stop, Tran
 _DELAYS = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds at most before another try, and so on
 SILENCE = 30.0  # seconds until a request without an answer ends; scans have a limit of their own
 _WAIT = 0.5  # seconds of one request that waits for a job
+_PATHS = ("segments", "state", "trace")  # options of a job that name files
 FilePath = str | os.PathLike[str]
 Send = Callable[..., Answer]
 
@@ -136,24 +137,19 @@ class Client:
         x: ArrayLike,
         op: Any = "sum",
         *,
-        axis: int | None = None,
-        exclusive: bool = False,
         initial: Any = None,
-        reverse: bool = False,
-        dtype: DTypeLike | None = None,
         out: NDArray[Any] | None = None,
         segments: ArrayLike | None = None,
-        strategy: str = "auto",
-        window: tuple[int, int] | None = None,
+        **options: Any,
     ) -> NDArray[Any]:
         """Scan an array by the ranks of the service; the arguments are those of ``distscan.scan``.
 
-        ``op`` is one of the operators that have a name. With a service on the same host, a large
-        array is copied into memory that both share, and the result out of it.
+        ``op`` is one of the operators that have a name. ``comm`` and ``threads`` are the service's
+        own. With a service on the same host, a large array is copied into memory that both share,
+        and the result out of it.
         """
-        form: Any = {"axis": axis, "exclusive": exclusive, "initial": initial, "reverse": reverse}
-        options = ScanOptions.parse(op=op, dtype=dtype, window=window, **form)
-        return self._arrays.scan(_remote_scan(x, out, segments, options, strategy))
+        request = ScanRequest.parse(x, out, segments, initial, {"op": op, **options})
+        return self._arrays.scan(_remote_scan(request))
 
     def submit(
         self,
@@ -373,16 +369,35 @@ class Bar:
 # ---- requests, from the arguments of users -------------------------------------------------------
 
 
-def _remote_scan(
-    x: Any, out: Any, segments: Any, options: ScanOptions, strategy: str
-) -> RemoteScan:
-    """Check the arguments of ``scan`` as ``distscan.scan`` does, and return the request."""
+_DEFAULTS = ScanOptions._field_defaults | RunOptions._field_defaults
+
+
+def _to_json(scan: ScanOptions, run: RunOptions) -> dict[str, Any]:
+    """Return the options that are not the default, in a form that JSON has."""
+    scan = scan._replace(op=_name(scan.op), initial=_text(scan.initial))
+    values = scan.to_json() | run.to_json()
+    return {name: value for name, value in values.items() if value != _DEFAULTS[name]}
+
+
+def _to_query(value: Any) -> str:
+    """Return the value of an option as it stands in a URL.
+
+    >>> _to_query([-10, 11]), _to_query(True), _to_query(0)
+    ('-10,11', 'true', '0')
+    """
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _remote_scan(request: ScanRequest) -> RemoteScan:
+    """Check a request as ``distscan.scan`` does, and return it as it is sent."""
+    x, out, segments, options, run = request
     if x is None:
         raise TypeError("x is None; a scan takes an array or a sequence")
     array = _on_host("x", x)
     target = None if out is None else _on_host("out", out)
     flags = None if segments is None else _on_host("segments", segments)
-    name, dtype, initial = _name(options.op), options.dtype, options.initial
     if target is not None:
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out must be an array, not {type(out).__name__}")
@@ -391,31 +406,29 @@ def _remote_scan(
         check_shape(flags, array)
     extents = Extents.of(array.shape, options.axis)
     out_dtype = None if target is None else target.dtype
-    if name == "fsum":
-        exact: Any = {"dtype": dtype, "initial": initial, "window": options.window}
-        fsum = FsumRequest.of(array.dtype, out=out_dtype, ranks=1, strategy=strategy, **exact)
+    if options.op == "fsum":
+        fsum = FsumRequest.of(
+            array.dtype,
+            out=out_dtype,
+            dtype=options.dtype,
+            initial=options.initial,
+            window=options.window,
+            strategy=run.strategy,
+            ranks=1,
+        )
         result = fsum.result
     else:
-        types = dtypes.resolve(options.op, array.dtype, dtype, out_dtype, wide=True)
-        seed_value(options.op, types.acc, initial, exclusive=options.exclusive)
+        types = dtypes.resolve(options.op, array.dtype, options.dtype, out_dtype, wide=True)
+        seed_value(options.op, types.acc, options.initial, exclusive=options.exclusive)
         result = types.out
     if flags is not None:
         check_type(flags.dtype, extents)
     shape = extents.result_shape
     if target is not None and target.shape != shape:
         raise ValueError(f"out has shape {target.shape}; the result has {shape}")
-    query = {
-        "op": name,
-        "axis": options.axis,
-        "exclusive": "true" if options.exclusive else None,
-        "initial": None if initial is None else _text(initial),
-        "reverse": "true" if options.reverse else None,
-        "dtype": None if dtype is None else str(dtype),
-        "out": None if out_dtype is None else str(out_dtype),
-        "strategy": strategy,
-        "window": None if options.window is None else ",".join(map(str, options.window)),
-    }
-    query = {key: value for key, value in query.items() if value is not None}
+    query = {name: _to_query(value) for name, value in _to_json(options, run).items()}
+    if out_dtype is not None:
+        query["out"] = str(out_dtype)
     return RemoteScan(array, flags, out, shape, result, query)
 
 
@@ -431,21 +444,10 @@ def _job_request(
     if output is None:
         first = Path(inputs[0])
         output = first.with_name(f"{first.name.removesuffix('.npy')}.scan.npy")
-    scan = ScanOptions.parse(op=op, window=options.get("window"))
-    request = options | {
-        "inputs": [os.path.abspath(path) for path in inputs],
-        "output": os.path.abspath(output),
-        "op": _name(scan.op),
-        "window": scan.window,
-    }
-    for name in ("segments", "state", "trace"):
-        if request.get(name) is not None:
-            request[name] = os.path.abspath(request[name])
-    for name in ("dtype", "raw"):
-        if request.get(name) is not None:
-            request[name] = str(dtypes.parse(request[name]))
-    if request.get("initial") is not None:
-        request["initial"] = _text(request["initial"])
+    paths = {"output": output} | {name: options.pop(name, None) for name in _PATHS}
+    request = _to_json(*parse(op=op, **options))
+    request["inputs"] = [os.path.abspath(path) for path in inputs]
+    request |= {name: os.path.abspath(path) for name, path in paths.items() if path is not None}
     headers = {"idempotency-key": uuid.uuid4().hex if key is None else key}
     return {"json": request, "headers": headers}
 
@@ -465,10 +467,10 @@ def _name(op: Any) -> str:
     raise TypeError(f"a service takes operators that have a name, not {op.name}")
 
 
-def _text(initial: Any) -> str:
-    """Return a number as text, to its last bit."""
-    if isinstance(initial, str):
-        return initial
+def _text(initial: Any) -> str | None:
+    """Return a number as text, to its last bit; None stays None."""
+    if initial is None:
+        return None
     value = np.asarray(initial)
     if value.ndim > 0:
         raise ValueError(f"initial must be one value, not an array of shape {value.shape}")

@@ -9,18 +9,18 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+import numpy as np
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..core import operators
+from ..core import dtypes
 from ..core.steps import Strategy
-from ..fsum.request import is_fsum, limits_of
 from ..job.job import FileJob
-from ..options import RunOptions, ScanOptions
+from ..options import RunOptions, ScanOptions, parse
 from ..version import __version__
 from . import errors, monitoring, protocol
 from .arrays import Place, Task
@@ -260,14 +260,17 @@ class OriginFilter:
 
 # ---- options, types and paths of requests --------------------------------------------------------
 
-_DEFAULTS = ScanOptions._field_defaults | RunOptions._field_defaults
+_TYPES = get_type_hints(ScanOptions) | get_type_hints(RunOptions)
 _PATHS = ("segments", "state", "trace")
-_OPTIONS = _DEFAULTS.keys() - {*_PATHS}  # of a file job
-_ARRAY_OPTIONS = {*ScanOptions._fields} - {"segments", "raw", "shape"}
-_ARRAY_OPTIONS |= {"out", "strategy"}
-_FLAGS = {name for name, default in _DEFAULTS.items() if default is False}
-_TEXTS = ("dtype", "raw", "out", "backend", "strategy")
-_NUMBERS = ("axis", "threads", "memory")
+_OPTIONS = _TYPES.keys() - {*_PATHS}  # of a file job
+_ARRAY_OPTIONS = {*ScanOptions._fields, "strategy"} - {"segments", "raw", "shape"}
+# The forms that options have in JSON; ``op`` and ``initial`` may be of several types.
+_FLAGS = {name for name, kind in _TYPES.items() if kind is bool}
+_NUMBERS = {name for name, kind in _TYPES.items() if kind == int | None}
+_LISTS = {
+    name for name, kind in _TYPES.items() if tuple in {get_origin(each) for each in get_args(kind)}
+}
+_TEXTS = {*_TYPES} - _FLAGS - _NUMBERS - _LISTS - {"op", "initial"}
 
 INPUTS = 10_000  # files of a job at most
 LONGEST = 4096  # characters of a text, such as a path
@@ -326,17 +329,12 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Check the types of options, and names; all else is checked by the job."""
+    """Check the types of options, and their sizes; their parser checks all else."""
     for name, value in options.items():
         _check_type(name, value)
     op = options.get("op", "sum")
     if not isinstance(op, str):  # a name alone: a client brings no code
         raise TypeError(f"unknown operator {op!r}: its name is text")
-    window = options.get("window")
-    if not is_fsum(op, window):
-        operators.resolve(op)
-    elif window is not None:
-        limits_of(window)
     strategy, names = options.get("strategy", "auto"), get_args(Strategy)
     if strategy not in names:
         raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(names)}")
@@ -370,37 +368,46 @@ def _check_shape(shape: object) -> None:
         raise ValueError(f"shape has at most {_AXES} axes, and a product of 63 bits at most")
 
 
-def scan_of(query: Mapping[str, str]) -> tuple[dict[str, Any], bool]:
-    """Check the options of an array's scan, as they stand in a URL; return them, and ``segments``.
+class ScanQuery(NamedTuple):
+    """The options of an array's scan."""
 
-    >>> scan_of({"op": "max", "axis": "1", "reverse": "true"})
-    ({'op': 'max', 'axis': 1, 'reverse': True}, False)
+    arguments: dict[str, Any]  # of ``distscan.scan``, in a form that JSON has
+    options: ScanOptions  # the same, parsed
+    out: np.dtype[Any] | None  # the type of the result
+    has_segments: bool  # whether flags or keys follow the array
+
+
+def scan_of(query: Mapping[str, str]) -> ScanQuery:
+    """Check the options of an array's scan, as they stand in a URL, and return them.
+
+    >>> scan_of({"op": "max", "axis": "1", "reverse": "true"}).arguments
+    {'op': 'max', 'axis': 1, 'reverse': True}
     """
-    if unknown := sorted(query.keys() - {"segments", *_ARRAY_OPTIONS}):
+    if unknown := sorted(query.keys() - {"segments", "out", *_ARRAY_OPTIONS}):
         raise ValueError(f"unknown options: {', '.join(unknown)}")
-    options: dict[str, Any] = {
-        name: _flag(name, text) if name in _FLAGS else text
-        for name, text in query.items()
-        if name in _ARRAY_OPTIONS
+    arguments = {
+        name: _from_query(name, text) for name, text in query.items() if name in _ARRAY_OPTIONS
     }
-    if "axis" in options:
-        options["axis"] = number(options, "axis", 0)
-    if "window" in options:
-        options["window"] = _window(options["window"])
-    _check_options(options)
-    return options, _flag("segments", query.get("segments", "false"))
+    _check_options(arguments)
+    options, _ = parse(**arguments)
+    out = dtypes.parse(query["out"]) if "out" in query else None
+    return ScanQuery(arguments, options, out, _flag("segments", query.get("segments", "false")))
 
 
-def _window(text: str) -> list[int]:
-    """Read a window, as it stands in a URL.
+def _from_query(name: str, text: str) -> Any:
+    """Return the value of an option that stands in a URL.
 
-    >>> _window("-10,11")
-    [-10, 11]
+    >>> _from_query("window", "-10,11"), _from_query("axis", "0"), _from_query("dtype", "f4")
+    ([-10, 11], 0, 'f4')
     """
-    try:
-        return [int(limit) for limit in text.split(",")]
-    except ValueError:
-        raise TypeError(f"window is two whole numbers such as -10,11, not {text!r}") from None
+    if name in _FLAGS:
+        return _flag(name, text)
+    if name in _NUMBERS:
+        return number({name: text}, name, 0)
+    if name in _LISTS:
+        with suppress(ValueError):  # the parser of the option refuses the text
+            return [int(each) for each in text.split(",")]
+    return text
 
 
 def _flag(name: str, text: str) -> bool:

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..core import dtypes, operators
+from ..core import dtypes
 from ..core.form import Extents
 from ..fsum.request import result_type
 from ..job.formats import npy
@@ -31,7 +31,7 @@ from .arrays import SMALL, Buffer, Place, Pool, Scanner, Task
 from .dispatch import Dispatcher
 from .errors import BusyError
 from .monitoring import Metrics
-from .requests import Guard, Json, StreamedAnswer, too_large
+from .requests import Guard, Json, ScanQuery, StreamedAnswer, too_large
 
 _log = logging.getLogger("distscan.service")
 _PIECE = 1 << 20  # bytes of an answer that are sent at a time
@@ -81,11 +81,11 @@ class Scans:
         start, media_type = perf_counter(), request.headers.get("content-type", "")
         shared = media_type.startswith("application/json")
         try:
-            options, has_segments = requests.scan_of(request.query_params)
+            query = requests.scan_of(request.query_params)
             if shared:
-                answer, sizes = await self._answer_shared(request, options)
+                answer, sizes = await self._answer_shared(request, query)
             else:
-                answer, sizes = await self._answer_body(request, options, has_segments)
+                answer, sizes = await self._answer_body(request, query)
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -93,28 +93,27 @@ class Scans:
             raise
         way, seconds = "shared" if shared else "body", perf_counter() - start
         self._metrics.count_scan(way, seconds, *sizes)
-        facts = {"op": options.get("op", "sum"), "way": way, "seconds": seconds, "bytes": sizes[0]}
+        op = query.arguments.get("op", "sum")
+        facts = {"op": op, "way": way, "seconds": seconds, "bytes": sizes[0]}
         _log.debug("%(op)s of an array of %(bytes)s bytes, %(way)s: %(seconds).6f s", facts,
                    extra=facts)  # fmt: skip
         return answer
 
-    async def _answer_shared(self, request: Request, options: dict[str, Any]) -> _AnswerAndSizes:
+    async def _answer_shared(self, request: Request, query: ScanQuery) -> _AnswerAndSizes:
         """Answer a request for a scan in buffers."""
         with ExitStack() as stack:
-            task = requests.task_of(await requests.json_of(request), options)
+            task = requests.task_of(await requests.json_of(request), query.arguments)
             sizes = await self._scan_shared(task, stack)
         return Response(status_code=204), sizes
 
-    async def _answer_body(
-        self, request: Request, options: dict[str, Any], has_segments: bool
-    ) -> _AnswerAndSizes:
+    async def _answer_body(self, request: Request, query: ScanQuery) -> _AnswerAndSizes:
         """Answer a request with an array in its body."""
         with ExitStack() as stack:
             body, buffer = await self._receive(request, stack)
             if buffer is None:
-                content = await run_in_threadpool(self._scan_small, body, options, has_segments)
+                content = await run_in_threadpool(self._scan_small, body, query)
                 return Response(content, media_type=_NPY), (len(body), len(content))
-            size, pieces = await self._scan_large(body, buffer, options, has_segments, stack)
+            size, pieces = await self._scan_large(body, buffer, query, stack)
             length, resources = {"content-length": str(size)}, stack.pop_all()
         answer = StreamedAnswer(_pieces(pieces), resources, headers=length, media_type=_NPY)
         return answer, (len(body), size)
@@ -157,23 +156,18 @@ class Scans:
 
         return await run_in_threadpool(reserve)
 
-    def _scan_small(self, body: memoryview, options: dict[str, Any], has_segments: bool) -> bytes:
-        x, segments, _ = _parse(body, has_segments)
-        out = np.empty(*_result_of(x, options))
-        self._scanner.scan_by_one(x, out, segments, options)
+    def _scan_small(self, body: memoryview, query: ScanQuery) -> bytes:
+        x, segments, _ = _parse(body, query.has_segments)
+        out = np.empty(*_result_of(x, query))
+        self._scanner.scan_by_one(x, out, segments, query.arguments)
         return npy.header_of(out.dtype, out.shape) + out.tobytes()
 
     async def _scan_large(
-        self,
-        body: memoryview,
-        buffer: Buffer,
-        options: dict[str, Any],
-        has_segments: bool,
-        stack: ExitStack,
+        self, body: memoryview, buffer: Buffer, query: ScanQuery, stack: ExitStack
     ) -> tuple[int, list[memoryview]]:
         """Scan the array in a buffer into another one; return the size and the parts of a file."""
-        x, segments, ends = _parse(body, has_segments)
-        shape, dtype = _result_of(x, options)
+        x, segments, ends = _parse(body, query.has_segments)
+        shape, dtype = _result_of(x, query)
         head, nbytes = npy.header_of(dtype, shape), math.prod(shape) * dtype.itemsize
         result, _ = await self._reserve(nbytes, stack)
         target = Place(str(result.path), 0, dtype.str, shape)
@@ -182,10 +176,11 @@ class Scans:
             if array is not None and array.flags.c_contiguous:
                 places.append(Place(path, end - array.nbytes, array.dtype.str, array.shape))
         task = None
-        if len(places) == 1 + has_segments:  # none is in Fortran order
-            task = Task(places[0], target, places[1] if has_segments else None, options)
+        if len(places) == 1 + query.has_segments:  # none is in Fortran order
+            flags = places[1] if query.has_segments else None
+            task = Task(places[0], target, flags, query.arguments)
         out = await run_in_threadpool(self._scanner.maps.array, target)
-        await self._take_turn(x, out, segments, options, task)
+        await self._take_turn(x, out, segments, query.arguments, task)
         return len(head) + nbytes, [memoryview(head), out.reshape(-1).view(np.uint8).data]
 
     async def _scan_shared(self, task: Task, stack: ExitStack) -> tuple[int, int]:
@@ -238,13 +233,13 @@ def _parse(body: memoryview, has_segments: bool) -> tuple[Any, Any, tuple[int, i
     return x, segments, (end, end + more)
 
 
-def _result_of(x: NDArray[Any], options: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _result_of(x: NDArray[Any], query: ScanQuery) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and the type of a scan's result. Without an axis it is flat, as in NumPy."""
-    shape = Extents.of(x.shape, options.get("axis")).result_shape
-    op, dtype, out = options.get("op", "sum"), options.get("dtype"), options.get("out")
-    if op == "fsum":
-        return shape, result_type(x.dtype, None if out is None else dtypes.parse(out), dtype)
-    return shape, dtypes.resolve(operators.resolve(op), x.dtype, dtype, out).out
+    options = query.options
+    shape = Extents.of(x.shape, options.axis).result_shape
+    if options.op == "fsum":
+        return shape, result_type(x.dtype, query.out, options.dtype)
+    return shape, dtypes.resolve(options.op, x.dtype, options.dtype, query.out).out
 
 
 async def _pieces(parts: list[memoryview]) -> AsyncIterator[bytes]:
