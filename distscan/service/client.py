@@ -199,9 +199,7 @@ class Client:
                 if tries == len(_DELAYS) - 1:
                     self._notify(f"waiting for a service on {self.address}")
             delay = _DELAYS[min(tries, len(_DELAYS) - 1)]
-            stop.sleep(
-                uniform(delay / 2, delay)
-            )  # clients that were refused at once come one by one
+            stop.sleep(uniform(delay / 2, delay))  # clients refused at once come one by one
             tries += 1
         if answer.status < 300:
             return answer

@@ -39,9 +39,7 @@ def test_over_tcp(tmp_path, monkeypatch):
             assert list(client.scan([3, 1, 4])) == [3, 4, 8]
         for wrong in (None, "x", TOKEN[:-1], TOKEN + "x", "é"):
             head = {} if wrong is None else {"authorization": f"Bearer {wrong}".encode()}
-            for url in ("/v1", "/v1/jobs", "/v1/jobs/1"):
-                answer = httpx.get(service.address + url, headers=head)
-                assert answer.status_code == 401
+            assert httpx.get(f"{service.address}/v1", headers=head).status_code == 401
         with service.client("wrong") as client, pytest.raises(UnauthorizedError):
             client.scan([1])
         monkeypatch.setenv("DISTSCAN_SERVICE", service.address)

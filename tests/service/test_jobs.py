@@ -198,11 +198,11 @@ sys.modules["ipykernel.zmqshell"] = types.ModuleType("ipykernel.zmqshell")
 """
 WIDGETS = """
 class Widget:
-    def __init__(self, children=(), **given):
+    def __init__(self, children=(), **values):
         self.children, self.style = children, types.SimpleNamespace()
         self.layout = types.SimpleNamespace(width=None)
         self.bar_style = self.value = ""
-        vars(self).update(given)
+        vars(self).update(values)
     def close(self):
         pass
 

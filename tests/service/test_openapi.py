@@ -121,9 +121,9 @@ class Talk:
     def __call__(self, method, url, **arguments):
         return self._checked(method, url, self.http.request(method, url, **arguments))
 
-    def follow(self, held):
-        """Open a stream of events until ``held`` closes it; return the answer."""
-        answer = held.enter_context(self.http.stream("GET", "/v1/events"))
+    def follow(self, streams):
+        """Open a stream of events until ``streams`` closes it; return the answer."""
+        answer = streams.enter_context(self.http.stream("GET", "/v1/events"))
         return self._checked("GET", "/v1/events", answer)
 
     def _checked(self, method, url, answer):
@@ -149,7 +149,7 @@ def service(tmp_path_factory):
 
 
 @pytest.fixture
-def held():
+def streams():
     """Streams that are open."""
     with ExitStack() as stack:
         yield stack
@@ -192,8 +192,8 @@ def check_buffers(talk):
         assert talk("POST", "/v1/scans", json=request).status_code == 204
         file.seek(0)
         np.testing.assert_array_equal(np.frombuffer(file.read(8000)), np.arange(1, 1001))
-        held = [talk("POST", "/v1/buffers", json={"bytes": 4_000_000}) for _ in range(9)]
-    assert {answer.status_code for answer in held} == {201, 429}
+        answers = [talk("POST", "/v1/buffers", json={"bytes": 4_000_000}) for _ in range(9)]
+    assert {answer.status_code for answer in answers} == {201, 429}
     assert talk("POST", "/v1/scans", content=npy(np.zeros(200_000))).status_code == 429
     lost = request | {"x": place | {"path": "/none"}}
     assert talk("POST", "/v1/scans", json=lost).status_code == 404
@@ -222,7 +222,7 @@ def check_events(stream):
             validate(data, {"$ref": f"#/components/schemas/{kinds[name]}"})
 
 
-def test_answers(service, rng, held):
+def test_answers(service, rng, streams):
     """Every answer that is described, but those to faults of the service, is seen here."""
     talk, folder = Talk(service.address), service.folder
     np.save(folder / "x.npy", rng.integers(0, 9, 1000))
@@ -232,7 +232,7 @@ def test_answers(service, rng, held):
         validate(request, {"$ref": "#/components/schemas/Request"})
 
     check_what_every_request_brings(talk)
-    stream = services.events(talk.follow(held).iter_lines())
+    stream = services.events(talk.follow(streams).iter_lines())
     check_number_of_followers(talk)
     assert talk("GET", "/v1").json()["ranks"] == 1
     assert talk("GET", "/v1/openapi.json").json() == DOCUMENT
@@ -276,7 +276,7 @@ def test_answers(service, rng, held):
     wait_for(talk, "/healthz", "ending", "status")
     talk("DELETE", f"/v1/jobs/{runs}")
     assert service.wait() == 0
-    held.close()
+    streams.close()
     talk.http.close()
     described = {
         (path, method, status)

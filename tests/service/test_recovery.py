@@ -74,7 +74,7 @@ def test_the_running_job_ends_first(number, ranks, tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "ranks", "attempts"),
-    [(signal.SIGTERM, 1, 1), (signal.SIGKILL, 1, 2), (signal.SIGKILL, 3, 2)],
+    [(signal.SIGTERM, 1, 1), (signal.SIGKILL, 3, 2)],
 )
 def test_a_job_that_is_interrupted(number, ranks, attempts, tmp_path):
     """By the end of the grace, or by a crash: the next service runs all; the log says so."""

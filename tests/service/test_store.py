@@ -146,13 +146,13 @@ size = sum(path.stat().st_size for path in Path(sys.argv[1]).iterdir())
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20000, size + 20000))
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-made = 3
+count = 3
 try:
     for i in range(3, 100000):
         store.add({"number": i, "text": "x" * 1000})
-        made += 1
+        count += 1
 except StoreError as error:
-    print(made, len(store.newest(100000)), error)
+    print(count, len(store.newest(100000)), error)
 """
     ran = subprocess.run(
         [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
@@ -175,8 +175,8 @@ for record in store.running_jobs():
 i = 0
 while True:
     i += 1
-    made = store.add({"number": i})
-    print("added", made.number, flush=True)
+    record = store.add({"number": i})
+    print("added", record.number, flush=True)
     record = store.start()
     print("started", record.number, flush=True)
     store.end(record.number, "done", report={"total": record.number})

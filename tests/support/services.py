@@ -276,8 +276,8 @@ class Cutter:
         self._lines, self._threads = ExitStack(), []
         self._start(self._accept)
 
-    def _start(self, work, *given):
-        self._threads.append(threading.Thread(target=work, args=given))
+    def _start(self, work, *arguments):
+        self._threads.append(threading.Thread(target=work, args=arguments))
         self._threads[-1].start()
 
     def _accept(self):
@@ -319,9 +319,9 @@ def end(line):
 @contextmanager
 def cutting(service):
     """Run such a proxy during a ``with`` block."""
-    made = Cutter(service.folder / "cut", service.address)
+    cutter = Cutter(service.folder / "cut", service.address)
     try:
-        yield made
+        yield cutter
     finally:
-        made.close()
+        cutter.close()
         (service.folder / "cut").unlink()
