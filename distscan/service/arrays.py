@@ -219,7 +219,7 @@ def folder_in_memory() -> Iterator[Path]:
     prefix = f"distscan-{os.getuid()}-"
     for path in shared.glob(f"{prefix}*/lock"):
         with suppress(OSError, ServiceError):
-            protocol.check_private(path.parent)  # what another user has put there may block
+            protocol.check_private(path.parent)  # a file of another user may block
             with path.open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path.parent, ignore_errors=True)

@@ -78,7 +78,7 @@ class Dispatcher:
         Jobs that ended ``keep`` seconds ago are forgotten.
         """
         self._comm, self._wakeup, self._scanner, self._limit = comm, wakeup, scanner, limit
-        self.store = store  # all jobs, for those who read them
+        self.store = store  # all jobs, for their readers
         self._arrays: deque[tuple[Task, Future[None]]] = deque()
         self._changed = threading.Condition()
         self._current: int | None = None  # the number of a file job

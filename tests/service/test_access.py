@@ -1,4 +1,4 @@
-"""Where a service listens, who may come, its commands, and what it and its client refuse."""
+"""Addresses and tokens of a service, its commands, and the requests that are refused."""
 
 import json
 import os
@@ -227,7 +227,7 @@ def test_certificates(address, loads, monkeypatch):
 
 
 def test_without_its_extra(tmp_path):
-    """``serve`` says what to install; clients need none of it, and say how to start a service."""
+    """``serve`` names the package to install; clients need none, and say how to start a service."""
     (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no starlette here')")
     (tmp_path / "httpx.py").write_text("raise ModuleNotFoundError('no httpx here')")
     line = "import distscan; distscan.connect('/nowhere', patience=0).scan([1])"
@@ -276,7 +276,7 @@ def test_readme(tmp_path):
     assert (tmp_path / "distscan").stat().st_mode & 0o777 == 0o700
 
 
-# ---- the client refuses what ``distscan.scan`` refuses, by the same exception --------------------
+# ---- arguments that ``distscan.scan`` refuses: the client raises the same exception --------------
 
 WRONG = [
     *({"axis": axis} for axis in (3, -(10**30), "0", True, (0, 1))),
@@ -335,7 +335,7 @@ def test_right(case, client):
     np.testing.assert_array_equal(y, expected)
 
 
-def test_what_a_service_does_not_take(client):
+def test_arguments_that_a_service_does_not_take(client):
     with pytest.raises(TypeError, match="operators that have a name, not hypot"):
         client.scan([1.0, 2.0], np.hypot)
     with pytest.raises(TypeError, match=r"op must be a name, .* not the function <lambda>; wrap"):
@@ -503,7 +503,7 @@ def test_urls_that_are_wrong(service, client):
         assert answer.status_code == 400
 
 
-def test_what_is_no_json(service):
+def test_bodies_that_are_no_json(service):
     for body in (b"", b"{", b"[]", b"7", b"\xff\xfe", b"[" * 100_000):
         answer = post(service, "/v1/jobs", content=body)
         assert answer.status_code == 400, body[:10]

@@ -161,7 +161,7 @@ POLICY = (
     ],
 )
 def test_files(path, name, http):
-    """Each is there without a token, with what protects it."""
+    """Each is there without a token, with the headers that protect it."""
     answer = http.get(path, headers={"authorization": ""})
     assert answer.status_code == 200
     assert answer.content == (PAGE / name).read_bytes()

@@ -294,7 +294,7 @@ def test_jobs_of_before(service, client):
 
 
 def test_a_child_that_closes(client):
-    """It closes what it has; a request of its parent goes on."""
+    """It closes its copies of the connections; a request of its parent goes on."""
     x = np.arange(LARGE)
     with ThreadPoolExecutor(1) as pool:
         for _ in range(5):

@@ -181,7 +181,7 @@ def test_old_jobs_are_forgotten(dispatcher, tmp_path):
 
 @pytest.mark.one_rank
 def test_jobs_that_were_running_when_a_service_crashed(tmp_path):
-    """They run again, unless that could change what they read or replace; but not without end."""
+    """They run again, but not for ever; those that could change their input, or a file, do not."""
     np.save(tmp_path / "x.npy", np.arange(10))
     (tmp_path / "there.npy").write_text("of another program")
 
@@ -231,7 +231,7 @@ def wakeup(comm):
 
 
 def test_tasks_arrive_in_order(wakeup, comm, rng):
-    """Of any size; what one rank receives late does not hold up the others."""
+    """Of any size; a rank that receives late does not hold up the others."""
     tasks = [{"number": i, "text": "x" * int(n)} for i, n in enumerate(rng.integers(0, 3000, 50))]
     tasks.insert(20, {"text": "long " * 200_000})
     if comm.rank == 0:
@@ -272,14 +272,8 @@ def test_strangers_are_refused(tmp_path):
     secret, server = b"s" * 32, socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "line"))
     server.listen()
-    greetings = [
-        b"x" * 32 + b" 1\n",
-        b"short",
-        b"",
-        b"x" * 1000,
-        b"%s 2\n" % secret,
-        b"%s 1\n" % secret,
-    ]
+    strangers = b"x" * 32 + b" 1\n", b"short", b"", b"x" * 1000
+    greetings = *strangers, b"%s 2\n" % secret, b"%s 1\n" % secret
 
     def connect():
         for text in greetings:
@@ -395,7 +389,7 @@ def test_places_that_are_wrong(offset, dtype, shape, scanner, put):
 
 
 def test_a_file_that_could_become_shorter(scanner, folder, comm):
-    """It is not mapped: a rank that reads what is no longer there ends by SIGBUS."""
+    """It is not mapped: a rank that reads past the end of a file ends by SIGBUS."""
     if comm.rank == 0:
         np.arange(10.0).tofile(folder / "x")
     comm.Barrier()

@@ -1,4 +1,4 @@
-"""What a service tells those who follow it."""
+"""The events that a service sends to the clients that follow it."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ def test_the_queue(service):
 
 @pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
 def test_the_end_waits_for_no_client(read, tmp_path):
-    """The stream ends, and says before what the last job came to."""
+    """The stream ends; the end of the last job comes before that."""
     np.save(tmp_path / "x.npy", np.arange(1000))
     with serving(tmp_path) as service, following(service) as stream:
         if read:
@@ -98,7 +98,7 @@ def test_the_end_waits_for_no_client(read, tmp_path):
             assert seen[-1][1]["status"] == "ending"
 
 
-# ---- what has changed ----------------------------------------------------------------------------
+# ---- the changes since the last events -----------------------------------------------------------
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def names(updates):
 
 
 def test_news(dispatcher, monkeypatch):
-    """Only what the client does not know; a job that ended between two looks is told once."""
+    """Changes that the client does not know; a job that ended between two looks comes once."""
     store, updates = dispatcher.store, Updates(dispatcher, {})
     assert names(updates) == ["snapshot"]
     assert names(updates) == []
@@ -177,7 +177,7 @@ def test_the_heartbeat(dispatcher, monkeypatch):
 
 
 def test_a_slow_client(dispatcher):
-    """What happens meanwhile is not kept for it: it gets what is so when it reads again."""
+    """Events are not stored for it: when it reads again, it gets the present state."""
     events, store = Events(dispatcher, Changes(), {}), dispatcher.store
 
     async def read():

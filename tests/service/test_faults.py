@@ -1,4 +1,4 @@
-"""A service survives faults and load: the scripts in ``launch``, for seconds; and what they see."""
+"""A service survives faults and load: the scripts in ``launch``, for seconds; their own checks."""
 
 import os
 import socket

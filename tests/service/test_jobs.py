@@ -169,7 +169,7 @@ def test_a_job_that_begins_again(capsys):
 
 
 def test_several_threads_wait(monkeypatch):
-    """What a later, slower answer to another thread says does not matter."""
+    """A later, slower answer to another thread does not matter."""
     course = Course(record("done", report={"total": 3}), record("running", "scan", 1))
     monkeypatch.setattr(
         "distscan.service.client.Bar.show", lambda bar, record: course.job.refresh()

@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
 
 WRONG = "a-wrong-token-nobody-may-read"
 LONG = "/" + 300_000 * "x"
-REFUSED = {  # method and path, status, why; what a request must have for that
+REFUSED = {  # method and path, status, reason; the rest of the request
     "no-token": ("POST /v1/jobs", 401, "no token", {"headers": {"authorization": ""}}),
     "wrong-token": (
         "POST /v1/jobs", 401, "a wrong token", {"headers": {"authorization": f"Bearer {WRONG}"}}),
@@ -108,7 +108,7 @@ def logged(request, tmp_path_factory):
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusals(case, logged):
-    """Each says who, what and why, and not the token, nor a MiB of a client's."""
+    """A line has client, request and reason, but neither the token nor a MiB of a client's."""
     (service, http), (request, status, why, arguments) = logged, REFUSED[case]
     method, path = request.split()
     with contextlib.ExitStack() as stack:
@@ -177,7 +177,7 @@ def record(message, *arguments, level="WARNING", exc_info=None, **fields):
 
 
 def raised(message):
-    """What ``exc_info`` is for an exception of this message."""
+    """Return ``exc_info`` of an exception of this message."""
     try:
         raise ZeroDivisionError(message)
     except ZeroDivisionError:
@@ -381,7 +381,7 @@ def test_requests(service, http, tmp_path):
         http.get("/v1", headers={"distscan-protocol": "99"})
         inputs = [str(tmp_path / "x.npy")]
         http.post("/v1/jobs", json={"inputs": inputs, "output": str(tmp_path / "y.npy")})
-        for i in range(20):  # what clients invent is no new series
+        for i in range(20):  # paths and methods that clients invent are no new series
             http.get(f"/none/{i}")
             http.get(f"/v1/jobs/{'9' * 5000}{i}")
             http.request(f"ODD{i}", "/v1")
@@ -406,7 +406,7 @@ def test_requests(service, http, tmp_path):
     assert line["client"] == "a client of this user"
 
 
-def test_what_it_is(service, http):
+def test_facts_of_the_service(service, http):
     """Of two ranks; by a client of the protocol."""
     with service.client() as client:
         about = client.about()

@@ -33,7 +33,7 @@ METHODS = "get", "post", "put", "patch", "delete"
 
 
 def resolved(schema):
-    """What a reference stands for."""
+    """Return the schema that a reference names."""
     while "$ref" in schema:
         name = schema["$ref"]
         schema = DOCUMENT
@@ -43,7 +43,7 @@ def resolved(schema):
 
 
 def strict(schema):
-    """A schema that refuses what it does not name: an answer that grows must be described."""
+    """Refuse all but the named properties: an answer that grows must be described."""
     return schema | {"additionalProperties": False} if "properties" in schema else schema
 
 
@@ -212,7 +212,7 @@ def check_number_of_followers(talk):
 
 
 def check_events(stream):
-    """Read them until all kinds have come; each is what the document says of it."""
+    """Read them until all kinds have come; each has the form that the document describes."""
     kinds = {"snapshot": "Snapshot", "job": "Job", "progress": "JobProgress", "service": "State"}
     missing = {*kinds, "retry"}
     while missing:

@@ -71,7 +71,7 @@ def test_a_job_from_its_beginning_to_its_end(page):
 
 
 def test_progress(page):
-    """Phase, bytes, speed, and what is left, as the job goes on."""
+    """Phase, bytes, speed, and the time that is left, as the job goes on."""
     job = page.submit("long.npy", threads=1)
 
     def nbytes():
@@ -143,7 +143,7 @@ def test_a_job_that_fails(page):
     assert page.text(f"{page.row(job)} .error") == f"{error['type']}\n{error['message']}"
 
 
-def test_what_a_report_says(page):
+def test_details_of_a_report(page):
     job = page.submit(op="max", reverse=True)
     page.shows(job, "done")
     page.find(f"{page.row(job)} button").click()
@@ -253,7 +253,7 @@ def test_names_of_all_that_can_be_used(page):
     assert page.script("return document.activeElement.id") == "main"
 
 
-# ---- what it does not do, and when the service goes ----------------------------------------------
+# ---- the policy against scripts, and a service that ends -----------------------------------------
 
 
 def test_the_policy(page):

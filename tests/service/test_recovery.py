@@ -1,4 +1,4 @@
-"""How a service ends, how the next one goes on with its jobs, and what supervises it."""
+"""How a service ends, how the next one goes on with its jobs, and its supervisors."""
 
 import configparser
 import contextlib
@@ -195,7 +195,7 @@ def children(pid):
 
 
 def stub(path, text):
-    """A program that does what the test needs of it."""
+    """Write a program for a test, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/usr/bin/env bash\n{text}\n")
     path.chmod(0o755)
@@ -204,7 +204,7 @@ def stub(path, text):
 
 @pytest.fixture
 def notices(tmp_path, monkeypatch):
-    """What the service tells systemd."""
+    """The socket of systemd, to which the service writes."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
         line.bind(str(tmp_path / "notify"))

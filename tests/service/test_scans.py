@@ -180,7 +180,7 @@ def test_a_client_that_goes_in_mid_upload(service, client):
     assert list(client.scan([1, 2])) == [1, 3]
 
 
-def test_what_it_says_of_itself(service, client):
+def test_about(service, client):
     about, jobs = client.about(), [job.number for job in client.jobs()]
     assert (about["protocol"], about["ranks"], about["nodes"]) == (1, service.ranks, 1)
     assert about["backend"] == "cpu"

@@ -82,7 +82,7 @@ def test_a_key_is_one_job(store):
     assert store.count_queued() == 2
 
 
-def test_what_may_follow_a_state(store):
+def test_jobs_end_once(store):
     """A job that has ended stays as it is."""
     number = store.add(request()).number
     for state in ENDED:
@@ -133,7 +133,7 @@ def test_threads(store):
 
 
 def test_a_full_disk(tmp_path):
-    """What cannot be written is not there, and what was there stays."""
+    """A job that cannot be written is not there; earlier jobs stay."""
     code = """
 import resource, sys
 from pathlib import Path
@@ -185,7 +185,7 @@ while True:
 
 
 def test_kills(tmp_path, rng):
-    """``kill -9`` at any moment: what was said is there, and each job is done once in the end."""
+    """``kill -9`` at any moment: printed changes are there, and each job is done once."""
     output = []
     for _ in range(8):
         process = subprocess.Popen(
@@ -200,13 +200,13 @@ def test_kills(tmp_path, rng):
     store = Store(tmp_path)
     records = {record.number: record for record in store.newest(10**6)}
     assert sorted(records) == [*range(1, len(records) + 1)]
-    for what, number, *_ in output:
+    for change, number, *_ in output:
         assert int(number) in records
-        assert what != "done" or records[int(number)].state == "done"
+        assert change != "done" or records[int(number)].state == "done"
     states = Counter(record.state for record in records.values())
     assert states["queued"] <= 8  # a kill leaves one at most
     assert states["failed"] + states["running"] <= 8
-    ended = [int(number) for what, number, *_ in output if what == "done"]
+    ended = [int(number) for change, number, *_ in output if change == "done"]
     assert len(ended) == len(set(ended))
     for record in records.values():
         assert record.state != "done" or record.report == {"total": record.number}

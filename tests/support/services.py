@@ -182,7 +182,7 @@ def command(*arguments, **options):
 
 
 def lines_of(service, form):
-    """What a service has logged: objects, or (level, message) as objects."""
+    """The log of a service: objects, or (level, message) as objects."""
     texts = [text for text in service.output if "listen on" not in text]
     if service.ranks > 1:  # mpirun may have something to say
         texts = [text for text in texts if text.startswith("{") or "Z distscan: " in text]
@@ -262,7 +262,7 @@ def is_job(number, state):
     return lambda name, data: name == "job" and (data["number"], data["state"]) == (number, state)
 
 
-# ---- a proxy that loses answers: the service has done what it was asked for ----------------------
+# ---- a proxy that loses answers, after the service has done its work -----------------------------
 
 
 class Cutter:
