@@ -340,6 +340,11 @@ def test_arguments_that_a_service_does_not_take(client):
         client.scan([1.0, 2.0], np.hypot)
     with pytest.raises(TypeError, match=r"op must be a name, .* not the function <lambda>; wrap"):
         client.scan([1.0, 2.0], lambda a, b: a + b)
+    with pytest.raises(ValueError, match="unknown options: threads"):
+        client.scan([1.0, 2.0], threads=2)
+    for call in (client.scan, client.submit):
+        with pytest.raises(TypeError, match="a scan has no option 'no'"):
+            call("x.npy", no=1)
     with pytest.raises(TypeError, match="an initial of 8 bytes"):
         client.scan(np.ones(3, np.longdouble), initial=np.longdouble(1) / 3)
 
