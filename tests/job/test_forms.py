@@ -14,31 +14,23 @@ import pytest
 
 import distscan
 from distscan.core.form import bounds
-from distscan.core.operators import BUILTIN
 from distscan.job import check, plan
 from support import data, processes, reference
 from support.cases import pairs
-from support.data import OPS, exact
+from support.data import exact
 from support.jobs import FORMS, RANKS, Streams, some, spoil
 from support.operators import COMPOSE, maps
 from support.processes import left
 
 # ---- every form and axis of a scan on the command line, and what ``--check`` makes of them -------
 
-OPTIONS = [
-    [option for option in each if option]
-    for each in itertools.product(("", "--exclusive"), ("", "--reverse"), ("", "--initial=3"))
-]
 # With little memory, ranks read their shards twice; else they keep them.
 MEMORIES = [[], ["--memory=1K"]]
 
 
-def keywords(form):
-    return {
-        "exclusive": "--exclusive" in form,
-        "reverse": "--reverse" in form,
-        "initial": 3 if "--initial=3" in form else None,
-    }
+@pytest.fixture
+def streams(run, save, folder, rng, monkeypatch):
+    return Streams(run, save, folder, rng, monkeypatch)
 
 
 def small_pieces(monkeypatch):
@@ -50,55 +42,29 @@ def small_pieces(monkeypatch):
 
 @pairs(
     case=[("sum", "<i2"), ("max", ">f4"), ("sum", "<f2"), ("prod", "<f8"), ("sum", "<c8")],
-    form=OPTIONS,
+    form=FORMS,
     memory=MEMORIES,
     group_by="case",
 )
-def test_forms(case, form, memory, run, save, folder, rng, monkeypatch):
-    """In many pieces, of the file and of the check."""
+def test_forms(case, form, memory, streams, rng, monkeypatch):
+    """In many pieces, of the file and of the check; on GPUs, where there are any."""
     small_pieces(monkeypatch)
-    op, code = case
-    x = exact(rng, op, code, 3001).astype(code)
-    save("x.npy", x)
-    options = ["--op", op, "--check", "--json", "--quiet", "--force", *form, *memory]
-    status, out, err = run("x.npy", *options)
-    assert status == 0, err
-    native = x.astype(x.dtype.newbyteorder("="))
-    plain = reference.wanted(native, op)
-    acc = np.dtype("f") if code == "<f2" else plain.dtype
-    identity = BUILTIN[op].identity(acc)
-    want = reference.scan(OPS[op], native, acc=acc, identity=identity, **keywords(form))
-    y = np.load(folder / "x.scan.npy")
-    assert y.dtype == plain.dtype
-    np.testing.assert_array_equal(y, want.astype(plain.dtype))
-    whole = reference.scan(OPS[op], native, acc=acc, **keywords(form) | {"exclusive": False})
-    total = whole[0 if "--reverse" in form else -1].astype(plain.dtype)
-    want = [total.real, total.imag] if plain.dtype.kind == "c" else total
-    assert json.loads(out)["total"] == pytest.approx(want, rel=2e-3 if code == "<f2" else 0)
+    (op, code), streams.options = case, memory
+    streams.scan(exact(rng, op, code, 3001).astype(code), op, form)
 
 
 @pairs(
     shape=[(7, 5), (40, 3, 2), (2, 300), (1, 1), (0, 3), (3, 0)],
     code=["i4", "f4", "c16"],
-    form=[[], OPTIONS[-1]],
+    form=[[], FORMS[-1]],
     memory=MEMORIES,
     group_by="code",
 )
-def test_axes(shape, code, form, memory, run, save, folder, rng, monkeypatch):
+def test_axes(shape, code, form, memory, streams, rng, monkeypatch):
     monkeypatch.setattr(check, "PIECE", 1 << 9)
-    x = exact(rng, "sum", code, int(np.prod(shape))).reshape(shape)
-    save("x.npy", x)
+    x, streams.options = exact(rng, "sum", code, int(np.prod(shape))).reshape(shape), memory
     for axis in range(-1, len(shape)):
-        arguments = ["--axis", str(axis), "--check", "--json", "--force", *form, *memory]
-        status, out, err = run("x.npy", *arguments)
-        assert status == 0, err
-        want = reference.scan(np.add, x, axis=axis, acc=np.cumsum(x).dtype, identity=0,
-                              **keywords(form))  # fmt: skip
-        y = np.load(folder / "x.scan.npy")
-        assert (y.shape, y.dtype) == (want.shape, want.dtype)
-        np.testing.assert_array_equal(y, want)
-        report = json.loads(out)
-        assert (report["elements"], report["total"]) == (x.size, None)
+        streams.scan(x, "sum", form, axis)
 
 
 @pytest.mark.parametrize("code", ["<f4", ">i2", "|u1", "<c16"])
@@ -126,35 +92,30 @@ def test_raw(shape, code, run, comm, folder, rng):
     memory=MEMORIES,
     group_by="axis",
 )
-def test_fortran_order(shape, axis, form, memory, run, save, folder, rng):
+def test_fortran_order(shape, axis, form, memory, streams, rng):
     """Along an axis, the result is in the order of the input; flattened, it is as NumPy's."""
-    x = np.asfortranarray(rng.integers(-50, 50, shape).astype("i4"))
-    save("x.npy", x)
-    along = [] if axis is None else ["--axis", str(axis)]
-    status, out, err = run("x.npy", "--check", "--json", "--force", *along, *form, *memory)
-    assert status == 0, err
-    given = x.ravel() if axis is None else x
-    want = reference.scan(np.add, given, axis=axis, acc=np.cumsum(x).dtype, identity=0,
-                          **keywords(form))  # fmt: skip
-    y = np.load(folder / "x.scan.npy")
-    assert (y.shape, y.dtype) == (want.shape, want.dtype)
+    x, streams.options = np.asfortranarray(rng.integers(-50, 50, shape).astype("i4")), memory
+    y = streams.scan(x, "sum", form, axis)
     assert axis is None or y.flags.f_contiguous
-    np.testing.assert_array_equal(y, want)
-    assert json.loads(out)["elements"] == x.size
 
 
 @pairs(
     form=[[], ["--exclusive", "--initial=2.5"], ["--reverse"]],
     axis=[None, 0, 1, 2],
     code="fF",
+    memory=MEMORIES,
     group_by="code",
 )
-def test_check_allows_rounding(form, axis, code, run, save, rng):
+def test_check_allows_rounding(form, axis, code, memory, run, save, folder, rng):
     x = rng.normal(size=(50, 30, 40))
-    save("x.npy", (x * (1 + 1j) if code == "F" else x).astype(code))
+    x = (x * (1 + 1j) if code == "F" else x).astype(code)
+    save("x.npy", x)
     along = [] if axis is None else ["--axis", str(axis)]
-    status, _, err = run("x.npy", "--check", "--quiet", "--force", *along, *form)
+    status, _, err = run("x.npy", "--check", "--quiet", "--force", *along, *form, *memory)
     assert status == 0, err
+    if not form:
+        y, acc = np.load(folder / "x.scan.npy"), {"f": "d", "F": "D"}[code]
+        np.testing.assert_allclose(y, np.cumsum(x, axis, dtype=acc), rtol=1e-4, atol=1e-3)
 
 
 @pairs(reverse=[False, True], axis=[None, 0, 1, 2], code="lfD", memory=MEMORIES, group_by="code")
@@ -330,11 +291,6 @@ WAYS = {
     "few": ["--memory", "50", "--threads", "1"],
     "resident": None,
 }
-
-
-@pytest.fixture
-def streams(run, save, folder, rng, monkeypatch):
-    return Streams(run, save, folder, rng, monkeypatch)
 
 
 def choose(streams, way):

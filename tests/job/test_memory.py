@@ -273,28 +273,19 @@ def check_extents(chunk):
 @one_rank
 @orders
 @pytest.mark.parametrize("goes_on", [False, True], ids=["ends", "goes-on"])
-def test_a_line(goes_on, reverse):
-    """Every length near an edge of a chunk."""
-    for most, i, d in itertools.product((1, 2, 3, 7, 64), range(4), (-1, 0, 1)):
-        n = max(most * i + d, 0)
-        (block,) = check(Extents.of((n,), None), most, goes_on=goes_on, reverse=reverse)
-        sizes = [chunk.size for chunk in block]
-        assert len(sizes) == -(-n // most)
-        assert all(size == most for size in (sizes[1:] if reverse else sizes[:-1]))
-
-
-@one_rank
-@orders
-def test_rows(reverse):
-    """Along axis 0: as many whole rows as a chunk has room for, or parts of one."""
-    numbers, widths = (0, 1, 2, 5, 6, 7), (1, 2, 4, 5, 6, 11, 12, 13, 61)
-    for most, n, inner in itertools.product((1, 2, 5, 12, 30), numbers, widths):
-        extents = Extents.of((n, inner), 0)
-        blocks = check(extents, most, goes_on=True, reverse=reverse)
-        assert len(blocks) == -(-inner // most)
-        lengths = {len(list(block)) for block in blocks}
-        if inner <= most:
-            assert lengths == {-(-n // (most // inner))}
+def test_rows(goes_on, reverse):
+    """Flat, or along axis 0: as many rows as a chunk has room for, or parts of one."""
+    widths = (1, 2, 4, 5, 6, 11, 12, 13, 61)
+    for most, inner in itertools.product((1, 2, 3, 5, 7, 12, 30, 64), widths):
+        rows = max(1, most // inner)
+        for n in {max(rows * i + d, 0) for i in range(4) for d in (-1, 0, 1)}:
+            extents = Extents.of((n, inner), 0) if inner > 1 else Extents.of((n,), None)
+            blocks = check(extents, most, goes_on=goes_on, reverse=reverse)
+            assert len(blocks) == -(-inner // most)
+            for block in blocks if inner <= most else []:
+                heights = [chunk.n for chunk in block]
+                assert len(heights) == -(-n // rows)
+                assert set(heights[1:] if reverse else heights[:-1]) <= {rows}
 
 
 @one_rank
@@ -315,57 +306,33 @@ def test_matrices_within(axis, reverse):
 
 
 @one_rank
-@orders
-def test_axis_0_of_one_rank(reverse):
-    """One matrix whose lines end on this rank."""
-    for n, inner, most in itertools.product((1, 2, 9), (1, 3, 10), (1, 2, 10, 29, 30, 90)):
-        check(Extents.of((n, inner), 0), most, goes_on=False, reverse=reverse)
-
-
-@one_rank
 def test_random_extents(rng):
-    for _ in range(400):
-        shape = tuple(rng.integers(0, 12, rng.integers(1, 5)).tolist())
-        axis = [None, *range(len(shape))][rng.integers(len(shape) + 1)]
-        extents = Extents.of(shape, axis)
-        goes_on = extents.goes_on and bool(rng.integers(2))
-        most = int(rng.integers(1, 2 * extents.size + 2))
-        check(extents, most, goes_on=goes_on, reverse=bool(rng.integers(2)))
+    """Some have no elements, and no chunks."""
+    shapes = [rng.integers(0, 12, rng.integers(1, 5)).tolist() for _ in range(400)]
+    for shape in [[0], [0, 5], [3, 0, 5], [3, 5, 0], *shapes]:
+        for axis in (None, *range(len(shape))):
+            extents = Extents.of(tuple(shape), axis)
+            goes_on = extents.goes_on and bool(rng.integers(2))
+            most = int(rng.integers(1, 2 * extents.size + 2))
+            blocks = check(extents, most, goes_on=goes_on, reverse=bool(rng.integers(2)))
+            assert extents.size > 0 or not any(list(block) for block in blocks)
 
 
 @one_rank
-@orders
-@pytest.mark.parametrize(
-    ("shape", "axis"),
-    [((0,), None), ((0, 5), 0), ((0, 5), 1), ((3, 0, 5), 1), ((3, 5, 0), 2), ((3, 5, 0), 0)],
-)
-def test_no_elements(shape, axis, reverse):
-    extents = Extents.of(shape, axis)
-    for most in (1, 2, 100):
-        for block in check(extents, most, goes_on=extents.goes_on, reverse=reverse):
-            assert list(block) == []
+def test_blocks(rng):
+    """A long row is cut into as few blocks as can be, about as wide, the same on all ranks.
 
-
-@one_rank
-def test_ranks_have_as_many_blocks(rng):
-    """Blocks are exchanged in turn, also by ranks that have no rows."""
+    Blocks are exchanged in turn, also by ranks that have no rows.
+    """
     for _ in range(100):
-        n, inner, most, ranks = (int(i) for i in rng.integers(1, 40, 4))
+        n, inner, most, ranks = (int(i) for i in rng.integers(1, [40, 200, 200, 40]))
         columns = []
         for rank in range(ranks):
             low, high = bounds(n, ranks, rank)
             blocks = cut(Extents.of((high - low, inner), 0), most, goes_on=True, reverse=False)
             columns.append([(block.column, block.width) for block in blocks])
         assert all(each == columns[0] for each in columns)
-
-
-@one_rank
-def test_blocks_are_about_as_wide(rng):
-    """A long row is cut into as few blocks as can be, and none is wider than a chunk."""
-    for _ in range(100):
-        inner, most = (int(i) for i in rng.integers(1, 200, 2))
-        blocks = cut(Extents.of((3, inner), 0), most, goes_on=True, reverse=False)
-        widths = [block.width for block in blocks]
+        widths = [width for _, width in columns[0]]
         assert len(widths) == -(-inner // most)
         assert max(widths) == -(-inner // len(widths))
 

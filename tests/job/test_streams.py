@@ -187,20 +187,6 @@ def test_any_shape(streams, rng):
         check(streams, shape, axis, bool(rng.integers(2)))
 
 
-@pairs(code="fF", axis=[None, 0, 1], way=["streaming", "resident"])
-def test_rounded_sums(code, axis, way, streams, rng):
-    """``--check`` allows the roundings of a scan that goes from chunk to chunk."""
-    x = rng.normal(size=(60, 40))
-    x = (x * (1 + 1j) if code == "F" else x).astype(code)
-    streams.save("x.npy", x)
-    streams.choose(way)
-    options = [] if axis is None else ["--axis", str(axis)]
-    status, _, err = streams.run("x.npy", *options, *streams.options, "--check", "--quiet")
-    assert status == 0, err
-    y, acc = np.load(streams.folder / "x.scan.npy"), {"f": "d", "F": "D"}[code]
-    np.testing.assert_allclose(y, np.cumsum(x, axis, dtype=acc), rtol=1e-4, atol=1e-3)
-
-
 # ---- operators that do not commute, and segments ---------------------------------------------
 
 

@@ -190,6 +190,7 @@ class Streams:
             np.testing.assert_array_equal(y, want, err_msg=str(given))
         report = json.loads(out)
         assert report["elements"] == x.size
+        assert report["total"] is None or axis is None or x.ndim < 2
         if axis is None and x.size > 0:
             form = [option for option in form if option != "--exclusive"]
             total = wanted(x, op, form, None, marks)[0 if "--reverse" in form else -1]
