@@ -32,8 +32,9 @@ def edge_dtype(segments: np.dtype[Any] | None) -> np.dtype[Any] | None:
 
 def term_of(segments: np.dtype[Any] | None) -> Any:
     """Return what must be the same on every rank: the type, but for the width of text."""
-    is_text = segments is not None and segments.kind in "SU"
-    return f"text, {segments.kind}" if segments is not None and is_text else segments
+    if segments is None or segments.kind not in "SU":
+        return segments
+    return f"text, {segments.kind}"
 
 
 def compared(segments: np.dtype[Any]) -> np.dtype[Any] | None:

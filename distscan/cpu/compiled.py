@@ -9,7 +9,6 @@ import ctypes
 import functools
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_void_p
-from functools import partial
 from itertools import count
 from typing import Any, ClassVar
 
@@ -337,7 +336,7 @@ class CompiledSweeps:
         if step is not None and self._direct and not self._loads:
             arguments.x, arguments.x_step, arguments.y_step = address(x), step, step
             self._cut_strips(arguments, _STRIP)
-            self._run(partial(reduce, byref(arguments)), width)
+            self._run(functools.partial(reduce, byref(arguments)), width)
         else:
             dtype = self._converted[0] if step is None or self._direct is None else self._loaded
             self._run_in_pieces(reduce, arguments, x, dtype)
@@ -377,7 +376,7 @@ class CompiledSweeps:
             # In place, the lines of x are in the caches: there the results find them.
             arguments.stream = self._streams and arguments.x != arguments.y
         if not in_pieces:
-            self._run(partial(scan, byref(arguments)), width)
+            self._run(functools.partial(scan, byref(arguments)), width)
         elif direct:
             self._run_in_pieces(scan, arguments, x, self._loaded)
         else:

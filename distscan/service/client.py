@@ -1,5 +1,6 @@
 """The client of a service: arrays in, arrays out; file jobs. It uses neither MPI nor CUDA."""
 
+import inspect
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from ..core.segments import check_shape, check_type
 from ..fsum.request import FsumRequest
 from ..job.report import Report
 from ..options import RunOptions, ScanOptions, ScanRequest, parse
+from ..scan import scan
 from . import errors, protocol
 from .errors import BusyError, CancelledJobError, JobEndedError, NoAnswerError, ServiceError
 from .transport import CONNECTION_ERRORS, Answer, Arrays, RemoteScan, Stop, Transport, current_stop
@@ -362,6 +364,20 @@ class Bar:
         elif self._phase == "done":
             self._bar.n = self._bar.total or 0
         self._bar.refresh()
+
+
+def _show_options(method: Any) -> None:
+    """Put the options of ``distscan.scan`` into the signature of a method, for ``help``."""
+    instance = next(iter(inspect.signature(method).parameters.values()))
+    others = [
+        each
+        for each in inspect.signature(scan).parameters.values()
+        if each.name not in {"comm", "threads"}
+    ]
+    method.__signature__ = inspect.Signature([instance, *others])
+
+
+_show_options(Client.scan)
 
 
 # ---- requests, from the arguments of users -------------------------------------------------------

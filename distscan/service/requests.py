@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..core import dtypes
-from ..core.steps import Strategy
 from ..job.job import FileJob
 from ..options import RunOptions, ScanOptions, parse
 from ..version import __version__
@@ -335,9 +334,6 @@ def _check_options(options: dict[str, Any]) -> None:
     op = options.get("op", "sum")
     if not isinstance(op, str):  # a name alone: a client brings no code
         raise TypeError(f"unknown operator {op!r}: its name is text")
-    strategy, names = options.get("strategy", "auto"), get_args(Strategy)
-    if strategy not in names:
-        raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(names)}")
     initial = options.get("initial", 0)
     if not isinstance(initial, int | float | str):
         raise TypeError("initial is a number, or its text")

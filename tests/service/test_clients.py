@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import os
 import pickle
 import signal
@@ -310,3 +311,8 @@ def test_no_copies(connect):
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="connect in each process"):
             copied(connect("none"))
+
+
+def test_help_has_the_options_of_scan(client):
+    ours, theirs = (inspect.signature(f).parameters for f in (client.scan, distscan.scan))
+    assert [*ours] == [name for name in theirs if name not in {"comm", "threads"}]
