@@ -53,10 +53,11 @@
 // ---- Why relaxed status words suffice -----------------------------------------------------------
 //
 // Totals travel between blocks in words of 8 bytes: 4 bytes of the value and the epoch, the number
-// of the launch. A word is written by one store and read by one load, so it is whole. A reader that
-// finds the launch's epoch in a word has the value beside it. Nothing depends on the order in which
-// two words appear. So loads and stores are relaxed, and there is no fence. Nothing is reset
-// between launches, because no earlier launch on this memory had the same epoch.
+// of the launch. Blocks draw it with their tiles (linear/tile_total.cuh); in the scan of columns it
+// comes from the host. A word is written by one store and read by one load, so it is whole. A
+// reader that finds the launch's epoch in a word has the value beside it. Nothing depends on the
+// order in which two words appear. So loads and stores are relaxed, and there is no fence. Nothing
+// is reset between launches, because no earlier launch on this memory had the same epoch.
 //
 // ---- Why nothing deadlocks ----------------------------------------------------------------------
 //
@@ -141,19 +142,20 @@ template <int STAGES>
 struct ScanBarriers {
   StageBarriers<STAGES> numbered, full, reduced, prefixed, passed_on, read;
 
-  // Called by the whole block; __syncthreads() must follow.
+  // Called by the whole block; __syncthreads() must follow. A warp has some stages: the lanes of
+  // one warp would take turns.
   template <class Roles, class Source>
   __device__ void init(const Source& source) {
-    if (threadIdx.x < STAGES) {
-      const int stage = threadIdx.x;
-      numbered[stage].init(ARRIVALS_PER_WARP);
-      full[stage].init(source.arrivals());
-      reduced[stage].init(Roles::REDUCERS * ARRIVALS_PER_WARP);
-      prefixed[stage].init(2 * ARRIVALS_PER_WARP);
-      passed_on[stage].init(ARRIVALS_PER_WARP);
-      read[stage].init(Roles::SCANNERS * ARRIVALS_PER_WARP);
-      barriers_are_ready();
-    }
+    for (int stage = warp_index(); stage < STAGES; stage += Roles::WARPS)
+      if (lane_index() == 0) {
+        numbered[stage].init(ARRIVALS_PER_WARP);
+        full[stage].init(source.arrivals());
+        reduced[stage].init(Roles::REDUCERS * ARRIVALS_PER_WARP);
+        prefixed[stage].init(2 * ARRIVALS_PER_WARP);
+        passed_on[stage].init(ARRIVALS_PER_WARP);
+        read[stage].init(Roles::SCANNERS * ARRIVALS_PER_WARP);
+        barriers_are_ready();
+      }
   }
 };
 

@@ -6,11 +6,11 @@ namespace distscan {
 
 using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>;
 
-DISTSCAN_KERNEL(DISTSCAN_THREADS + LANES, DISTSCAN_BLOCKS)
+DISTSCAN_KERNEL(DISTSCAN_THREADS + LANES, 1)
 distscan_scan_short(Input x, Output y, Shard shard, Workspace work, T offset, bool has_offset,
                     Mail mail, Unit unit) {
   set_units<T>(unit);
-  scan_short<Op, PartialOp, Partial, ScanShape, DISTSCAN_BLOCKS, EXCLUSIVE, X, Out>(
+  scan_short<Op, PartialOp, Partial, ScanShape, EXCLUSIVE, X, Out>(
       x, y, shard, work, Offset<T>{{offset, has_offset}, mail});
 }
 

@@ -23,9 +23,8 @@ DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_textbook(const X* x, Out* y, Shard shard, Workspace work, T offset, bool has_offset,
                   Mail /* null: it does not wait */) {
   const Totals prefixes{work.totals.words + WORDS<T> * work.totals.stride, work.totals.stride};
-  textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work.tile_counter,
-                                                TileStatus<T>{work.totals, prefixes, work.epoch},
-                                                work.total, Prefix<T>{offset, has_offset});
+  textbook<Op, TextbookShape, BlockScan, Chain>(x, y, shard, work, prefixes,
+                                                Prefix<T>{offset, has_offset});
 }
 
 }  // namespace distscan

@@ -48,7 +48,7 @@ class Workspace(Structure):
     """``Workspace`` of ``kernels/linear/shard.cuh``."""
 
     __slots__ = ()
-    _fields_ = (("totals", Totals), ("total", Totals), ("tile_counter", Pointer), ("epoch", UInt))
+    _fields_ = (("totals", Totals), ("total", Totals), ("draws", Pointer), ("epoch", UInt))
 
 
 class Mail(Structure):

@@ -15,7 +15,7 @@ from .definitions import predicate_body, type_name
 from .kernel import Kernel, launch
 from .launches import HostTotal
 from .policy import SHARED, sm_count
-from .workspace import Workspace, is_capturing
+from .workspace import Workspace, is_capturing, zeros
 
 # ---- tuning numbers --------------------------------------------------------------------------
 
@@ -140,13 +140,13 @@ class Compact(Kernel):
         self._tile, self._most_blocks = policy.tile, sm_count()
         tiles = -(-most // policy.tile)
         self.most = tiles * policy.tile
-        self._totals = cupy.zeros(tiles, np.uint64)
-        self._tile_counter = cupy.zeros(1, np.uint32)
+        self._totals = zeros(tiles, np.uint64)
+        self._draws = zeros(1, np.uint64)
         self.nbytes = int(self._totals.nbytes)
         # Structures inside the arguments: to set them sets the arguments.
         self._shard, self._work = self.arguments.shard, self.arguments.work
         self._work.totals.words, self._work.totals.stride = self._totals.data.ptr, tiles
-        self._work.tile_counter = self._tile_counter.data.ptr
+        self._work.draws = self._draws.data.ptr
         self._count = self._work.total
         self._count.stride = 1
 

@@ -22,6 +22,7 @@ from .arguments import fields_of, flagged, point, set_unit, view
 from .definitions import definitions, register_types, settable, type_name
 from .kernel import Kernel
 from .policy import ADD_THREADS, VECTOR, LaunchConfig, beside, per_vector, reduce_policy, sm_count
+from .workspace import zeros
 
 # ---- the word in which a kernel reports an element outside of the window ---------------------
 
@@ -105,8 +106,8 @@ class Scan(Kernel):
         self._tile, self._most_blocks = config.tile, config.blocks
         total = flagged(types.acc) if form.segmented or rows else types.acc
         stride = n // self._tile + 2
-        self._totals = cupy.zeros((config.words * -(-total.itemsize // 4), stride), np.uint64)
-        self._tile_counter = cupy.zeros(1, np.uint32)
+        self._totals = zeros((config.words * -(-total.itemsize // 4), stride), np.uint64)
+        self._draws = zeros(1, np.uint64)
         self.nbytes = int(self._totals.nbytes)
         # Structures inside the arguments: to set them sets the arguments.
         self._shard, self._work = arguments.shard, arguments.work
@@ -114,7 +115,7 @@ class Scan(Kernel):
         self._shard.n = n
         set_unit(arguments, op)
         self._work.totals.words, self._work.totals.stride = self._totals.data.ptr, stride
-        self._last.stride, self._work.tile_counter = 1, self._tile_counter.data.ptr
+        self._last.stride, self._work.draws = 1, self._draws.data.ptr
         # Rows have no offset, only ``first``.
         self._offset = None if rows else settable(view(arguments, "offset", types.acc))
         if form.seed is not None and (form.segmented or rows):
@@ -150,7 +151,7 @@ class Scan(Kernel):
         self._last.words = total
 
     def set_offset(self, offset: NDArray[Any] | None, epoch: int) -> None:
-        """Set the offset, and the epoch of the totals and of the last value."""
+        """Set the offset, and the epoch of the last value."""
         if self._offset is not None:
             self.arguments.has_offset = offset is not None
             if offset is not None:

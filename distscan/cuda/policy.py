@@ -143,6 +143,8 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
         int8, max                                256     5      11  543
         int8 to int64                            384     8      12  311
         int8 to int64                            256                348
+        int8 to int64 of 2^23, H100              384     8      12   32.0
+        int8 to int64 of 2^23, H100              384     4      12   36.0
         int16 to int64                           256     8      12  361
         int32 to int64                           256     8      12  418
         float32 to bool, logical_xor             256     8       7  341
@@ -210,8 +212,9 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
         items //= 2
 
     # With few tiles, the last wave leaves multiprocessors idle. So choose the rows for which all
-    # waves take the least time together; of equals, the larger number. An empty shard has the
-    # policy of one element: else it would need another kernel.
+    # waves take the least time together; of equals, the larger number. A tile takes the time of
+    # its rows, and of about one more. An empty shard has the policy of one element: else it would
+    # need another kernel.
     def waves(rows: int) -> int:
         return -(-max(n, 1) // (threads * items * rows * sm_count))
 
@@ -219,7 +222,7 @@ def scan_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> S
         choice = {rows, *(r for r in (1, 2, 4) if r < rows and (r > 1 or large))}
         if rows == 6 and items * max(types.acc.itemsize // 4, 1) <= 4 and arch in SHARED:
             choice.add(8)  # 2^20 float32 are then one tile for each of 132 multiprocessors
-        rows = min(choice, key=lambda r: (waves(r) * r, -r))
+        rows = min(choice, key=lambda r: (waves(r) * (r + 1), -r))
     look_ahead_warps = min(look_ahead_warps, stages(rows))
     return ScanPolicy(threads, rows, items, stages(rows), reducers, look_ahead_warps)
 
@@ -390,7 +393,6 @@ class ShortPolicy(NamedTuple):
     threads: int  # that scan; one more warp looks ahead
     rows: int  # vectors per thread
     items: int  # elements per vector
-    blocks: int  # per multiprocessor
 
 
 def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy | None:
@@ -404,26 +406,33 @@ def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy
 
     It is fastest with half as many tiles as multiprocessors::
 
-        elements  threads  rows  tiles per multiprocessor  microseconds
-        2^18          256     1                            5.9
-        2^18          256     2                            5.5
-        2^18          256     4                            5.4
-        2^18          256     8                            5.6
-        2^20          512     4                            7.1
-        2^20                                            2  7.4 to 7.7
-        2^20                                            4  8.2 to 8.4
+        elements  threads  rows  microseconds
+        2^18          256     1  5.9
+        2^18          256     2  5.5
+        2^18          256     4  5.4
+        2^18          256     8  5.6
 
     2^20 was timed with 4 rows of totals read at once (7.4 with 9 rows). The kernel reads 5 now.
+
+    A block of more threads beats two blocks. H100, from a CUDA graph, on data in the cache::
+
+        elements       threads  rows  blocks per multiprocessor  microseconds
+        2^20, float64      256     8                          2  8.0
+        2^20, float64      512     8                          1  7.5
+        2^21, float32      256     8                          2  7.1
+        2^21, float32      512     8                          1  6.9
+        2^21, float16      256     4                          2  5.7
+        2^21, float16      512     4                          1  5.5
     """
     if form.segmented or form.extents.outer > 1 or types.acc.itemsize > 16:
         return None
-    threads, items = 256, items_of(types)
-    row = threads * items * sm_count  # elements, of a tile on each multiprocessor
+    items = items_of(types)
+    row = 256 * items * sm_count  # elements, of a tile on each multiprocessor
     words = (items + 1) * max(types.acc.itemsize // 4, 1)  # of one thread: its row and its total
     for rows in (1, 2, 4, 8):
         most = rows == 8 or 2 * rows * words > 48
         if n <= row * rows // 2 or (most and n <= 2 * row * rows):
-            return ShortPolicy(threads, rows, items, blocks=1 if n <= row * rows else 2)
+            return ShortPolicy(256 if n <= row * rows else 512, rows, items)
         if most:
             break
     return None
@@ -452,8 +461,8 @@ def scan_config(types: Types, n: int, form: Form) -> LaunchConfig:
     short = short_policy(types, form, n, sm_count())
     if short is not None:
         tile = short.threads * short.rows * short.items
-        blocks = short.blocks * sm_count()
-        return LaunchConfig("scan_short", short._asdict(), tile, short.threads + _LANES, 0, blocks)
+        threads = short.threads + _LANES
+        return LaunchConfig("scan_short", short._asdict(), tile, threads, 0, sm_count())
     arch = cupy.cuda.Device().compute_capability
     scan = scan_policy(types, form, arch, n, sm_count())
     tile = scan.threads * scan.rows * scan.items

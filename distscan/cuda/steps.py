@@ -118,7 +118,7 @@ class Strategy:
             raise RuntimeError(f"a CUDA graph cannot capture this scan: {reason}")
 
     def make_for_a_graph(self) -> Workspace:
-        """Make a workspace for one graph alone. Every replay first sets its memory to zero."""
+        """Make a workspace for one graph alone, whose replays use it one after the other."""
         if self.captured:
             self.refuse_capture(self.captured)
         # Not from a pool: earlier work that is still queued may use the pool's memory.

@@ -355,6 +355,17 @@ os.register_at_fork(after_in_child=releases.forget)
 
 # ---- graphs -----------------------------------------------------------------------------------
 
+
+def zeros(shape: int | tuple[int, ...], dtype: Any) -> Any:
+    """Allocate memory that is zero before the first launch; replays of a graph do not clear it."""
+    if not is_capturing(cupy.cuda.get_current_stream()):
+        return cupy.zeros(shape, dtype)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        array = cupy.zeros(shape, dtype)
+        stream.synchronize()
+    return array
+
+
 _captured: list[Any] = []
 
 

@@ -12,13 +12,13 @@ namespace distscan {
 // fixed tree, and the rows in order. So a tile's prefix has the same bits on every run.
 // sum, all totals 1, cursor 32, before 32: up_to(70) reads tiles 32 to 69, returns 70, and leaves
 // cursor 64, before 64
-template <class Op, class T, int WANTED = 9>
+template <class Op, class T, int WANTED = 8>
 struct LookAhead {
   // Rows that are read at once: WANTED, if there are registers for them.
   static constexpr int MOST = WORDS<T> > 8      ? 1
                               : WORDS<T> > 4    ? 2
                               : WORDS<T> > 2    ? 3
-                              : is_light<Op, T> ? 9
+                              : is_light<Op, T> ? 8
                                                 : 4;
   static constexpr int ROWS = WANTED < MOST ? WANTED : MOST;
 

@@ -41,7 +41,7 @@ struct CompactPipeline : ScanBarriers<STAGES_> {
   int64 tile[STAGES];                  // the tile's number; END: there are no more tiles
   int64 cursor[STAGES];                // the first tile whose total this iteration has to read
   int64 prefix[STAGES];                // kept elements of all earlier tiles
-  int64 first;                         // the tile that the block drew first
+  Ticket first;                        // the ticket that the block drew first
   unsigned warp_total[STAGES][WARPS];  // kept elements of each warp tile
   unsigned up_to_warp[STAGES][WARPS];  // kept elements of the first warp tiles, up to this one
 };
@@ -74,8 +74,7 @@ struct Compaction {
   Pipeline& pipeline;  // in shared memory
 
   __device__ void run() const {
-    if (warp_index() == Roles::FIRST_LOADER && lane_index() == 0)
-      pipeline.first = draw_tile(work, shard);
+    if (warp_index() == Roles::FIRST_LOADER && lane_index() == 0) pipeline.first = draw_tile(work);
     pipeline.template init<Roles>(source);
     __syncthreads();
     Roles::run(*this);
@@ -84,11 +83,12 @@ struct Compaction {
   // ---- The loader: draws tiles and fetches them ---------------------------------------------
 
   __device__ void loader(int) const {
-    int64 next = pipeline.first, cursor = 0;
+    Ticket next = pipeline.first;
+    int64 cursor = 0;
     for (int iteration = 0, ends = 0; ends < LOOK_AHEAD_WARPS; ++iteration) {
       const int stage = iteration % STAGES;
       pipeline.read.wait_for_reuse(iteration);
-      const int64 tile = broadcast(next, 0);
+      const int64 tile = broadcast(next.tile(), 0);
       const bool some = tile < shard.tiles;
       if (lane_index() == 0) {
         pipeline.tile[stage] = some ? tile : pipeline.END;
@@ -98,8 +98,9 @@ struct Compaction {
       cursor = tile;
       if (some) {
         source.fetch(stage, shard, tile, pipeline.full[stage]);
-        next = draw_tile(work, shard);
+        next = draw_tile(work);
       } else {
+        end_draws(work, next, shard.tiles + gridDim.x);
         for (int i = 0; i < Source::FETCHES; ++i) fetch_nothing(pipeline.full[stage]);
         ++ends;
       }
@@ -155,7 +156,8 @@ struct Compaction {
     for (; from < to; from += ROWS * LANES) {
       unsigned total[ROWS];  // 0 where no total is read
       read(
-          total, work.totals, work.epoch, [=](int r) { return from + r * LANES + lane_index(); },
+          total, work.totals, pipeline.first.launch(),
+          [=](int r) { return from + r * LANES + lane_index(); },
           [=](int r) { return from + r * LANES + lane_index() < to; });
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) own += total[r];

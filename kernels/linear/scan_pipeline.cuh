@@ -4,6 +4,7 @@
 #include "../base/fields.cuh"
 #include "../pipeline.cuh"
 #include "offset.cuh"
+#include "tile_total.cuh"
 
 namespace distscan {
 
@@ -23,7 +24,7 @@ struct ScanPipeline : ScanBarriers<STAGES_> {
 
   int64 tile[STAGES];       // the tile's number; END: there are no more tiles
   int64 cursor[STAGES];     // the first tile whose total this iteration has to read
-  int64 first;              // the tile that the block drew first
+  Ticket first;             // the ticket that the block drew first
   bool has_unaligned_head;  // whether this block has drawn the unaligned head, and must store it
   T warp_total[STAGES][WARPS];  // the total of each warp tile
   T up_to_warp[STAGES][WARPS];  // the total of the tile's first warp tiles, up to this one

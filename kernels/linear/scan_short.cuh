@@ -13,6 +13,7 @@
 #include "../base/warp_tile.cuh"
 #include "offset.cuh"
 #include "store_total.cuh"
+#include "tile_total.cuh"
 
 namespace distscan {
 
@@ -45,10 +46,9 @@ __device__ Rows<Fields<X0, X1, More...>, Shape> load_existing(
                   load_existing<Shape>(p.rest, count, warp));
 }
 
-// Launch: a block for each tile, WARPS + 1 warps each, BLOCKS of which run on a multiprocessor;
-// shard.unaligned_head is 0. y may be x.
-template <class Op, class PartialOp, class Partial, class Shape, int BLOCKS, bool EXCLUSIVE,
-          class X, class Y, class T>
+// Launch: a block for each tile, WARPS + 1 warps each; shard.unaligned_head is 0. y may be x.
+template <class Op, class PartialOp, class Partial, class Shape, bool EXCLUSIVE, class X, class Y,
+          class T>
 __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
                            const typename PointerTo<Y>::Mutable& y /* [n] */, const Shard& shard,
                            const Workspace& work, const Offset<T>& offset) {
@@ -56,21 +56,22 @@ __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
   __shared__ T warp_total[WARPS];
   __shared__ T up_to_warp[WARPS];  // inclusive
   __shared__ TilePrefix<T> tile_prefix;
-  __shared__ unsigned tile_number;
+  __shared__ Ticket ticket;
   const int warp = warp_index();
-  // CUDA promises no order in which blocks start, so they draw: earlier tiles are of blocks that
-  // run. The counter is zero again when every block has tile_number; one block alone need not draw.
-  if (threadIdx.x == 0)
-    tile_number = gridDim.x > 1 ? atomicInc(work.tile_counter, gridDim.x - 1) : 0;
+  // One block alone need not draw: it publishes for no other.
+  if (threadIdx.x == 0) {
+    ticket = gridDim.x > 1 ? draw_tile(work) : Ticket{};
+    if (gridDim.x > 1) end_draws(work, ticket, gridDim.x);
+  }
   __syncthreads();
-  const int64 tile = tile_number;
+  const int64 tile = ticket.tile();
 
   // ---- 1. the tile's total --------------------------------------------------------------------
   if (warp == WARPS) {
     __syncthreads();
     const int lane = lane_index() < WARPS ? lane_index() : 0;
     const T up_to = warp_scan<Op, WARPS>(warp_total[lane]);
-    if (lane_index() == WARPS - 1) publish(work.totals, tile, up_to, work.epoch);
+    if (lane_index() == WARPS - 1) publish(work.totals, tile, up_to, ticket.launch());
     if (lane_index() < WARPS) up_to_warp[lane] = up_to;
 
     // ---- 2. the prefix of the tile ------------------------------------------------------------
@@ -80,8 +81,8 @@ __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
       called_off = before.called_off();
       return before.prefix();
     };
-    LookAhead<Op, T, 5 * BLOCKS> ahead;  // 160 multiprocessors: at once; of more, in two trips
-    const Prefix<T> prefix = ahead.up_to(tile, work.totals, work.epoch, before_cursor);
+    LookAhead<Op, T, 5> ahead;  // 160 multiprocessors: at once; of more, in two trips
+    const Prefix<T> prefix = ahead.up_to(tile, work.totals, ticket.launch(), before_cursor);
     if (lane_index() == 0) tile_prefix = TilePrefix<T>::of(prefix, called_off);
     __syncthreads();
     return;

@@ -57,10 +57,10 @@ struct RowLength {
 
 // The memory of a scan beside its input and output.
 struct Workspace {
-  Totals totals;           // of the tiles
-  Totals total;            // [1], the last value, in pinned host memory; or words is null
-  unsigned* tile_counter;  // [1], zero; zero again after the launch
-  unsigned epoch;          // the number of this launch, beside every total that is published
+  Totals totals;   // of the tiles
+  Totals total;    // [1], the last value, in pinned host memory; or words is null
+  Word* draws;     // [1], of the next Ticket; zero before the first launch
+  unsigned epoch;  // the number of this launch beside all words from and to the host
 };
 
 }  // namespace distscan

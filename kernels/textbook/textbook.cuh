@@ -20,21 +20,21 @@
 // another that never starts, since the waiting blocks take its place on the GPU.
 #pragma once
 
-#include "../linear/shard.cuh"
+#include "../linear/tile_total.cuh"
 #include "tile_status.cuh"
 #include "warp_tile.cuh"
 
 namespace distscan {
 
 // Launch: any number of blocks, BlockScan's THREADS each; THREADS * EACH items of the wider type
-// in dynamic shared memory. y may be x. The last value goes to `total` unless that is null.
+// in dynamic shared memory. y may be x. The last value goes to work.total unless that is null.
 template <class Op, class Shape, class BlockScan, class Chain, class X, class T, class Y>
 __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shard,
-                         unsigned* tile_counter /* [1], zero */, const TileStatus<T>& status,
-                         const Totals& total /* [1] */, Prefix<T> offset) {
+                         const Workspace& work, const Totals& prefixes /* of the tiles */,
+                         Prefix<T> offset) {
   using Own = WarpTile<Shape, larger(sizeof(X), sizeof(Y))>;
   constexpr int EACH = Own::EACH, ITEMS = Shape::ITEMS;
-  __shared__ int64 next_tile;
+  __shared__ Ticket ticket;
   __shared__ T inclusive[Shape::THREADS];  // over the threads' totals
   __shared__ T up_to_tile;
   __shared__ typename BlockScan::Shared scanning;
@@ -42,11 +42,14 @@ __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shar
   Chain chain{offset};
 
   for (;;) {
-    // ---- 0. draw a tile; the counter is zero again when every block has drawn one too many ----
-    if (thread == 0)
-      next_tile = atomicInc(tile_counter, static_cast<unsigned>(shard.tiles + gridDim.x - 1));
+    // ---- 0. draw a tile; every block draws one too many ---------------------------------------
+    if (thread == 0) {
+      ticket = draw_tile(work);
+      end_draws(work, ticket, shard.tiles + gridDim.x);
+    }
     __syncthreads();
-    const int64 tile = next_tile;
+    const int64 tile = ticket.tile();
+    const TileStatus<T> status{work.totals, prefixes, ticket.launch()};
     if (tile >= shard.tiles) return;
     const int64 begin = shard.begin<Shape>(tile);
     const int count = static_cast<int>(shard.end<Shape>(tile) - begin);
@@ -97,8 +100,8 @@ __device__ void textbook(const X* x /* [n] */, Y* y /* [n] */, const Shard& shar
 #pragma unroll
     for (int r = 0; r < Shape::ROWS; ++r) Own::put(r, scanned[r]);
     Own::store(y + begin, count);
-    if (total.words && tile == shard.tiles - 1 && thread == (count - 1) / EACH)
-      publish(total, 0, last, status.epoch);
+    if (work.total.words && tile == shard.tiles - 1 && thread == (count - 1) / EACH)
+      publish(work.total, 0, last, work.epoch);
   }
 }
 

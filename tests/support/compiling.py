@@ -21,7 +21,15 @@ from support.steps import of_size
 
 cuda = pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench.textbook import TextbookPolicy, TextbookScan  # noqa: E402
-from distscan.cuda import columns, compaction, kernel, launches, policy, steps  # noqa: E402
+from distscan.cuda import (  # noqa: E402
+    columns,
+    compaction,
+    kernel,
+    launches,
+    policy,
+    steps,
+    workspace,
+)
 from distscan.cuda.kernel import Kernel  # noqa: E402
 
 STRATEGIES = (cuda.SinglePass, cuda.ReduceScan, cuda.ScanAdd)
@@ -70,11 +78,12 @@ def absent_gpu(arch: str) -> Iterator[dict[KernelRequest, None]]:
     gpu.cuda.Device().attributes = {"MultiProcessorCount": 100}
     gpu.zeros().data.ptr = gpu.empty().data.ptr = 0
     with ExitStack() as stack:
-        for module in (columns, compaction, policy, launches, steps, cuda):
+        for module in (columns, compaction, policy, launches, steps, workspace, cuda):
             stack.enter_context(patch.object(module, "cupy", gpu))
         for name in ("HostTotal", "Row", "Workspace", "violation_word"):
             stack.enter_context(patch.object(cuda, name))
-        stack.enter_context(patch.object(steps, "is_capturing", lambda stream: False))
+        for module in (steps, workspace):
+            stack.enter_context(patch.object(module, "is_capturing", lambda stream: False))
         stack.enter_context(patch.object(Kernel, "load", record))
         yield kernels
 
