@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import functools
 import hashlib
+import importlib.util
 import os
 import posixpath
 import re
@@ -13,9 +14,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 import cupy
@@ -60,6 +62,7 @@ class Kernel:
 
     blocks = 1
     nbytes = 0
+    _build: "Future[Built] | None" = None  # the compilation, while another thread does it
 
     def __init__(
         self,
@@ -88,37 +91,62 @@ class Kernel:
         self.function = self.load()
 
     def load(self) -> int:
-        """Compile if no earlier kernel has, load, and return the handle on the current GPU."""
+        """Compile if no earlier kernel has, load, and return the handle on the current GPU.
+
+        Inside of ``side_by_side``, return 0 if it must be compiled; it is loaded at the end.
+        """
         device = cupy.cuda.Device()
         check_device(device)
         make_context()
-        function = _load_function(
-            self.entry,
-            tuple(self.definitions.items()),
-            device.compute_capability,
-            device.id,
-        )
-        # The code is unloaded with this object. Two threads may have loaded it at once, each its
-        # own, and the cache keeps one.
-        self._code = function
+        arch = device.compute_capability
+        key = self.entry, tuple(self.definitions.items()), arch, device.id
+        function = _functions.get(key)
+        if function is None:
+            request = f"{self.entry}.cu", self.definitions, arch
+            if self._build is None and _block.pool is not None:
+                self._build = _block.pool.submit(build, *request)
+                _block.kernels.append(self)
+                return 0
+            code, _ = build(*request) if self._build is None else self._build.result()
+            module = cupy.cuda.function.Module()
+            module.load(code)
+            function = _functions.setdefault(key, module.get_function(f"distscan_{self.entry}"))
+        # The code is unloaded with this object, if another thread has loaded it too, and first.
+        self._code, self._build = function, None
         handle, shared = int(function.ptr), self.block[3]
         if shared:
             allow(handle, shared)
         return handle
 
 
-@functools.cache
-def _load_function(
-    entry: str,
-    macros: tuple[tuple[str, object], ...],
-    arch: str,
-    device: int,
-) -> Any:
-    """Compile for ``arch``, and load onto the current GPU, whose number is ``device``."""
-    code, _ = build(f"{entry}.cu", dict(macros), arch)
-    module = cupy.cuda.function.Module()
-    module.load(code)
-    return module.get_function(f"distscan_{entry}")
+# The functions that are loaded, by entry, macros, architecture and GPU.
+_functions: dict[tuple[object, ...], Any] = {}
+
+
+class _Block(threading.local):
+    """The kernels that this thread makes inside of ``side_by_side``."""
+
+    pool: ThreadPoolExecutor | None = None
+    kernels: list[Kernel]
+
+
+_block = _Block()
+
+
+@contextmanager
+def side_by_side() -> Iterator[None]:
+    """Compile the kernels that are made inside the block at the same time, each by a thread.
+
+    They are loaded at the end of the block, in the thread that made them.
+    """
+    kernels = _block.kernels = []
+    try:
+        with ThreadPoolExecutor() as _block.pool:
+            yield
+    finally:
+        _block.pool = None
+    for kernel in kernels:
+        kernel.function = kernel.load()
 
 
 def make_context() -> None:
@@ -185,37 +213,44 @@ def build(entry: str, macros: Mapping[str, object], arch: str) -> Built:
     Returns the machine code, and the assembler's report of registers and spills. If this NVRTC is
     older than the GPU, the machine code is PTX. No GPU is needed. One process compiles. The others
     of the node wait for its result in the cache, ``$DISTSCAN_CACHE_DIR`` or ``~/.cache/distscan``.
+    What is in the cache is read without NVRTC, if its library is where pip installs it.
 
     Raises ``KernelError`` with the compiler's own lines.
     """
+    options = (
+        "-std=c++17",
+        "--ptxas-options=-v",
+        "-diag-error=940",  # a function, such as an operator's, may end without a return
+        *(f"-D{name}={macros[name]}" for name in sorted(macros) if not name.endswith(".h")),
+        *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
+    )
+    headers = {name: str(macros[name]) for name in sorted(macros) if name.endswith(".h")}
+    request = (FORMAT, arch, entry, options, headers, sources().digest)
+    library = installed_compiler()
+    if library is not None:
+        built = load(_key(request, library))
+        if built is not None:
+            return built
+    return load_or_make(_key(request, compiler()), lambda: _compile(entry, arch, options, headers))
+
+
+def _key(request: tuple[object, ...], library: tuple[object, ...]) -> str:
+    """Return the name of an entry: the digest of all that its machine code depends on."""
+    return hashlib.sha256(repr((*request, library)).encode()).hexdigest()
+
+
+def _compile(entry: str, arch: str, options: tuple[str, ...], headers: dict[str, str]) -> Built:
+    """Compile one of the sources, which may include the others, and ``headers``, by their names."""
     archs = [number for number in map(int, nvrtc.getSupportedArchs()) if number <= int(arch)]
     if not archs:
         raise KernelError(f"the GPU's compute capability, {arch}, is older than this NVRTC knows")
     native = max(archs) == int(arch)
-    options = (
-        f"-arch={'sm' if native else 'compute'}_{max(archs)}",
-        "-std=c++17",
-        "-lineinfo",
-        "--ptxas-options=-v",
-        "-diag-error=940",  # a function, such as an operator's, may end without a return
-        *(f"-D{name}={value}" for name, value in macros.items() if not name.endswith(".h")),
-        *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
-    )
-    headers = {name: str(text) for name, text in macros.items() if name.endswith(".h")}
-    read = sources()
-    parts = (FORMAT, compiler(), entry, options, headers, read.digest)
-    key = hashlib.sha256(repr(parts).encode()).hexdigest()
-    texts = {**read.texts, **headers}
-    return load_or_make(key, lambda: _compile(entry, options, texts, native))
-
-
-def _compile(entry: str, options: tuple[str, ...], texts: dict[str, str], native: bool) -> Built:
-    """Compile one of the ``texts``, which may include the others by their names."""
+    target = f"-arch={'sm' if native else 'compute'}_{max(archs)}"
+    texts = {**sources().texts, **headers}
     names = [name.encode() for name in texts]
-    headers = [text.encode() for text in texts.values()]
-    program = nvrtc.createProgram(texts[entry], entry, headers, names)
+    program = nvrtc.createProgram(texts[entry], entry, [*map(str.encode, texts.values())], names)
     try:
-        nvrtc.compileProgram(program, options)
+        nvrtc.compileProgram(program, (target, *options))
         code = nvrtc.getCUBIN(program) if native else nvrtc.getPTX(program)
         return code, _log(program)
     except nvrtc.NVRTCError as error:
@@ -232,11 +267,27 @@ def _log(program: int) -> str:
         return error.object.decode(errors="replace")
 
 
-class Sources(NamedTuple):
-    """The texts of the kernels' sources, by their paths in the folder; and their digest."""
+class Sources:
+    """The kernels' sources, by their paths in the folder.
 
-    texts: dict[str, str]
-    digest: str
+    Attributes
+    ----------
+    digest
+        The digest of all files.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        content = hashlib.sha256()
+        for name, text in files.items():
+            content.update(f"{name}\0{len(text)}\0".encode() + text)
+        self.digest = content.hexdigest()
+
+    @functools.cached_property
+    def texts(self) -> dict[str, str]:
+        """The texts, in which each include is a path in the folder."""
+        texts = {name: text.decode() for name, text in self._files.items()}
+        return {name: with_full_names(name, text, texts) for name, text in texts.items()}
 
 
 @functools.cache
@@ -244,9 +295,7 @@ def sources() -> Sources:
     """Read the sources, once per process. If files change later, the process uses the old texts."""
     folder = source_folder()
     paths = sorted(folder.rglob("*.cu*"))
-    texts = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
-    texts = {name: with_full_names(name, text, texts) for name, text in texts.items()}
-    return Sources(texts, hashlib.sha256(repr(texts).encode()).hexdigest())
+    return Sources({path.relative_to(folder).as_posix(): path.read_bytes() for path in paths})
 
 
 def with_full_names(name: str, text: str, texts: Mapping[str, str]) -> str:
@@ -266,27 +315,57 @@ def with_full_names(name: str, text: str, texts: Mapping[str, str]) -> str:
     return _INCLUDE.sub(full, text)
 
 
+Library = tuple[tuple[int, int], ...]  # the size and the time of change of each file
+
+
 @functools.cache
-def compiler() -> tuple[object, ...]:
-    """Return the identity of this build of NVRTC: its version, and its library's size and time."""
+def compiler() -> Library:
+    """Load NVRTC, and return the identity of its library."""
     version = nvrtc.getVersion()  # this loads the library
     files = set()
     with suppress(OSError):
         for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
             path = Path(line.split(maxsplit=5)[-1])
             if path.name.startswith("libnvrtc.so"):
-                status = path.stat()
-                files.add((status.st_size, status.st_mtime_ns))
-    return version, *sorted(files)
+                files.add(_identity(path))
+    return tuple(sorted(files)) or (version,)
+
+
+@functools.cache
+def installed_compiler() -> Library | None:
+    """Return the identity of NVRTC as pip has installed it, without loading it.
+
+    CuPy loads this library, if there is one. A process may load another one all the same. Then
+    ``compiler`` differs, and this process uses entries of both. None is an unknown library.
+    """
+    name = f"libnvrtc.so.{driver.get_build_version() // 1000}"
+    with suppress(OSError, ValueError):  # ValueError: there is another number than one
+        package = importlib.util.find_spec("nvidia")
+        folders = [] if package is None else package.submodule_search_locations or []
+        (path,) = (path for folder in folders for path in Path(folder).glob(f"*/lib/{name}"))
+        return (_identity(path),)
+    return None
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return the size and the time of change of a file."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 # ---- the cache: a folder of compiled kernels --------------------------------------------------
 
-FORMAT = "distscan 1"  # the format of an entry; part of its key
+FORMAT = "distscan 2"  # the format of an entry; part of its key
 _LOCK_SECONDS = 300.0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _LENGTHS = struct.Struct("<QQ")
 _DIGEST = hashlib.sha256().digest_size
+
+
+def load(key: str) -> Built | None:
+    """Return the entry of ``key``; None if there is none."""
+    where = cache_folder()
+    return None if where is None else _read(where / f"{key}.kernel")
 
 
 def load_or_make(key: str, make: Callable[[], Built]) -> Built:
@@ -299,10 +378,10 @@ def load_or_make(key: str, make: Callable[[], Built]) -> Built:
     where = cache_folder()
     if where is None:
         return make()
-    path = where / f"{key}.kernel"
-    entry = _read(path)
+    entry = load(key)
     if entry is not None:
         return entry
+    path = where / f"{key}.kernel"
     with _hold_lock(path.with_suffix(".lock")):
         entry = _read(path)  # another process may have stored it meanwhile
         if entry is None:

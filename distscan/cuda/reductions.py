@@ -20,7 +20,7 @@ from ..core.form import PLAIN
 from ..core.operators import BUILTIN, TypedOperator
 from . import workspace
 from .definitions import definitions
-from .kernel import Kernel, launch
+from .kernel import Kernel, launch, side_by_side
 from .launches import HostTotal, Reduce
 from .policy import VECTOR, per_vector
 from .workspace import Workspace, is_capturing
@@ -279,6 +279,7 @@ class TileTotals:
 class TileKernels:
     """The two kernels for weights of one type on one GPU. Threads take turns with the arguments."""
 
+    @side_by_side()
     def __init__(self, dtype: np.dtype[Any]) -> None:
         policy, types = TilePolicy(), Types(dtype, _DOUBLE, _DOUBLE)
         macros = definitions(BUILTIN["sum"], types, PLAIN, **policy._asdict())

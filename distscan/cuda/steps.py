@@ -20,7 +20,7 @@ from ..fsum.words import unchecked
 from . import columns, launches, workspace
 from .arguments import flagged, keyed
 from .definitions import as_numbers, register_types, type_name
-from .kernel import launch
+from .kernel import launch, side_by_side
 from .launches import Add, HostTotal, Reduce, checks_window, violation_word
 from .policy import scan_config
 from .workspace import Row, Workspace, is_capturing, keep_captured, releases
@@ -303,6 +303,7 @@ class SinglePass(Strategy):
 class ScanAdd(Strategy):
     """Strategy ``scan-add``. Each call does the steps of ``cpu.ScanAdd``."""
 
+    @side_by_side()
     def make(self) -> Workspace:
         """Make the two kernels, and the words of the total between them."""
         op, types, n = self.op, self.types, self.n
@@ -344,6 +345,7 @@ class ReduceScan(Strategy):
     #: The number of offsets, in a row, that came too late for a scan that waited for them.
     too_late = 0
 
+    @side_by_side()
     def make(self) -> Workspace:
         """Make the two kernels, and the words or the row of totals between them."""
         op, types, n, form = self.op, self.types, self.n, self.form

@@ -3,6 +3,7 @@
 import os
 import shutil
 import stat
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
@@ -55,7 +56,12 @@ def test_a_field_that_a_gpu_does_not_take():
 @pytest.fixture
 def new_process(tmp_path, monkeypatch):
     """Begin with an empty cache; the call that is returned forgets what a process remembers."""
-    remembered = kernel.sources, kernel.compiler, kernel.cache_folder
+    remembered = (
+        kernel.sources,
+        kernel.compiler,
+        kernel.installed_compiler,
+        kernel.cache_folder,
+    )
 
     def forget():
         for function in remembered:
@@ -166,15 +172,124 @@ def test_every_include_is_known():
             assert included in texts or included.endswith(".h"), name
 
 
+def other(library):
+    """The library of another build of NVRTC."""
+    (size, *rest), *files = library
+    return ((size + 1, *rest), *files)
+
+
 @pytest.mark.compile
-def test_builds_of_the_compiler_are_told_apart(compiled, monkeypatch):
-    version, *files = kernel.compiler()
-    assert version == kernel.nvrtc.getVersion()
-    assert files  # of the library that is loaded
+@pytest.mark.parametrize("pip", [True, False])
+def test_builds_of_the_compiler_are_told_apart(pip, compiled, monkeypatch):
+    """Also if NVRTC is not where pip installs it."""
+    library = kernel.compiler()
+    if not pip:
+        monkeypatch.setattr(kernel, "installed_compiler", lambda: None)
     REDUCE.build("90")
-    monkeypatch.setattr(kernel, "compiler", lambda: (version, (files[0][0] + 1, files[0][1])))
+    monkeypatch.setattr(kernel, "compiler", lambda: other(library))
+    monkeypatch.setattr(kernel, "installed_compiler", lambda: other(library) if pip else None)
     REDUCE.build("90")
     assert len(compiled) == 2
+
+
+@pytest.mark.compile
+def test_a_library_that_is_not_the_one_that_is_installed(compiled, monkeypatch):
+    """An entry has the name of the library that made it."""
+    library = kernel.compiler()
+    monkeypatch.setattr(kernel, "installed_compiler", lambda: other(library))
+    REDUCE.build("90")
+    REDUCE.build("90")
+    assert len(compiled) == 1
+    monkeypatch.setattr(kernel, "compiler", lambda: other(library))
+    REDUCE.build("90")
+    assert len(compiled) == 2
+
+
+@pytest.mark.compile
+def test_nvrtc_is_not_loaded_to_read_an_entry(new_process, monkeypatch):
+    """Where pip has installed it."""
+    if kernel.installed_compiler() is None:
+        pytest.skip("NVRTC is not in the folders of pip")
+    built = REDUCE.build("90")
+    new_process()
+    monkeypatch.setattr(kernel, "compiler", fails(AssertionError("NVRTC was loaded")))
+    assert REDUCE.build("90") == built
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_where_pip_has_several_libraries_or_none(number, tmp_path, monkeypatch, new_process):
+    """None is taken for the one that CuPy loads."""
+    for i in range(number):
+        library = tmp_path / "nvidia" / str(i) / "lib" / "libnvrtc.so.13"
+        library.parent.mkdir(parents=True)
+        library.touch()
+    monkeypatch.setattr(kernel.driver, "get_build_version", lambda: 13000)
+    spec = Mock(submodule_search_locations=[str(tmp_path / "nvidia")]) if number else None
+    monkeypatch.setattr(kernel.importlib.util, "find_spec", lambda name: spec)
+    assert kernel.installed_compiler() is None
+
+
+class AbsentGpu:
+    """The current GPU, and the code that is loaded onto it."""
+
+    def __init__(self, monkeypatch):
+        self.loaded, self.threads = [], []
+        gpu = Mock()
+        gpu.cuda.Device.return_value = Mock(compute_capability="90", id=0)
+        gpu.cuda.function.Module = lambda: Mock(
+            load=self.load, get_function=lambda name: Mock(ptr=len(self.loaded))
+        )
+        monkeypatch.setattr(kernel, "cupy", gpu)
+        monkeypatch.setattr(kernel, "_functions", {})
+
+    def load(self, code):
+        self.loaded.append(code)
+        self.threads.append(threading.get_ident())
+
+
+def plain_kernel(entry):
+    return kernel.Kernel(entry, {}, np.dtype("f4"), 32)
+
+
+def test_kernels_are_compiled_side_by_side(monkeypatch):
+    """And loaded by the thread that makes them, in their order."""
+    gpu, together = AbsentGpu(monkeypatch), threading.Barrier(2)
+
+    def build(entry, macros, arch):
+        together.wait(20)
+        return entry.encode(), ""
+
+    monkeypatch.setattr(kernel, "build", build)
+    with kernel.side_by_side():
+        kernels = [plain_kernel("add"), plain_kernel("reduce")]
+        assert gpu.loaded == []
+    assert [each.function for each in kernels] == [1, 2]
+    assert gpu.loaded == [b"add.cu", b"reduce.cu"]
+    assert set(gpu.threads) == {threading.get_ident()}
+    with kernel.side_by_side():
+        assert plain_kernel("add").function == 1
+    assert len(gpu.loaded) == 2
+
+
+def test_a_kernel_that_does_not_compile_beside_another(monkeypatch):
+    gpu, calls = AbsentGpu(monkeypatch), []
+
+    def build(entry, macros, arch):
+        calls.append(entry)
+        if entry == "add.cu":
+            raise KernelError("wrong")
+        return entry.encode(), ""
+
+    monkeypatch.setattr(kernel, "build", build)
+
+    @kernel.side_by_side()
+    def make():
+        return plain_kernel("reduce"), plain_kernel("add")
+
+    with pytest.raises(KernelError, match="wrong"):
+        make()
+    assert sorted(calls) == ["add.cu", "reduce.cu"]
+    assert plain_kernel("reduce").function == len(gpu.loaded)  # of a block that has ended
 
 
 @pytest.mark.compile
