@@ -1,4 +1,4 @@
-"""``python -m distscan``: a file job, a service, or a command of its clients."""
+"""``python -m distscan``: a file job, a service, a command of its clients, or ``warm``."""
 
 import sys
 from collections.abc import Sequence
@@ -15,6 +15,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .service import commands  # noqa: PLC0415 - file jobs need no client
 
         return commands.main(command, argv[1:])
+    if command == "warm":
+        from . import warm  # noqa: PLC0415 - file jobs may need no GPU
+
+        return warm.main(argv[1:])
     if command != "serve":
         return cli.main(argv)
     try:

@@ -44,7 +44,7 @@ def bind(
     missing: BackendError | None = None
     name, address = "", ""
     try:
-        memory = _cuda()
+        memory = cuda()
         name, address = memory.bind(node.local_rank)
     except BackendError as error:
         missing = error
@@ -74,7 +74,7 @@ def choose(call: Agreement, wanted: Name, function: str) -> str:
         raise ValueError(f"unknown backend {wanted!r}; choose from {', '.join(get_args(Name))}")
     has_gpu = False
     try:
-        has_gpu = wanted != "cpu" and _cuda().count() > 0
+        has_gpu = wanted != "cpu" and cuda().count() > 0
     except BackendError:
         if wanted == "cuda":
             raise
@@ -85,7 +85,7 @@ def choose(call: Agreement, wanted: Name, function: str) -> str:
     return "cuda" if has_gpu else "cpu"
 
 
-def _cuda() -> Any:
+def cuda() -> Any:
     """Import ``memory`` of the CUDA backend, and CuPy; a CPU job needs none."""
     try:
         from .cuda import memory  # noqa: PLC0415

@@ -56,7 +56,7 @@ def run(name: str, work: Callable[[Comm, Sequence[str]], int], argv: Sequence[st
             # A fault outside all agreed steps is a bug. The other ranks must not wait for this one.
             fail(name, error)
             comm.Abort(1)
-        return fail(name, error) if comm.rank == 0 else _status(error)
+        return fail(name, error) if comm.rank == 0 else status(error)
     except KeyboardInterrupt:
         if comm.rank == 0:
             fail(name, RuntimeError("interrupted"))
@@ -76,10 +76,11 @@ def fail(name: str, error: Exception) -> int:
     ):
         message = f"{type(error).__name__}: {message}"
     print(f"{name}: error: {message}", file=sys.stderr, flush=True)
-    return _status(error)
+    return status(error)
 
 
-def _status(error: Exception) -> int:
+def status(error: Exception) -> int:
+    """Return the exit status of an error: 2 for a wrong argument or input, else 1."""
     return 2 if isinstance(error, USAGE) else 1
 
 

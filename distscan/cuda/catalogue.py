@@ -1,0 +1,91 @@
+"""The kernels that the scans of an operator may need on a GPU, which need not be there."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import cupy
+
+from ..core.dtypes import Types
+from ..core.form import Form
+from ..core.operators import Operator
+from . import policy
+from .definitions import definitions, register_types
+from .kernel import Built, build
+from .memory import count
+from .policy import reduce_policy, scan_policy, short_policy
+
+# Numbers of elements, 16 in each octave: the policies of scans depend on them.
+SIZES = [int(2 ** (8 + step / 16)) for step in range(22 * 16 + 1)]
+
+
+class KernelRequest(NamedTuple):
+    """A kernel that a scan needs."""
+
+    entry: str
+    macros: tuple[tuple[str, object], ...]
+    arch: str
+
+    def build(self) -> Built:
+        """Compile, or read from the cache: see ``kernel.build``."""
+        return build(f"{self.entry}.cu", dict(self.macros), self.arch)
+
+
+# A GPU of each compute capability: A100, A40, L40S, H100, B200, RTX PRO 6000.
+_SM_COUNTS = {"80": 108, "86": 84, "89": 142, "90": 132, "100": 148, "120": 188}
+
+
+def current_arch() -> str:
+    """Return the compute capability of the current GPU, such as "90"."""
+    count()  # raises BackendError if there is none
+    return str(cupy.cuda.Device().compute_capability)
+
+
+def sm_count(arch: str, *, current: bool) -> int:
+    """Return the multiprocessors of the ``current`` GPU, or of a GPU that many machines have."""
+    if current:
+        return policy.sm_count()
+    if arch not in _SM_COUNTS:
+        raise ValueError(f"no GPU of compute capability {arch} is known; pass --multiprocessors")
+    return _SM_COUNTS[arch]
+
+
+def scan_kernels(op: Operator, types: Types, arch: str, sm_count: int) -> list[KernelRequest]:
+    """Return the kernels for shards [n] on one rank or several, each once.
+
+    The scans are inclusive or exclusive, with or without flags of segments. ``types`` are those of
+    ``dtypes.resolve``. Rows, keys and ``reverse`` have kernels of their own, and so has
+    ``initial`` of inclusive scans in segments.
+    """
+    types = register_types(op, types)
+    forms = [
+        Form(exclusive=exclusive, segmented=segmented)
+        for segmented in (False, True)
+        for exclusive in (False, True)
+    ]
+    return list(
+        dict.fromkeys(
+            KernelRequest(entry, tuple(definitions(op, types, form, **numbers).items()), arch)
+            for each in forms
+            for entry, form, numbers in _policies(op, types, each, arch, sm_count)
+        )
+    )
+
+
+def _policies(
+    op: Operator, types: Types, form: Form, arch: str, sm_count: int
+) -> Iterator[tuple[str, Form, dict[str, int | str]]]:
+    """Yield the kernels of a form as ``launches`` has them: entry, form and policy."""
+    source = "Flagged" if form.segmented else "Item"
+    reduced = Form(segmented=form.segmented)
+    reduce = reduce_policy(op, types, reduced, arch)
+    yield "reduce", reduced, {"source": f"{source}Pointer", **reduce._asdict()}
+    source = "FlaggedItems" if form.segmented else "Items"
+    # An exclusive scan has a first value.
+    first = str(form.segmented and form.exclusive).lower()
+    for n in SIZES:
+        short = short_policy(types, form, n, sm_count)
+        if short is not None:
+            yield "scan_short", form, {**short._asdict()}
+        else:
+            scan = scan_policy(types, form, arch, n, sm_count)
+            yield "scan", form, {**scan._asdict(), "source": source, "first": first}

@@ -1,0 +1,121 @@
+"""``python -m distscan warm``: kernels are compiled before a scan needs them. No MPI.
+
+With ``--arch`` no GPU is needed.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import product
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from . import binding, cli
+from .cli import Parser
+from .core import dtypes, operators
+from .core.errors import BackendError
+from .mpi import launcher
+
+if TYPE_CHECKING:
+    from .cuda.catalogue import KernelRequest
+
+_TYPES = "float32,float64,int32,int64"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compile the kernels; return the exit status, as that of a file job."""
+    first = launcher.launched_rank() == 0
+    try:
+        args = _parse(argv)
+        if args is not None:
+            args.quiet |= not first
+            _compile(args)
+        return 0
+    except Exception as error:
+        return cli.fail("distscan", error) if first else cli.status(error)
+    except KeyboardInterrupt:
+        cli.fail("distscan", RuntimeError("interrupted; the kernels so far are in the folder"))
+        return 130
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace | None:
+    """Return the arguments; print the text of --help and return None if that is asked for."""
+    parser = Parser(
+        prog="python -m distscan warm",
+        description="Compile the kernels of 1-D scans, inclusive and exclusive, with and without "
+        "flags of segments, into the folder of compiled kernels.",
+        epilog="example: python -m distscan warm --ops sum,max --types float32 --arch 90",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--ops", metavar="OP,...", default="sum", help="operators (default: sum)")
+    add("--types", metavar="T,...", default=_TYPES, help=f"types of elements (default: {_TYPES})")
+    add("--arch", metavar="CC,...", help="compute capabilities, as 80,90 (default: the GPU's)")
+    add(
+        "--multiprocessors",
+        metavar="N",
+        type=_number,
+        help="of the GPU; sizes of tiles depend on them (default: the GPU's; with --arch, those "
+        "of a common GPU)",
+    )
+    add("--quiet", action="store_true", help="print nothing")
+    try:
+        return parser.parse_args(argv)
+    except SystemExit:
+        print(parser.text, end="", flush=True)
+        return None
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def _compile(args: argparse.Namespace) -> None:
+    """Compile all kernels that the arguments name, on all cores; print a line for each."""
+    binding.cuda()
+    from .cuda import kernel  # noqa: PLC0415 - CuPy is imported where it is needed
+
+    requests = dict(_requests(args))
+    folder = kernel.cache_folder()
+    if folder is None:
+        raise BackendError("there is no folder for compiled kernels; set DISTSCAN_CACHE_DIR")
+
+    def seconds(request: "KernelRequest") -> float:
+        begin = perf_counter()
+        request.build()
+        return perf_counter() - begin
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        futures = {pool.submit(seconds, request): name for request, name in requests.items()}
+        try:
+            for i, future in enumerate(as_completed(futures), 1):
+                line = f"{i}/{len(futures)}  {futures[future]}  {future.result():.2f} s"
+                if not args.quiet:
+                    print(f"distscan: {line}", file=sys.stderr, flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if not args.quiet:
+        print(f"{len(requests)} kernels are in {folder}", flush=True)
+
+
+def _requests(args: argparse.Namespace) -> "Iterator[tuple[KernelRequest, str]]":
+    """Yield the kernels, each with its name."""
+    from .cuda import catalogue  # noqa: PLC0415
+
+    scans = [
+        (op, dtypes.resolve(op, dtypes.parse(name)))
+        for op in map(operators.resolve, args.ops.split(","))
+        for name in args.types.split(",")
+    ]
+    archs = args.arch.split(",") if args.arch else [catalogue.current_arch()]
+    for arch, (op, types) in product(archs, scans):
+        if not re.fullmatch(r"\d{2,3}", arch):
+            raise ValueError(f"a compute capability is such as 90, not {arch!r}")
+        sm_count = args.multiprocessors or catalogue.sm_count(arch, current=not args.arch)
+        for request in catalogue.scan_kernels(op, types, arch, sm_count):
+            yield request, f"{request.entry:10}  {op.name} of {types.x}  sm_{arch}"
