@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import product
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from .mpi import launcher
 
 if TYPE_CHECKING:
     from .cuda.catalogue import KernelRequest
+    from .cuda.kernel import Built
 
 _TYPES = "float32,float64,int32,int64"
 
@@ -55,11 +57,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace | None:
     add("--types", metavar="T,...", default=_TYPES, help=f"types of elements (default: {_TYPES})")
     add("--arch", metavar="CC,...", help="compute capabilities, as 80,90 (default: the GPU's)")
     add(
-        "--multiprocessors",
-        metavar="N",
-        type=_number,
-        help="of the GPU; sizes of tiles depend on them (default: the GPU's; with --arch, those "
-        "of a common GPU)",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        help="write an archive for each compute capability to FOLDER, for a wheel",
     )
     add("--quiet", action="store_true", help="print nothing")
     try:
@@ -69,36 +70,39 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace | None:
         return None
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)
-
-
 def _compile(args: argparse.Namespace) -> None:
     """Compile all kernels that the arguments name, on all cores; print a line for each."""
     binding.cuda()
     from .cuda import kernel  # noqa: PLC0415 - CuPy is imported where it is needed
 
     requests = dict(_requests(args))
-    folder = kernel.cache_folder()
+    folder = kernel.cache_folder() if args.output is None else args.output
     if folder is None:
         raise BackendError("there is no folder for compiled kernels; set DISTSCAN_CACHE_DIR")
+    if args.output is not None:
+        folder.mkdir(parents=True, exist_ok=True)
 
-    def seconds(request: "KernelRequest") -> float:
+    def build(request: "KernelRequest") -> "tuple[KernelRequest, Built, float]":
         begin = perf_counter()
-        request.build()
-        return perf_counter() - begin
+        return request, request.build(), perf_counter() - begin
 
+    archives: dict[str, dict[str, Built]] = {}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = {pool.submit(seconds, request): name for request, name in requests.items()}
         try:
+            futures = [pool.submit(build, request) for request in requests]
             for i, future in enumerate(as_completed(futures), 1):
-                line = f"{i}/{len(futures)}  {futures[future]}  {future.result():.2f} s"
+                request, built, seconds = future.result()
+                if args.output is not None:
+                    if not built[0].startswith(b"\x7fELF"):
+                        raise BackendError(f"this NVRTC is too old for sm_{request.arch}")
+                    archives.setdefault(request.arch, {})[request.name] = built
                 if not args.quiet:
+                    line = f"{i}/{len(futures)}  {requests[request]}  {seconds:.2f} s"
                     print(f"distscan: {line}", file=sys.stderr, flush=True)
         finally:
             pool.shutdown(cancel_futures=True)
+    for arch, entries in archives.items():
+        kernel.write_archive(folder / f"sm_{arch}.zip", entries)
     if not args.quiet:
         print(f"{len(requests)} kernels are in {folder}", flush=True)
 
@@ -114,8 +118,7 @@ def _requests(args: argparse.Namespace) -> "Iterator[tuple[KernelRequest, str]]"
     ]
     archs = args.arch.split(",") if args.arch else [catalogue.current_arch()]
     for arch, (op, types) in product(archs, scans):
-        if not re.fullmatch(r"\d{2,3}", arch):
-            raise ValueError(f"a compute capability is such as 90, not {arch!r}")
-        sm_count = args.multiprocessors or catalogue.sm_count(arch, current=not args.arch)
-        for request in catalogue.scan_kernels(op, types, arch, sm_count):
+        if not re.fullmatch(r"\d{2,3}", arch) or int(arch) < 80:
+            raise ValueError(f"a compute capability is such as 90, and not below 80: {arch!r}")
+        for request in catalogue.scan_kernels(op, types, arch):
             yield request, f"{request.entry:10}  {op.name} of {types.x}  sm_{arch}"

@@ -8,9 +8,8 @@ import cupy
 from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
-from . import policy
 from .definitions import definitions, register_types
-from .kernel import Built, build
+from .kernel import Built, build, request_name
 from .memory import count
 from .policy import reduce_policy, scan_policy, short_policy
 
@@ -25,13 +24,18 @@ class KernelRequest(NamedTuple):
     macros: tuple[tuple[str, object], ...]
     arch: str
 
+    @property
+    def name(self) -> str:
+        """The name under which a wheel may have it."""
+        return request_name(f"{self.entry}.cu", dict(self.macros), self.arch)
+
     def build(self) -> Built:
         """Compile, or read from the cache: see ``kernel.build``."""
         return build(f"{self.entry}.cu", dict(self.macros), self.arch)
 
 
-# A GPU of each compute capability: A100, A40, L40S, H100, B200, RTX PRO 6000.
-_SM_COUNTS = {"80": 108, "86": 84, "89": 142, "90": 132, "100": 148, "120": 188}
+# The policies of any number of multiprocessors are the same, at other sizes.
+_SM_COUNT = 132
 
 
 def current_arch() -> str:
@@ -40,16 +44,7 @@ def current_arch() -> str:
     return str(cupy.cuda.Device().compute_capability)
 
 
-def sm_count(arch: str, *, current: bool) -> int:
-    """Return the multiprocessors of the ``current`` GPU, or of a GPU that many machines have."""
-    if current:
-        return policy.sm_count()
-    if arch not in _SM_COUNTS:
-        raise ValueError(f"no GPU of compute capability {arch} is known; pass --multiprocessors")
-    return _SM_COUNTS[arch]
-
-
-def scan_kernels(op: Operator, types: Types, arch: str, sm_count: int) -> list[KernelRequest]:
+def scan_kernels(op: Operator, types: Types, arch: str) -> list[KernelRequest]:
     """Return the kernels for shards [n] on one rank or several, each once.
 
     The scans are inclusive or exclusive, with or without flags of segments. ``types`` are those of
@@ -66,13 +61,13 @@ def scan_kernels(op: Operator, types: Types, arch: str, sm_count: int) -> list[K
         dict.fromkeys(
             KernelRequest(entry, tuple(definitions(op, types, form, **numbers).items()), arch)
             for each in forms
-            for entry, form, numbers in _policies(op, types, each, arch, sm_count)
+            for entry, form, numbers in _policies(op, types, each, arch)
         )
     )
 
 
 def _policies(
-    op: Operator, types: Types, form: Form, arch: str, sm_count: int
+    op: Operator, types: Types, form: Form, arch: str
 ) -> Iterator[tuple[str, Form, dict[str, int | str]]]:
     """Yield the kernels of a form as ``launches`` has them: entry, form and policy."""
     source = "Flagged" if form.segmented else "Item"
@@ -83,9 +78,9 @@ def _policies(
     # An exclusive scan has a first value.
     first = str(form.segmented and form.exclusive).lower()
     for n in SIZES:
-        short = short_policy(types, form, n, sm_count)
+        short = short_policy(types, form, n, _SM_COUNT)
         if short is not None:
             yield "scan_short", form, {**short._asdict()}
         else:
-            scan = scan_policy(types, form, arch, n, sm_count)
+            scan = scan_policy(types, form, arch, n, _SM_COUNT)
             yield "scan", form, {**scan._asdict(), "source": source, "first": first}

@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import cupy
 import numpy as np
@@ -213,44 +214,62 @@ def build(entry: str, macros: Mapping[str, object], arch: str) -> Built:
     Returns the machine code, and the assembler's report of registers and spills. If this NVRTC is
     older than the GPU, the machine code is PTX. No GPU is needed. One process compiles. The others
     of the node wait for its result in the cache, ``$DISTSCAN_CACHE_DIR`` or ``~/.cache/distscan``.
-    What is in the cache is read without NVRTC, if its library is where pip installs it.
+    What the wheel brings, or what is in the cache, is read without NVRTC, if NVRTC's library is
+    where pip installs it.
 
     Raises ``KernelError`` with the compiler's own lines.
     """
-    options = (
+    name = request_name(entry, macros, arch)
+    built = _of_wheel(name, arch)
+    if built is not None:
+        return built
+    library = installed_compiler()
+    if library is not None:
+        built = load(_key(name, library))
+        if built is not None:
+            return built
+    return load_or_make(_key(name, compiler()), lambda: _compile(entry, macros, arch))
+
+
+def request_name(entry: str, macros: Mapping[str, object], arch: str) -> str:
+    """Return a digest of all that the machine code depends on, but the compiler."""
+    parts = (FORMAT, arch, entry, _options(macros), _headers(macros), sources().digest)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _key(name: str, library: "Library") -> str:
+    """Return the key of an entry in the cache, from the name of the request, and the compiler."""
+    return hashlib.sha256(repr((name, library)).encode()).hexdigest()
+
+
+def _options(macros: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the options of NVRTC for any GPU."""
+    return (
         "-std=c++17",
         "--ptxas-options=-v",
         "-diag-error=940",  # a function, such as an operator's, may end without a return
         *(f"-D{name}={macros[name]}" for name in sorted(macros) if not name.endswith(".h")),
         *os.environ.get("DISTSCAN_NVRTC_OPTIONS", "").split(),
     )
-    headers = {name: str(macros[name]) for name in sorted(macros) if name.endswith(".h")}
-    request = (FORMAT, arch, entry, options, headers, sources().digest)
-    library = installed_compiler()
-    if library is not None:
-        built = load(_key(request, library))
-        if built is not None:
-            return built
-    return load_or_make(_key(request, compiler()), lambda: _compile(entry, arch, options, headers))
 
 
-def _key(request: tuple[object, ...], library: tuple[object, ...]) -> str:
-    """Return the name of an entry: the digest of all that its machine code depends on."""
-    return hashlib.sha256(repr((*request, library)).encode()).hexdigest()
+def _headers(macros: Mapping[str, object]) -> dict[str, str]:
+    """Return the headers among the macros."""
+    return {name: str(macros[name]) for name in sorted(macros) if name.endswith(".h")}
 
 
-def _compile(entry: str, arch: str, options: tuple[str, ...], headers: dict[str, str]) -> Built:
-    """Compile one of the sources, which may include the others, and ``headers``, by their names."""
+def _compile(entry: str, macros: Mapping[str, object], arch: str) -> Built:
+    """Compile one of the sources, which may include the others and the headers by their names."""
     archs = [number for number in map(int, nvrtc.getSupportedArchs()) if number <= int(arch)]
     if not archs:
         raise KernelError(f"the GPU's compute capability, {arch}, is older than this NVRTC knows")
     native = max(archs) == int(arch)
     target = f"-arch={'sm' if native else 'compute'}_{max(archs)}"
-    texts = {**sources().texts, **headers}
+    texts = {**sources().texts, **_headers(macros)}
     names = [name.encode() for name in texts]
     program = nvrtc.createProgram(texts[entry], entry, [*map(str.encode, texts.values())], names)
     try:
-        nvrtc.compileProgram(program, (target, *options))
+        nvrtc.compileProgram(program, (target, *_options(macros)))
         code = nvrtc.getCUBIN(program) if native else nvrtc.getPTX(program)
         return code, _log(program)
     except nvrtc.NVRTCError as error:
@@ -460,6 +479,29 @@ def _unpack(key: str, file: bytes) -> Built | None:
 def digest(key: str, content: bytes) -> bytes:
     """Return the digest in front of ``content``, which tells whether an entry is complete."""
     return hashlib.sha256(key.encode() + b"\0" + content).digest()
+
+
+# ---- the kernels that a wheel brings: an archive for each compute capability ------------------
+
+_ARCHIVES = Path(__file__).with_name("compiled")
+
+
+def _of_wheel(name: str, arch: str) -> Built | None:
+    """Return what the wheel brings for a request; None if it brings nothing."""
+    # A damaged archive raises exceptions of many kinds; _unpack compares digests.
+    with suppress(Exception), ZipFile(_ARCHIVES / f"sm_{arch}.zip") as archive:
+        return _unpack(name, archive.read(name))
+    return None
+
+
+def write_archive(path: Path, entries: Mapping[str, Built]) -> None:
+    """Write an archive of entries, by the names of their requests. Its bytes depend on these."""
+    with ZipFile(path, "w", ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted(entries):
+            archive.writestr(ZipInfo(name), _pack(name, entries[name]), ZIP_DEFLATED)
+
+
+# ---- locks, and files that are complete --------------------------------------------------------
 
 
 @contextmanager

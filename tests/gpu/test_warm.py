@@ -1,5 +1,7 @@
 """``python -m distscan warm``: kernels are compiled before a scan needs them, without its GPU."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -14,8 +16,6 @@ from distscan.cuda import catalogue, kernel, steps
 from support.compiling import absent_gpu
 
 pytestmark = pytest.mark.one_rank
-
-SM_COUNT = 100  # of ``absent_gpu``
 
 
 def kernels_of_scans(op, code, arch, sizes):
@@ -41,9 +41,7 @@ def test_every_kernel_of_a_scan_is_in_the_catalogue(op, code, arch):
     operator = operators.resolve(op)
     listed = {
         (request.entry, frozenset(request.macros))
-        for request in catalogue.scan_kernels(
-            operator, dtypes.resolve(operator, code), arch, SM_COUNT
-        )
+        for request in catalogue.scan_kernels(operator, dtypes.resolve(operator, code), arch)
     }
     sizes = [1 << 8, 3000, 10**5, 10**6, 3 * 10**6, 10**7, 7 * 10**7, 1 << 30]
     kernels = kernels_of_scans(op, code, arch, sizes)
@@ -66,7 +64,7 @@ def folder(tmp_path, monkeypatch):
 def test_nothing_is_compiled_after_it(folder, monkeypatch, capsys):
     sizes = [1 << 10, 1 << 28]
     monkeypatch.setattr(catalogue, "SIZES", sizes)
-    arguments = ["--types", "float32", "--arch", "90", "--multiprocessors", str(SM_COUNT)]
+    arguments = ["--types", "float32", "--arch", "90"]
     assert main(["warm", *arguments]) == 0
     out, err = capsys.readouterr()
     number = len(list(folder.glob("*.kernel")))
@@ -85,6 +83,53 @@ def test_nothing_is_compiled_after_it(folder, monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.compile
+@pytest.mark.timeout(300)
+def test_the_archive_of_a_wheel(folder, tmp_path, monkeypatch, capsys):
+    """It is read before the cache, whatever NVRTC there is; and anew compiled if it is damaged."""
+    monkeypatch.setattr(catalogue, "SIZES", [1 << 10])
+    output = tmp_path / "new" / "compiled"
+    arguments = ["--types", "float32", "--arch", "80", "--output", str(output), "--quiet"]
+    assert main(["warm", *arguments]) == 0
+    archive = output / "sm_80.zip"
+    content = archive.read_bytes()
+    assert main(["warm", *arguments]) == 0
+    assert archive.read_bytes() == content
+
+    requests = [*kernels_of_scans("sum", "f", "80", [1 << 10])]
+    built = [request.build("80") for request in requests]
+    shutil.rmtree(folder)
+    monkeypatch.setattr(kernel, "_ARCHIVES", output)
+    with monkeypatch.context() as without_nvrtc:
+        without_nvrtc.setattr(kernel, "installed_compiler", lambda: None)
+        without_nvrtc.setattr(kernel, "compiler", lambda: pytest.fail("NVRTC was loaded"))
+        assert [request.build("80") for request in requests] == built
+    assert not folder.exists()
+
+    compiled = []
+    monkeypatch.setattr(kernel, "_compile", lambda *_: compiled.append(1) or (b"new", ""))
+    folder.mkdir(mode=0o700)
+    assert requests[0].build("90") == (b"new", "")
+    with monkeypatch.context() as other:
+        other.setenv("DISTSCAN_NVRTC_OPTIONS", "-lineinfo")
+        assert requests[0].build("80") == (b"new", "")
+    for damaged in (content[:-100], content[: len(content) // 2], b""):
+        archive.write_bytes(damaged)
+        assert requests[0].build("80") == (b"new", "")
+    for at in range(100, len(content) // 2, len(content) // 20):
+        archive.write_bytes(content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :])
+        for request, entry in zip(requests, built, strict=True):
+            assert request.build("80") in (entry, (b"new", ""))
+
+
+@pytest.mark.compile
+def test_an_archive_has_no_ptx(folder, tmp_path, capsys):
+    arguments = ["--types", "float32", "--arch", "999", "--output", str(tmp_path / "new")]
+    assert main(["warm", *arguments]) == 1
+    assert capsys.readouterr().err.endswith("this NVRTC is too old for sm_999\n")
+    assert not list((tmp_path / "new").iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -92,9 +137,8 @@ def test_nothing_is_compiled_after_it(folder, monkeypatch, capsys):
         (["--ops", "summ"], "unknown operator 'summ'"),
         (["--ops", "bitwise_xor", "--types", "float32"], "'bitwise_xor' does not take float32"),
         (["--types", "longdouble"], "does not exist on a GPU"),
-        (["--arch", "9.0"], "such as 90, not '9.0'"),
-        (["--arch", "75"], "no GPU of compute capability 75 is known; pass --multiprocessors"),
-        (["--multiprocessors", "0"], "not a number from 1 on"),
+        (["--arch", "9.0"], "such as 90, and not below 80: '9.0'"),
+        (["--arch", "75"], "not below 80: '75'"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )
