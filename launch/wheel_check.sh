@@ -12,6 +12,8 @@ mpirun=$PWD/launch/mpirun.sh
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
+# A wheel that is published has kernels for GPUs, too; one of a checkout has none.
+archives=$([[ -z $wheel ]] || echo sm_80 sm_90 sm_100 sm_120)
 if [[ -z $wheel ]]; then
   build() { python -m build "$@" &>"$dir/log" || { cat "$dir/log" && exit 1; }; }
   CXX=false build --wheel --outdir "$dir/pure"
@@ -27,7 +29,7 @@ unset PYTHONPATH
 cd "$dir"
 python -m pip install -q "${wheel}[mpich]"
 
-python - <<'PYTHON'
+python - $archives <<'PYTHON'
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -43,6 +45,8 @@ kernels = "scan.cu", "base/tile.cuh", "textbook/chains/look_ahead.cuh"
 page = "service/page/index.html", "service/page/main.js"
 for name in ("py.typed", "service/openapi.json", *page, *(f"kernels/{name}" for name in kernels)):
     assert (package / name).is_file(), f"{name} is not in the wheel"
+compiled = {f"{name}.zip" for name in sys.argv[1:]}
+assert {path.name for path in package.glob("cuda/compiled/*")} == compiled
 for source in ("cub.cu", "tbb.cpp"):
     assert (package / "bench" / source).is_file(), f"bench/{source} is not in the wheel"
 pictures = [path for path in package.rglob("*.svg") if path.parent != package / "service/page"]

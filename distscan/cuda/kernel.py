@@ -14,10 +14,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
@@ -30,6 +29,9 @@ from numpy.typing import NDArray
 from ..core.errors import KernelError
 from .arguments import parameters_of, places
 from .memory import check_device
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -104,11 +106,12 @@ class Kernel:
         function = _functions.get(key)
         if function is None:
             request = f"{self.entry}.cu", self.definitions, arch
-            if self._build is None and _block.pool is not None:
-                self._build = _block.pool.submit(build, *request)
+            built = find(*request) if self._build is None else self._build.result()
+            if built is None and _block.kernels is not None:
+                self._build = _block.submit(*request)
                 _block.kernels.append(self)
                 return 0
-            code, _ = build(*request) if self._build is None else self._build.result()
+            code, _ = built or build(*request)
             module = cupy.cuda.function.Module()
             module.load(code)
             function = _functions.setdefault(key, module.get_function(f"distscan_{self.entry}"))
@@ -125,10 +128,24 @@ _functions: dict[tuple[object, ...], Any] = {}
 
 
 class _Block(threading.local):
-    """The kernels that this thread makes inside of ``side_by_side``."""
+    """The compilations of the kernels that this thread makes inside of ``side_by_side``."""
 
-    pool: ThreadPoolExecutor | None = None
-    kernels: list[Kernel]
+    kernels: list[Kernel] | None = None
+    pool: "ThreadPoolExecutor | None" = None
+
+    def submit(self, *request: Any) -> "Future[Built]":
+        """Begin to compile in a thread."""
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - it takes 4 ms
+
+        self.pool = self.pool or ThreadPoolExecutor()
+        return self.pool.submit(build, *request)
+
+    def end(self) -> list[Kernel]:
+        """End the block; return the kernels, when all are compiled."""
+        kernels, pool, self.kernels, self.pool = self.kernels or [], self.pool, None, None
+        if pool is not None:
+            pool.shutdown()
+        return kernels
 
 
 _block = _Block()
@@ -140,12 +157,11 @@ def side_by_side() -> Iterator[None]:
 
     They are loaded at the end of the block, in the thread that made them.
     """
-    kernels = _block.kernels = []
+    _block.kernels = []
     try:
-        with ThreadPoolExecutor() as _block.pool:
-            yield
+        yield
     finally:
-        _block.pool = None
+        kernels = _block.end()
     for kernel in kernels:
         kernel.function = kernel.load()
 
@@ -214,21 +230,24 @@ def build(entry: str, macros: Mapping[str, object], arch: str) -> Built:
     Returns the machine code, and the assembler's report of registers and spills. If this NVRTC is
     older than the GPU, the machine code is PTX. No GPU is needed. One process compiles. The others
     of the node wait for its result in the cache, ``$DISTSCAN_CACHE_DIR`` or ``~/.cache/distscan``.
-    What the wheel brings, or what is in the cache, is read without NVRTC, if NVRTC's library is
-    where pip installs it.
 
     Raises ``KernelError`` with the compiler's own lines.
     """
-    name = request_name(entry, macros, arch)
-    built = _of_wheel(name, arch)
+    built = find(entry, macros, arch)
     if built is not None:
         return built
-    library = installed_compiler()
-    if library is not None:
-        built = load(_key(name, library))
-        if built is not None:
-            return built
-    return load_or_make(_key(name, compiler()), lambda: _compile(entry, macros, arch))
+    key = _key(request_name(entry, macros, arch), compiler())
+    return load_or_make(key, lambda: _compile(entry, macros, arch))
+
+
+def find(entry: str, macros: Mapping[str, object], arch: str) -> Built | None:
+    """Return what ``build`` returns if it is there without NVRTC; else None.
+
+    It is in the wheel, or in the cache if NVRTC's library is where pip installs it.
+    """
+    name, library = request_name(entry, macros, arch), installed_compiler()
+    built = _of_wheel(name, arch)
+    return load(_key(name, library)) if built is None and library is not None else built
 
 
 def request_name(entry: str, macros: Mapping[str, object], arch: str) -> str:

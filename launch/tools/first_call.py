@@ -6,7 +6,8 @@ Needs a GPU. Each form runs in processes of its own. CuPy, the GPU's context, MP
 loaded before the calls, and a process prints their times. Prints a line for each form,
 milliseconds, the least of the runs: the first call with an empty folder, that with a full one, the
 second call, and how much the first takes longer; and of the first call with a full folder, the time
-to find compiled kernels and to load them onto the GPU.
+to import the modules for GPUs, to find compiled kernels and to load them onto the GPU. Python's
+compiled modules must be on the disk: without PYTHONDONTWRITEBYTECODE, and not the first time.
 """
 
 import argparse
@@ -71,10 +72,12 @@ def measure(form: str) -> dict[str, float]:
     MPI.COMM_WORLD.Barrier()
     note("MPI")
     import distscan  # noqa: PLC0415
-    from distscan.cuda import kernel, steps  # noqa: F401, PLC0415
 
     note("import distscan")
-    kernel.build = timed(parts, "find", kernel.build)
+    from distscan.cuda import kernel, steps  # noqa: F401, PLC0415 - the first call would do it
+
+    note("import")
+    kernel.find = timed(parts, "find", kernel.find)
     module = kernel.cupy.cuda.function.Module
 
     def timed_module() -> Any:
@@ -92,6 +95,7 @@ def measure(form: str) -> dict[str, float]:
         distscan.scan(x, **options)
         cupy.cuda.Device().synchronize()
         note(name)
+    parts["first"] += parts["import"]
     return parts
 
 
@@ -116,7 +120,7 @@ def main() -> None:
         return
     names = [list(FORMS)[int(i)] for i in args.forms.split(",")]
     width = max(map(len, names))
-    columns = ("empty", "full", "second", "more", "find", "load")
+    columns = ("empty", "full", "second", "more", "import", "find", "load")
     print(" " * width, *(f"{column:>8}" for column in columns), flush=True)
     for form in names:
         empty, full = [], []
@@ -126,7 +130,8 @@ def main() -> None:
                 full.append(in_process(form, folder))
         best = min(full, key=lambda parts: parts["first"] - parts["second"])
         more = best["first"] - best["second"]
-        numbers = (min(empty), best["first"], best["second"], more, best["find"], best["load"])
+        parts = [best[name] for name in ("import", "find", "load")]
+        numbers = (min(empty), best["first"], best["second"], more, *parts)
         print(f"{form:{width}}", *(f"{number * 1e3:8.1f}" for number in numbers), flush=True)
     starts = ("import cupy", "context", "MPI", "import distscan")
     print("before:", ", ".join(f"{name} {best[name] * 1e3:.0f}" for name in starts))

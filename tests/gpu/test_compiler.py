@@ -259,6 +259,7 @@ def test_kernels_are_compiled_side_by_side(monkeypatch):
         together.wait(20)
         return entry.encode(), ""
 
+    monkeypatch.setattr(kernel, "find", lambda *request: None)
     monkeypatch.setattr(kernel, "build", build)
     with kernel.side_by_side():
         kernels = [plain_kernel("add"), plain_kernel("reduce")]
@@ -271,6 +272,14 @@ def test_kernels_are_compiled_side_by_side(monkeypatch):
     assert len(gpu.loaded) == 2
 
 
+def test_kernels_that_are_compiled_are_loaded_at_once(monkeypatch):
+    gpu = AbsentGpu(monkeypatch)
+    monkeypatch.setattr(kernel, "find", lambda entry, *_: (entry.encode(), ""))
+    with kernel.side_by_side():
+        assert plain_kernel("add").function == 1
+        assert gpu.loaded == [b"add.cu"]
+
+
 def test_a_kernel_that_does_not_compile_beside_another(monkeypatch):
     gpu, calls = AbsentGpu(monkeypatch), []
 
@@ -280,6 +289,7 @@ def test_a_kernel_that_does_not_compile_beside_another(monkeypatch):
             raise KernelError("wrong")
         return entry.encode(), ""
 
+    monkeypatch.setattr(kernel, "find", lambda *request: None)
     monkeypatch.setattr(kernel, "build", build)
 
     @kernel.side_by_side()
