@@ -115,15 +115,15 @@ class Kernel:
             module = cupy.cuda.function.Module()
             module.load(code)
             function = _functions.setdefault(key, module.get_function(f"distscan_{self.entry}"))
-        # The code is unloaded with this object, if another thread has loaded it too, and first.
-        self._code, self._build = function, None
+        self._build = None
         handle, shared = int(function.ptr), self.block[3]
         if shared:
             allow(handle, shared)
         return handle
 
 
-# The functions that are loaded, by entry, macros, architecture and GPU.
+# The functions that are loaded, by entry, macros, architecture and GPU. If two threads load one at
+# once, the first is used, and the other one is unloaded.
 _functions: dict[tuple[object, ...], Any] = {}
 
 
@@ -155,8 +155,11 @@ _block = _Block()
 def side_by_side() -> Iterator[None]:
     """Compile the kernels that are made inside the block at the same time, each by a thread.
 
-    They are loaded at the end of the block, in the thread that made them.
+    They are loaded at the end of the outermost block, in the thread that made them.
     """
+    if _block.kernels is not None:
+        yield
+        return
     _block.kernels = []
     try:
         yield
