@@ -55,7 +55,7 @@ class Pending(Protocol):
     def put(self, piece: slice, offset: NDArray[Any] | None) -> None:
         """Take a piece of a long row of offsets; None if no element comes before the shard.
 
-        It follows ``total`` of this piece, and at most ``pieces.IN_FLIGHT`` pieces are between
+        It follows ``total`` of this piece, and at most ``form.IN_FLIGHT`` pieces are between
         the two. Steps may scan the columns at once, and need no row of offsets.
         """
 
