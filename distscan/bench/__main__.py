@@ -33,10 +33,12 @@ from .uses import UseTrial
 _LEAST = 11  # samples
 _LARGEST = 36  # 2^36 elements
 _BARRED = {  # for each mode, the options that it does not have
-    "forms": ("sizes", "types", "op", "plot", "block_scans"),
-    "uses": ("types", "op", "plot", "block_scans", "forms", "contenders"),
-    "block_scans": ("against", "plot"),
+    "forms": ("sizes", "types", "op", "plot", "block_scans", "graphs", "cached"),
+    "uses": ("types", "op", "plot", "block_scans", "forms", "contenders", "graphs", "cached"),
+    "block_scans": ("against", "plot", "graphs", "cached"),
 }
+# The options that ask for tables by size.
+_BY_SIZE = ("sizes", "types", "op", "plot", "against", "block_scans", "graphs", "cached")
 _SIZES, _TYPES = "10:28:2", "float32,float64,int32,int64"
 MIB = 128  # of the wider array, with --forms
 OF_FORMS = ("copy", "numpy", "single-pass", "reduce-scan", "scan-add", "by-hand", "torch", "tbb")
@@ -77,6 +79,12 @@ def parser() -> Parser:
         help="an earlier --json; status 1 where a share of the copy fell")  # fmt: skip
     add("--limit", type=_percent, metavar="PERCENT",
         help="that a share may fall by (default: 5 on GPUs, 20 on CPUs)")  # fmt: skip
+    add("--graphs", action="store_true",
+        help="on one GPU: the device's time of calls in a CUDA graph, without the host's; only of "
+        "contenders whose calls a graph can hold")  # fmt: skip
+    add("--cached", action="store_true",
+        help="on GPUs: all calls have the same buffers, which stay in the cache if they "
+        "fit")  # fmt: skip
     add("--block-scans", action="store_true",
         help="instead: the block scans and the chains of the literature, on one GPU")  # fmt: skip
     add("--list", action="store_true", help="list the contenders, and their versions here")
@@ -92,9 +100,7 @@ def check_arguments(args: argparse.Namespace) -> None:
         for name in barred if getattr(args, mode) else ():
             if getattr(args, name):
                 raise ValueError(f"--{name} is not for --{mode}".replace("_", "-"))
-    args.by_size = not (args.forms or args.uses) and any(
-        (args.sizes, args.types, args.op, args.plot, args.against, args.block_scans)
-    )
+    args.by_size = not (args.forms or args.uses) and any(getattr(args, name) for name in _BY_SIZE)
     args.most = max(args.sizes) if args.sizes else None  # for --uses
     if args.levels and (args.by_size or args.uses):
         raise ValueError("--levels is for --forms")
@@ -302,19 +308,14 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         progress.warn(f"runs on the CPU: {reason}")
     sharing = _count_sharing(comm, bound)
     with agreed(comm):
-        machine = Gpu(name, sharing) if bound.name == "cuda" else Host(_cpu(name), sharing)
+        how = {"graphs": args.graphs, "cached": args.cached}
+        machine = Gpu(name, sharing, **how) if bound.name == "cuda" else Host(_cpu(name), sharing)
     if args.list:
         _list(comm)
         return 0
-    if args.block_scans and (machine.backend, comm.size) != ("cuda", 1):
-        where = f"{comm.size} of backend {machine.backend}"
-        raise agree.mark_collective(
-            ValueError(f"--block-scans is for one rank with a GPU, not {where}")
-        )
+    _check_machine(args, machine.backend, comm.size)
     if not (args.forms or args.uses or args.by_size) and machine.backend == "cpu":
         args.forms = MIB
-    if (args.forms or args.levels) and machine.backend != "cpu":
-        raise agree.mark_collective(ValueError("--forms and --levels are for CPUs"))
     trials, versions, missing = _trials(comm, args, machine.backend)
     op = "forms" if args.forms else "uses" if args.uses else args.op
     planned = {Key(trial.title, name, trial.n) for trial in trials for name in trial.names}
@@ -368,6 +369,20 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     return int(comm.bcast(fell))
 
 
+def _check_machine(args: argparse.Namespace, backend: str, ranks: int) -> None:
+    """Refuse, on all ranks, arguments that are for another backend or another number of ranks."""
+    for name in ("block_scans", "graphs"):
+        if getattr(args, name) and (backend, ranks) != ("cuda", 1):
+            option, where = name.replace("_", "-"), f"{ranks} of backend {backend}"
+            raise agree.mark_collective(
+                ValueError(f"--{option} is for one rank with a GPU, not {where}")
+            )
+    if args.cached and backend != "cuda":
+        raise agree.mark_collective(ValueError("--cached is for GPUs"))
+    if (args.forms or args.levels) and backend != "cpu":
+        raise agree.mark_collective(ValueError("--forms and --levels are for CPUs"))
+
+
 def _write(result: Report, to_json: str | None, to_plot: Path | None) -> None:
     if to_json == "-":
         print(json.dumps(result.plain()), flush=True)
@@ -396,6 +411,7 @@ def _list(comm: Comm) -> None:
 def _contenders(args: argparse.Namespace, backend: str, ranks: int) -> list[Contender]:
     """Return the contenders of ``--contenders``, and the copy, the measure for all of them."""
     suited = [c for c in CONTENDERS if c.suits(backend, ranks, args.op)]
+    suited = [c for c in suited if c.capturable or not args.graphs]
     levels = lesser_levels() if args.levels else []
     if args.contenders is None:
         one = {"reduce-scan", "scan-add"} if ranks == 1 else set()  # these are for several ranks

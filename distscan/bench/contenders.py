@@ -50,6 +50,7 @@ class Contender:
     scans: bool = True  # False for the copy
     rehearse: Callable[[Task], object] | None = None  # the local steps alone
     takes: Callable[[Case], bool] = lambda case: case.plain  # which forms
+    capturable: bool = False  # whether a CUDA graph can hold its calls
 
     def suits(self, backend: str, ranks: int, op: str) -> bool:
         """Return whether the contender scans with ``op`` on so many ranks of this backend."""
@@ -402,8 +403,9 @@ def _distscan(
 ) -> Contender:
     prepare = partial(_plan, strategy)
     return Contender(
-        strategy, prepare, lambda: __version__, moved, ranks, ops=ALL_OPS, takes=lambda case: True
-    )
+        strategy, prepare, lambda: __version__, moved, ranks, ops=ALL_OPS,
+        takes=lambda case: True, capturable=strategy == "single-pass",
+    )  # fmt: skip
 
 
 def _cupy(name: str, accelerators: list[str]) -> Contender:
@@ -414,7 +416,7 @@ def _cupy(name: str, accelerators: list[str]) -> Contender:
 CONTENDERS = (
     Contender(
         "copy", _copy, lambda: __version__, lambda case: case.bytes // case.n, ops=ALL_OPS,
-        scans=False, takes=lambda case: True,
+        scans=False, takes=lambda case: True, capturable=True,
     ),
     _distscan("single-pass", "one", _passes(1, 1)),
     _distscan("reduce-scan", "any", _passes(2, 1)),
@@ -426,9 +428,12 @@ CONTENDERS = (
     ),
     _cupy("cupy-none", []),
     _cupy("cupy-cub", ["cub"]),
-    Contender("cub", cub.default, cub.version, _passes(1, 1), "one", ("cuda",), ALL_OPS),
     Contender(
-        "cub-run-to-run", cub.run_to_run, cub.run_to_run_version, _passes(1, 1), "one", ("cuda",)
+        "cub", cub.default, cub.version, _passes(1, 1), "one", ("cuda",), ALL_OPS, capturable=True
+    ),
+    Contender(
+        "cub-run-to-run", cub.run_to_run, cub.run_to_run_version, _passes(1, 1), "one", ("cuda",),
+        capturable=True,
     ),
     Contender(
         "torch", _torch, version("torch"), _passes(1, 1), "one", ops=ALL_OPS,
@@ -505,7 +510,7 @@ class CaseTrial(Trial):
     def calls(self, row: Row) -> list[Call]:
         """Return the calls of a contender. Raises CheckError if its result is wrong."""
         contender, data = self._contenders[row.contender], self.data
-        row.batch = len(data.pairs) if self._machine.backend == "cuda" else 1
+        row.batch = self._machine.batch(len(data.pairs))
         try:
             calls = self._checked_calls(contender, data)
         except Exception:

@@ -56,13 +56,12 @@ def run_to_run_version() -> str:
 
 def default(task: Task) -> list[Call]:
     """Scan by CUB's default: floats may differ from run to run. Its memory is allocated once."""
-    entry = entries("SCAN", task.case).scan
-    n, stream = c_longlong(task.case.n), stream_of(task.machine.xp)
+    entry, xp, n = entries("SCAN", task.case).scan, task.machine.xp, c_longlong(task.case.n)
     pairs = [(c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]
-    memory = Memory(task.machine.xp, lambda temp, size: entry(temp, size, *pairs[0], n, stream))
+    memory = Memory(xp, lambda temp, size: entry(temp, size, *pairs[0], n, stream_of(xp)))
 
     def call(x: c_void_p, out: c_void_p) -> None:
-        entry(memory.pointer, memory.size, x, out, n, stream)
+        entry(memory.pointer, memory.size, x, out, n, stream_of(xp))
 
     return [partial(call, *pair) for pair in pairs]
 
@@ -71,11 +70,12 @@ def run_to_run(task: Task) -> list[Call]:
     """Scan by CUB's deterministic form, which takes its memory from CUDA's pool in every call."""
     part = entries("RUN_TO_RUN", task.case)
     part.keep_pool(task.machine.xp.cuda.Device().id)
-    n, stream = c_longlong(task.case.n), stream_of(task.machine.xp)
-    return [
-        partial(part.scan_run_to_run, c_void_p(x.data.ptr), c_void_p(out.data.ptr), n, stream)
-        for x, out in task.pairs
-    ]
+    n, xp = c_longlong(task.case.n), task.machine.xp
+
+    def call(x: c_void_p, out: c_void_p) -> None:
+        part.scan_run_to_run(x, out, n, stream_of(xp))
+
+    return [partial(call, c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]
 
 
 def sum_by_key(place: Any, keys: Any, x: Any, out: Any) -> Call:

@@ -4,16 +4,18 @@ The times of a call are on the device's clock and on the host's.
 
 device
     The time between CUDA events around a batch of calls back to back, divided by their number. Each
-    call of a batch has its own buffers. From 256 MiB per call on, a batch is one call.
+    call of a batch has its own buffers. From 256 MiB per call on, a batch is one call. With
+    ``--graphs`` a CUDA graph holds the batch, so the time has nothing of the host's.
 wall
     The time on the host's clock of one call and a synchronisation of the device, after a barrier.
 queued
     The same as device, after a copy. While the device copies, the host queues all calls. So the
     time has no gaps between calls for which the host was too slow. For tuning.
 
-Inputs come from memory. Before every sample, the GPU's cache is filled with other data. On a CPU,
-the calls rotate among buffers. With several ranks, each sample is that of the slowest rank. All
-functions with ``comm`` are collective: every rank takes the same decisions.
+Inputs come from memory. Before every sample, the GPU's cache is filled with other data; with
+``--cached``, all calls have the same buffers instead. On a CPU, the calls rotate among buffers.
+With several ranks, each sample is that of the slowest rank. All functions with ``comm`` are
+collective: every rank takes the same decisions.
 """
 
 import os
@@ -43,6 +45,7 @@ WARM_UPS = 3  # samples that are not counted
 
 _MOST_PAIRS = 256
 _BATCH = 32  # the most calls back to back on a GPU
+_CACHED_BATCH = 20  # calls back to back on the same buffers
 _BATCH_BYTES = 256 << 20  # the most bytes that the calls of a batch touch together
 _BALLAST = 1 << 30  # bytes
 _MOST_CPU_CACHE = 64 << 20  # bytes; clouds report the cache of a socket, a core has a share of it
@@ -83,8 +86,12 @@ class Host:
     def synchronize(self) -> None:
         """Wait for all work of this process."""
 
-    def elapsed(self, work: Callable[[], None]) -> float | None:
-        """Seconds of ``work`` on the device's own clock; None on a CPU, which has no such clock."""
+    def batch(self, pairs: int) -> int:
+        """Return the number of calls of a batch on the device's own clock."""
+        return 1
+
+    def seconds(self, calls: Sequence[Call]) -> float | None:
+        """Seconds of each call on the device's own clock; None on a CPU, which has none."""
         return None
 
     def release(self) -> None:
@@ -100,10 +107,20 @@ class Gpu(Host):
 
     backend = "cuda"
 
-    def __init__(self, name: str, ranks: int = 1) -> None:
-        """Find the properties of the chip, whose memory ``ranks`` ranks share."""
+    def __init__(
+        self, name: str, ranks: int = 1, *, graphs: bool = False, cached: bool = False
+    ) -> None:
+        """Find the properties of the chip, whose memory ``ranks`` ranks share.
+
+        With ``graphs``, CUDA graphs hold the calls that ``seconds`` times. With ``cached``, all
+        calls have the same buffers.
+        """
         super().__init__(name, ranks)
         import cupy  # noqa: PLC0415 - a CPU run need not have CuPy
+
+        self._cached = cached
+        #: The graph of each sequence of calls, beside the sequence; None without ``graphs``.
+        self._graphs: dict[int, tuple[Sequence[Call], Any]] | None = {} if graphs else None
 
         self.xp = cupy
         self._scratch: Any = None
@@ -119,10 +136,16 @@ class Gpu(Host):
 
     def pairs(self, size: int) -> int:
         """Return the number of calls of a batch: one pair each. ``flush`` comes before a batch."""
-        return max(1, min(_BATCH, _BATCH_BYTES // size))
+        return 1 if self._cached else max(1, min(_BATCH, _BATCH_BYTES // size))
+
+    def batch(self, pairs: int) -> int:
+        """Return the number of calls of a batch."""
+        return _CACHED_BATCH if self._cached else pairs
 
     def flush(self) -> None:
         """Read 4 caches of other data. Written cache lines would be written back later."""
+        if self._cached:
+            return
         if self._scratch is None:
             self._scratch = self.xp.ones(4 * self.cache // 8, self.xp.int64)
         self._scratch.max()
@@ -138,17 +161,34 @@ class Gpu(Host):
         """Wait for all work on the device, on the streams of all libraries."""
         self.xp.cuda.runtime.deviceSynchronize()
 
-    def elapsed(self, work: Callable[[], None]) -> float | None:
-        """Seconds of ``work``, between two events on the current stream."""
+    def seconds(self, calls: Sequence[Call]) -> float | None:
+        """Seconds of each call of a batch, between two events on the current stream."""
+        count = self.batch(len(calls))
+        batch = [*calls] * (count // len(calls))
+        work = partial(call_all, batch) if self._graphs is None else self._graph(calls, batch)
         begin, end = self.xp.cuda.Event(), self.xp.cuda.Event()
         begin.record()
         work()
         end.record()
         end.synchronize()
-        return float(self.xp.cuda.get_elapsed_time(begin, end)) / 1e3
+        return float(self.xp.cuda.get_elapsed_time(begin, end)) / 1e3 / count
+
+    def _graph(self, calls: Sequence[Call], batch: Sequence[Call]) -> Call:
+        """Return the launch of a graph that holds a batch; it is captured once."""
+        assert self._graphs is not None
+        if id(calls) not in self._graphs:
+            with self.xp.cuda.Stream(non_blocking=True) as stream:
+                call_all(calls)  # before the capture, which allows no first call
+                stream.synchronize()
+                stream.begin_capture()
+                call_all(batch)
+                self._graphs[id(calls)] = calls, stream.end_capture()
+        return partial(self._graphs[id(calls)][1].launch, self.xp.cuda.get_current_stream())
 
     def release(self) -> None:
         """Give the memory that CuPy and torch hold in their pools back to the device."""
+        if self._graphs:
+            self._graphs.clear()
         self.xp.get_default_memory_pool().free_all_blocks()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():
@@ -249,9 +289,9 @@ def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: S
         warm_up()
         comm.Barrier()
         with agreed(comm):
-            device = machine.elapsed(partial(call_all, calls))
+            device = machine.seconds(calls)
             if device is not None:
-                into.device.append(device / len(calls) * 1e6)
+                into.device.append(device * 1e6)
     warm_up()
     machine.synchronize()
     comm.Barrier()
@@ -277,11 +317,11 @@ def time_queued(
     for turn in range(-WARM_UPS, repeat):
         before()
         machine.occupy()
-        seconds = machine.elapsed(partial(call_all, calls))
+        seconds = machine.seconds(calls)
         if seconds is None:
             raise NotImplementedError("a CPU has no clock of its own")
         if turn >= 0:
-            samples.append(seconds / len(calls) * 1e6)
+            samples.append(seconds * 1e6)
     return stats(samples)
 
 

@@ -122,7 +122,7 @@ def compiled(x: Any, y: Any, strategy: str) -> Call | None:
 def duration(machine: Host, call: Call) -> float:
     """Return the seconds of a call."""
     machine.flush()
-    device = machine.elapsed(call)
+    device = machine.seconds([call])
     if device is not None:
         return device
     begin = process_time()
