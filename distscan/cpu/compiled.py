@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_void_p
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,6 +184,20 @@ _THREAD = 1 << 20  # bytes of input and results for which a thread is worth its 
 _READY = 1  # the state of a slot; READY of kernels/cpu/job.hpp
 
 
+class _Layout(NamedTuple):
+    """How a kernel takes arrays of some strides."""
+
+    function: Function
+    call: Callable[[], object]  # the function, of the arguments that are set
+    direct: bool  # whether the kernel is for the types of the arrays
+    in_pieces: bool  # whether threads convert, or load, the elements of pieces
+    x_step: int | None  # elements from a row to the next; None: not as they are
+    y_step: int | None
+    strip: int  # columns
+    end: int  # of the numbers of blocks
+    threads: int
+
+
 class CompiledSweeps:
     """The ``Sweeps`` of one form and type by one kernel, for one call at a time."""
 
@@ -249,6 +263,8 @@ class CompiledSweeps:
             slots=address(self._slots),
             states=address(self._states),
         )
+        #: The layouts of the last arrays that were reduced and scanned, each after its key.
+        self._layouts: dict[bool, tuple[tuple[Any, ...], _Layout]] = {}
         self._outside = np.zeros(1, np.intc)  # see ``KernelArguments``
         self._checks = exact is not None and exact.check is not None
         if exact is not None:
@@ -308,7 +324,7 @@ class CompiledSweeps:
     ) -> NDArray[Any] | None:
         """Scan ``x`` into ``out``, as ``Sweeps.scan`` in sweeps.py says."""
         width = self._width_of(x)
-        if not reduced:
+        if not reduced and self._checks:
             self._outside[0] = 0
         if width <= self._width:
             return self._scan(x, out, heads, before, width, reduced=reduced)
@@ -330,16 +346,15 @@ class CompiledSweeps:
         return [slice(*band) for band in chunks(0, width, self._width)]
 
     def _reduce(self, x: Any, heads: NDArray[Any] | None, width: int) -> NDArray[Any]:
-        arguments, step = self._new_arguments(heads, width), self._step(x, width)
-        kernel = self._kernel if step is None or self._direct is None else self._direct
-        reduce = kernel.reduce if self._rows else kernel.reduce_columns
-        if step is not None and self._direct and not self._loads:
-            arguments.x, arguments.x_step, arguments.y_step = address(x), step, step
-            self._cut_strips(arguments, _STRIP)
-            self._run(functools.partial(reduce, byref(arguments)), width)
+        arguments, layout = self._new_arguments(heads, width), self._layout_of(x, None, width)
+        if not layout.in_pieces:
+            arguments.x = x.__array_interface__["data"][0]
+            arguments.x_step = arguments.y_step = layout.x_step
+            arguments.strip, arguments.end = layout.strip, layout.end
+            self._run(layout.call, layout.threads)
         else:
-            dtype = self._converted[0] if step is None or self._direct is None else self._loaded
-            self._run_in_pieces(reduce, arguments, x, dtype)
+            dtype = self._loaded if layout.direct else self._converted[0]
+            self._run_in_pieces(layout.function, arguments, x, dtype)
         assert self._slots is not None
         self._kernel.total(byref(arguments))
         return self._slots[:width]
@@ -362,25 +377,22 @@ class CompiledSweeps:
         if before is not None:
             before = np.ascontiguousarray(before, self._acc)
             arguments.before, arguments.before_row = address(before), before.size > 1
-        step, y_step = self._step(x, width), self._step(out, width)
-        direct = None if step is None or y_step is None else self._direct
-        kernel = direct or self._kernel
-        scan = kernel.scan if self._rows else kernel.scan_columns
-        arguments.stream, in_pieces = 0, not direct or self._loads
-        self._cut_strips(arguments, _CONVERTED_STRIP if in_pieces else _STRIP)
+        layout = self._layout_of(x, out, width)
+        arguments.stream, arguments.strip, arguments.end = 0, layout.strip, layout.end
         if reduced:
             self._kernel.seed(byref(arguments))
-        if direct:
-            arguments.x, arguments.y = address(x), address(out)
-            arguments.x_step, arguments.y_step = step, y_step
+        if layout.direct:
+            begin = arguments.x = x.__array_interface__["data"][0]
+            target = arguments.y = out.__array_interface__["data"][0]
+            arguments.x_step, arguments.y_step = layout.x_step, layout.y_step
             # In place, the lines of x are in the caches: there the results find them.
-            arguments.stream = self._streams and arguments.x != arguments.y
-        if not in_pieces:
-            self._run(functools.partial(scan, byref(arguments)), width)
-        elif direct:
-            self._run_in_pieces(scan, arguments, x, self._loaded)
+            arguments.stream = self._streams and begin != target
+        if not layout.in_pieces:
+            self._run(layout.call, layout.threads)
+        elif layout.direct:
+            self._run_in_pieces(layout.function, arguments, x, self._loaded)
         else:
-            self._run_in_pieces(scan, arguments, x, self._converted[0], out)
+            self._run_in_pieces(layout.function, arguments, x, self._converted[0], out)
         if self._slots is None:
             return None
         last = self._blocks * width  # of the first matrix
@@ -388,12 +400,50 @@ class CompiledSweeps:
 
     def _new_arguments(self, heads: NDArray[Any] | None, width: int) -> KernelArguments:
         arguments = self._arguments
-        arguments.ticket, arguments.heads, arguments.inner = 0, address(heads), width
-        arguments.find = None if heads is None or heads.dtype == np.bool_ else self._find
+        arguments.ticket, arguments.inner, arguments.heads, arguments.find = 0, width, None, None
+        if heads is not None:
+            arguments.heads = address(heads)
+            arguments.find = None if heads.dtype == np.bool_ else self._find
         self._states.fill(0)
         if self._checks:
             arguments.outside = address(self._outside)
         return arguments
+
+    def _layout_of(self, x: Any, out: Any, width: int) -> _Layout:
+        """Return the layout for a scan of ``x`` into ``out``, or, if ``out`` is None, a reduction.
+
+        That of the last arrays is kept, for others that are alike.
+        """
+        key: tuple[Any, ...] = width, x.strides, x.flags.num, x.dtype.isnative
+        if out is not None:
+            key = *key, out.strides, out.flags.num, out.dtype.isnative
+        last, layout = self._layouts.get(out is None, (None, None))
+        if layout is None or key != last:
+            layout = self._new_layout(x, out, width)
+            self._layouts[out is None] = key, layout
+        return layout
+
+    def _new_layout(self, x: Any, out: Any, width: int) -> _Layout:
+        step = self._step(x, width)
+        y_step = step if out is None else self._step(out, width)
+        direct = None if step is None or y_step is None else self._direct
+        kernel, in_pieces = direct or self._kernel, direct is None or self._loads
+        if out is None:
+            function = kernel.reduce if self._rows else kernel.reduce_columns
+        else:
+            function = kernel.scan if self._rows else kernel.scan_columns
+        self._cut_strips(self._arguments, _CONVERTED_STRIP if in_pieces else _STRIP)
+        return _Layout(
+            function,
+            functools.partial(function, byref(self._arguments)),
+            direct is not None,
+            in_pieces,
+            step,
+            y_step,
+            self._arguments.strip,
+            self._arguments.end,
+            self._threads(width),
+        )
 
     def _step(self, array: Any, width: int) -> int | None:
         """Return the elements from a row of ``width`` columns to the next.
@@ -419,11 +469,13 @@ class CompiledSweeps:
         rows = -(-outer // self._height) if self._rows else outer * -(-width // arguments.strip)
         arguments.end = rows * self._blocks
 
-    def _run(self, work: Callable[[], object], width: int, most: int | None = None) -> None:
-        """Call a function in at most ``most`` threads, fewer for the work of few columns."""
-        number = min(self._most, self._work * width // _THREAD)
-        number = number if most is None else min(number, most)
-        if number <= 1:
+    def _threads(self, width: int) -> int:
+        """Return the number of threads for the work of so many columns."""
+        return max(1, min(self._most, self._work * width // _THREAD))
+
+    def _run(self, work: Callable[[], object], number: int) -> None:
+        """Call a function in so many threads."""
+        if number == 1:
             work()
         else:
             threads.run(work, number, lambda: self._states.fill(_READY))
@@ -489,7 +541,7 @@ class CompiledSweeps:
                     store(stored[: source.size].reshape(source.shape), results[where])
 
         nbytes = size * (dtype.itemsize + (0 if results is None or to == dtype else to.itemsize))
-        self._run(work, columns, max(1, _BUFFERS // nbytes))
+        self._run(work, min(self._threads(columns), max(1, _BUFFERS // nbytes)))
 
 
 def loaded_type(types: Types) -> np.dtype[Any]:
