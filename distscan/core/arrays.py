@@ -1,12 +1,12 @@
 """Conversion of arrays: NumPy, CuPy, and every library that supports DLPack, in and out."""
 
 import ctypes
-import functools
 import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -148,9 +148,15 @@ def gpu(array: Any) -> int | None:
 
 def current_gpu() -> int:
     """Return the number of the current GPU."""
+    return gpu_getter()()
+
+
+def gpu_getter() -> Callable[[], int]:
+    """Return CUDA's function that returns the number of the current GPU."""
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-    return int(cupy.cuda.Device().id)
+    getter: Callable[[], int] = cupy.cuda.runtime.getDevice
+    return getter
 
 
 def device(array: Any) -> str:
@@ -182,16 +188,29 @@ def where(array: Any) -> tuple[int | None, AbstractContextManager[Any], int | No
     return gpu, _current(cuda, gpu), cuda.get_current_stream(gpu).ptr
 
 
-def on_gpu(gpu: int | None) -> tuple[type, Callable[[], AbstractContextManager[Any]]]:
-    """Return the array type of a GPU, and a function whose context makes that GPU current.
+def context(gpu: int | None) -> AbstractContextManager[Any]:
+    """Return a context in which a GPU is current; None is the host, which needs none."""
+    return _ANYWHERE if gpu is None else _current(sys.modules["cupy"].cuda, gpu)
 
-    ``gpu`` None is the host.
-    """
+
+def type_on(gpu: int | None) -> type:
+    """Return the type of arrays on a GPU; None is the host."""
     if gpu is None:
-        return np.ndarray, lambda: _ANYWHERE
+        return np.ndarray
     import cupy  # noqa: PLC0415 - only arrays on a GPU need it
 
-    return cupy.ndarray, functools.partial(_current, cupy.cuda, gpu)
+    array: type = cupy.ndarray
+    return array
+
+
+def describer(gpu: int | None) -> Callable[[Any], Any]:
+    """Return a function of arrays of ``type_on``: all their properties but their address.
+
+    Of two arrays with equal properties, checks of the one hold for the other.
+    """
+    if gpu is None:
+        return attrgetter("dtype", "shape", "strides", "flags.num")
+    return attrgetter("dtype", "shape", "strides", "data.device_id")
 
 
 def converter(x: Any) -> Callable[[Any], Any] | None:

@@ -8,7 +8,17 @@ blocks. So the number of threads changes no bit.
 import ctypes
 import functools
 from collections.abc import Callable
-from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    addressof,
+    byref,
+    c_char,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_void_p,
+)
 from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
@@ -188,14 +198,15 @@ class _Layout(NamedTuple):
     """How a kernel takes arrays of some strides."""
 
     function: Function
-    call: Callable[[], object]  # the function, of the arguments that are set
+    run: Callable[[], object]  # calls the function, with the arguments that are set, in threads
     direct: bool  # whether the kernel is for the types of the arrays
     in_pieces: bool  # whether threads convert, or load, the elements of pieces
     x_step: int | None  # elements from a row to the next; None: not as they are
     y_step: int | None
     strip: int  # columns
     end: int  # of the numbers of blocks
-    threads: int
+    x_is_buffer: bool  # whether ``_begin_of`` takes the array
+    y_is_buffer: bool
 
 
 class CompiledSweeps:
@@ -304,7 +315,7 @@ class CompiledSweeps:
         """
         assert self._slots is not None
         self._outside[0] = 0
-        width = self._width_of(x)
+        width = self._inner if type(x) is np.ndarray and x.ndim == 1 else self._width_of(x)
         if width <= self._width:
             totals = self._reduce(x, heads, width)
         else:
@@ -323,7 +334,7 @@ class CompiledSweeps:
         reduced: bool = False,
     ) -> NDArray[Any] | None:
         """Scan ``x`` into ``out``, as ``Sweeps.scan`` in sweeps.py says."""
-        width = self._width_of(x)
+        width = self._inner if type(x) is np.ndarray and x.ndim == 1 else self._width_of(x)
         if not reduced and self._checks:
             self._outside[0] = 0
         if width <= self._width:
@@ -348,10 +359,10 @@ class CompiledSweeps:
     def _reduce(self, x: Any, heads: NDArray[Any] | None, width: int) -> NDArray[Any]:
         arguments, layout = self._new_arguments(heads, width), self._layout_of(x, None, width)
         if not layout.in_pieces:
-            arguments.x = x.__array_interface__["data"][0]
+            arguments.x = addressof(_begin_of(x)) if layout.x_is_buffer else x.ctypes.data
             arguments.x_step = arguments.y_step = layout.x_step
             arguments.strip, arguments.end = layout.strip, layout.end
-            self._run(layout.call, layout.threads)
+            layout.run()
         else:
             dtype = self._loaded if layout.direct else self._converted[0]
             self._run_in_pieces(layout.function, arguments, x, dtype)
@@ -382,13 +393,14 @@ class CompiledSweeps:
         if reduced:
             self._kernel.seed(byref(arguments))
         if layout.direct:
-            begin = arguments.x = x.__array_interface__["data"][0]
-            target = arguments.y = out.__array_interface__["data"][0]
-            arguments.x_step, arguments.y_step = layout.x_step, layout.y_step
+            begin = addressof(_begin_of(x)) if layout.x_is_buffer else x.ctypes.data
+            target = addressof(_begin_of(out)) if layout.y_is_buffer else out.ctypes.data
+            arguments.x, arguments.x_step = begin, layout.x_step
+            arguments.y, arguments.y_step = target, layout.y_step
             # In place, the lines of x are in the caches: there the results find them.
             arguments.stream = self._streams and begin != target
         if not layout.in_pieces:
-            self._run(layout.call, layout.threads)
+            layout.run()
         elif layout.direct:
             self._run_in_pieces(layout.function, arguments, x, self._loaded)
         else:
@@ -435,14 +447,15 @@ class CompiledSweeps:
         self._cut_strips(self._arguments, _CONVERTED_STRIP if in_pieces else _STRIP)
         return _Layout(
             function,
-            functools.partial(function, byref(self._arguments)),
+            self._in_threads(functools.partial(function, byref(self._arguments)), width),
             direct is not None,
             in_pieces,
             step,
             y_step,
             self._arguments.strip,
             self._arguments.end,
-            self._threads(width),
+            _is_buffer(x),
+            _is_buffer(out),
         )
 
     def _step(self, array: Any, width: int) -> int | None:
@@ -469,16 +482,15 @@ class CompiledSweeps:
         rows = -(-outer // self._height) if self._rows else outer * -(-width // arguments.strip)
         arguments.end = rows * self._blocks
 
-    def _threads(self, width: int) -> int:
-        """Return the number of threads for the work of so many columns."""
-        return max(1, min(self._most, self._work * width // _THREAD))
-
-    def _run(self, work: Callable[[], object], number: int) -> None:
-        """Call a function in so many threads."""
-        if number == 1:
-            work()
-        else:
-            threads.run(work, number, lambda: self._states.fill(_READY))
+    def _in_threads(
+        self, work: Callable[[], object], width: int, most: int | None = None
+    ) -> Callable[[], object]:
+        """Return a function that calls ``work`` in at most ``most`` threads, if it is enough."""
+        number = min(self._most, self._work * width // _THREAD)
+        number = number if most is None else min(number, most)
+        if number <= 1:
+            return work
+        return functools.partial(threads.run, work, number, lambda: self._states.fill(_READY))
 
     def _run_in_pieces(
         self,
@@ -541,7 +553,7 @@ class CompiledSweeps:
                     store(stored[: source.size].reshape(source.shape), results[where])
 
         nbytes = size * (dtype.itemsize + (0 if results is None or to == dtype else to.itemsize))
-        self._run(work, min(self._threads(columns), max(1, _BUFFERS // nbytes)))
+        self._in_threads(work, columns, max(1, _BUFFERS // nbytes))()
 
 
 def loaded_type(types: Types) -> np.dtype[Any]:
@@ -565,6 +577,20 @@ def block_of(inner: int, size: int) -> int:
     if inner == 1:
         return BLOCK // size
     return max(_FEWEST_ROWS, _COLUMNS_BLOCK // (inner * size))
+
+
+#: The first byte of an array that is a writable buffer. To find it takes a third of the time that
+#: ``array.ctypes`` takes.
+_begin_of = c_char.from_buffer
+
+
+def _is_buffer(array: Any) -> bool:
+    """Return whether an array is a writable buffer; so are all others with its flags and type."""
+    try:
+        _begin_of(array)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def address(array: NDArray[Any] | None) -> int | None:

@@ -160,7 +160,8 @@ class ReduceScan(_Steps):
 
     def reduce(self, call: Any, piece: slice | None = None) -> NDArray[Any]:
         """Find totals; with segments, the total of the elements from the last head on."""
-        totals, call.head = self.sweeps.reduce(self._cut(call.x, piece), call.heads)
+        x = call.x if piece is None else self.sweeps.cut(call.x, piece)
+        totals, call.head = self.sweeps.reduce(x, call.heads)
         return totals
 
     def scan(self, call: Any, offset: NDArray[Any] | None, piece: slice | None = None) -> None:
@@ -175,6 +176,13 @@ class SinglePass(ReduceScan):
     """Strategy ``single-pass`` on the only shard: there is no exchange, and no total is needed."""
 
     finds_totals = False
+
+    def finish(self, pending: Any, offset: NDArray[Any] | None) -> None:
+        """Scan ``x`` into ``out``, seeded with ``offset``."""
+        if self.n > 0 and not isinstance(offset, HostFields):
+            self.sweeps.scan(pending.x, pending.out, pending.heads, offset)
+        else:
+            super().finish(pending, offset)
 
 
 class ScanAdd(_Steps):

@@ -174,7 +174,7 @@ class RecurrenceSweeps(CompiledSweeps):
         self._cut_strips(arguments, _STRIP)
         factors = self._read(arguments, x)  # the arguments have its address
         reduce = self._kernel.reduce if self._rows else self._kernel.reduce_columns
-        self._run(lambda: reduce(byref(arguments)), self._threads(width))
+        self._in_threads(lambda: reduce(byref(arguments)), width)()
         self._kernel.total(byref(arguments))
         del factors
         return self._slots[:width]
@@ -213,7 +213,7 @@ class RecurrenceSweeps(CompiledSweeps):
             self._streams,
         )
         scan = self._kernel.scan if self._rows else self._kernel.scan_columns
-        self._run(lambda: scan(byref(arguments)), self._threads(width))
+        self._in_threads(lambda: scan(byref(arguments)), width)()
         del factors
 
     def _maps_of(self, states: NDArray[Any]) -> NDArray[Any]:

@@ -180,7 +180,7 @@ class GpuCall(NoTotal):
         self._steps, self.work = steps, work
         self.epoch = number & workspace.LAST
         self.stream = self.first_stream = stream
-        self.x, self.out, self.segments, self._at_once = x, out, segments, at_once
+        self.x, self.out, self.segments, self.at_once = x, out, segments, at_once
         if stream is not work.last.stream:
             work.last.order(stream)
         work.last.recorded = False
@@ -191,7 +191,7 @@ class GpuCall(NoTotal):
 
     def resume(self) -> Any:
         """Begin the second part on the current stream, and return the stream."""
-        if not self._at_once:
+        if not self.at_once:
             self.stream = cupy.cuda.get_current_stream()
             if self.stream is not self.work.last.stream:
                 self.work.last.order(self.stream)
@@ -205,7 +205,8 @@ class GpuCall(NoTotal):
 
     def end(self) -> None:
         """End the second part: all work of the call is queued."""
-        self.end_part()
+        if self.work.last.at_once:
+            self.work.last.record()
         if self.work.is_of_a_graph:
             keep_captured(self.work, self.heads)
         elif self.stream is not self.first_stream:
@@ -285,14 +286,15 @@ class SinglePass(Strategy):
         if self.work is None:
             return NoTotal()
         call = GpuCall(self, x, out, segments, overlap)
-        call.end_part()
+        if not overlap:
+            call.end_part()
         return call
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """Scan, seeded with ``offset``."""
         if self.work is None:
             return
-        stream, scan = call.resume(), call.work.scan
+        stream, scan = call.stream if call.at_once else call.resume(), call.work.scan
         scan.prepare(call.x, call.out, call.heads)
         row = call.work.total
         scan.set_offset(offset if row is None else row, call.epoch)

@@ -27,7 +27,7 @@ from ..options import ScanRequest
 from . import cache
 from .shard_scan import ShardScan, make
 
-_NUMBERS = {type(None), bool, int, float, complex}
+_NUMBERS = {bool, int, float, complex}
 
 
 class CollectiveCall:
@@ -80,6 +80,9 @@ def run(part: ShardScan, agreement: Agreement, x: Any, out: Any, segments: Any =
     """
     call = CollectiveCall(part, agreement.comm)
     call.begin(x, out, segments)
+    if not agreement.several:
+        call.finish()
+        return
     agreement.settle()
     if part.exscan.long:  # buffers for the exchange of long rows
         agreement.begin()
@@ -96,45 +99,58 @@ def scan_array(call: Agreement, request: ScanRequest) -> Any:
 
     The step of the agreement that is open has the arguments; the last step stays open.
     """
-    x, out, segments, options, run_options = request
+    x, out, segments = request[:3]
     if x is None:
         raise TypeError("x is None; a scan takes an array or a sequence")
-    array = arrays.as_native(x)
+    array = x if type(x) in arrays.NATIVE else arrays.as_native(x)
     target: Any = None if out is None else arrays.as_target(out)
     flags = None if segments is None else arrays.as_native(segments, "segments")
-    given, native = (x, out, segments), [array, target, flags]
-    ranks, initial = call.comm.size, options.initial
-    bits = (pickle.dumps if type(initial) in _NUMBERS else cache.bits_of)(initial)
+    native = [array, target, flags]
+    if type(array) is np.ndarray:
+        return _scan_native(call, request, native, None, None)
     gpu, device, stream = arrays.where(array)
     with device:
-        key: tuple[Any, ...] = (
-            gpu,
-            stream,
-            ranks,
-            *options[:-1],
-            bits,
-            run_options,
-            _kind(x, array),
-        )
-        if target is not None or flags is not None:
-            key = *key, _kind(out, target), _kind(segments, flags)
-        known, kind = cache.acquire(key)
-        setup = known or set_up(request, native, gpu, ranks)
-        shard, result, flags, copy_back = _as_scanned(setup, *native)
-        call.same, call.has_elements = setup.terms, setup.part.has_elements
-        run(setup.part, call, shard, result, flags)
-        cache.release(key, setup, kind)
-        if setup.restored is not None:
-            result = setup.restored(result)
-        if copy_back:
-            target[...] = result
-        if setup.foreign:
-            # The conversion of a new result makes the stream of x's library wait, too.
-            used = list(zip(given, native, strict=True))
-            arrays.release(*(used[2:] if target is None else used))
-        if target is not None:
-            return out
-        return result if setup.convert is None else setup.convert(result)
+        return _scan_native(call, request, native, gpu, stream)
+
+
+def _scan_native(
+    call: Agreement, request: ScanRequest, native: list[Any], gpu: int | None, stream: int | None
+) -> Any:
+    """Do the same on the current GPU and stream; ``native`` are NumPy or CuPy arrays."""
+    x, out, segments, options, run_options = request
+    array, target, flags = native
+    ranks, initial = call.comm.size, options.initial
+    bits: Hashable = None
+    if initial is not None:
+        bits = (pickle.dumps if type(initial) in _NUMBERS else cache.bits_of)(initial)
+    key: tuple[Any, ...] = (
+        gpu,
+        stream,
+        ranks,
+        *options[:-1],
+        bits,
+        run_options,
+        _kind(x, array),
+    )
+    if target is not None or flags is not None:
+        key = *key, _kind(out, target), None if flags is None else _kind(segments, flags)
+    known, kind = cache.acquire(key)
+    setup = known or set_up(request, native, gpu, ranks)
+    shard, result, flags, copy_back = _as_scanned(setup, *native)
+    call.same, call.has_elements = setup.terms, setup.part.has_elements
+    run(setup.part, call, shard, result, flags)
+    cache.release(key, setup, kind)
+    if setup.restored is not None:
+        result = setup.restored(result)
+    if copy_back:
+        target[...] = result
+    if setup.foreign:
+        # The conversion of a new result makes the stream of x's library wait, too.
+        used = list(zip(request[:3], native, strict=True))
+        arrays.release(*(used[2:] if target is None else used))
+    if target is not None:
+        return out
+    return result if setup.convert is None else setup.convert(result)
 
 
 def _as_scanned(setup: "ArraySetup", array: Any, target: Any, flags: Any) -> tuple[Any, ...]:

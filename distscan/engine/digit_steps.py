@@ -37,9 +37,8 @@ class ReduceScan:
 
     def empty(self) -> Any:
         """Allocate a result [outer * n * inner]."""
-        array, device = arrays.on_gpu(self._gpu)
-        with device():
-            return array(self.form.extents.size, self.types.out)
+        with arrays.context(self._gpu):
+            return arrays.type_on(self._gpu)(self.form.extents.size, self.types.out)
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Find the total of ``x``, but for long rows: see ``cpu.steps``; ``out`` is not written."""

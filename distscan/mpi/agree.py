@@ -68,6 +68,8 @@ class Agreement:
 
     def __init__(self, votes: "Votes") -> None:
         self.comm = votes.comm
+        #: Whether there are other ranks. Else no step is ever open.
+        self.several = votes.several
         self.same: Terms | None = None
         #: Whether this rank has elements; after ``settle``, whether any rank has.
         self.has_elements = True
@@ -184,6 +186,12 @@ def collective(function: Callable[Concatenate[Agreement, P], R]) -> Callable[P, 
     def call(*args: P.args, **options: P.kwargs) -> R:
         comm: Any = args[place] if len(args) > place else options.get("comm")
         votes = Votes.of(comm)
+        try:
+            if not votes.several:
+                return function(Agreement(votes), *args, **options)
+        except TypeError:
+            _check_arguments(name, signature, args, options)
+            raise
         with votes, Agreement(votes) as agreement:
             agreement.same = terms
             try:

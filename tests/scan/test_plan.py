@@ -1,6 +1,7 @@
 """Plan: decided once, run many times, by one call at a time; its faults."""
 
 import gc
+import sys
 import tracemalloc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -117,6 +118,28 @@ def test_calls_allocate_nothing(op, strategy, comm, rng):
     finally:
         tracemalloc.stop()
     assert peak - begin < x.nbytes / 2  # a chunk at most
+
+
+@pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
+def test_calls_are_few_functions_of_python(comm):
+    """The time of a call on few elements is that of the functions around the kernel."""
+    x, out = np.ones(256), np.empty(256)
+    run = distscan.Plan(comm, 256, "d", backend="cpu")
+
+    def calls_of(function):
+        events = []
+        for _ in range(3):  # the first calls decide, and allocate
+            function()
+        sys.setprofile(lambda frame, event, _: events.append(event))
+        try:
+            function()
+        finally:
+            sys.setprofile(None)
+        return events.count("call") - 1
+
+    one = comm.size == 1
+    assert calls_of(lambda: run(x, out)) <= (12 if one else 40)
+    assert calls_of(lambda: distscan.scan(x, comm=comm)) <= (25 if one else 55)
 
 
 def test_calls_agree_on_nothing(planned, xp, comm, monkeypatch):
