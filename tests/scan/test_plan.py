@@ -120,6 +120,33 @@ def test_calls_allocate_nothing(op, strategy, comm, rng):
     assert peak - begin < x.nbytes / 2  # a chunk at most
 
 
+def test_arrays_that_differ_in_little_are_checked(xp):
+    """From those of the calls before: by type, by address, by whether they may be written."""
+    run = distscan.Plan(MPI.COMM_SELF, 4, "d", backend="cpu" if xp is np else "cuda")
+    memory = xp.arange(12.0)
+    x, out = memory[:4], memory[6:10]
+    for _ in range(2):
+        np.testing.assert_array_equal(host(run(x, out)), [0, 1, 3, 6])
+    for one, other, fault in (
+        (x.view("i8"), out, TypeError),
+        (x, out.view("i8"), TypeError),
+        (x, memory[3:7], ValueError),
+        (memory[5:9], out, ValueError),
+        (x.reshape(2, 2), out, ValueError),
+        (memory[:8:2], out, ValueError),
+        (x, memory[4::2], ValueError),
+    ):
+        with pytest.raises(fault):
+            run(one, other)
+        np.testing.assert_array_equal(host(run(x, out)), [0, 1, 3, 6])
+    if xp is np:
+        out.flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            run(x, out)
+    x[:] = 2
+    np.testing.assert_array_equal(host(run(x, x)), [2, 4, 6, 8])
+
+
 @pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
 def test_calls_are_few_functions_of_python(comm):
     """The time of a call on few elements is that of the functions around the kernel."""
