@@ -286,8 +286,9 @@ class SinglePass(Strategy):
         if self.work is None:
             return NoTotal()
         call = GpuCall(self, x, out, segments, overlap)
-        if not overlap:
-            call.end_part()
+        last = call.work.last
+        if last.at_once:  # ``end_part``: another rank's fault may be the end of this call
+            last.record()
         return call
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
@@ -295,6 +296,7 @@ class SinglePass(Strategy):
         if self.work is None:
             return
         stream, scan = call.stream if call.at_once else call.resume(), call.work.scan
+        call.work.last.recorded = False
         scan.prepare(call.x, call.out, call.heads)
         row = call.work.total
         scan.set_offset(offset if row is None else row, call.epoch)
