@@ -17,7 +17,7 @@ from .. import __version__, binding, cli
 from ..cli import Parser, Progress
 from ..core.errors import DistscanError
 from ..core.operators import BUILTIN
-from ..cpu import library
+from ..cpu import compiled, library, stores
 from ..mpi import agree, communicators
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
@@ -309,7 +309,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     sharing = _count_sharing(comm, bound)
     with agreed(comm):
         how = {"graphs": args.graphs, "cached": args.cached}
-        machine = Gpu(name, sharing, **how) if bound.name == "cuda" else Host(_cpu(name), sharing)
+        machine = Gpu(name, sharing, **how) if bound.name == "cuda" else Host(_cpu(), sharing)
     if args.list:
         _list(comm)
         return 0
@@ -463,21 +463,14 @@ def _count_sharing(comm: Comm, bound: binding.Binding) -> int:
     return -(-on_a_node // fewest)
 
 
-def _cpu(fallback: str) -> str:
-    """Return the name of the processor, the level of the compiled kernels, and the threads."""
+def _cpu() -> str:
+    """Return the name of the processor, how its kernels work, and the threads."""
     kernels, count = library.load(), binding.threads(None)
-    level = "NumPy" if kernels is None else kernels.name
-    return f"{_processor(fallback)}, {level}, {count} thread{'s' * (count > 1)} a rank"
-
-
-def _processor(fallback: str) -> str:
-    """Return the name of the processor from ``/proc/cpuinfo``; ``fallback`` if it has none."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return fallback
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else fallback
+    how = "NumPy"
+    if kernels is not None:
+        past = compiled.go_past_caches()
+        how = f"{kernels.name}, large results {'past' if past else 'through'} the caches"
+    return f"{stores.processor()}, {how}, {count} thread{'s' * (count > 1)} a rank"
 
 
 def _versions(machine: Host) -> dict[str, str]:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.dtypes import Types
-from ..core.form import Form, chunks
+from ..core.form import Extents, Form, chunks
 from ..core.operators import (
     BUILTIN,
     MAPS,
@@ -37,7 +37,7 @@ from ..core.operators import (
     unloaded,
 )
 from ..fsum.words import TWO_WORDS, FixedSum
-from . import library, threads
+from . import library, stores, threads
 from .chunked import store
 
 # ---- the tables of kernels -------------------------------------------------------------------
@@ -187,7 +187,7 @@ _STRIP = 1 << 14  # bytes of running values in a row of a strip; WIDEST of kerne
 _CONVERTED_STRIP = 1 << 12
 _SLOTS = 8 << 20  # bytes of slots: columns that need more are scanned in several bands
 _BUFFERS = 16 << 20  # bytes of the buffers of all threads: more threads do not convert
-# Results of so many bytes go past the caches, which saves a third of the traffic. Smaller results
+# Results of so many bytes go past the caches, where that is faster: see stores.py. Smaller results
 # stay in the caches for their readers.
 _STREAMED = 8 << 20
 _THREAD = 1 << 20  # bytes of input and results for which a thread is worth its start
@@ -226,6 +226,7 @@ class CompiledSweeps:
         exact: FixedSum | None = None,
         totals: bool,
         most: int,
+        streams: bool | None = None,
     ) -> None:
         """Allocate the slots, for at most ``most`` threads; with ``totals``, also for totals.
 
@@ -234,7 +235,8 @@ class CompiledSweeps:
         the kernel for x and results in the types ``converted``, by default the type that
         accumulates, and loaded. ``find`` is the address of the function that finds the heads among
         keys; None if segments are flags. ``exact`` is the operator of exact sums. If it has a
-        ``check``, kernels look for elements that are outside of its window.
+        ``check``, kernels look for elements that are outside of its window. ``streams`` says
+        whether results go past the caches; None: large ones do where that is faster.
         """
         extents = form.extents
         self._converted = converted or (types.acc, types.acc)
@@ -252,7 +254,10 @@ class CompiledSweeps:
         self._most, self._totals = most, totals
         self._work = extents.outer * extents.length * (types.x.itemsize + types.out.itemsize)
         self._first = form.seed  # the arguments have its address
-        self._streams = extents.size * types.out.itemsize >= _STREAMED
+        if streams is None:
+            large = extents.size * types.out.itemsize >= _STREAMED
+            streams = large and go_past_caches()
+        self._streams = streams
         self._slots: NDArray[Any] | None = None
         self._states = np.empty(0, np.intc)
         #: The most columns whose slots there is room for.
@@ -554,6 +559,30 @@ class CompiledSweeps:
 
         nbytes = size * (dtype.itemsize + (0 if results is None or to == dtype else to.itemsize))
         self._in_threads(work, columns, max(1, _BUFFERS // nbytes))()
+
+
+def go_past_caches() -> bool:
+    """Return whether large results go past the caches: see ``stores.go_past_caches``."""
+    return stores.go_past_caches(_make_scan)
+
+
+_LARGE = 8 << 20  # elements of float64: more than caches have
+
+
+def _make_scan() -> stores.Scan:
+    """Return a scan of a large array, whose results go past the caches or do not."""
+    op, number = BUILTIN["sum"], np.dtype(np.float64)
+    types, form = Types(number, number, number), Form(Extents(length=_LARGE))
+    kernel = find(op, types)
+    assert kernel is not None, "every library has it"
+    x, out = np.ones(_LARGE), np.ones(_LARGE)
+    sweeps = {
+        past: CompiledSweeps(
+            op, types, form, kernel, kernel, find=None, totals=False, most=1, streams=past
+        )
+        for past in (False, True)
+    }
+    return lambda past: sweeps[past].scan(x, out, None, None)
 
 
 def loaded_type(types: Types) -> np.dtype[Any]:

@@ -163,7 +163,8 @@ def anew(monkeypatch, *, streamed=None, threads=None, level=None, block=None, co
     """
     with monkeypatch.context() as patch:
         if streamed is not None:
-            patch.setattr(compiled, "_STREAMED", 0 if streamed else 1 << 62)
+            patch.setattr(compiled, "_STREAMED", 0)
+            patch.setenv("DISTSCAN_STREAM", str(int(streamed)))
         if threads is not None:
             patch.setenv("DISTSCAN_THREADS", str(threads))
             patch.setattr(compiled, "_THREAD", 1)  # small arrays have several threads, too
