@@ -37,18 +37,23 @@ def eager(monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """The numbers of threads that kernels were run in."""
-    numbers, latest, each, several = set(), [], compiled.CompiledSweeps._run, threads.run
+    numbers, latest, each, several = set(), [], compiled.CompiledSweeps._in_threads, threads.run
 
-    def run(self, *given):
-        latest.append(1)  # unless ``threads`` is asked for more
-        each(self, *given)
-        numbers.add(latest.pop())
+    def in_threads(self, *given):
+        call = each(self, *given)
+
+        def counted():
+            latest.append(1)  # unless ``threads`` is asked for more
+            call()
+            numbers.add(latest.pop())
+
+        return counted
 
     def run_threads(work, number, *given):
         latest[-1] = number
         several(work, number, *given)
 
-    monkeypatch.setattr(compiled.CompiledSweeps, "_run", run)
+    monkeypatch.setattr(compiled.CompiledSweeps, "_in_threads", in_threads)
     monkeypatch.setattr(threads, "run", run_threads)
     return numbers
 
@@ -298,18 +303,18 @@ def test_processes(program, said):
 def test_interrupts(dtype, rng, monkeypatch):
     """Ctrl-C at any moment: the exception comes up when no thread uses the arrays any more."""
     inside: list[int] = []  # one for each other thread
-    plain = compiled.CompiledSweeps._run
+    plain = compiled.CompiledSweeps._in_threads
 
-    def run(self, work, *given):
+    def in_threads(self, work, *given):
         def watched():
             others = threading.current_thread() is not threading.main_thread()
             inside.extend([1] * others)
             work()
             del inside[: int(others)]
 
-        plain(self, watched, *given)
+        return plain(self, watched, *given)
 
-    monkeypatch.setattr(compiled.CompiledSweeps, "_run", run)
+    monkeypatch.setattr(compiled.CompiledSweeps, "_in_threads", in_threads)
     x = rng.standard_normal(1 << 19)
     plan = distscan.Plan(MPI.COMM_SELF, x.shape, "d", out_dtype=dtype, backend="cpu", threads=3)
     want, own, interrupted = plan(x).tobytes(), np.random.default_rng(0), 0
