@@ -37,7 +37,7 @@ from ..core.operators import (
     unloaded,
 )
 from ..fsum.words import TWO_WORDS, FixedSum
-from . import library, stores, threads
+from . import library, threads
 from .chunked import store
 
 # ---- the tables of kernels -------------------------------------------------------------------
@@ -495,7 +495,8 @@ class CompiledSweeps:
         number = number if most is None else min(number, most)
         if number <= 1:
             return work
-        return functools.partial(threads.run, work, number, lambda: self._states.fill(_READY))
+        stop = functools.partial(self._states.fill, _READY)  # no reference to ``self``: no cycle
+        return functools.partial(threads.run, work, number, stop)
 
     def _run_in_pieces(
         self,
@@ -563,13 +564,15 @@ class CompiledSweeps:
 
 def go_past_caches() -> bool:
     """Return whether large results go past the caches: see ``stores.go_past_caches``."""
+    from . import stores  # noqa: PLC0415 - large results alone need it, and what it imports
+
     return stores.go_past_caches(_make_scan)
 
 
-_LARGE = 8 << 20  # elements of float64: more than caches have
+_LARGE = 4 << 20  # elements of float64: more than caches have
 
 
-def _make_scan() -> stores.Scan:
+def _make_scan() -> Callable[[bool], object]:
     """Return a scan of a large array, whose results go past the caches or do not."""
     op, number = BUILTIN["sum"], np.dtype(np.float64)
     types, form = Types(number, number, number), Form(Extents(length=_LARGE))

@@ -50,7 +50,10 @@ def _choice(key: str, make_scan: Callable[[], Scan]) -> bool:
         path = _path()
         kept = {} if path is None else _read(path)
         if key not in kept:
-            kept[key] = _measure(make_scan())
+            try:
+                kept[key] = _measure(make_scan())
+            except MemoryError:
+                return True
             if path is not None:
                 _write(path, kept)
         _choices[key] = kept[key]
