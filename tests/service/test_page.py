@@ -42,7 +42,7 @@ def test_the_token(page):
     session, local, cookie = page.script(stores)
     assert TOKEN in session
     assert TOKEN not in local + cookie + browser.current_url
-    page.find("#forget").click()
+    page.click("#forget")
     page.until(lambda: page.text("#locked-title") != "")
     assert TOKEN not in page.script(stores)[0]
     assert page.lost()  # the console tells of each 401
@@ -120,7 +120,7 @@ def test_a_question_whose_job_ends(page):
     """The dialog closes: there is nothing to cancel any more."""
     job = page.submit("long.npy")
     page.until(lambda: page.text(f"#running [data-job='{job.number}'] .badge") == "running")
-    page.find("#running button.cancel").click()
+    page.click("#running button.cancel")
     page.until(lambda: page.text("#sure-title") == f"Cancel job {job.number}?")
     job.cancel()  # from elsewhere
     page.shows(job, "cancelled")
@@ -146,7 +146,7 @@ def test_a_job_that_fails(page):
 def test_details_of_a_report(page):
     job = page.submit(op="max", reverse=True)
     page.shows(job, "done")
-    page.find(f"{page.row(job)} button").click()
+    page.click(f"{page.row(job)} button")
     text = page.text(f"{page.row(job)} .details")
     for fact in ("Array\n1,000 elements, int64 to int64", "Total\n999", "Options\nreverse, force",
                  f"Output\n{page.service.folder}/y.npy", "1 rank on 1 node"):  # fmt: skip
@@ -159,7 +159,7 @@ def test_hostile_names(page):
     """They are text, and nothing in them is unseen."""
     job = page.submit(HOSTILE, "y.npy")
     page.shows(job, "done")
-    page.find(f"{page.row(job)} button").click()
+    page.click(f"{page.row(job)} button")
     text = HOSTILE.replace("\u202e", "\\u{202e}")
     assert text in page.text(f"{page.row(job)} .paths")
     assert f"Input\n{page.service.folder}/{text}" in page.text(f"{page.row(job)} .details")
@@ -195,7 +195,7 @@ def test_older_jobs(page):
     page.browser.refresh()
     page.shows(newest, "failed")
     assert len(page.all("#history [data-job]")) == 100
-    page.find("#history .more").click()
+    page.click("#history .more")
     page.until(lambda: len(page.all("#history [data-job]")) == newest.number)
     assert page.text("#history .more") == ""
 
@@ -222,7 +222,7 @@ def test_light_and_dark(page):
     page.browser.refresh()
     page.until(lambda: page.text("#theme") == "☾ dark")
     assert ground() == dark
-    page.find("#theme").click()
+    page.click("#theme")
     assert ground() == light
 
 
@@ -233,8 +233,7 @@ def test_narrow(page):
             page.submit()]  # fmt: skip
     page.shows(jobs[1], "failed")
     page.until(lambda: page.text(f"#waiting [data-job='{jobs[3].number}']"))
-    for button in page.all("button.open")[:20]:
-        page.script("arguments[0].click()", button)
+    page.script("[...document.querySelectorAll('button.open')].slice(0, 20).map(x => x.click())")
     for width in (360, 600, 900, 1280):
         resize(page.browser, width, 800)
         widths = page.script("return [document.documentElement.scrollWidth, innerWidth]")
@@ -243,9 +242,14 @@ def test_narrow(page):
 
 def test_names_of_all_that_can_be_used(page):
     """Each button and field has a name; the first Tab offers to skip the header."""
-    for element in page.all("button, input, select, a"):
-        if element.is_displayed():
-            assert element.accessible_name
+
+    def named():
+        for element in page.all("button, input, select, a"):
+            if element.is_displayed():
+                assert element.accessible_name
+        return True
+
+    page.until(named)  # a job that runs has its elements replaced
     page.script("document.activeElement.blur()")
     page.press(Keys.TAB)
     assert page.focused() == "Skip to the jobs"
@@ -286,7 +290,7 @@ def test_a_service_that_ends_and_comes_back(page):
     page.service.start()
     # It may have come back by itself: the button is gone, or just goes.
     with suppress(ElementNotInteractableException, ElementClickInterceptedException):
-        page.find("#again").click()
+        page.click("#again")
     page.live()
     assert page.text("#lost") == ""
     last = page.submit()
@@ -304,8 +308,8 @@ def test_over_a_unix_socket(page, tmp_path):
         page.live()
         assert page.text("#forget") == ""
         page.until(lambda: page.text("#running .part"))
-        page.find("#running button.cancel").click()
-        page.find("#sure-yes").click()
+        page.click("#running button.cancel")
+        page.click("#sure-yes")
         page.shows(job, "cancelled")
         assert page.messages() == []
         page.open()

@@ -137,7 +137,13 @@ class Page:
         return f"#history [data-job='{job.number}']"
 
     def until(self, done: Callable[[], object]) -> None:
-        WebDriverWait(self.browser, 20, 0.05).until(lambda _: done())
+        """Wait until something is so. It is asked again if the page has replaced an element."""
+        stale = [StaleElementReferenceException]
+        WebDriverWait(self.browser, 20, 0.05, stale).until(lambda _: done())
+
+    def click(self, selector: str) -> None:
+        """Click an element, also if the page replaces it meanwhile."""
+        self.until(lambda: self.find(selector).click() is None)
 
     def live(self) -> None:
         """Wait until the page follows the service."""
