@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compile kernels/cpu/ into shared libraries, one per instruction-set level.
 
-    python launch/build_cpu.py                  # the baseline, and the best level of this machine
+    python launch/build_cpu.py                  # the levels that this CPU can run
     python launch/build_cpu.py --levels all     # all levels of the architecture
     python launch/build_cpu.py --sanitize address,undefined --output build/sanitized
     CXX=aarch64-linux-gnu-g++ python launch/build_cpu.py --levels all --output build/aarch64
@@ -122,14 +122,13 @@ def find_compiler() -> Compiler:
 def choose_levels(choice: str, machine: str) -> list[str]:
     """Return the levels of a machine in ``choice``, best first.
 
-    "native" is the baseline and the best level of this CPU; "all" is all; else it is their names.
+    "native" is those that this CPU can run; "all" is all; else it is their names.
     """
     levels = cpu_library.LEVELS[machine]
     if choice == "native":
         here = cpu_library.machine_levels() == levels
         flags = cpu_library.cpu_flags() if here else frozenset()
-        best = next(level for level in levels if levels[level].flags <= flags)
-        names = {best, list(levels)[-1]}
+        names = {level for level in levels if levels[level].flags <= flags}
     else:
         names = set(levels if choice == "all" else choice.split(","))
     if unknown := names - set(levels):

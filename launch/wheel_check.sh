@@ -55,7 +55,8 @@ import distscan.service.client_async  # clients of a service need none of its ex
 found = library.load()
 assert found is not None, "the wheel has no kernels for this CPU"
 assert Path(found.handle._name).is_relative_to(package), f"{found} is not the installed library"
-print(f"wheel_check: the kernels are for {found.name}")
+levels = ", ".join(library.built_levels())
+print(f"wheel_check: kernels for CPUs with {levels}; this one takes {found.name}")
 np.save("x.npy", np.random.default_rng(0).integers(-9, 9, 100_003))
 PYTHON
 "$mpirun" 2 python -m distscan x.npy

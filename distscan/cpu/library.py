@@ -111,6 +111,11 @@ def machine_levels() -> dict[str, Level]:
     return LEVELS.get(os.uname().machine, {}) if sys.maxsize > 2**32 else {}
 
 
+def built_levels() -> list[str]:
+    """Return the readable names of the levels that are built, best first."""
+    return [name for level, (name, _) in machine_levels().items() if _is_built(level)]
+
+
 def cpu_flags(cpuinfo: str = "/proc/cpuinfo") -> frozenset[str]:
     """Return the flags of this CPU; the system lists those that it supports, too."""
     try:
