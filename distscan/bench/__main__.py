@@ -22,7 +22,7 @@ from ..mpi import agree, communicators
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from . import report, timing, uses
-from .case import Case, form_cases
+from .case import form_cases, sized_cases
 from .contenders import ALL_OPS, CONTENDERS, CaseTrial, Contender, find_present, lesser_levels
 from .report import Report, size_text
 from .timing import Gpu, Host, Trial
@@ -32,13 +32,16 @@ from .uses import UseTrial
 
 _LEAST = 11  # samples
 _LARGEST = 36  # 2^36 elements
+# The options of tables by size alone.
+_SIZED = ("exclusive", "segments", "rows", "graphs", "cached")
+_SEGMENTS = {"flags": np.dtype(np.bool_), "keys": np.dtype(np.int32)}
 _BARRED = {  # for each mode, the options that it does not have
-    "forms": ("sizes", "types", "op", "plot", "block_scans", "graphs", "cached"),
-    "uses": ("types", "op", "plot", "block_scans", "forms", "contenders", "graphs", "cached"),
-    "block_scans": ("against", "plot", "graphs", "cached"),
+    "forms": ("sizes", "types", "op", "plot", "block_scans", *_SIZED),
+    "uses": ("types", "op", "plot", "block_scans", "forms", "contenders", *_SIZED),
+    "block_scans": ("against", "plot", *_SIZED),
 }
 # The options that ask for tables by size.
-_BY_SIZE = ("sizes", "types", "op", "plot", "against", "block_scans", "graphs", "cached")
+_BY_SIZE = ("sizes", "types", "op", "plot", "against", "block_scans", *_SIZED)
 _SIZES, _TYPES = "10:28:2", "float32,float64,int32,int64"
 MIB = 128  # of the wider array, with --forms
 OF_FORMS = ("copy", "numpy", "single-pass", "reduce-scan", "scan-add", "by-hand", "torch", "tbb")
@@ -58,6 +61,10 @@ def parser() -> Parser:
     add("--types", type=_types, metavar="T[:OUT],...",
         help=f"of input and result, such as int8:int64 (default: {_TYPES})")  # fmt: skip
     add("--op", choices=ALL_OPS, help="the operator (default: sum)")
+    add("--exclusive", action="store_true", help="scan exclusively")
+    add("--segments", choices=_SEGMENTS,
+        help="scan segments of 64 elements on average, by head flags or by int32 keys")  # fmt: skip
+    add("--rows", type=_row, metavar="N", help="on one rank: scan along rows of N elements")
     add("--forms", type=_mib, nargs="?", const=MIB, metavar="MIB",
         help="instead: every form of a scan on CPUs, beside NumPy, in arrays of so many MiB "
         f"(default: {MIB}); on CPUs without --sizes, --types, --op, --against and --plot, "
@@ -104,6 +111,8 @@ def check_arguments(args: argparse.Namespace) -> None:
     args.most = max(args.sizes) if args.sizes else None  # for --uses
     if args.levels and (args.by_size or args.uses):
         raise ValueError("--levels is for --forms")
+    if args.rows and args.segments:
+        raise ValueError("--rows is not for --segments")
     if args.limit is not None and args.against is None:
         raise ValueError("--limit is for --against")
     args.sizes, args.types = args.sizes or _sizes(_SIZES), args.types or _types(_TYPES)
@@ -141,6 +150,7 @@ def _number(kind: type, least: float, most: float, rule: str) -> Callable[[str],
     return number
 
 
+_row = _number(int, 1, 1 << _LARGEST, f"rows have 1 to 2^{_LARGEST} elements")
 _mib = _number(int, 1, 1 << 16, "arrays have 1 to 65536 MiB")
 _repeat = _number(int, _LEAST, 1 << 32, f"a median needs {_LEAST} samples or more")
 _percent = _number(float, 0, 100, "a share falls by 0 to 100 %")
@@ -317,7 +327,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     if not (args.forms or args.uses or args.by_size) and machine.backend == "cpu":
         args.forms = MIB
     trials, versions, missing = _trials(comm, args, machine.backend)
-    op = "forms" if args.forms else "uses" if args.uses else args.op
+    op = "forms" if args.forms else "uses" if args.uses else _form(args)
     planned = {Key(trial.title, name, trial.n) for trial in trials for name in trial.names}
     setting = setting_of(machine.backend, comm.size, op)
     with agreed(comm):
@@ -369,6 +379,15 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     return int(comm.bcast(fell))
 
 
+def _form(args: argparse.Namespace) -> str:
+    """Return what the tables by size are of, such as "exclusive sum by keys"."""
+    words = ["exclusive"] if args.exclusive else []
+    words += [args.op]
+    words += [f"by {args.segments}"] if args.segments else []
+    words += [f"in rows of {args.rows}"] if args.rows else []
+    return " ".join(words)
+
+
 def _check_machine(args: argparse.Namespace, backend: str, ranks: int) -> None:
     """Refuse, on all ranks, arguments that are for another backend or another number of ranks."""
     for name in ("block_scans", "graphs"):
@@ -377,6 +396,8 @@ def _check_machine(args: argparse.Namespace, backend: str, ranks: int) -> None:
             raise agree.mark_collective(
                 ValueError(f"--{option} is for one rank with a GPU, not {where}")
             )
+    if args.rows and ranks > 1:
+        raise agree.mark_collective(ValueError(f"--rows is for one rank, not {ranks}"))
     if args.cached and backend != "cuda":
         raise agree.mark_collective(ValueError("--cached is for GPUs"))
     if (args.forms or args.levels) and backend != "cpu":
@@ -437,11 +458,15 @@ def _trials(
         most = uses.MOST[backend] if args.most is None else args.most
         return [UseTrial(use, peers) for use in uses.all_uses(backend, most)], versions, missing
     contenders, versions, missing = find_present(comm, _contenders(args, backend, comm.size))
-    cases = [
-        Case(BUILTIN[args.op], x, out, 1 << power, comm.size)
-        for x, out in args.types
-        for power in args.sizes
-    ]
+    cases = sized_cases(
+        BUILTIN[args.op],
+        args.types,
+        args.sizes,
+        comm.size,
+        exclusive=args.exclusive,
+        segments=args.segments and _SEGMENTS[args.segments],
+        row=args.rows or 0,
+    )
     if args.forms:
         cases = form_cases(args.forms, comm.size, min(comm.allgather(binding.threads(None))))
     if args.block_scans:
@@ -468,8 +493,9 @@ def _cpu() -> str:
     kernels, count = library.load(), binding.threads(None)
     how = "NumPy"
     if kernels is not None:
-        past = compiled.go_past_caches()
-        how = f"{kernels.name}, large results {'past' if past else 'through'} the caches"
+        levels = ", ".join(library.built_levels())
+        way = "past" if compiled.go_past_caches() else "through"
+        how = f"{kernels.name} of {levels}, large results {way} the caches"
     return f"{stores.processor()}, {how}, {count} thread{'s' * (count > 1)} a rank"
 
 

@@ -1,6 +1,6 @@
 """One type and size: its data, its buffers, and the check of a result."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from .timing import Host
 
 _PIECE = 1 << 24  # elements that are made or checked at once
 _SEGMENT = 64  # elements of a segment on average
+_KEYS = 1 << 30  # different keys on a rank, at most
 _POISON = 0xA5  # the value of every byte: no sum of small integers looks like that
 
 
@@ -19,7 +20,7 @@ _POISON = 0xA5  # the value of every byte: no sum of small integers looks like t
 class Case:
     """A scan of ``n`` elements on each of ``ranks`` ranks, from type ``x`` to type ``out``.
 
-    The fields with defaults are for forms: see ``form_cases``.
+    The fields with defaults are for forms: see ``form_cases`` and ``sized_cases``.
     """
 
     op: Operator
@@ -48,22 +49,34 @@ class Case:
         return not (self.options or self.in_place or self.new)
 
     @property
-    def segmented(self) -> bool:
-        """Whether there are head flags."""
-        return "segments" in self.options
+    def exclusive(self) -> bool:
+        """Whether a result is without its own element."""
+        return bool(self.options.get("exclusive"))
+
+    @property
+    def segments(self) -> np.dtype[Any] | None:
+        """The type of head flags, or of keys; None without segments."""
+        return np.dtype(self.options["segments"]) if "segments" in self.options else None
+
+    @property
+    def row(self) -> int:
+        """The length of the rows along which the scan goes; 0 if there are none."""
+        return self.shape[1] if self.options.get("axis") == 1 else 0
 
     @property
     def bytes(self) -> int:
         """Bytes that a perfect scan moves on one rank: each element is read and written once.
 
-        Head flags are read, too.
+        Head flags or keys are read, too.
         """
-        return self.n * (self.x.itemsize + self.out.itemsize + self.segmented)
+        segments = 0 if self.segments is None else self.segments.itemsize
+        return self.n * (self.x.itemsize + self.out.itemsize + segments)
 
     @property
     def copies_pairs(self) -> bool:
         """Whether a copy of x to out moves as many bytes as a perfect scan."""
-        return self.x.itemsize == self.out.itemsize and not (self.in_place or self.segmented)
+        same = self.x.itemsize == self.out.itemsize
+        return same and not self.in_place and self.segments is None
 
     def scan_in_numpy(self) -> Callable[..., Any]:
         """Return the function of (x, out, heads) that runs ``idiom``."""
@@ -92,10 +105,19 @@ class Data:
                        if not case.copies_pairs]  # fmt: skip
         if case.copies_pairs:
             self.copies = [(x.view(np.uint8), out.view(np.uint8)) for x, out in self.pairs]
-        self.heads: Any = None
-        if case.segmented:
-            self.heads = np.random.RandomState(rank).randint(0, _SEGMENT, case.n) == 0
-            self.heads[0] = True
+        #: Where segments or rows begin; None without any. The first element begins one.
+        self._starts: Any = None
+        #: What calls get: the head flags or the keys.
+        self.segments: Any = None
+        if case.segments is not None:
+            self._starts = xp.asarray(np.random.RandomState(rank).randint(0, _SEGMENT, case.n) == 0)
+            self._starts[0] = True
+            self.segments = self._starts
+            if case.segments != np.bool_:  # neighbouring ranks have other keys
+                keys = xp.cumsum(self._starts) % _KEYS + rank % 2 * _KEYS
+                self.segments = keys.astype(case.segments)
+        elif case.row:
+            self._starts = xp.arange(case.n) % case.row == 0
         self.draw()
         self._total = self._reduce()
         self._want = self._by_idiom() if case.idiom and case.ranks == 1 else None
@@ -123,7 +145,7 @@ class Data:
         pairs = [(x.reshape(shape), out.reshape(shape)) for x, out in self.pairs]
         if self.case.in_place:
             pairs = [(x, x) for x, _ in pairs]
-        return Task(comm, self.machine, self.case, pairs, self.heads, self.copies)
+        return Task(comm, self.machine, self.case, pairs, self.segments, self.copies)
 
     def poison(self) -> None:
         """Overwrite every result, so that no result of an earlier contender is left."""
@@ -155,24 +177,36 @@ class Data:
         return self._against_neighbours()
 
     def _against_neighbours(self) -> str:
-        """Compare y[i] with combine(y[i-1], x[i]) for every i, on the device."""
-        x, out = self.pairs[0]
-        combine = getattr(self.machine.xp, self.case.op.numpy.__name__)
-        first = x[:1].astype(self.case.out)
-        if self.offset is not None:
-            first = combine(first.dtype.type(self.offset), first)
-        wrong = first_difference(out[:1], first, 0)
-        for a, b in pieces(self.case.n - 1):
+        """Compare y[i] with combine(y[i-1], x[i]) for every i, on the device.
+
+        An exclusive y[i] is combine(y[i-1], x[i-1]). Where a segment begins, it is the identity.
+        """
+        (x, out), case, xp = self.pairs[0], self.case, self.machine.xp
+        combine = getattr(xp, case.op.numpy.__name__)
+        identity = xp.asarray(case.op.identity(case.out), case.out)
+        own = 0 if case.exclusive else 1
+
+        def first(a: int, b: int) -> Any:
+            """Return the results of elements that begin a segment."""
+            return xp.broadcast_to(identity, b - a) if case.exclusive else x[a:b].astype(case.out)
+
+        want = first(0, 1)
+        if self.offset is not None and self._starts is None:
+            want = combine(case.out.type(self.offset), want)
+        wrong = first_difference(out[:1], want, 0)
+        for a, b in pieces(case.n - 1):
             if wrong:
                 break
-            want = combine(out[a:b], x[a + 1 : b + 1], dtype=self.case.out)
+            want = combine(out[a:b], x[a + own : b + own], dtype=case.out)
+            if self._starts is not None:
+                want = xp.where(self._starts[a + 1 : b + 1], first(a + 1, b + 1), want)
             wrong = first_difference(out[a + 1 : b + 1], want, a + 1)
         return wrong
 
     def _by_idiom(self) -> Any:
         x, shape = self.pairs[0][0], self.case.shape
         want = np.zeros(self.case.n, self.case.out)  # NumPy may cast old elements of out, and warn
-        new = self.case.scan_in_numpy()(x.reshape(shape), want.reshape(shape), self.heads)
+        new = self.case.scan_in_numpy()(x.reshape(shape), want.reshape(shape), self.segments)
         return want if new is None else new
 
     def _reduce(self) -> Any:
@@ -189,7 +223,7 @@ class Task(NamedTuple):
     machine: Host
     case: Case
     pairs: list[tuple[Any, Any]]  # (x, out) of the case's shape, NumPy or CuPy
-    heads: Any  # bool [n], or None
+    segments: Any  # head flags or keys [n], or None
     copies: list[tuple[Any, Any]]  # (source, target), bytes
 
 
@@ -197,6 +231,8 @@ def need(machine: Host, case: Case) -> int:
     """Return the bytes of memory of a case on one rank, with those that contenders may keep."""
     buffers = machine.pairs(case.bytes) * case.bytes * (1 if case.copies_pairs else 2)
     expected = case.n * case.out.itemsize * (2 if case.idiom else 1)
+    if case.segments is not None or case.row:
+        expected += case.n * 2 * (8 + 1)  # int64 for a while, and where segments begin
     return buffers + expected + 4 * machine.cache
 
 
@@ -234,6 +270,37 @@ def first_difference(got: Any, want: Any, begin: int = 0) -> str:
         return ""
     i = int(different.argmax())
     return f"element {begin + i} is {got[i].item()}, not {want[i].item()}"
+
+
+# ---- one form at many sizes ------------------------------------------------------------------
+
+
+def sized_cases(
+    op: Operator,
+    types: Sequence[tuple[np.dtype[Any], np.dtype[Any]]],
+    sizes: Sequence[int],
+    ranks: int,
+    *,
+    exclusive: bool = False,
+    segments: np.dtype[Any] | None = None,
+    row: int = 0,
+) -> list[Case]:
+    """Return the cases of a form for all pairs of types, and for all powers of two in ``sizes``.
+
+    ``segments`` is the type of head flags or keys. With ``row``, scans go along rows of so many
+    elements, of which there are as many whole ones as fit, and one at least.
+    """
+    options: dict[str, Any] = {"exclusive": True} if exclusive else {}
+    options |= {} if segments is None else {"segments": segments}
+    options |= {"axis": 1} if row else {}
+    return [
+        Case(
+            op, x, out, max(row, (1 << power) - (1 << power) % (row or 1)), ranks,
+            options=options, shape=(-1, row) if row else (-1,),
+        )
+        for x, out in types
+        for power in sizes
+    ]  # fmt: skip
 
 
 # ---- what distscan scans on CPUs, each form at one size -------------------------------------

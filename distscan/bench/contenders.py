@@ -81,7 +81,7 @@ def _plan(strategy: Strategy, task: Task, level: str = "") -> list[Call]:
             backend=task.machine.backend,
             **case.options,
         )
-    return [partial(plan, x, None if case.new else out, task.heads) for x, out in task.pairs]
+    return [partial(plan, x, None if case.new else out, task.segments) for x, out in task.pairs]
 
 
 def _scan(task: Task) -> list[Call]:
@@ -146,7 +146,7 @@ def _array_library(task: Task) -> list[Call]:
     """Scan by ``numpy.cumsum`` or ``cupy.cumsum``, or by ``accumulate`` of NumPy's ufunc."""
     if task.case.idiom:
         scan = task.case.scan_in_numpy()
-        return [partial(scan, x, out, task.heads) for x, out in task.pairs]
+        return [partial(scan, x, out, task.segments) for x, out in task.pairs]
     name = task.case.op.name
     if name in _ACCUMULATE:
         call = getattr(task.machine.xp, _ACCUMULATE[name])
@@ -394,8 +394,16 @@ def _call_first(prepare: Callable[[Task], list[Call]]) -> Callable[[Task], objec
 
 
 def _passes(reads: int, writes: int, rereads: int = 0) -> Callable[[Case], int]:
-    """Return the bytes per element: the input is read, the result is written, and read again."""
-    return lambda case: reads * case.x.itemsize + (writes + rereads) * case.out.itemsize
+    """Return the bytes per element: the input is read, the result is written, and read again.
+
+    Head flags and keys are read as often as the input.
+    """
+
+    def moved(case: Case) -> int:
+        read = case.bytes // case.n - case.out.itemsize
+        return reads * read + (writes + rereads) * case.out.itemsize
+
+    return moved
 
 
 def _distscan(
@@ -404,7 +412,8 @@ def _distscan(
     prepare = partial(_plan, strategy)
     return Contender(
         strategy, prepare, lambda: __version__, moved, ranks, ops=ALL_OPS,
-        takes=lambda case: True, capturable=strategy == "single-pass",
+        takes=lambda case: strategy != "scan-add" or (case.segments is None and not case.row),
+        capturable=strategy == "single-pass",
     )  # fmt: skip
 
 
@@ -424,20 +433,21 @@ CONTENDERS = (
     Contender("distscan.scan", _scan, lambda: __version__, ops=ALL_OPS),
     Contender(
         "numpy", _array_library, version("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS,
-        takes=lambda case: True,
+        takes=lambda case: case.plain or case.idiom != "",
     ),
     _cupy("cupy-none", []),
     _cupy("cupy-cub", ["cub"]),
     Contender(
-        "cub", cub.default, cub.version, _passes(1, 1), "one", ("cuda",), ALL_OPS, capturable=True
+        "cub", cub.default, cub.version, _passes(1, 1), "one", ("cuda",), ALL_OPS,
+        takes=cub.takes, capturable=True,
     ),
     Contender(
         "cub-run-to-run", cub.run_to_run, cub.run_to_run_version, _passes(1, 1), "one", ("cuda",),
-        capturable=True,
+        takes=lambda case: cub.takes(case) and case.segments is None, capturable=True,
     ),
     Contender(
         "torch", _torch, version("torch"), _passes(1, 1), "one", ops=ALL_OPS,
-        takes=lambda case: case.plain or "axis" in case.options,
+        takes=lambda case: case.plain or [*case.options] == ["axis"],
     ),
     Contender("tbb", _tbb, tbb_version, None, "one", ("cpu",), takes=_tbb_takes),
     Contender(

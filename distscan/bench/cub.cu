@@ -1,10 +1,10 @@
 // CUB's scans, for python -m distscan.bench. cub.py compiles one part of this file at a time:
 //
 //   macro             entries                      needs
-//   BENCH_SCAN        scan
+//   BENCH_SCAN        scan: exclusive with BENCH_EXCLUSIVE; by keys with BENCH_KEYS, their type; by
+//                     head flags with BENCH_FLAGS
 //   BENCH_RUN_TO_RUN  keep_pool, scan_run_to_run   CCCL 3.5
 //   BENCH_BY_HAND     reduce, scan_after
-//   BENCH_BY_KEY      sum_by_key
 //   BENCH_FLAGGED     flagged
 //
 // BENCH_X and BENCH_OUT are the types of input and result, BENCH_OP combines two results, and
@@ -26,10 +26,47 @@ using Out = BENCH_OUT;
 using Op = BENCH_OP;
 
 #ifdef BENCH_SCAN
-// Without an initial value CUB would add up in the type of the input.
-extern "C" int scan(void* temp, size_t* bytes, X const* x, Out* out, long long n,
-                    cudaStream_t stream) {
-#ifdef BENCH_SAME
+#include <thrust/iterator/discard_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
+#include <thrust/iterator/zip_iterator.h>
+
+// Makes CUB add up in the type of the result, also without an initial value.
+struct Cast {
+  __host__ __device__ Out operator()(X x) const { return Out(x); }
+};
+
+// CUB has no scan by head flags. Its users scan pairs (flag, value), and keep the values alone.
+using Pair = cuda::std::tuple<bool, Out>;
+
+struct Combine {
+  __host__ __device__ Pair operator()(Pair const& a, Pair const& b) const {
+    bool const head = cuda::std::get<0>(b);
+    Out const value = cuda::std::get<1>(b);
+    return {head || cuda::std::get<0>(a), head ? value : Op{}(cuda::std::get<1>(a), value)};
+  }
+};
+
+// `segments` [n] are keys or head flags; else null.
+extern "C" int scan(void* temp, size_t* bytes, X const* x, void const* segments, Out* out,
+                    long long n, cudaStream_t stream) {
+  [[maybe_unused]] auto const cast = thrust::make_transform_iterator(x, Cast{});
+#if defined BENCH_FLAGS
+  auto const pairs = thrust::make_zip_iterator(static_cast<bool const*>(segments), cast);
+  auto const values = thrust::make_zip_iterator(thrust::make_discard_iterator(), out);
+  return cub::DeviceScan::InclusiveScan(temp, *bytes, pairs, values, Combine{}, n, stream);
+#elif defined BENCH_KEYS && defined BENCH_EXCLUSIVE
+  return cub::DeviceScan::ExclusiveScanByKey(temp, *bytes, static_cast<BENCH_KEYS const*>(segments),
+                                             x, out, Op{}, Out(BENCH_IDENTITY), n,
+                                             cuda::std::equal_to<>{}, stream);
+#elif defined BENCH_KEYS && defined BENCH_SAME
+  return cub::DeviceScan::InclusiveScanByKey(temp, *bytes, static_cast<BENCH_KEYS const*>(segments),
+                                             x, out, Op{}, n, cuda::std::equal_to<>{}, stream);
+#elif defined BENCH_KEYS
+  return cub::DeviceScan::InclusiveScanByKey(temp, *bytes, static_cast<BENCH_KEYS const*>(segments),
+                                             cast, out, Op{}, n, cuda::std::equal_to<>{}, stream);
+#elif defined BENCH_EXCLUSIVE
+  return cub::DeviceScan::ExclusiveScan(temp, *bytes, x, out, Op{}, Out(BENCH_IDENTITY), n, stream);
+#elif defined BENCH_SAME
   return cub::DeviceScan::InclusiveScan(temp, *bytes, x, out, Op{}, n, stream);
 #else
   return cub::DeviceScan::InclusiveScanInit(temp, *bytes, x, out, Op{}, Out(BENCH_IDENTITY), n,
@@ -58,7 +95,9 @@ extern "C" int keep_pool(int device) {
 extern "C" int scan_run_to_run(X const* x, Out* out, long long n, cudaStream_t stream) {
   auto const env = cuda::std::execution::env{
       cuda::stream_ref{stream}, cuda::execution::require(cuda::execution::determinism::run_to_run)};
-#ifdef BENCH_SAME
+#if defined BENCH_EXCLUSIVE
+  return cub::DeviceScan::ExclusiveScan(x, out, Op{}, Out(BENCH_IDENTITY), n, env);
+#elif defined BENCH_SAME
   return cub::DeviceScan::InclusiveScan(x, out, Op{}, n, env);
 #else
   return cub::DeviceScan::InclusiveScanInit(x, out, Op{}, Out(BENCH_IDENTITY), n, env);
@@ -85,15 +124,6 @@ extern "C" int scan_after(void* temp, size_t* bytes, X const* x, Out* out, Out c
   if (temp != nullptr) combine_earlier<<<1, 1, 0, stream>>>(totals, rank, start);
   return cub::DeviceScan::InclusiveScanInit(temp, *bytes, x, out, Op{},
                                             cub::FutureValue<Out>(start), n, stream);
-}
-#endif
-
-#ifdef BENCH_BY_KEY
-// Sums x [n] within runs of equal keys [n].
-extern "C" int sum_by_key(void* temp, size_t* bytes, int const* keys, X const* x, Out* out,
-                          long long n, cudaStream_t stream) {
-  return cub::DeviceScan::InclusiveSumByKey(temp, *bytes, keys, x, out, n, cuda::std::equal_to<>{},
-                                            stream);
 }
 #endif
 

@@ -54,16 +54,27 @@ def run_to_run_version() -> str:
     return version()
 
 
+def takes(case: Case) -> bool:
+    """Return whether CUB scans a case: not along rows, and by flags inclusively alone."""
+    flags = case.segments == np.bool_
+    return not (case.row or case.in_place or case.new) and not (flags and case.exclusive)
+
+
 def default(task: Task) -> list[Call]:
     """Scan by CUB's default: floats may differ from run to run. Its memory is allocated once."""
-    entry, xp, n = entries("SCAN", task.case).scan, task.machine.xp, c_longlong(task.case.n)
-    pairs = [(c_void_p(x.data.ptr), c_void_p(out.data.ptr)) for x, out in task.pairs]
-    memory = Memory(xp, lambda temp, size: entry(temp, size, *pairs[0], n, stream_of(xp)))
+    return _scans(task.case, task.machine.xp, [(x, task.segments, out) for x, out in task.pairs])
 
-    def call(x: c_void_p, out: c_void_p) -> None:
-        entry(memory.pointer, memory.size, x, out, n, stream_of(xp))
 
-    return [partial(call, *pair) for pair in pairs]
+def _scans(case: Case, xp: Any, arrays: Sequence[tuple[Any, Any, Any]]) -> list[Call]:
+    """Return a call for each triple of arrays: the input, keys or flags or None, the result."""
+    entry, n = entries("SCAN", case).scan, c_longlong(case.n)
+    pointers = [[c_void_p(a if a is None else a.data.ptr) for a in each] for each in arrays]
+    memory = Memory(xp, lambda temp, size: entry(temp, size, *pointers[0], n, stream_of(xp)))
+
+    def call(*each: c_void_p) -> None:
+        entry(memory.pointer, memory.size, *each, n, stream_of(xp))
+
+    return [partial(call, *each) for each in pointers]
 
 
 def run_to_run(task: Task) -> list[Call]:
@@ -80,26 +91,28 @@ def run_to_run(task: Task) -> list[Call]:
 
 def sum_by_key(place: Any, keys: Any, x: Any, out: Any) -> Call:
     """Sum float32 in runs of equal int32 keys."""
-    return _call(place.machine.xp, "BY_KEY", "sum_by_key", (keys, x, out), lambda: out)
+    case = Case(BUILTIN["sum"], x.dtype, out.dtype, x.size, 1, options={"segments": keys.dtype})
+    (scan,) = _scans(case, place.machine.xp, [(x, keys, out)])
+
+    def call() -> Any:
+        scan()
+        return out
+
+    return call
 
 
 def select(place: Any, x: Any, mask: Any) -> Call:
     """Select float32 into an array that is allocated once, and copy the count to the host."""
     xp = place.machine.xp
     out, count = xp.empty_like(x), xp.empty(1, np.int64)
-    return _call(xp, "FLAGGED", "flagged", (x, mask, out, count), lambda: out[: count.item()])
-
-
-def _call(xp: Any, part: str, name: str, arrays: Sequence[Any], result: Callable[[], Any]) -> Call:
-    """Call an entry with arrays; the length of the first one is that of the input."""
-    n, floats = arrays[0].size, np.dtype(np.float32)
-    entry = getattr(entries(part, Case(BUILTIN["sum"], floats, floats, n, 1)), name)
-    arguments = *(c_void_p(array.data.ptr) for array in arrays), c_longlong(n), stream_of(xp)
+    entry = entries("FLAGGED", Case(BUILTIN["sum"], x.dtype, x.dtype, x.size, 1)).flagged
+    pointers = (c_void_p(array.data.ptr) for array in (x, mask, out, count))
+    arguments = *pointers, c_longlong(x.size), stream_of(xp)
     memory = Memory(xp, lambda temp, size: entry(temp, size, *arguments))
 
     def call() -> Any:
         entry(memory.pointer, memory.size, *arguments)
-        return result()
+        return out[: count.item()]
 
     return call
 
@@ -162,6 +175,12 @@ def compile_part(part: str, case: Case, arch: str) -> _Entries:
     }
     if case.x == case.out:
         macros["BENCH_SAME"] = ""
+    if case.exclusive:
+        macros["BENCH_EXCLUSIVE"] = ""
+    if case.segments == np.bool_:
+        macros["BENCH_FLAGS"] = ""
+    elif case.segments is not None:
+        macros["BENCH_KEYS"] = _TYPES[case.segments.name]
     return _compile_part(tuple(f"-D{name}={value}" for name, value in macros.items()), arch)
 
 

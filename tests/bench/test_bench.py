@@ -13,7 +13,7 @@ import pytest
 from distscan.bench import __main__ as command
 from distscan.bench import contenders, cub, timing, uses
 from distscan.bench.__main__ import Key
-from distscan.bench.case import Case, form_cases
+from distscan.bench.case import Case, form_cases, sized_cases
 from distscan.bench.contenders import CONTENDERS, CaseTrial, Contender, copy_pieces
 from distscan.bench.report import Report
 from distscan.bench.timing import Entry, Host, Row, Samples, Stats
@@ -69,6 +69,29 @@ def test_sizes_and_types(run, comm, folder):
         assert 0 < time["q1"] <= time["median"] <= time["q3"]
         assert time["samples"] == 11
         assert row["device_us"] is None  # a CPU has no clock of its own
+
+
+@pytest.mark.parametrize(
+    ("form", "title"),
+    [
+        ("--exclusive --op max", "exclusive max"),
+        ("--segments flags", "sum by flags"),
+        ("--segments keys --exclusive", "exclusive sum by keys"),
+        pytest.param("--rows 100", "sum in rows of 100", marks=pytest.mark.one_rank),
+    ],
+)
+def test_forms_by_size(form, title, run, folder):
+    """All contenders that are here are right; a row is scanned whole, however small a size is."""
+    path = folder / "x.json"
+    types = ("--sizes", "5,10", "--types", "int8:int64")
+    status, _, err = run("--backend", "cpu", *types, *form.split(), "--json", path)
+    assert status == 0, err
+    report = json.loads(path.read_text())
+    assert report["op"] == title
+    rows = {row["contender"]: row for row in report["results"] if row["n"] > 100}
+    assert {"copy", "reduce-scan"} <= rows.keys()
+    assert {row["status"] for row in rows.values()} == {"timed"}, rows
+    assert {row["n"] for row in report["results"]} <= {32, 100, 1000, 1024}
 
 
 @few_ranks
@@ -156,7 +179,8 @@ def test_plot(run, folder):
         *("--forms --plot x.svg", "--forms --block-scans", "--levels --sizes 10"),
         *("--uses --forms", "--uses --op max", "--uses --types int8", "--uses --plot x.svg"),
         *("--uses --block-scans", "--uses --levels", "--uses --contenders copy"),
-        "--uses --limit 5",
+        *("--uses --limit 5", "--uses --exclusive", "--forms --rows 9", "--rows 0"),
+        *("--segments x", "--segments keys --rows 9", "--block-scans --segments keys"),
     ],
 )
 def test_refused_arguments(arguments, run):
@@ -300,8 +324,23 @@ def test_what_does_not_fit_is_skipped(comm, machine, case):
     assert "GiB" in rows[0].message
 
 
+FLOATS = np.dtype("f4"), np.dtype("f8")
+SIZED = [
+    case
+    for form in (
+        {"exclusive": True},
+        {"segments": np.dtype(bool)},
+        {"segments": np.dtype(bool), "exclusive": True},
+        {"segments": np.dtype(np.int32)},
+        {"row": 100},
+        {"row": 100, "exclusive": True},
+    )
+    for case in sized_cases(BUILTIN["sum"], [FLOATS], [12], 1, **form)
+]
+
+
 @pytest.mark.one_rank
-@pytest.mark.parametrize("case", form_cases(1, 1, 2), ids=lambda case: case.type)
+@pytest.mark.parametrize("case", form_cases(1, 1, 2) + SIZED, ids=lambda case: case.type)
 def test_a_wrong_form_is_never_timed(case, comm, machine):
     """Of one element, somewhere."""
     right = NAMED["single-pass"]
@@ -550,9 +589,12 @@ def nvcc():
 PARTS = [
     ("SCAN", ("f4", "f4", "sum"), ["scan"]),
     ("SCAN", ("i1", "i8", "max"), ["scan"]),
+    ("SCAN", ("i1", "i8", "sum", {"segments": "i4"}), ["scan"]),
+    ("SCAN", ("f8", "f8", "max", {"segments": "i4", "exclusive": True}), ["scan"]),
+    ("SCAN", ("f2", "f4", "sum", {"segments": "?"}), ["scan"]),
+    ("SCAN", ("i4", "i4", "sum", {"exclusive": True}), ["scan"]),
     ("RUN_TO_RUN", ("f8", "f8", "sum"), ["keep_pool", "scan_run_to_run"]),
     ("BY_HAND", ("i4", "i4", "sum"), ["reduce", "scan_after"]),
-    ("BY_KEY", ("f4", "f4", "sum"), ["sum_by_key"]),
     ("FLAGGED", ("f4", "f4", "sum"), ["flagged"]),
 ]
 
@@ -564,7 +606,9 @@ PARTS = [
 def test_cub_compiles(part, types, entries, nvcc, case):
     if part == "RUN_TO_RUN" and nvcc < (3, 5, 0):
         pytest.skip("this CUB has no deterministic scan")
-    library = cub.compile_part(part, case(*types[:2], op=types[2]), "90")
+    x, out, op, *options = types
+    form = replace(case(x, out, op=op), options=options[0] if options else {})
+    library = cub.compile_part(part, form, "90")
     for entry in entries:
         assert getattr(library, entry).__name__ == entry
     with pytest.raises(AttributeError):
