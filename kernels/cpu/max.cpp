@@ -1,4 +1,5 @@
 // Maxima; NaN stays.
+#include "complex_order.hpp"
 #include "table.hpp"
 
 using namespace distscan;

@@ -1,4 +1,5 @@
 // Minima; NaN stays.
+#include "complex_order.hpp"
 #include "table.hpp"
 
 using namespace distscan;

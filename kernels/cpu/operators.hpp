@@ -98,39 +98,6 @@ struct Min : Operator<E> {
   }
 };
 
-// NumPy's order of complex numbers, as `less` of the GPU's operators has it.
-template <class Real>
-INLINE Register<Word<Real>> complex_less(Register<Real> a, Register<Real> b) {
-  using W = Word<Real>;
-  const auto lower = (Register<W>)less(a, b), same = (Register<W>)(a == b);
-  const auto nan = (Register<W>)(is_nan(a) | is_nan(b));
-  return (both<0, W>(lower) & ~both<1, W>(nan)) | (both<0, W>(same) & both<1, W>(lower));
-}
-template <class Real>
-INLINE Register<Word<Real>> complex_nan(Register<Real> a) {
-  const auto nan = (Register<Word<Real>>)is_nan(a);
-  return both<0, Word<Real>>(nan) | both<1, Word<Real>>(nan);
-}
-
-template <class Real>
-struct Max<complex<Real>> : Operator<complex<Real>, false> {
-  using R = Register<Real>;
-  using Plain = Max;
-  static constexpr Real IDENTITY = LOWEST<Real>;
-  static INLINE R combine(R a, R b) {
-    return (complex_nan<Real>(a) | complex_less<Real>(b, a)) != 0 ? a : b;
-  }
-};
-template <class Real>
-struct Min<complex<Real>> : Operator<complex<Real>, false> {
-  using R = Register<Real>;
-  using Plain = Min;
-  static constexpr Real IDENTITY = HIGHEST<Real>;
-  static INLINE R combine(R a, R b) {
-    return (complex_nan<Real>(a) | complex_less<Real>(a, b)) != 0 ? a : b;
-  }
-};
-
 template <class E>
 struct And : Operator<E> {
   using typename Operator<E>::R;

@@ -26,6 +26,8 @@ DISTSCAN_TABLE(sum) = {
     kernel<Sum<double>, float, float>("sum", "float32", "float64", "float32"),
     kernel<Sum<double>, float, double>("sum", "float32", "float64", "float64"),
     kernel<Sum<float>, half, half>("sum", "float16", "float32", "float16"),
+    kernel<Sum<float>, half, float>("sum", "float16", "float32", "float32"),
     kernel<Sum<float>, bfloat16, bfloat16>("sum", "bfloat16", "float32", "bfloat16"),
+    kernel<Sum<float>, bfloat16, float>("sum", "bfloat16", "float32", "float32"),
     {},
 };

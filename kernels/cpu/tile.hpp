@@ -105,11 +105,14 @@ INLINE auto unordered(R a, R b) {
 template <class M>
 INLINE bool is_any(M mask) {
 #if defined __AVX512BW__
-  return mask != 0;
+  if constexpr (sizeof(M) == REGISTER)
+    return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
+  else
+    return mask != 0;
 #elif defined __AVX2__
-  return _mm256_movemask_epi8(mask) != 0;
+  return _mm256_movemask_epi8((__m256i)mask) != 0;
 #elif defined __SSE2__
-  return _mm_movemask_epi8(mask) != 0;
+  return _mm_movemask_epi8((__m128i)mask) != 0;
 #else
   return (mask[0] | mask[1]) != 0;
 #endif
