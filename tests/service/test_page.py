@@ -54,7 +54,7 @@ def test_the_token(page):
 def test_a_job_from_its_beginning_to_its_end(page):
     """It waits, runs, and ends, without a reload."""
     page.script("window.here = true")
-    first, second = page.submit("long.npy"), page.submit(op="max")
+    first, second = page.submit_slow(), page.submit(op="max")
     page.until(lambda: page.text(f"#running [data-job='{first.number}'] .badge") == "running")
     page.until(lambda: page.text(f"#waiting [data-job='{second.number}'] .op") == "max")
     assert page.text("#waiting-count") == "1"
@@ -72,7 +72,7 @@ def test_a_job_from_its_beginning_to_its_end(page):
 
 def test_progress(page):
     """Phase, bytes, speed, and the time that is left, as the job goes on."""
-    job = page.submit("long.npy", threads=1)
+    job = page.submit_slow()
 
     def nbytes():
         return page.script("return document.querySelector('#running progress')?.value ?? 0")
@@ -82,7 +82,7 @@ def test_progress(page):
     page.until(lambda: nbytes() > before)
     page.until(lambda: re.search(r"Rate\n[\d.]+ [kMG]B/s", page.text("#running .facts")))
     text = page.text("#running .facts")
-    assert re.search(r"Bytes\n[\d.]+ [kMG]?B of 2.15 GB", text)
+    assert re.search(r"Bytes\n[\d.]+ [kMG]?B of 1.07 GB", text)
     assert re.search(r"Left in this phase\n(under )?\d+ (s|min)", text)
     assert re.fullmatch(r"\d+ %", page.text("#running .part"))
     assert re.match(rf"\d+ % · job {job.number}", page.browser.title)
@@ -92,7 +92,7 @@ def test_progress(page):
 
 def test_cancel_by_keyboard(page):
     """One that waits at once; one that runs after a question."""
-    runs = page.submit("long.npy", threads=1)
+    runs = page.submit_slow()
     waits = [page.submit() for _ in range(2)]
     page.until(lambda: page.text(f"#waiting [data-job='{waits[1].number}']"))
     page.tab_to(f"Cancel job {waits[0].number}")
@@ -118,7 +118,7 @@ def test_cancel_by_keyboard(page):
 
 def test_a_question_whose_job_ends(page):
     """The dialog closes: there is nothing to cancel any more."""
-    job = page.submit("long.npy")
+    job = page.submit_slow()
     page.until(lambda: page.text(f"#running [data-job='{job.number}'] .badge") == "running")
     page.click("#running button.cancel")
     page.until(lambda: page.text("#sure-title") == f"Cancel job {job.number}?")
@@ -229,8 +229,7 @@ def test_light_and_dark(page):
 def test_narrow(page):
     """At 360 pixels nothing needs to be scrolled sideways, also with all details."""
     jobs = [page.submit(HOSTILE, f"{'long-name-' * 20}.npy"),
-            page.submit("none.npy"), page.submit("long.npy", threads=1),
-            page.submit()]  # fmt: skip
+            page.submit("none.npy"), page.submit_slow(), page.submit()]  # fmt: skip
     page.shows(jobs[1], "failed")
     page.until(lambda: page.text(f"#waiting [data-job='{jobs[3].number}']"))
     page.script("[...document.querySelectorAll('button.open')].slice(0, 20).map(x => x.click())")
@@ -238,6 +237,7 @@ def test_narrow(page):
         resize(page.browser, width, 800)
         widths = page.script("return [document.documentElement.scrollWidth, innerWidth]")
         assert widths == [width, width]
+    jobs[2].cancel()
 
 
 def test_names_of_all_that_can_be_used(page):
@@ -277,7 +277,7 @@ def test_the_policy(page):
 
 def test_a_service_that_ends_and_comes_back(page):
     """The page says so, waits, and goes on by itself."""
-    job = page.submit("long.npy", threads=1)
+    job = page.submit_slow()
     page.until(lambda: page.text("#running .part"))
     os.kill(*page.service.ranks_of(), signal.SIGTERM)
     page.until(lambda: page.text("#ending").startswith("The service is ending"))

@@ -50,7 +50,7 @@ def with_files(folder: Path) -> Iterator[Service]:
     """Run a service over TCP, with some files; it has its port again when it is started again."""
     for name in ("x.npy", HOSTILE):
         np.save(folder / name, np.arange(1000))
-    np.lib.format.open_memmap(folder / "long.npy", "w+", "f8", (1 << 28,))
+    np.lib.format.open_memmap(folder / "slow.npy", "w+", np.longdouble, (1 << 26,))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     with serving(folder, 1, *over_tcp(folder), "--port", port) as made:
@@ -112,6 +112,10 @@ class Page:
             self.script("sessionStorage.setItem('distscan-token', arguments[0])", token)
         self.messages()
         self.browser.get(address)
+
+    def submit_slow(self) -> Any:
+        """Submit a job that runs for ten seconds or more, unless it is cancelled."""
+        return self.submit("slow.npy", op="logaddexp", threads=1)  # NumPy does the work
 
     def submit(self, name: str = "x.npy", output: str = "y.npy", **options: Any) -> Any:
         """Submit a job of a file in the service's folder."""
