@@ -111,14 +111,15 @@ def _tables(rows: Sequence[Row], ranks: int) -> list[str]:
     lines = []
     for begin in range(0, len(sizes), _COLUMNS):
         columns = sizes[begin : begin + _COLUMNS]
+        width = max(8, 2 + max(len(size_text(n)) for n in columns))
         for title, cell in kinds:
             last = title.startswith("share")
             lines.append(f"{rows[0].type}  {title}")
-            head = "".join(f"{size_text(n):>8}" for n in columns)
+            head = "".join(f"{size_text(n):>{width}}" for n in columns)
             lines.append(f"{'':{_NAME}}{head}{'  moved' if last else ''}")
             for name in dict.fromkeys(row.contender for row in rows):
                 by_size = {row.n: row for row in rows if row.contender == name}
-                cells = "".join(f"{_cell(by_size.get(n), cell):>8}" for n in columns)
+                cells = "".join(f"{_cell(by_size.get(n), cell):>{width}}" for n in columns)
                 moved = _moved_text(by_size.values()) if last else ""
                 lines.append(f"{name:{_NAME}}{cells}{moved:>7}".rstrip())
     return lines

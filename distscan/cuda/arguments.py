@@ -41,7 +41,7 @@ class Shard(Structure):
     """``Shard`` of ``kernels/linear/shard.cuh``."""
 
     __slots__ = ()
-    _fields_ = (("n", Int64), ("unaligned_head", Int64), ("tiles", Int64))
+    _fields_ = (("n", Int64), ("unaligned_head", Int64), ("tiles", Int64), ("evict_first", Bool))
 
 
 class Workspace(Structure):

@@ -21,7 +21,16 @@ from ..fsum.words import checks
 from .arguments import fields_of, flagged, point, set_unit, view
 from .definitions import definitions, register_types, settable, type_name
 from .kernel import Kernel
-from .policy import ADD_THREADS, VECTOR, LaunchConfig, beside, per_vector, reduce_policy, sm_count
+from .policy import (
+    ADD_THREADS,
+    VECTOR,
+    LaunchConfig,
+    beside,
+    evict_first,
+    per_vector,
+    reduce_policy,
+    sm_count,
+)
 from .workspace import zeros
 
 # ---- the word in which a kernel reports an element outside of the window ---------------------
@@ -105,7 +114,8 @@ class Scan(Kernel):
         self._n, self._reverse, self._acc = n, form.reverse, types.acc
         self._tile, self._most_blocks = config.tile, config.blocks
         total = flagged(types.acc) if form.segmented or rows else types.acc
-        stride = n // self._tile + 2
+        tiles = n // self._tile + 2
+        stride = tiles + tiles // _LANES + 1  # groups of tiles have totals, too
         self._totals = zeros((config.words * -(-total.itemsize // 4), stride), np.uint64)
         self._draws = zeros(1, np.uint64)
         self.nbytes = int(self._totals.nbytes)
@@ -113,6 +123,8 @@ class Scan(Kernel):
         self._shard, self._work = arguments.shard, arguments.work
         self._last = self._work.total
         self._shard.n = n
+        moved = n * (types.x.itemsize + types.out.itemsize + beside(form))
+        self._shard.evict_first = evict_first(moved)
         set_unit(arguments, op)
         self._work.totals.words, self._work.totals.stride = self._totals.data.ptr, stride
         self._last.stride, self._work.draws = 1, self._draws.data.ptr

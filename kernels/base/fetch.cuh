@@ -41,8 +41,19 @@ __device__ inline void expect(Barrier& full, unsigned bytes) {
                "r"(bytes)
                : "memory");
 }
-// Start the engine, by one lane.
-__device__ inline void copy(unsigned char* to, Address from, unsigned bytes, Barrier& full) {
+// Start the engine, by one lane. With `evict_first`, the bytes leave the L2 cache before others do.
+__device__ inline void copy(unsigned char* to, Address from, unsigned bytes, Barrier& full,
+                            bool evict_first = false) {
+  if (evict_first) {
+    unsigned long long priority;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(priority));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(full.address()), "l"(priority)
+        : "memory");
+    return;
+  }
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(shared_address(to)),
@@ -61,11 +72,11 @@ __device__ inline void fetch_nothing(Barrier& full) {
 #endif
 }
 
-// Bring x[from, to) to `stage`, by one warp; waits for `full` then return. Element `from` comes to
-// lie phase(x + from) bytes after `stage`, which is aligned to 16. Nothing outside x[0, n) is
-// read: the engine moves vectors of 16 bytes that lie inside x, lanes move single bytes at the ends
-// of x. float, x 4 bytes after a boundary,  from 0, to 8: lanes move elements 0 to 2, the engine 3
-// to 10, of which 8 to 10 were not asked for
+// Bring x[from, to) to `stage`, by one warp; `evict_first` counts from sm_90 on. Waits for `full`
+// then return. Element `from` comes to lie phase(x + from) bytes after `stage`, which is aligned
+// to 16. Nothing outside x[0, n) is read: the engine moves vectors of 16 bytes that lie inside x,
+// lanes move single bytes at the ends of x. float, x 4 bytes after a boundary,  from 0, to 8: lanes
+// move elements 0 to 2, the engine 3 to 10, of which 8 to 10 were not asked for
 //
 // The stage's earlier contents have been read: each reader has arrived at a barrier after its
 // reads, and this warp has waited for it. That orders ordinary reads before the engine's writes.
@@ -73,7 +84,7 @@ __device__ inline void fetch_nothing(Barrier& full) {
 // through another proxy: the lanes that write make a proxy fence before they arrive.
 template <class X>
 __device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, const X* x /* [n] */,
-                      int64 n, int64 from, int64 to, Barrier& full) {
+                      int64 n, int64 from, int64 to, Barrier& full, bool evict_first = false) {
   const Address low = reinterpret_cast<Address>(x), high = low + n * sizeof(X);
   const Address wanted = low + from * sizeof(X), end = low + to * sizeof(X);
   const Address origin = wanted / 16 * 16;  // goes to stage[0]
@@ -97,7 +108,7 @@ __device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, co
   if (lane == 0) {
     const unsigned bytes = static_cast<unsigned>(stop - begin);
     expect(full, bytes);
-    if (bytes > 0) copy(stage + (begin - origin), begin, bytes, full);
+    if (bytes > 0) copy(stage + (begin - origin), begin, bytes, full, evict_first);
   } else if (lane < ARRIVALS_PER_WARP) {
     full.arrive();
   }

@@ -62,7 +62,7 @@ struct Items {
   __device__ static int arrivals() { return FETCHES * FETCH_ARRIVALS; }
   __device__ void fetch(int stage, const Shard& shard, int64 tile, Barrier& full) const {
     distscan::fetch(Stages::room(stage, x, shard.at<Shape>(tile)), x, shard.n,
-                    shard.from<Shape>(tile), shard.to<Shape>(tile), full);
+                    shard.from<Shape>(tile), shard.to<Shape>(tile), full, shard.evict_first);
   }
   // Fill the places after the shard's end, in its last tile, with the shard's last element; by one
   // warp. Operators are called with these copies, and the results are dropped.

@@ -45,7 +45,7 @@ struct KeyedItems {
     if (Shape::REVERSE && to < shard.n) ++to;
     const int64 at = shard.at<Shape>(tile);
     const int64 begin = (from - at) * static_cast<int>(sizeof(K)) - phase(keys + from);
-    distscan::fetch(first_key(stage, at) + begin, keys, shard.n, from, to, full);
+    distscan::fetch(first_key(stage, at) + begin, keys, shard.n, from, to, full, shard.evict_first);
   }
   // The keys after the shard's end may be any: no result depends on them.
   __device__ void pad_last_tile(int stage, const Shard& shard) const {

@@ -13,7 +13,8 @@ namespace distscan {
 struct Shard {
   int64 n;
   int64 unaligned_head;
-  int64 tiles;  // the unaligned head counted
+  int64 tiles;       // the unaligned head counted
+  bool evict_first;  // whether elements leave the L2 cache before results do (cuda/policy.py)
 
   template <class Shape>
   __device__ int64 begin(int64 tile) const {

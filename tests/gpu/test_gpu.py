@@ -266,7 +266,7 @@ def test_order_over_many_tiles(k, op, dtype, out, strategy, cp, comm, rng):
     """Several hundred tiles on every rank, each of whose elements has its place."""
     code = {32: "L", 16: "I", 4: "B"}[k]
     tile, blocks, stages = geometry(typed(code + dtype + out), strategy)
-    for n in (5 * tile + 3, 700 * tile + 11, stages * blocks * tile + 5):
+    for n in (5 * tile + 3, 700 * tile + 11, stages * blocks * tile + 5, 2000 * tile + 7):
         x = maps(rng, n * comm.size, k)
         part = slice(*bounds(x.size, comm.size, comm.rank))
         want = packed_at_once(x, k)[part]

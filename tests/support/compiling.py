@@ -75,7 +75,7 @@ def absent_gpu(arch: str) -> Iterator[dict[KernelRequest, None]]:
 
     gpu = MagicMock()
     gpu.cuda.Device().compute_capability = arch
-    gpu.cuda.Device().attributes = {"MultiProcessorCount": 100}
+    gpu.cuda.Device().attributes = {"MultiProcessorCount": 100, "L2CacheSize": 50 << 20}
     gpu.zeros().data.ptr = gpu.empty().data.ptr = 0
     with ExitStack() as stack:
         for module in (columns, compaction, policy, launches, steps, workspace, cuda):
