@@ -67,8 +67,9 @@
 // before it are there. So the earlier tiles of its block get their prefixes, are scanned, and free
 // their stages. Then the tile is fetched, reduced, and its total published, though its own scanners
 // may have to wait. So no total stays missing. Nor does the total of a group of tiles
-// (base/look_ahead.cuh), which the warp that looks ahead of its last tile publishes before it waits
-// for anything but these tiles' totals. No block waits for a block that has not started: a
+// (base/look_ahead.cuh): the warp that looks ahead of its last tile publishes it when all earlier
+// iterations of that warp are done, which need totals of earlier tiles and groups alone, and the
+// offset. Who looks for the offset needs the total of tile 0 at most. No block waits for a block that has not started: a
 // cooperative launch is not needed. If a wait does not end, as after a fault elsewhere,
 // base/deadline.cuh ends the kernel with an error.
 //

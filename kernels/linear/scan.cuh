@@ -253,9 +253,13 @@ struct Scan {
 
   // Wait for the offset, in the block's first iteration; then store the unaligned head, if this
   // block has it. The block with the first tile looks for the offset on behalf of all: it certainly
-  // runs.
+  // runs. With totals of groups, this is the first tile after the unaligned head: the total of a
+  // group may come from a warp that waits for the offset.
   __device__ TilePrefix<T> before_shard(int64 tile) const {
-    const TilePrefix<T> before = offset.wait(tile == 0 || pipeline.has_unaligned_head, work.epoch);
+    const bool looks = Policy::LEVELS == 1
+                           ? tile == 0 || pipeline.has_unaligned_head
+                           : tile == (shard.unaligned_head > 0 ? 1 : 0) || shard.tiles == 1;
+    const TilePrefix<T> before = offset.wait(looks, work.epoch);
     if (pipeline.has_unaligned_head && !before.called_off() && lane_index() == 0)
       scan_unaligned_head<true>(before.prefix());
     return before;
