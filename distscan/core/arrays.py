@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dtypes import is_bfloat16
+from .scalars import masked_array
 
 _ANYWHERE = nullcontext()  # the host needs no GPU to be current
 
@@ -41,7 +42,7 @@ def as_native(x: Any, name: str = "x") -> Any:
     if _is_cupy(x):
         NATIVE.add(sys.modules["cupy"].ndarray)
         return x
-    if isinstance(x, np.ma.MaskedArray):
+    if isinstance(x, masked_array()):
         raise TypeError(
             f"{name} is a masked array, whose mask would be lost; pass {name}.filled(...)"
         )

@@ -1,6 +1,7 @@
 """Single values that callers pass, converted without loss: initial values, identities, counts."""
 
 import reprlib
+import sys
 from contextlib import suppress
 from operator import index
 from typing import Any
@@ -25,12 +26,20 @@ def integer(value: Any, name: str, least: int) -> int:
     return number
 
 
+def masked_array() -> Any:
+    """Return NumPy's type of masked arrays, for ``isinstance``.
+
+    Who has such an array has imported the type. Else this returns (), since the import takes 40 ms.
+    """
+    return getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+
+
 def scalar(value: Any, name: str) -> NDArray[Any]:
     """Return ``value`` as a 0-d array; raise ValueError for masked values and for arrays.
 
     ``name`` is the argument's name in messages.
     """
-    if np.ma.is_masked(value):
+    if isinstance(value, masked_array()) and np.ma.is_masked(value):
         raise ValueError(f"{name} is masked; a number is needed")
     array = np.asarray(value)
     if array.ndim > 0:
