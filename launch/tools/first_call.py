@@ -101,7 +101,9 @@ def measure(form: str) -> dict[str, float]:
 
 def in_process(form: str, folder: str) -> dict[str, float]:
     """Measure in a new process, with a folder of compiled kernels."""
-    environment = {**os.environ, "DISTSCAN_CACHE_DIR": folder}
+    # NVRTC 12.9 and later keep what they have compiled, too: in the cache of the driver.
+    own = {"DISTSCAN_CACHE_DIR": folder, "CUDA_CACHE_DISABLE": "1"}
+    environment = {**os.environ, **own}
     command = [sys.executable, __file__, "--measure", form]
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     parts: dict[str, float] = json.loads(output.stdout.splitlines()[-1])
