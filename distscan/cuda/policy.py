@@ -235,8 +235,8 @@ def evict_first(moved: int) -> bool:
 
         float64 elements x 2^20    2   2.5     3     4     5     6     7    10    16    64
         moved, of the cache      .64    .8   .96  1.28   1.6  1.92  2.24   3.2   5.1    20
-        us                      14.0  22.3  27.1  33.2  37.3  43.5  49.1  65.8  98.2   366
-        us, elements first      15.9  20.6  23.8  29.0  35.1  41.6  48.3  64.8  99.1   375
+        us, evict_first no      14.0  22.3  27.1  33.2  37.3  43.5  49.1  65.8  98.2   366
+        us, evict_first yes     15.9  20.6  23.8  29.0  35.1  41.6  48.3  64.8  99.1   375
     """
     cache = int(cupy.cuda.Device().attributes["L2CacheSize"])
     return 3 * cache <= 4 * moved <= 12 * cache
