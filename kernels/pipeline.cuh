@@ -66,9 +66,12 @@
 // only on the tile's own items. Now take the earliest tile whose total is missing. All totals
 // before it are there. So the earlier tiles of its block get their prefixes, are scanned, and free
 // their stages. Then the tile is fetched, reduced, and its total published, though its own scanners
-// may have to wait. So no total stays missing. No block waits for a block that has not started: a
-// cooperative launch is not needed. If a wait does not end, as after a fault elsewhere,
-// base/deadline.cuh ends the kernel with an error.
+// may have to wait. So no total stays missing. Nor does the total of a group of tiles
+// (base/look_ahead.cuh): the warp that looks ahead of its last tile publishes it when all earlier
+// iterations of that warp are done, which need totals of earlier tiles and groups alone, and the
+// offset. Who looks for the offset needs the total of tile 0 at most. No block waits for a block
+// that has not started: a cooperative launch is not needed. If a wait does not end, as after a
+// fault elsewhere, base/deadline.cuh ends the kernel with an error.
 //
 // ---- What a call-off does -----------------------------------------------------------------------
 //
@@ -91,7 +94,8 @@
 //
 // The scan here differs from the first two: no prefix is published, and no tile waits for one.
 // Every block reads every tile's total, and combines the totals in one fixed tree. So a tile waits
-// for one trip through L2, and floats have the same bits on every run.
+// for one trip through L2, and floats have the same bits on every run. Of few tiles, a block reads
+// totals of groups: two trips, in the same tree.
 #pragma once
 
 #include "base/barrier.cuh"

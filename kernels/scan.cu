@@ -21,7 +21,8 @@ struct KeyedBy {
 
 using ScanShape = Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>;
 using Source = DISTSCAN_SOURCE<ScanShape, X>;
-using Policy = ScanPolicy<ScanShape, DISTSCAN_STAGES, DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS>;
+using Policy = ScanPolicy<ScanShape, DISTSCAN_STAGES, DISTSCAN_REDUCERS, DISTSCAN_LOOK_AHEAD_WARPS,
+                          DISTSCAN_LEVELS>;
 using Ops = ScanOps<OperatorOf<Source, Op>, ValueOf<Source, T>, Out, OperatorOf<Source, PartialOp>,
                     ValueOf<Source, Partial>, EXCLUSIVE>;
 

@@ -114,7 +114,8 @@ class Scan(Kernel):
         self._n, self._reverse, self._acc = n, form.reverse, types.acc
         self._tile, self._most_blocks = config.tile, config.blocks
         total = flagged(types.acc) if form.segmented or rows else types.acc
-        stride = n // self._tile + 2
+        tiles = n // self._tile + 2
+        stride = tiles + tiles // _LANES + 1  # groups of tiles have totals, too
         self._totals = zeros((config.words * -(-total.itemsize // 4), stride), np.uint64)
         self._draws = zeros(1, np.uint64)
         self.nbytes = int(self._totals.nbytes)

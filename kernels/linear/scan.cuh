@@ -48,11 +48,13 @@
 
 namespace distscan {
 
-// How a scan is cut: the shape of a tile, the stages in shared memory, the warps of two roles.
-template <class Shape_, int STAGES_, int REDUCERS_, int LOOK_AHEAD_WARPS_>
+// How a scan is cut: the shape of a tile, the stages in shared memory, the warps of two roles, the
+// levels of totals (base/look_ahead.cuh).
+template <class Shape_, int STAGES_, int REDUCERS_, int LOOK_AHEAD_WARPS_, int LEVELS_>
 struct ScanPolicy {
   using Shape = Shape_;
   static constexpr int STAGES = STAGES_, REDUCERS = REDUCERS_, LOOK_AHEAD_WARPS = LOOK_AHEAD_WARPS_;
+  static constexpr int LEVELS = LEVELS_;
 };
 
 // How elements are combined: the operator on running values T, with results of type Y; and on
@@ -228,7 +230,9 @@ struct Scan {
         called_off = before.called_off();
         return before.prefix();
       };
-      LookAhead<Op, T> ahead{pipeline.cursor[stage]};
+      typename Choose<Policy::LEVELS == 2, GroupLookAhead<Op, T>, LookAhead<Op, T>>::type ahead{
+          pipeline.cursor[stage]};
+      if constexpr (Policy::LEVELS == 2) ahead.groups = shard.tiles;
       const Prefix<T> prefix = ahead.up_to(tile, work.totals, launch, before_cursor);
       if (tile == pipeline.END) return;
       if (lane_index() == 0) {
@@ -249,9 +253,13 @@ struct Scan {
 
   // Wait for the offset, in the block's first iteration; then store the unaligned head, if this
   // block has it. The block with the first tile looks for the offset on behalf of all: it certainly
-  // runs.
+  // runs. With totals of groups, this is the first tile after the unaligned head: the total of a
+  // group may come from a warp that waits for the offset.
   __device__ TilePrefix<T> before_shard(int64 tile) const {
-    const TilePrefix<T> before = offset.wait(tile == 0 || pipeline.has_unaligned_head, work.epoch);
+    const bool looks = Policy::LEVELS == 1
+                           ? tile == 0 || pipeline.has_unaligned_head
+                           : tile == (shard.unaligned_head > 0 ? 1 : 0) || shard.tiles == 1;
+    const TilePrefix<T> before = offset.wait(looks, work.epoch);
     if (pipeline.has_unaligned_head && !before.called_off() && lane_index() == 0)
       scan_unaligned_head<true>(before.prefix());
     return before;
