@@ -6,7 +6,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -17,13 +16,13 @@ from .core import arrays, dtypes
 from .core.errors import RankError
 from .core.form import Extents, shape_of
 from .core.steps import Strategy
-from .engine.array_scan import CollectiveCall
+from .engine.array_scan import CollectiveCall, locator
 from .engine.fsum_scan import check_of, scan_exactly
 from .engine.shard_scan import ShardScan, adds_exactly, make
 from .fsum.request import FsumRequest, part_of
 from .fsum.window import Window
 from .mpi.agree import Agreement, Terms, Votes, agreed, collective, collective_method
-from .mpi.communicators import MPI, Comm, communicator
+from .mpi.communicators import Comm, communicator
 from .mpi.notices import Notices
 from .mpi.signals import uninterruptible
 from .options import Op, RunOptions, ScanOptions, ScanRequest
@@ -442,11 +441,12 @@ class Calls:
         self._scan, self._comm, self._agree = scan, comm, agree
         self._expected, self._check = expected, check
         self._type, self._describe = expected.array, arrays.describer(expected.gpu)
-        # mpi4py finds the address of a NumPy array in a sixth of the time that NumPy takes.
-        self._locate = MPI.Get_address if expected.gpu is None else attrgetter("data.ptr")
+        self._locate = locator(expected.gpu)
         #: The properties and the addresses of the last arrays that were checked.
         self._properties: tuple[Any, ...] = ()
         self._addresses: tuple[int, ...] = ()
+        #: Whether the last call has scanned these arrays, whose elements need no check.
+        self._repeats = False
         self._exchanges = scan.across and has_elements
         if self._exchanges:
             with agreed(comm):
@@ -460,31 +460,40 @@ class Calls:
     def run(self, x: Any, out: Any, segments: Any) -> Any:
         """Scan ``x`` into ``out``, and return the result; collective."""
         if self._are_local:
-            shard, target, flags, out = self._arrays(x, out, segments)
             steps = self._scan.steps
+            if self._repeats and self._are_last(x, out, segments) and steps.repeat():
+                return out
+            shard, target, flags, out = self._arrays(x, out, segments)
             steps.finish(steps.begin(shard, target, flags, overlap=True), self._scan.form.seed)
+            self._repeats = self._check is None
             return out
         return self.wait(self._begin(x, out, segments, overlap=True))
 
     def _arrays(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
         """Return what ``Expected.check`` does; arrays as the last ones are not checked again."""
-        describe, locate, result = self._describe, self._locate, None
-        plain = type(x) is type(out) is self._type and segments is None
-        if (
-            plain
-            and self._properties == (describe(x), describe(out))
-            and self._addresses == (locate(x), locate(out))
-        ):
+        self._repeats = False
+        if self._are_last(x, out, segments):
             flat = x if x.ndim == 1 else x.reshape(-1)
             result = flat, out if out.ndim == 1 else out.reshape(-1), None, out
-        if result is None:
+        else:
+            self._properties = ()
             result = self._expected.check(x, out, segments)
-            if plain:
-                self._properties = describe(x), describe(out)
-                self._addresses = locate(x), locate(out)
+            if type(x) is type(out) is self._type and segments is None:
+                self._properties = self._describe(x), self._describe(out)
+                self._addresses = self._locate(x), self._locate(out)
         if self._check is not None:
             self._check(result[0])
         return result
+
+    def _are_last(self, x: Any, out: Any, segments: Any) -> bool:
+        """Return whether arrays have the properties and addresses of the last ones."""
+        describe, locate = self._describe, self._locate
+        return (
+            type(x) is type(out) is self._type
+            and segments is None
+            and self._properties == (describe(x), describe(out))
+            and self._addresses == (locate(x), locate(out))
+        )
 
     def start(self, x: Any, out: Any, segments: Any) -> tuple[CollectiveCall, Any]:
         """Begin a call, and its exchange; do not wait for other ranks."""

@@ -117,6 +117,8 @@ def check_arguments(args: argparse.Namespace) -> None:
         raise ValueError("--limit is for --against")
     args.sizes, args.types = args.sizes or _sizes(_SIZES), args.types or _types(_TYPES)
     args.op = args.op or "sum"
+    if args.op in {"sum", "prod"} and any(out == np.float16 for _, out in args.types):
+        raise ValueError(f"{args.op} in float16 is not exact, so cannot be checked")
     if args.plot and importlib.util.find_spec("matplotlib") is None:
         raise DistscanError("--plot needs matplotlib; install it: pip install '.[bench]'")
 
@@ -166,8 +168,6 @@ def _types(text: str) -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
             raise argparse.ArgumentTypeError(f"{name!r} is no type and no pair X:OUT") from error
         if not all(dtype.kind in "iuf" for dtype in pair):
             raise argparse.ArgumentTypeError(f"{name!r}: integers and floats are timed")
-        if pair[1] == np.float16:
-            raise argparse.ArgumentTypeError("sums in float16 are not exact, so cannot be checked")
         if np.result_type(*pair) != pair[1]:
             raise argparse.ArgumentTypeError(f"{name!r}: the result cannot hold the input")
         pairs.append(pair)
@@ -442,7 +442,10 @@ def _contenders(args: argparse.Namespace, backend: str, ranks: int) -> list[Cont
     for name in args.contenders:
         if name not in names:
             raise agree.mark_collective(
-                ValueError(f"{name} does not run {args.op} on {ranks} ranks of backend {backend}")
+                ValueError(
+                    f"{name} does not run {args.op} on {ranks} ranks of backend {backend}"
+                    + " in a CUDA graph" * args.graphs
+                )
             )
     return [*(c for c in suited if c.name in (*args.contenders, "copy")), *levels]
 

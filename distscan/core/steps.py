@@ -83,6 +83,13 @@ class Steps(Protocol):
         Columns that ``put`` has scanned are left alone.
         """
 
+    def repeat(self) -> bool:
+        """Scan the arrays of the last call again if one launch does it; return whether it did.
+
+        The arrays have the same addresses and properties as then. There is no exchange, and the
+        seed is the form's.
+        """
+
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
 

@@ -281,6 +281,8 @@ class CompiledSweeps:
         )
         #: The layouts of the last arrays that were reduced and scanned, each after its key.
         self._layouts: dict[bool, tuple[tuple[Any, ...], _Layout]] = {}
+        #: Runs the kernel as the last scan did; None if its arguments are not as they were then.
+        self._run_again: Callable[[], object] | None = None
         self._outside = np.zeros(1, np.intc)  # see ``KernelArguments``
         self._checks = exact is not None and exact.check is not None
         if exact is not None:
@@ -307,6 +309,18 @@ class CompiledSweeps:
     def close(self) -> None:
         """Free the memory."""
         self._slots, self._states = None, np.empty(0, np.intc)
+        self._run_again = None
+
+    def repeat(self) -> bool:
+        """Scan the last arrays again, without heads; return False if arguments must be set."""
+        run = self._run_again
+        if run is None:
+            return False
+        self._arguments.ticket = 0
+        self._states.fill(0)
+        self._outside[0] = 0
+        run()
+        return True
 
     def cut(self, x: Any, columns: slice) -> Any:
         """View some columns of an array, as [outer, n, width]."""
@@ -406,6 +420,8 @@ class CompiledSweeps:
             arguments.stream = self._streams and begin != target
         if not layout.in_pieces:
             layout.run()
+            if heads is None and before is None and not reduced and width == self._inner:
+                self._run_again = layout.run
         elif layout.direct:
             self._run_in_pieces(layout.function, arguments, x, self._loaded)
         else:
@@ -416,7 +432,7 @@ class CompiledSweeps:
         return self._slots[last : last + width]
 
     def _new_arguments(self, heads: NDArray[Any] | None, width: int) -> KernelArguments:
-        arguments = self._arguments
+        arguments, self._run_again = self._arguments, None
         arguments.ticket, arguments.inner, arguments.heads, arguments.find = 0, width, None, None
         if heads is not None:
             arguments.heads = address(heads)

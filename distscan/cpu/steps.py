@@ -105,6 +105,10 @@ class _Steps:
         """Return whether a kernel that checks elements has seen one outside of the window."""
         return self.sweeps.window_violated
 
+    def repeat(self) -> bool:
+        """Return False: only ``SinglePass`` can repeat a call."""
+        return False
+
     def refuse_capture(self, reason: str) -> None:
         """Do nothing: only GPUs have CUDA graphs."""
 
@@ -183,6 +187,10 @@ class SinglePass(ReduceScan):
             self.sweeps.scan(pending.x, pending.out, pending.heads, offset)
         else:
             super().finish(pending, offset)
+
+    def repeat(self) -> bool:
+        """Scan the last arrays again; return whether the kernel's arguments were still set."""
+        return self.sweeps.repeat()
 
 
 class ScanAdd(_Steps):

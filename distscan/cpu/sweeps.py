@@ -64,6 +64,9 @@ class Sweeps(Protocol):
         ``reduced`` says that ``reduce`` has run on the same ``x`` and ``heads``.
         """
 
+    def repeat(self) -> bool:
+        """Scan the last arrays again, without heads; return False if arguments must be set."""
+
 
 class NumpySweeps:
     """The sweeps by NumPy, for every operator and type; the reference for the compiled ones."""
@@ -77,6 +80,10 @@ class NumpySweeps:
 
     def close(self) -> None:
         """Do nothing: no memory is kept."""
+
+    def repeat(self) -> bool:
+        """Return False: no arguments are kept."""
+        return False
 
     def cut(self, x: Any, columns: slice) -> Any:
         """View some columns of an array, as [outer, n, width]."""

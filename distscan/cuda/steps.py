@@ -112,6 +112,10 @@ class Strategy:
             call.stream.synchronize()
         return bool(call.work.violation.since(call.epoch))
 
+    def repeat(self) -> bool:
+        """Return False: only ``SinglePass`` can repeat a call."""
+        return False
+
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
         if is_capturing(cupy.cuda.get_current_stream()):
@@ -272,6 +276,8 @@ class SinglePass(Strategy):
 
     captured = ""
     finds_totals = False
+    #: Whether the arguments of ``work.scan`` are those of the last call, which had no segments.
+    are_set = False
 
     def make(self) -> Workspace:
         """Make the kernel, and the row of values that seeds columns, if there is one."""
@@ -283,6 +289,7 @@ class SinglePass(Strategy):
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``. No kernel is launched before ``finish``."""
+        self.are_set = False
         if self.work is None:
             return NoTotal()
         call = GpuCall(self, x, out, segments, overlap)
@@ -302,6 +309,25 @@ class SinglePass(Strategy):
         scan.set_offset(offset if row is None else row, call.epoch)
         launch(scan, stream)
         call.end()
+        plain = type(call.x) is type(call.out) is cupy.ndarray and call.heads is None
+        self.are_set = plain and call.work is self.work and self.work.violation is None
+
+    def repeat(self) -> bool:
+        """Scan the last arrays again, on the stream of the last call alone."""
+        if not self.are_set:
+            return False
+        work, stream = self.work, cupy.cuda.get_current_stream()
+        last = work.last
+        if stream is not last.stream or last.at_once or runtime.streamIsCapturing(stream.ptr):
+            return False
+        number = next(workspace.calls)
+        if work.round != number >> workspace.BITS:
+            return False
+        last.recorded = False
+        seed = self.form.seed if work.total is None else work.total
+        work.scan.set_offset(seed, number & workspace.LAST)
+        launch(work.scan, stream)
+        return True
 
 
 class ScanAdd(Strategy):

@@ -12,7 +12,7 @@ import pickle  # nosec B403 # it writes only
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..core.form import Extents, memory_order
 from ..core.segments import check_shape
 from ..core.steps import Pending
 from ..mpi.agree import Agreement, Terms
-from ..mpi.communicators import Comm
+from ..mpi.communicators import MPI, Comm
 from ..options import ScanRequest
 from . import cache
 from .shard_scan import ShardScan, make
@@ -127,7 +127,7 @@ def _scan_native(
         gpu,
         stream,
         ranks,
-        *options[:-1],
+        options if initial is None else options[:-1],
         bits,
         run_options,
         _kind(x, array),
@@ -136,9 +136,17 @@ def _scan_native(
         key = *key, _kind(out, target), None if flags is None else _kind(segments, flags)
     known, kind = cache.acquire(key)
     setup = known or set_up(request, native, gpu, ranks)
+    locate = None if call.several or target is None or flags is not None else setup.locate
+    addresses = None if locate is None else (locate(array), locate(target))
+    if addresses and addresses == setup.addresses and setup.part.steps.repeat():
+        cache.release(key, setup, kind)
+        return out
+    setup.addresses = None
     shard, result, flags, copy_back = _as_scanned(setup, *native)
     call.same, call.has_elements = setup.terms, setup.part.has_elements
     run(setup.part, call, shard, result, flags)
+    if locate is not None and addresses == (locate(shard), locate(result)):  # no copies
+        setup.addresses = addresses
     cache.release(key, setup, kind)
     if setup.restored is not None:
         result = setup.restored(result)
@@ -173,6 +181,14 @@ def _as_scanned(setup: "ArraySetup", array: Any, target: Any, flags: Any) -> tup
     return shard, result, flags, copy_back
 
 
+def locator(gpu: int | None) -> Callable[[Any], int]:
+    """Return the function that returns the address of a contiguous array on a GPU, or the host.
+
+    mpi4py finds the address of a NumPy array in a sixth of the time that NumPy takes.
+    """
+    return MPI.Get_address if gpu is None else attrgetter("data.ptr")
+
+
 def _kind(given: Any, array: Any) -> Hashable:
     """Return all properties of an array that the checks and the decisions depend on."""
     if array is None:
@@ -203,7 +219,10 @@ class ArraySetup:
     restored: Through | None  # returns a new result in its shape
     convert: Through | None  # returns a new result as an array of the library of x
     foreign: bool  # whether an array on a GPU is of a library other than CuPy
+    locate: Callable[[Any], int] | None  # ``locator``, where steps take x and out as they are
     terms: Terms  # the ranks must agree on these
+    #: The addresses of x and out of the last call, if the steps may ``repeat`` it.
+    addresses: tuple[int, int] | None = None
 
     @cached_property
     def nbytes(self) -> int:
@@ -232,13 +251,17 @@ def set_up(request: ScanRequest, native: list[Any], gpu: int | None, ranks: int)
     shape = extents.result_shape
     if target is not None and target.shape != shape:
         raise ValueError(f"out has shape {target.shape}; the result has {shape}")
+    foreign = any(map(arrays.is_foreign, zip(request[:3], native, strict=True)))
+    view, view_out = _view(array, extents), None if target is None else _view(target, extents)
+    direct = not foreign and {view, view_out} <= {None, _FLAT}
     return ArraySetup(
         part,
-        _view(array, extents),
-        None if target is None else _view(target, extents),
+        view,
+        view_out,
         extents.restored if extents.order is not None else _shaped(shape),
         arrays.converter(x if out is None else out),
-        any(map(arrays.is_foreign, zip(request[:3], native, strict=True))),
+        foreign,
+        locator(gpu) if direct else None,
         _terms(part.terms, x, segments),
     )
 

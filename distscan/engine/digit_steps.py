@@ -127,6 +127,10 @@ class ReduceScan:
         chunk = (_CHUNK if xp is np else _GPU_CHUNK) // self._rows
         return parts(x.shape, max(1, chunk))
 
+    def repeat(self) -> bool:
+        """Return False: no arguments are kept."""
+        return False
+
     def refuse_capture(self, reason: str) -> None:
         """Do nothing: a scan of digits cannot be captured at all."""
 

@@ -239,6 +239,10 @@ class CheckedSteps:
         intact = self._steps.finds_totals or not arrays.overlap(x, out, in_place=False)
         return self._steps.checks_window and intact
 
+    def repeat(self) -> bool:
+        """Return False: each call checks its elements."""
+        return False
+
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
         self._steps.refuse_capture(reason)

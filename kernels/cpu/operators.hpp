@@ -10,7 +10,7 @@ namespace distscan {
 //   IDENTITY  the value of a lane that leaves others unchanged
 //   EXACT     whether it does so for every value, also for infinities
 //   FREE      whether elements may be combined in any order, with the same bits
-//   Plain     the operator for vectors without NaN
+//   Plain     the operator for vectors without NaN; one that is FREE may return 0 for -0.0 then
 //   TILES     whether it scans tiles of its own, of TILE elements: tile_total and scan_tile
 template <class Element, bool IS_FREE = is_integer<Element>>
 struct Operator {
@@ -65,14 +65,14 @@ template <>
 inline constexpr double HIGHEST<double> = __builtin_inf();
 
 template <class E>
-struct PlainMax : Operator<E> {
-  using typename Operator<E>::R;
+struct PlainMax : Operator<E, true> {
+  using typename Operator<E, true>::R;
   static constexpr Lane<E> IDENTITY = LOWEST<Lane<E>>;
   static INLINE R combine(R a, R b) { return b < a ? a : b; }  // one instruction, mostly
 };
 template <class E>
-struct PlainMin : Operator<E> {
-  using typename Operator<E>::R;
+struct PlainMin : Operator<E, true> {
+  using typename Operator<E, true>::R;
   static constexpr Lane<E> IDENTITY = HIGHEST<Lane<E>>;
   static INLINE R combine(R a, R b) { return a < b ? a : b; }
 };

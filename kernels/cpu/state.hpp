@@ -76,4 +76,62 @@ INLINE Register<Lane<E>> last_of(const Vector<E>& v, int64 count) {
   return splat_last<E>(v.part[PARTS - 1]);
 }
 
+// ---- NaN -------------------------------------------------------------------------------------
+
+// Whether elements X have an operator of their own for vectors without NaN.
+template <class Op, class X>
+constexpr bool HAS_PLAIN =
+    !Op::TILES && !is_integer<X> && same<X, typename Op::E> && !same<typename Op::Plain, Op>;
+
+// Where a or b is a NaN; `is_any` says whether that is anywhere.
+template <class R>
+INLINE auto unordered(R a, R b) {
+  constexpr bool wide = sizeof(a[0]) == 8;
+#if defined __AVX512BW__
+  if constexpr (wide)
+    return unsigned(_mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_UNORD_Q));
+  else
+    return unsigned(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q));
+#elif defined __AVX2__
+  if constexpr (wide)
+    return (__m256i)_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q);
+  else
+    return (__m256i)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q);
+#elif defined __SSE2__
+  if constexpr (wide)
+    return (__m128i)_mm_cmpunord_pd((__m128d)a, (__m128d)b);
+  else
+    return (__m128i)_mm_cmpunord_ps((__m128)a, (__m128)b);
+#else
+  return (Register<int64>)(a != a) | (Register<int64>)(b != b);
+#endif
+}
+template <class M>
+INLINE bool is_any(M mask) {
+#if defined __AVX512BW__
+  if constexpr (sizeof(M) == REGISTER)
+    return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
+  else
+    return mask != 0;
+#elif defined __AVX2__
+  return _mm256_movemask_epi8((__m256i)mask) != 0;
+#elif defined __SSE2__
+  return _mm_movemask_epi8((__m128i)mask) != 0;
+#else
+  return (mask[0] | mask[1]) != 0;
+#endif
+}
+
+// Whether there is no NaN in `count` elements, nor in a or b.
+template <class E>
+INLINE bool has_no_nan(const E* x, int64 count, Register<E> a, Register<E> b) {
+  auto nan = unordered(a, b);
+  const E* const end = x + count;
+  for (; end - x >= 2 * LANES<E>; x += 2 * LANES<E>)
+    nan |= unordered(load<Register<E>>(x), load<Register<E>>(x + LANES<E>));
+  bool any = is_any(nan);
+  for (; x < end; ++x) any |= *x != *x;
+  return !any;
+}
+
 }  // namespace distscan

@@ -79,62 +79,10 @@ INLINE void scan_tile_by(const X* x, int64 n, int64 low, int64 high, bool revers
     scan_part<Op>(x + (reverse ? n - high : high - rest), int(rest), reverse, state, stream);
 }
 
-// Where a or b is a NaN; `is_any` says whether that is anywhere.
-template <class R>
-INLINE auto unordered(R a, R b) {
-  constexpr bool wide = sizeof(a[0]) == 8;
-#if defined __AVX512BW__
-  if constexpr (wide)
-    return unsigned(_mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_UNORD_Q));
-  else
-    return unsigned(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q));
-#elif defined __AVX2__
-  if constexpr (wide)
-    return (__m256i)_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q);
-  else
-    return (__m256i)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q);
-#elif defined __SSE2__
-  if constexpr (wide)
-    return (__m128i)_mm_cmpunord_pd((__m128d)a, (__m128d)b);
-  else
-    return (__m128i)_mm_cmpunord_ps((__m128)a, (__m128)b);
-#else
-  return (Register<int64>)(a != a) | (Register<int64>)(b != b);
-#endif
-}
-template <class M>
-INLINE bool is_any(M mask) {
-#if defined __AVX512BW__
-  if constexpr (sizeof(M) == REGISTER)
-    return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
-  else
-    return mask != 0;
-#elif defined __AVX2__
-  return _mm256_movemask_epi8((__m256i)mask) != 0;
-#elif defined __SSE2__
-  return _mm_movemask_epi8((__m128i)mask) != 0;
-#else
-  return (mask[0] | mask[1]) != 0;
-#endif
-}
-
-// Whether there is no NaN in `count` elements, nor in what comes before them.
-template <class X, class E>
-INLINE bool has_no_nan(const X* x, int64 count, const State<E>& state) {
-  auto nan = unordered(state.before.value, state.total.value);
-  const X* const end = x + count;
-  for (; end - x >= 2 * LANES<E>; x += 2 * LANES<E>)
-    nan |= unordered(load<Register<E>>(x), load<Register<E>>(x + LANES<E>));
-  bool any = is_any(nan);
-  for (; x < end; ++x) any |= *x != *x;
-  return !any;
-}
-
 // Scan a tile by the operator that is faster for it.
 template <class Op, class X, class Out>
 INLINE void scan_tile(const X* x, int64 n, int64 low, int64 high, bool reverse,
                       State<typename Op::E>& state, Stream<Out>& stream) {
-  using Plain = typename Op::Plain;
   if constexpr (Op::TILES) {
     for (int64 i = low, end; i < high; i = end) {
       end = i + Op::TILE < high ? i + Op::TILE : high;
@@ -147,9 +95,10 @@ INLINE void scan_tile(const X* x, int64 n, int64 low, int64 high, bool reverse,
     }
     return;
   }
-  if constexpr (!is_integer<X> && !same<Plain, Op> && same<X, typename Op::E>) {
-    if (has_no_nan(reverse ? x + (n - high) : x + low, high - low, state))
-      return scan_tile_by<Op, Plain>(x, n, low, high, reverse, state, stream);
+  if constexpr (HAS_PLAIN<Op, X>) {
+    if (has_no_nan(reverse ? x + (n - high) : x + low, high - low, state.before.value,
+                   state.total.value))
+      return scan_tile_by<Op, typename Op::Plain>(x, n, low, high, reverse, state, stream);
   }
   scan_tile_by<Op, Op>(x, n, low, high, reverse, state, stream);
 }

@@ -167,6 +167,14 @@ def test_plot(run, folder):
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
+def test_maxima_of_float16(run):
+    status, out, err = run(
+        "--backend", "cpu", *["--op", "max", "--types", "float16", "--sizes", "6"]
+    )
+    assert status == 0, err
+    assert "float16" in out
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
