@@ -2,17 +2,22 @@
 
 ``python docs/pictures.py`` writes docs/generated/*.svg; the build of the docs calls it. Each scan
 is computed step by step and compared with the plain sum, so that no picture shows a wrong number.
+One picture shows times that were measured.
 """
 
+import json
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from drawing import COLOURS, LINE, PLAIN, Move, arrow, box, picture, row, steps
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 VALUES = [3, 1, 7, 0, 4, 1, 6, 3]
 N = len(VALUES)
+MEASURED = Path(__file__).resolve().parent / "measured"
 Row = tuple[str, list[Any], list[Move]]
 
 
@@ -195,6 +200,31 @@ def recipes(folder: Path) -> None:
     shards(folder / "compact.svg", lengths, [("x", x), ("x > 2", kept), ("its place", places)])
 
 
+def beside_cub(path: Path) -> None:
+    """How many times faster than CUB's scans, from the tables of docs/measured."""
+    tables = {"from memory": "02-one-gpu-sizes", "in the cache": "02b-one-gpu-sizes-cached"}
+    with rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "path", "font.size": 10}):
+        figure = Figure(figsize=(10.4, 5.2), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for ax, (title, name) in zip(panels, tables.items(), strict=True):
+            table = json.loads((MEASURED / f"{name}.json").read_text())
+            for number, (label, *cells) in enumerate(table["rows"]):
+                times = [faster for _, faster in cells]
+                style = ("-", "--", ":")[number // 7], f"C{number % 7}", "osD^v"[number % 5]
+                line, colour, marker = style
+                ax.plot(times, line, color=colour, marker=marker, markersize=4, label=label)
+            ax.axhline(1, color=LINE, linewidth=0.9)
+            ax.set(title=f"elements {title}", yscale="log", yticks=[0.8, 1, 1.5, 2, 3, 5])
+            ax.set_yticks([], minor=True)
+            ax.yaxis.set_major_formatter("{x:g}")
+            places = range(0, len(times), 2)
+            ax.set_xticks(places, [table["columns"][1 + place] for place in places])
+        panels[0].set_ylabel("CUB's time / distscan's")
+        names = panels[0].get_legend_handles_labels()
+        figure.legend(*names, loc="outside lower center", ncols=5, frameon=False)
+        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})
+
+
 def write(folder: Path) -> None:
     """Draw all pictures into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -206,6 +236,7 @@ def write(folder: Path) -> None:
     look_ahead(folder / "look_ahead.svg")
     strategies(folder / "strategies.svg")
     recipes(folder)
+    beside_cub(folder / "beside_cub.svg")
 
 
 if __name__ == "__main__":
