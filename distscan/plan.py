@@ -116,8 +116,12 @@ class Plan:
         The length or the shape of this rank's shard. Shards may differ in length and may be empty.
     dtype
         The type of the shard.
-    op, axis, exclusive, initial, reverse, strategy, threads
+    op, axis, exclusive, initial, reverse, threads
         As in ``scan``.
+    strategy
+        As in ``scan``; or "fused", for ranks of one node, each with a GPU of its own and some
+        elements. The GPUs exchange totals themselves, in each other's memory, and the host waits
+        for nothing. It takes 1-D scans without segments, tuples or exact sums. See Notes.
     out_dtype
         The type that accumulates, and the type of the result; None chooses as ``numpy.cumsum``
         does.
@@ -159,8 +163,13 @@ class Plan:
     have had no notice yet.
 
     CUDA work is ordered on the current stream, after the plan's earlier calls on any stream. Calls
-    from several threads run one after the other. A CUDA graph may capture calls on one rank with
-    strategy "single-pass"; the memory that the graph uses is kept until the process ends.
+    from several threads run one after the other. A CUDA graph may capture calls with strategy
+    "single-pass" or "fused"; the memory that the graph uses is kept until the process ends.
+
+    With "fused", a GPU waits inside a kernel for the totals of earlier ranks: at most
+    ``DISTSCAN_WAIT`` seconds, by default 60. If a total is missing, because its rank came too late
+    or its call was refused, the call stores nothing on this rank. A later call, or ``close``,
+    raises ``RankError``. Ranks before that one have right results.
 
     Examples
     --------
@@ -215,7 +224,8 @@ class Plan:
             raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
 
         def make_scan(options: ScanOptions) -> ShardScan:
-            return make(extents, kind, gpu, options, run_options, ranks=self.comm.size)
+            ranks = self.comm.size
+            return make(extents, kind, gpu, options, run_options, ranks=ranks, connects=True)
 
         exact = None
         if options.op == "fsum":
@@ -237,6 +247,10 @@ class Plan:
         told: Any = {"number": call.number, "agree": bool(agree)}
         call.settle()
         told["has_elements"] = call.has_elements
+        if self._scan.strategy == "fused":
+            from .engine import peers  # noqa: PLC0415 - it needs CuPy
+
+            peers.connect(self._scan, self.comm)
         self._calls: Calls | WindowCalls
         if exact is None:
             self._calls = Calls(self._scan, self.comm, expected, **told)
@@ -477,7 +491,11 @@ class Calls:
             result = flat, out if out.ndim == 1 else out.reshape(-1), None, out
         else:
             self._properties = ()
-            result = self._expected.check(x, out, segments)
+            try:
+                result = self._expected.check(x, out, segments)
+            except BaseException:
+                self._scan.steps.call_off()
+                raise
             if type(x) is type(out) is self._type and segments is None:
                 self._properties = self._describe(x), self._describe(out)
                 self._addresses = self._locate(x), self._locate(out)
@@ -540,6 +558,10 @@ class Calls:
 
     def close(self, call: Agreement) -> None:
         """Free the memory; collective. Raises RankError for faults that no call has raised."""
+        if self._scan.strategy == "fused":
+            from .engine import peers  # noqa: PLC0415 - it needs CuPy
+
+            peers.disconnect(self._scan, call)
         self._scan.steps.close()
         call.settle()
         if self._notices is not None:

@@ -30,7 +30,9 @@ distscan_reduce(Input x, int64 n, int64 unaligned_head, int64 cached, Total* tot
   publish_ends<Total>(source, n, total, epoch);
   reduce<OperatorOf<Source, OpIn<Found>>, ValueOf<Source, Found>,
          Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>>(
-      source, n, unaligned_head, cached, totals, arrived, total, epoch);
+      source, n, unaligned_head, cached, totals, arrived, [=](Total found) {
+        if (threadIdx.x == 0) publish(total, 0, found, epoch);  // total [1] in pinned host memory
+      });
 }
 
 }  // namespace distscan

@@ -430,6 +430,10 @@ CONTENDERS = (
     _distscan("single-pass", "one", _passes(1, 1)),
     _distscan("reduce-scan", "any", _passes(2, 1)),
     _distscan("scan-add", "any", _scan_add_moved),
+    Contender(
+        "fused", partial(_plan, "fused"), lambda: __version__, _passes(2, 1), "several", ("cuda",),
+        ALL_OPS,
+    ),
     Contender("distscan.scan", _scan, lambda: __version__, ops=ALL_OPS),
     Contender(
         "numpy", _array_library, version("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS,

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass"]
+Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
 
 
 class Edges(NamedTuple):
@@ -89,6 +89,9 @@ class Steps(Protocol):
         The arrays have the same addresses and properties as then. There is no exchange, and the
         seed is the form's.
         """
+
+    def call_off(self) -> None:
+        """Tell the other ranks, if they wait inside kernels, that this call was refused here."""
 
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""

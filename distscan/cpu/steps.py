@@ -109,6 +109,9 @@ class _Steps:
         """Return False: only ``SinglePass`` can repeat a call."""
         return False
 
+    def call_off(self) -> None:
+        """Do nothing: other ranks do not wait inside kernels."""
+
     def refuse_capture(self, reason: str) -> None:
         """Do nothing: only GPUs have CUDA graphs."""
 

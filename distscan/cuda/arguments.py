@@ -58,6 +58,20 @@ class Mail(Structure):
     _fields_ = (("from_host", Pointer), ("passed_on", Pointer), ("answer", Pointer))
 
 
+class Peers(Structure):
+    """``Peers`` of ``kernels/linear/exchange.cuh``."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("inboxes", Pointer),
+        ("number", Pointer),
+        ("fault", Pointer),
+        ("limit", UInt64),
+        ("rank", Int),
+        ("ranks", Int),
+    )
+
+
 class RowLength(Structure):
     """``RowLength`` of ``kernels/linear/shard.cuh``."""
 
@@ -147,6 +161,7 @@ def parameters_of(
     stages = {"stage_bytes": Int, "pitch": Int}
     start = {"offset": Pointer, "first": value, "has_first": Bool}
     unit = {"unit": Unit}  # of exact sums
+    exchange = {"peers": Peers, "first": value, "has_first": Bool, "offset": Pointer, "epoch": UInt}
     weights = {"x": Pointer, "n": Int64, "lead": Int64, "length": Int64}
     parameters: dict[str, dict[str, Any]] = {
         "scan": {**scan, "heads": Pointer, "row": RowLength, "first": value, **unit},
@@ -154,6 +169,9 @@ def parameters_of(
         "textbook": scan,
         "reduce": {"x": x, "n": Int64, "unaligned_head": Int64, "cached": Int64, "totals": Pointer,
                    "arrived": Pointer, "total": Totals, "epoch": UInt, "heads": Pointer, **unit},
+        "exchange": exchange,
+        "reduce_exchange": {"x": x, "n": Int64, "unaligned_head": Int64, "cached": Int64,
+                            "totals": Pointer, "arrived": Pointer, **exchange},
         "add": {"y": Pointer, "out": Pointer, "n": Int64, "unaligned_head": Int64, **offset},
         "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start, **unit},
         "columns_per_thread": {**arrays, "scans": Int64, "n": Int64, "inner": Int64,

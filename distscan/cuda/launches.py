@@ -177,6 +177,15 @@ class Scan(Kernel):
         self._mail.from_host, self._mail.answer = self.mail.note_launch(stream)
         self._work.epoch = epoch
 
+    def take_offset(self, words: int, answer: int, epoch: int) -> None:
+        """Set the addresses on the GPU of the offset's status words, and of one for the answer.
+
+        The words are there when the kernel begins.
+        """
+        mail = self._mail
+        mail.from_host, mail.passed_on, mail.answer = words, words, answer
+        self._work.epoch = epoch
+
     @functools.cached_property
     def mail(self) -> "HostOffset":
         """The memory through which a running kernel gets its offset."""
@@ -188,6 +197,8 @@ class Scan(Kernel):
 class Reduce(Kernel):
     """The kernel of ``kernels/linear/reduce.cuh``."""
 
+    _entry = "reduce"
+
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate a total for each block."""
         types = register_types(op, types)
@@ -198,7 +209,7 @@ class Reduce(Kernel):
         if form.keys is not None:
             source = f"KeyedBy<{type_name(form.keys)}>::Pointer"
         macros = definitions(op, types, form, source=source, **policy._asdict())
-        super().__init__("reduce", macros, types.acc, policy.threads, fields=fields_of(types))
+        super().__init__(self._entry, macros, types.acc, policy.threads, fields=fields_of(types))
         self._n, self._reverse = n, form.reverse
         self._step = _LANES * policy.rows * policy.items
         self._most_blocks = policy.blocks * sm_count()
@@ -209,12 +220,23 @@ class Reduce(Kernel):
         arguments = self.arguments
         arguments.n, arguments.cached = n, _CACHED // (types.x.itemsize + beside(form))
         arguments.totals, arguments.arrived = self._totals.data.ptr, self._arrived.data.ptr
-        set_unit(arguments, op)
-        self._total = arguments.total
+        self._bind(op)
+
+    def _bind(self, op: Operator) -> None:
+        """Set the arguments that are the same in each launch, and note those that are not."""
+        set_unit(self.arguments, op)
+        self._total = self.arguments.total
         self._total.stride = 1
 
     def prepare(self, x: Any, total: int, epoch: int, heads: Any = None) -> None:
         """Set all arguments. The shard's total goes to the address ``total``, with ``epoch``."""
+        self._prepare(x, epoch)
+        self._total.words = total
+        if heads is not None:
+            self.arguments.heads = heads.data.ptr
+
+    def _prepare(self, x: Any, epoch: int) -> None:
+        """Set the arguments of the shard, and the epoch."""
         head = count_unaligned(x, self._n, reverse=self._reverse)
         self.blocks = max(1, min(-(-(self._n - head) // self._step), self._most_blocks))
         arguments = self.arguments
@@ -223,9 +245,6 @@ class Reduce(Kernel):
         else:
             arguments.x = x.data.ptr
         arguments.unaligned_head, arguments.epoch = head, epoch
-        self._total.words = total
-        if heads is not None:
-            arguments.heads = heads.data.ptr
 
 
 class Add(Kernel):

@@ -22,6 +22,7 @@ from .arguments import flagged, keyed
 from .definitions import as_numbers, register_types, type_name
 from .kernel import launch, side_by_side
 from .launches import Add, HostTotal, Reduce, checks_window, violation_word
+from .peers import CallOff, Inbox, OffsetWords, ReduceExchange
 from .policy import scan_config
 from .workspace import Row, Workspace, is_capturing, keep_captured, releases
 
@@ -50,6 +51,8 @@ class Strategy:
     """
 
     captured = "the host waits for the shard's total"
+    #: Whether the arguments of ``work`` are those of the last call, which was of plain arrays.
+    are_set = False
     #: Whether ``begin`` finds the total.
     finds_totals = True
 
@@ -115,6 +118,28 @@ class Strategy:
     def repeat(self) -> bool:
         """Return False: only ``SinglePass`` can repeat a call."""
         return False
+
+    def _note_arguments(self, call: "GpuCall") -> None:
+        """Note whether a later call can have the arguments of this one, which has ended."""
+        plain = type(call.x) is type(call.out) is cupy.ndarray and call.heads is None
+        self.are_set = plain and call.work is self.work and self.work.violation is None
+
+    def _next_number(self) -> int | None:
+        """Begin a call with the arguments of the last one, and return its number; else None."""
+        if not self.are_set:
+            return None
+        work, stream = self.work, cupy.cuda.get_current_stream()
+        last = work.last
+        if stream is not last.stream or last.at_once or runtime.streamIsCapturing(stream.ptr):
+            return None
+        number = next(workspace.calls)
+        if work.round != number >> workspace.BITS:
+            return None
+        last.recorded = False
+        return number
+
+    def call_off(self) -> None:
+        """Do nothing: other ranks do not wait for this GPU."""
 
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
@@ -276,8 +301,6 @@ class SinglePass(Strategy):
 
     captured = ""
     finds_totals = False
-    #: Whether the arguments of ``work.scan`` are those of the last call, which had no segments.
-    are_set = False
 
     def make(self) -> Workspace:
         """Make the kernel, and the row of values that seeds columns, if there is one."""
@@ -309,24 +332,17 @@ class SinglePass(Strategy):
         scan.set_offset(offset if row is None else row, call.epoch)
         launch(scan, stream)
         call.end()
-        plain = type(call.x) is type(call.out) is cupy.ndarray and call.heads is None
-        self.are_set = plain and call.work is self.work and self.work.violation is None
+        self._note_arguments(call)
 
     def repeat(self) -> bool:
         """Scan the last arrays again, on the stream of the last call alone."""
-        if not self.are_set:
+        number = self._next_number()
+        if number is None:
             return False
-        work, stream = self.work, cupy.cuda.get_current_stream()
-        last = work.last
-        if stream is not last.stream or last.at_once or runtime.streamIsCapturing(stream.ptr):
-            return False
-        number = next(workspace.calls)
-        if work.round != number >> workspace.BITS:
-            return False
-        last.recorded = False
+        work = self.work
         seed = self.form.seed if work.total is None else work.total
         work.scan.set_offset(seed, number & workspace.LAST)
-        launch(work.scan, stream)
+        launch(work.scan, work.last.stream)
         return True
 
 
@@ -367,6 +383,82 @@ class ScanAdd(Strategy):
             work.add.prepare(call.out if work.wide is None else work.wide, call.out, offset)
             launch(work.add, stream)
         call.end()
+
+
+class Fused(Strategy):
+    """Strategy ``fused``, for GPUs of one node that reach each other's memory.
+
+    ``begin`` queues all: the reduction, which exchanges its total with the other GPUs, and the
+    seeded scan. The host waits for nothing. The caller connects the ranks' inboxes before the
+    first call.
+    """
+
+    captured = ""
+    #: This rank's inbox, which is open.
+    inbox: Inbox
+
+    @side_by_side()
+    def make(self) -> Workspace:
+        """Make the kernels, and the words of the offset between them."""
+        op, types, n, form = self.op, self.types, self.n, self.form
+        found, words = register_types(op, types), OffsetWords(register_types(op, types).acc)
+        scan, reduce = self.make_scan(op, types), ReduceExchange(op, types, n, form)
+        reduce.seed(form.seed, found.acc, words)
+        return Workspace(scan=scan, reduce=reduce, call_off=CallOff(op, found, words), total=words)
+
+    def make_inbox(self, ranks: int) -> Inbox:
+        """Make this rank's inbox, for the totals of so many ranks."""
+        self.inbox = Inbox(register_types(self.op, self.types).acc, ranks)
+        return self.inbox
+
+    def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
+        """Queue the scan of ``x`` into ``out``, which ``finish`` need not wait for."""
+        self.are_set = False
+        try:
+            call = GpuCall(self, x, out, None, True)
+            scan, reduce = call.work.scan, call.work.reduce
+            reduce.prepare_exchange(call.x, self.inbox, call.epoch)
+            scan.prepare(call.x, out)
+        except BaseException:
+            self.call_off()
+            raise
+        self._launch(call.work, call.epoch, call.stream)
+        call.end()
+        if call.work.is_of_a_graph:
+            self.inbox.is_captured = True
+        self._note_arguments(call)
+        return call
+
+    def repeat(self) -> bool:
+        """Scan the last arrays again, on the stream of the last call alone."""
+        number = self._next_number()
+        if number is None:
+            return False
+        self._launch(self.work, number & workspace.LAST, self.work.last.stream)
+        self.inbox.raise_fault()
+        return True
+
+    def _launch(self, work: Any, epoch: int, stream: Any) -> None:
+        work.reduce.arguments.epoch = epoch
+        launch(work.reduce, stream)
+        work.scan.take_offset(work.total.pointer, work.total.answer, epoch)
+        launch(work.scan, stream)
+
+    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
+        """Raise RankError if an earlier call of this plan has found no offset."""
+        self.inbox.raise_fault()
+
+    def call_off(self) -> None:
+        """Queue an exchange without a total: the other GPUs need not wait for this one."""
+        self.are_set = False
+        stream, work = cupy.cuda.get_current_stream(), self.work
+        if stream is not work.last.stream:
+            work.last.order(stream)
+        work.last.recorded = False
+        work.call_off.prepare(self.inbox, next(workspace.calls) & workspace.LAST)
+        launch(work.call_off, stream)
+        if work.last.at_once:
+            work.last.record()
 
 
 class ReduceScan(Strategy):

@@ -275,6 +275,7 @@ class Workspace:
     scan: Any
     reduce: Any = None
     add: Any = None
+    call_off: Any = None
     total: Any = None
     wide: Any = None
     violation: Any = None

@@ -131,6 +131,9 @@ class ReduceScan:
         """Return False: no arguments are kept."""
         return False
 
+    def call_off(self) -> None:
+        """Do nothing: other ranks do not wait inside kernels."""
+
     def refuse_capture(self, reason: str) -> None:
         """Do nothing: a scan of digits cannot be captured at all."""
 

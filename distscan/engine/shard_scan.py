@@ -31,7 +31,7 @@ class ShardScan:
     types: Types
     strategy: str
     form: Form
-    across: bool  # whether ranks exchange totals
+    across: bool  # whether the hosts exchange totals
     totals: np.dtype[Any]  # of the totals that ranks exchange
     steps: Steps
     exscan: Exscan
@@ -57,12 +57,14 @@ def make(
     *,
     out: np.dtype[Any] | None = None,
     ranks: int,
+    connects: bool = False,
 ) -> ShardScan:
     """Decide everything about the scan of a shard of type ``x``; local, no exchange.
 
     ``extents`` has the axis. ``gpu`` is the number of the current GPU, None for the CPU. ``out`` is
-    the type of the result, as in ``dtypes.resolve``. Raises TypeError, ValueError and OverflowError
-    for options that cannot be had, and MemoryError if the workspace does not fit.
+    the type of the result, as in ``dtypes.resolve``. ``connects`` says that the caller will
+    ``connect`` the GPUs of the ranks if the strategy is "fused". Raises TypeError, ValueError and
+    OverflowError for options that cannot be had, and MemoryError if the workspace does not fit.
     """
     op, segments = options.op, options.segments
     narrow = dtypes.resolve(op, x, options.dtype, out)
@@ -100,6 +102,8 @@ def make(
         segmented=form.segmented,
         local=not extents.goes_on,
     )
+    if strategy == "fused":
+        _check_fused(op, types, form, gpu, connects=connects)
     backend: Any = cpu
     sizes: dict[str, Any] = {"threads": binding.threads(run_options.threads)}
     if isinstance(op, DigitSum):
@@ -112,15 +116,10 @@ def make(
             what = "tuples of arrays" if types.x.names else "axis=0"
             raise ValueError(f"strategy 'scan-add' takes no {what} on a GPU; use 'reduce-scan'")
         sizes = {}
-    steps = {
-        "scan-add": backend.ScanAdd,
-        "reduce-scan": backend.ReduceScan,
-        "single-pass": backend.SinglePass,
-    }[strategy]
-    made = steps(op, types, form, **sizes)
+    made = getattr(backend, _STEPS[strategy])(op, types, form, **sizes)
     if isinstance(op, FixedSum) and op.check is not None:
         made = CheckedSteps(made, op.check)
-    across = extents.goes_on and ranks > 1
+    across = extents.goes_on and ranks > 1 and strategy != "fused"
     shown = None if first is None else _shown(first)
     resolved = options._replace(op=op.name, axis=extents.axis, dtype=types.out, initial=shown)
     terms = Terms(
@@ -148,6 +147,15 @@ def make(
     )
 
 
+#: The classes of the steps, in the modules of the backends; CPUs have no "fused".
+_STEPS: dict[str, str] = {
+    "scan-add": "ScanAdd",
+    "reduce-scan": "ReduceScan",
+    "single-pass": "SinglePass",
+    "fused": "Fused",
+}
+
+
 def adds_exactly(x: np.dtype[Any], out: np.dtype[Any], gpu: int | None) -> bool:
     """Return whether kernels add elements of type ``x`` by a ``FixedSum``, and store ``out``."""
     if x.kind in "biu":
@@ -163,6 +171,27 @@ def _shown(first: Any) -> Any:
 # ---- what is decided -----------------------------------------------------------------------
 
 
+def _check_fused(
+    op: Operator, types: Types, form: Form, gpu: int | None, *, connects: bool
+) -> None:
+    """Raise ValueError if strategy "fused" cannot scan a shard."""
+    fault = ""
+    if not connects:
+        fault = "is for Plan"
+    elif gpu is None:
+        fault = "is for GPUs"
+    elif isinstance(op, DigitSum | FixedSum):
+        fault = "has no exact sums"
+    elif form.segmented:
+        fault = "does not take segments="
+    elif form.extents.inner > 1:
+        fault = "does not take axis=0 of arrays of more dimensions"
+    elif types.x.names:
+        fault = "takes no tuples of arrays"
+    if fault:
+        raise ValueError(f"strategy 'fused' {fault}; use 'reduce-scan'")
+
+
 def _strategy(
     strategy: Strategy, *, ranks: int, add: bool, segmented: bool, local: bool
 ) -> Strategy:
@@ -173,7 +202,7 @@ def _strategy(
         raise ValueError(
             f"strategy 'single-pass' is for one rank, not {ranks}; several use 'reduce-scan'"
         )
-    if local or (strategy == "auto" and ranks == 1):
+    if local or (strategy in {"auto", "fused"} and ranks == 1):
         return "single-pass"
     if strategy == "auto":
         return "scan-add" if add and not segmented else "reduce-scan"

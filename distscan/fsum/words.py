@@ -243,6 +243,10 @@ class CheckedSteps:
         """Return False: each call checks its elements."""
         return False
 
+    def call_off(self) -> None:
+        """Call this rank's part off."""
+        self._steps.call_off()
+
     def refuse_capture(self, reason: str) -> None:
         """Raise RuntimeError, with ``reason``, if the stream is captured in a CUDA graph."""
         self._steps.refuse_capture(reason)

@@ -104,11 +104,12 @@ __device__ inline bool arrives_last(unsigned* arrived) {
 // Launch: no more blocks than there are steps of a warp in x [n], n > 0. Elements are counted in
 // the order of the scan, REVERSE from the end of x. The unaligned head, less than a vector, comes
 // first. After it x is aligned for vectors, unless x cannot be. The first `cached` elements are
-// read last: the scan that follows finds them in L2. Totals are computed in the type Found.
-template <class Op, class Found, class Shape, class Pointer, class T>
+// read last: the scan that follows finds them in L2. Totals are computed in the type Found. The
+// last block calls deliver(total), by all its threads; the total is complete in thread 0.
+template <class Op, class Found, class Shape, class Pointer, class T, class Deliver>
 __device__ void reduce(Pointer x /* [n] */, int64 n, int64 unaligned_head, int64 cached,
                        T* totals /* [2][blocks] */, unsigned* arrived /* [1], zero */,
-                       const Totals& total /* [1], in pinned host memory */, unsigned epoch) {
+                       const Deliver& deliver) {
   constexpr int64 STEP = Shape::ROWS * Shape::ROW;
   const int64 blocks = gridDim.x, block = blockIdx.x, size = n - unaligned_head;
   const Pointer body = Shape::REVERSE ? x : x + unaligned_head;
@@ -145,7 +146,7 @@ __device__ void reduce(Pointer x /* [n] */, int64 n, int64 unaligned_head, int64
   Prefix<Found> prefix;
   if (low < high) prefix = reduce_by_warp<Op, OneItem>(totals + low, high - low, prefix);
   prefix = combine_warps<Op, Shape::WARPS>(prefix);
-  if (threadIdx.x == 0) publish(total, 0, convert<T>(prefix.value), epoch);
+  deliver(convert<T>(prefix.value));
 }
 
 }  // namespace distscan

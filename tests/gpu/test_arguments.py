@@ -34,7 +34,8 @@ STRUCTURES = [kind for kind in vars(arguments).values()
               and kind is not ctypes.Structure]  # fmt: skip
 ACC = np.dtype(np.float32)
 ENTRIES = ["scan", "scan_short", "reduce", "add", "textbook", "columns", "columns_per_thread",
-           "columns_reduce", "compact", "gather", "tile_totals", "find_cuts"]  # fmt: skip
+           "columns_reduce", "compact", "gather", "tile_totals", "find_cuts",
+           "exchange", "reduce_exchange"]  # fmt: skip
 TYPES = [("sum", "f"), ("prod", "D")]
 
 
@@ -53,6 +54,7 @@ def every_kernel(arch):
             for strategy in (cuda.SinglePass, cuda.ReduceScan):
                 strategy(operator, types, of_size(1 << 20, inner=inner))
         TileKernels(np.dtype("f"))
+        cuda.Fused(operator, types, of_size(1 << 20))
     return dict.fromkeys([*kernels, *columns, *compactions(arch, [4])])
 
 

@@ -552,3 +552,24 @@ def test_the_loads_of_a_step_are_queued_together():
     (kernel,) = (each for each in tile_totals_of("f", "90") if each.entry == "tile_totals")
     instructions = re.findall(r"ld\.global\.v4|cvt\.f64\.f32", ptx(kernel))
     assert "ld.global.v4 " * 4 in " ".join([*instructions, ""])
+
+
+# ---- the exchange of totals between GPUs ---------------------------------------------------------
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", ["80", "90"])
+def test_exchange_compiles_without_spills(arch):
+    """For every type of the running value."""
+    with absent_gpu(arch) as kernels:
+        for case in EVERY if arch == "90" else SOME:
+            operator, types = resolved(*case)
+            if not types.x.names:
+                cuda.Fused(operator, types, of_size(1 << 40))
+    chosen = [kernel for kernel in kernels if kernel.entry == "reduce_exchange"]
+    chosen += {
+        kernel.macros[1]: kernel for kernel in kernels if kernel.entry == "exchange"
+    }.values()  # one for each type T
+    assert len(chosen) > 20
+    check(sample(dict.fromkeys(chosen), 8), arch)

@@ -26,6 +26,7 @@ from distscan.cuda import (  # noqa: E402
     compaction,
     kernel,
     launches,
+    peers,
     policy,
     steps,
     workspace,
@@ -78,7 +79,7 @@ def absent_gpu(arch: str) -> Iterator[dict[KernelRequest, None]]:
     gpu.cuda.Device().attributes = {"MultiProcessorCount": 100, "L2CacheSize": 50 << 20}
     gpu.zeros().data.ptr = gpu.empty().data.ptr = 0
     with ExitStack() as stack:
-        for module in (columns, compaction, policy, launches, steps, workspace, cuda):
+        for module in (columns, compaction, peers, policy, launches, steps, workspace, cuda):
             stack.enter_context(patch.object(module, "cupy", gpu))
         for name in ("HostTotal", "Row", "Workspace", "violation_word"):
             stack.enter_context(patch.object(cuda, name))
