@@ -168,8 +168,8 @@ class Plan:
 
     With "fused", a GPU waits inside a kernel for the totals of earlier ranks: at most
     ``DISTSCAN_WAIT`` seconds, by default 60. If a total is missing, because its rank came too late
-    or its call was refused, the call stores nothing on this rank. A later call, or ``close``,
-    raises ``RankError``. Ranks before that one have right results.
+    or its call was refused, the call stores nothing on this rank. A later call, ``check`` or
+    ``close`` raises ``RankError``. Ranks before that one have right results.
 
     Examples
     --------
@@ -321,6 +321,32 @@ class Plan:
                 raise RuntimeError("this plan was not started: start() comes before wait()")
             started, self._started = self._started, None
             return self._calls.wait(started)
+
+    @exclusive
+    def check(self) -> None:
+        """Wait until this rank's GPU has done its calls; raise what is wrong with one; local.
+
+        Results on GPUs are ready in stream order, and a fault may show later than its call: see
+        Notes. After the replay of a CUDA graph, this is how to see it. On CPUs, it does nothing but
+        receive the notices of other ranks.
+
+        Raises
+        ------
+        RankError, KernelError
+            If results of an earlier call lack another rank's shard, or were not stored.
+        """
+        with arrays.context(self._gpu):
+            self._check_not_started("check()")
+            self._calls.check()
+
+    def __enter__(self) -> "Plan":
+        """Begin a block that ends with ``close``, if no exception leaves it."""
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        # After an exception, other ranks may be elsewhere: no collective call would end.
+        if kind is None:
+            self.close()
 
     def close(self) -> None:
         """Free the plan's memory, after all queued work; collective. The plan cannot be used again.
@@ -556,6 +582,12 @@ class Calls:
             notices.send(fault)
         call.finish()
 
+    def check(self) -> None:
+        """Raise the faults of earlier calls; local."""
+        self._scan.steps.check()
+        if self._notices is not None and self._notices.receive():
+            self._notices.raise_fault()
+
     def close(self, call: Agreement) -> None:
         """Free the memory; collective. Raises RankError for faults that no call has raised."""
         if self._scan.strategy == "fused":
@@ -600,6 +632,9 @@ class WindowCalls:
     def wait(self, started: tuple[Any, Any, Any]) -> Any:
         """Scan the arrays that ``start`` was given; collective."""
         return self.run(*started)
+
+    def check(self) -> None:
+        """Do nothing: each call raises its faults on every rank."""
 
     def close(self, call: Agreement) -> None:
         """Do nothing: no memory is kept."""

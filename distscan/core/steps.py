@@ -90,6 +90,9 @@ class Steps(Protocol):
         seed is the form's.
         """
 
+    def check(self) -> None:
+        """Wait for the work that is queued; raise the fault of a call that seemed to succeed."""
+
     def call_off(self) -> None:
         """Tell the other ranks, if they wait inside kernels, that this call was refused here."""
 

@@ -109,6 +109,9 @@ class _Steps:
         """Return False: only ``SinglePass`` can repeat a call."""
         return False
 
+    def check(self) -> None:
+        """Do nothing: calls raise all faults themselves."""
+
     def call_off(self) -> None:
         """Do nothing: other ranks do not wait inside kernels."""
 

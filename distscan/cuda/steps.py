@@ -99,13 +99,19 @@ class Strategy:
         return 0 if self.work is None else int(self.work.nbytes)
 
     def close(self) -> None:
-        """Free the memory once all queued work has ended.
+        """Free the memory once all queued work has ended. Raises as ``check``."""
+        try:
+            self.check()
+        finally:
+            self.work = None
 
-        Raises ``KernelError`` if the last scan has stored nothing: see ``launches.HostOffset``.
+    def check(self) -> None:
+        """Raise ``KernelError`` if the last scan has stored nothing: see ``launches.HostOffset``.
+
+        Waits for that scan if there is doubt.
         """
-        work, self.work = self.work, None
-        if work is not None and "mail" in vars(work.scan):
-            work.scan.mail.check(cupy.cuda.get_current_stream())
+        if self.work is not None and "mail" in vars(self.work.scan):
+            self.work.scan.mail.check(cupy.cuda.get_current_stream())
 
     def window_violated(self, call: Any) -> bool:
         """Wait for the kernel; return whether it has seen an element outside of the window."""
@@ -446,6 +452,11 @@ class Fused(Strategy):
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """Raise RankError if an earlier call of this plan has found no offset."""
+        self.inbox.raise_fault()
+
+    def check(self) -> None:
+        """Wait for all work of this GPU; raise RankError if a call has found no offset."""
+        cupy.cuda.Device().synchronize()
         self.inbox.raise_fault()
 
     def call_off(self) -> None:

@@ -243,6 +243,10 @@ class CheckedSteps:
         """Return False: each call checks its elements."""
         return False
 
+    def check(self) -> None:
+        """Wait for the work that is queued; raise the fault of a call that seemed to succeed."""
+        self._steps.check()
+
     def call_off(self) -> None:
         """Call this rank's part off."""
         self._steps.call_off()

@@ -102,7 +102,9 @@ def test_a_refused_call(cp, comm, rng):
     plan.close()
 
 
-def test_a_rank_that_does_not_come_in_time(cp, comm, rng, monkeypatch):
+@pytest.mark.parametrize("asks", ["check", "close"])
+def test_a_rank_that_does_not_come_in_time(asks, cp, comm, rng, monkeypatch):
+    """Later ranks learn of it by ``check``; or every rank by ``close``."""
     monkeypatch.setenv("DISTSCAN_WAIT", "0.2")
     n = 1000
     plan = distscan.Plan(comm, n, "l", strategy="fused")
@@ -114,8 +116,14 @@ def test_a_rank_that_does_not_come_in_time(cp, comm, rng, monkeypatch):
     cp.cuda.Device().synchronize()
     late = comm.rank > 0
     assert (host(out) == -1).all() == late
-    with pytest.raises(RankError):  # on every rank, as close() is collective
-        plan.close()
+    if asks == "close":
+        with pytest.raises(RankError, match="did not call in time"):
+            plan.close()
+        return
+    if late:
+        with pytest.raises(RankError, match="did not call in time"):
+            plan.check()
+    plan.close()
 
 
 def test_a_graph(cp, comm, rng):

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import time
 import tracemalloc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -455,6 +456,49 @@ def test_threads_use_a_plan_one_after_the_other():
         np.testing.assert_array_equal(first.result(), [1, 3])
         np.testing.assert_array_equal(second.result(), [10, 30])
     assert seen == [2.0, 20.0]
+
+
+def test_check_raises_the_faults_of_other_ranks(comm):
+    """On ranks before the fault, once its notice is there; results are right all along."""
+    run = distscan.Plan(comm, 2, "d", backend="cpu")
+    run.check()
+    guilty = comm.size - 1
+
+    def check_until_it_raises():
+        for _ in range(10_000):
+            run.check()
+            time.sleep(0.001)
+
+    if comm.rank == guilty:
+        with pytest.raises(TypeError):
+            run([1.0, 2.0])
+    else:
+        np.testing.assert_array_equal(run(np.ones(2)), 2 * comm.rank + np.arange(1, 3))
+    comm.Barrier()
+    if comm.rank < guilty:
+        with pytest.raises(RankError, match=f"rank {guilty}: .*TypeError"):
+            check_until_it_raises()
+    run.check()
+    run.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        run.check()
+
+
+def test_a_block_closes_its_plan(comm):
+    with distscan.Plan(comm, 2, "d", backend="cpu") as run:
+        run(np.ones(2))
+    with pytest.raises(RuntimeError, match="closed"):
+        run(np.ones(2))
+
+
+def test_a_block_that_raises_on_one_rank_alone_leaves_its_plan(comm):
+    """It must not wait for the others."""
+    run = distscan.Plan(comm, 2, "d", backend="cpu")
+    if comm.rank == 0:
+        with pytest.raises(KeyError), run:
+            raise KeyError
+    run(np.ones(2))
+    run.close()
 
 
 def test_a_closed_plan_is_refused_and_closed_again_in_silence(comm):
