@@ -142,9 +142,10 @@ class Plan:
 
     Attributes
     ----------
-    comm, shape, out_shape, size, op, types, strategy, backend
+    comm, shape, out_shape, size, op, types, strategy, reason, backend
         The plan's decisions. ``types`` has the dtypes ``x``, ``acc`` (of the running value) and
-        ``out``. ``strategy`` and ``backend`` are never "auto".
+        ``out``. ``strategy`` and ``backend`` are never "auto". ``reason`` says in words why it is
+        this strategy.
 
     Raises
     ------
@@ -256,7 +257,8 @@ class Plan:
             self._calls = Calls(self._scan, self.comm, expected, **told)
         else:
             self._scan, self._calls = exact.calls(self.comm, make_scan, expected, **told)
-        self.op, self.types, self.strategy = self._scan.op, self._scan.types, self._scan.strategy
+        self.op, self.types = self._scan.op, self._scan.types
+        self.strategy, self.reason = self._scan.strategy, self._scan.reason
 
     @uninterruptible
     @exclusive

@@ -30,6 +30,7 @@ class ShardScan:
     op: Operator
     types: Types
     strategy: str
+    reason: str  # why it is this strategy
     form: Form
     across: bool  # whether the hosts exchange totals
     totals: np.dtype[Any]  # of the totals that ranks exchange
@@ -88,9 +89,9 @@ def make(
     )
     if segments is not None:
         check_type(segments, extents)
-    strategy = _strategy(
+    strategy, reason = _strategy(
         run_options.strategy,
-        ranks=ranks if extents.goes_on else 1,
+        ranks=ranks,
         # By NumPy both strategies take the same time. scan-add associates floats in one way, so
         # ranks leave no trace in the roundings. A result that is rounded on the store would need a
         # buffer as large as the shard; tuples of arrays have it. Compiled kernels move 3 n by
@@ -138,6 +139,7 @@ def make(
         op,
         types,
         strategy,
+        reason,
         form,
         across,
         totals,
@@ -194,16 +196,20 @@ def _check_fused(
 
 def _strategy(
     strategy: Strategy, *, ranks: int, add: bool, segmented: bool, local: bool
-) -> Strategy:
-    """Return the strategy: check the one that was asked for, or choose for "auto"."""
+) -> tuple[Strategy, str]:
+    """Return the strategy, and why: check the one that was asked for, or choose for "auto"."""
     if strategy == "scan-add" and segmented:
         raise ValueError("strategy 'scan-add' does not take segments=; use 'reduce-scan'")
-    if strategy == "single-pass" and ranks > 1:
+    if local:
+        return "single-pass", "the axis needs no exchange"
+    if ranks == 1 and strategy in {"auto", "single-pass", "fused"}:
+        return "single-pass", "there is one rank"
+    if strategy == "single-pass":
         raise ValueError(
             f"strategy 'single-pass' is for one rank, not {ranks}; several use 'reduce-scan'"
         )
-    if local or (strategy in {"auto", "fused"} and ranks == 1):
-        return "single-pass"
-    if strategy == "auto":
-        return "scan-add" if add and not segmented else "reduce-scan"
-    return strategy
+    if strategy != "auto":
+        return strategy, "it was asked for"
+    if add and not segmented:
+        return "scan-add", "NumPy does the work, in one association for any ranks"
+    return "reduce-scan", "it moves least memory on several ranks"
