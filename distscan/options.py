@@ -19,7 +19,7 @@ from .core.form import axis_number, shape_of
 from .core.operators import BUILTIN, Operator
 from .core.scalars import integer
 from .core.segments import term_of
-from .core.steps import Strategy
+from .core.steps import PlanStrategy, Strategy
 from .cpu.threads import parse_threads
 from .fsum.request import is_fsum, limits_of
 from .mpi.communicators import op_name
@@ -128,7 +128,7 @@ class RunOptions(NamedTuple):
     """
 
     backend: binding.Name = "auto"
-    strategy: Strategy = "auto"
+    strategy: PlanStrategy = "auto"
     threads: int | None = None
     memory: int | None = None
     force: bool = False
@@ -144,12 +144,16 @@ class RunOptions(NamedTuple):
         strategy: Any = "auto",
         threads: Any = None,
         memory: Any = None,
+        strategies: Any = Strategy,
         **flags: Any,
     ) -> "RunOptions":
-        """Return the options that a caller asks for; raise TypeError and ValueError."""
+        """Return the options that a caller asks for; raise TypeError and ValueError.
+
+        ``strategies`` is the type of the strategies that there are.
+        """
         for what, name, kind in (
             ("backend", backend, binding.Name),
-            ("strategy", strategy, Strategy),
+            ("strategy", strategy, strategies),
         ):
             if name not in get_args(kind):
                 choices = ", ".join(get_args(kind))

@@ -15,7 +15,7 @@ from . import binding
 from .core import arrays, dtypes
 from .core.errors import RankError
 from .core.form import Extents, shape_of
-from .core.steps import Strategy
+from .core.steps import PlanStrategy
 from .engine.array_scan import CollectiveCall, locator
 from .engine.fsum_scan import check_of, scan_exactly
 from .engine.shard_scan import ShardScan, adds_exactly, make
@@ -200,7 +200,7 @@ class Plan:
         reverse: bool = False,
         out_dtype: DTypeLike | None = None,
         segments: DTypeLike | bool | None = None,
-        strategy: Strategy = "auto",
+        strategy: PlanStrategy = "auto",
         backend: binding.Name = "auto",
         agree: bool = False,
         threads: int | None = None,
@@ -218,15 +218,14 @@ class Plan:
             dtype=out_dtype,
             window=window,
         )._replace(segments=segments_type(segments))
-        run_options = RunOptions.parse(strategy=strategy, threads=threads)
+        run_options = RunOptions.parse(strategy=strategy, threads=threads, strategies=PlanStrategy)
         extents = Extents.of(self.shape, options.axis)
         gpu = arrays.current_gpu() if self.backend == "cuda" else None
         if gpu is not None and kind.names:
             raise TypeError("CuPy has no structured arrays; for NumPy's pass backend='cpu'")
 
         def make_scan(options: ScanOptions) -> ShardScan:
-            ranks = self.comm.size
-            return make(extents, kind, gpu, options, run_options, ranks=ranks, connects=True)
+            return make(extents, kind, gpu, options, run_options, ranks=self.comm.size)
 
         exact = None
         if options.op == "fsum":
@@ -235,6 +234,11 @@ class Plan:
         # "auto" may differ: a rank without compiled kernels chooses otherwise.
         plans: Any = {"the function": "Plan", "the strategy": strategy, "agree": bool(agree)}
         plans["window"] = options.window
+        if self._scan.strategy == "fused" and agree:
+            raise ValueError(
+                "strategy 'fused' does not wait for other ranks' hosts, so its calls cannot agree "
+                "on faults; with agree=True use 'reduce-scan'"
+            )
         call.same = Terms({**self._scan.terms, **plans})
         call.has_elements = self._scan.has_elements
         self.out_shape, self.size = self._scan.form.extents.result_shape, math.prod(self.shape)

@@ -26,7 +26,7 @@ import distscan
 
 from .. import binding
 from ..core.errors import CheckError
-from ..core.steps import Strategy
+from ..core.steps import PlanStrategy, Strategy
 from ..cpu import library, threads
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
@@ -67,7 +67,7 @@ ALL_OPS = ("sum", "prod", "max", "min")
 # ---- this project --------------------------------------------------------------------------
 
 
-def _plan(strategy: Strategy, task: Task, level: str = "") -> list[Call]:
+def _plan(strategy: PlanStrategy, task: Task, level: str = "") -> list[Call]:
     case, (x, out) = task.case, task.pairs[0]
     variables = {"DISTSCAN_THREADS": str(case.threads or ""), "DISTSCAN_CPU": level}
     with mock.patch.dict(os.environ, {name: value for name, value in variables.items() if value}):

@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass", "fused"]
+Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass"]
+PlanStrategy = Literal[Strategy, "fused"]
 
 
 class Edges(NamedTuple):

@@ -128,7 +128,8 @@ class Strategy:
     def _note_arguments(self, call: "GpuCall") -> None:
         """Note whether a later call can have the arguments of this one, which has ended."""
         plain = type(call.x) is type(call.out) is cupy.ndarray and call.heads is None
-        self.are_set = plain and call.work is self.work and self.work.violation is None
+        same = call.work is self.work and not call.is_copied
+        self.are_set = plain and same and self.work.violation is None
 
     def _next_number(self) -> int | None:
         """Begin a call with the arguments of the last one, and return its number; else None."""
@@ -195,6 +196,7 @@ class GpuCall(NoTotal):
 
     heads: Any = None  # the head flags of the segments, or the keys
     deferred = False  # whether the scan is launched, and waits for its offset
+    is_copied = False  # whether ``x`` is a copy, which nobody keeps
 
     def __init__(self, steps: Strategy, x: Any, out: Any, segments: Any, at_once: bool) -> None:
         """Begin the first part. With ``at_once``, the second part follows on the same stream."""
@@ -211,7 +213,7 @@ class GpuCall(NoTotal):
             work = steps.work = steps.make()
         if type(x) is not FieldArrays and not x.flags.c_contiguous:
             steps.refuse_capture("x, which is not contiguous, must be copied")
-            x = contiguous(x)
+            x, self.is_copied = contiguous(x), True
         self._steps, self.work = steps, work
         self.epoch = number & workspace.LAST
         self.stream = self.first_stream = stream

@@ -1,5 +1,7 @@
 """The set-up of strategy ``fused``: the ranks' inboxes, opened once, and closed on all ranks."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import cupy
@@ -27,20 +29,30 @@ def connect(scan: ShardScan, comm: Comm) -> None:
                 f"{comm.size} ranks; use 'reduce-scan'"
             )
         if not scan.has_elements:
-            raise ValueError("strategy 'fused' needs elements on every rank")
-        inbox = steps.make_inbox(comm.size)
-    cards = comm.allgather(inbox.card())
+            raise ValueError("strategy 'fused' needs elements on every rank; use 'reduce-scan'")
+    inbox: Any = None
     try:
-        with agreed(comm):
-            try:
-                inbox.open(cards, comm.rank, reverse=scan.form.reverse)
-            except cupy.cuda.runtime.CUDARuntimeError as error:
-                raise ValueError(
-                    f"strategy 'fused' needs GPUs that reach each other's memory: {error}"
-                ) from error
-    except BaseException:
+        with agreed(comm), _reaching():
+            inbox = steps.make_inbox(comm.size)
+            card = inbox.card()
+        cards = comm.allgather(card)
+        with agreed(comm), _reaching():
+            inbox.open(cards, comm.rank, reverse=scan.form.reverse)
+    except BaseException:  # on every rank
         _release(inbox, comm)
         raise
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """Say what faults of CUDA mean here."""
+    try:
+        yield
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise ValueError(
+            "strategy 'fused' needs GPUs that reach each other's memory, by CUDA IPC; use "
+            f"'reduce-scan': {error}"
+        ) from error
 
 
 def disconnect(scan: ShardScan, call: Agreement) -> None:
@@ -58,6 +70,9 @@ def disconnect(scan: ShardScan, call: Agreement) -> None:
 
 
 def _release(inbox: Any, comm: Comm) -> None:
-    inbox.close_others()
+    """Close the inboxes of the others, then free this one; collective."""
+    if inbox is not None:
+        inbox.close_others()
     comm.Barrier()
-    inbox.free()
+    if inbox is not None:
+        inbox.free()

@@ -13,7 +13,7 @@ from ..core.dtypes import Types
 from ..core.form import Extents, Form, seed_value
 from ..core.operators import Operator
 from ..core.segments import check_type, compared, edge_dtype
-from ..core.steps import Steps, Strategy
+from ..core.steps import PlanStrategy, Steps
 from ..cpu import steps as cpu
 from ..cpu import sweeps
 from ..fsum.words import CheckedSteps, DigitSum, FixedSum
@@ -58,14 +58,13 @@ def make(
     *,
     out: np.dtype[Any] | None = None,
     ranks: int,
-    connects: bool = False,
 ) -> ShardScan:
     """Decide everything about the scan of a shard of type ``x``; local, no exchange.
 
     ``extents`` has the axis. ``gpu`` is the number of the current GPU, None for the CPU. ``out`` is
-    the type of the result, as in ``dtypes.resolve``. ``connects`` says that the caller will
-    ``connect`` the GPUs of the ranks if the strategy is "fused". Raises TypeError, ValueError and
-    OverflowError for options that cannot be had, and MemoryError if the workspace does not fit.
+    the type of the result, as in ``dtypes.resolve``. If the strategy is "fused", the caller must
+    ``connect`` the GPUs of the ranks. Raises TypeError, ValueError and OverflowError for options
+    that cannot be had, and MemoryError if the workspace does not fit.
     """
     op, segments = options.op, options.segments
     narrow = dtypes.resolve(op, x, options.dtype, out)
@@ -104,7 +103,7 @@ def make(
         local=not extents.goes_on,
     )
     if strategy == "fused":
-        _check_fused(op, types, form, gpu, connects=connects)
+        _check_fused(op, types, form, gpu)
     backend: Any = cpu
     sizes: dict[str, Any] = {"threads": binding.threads(run_options.threads)}
     if isinstance(op, DigitSum):
@@ -173,14 +172,10 @@ def _shown(first: Any) -> Any:
 # ---- what is decided -----------------------------------------------------------------------
 
 
-def _check_fused(
-    op: Operator, types: Types, form: Form, gpu: int | None, *, connects: bool
-) -> None:
+def _check_fused(op: Operator, types: Types, form: Form, gpu: int | None) -> None:
     """Raise ValueError if strategy "fused" cannot scan a shard."""
     fault = ""
-    if not connects:
-        fault = "is for Plan"
-    elif gpu is None:
+    if gpu is None:
         fault = "is for GPUs"
     elif isinstance(op, DigitSum | FixedSum):
         fault = "has no exact sums"
@@ -195,8 +190,8 @@ def _check_fused(
 
 
 def _strategy(
-    strategy: Strategy, *, ranks: int, add: bool, segmented: bool, local: bool
-) -> tuple[Strategy, str]:
+    strategy: PlanStrategy, *, ranks: int, add: bool, segmented: bool, local: bool
+) -> tuple[PlanStrategy, str]:
     """Return the strategy, and why: check the one that was asked for, or choose for "auto"."""
     if strategy == "scan-add" and segmented:
         raise ValueError("strategy 'scan-add' does not take segments=; use 'reduce-scan'")

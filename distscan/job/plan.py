@@ -10,7 +10,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from ..core.dtypes import Types
 from ..core.form import Extents, Form, bounds, chunks
 from ..core.operators import Operator
-from ..core.steps import Strategy
+from ..core.steps import PlanStrategy, Strategy
 from ..engine.shard_scan import ShardScan, make
 from ..fsum.request import FsumRequest
 from ..fsum.window import Window
@@ -117,7 +117,7 @@ def _make(
     extents: Extents,
     gpu: int | None,
     *,
-    strategy: Strategy,
+    strategy: PlanStrategy,
     ranks: int,
 ) -> ShardScan:
     marks = None if scan.segments is None else scan.segments.newbyteorder("=")

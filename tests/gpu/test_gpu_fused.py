@@ -178,6 +178,7 @@ def test_refused_plans(cp, comm):
         ((5, "l"), {"segments": True}),
         (((5, 3), "l"), {"axis": 0}),
         ((5, "d"), {"op": "fsum"}),
+        ((5, "d"), {"agree": True}),
     ]:
         with pytest.raises(ValueError, match="fused"):
             distscan.Plan(comm, *arguments, strategy="fused", **options)

@@ -313,6 +313,19 @@ def test_a_backend_for_every_rank(comm, monkeypatch):
     everywhere(comm, BackendError, "no NVIDIA", lambda: distscan.Plan(comm, 3, "d", backend="cuda"))
 
 
+@pytest.mark.parametrize("options", [{}, {"agree": True}])
+def test_fused_needs_gpus(options, comm):
+    """On one rank there is nothing to exchange."""
+
+    def make():
+        return distscan.Plan(comm, 3, "d", backend="cpu", strategy="fused", **options)
+
+    if comm.size == 1:
+        assert (make().strategy, make().reason) == ("single-pass", "there is one rank")
+    else:
+        everywhere(comm, ValueError, "strategy 'fused'", make)
+
+
 def readonly(array):
     array.flags.writeable = False
     return array
