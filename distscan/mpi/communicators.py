@@ -131,6 +131,11 @@ def aside(comm: Comm) -> Comm:
     return _derived(comm, "aside", comm.Dup)
 
 
+def gradients(comm: Comm) -> Comm:
+    """Return a duplicate for the handshakes of backward passes; the first call is collective."""
+    return _derived(comm, "gradients", comm.Dup)
+
+
 def _derived(comm: Comm, name: str, make: Callable[[], Any]) -> Comm:
     """Return the derived communicator of a name; the first call makes it."""
     key = derived_key(name)

@@ -68,6 +68,8 @@ def test_reference():
 def test_docstrings(name):
     if name.startswith("distscan.cuda."):
         pytest.importorskip("cupy")
+    if name == "distscan.torch":
+        pytest.importorskip("torch")
     module = importlib.import_module(name)
     with np.printoptions(legacy=False):
         assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0

@@ -1,0 +1,486 @@
+"""Differentiable scans of PyTorch tensors whose shards lie on several ranks.
+
+``dim`` is the dimension along which the shards are joined, in rank order, and scanned. Shards may
+differ in length there, and may be empty. Every function is collective over ``comm``, and so is the
+backward pass of its result: each backward pass is itself a scan.
+
+    y = distscan.torch.cumsum(x, dim=1)  # x [batch, n of this rank, features]
+    loss(y).backward()                   # on every rank
+
+======================  ==========================================  ==============  ===============
+function                backward                                    it keeps        derivatives
+======================  ==========================================  ==============  ===============
+``cumsum``              a sum from the other end                    nothing         of any order
+``cumprod``             a product and a recurrence; right at zeros  x               of any order
+``linear_recurrence``   a recurrence from the other end             a, the result   of any order
+``logcumsumexp``        two ``logcumsumexp`` from the other end     x, the result   first
+``cummax``, ``cummin``  a recurrence; to the element that won       a mask          first
+======================  ==========================================  ==============  ===============
+
+If one rank's tensor needs a gradient, all ranks take part in the backward pass, and the result must
+be part of the loss on all of them. A rank that does not come makes the others raise ``RankError``
+after ``DISTSCAN_WAIT`` seconds (default: 60).
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from .core.errors import RankError
+from .mpi.agree import Agreement, Terms, collective
+from .mpi.communicators import MPI, Comm, gradients
+from .scan import scan
+from .uses.recurrence import linear_recurrence as _solve
+
+Tensor = Any
+
+
+class Direction(NamedTuple):
+    """The ranks of a scan, its direction, and whether a result leaves out its own element."""
+
+    comm: Comm
+    reverse: bool
+    exclusive: bool = False
+
+    def other(self) -> "Direction":
+        """Return the opposite direction, that of the backward pass."""
+        return self._replace(reverse=not self.reverse)
+
+
+# ---- the functions -------------------------------------------------------------------------------
+
+
+def cumsum(
+    x: Tensor,
+    dim: int,
+    *,
+    comm: Comm | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    dtype: Any = None,
+) -> Tensor:
+    """Return the cumulative sum of ``x`` along ``dim`` over all ranks, as ``torch.cumsum``.
+
+    Parameters
+    ----------
+    x
+        This rank's shard: a tensor on a CPU or a GPU.
+    dim
+        The dimension along which the shards are joined, and scanned.
+    comm
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+    exclusive
+        Whether each result leaves out its own element.
+    reverse
+        Whether to scan from the last element.
+    dtype
+        The type to which ``x`` is converted first. Integers and bools sum in int64.
+
+    Returns
+    -------
+    tensor, of the shape of ``x``
+        This rank's part.
+
+    Raises
+    ------
+    TypeError, ValueError, RankError
+        On every rank.
+
+    Examples
+    --------
+    On one rank; on two that hold [1., 2.] and [3.], the gradients are [3., 2.] and [1.]:
+
+    >>> import distscan.torch, torch
+    >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> distscan.torch.cumsum(x, 0).sum().backward()
+    >>> x.grad
+    tensor([2., 1.])
+    """
+    form = {"comm": comm, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
+    return _scanned("cumsum", x, dim, _Sum.apply, **form)
+
+
+def cumprod(
+    x: Tensor,
+    dim: int,
+    *,
+    comm: Comm | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    dtype: Any = None,
+) -> Tensor:
+    """Return the cumulative product along ``dim``; as ``torch.cumprod``. See ``cumsum``.
+
+    Gradients divide by nothing, so zeros are no exception.
+    """
+    form = {"comm": comm, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
+    return _scanned("cumprod", x, dim, _Product.apply, **form)
+
+
+def logcumsumexp(
+    x: Tensor,
+    dim: int,
+    *,
+    comm: Comm | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+) -> Tensor:
+    """Return log(sum of exp(x)) cumulatively; as ``torch.logcumsumexp``. See ``cumsum``."""
+    form = {"comm": comm, "exclusive": exclusive, "reverse": reverse}
+    return _scanned("logcumsumexp", x, dim, _LogSum.apply, **form)
+
+
+def cummax(x: Tensor, dim: int, *, comm: Comm | None = None, reverse: bool = False) -> Tensor:
+    """Return the cumulative maximum along ``dim``, without indices. See ``cumsum``.
+
+    The gradient of a result goes to the last element that is as large, as in ``torch.cummax``.
+    """
+    return _scanned("cummax", x, dim, _Maximum.apply, comm=comm, reverse=reverse)
+
+
+def cummin(x: Tensor, dim: int, *, comm: Comm | None = None, reverse: bool = False) -> Tensor:
+    """Return the cumulative minimum along ``dim``, without indices. See ``cummax``."""
+    return _scanned("cummin", x, dim, _Minimum.apply, comm=comm, reverse=reverse)
+
+
+def linear_recurrence(
+    a: Tensor,
+    b: Tensor,
+    dim: int = 0,
+    *,
+    comm: Comm | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along ``dim``, over all ranks; h is 0 before them.
+
+    Parameters
+    ----------
+    a, b
+        This rank's shards, of one shape and type.
+    dim, comm, reverse
+        As in ``cumsum``; with ``reverse``, ``h[t] = a[t] * h[t+1] + b[t]``.
+
+    Returns
+    -------
+    tensor, of the shape of ``b``
+        This rank's part of h.
+
+    Raises
+    ------
+    TypeError, ValueError, RankError
+        On every rank.
+
+    Examples
+    --------
+    A value that decays by half at each step, on one rank:
+
+    >>> import distscan.torch, torch
+    >>> half, b = torch.full((3,), 0.5), torch.tensor([8.0, 0.0, 1.0])
+    >>> distscan.torch.linear_recurrence(half, b)
+    tensor([8., 4., 3.])
+    """
+    (a, b), direction = _begin("linear_recurrence", (a, b), dim, comm=comm, reverse=reverse)
+    return _back(_Recurrence.apply(_rows(a, dim), _rows(b, dim), direction), b, dim)
+
+
+def _scanned(name: str, x: Tensor, dim: int, apply: Callable[..., Tensor], **form: Any) -> Tensor:
+    """Scan the rows of ``x`` by an autograd function."""
+    (x,), direction = _begin(name, (x,), dim, **form)
+    return _back(apply(_rows(x, dim), direction), x, dim)
+
+
+@collective
+def _begin(
+    call: Agreement,
+    name: str,
+    tensors: tuple[Tensor, ...],
+    dim: int,
+    *,
+    comm: Comm | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    dtype: Any = None,
+) -> tuple[tuple[Tensor, ...], Direction]:
+    """Check the arguments; return tensors that need gradients on every rank or on none."""
+    terms: dict[str, object] = {"the function": f"distscan.torch.{name}", "dim": dim}
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} takes tensors of PyTorch, not {type(tensor).__name__}")
+        if not -tensor.ndim <= dim < tensor.ndim:
+            raise IndexError(f"dim is {dim}; the tensor has {tensor.ndim} dimensions")
+        if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
+            raise ValueError(
+                f"a is {tensors[0].dtype} {list(tensors[0].shape)}, b {tensor.dtype} "
+                f"{list(tensor.shape)}: they must have one type and one shape"
+            )
+    if dtype is not None:
+        tensors = tuple(tensor.to(dtype) for tensor in tensors)
+    shape = list(tensors[0].shape)
+    del shape[dim]
+    terms |= {"the dtype": tensors[0].dtype, "the shape beyond dim": shape}
+    terms |= {"exclusive": exclusive, "reverse": reverse}
+    terms |= {"whether gradients are enabled": torch.is_grad_enabled()}
+    call.same = Terms(terms)
+    needs = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    call.contribution = int(needs)
+    call.settle()
+    direction = Direction(call.comm, bool(reverse), bool(exclusive))
+    if any(call.contributions()):
+        gradients(call.comm)  # made here, where all ranks are
+        if not needs:
+            there = torch.zeros((), requires_grad=True)
+            tensors = (_Present.apply(tensors[0], there), *tensors[1:])
+    call.begin()
+    return tensors, direction
+
+
+def _rows(x: Tensor, dim: int) -> Tensor:
+    """View a tensor as rows [n, m], n along ``dim``."""
+    moved = x.movedim(dim, 0)
+    return moved.reshape(x.shape[dim], moved[:1].numel() if x.shape[dim] else _width(moved))
+
+
+def _width(moved: Tensor) -> int:
+    return int(torch.Size(moved.shape[1:]).numel())
+
+
+def _back(rows: Tensor, x: Tensor, dim: int) -> Tensor:
+    """View rows in the shape of ``x``."""
+    return rows.reshape(x.movedim(dim, 0).shape).movedim(0, dim)
+
+
+# ---- the autograd functions, of rows [n, m] ------------------------------------------------------
+
+
+class _Present(torch.autograd.Function):
+    """The tensor itself, as one that needs a gradient: other ranks' do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, Any]:
+        return None, None
+
+
+class _Sum(torch.autograd.Function):
+    """y = sums of x. dx = sums of dy, from the other end."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        return _scan(x, "sum", way)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        _meet(ctx.way.comm)
+        return _Sum.apply(dy, ctx.way.other()), None
+
+
+class _Shift(torch.autograd.Function):
+    """y[t] = x[t-1]; 0 before the first row. dx[t] = dy[t+1]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        row = _row_before(x, comm=way.comm, reverse=way.reverse)
+        if not len(x):
+            return x.clone()
+        return torch.cat([x[1:], row] if way.reverse else [row, x[:-1]])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        _meet(ctx.way.comm)
+        return _Shift.apply(dy, ctx.way.other()), None
+
+
+class _Recurrence(torch.autograd.Function):
+    """h[t] = a[t] h[t-1] + b[t]. db[t] = dh[t] + a[t+1] db[t+1]; da[t] = db[t] h[t-1]."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, way: Direction) -> Tensor:
+        h = _solve(a.detach(), b.detach(), comm=way.comm, reverse=way.reverse)
+        ctx.way = way
+        ctx.save_for_backward(a, h)
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor) -> tuple[Any, Any, Any]:
+        a, h = ctx.saved_tensors
+        way, other = ctx.way, ctx.way.other()
+        _meet(way.comm)
+        db = _Recurrence.apply(_Shift.apply(a, other), dh, other)
+        return db * _Shift.apply(h, way), db, None
+
+
+class _Product(torch.autograd.Function):
+    """y = products of x. dx[t] = (product before t) times r[t], a recurrence from the other end.
+
+    Inclusive: r[t] = dy[t] + x[t+1] r[t+1]. Exclusive: r[t] = s[t+1], s[t] = dy[t] + x[t] s[t+1].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        ctx.save_for_backward(x)
+        return _scan(x, "prod", way)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        (x,) = ctx.saved_tensors
+        way = ctx.way
+        other = Direction(way.comm, not way.reverse)
+        _meet(way.comm)
+        before = _Product.apply(x, way._replace(exclusive=True))
+        if way.exclusive:
+            return before * _Shift.apply(_Recurrence.apply(x, dy, other), other), None
+        return before * _Recurrence.apply(_Shift.apply(x, other), dy, other), None
+
+
+class _LogSum(torch.autograd.Function):
+    """y = log sums of exp(x). dx[t] = sum of dy[j] exp(x[t] - y[j]) over j from t on.
+
+    The sums of positive and of negative dy are found as logarithms, so nothing overflows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        y = _scan(x, "logaddexp", way)
+        ctx.way = way
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        x, y = ctx.saved_tensors
+        _meet(ctx.way.comm)
+        logs = torch.where(y == -torch.inf, -torch.inf, dy.abs().log() - y)
+        parts = []
+        for sign in (dy > 0, dy < 0):
+            part = torch.where(sign, logs, -torch.inf)
+            parts.append((x + _scan(part, "logaddexp", ctx.way.other())).exp())
+        return parts[0] - parts[1], None
+
+
+class _Extreme(torch.autograd.Function):
+    """y = maxima or minima of x. An element that wins gets dy up to the next one that wins."""
+
+    op = ""
+
+    @classmethod
+    def _forward(cls, ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        y = _scan(x, cls.op, way)
+        ctx.way = way
+        ctx.save_for_backward((x == y) | x.isnan())
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        (wins,) = ctx.saved_tensors
+        other = ctx.way.other()
+        _meet(other.comm)
+        goes_on = _Shift.apply((~wins).to(dy.dtype), other)
+        return torch.where(wins, _Recurrence.apply(goes_on, dy, other), 0), None
+
+
+class _Maximum(_Extreme):
+    op = "max"
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        return _Maximum._forward(ctx, x, way)
+
+
+class _Minimum(_Extreme):
+    op = "min"
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        return _Minimum._forward(ctx, x, way)
+
+
+# ---- the exchange --------------------------------------------------------------------------------
+
+
+def _scan(x: Tensor, op: str, way: Direction) -> Tensor:
+    """Scan rows along axis 0."""
+    rows = x.detach().contiguous()
+    return scan(rows, op, axis=0, comm=way.comm, exclusive=way.exclusive, reverse=way.reverse)
+
+
+@collective
+def _row_before(call: Agreement, x: Tensor, *, comm: Comm, reverse: bool) -> Tensor:
+    """Return the row [1, m] before the first one of this rank, in scan order; zeros if none is.
+
+    Without rows, return [0, m].
+    """
+    call.same = Terms({"the function": "a shift by one row", "reverse": reverse})
+    call.contribution = len(x)
+    row = torch.zeros_like(x[:1])
+    sent = (x[:1] if reverse else x[-1:]).detach().cpu().contiguous()
+    received = torch.empty_like(sent)
+    call.settle()
+    ranks = [rank for rank, length in enumerate(call.contributions()) if length]
+    call.begin()
+    if not len(x):
+        return row
+    ranks = ranks[::-1] if reverse else ranks
+    place, request = ranks.index(comm.rank), MPI.REQUEST_NULL
+    if place + 1 < len(ranks):
+        request = comm.Isend([_bytes(sent), MPI.BYTE], ranks[place + 1], _TAG)
+    if place > 0:
+        comm.Recv([_bytes(received), MPI.BYTE], ranks[place - 1], _TAG)
+        row = received.to(x.device)
+    request.Wait()
+    return row
+
+
+_TAG = 1 << 13
+
+
+def _bytes(row: Tensor) -> Any:
+    return row.view(torch.uint8).numpy()
+
+
+#: The number of the last backward pass, by the handle of its communicator.
+_passes: dict[int, int] = {}
+
+
+def _meet(comm: Comm) -> None:
+    """Wait until every rank is in this backward pass; raise RankError if one does not come.
+
+    Each rank tells rank 0 that it is there, and rank 0 tells all when all are.
+    """
+    if comm.size == 1:
+        return
+    aside = gradients(comm)
+    number = _passes[aside.handle] = _passes.get(aside.handle, 0) + 1
+    limit = float(os.environ.get("DISTSCAN_WAIT") or 60)
+    deadline, pause = time.monotonic() + limit, 0.0
+    others = range(1, comm.size) if comm.rank == 0 else [0]
+    if comm.rank > 0:
+        aside.send(number, 0, _TAG)
+    missing = set(others)
+    while missing:
+        for rank in [rank for rank in missing if aside.Iprobe(rank, _TAG)]:
+            if aside.recv(source=rank, tag=_TAG) != number:
+                raise RankError(f"rank {rank} has left out a backward pass, and is out of step")
+            missing.discard(rank)
+        if missing and time.monotonic() > deadline:
+            raise RankError(
+                f"rank {min(missing)} did not come to a backward pass within {limit:g} s "
+                "(DISTSCAN_WAIT): the results of distscan.torch must be part of the loss on every "
+                "rank"
+            )
+        time.sleep(pause)
+        pause = min(1e-3, pause + 1e-5)
+    if comm.rank == 0:
+        for rank in others:
+            aside.send(number, rank, _TAG)

@@ -1,0 +1,273 @@
+"""distscan.torch: results and gradients, beside those of PyTorch on the whole tensor."""
+
+import doctest
+import functools
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+torch = pytest.importorskip("torch", reason="no PyTorch")
+import distscan.torch as scans  # noqa: E402
+from distscan import DisagreementError, RankError  # noqa: E402
+from support.processes import everywhere  # noqa: E402
+
+pytestmark = pytest.mark.timeout(120)
+
+
+# ---- the whole tensor on every rank --------------------------------------------------------------
+
+
+class Replicated(torch.autograd.Function):
+    """The same tensor on every rank, whose gradient is the sum of all ranks'."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return Summed.apply(dy)
+
+
+class Summed(torch.autograd.Function):
+    """The sum of all ranks' tensors, on every rank."""
+
+    @staticmethod
+    def forward(ctx, x):
+        total = np.empty_like(x.numpy())
+        MPI.COMM_WORLD.Allreduce(x.contiguous().numpy(), total)
+        return torch.from_numpy(total)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return Replicated.apply(dy)
+
+
+@functools.cache
+def bounds(n, size):
+    """Uneven parts of n elements, one of them empty where there are three ranks or more."""
+    ends = np.sort(np.random.default_rng(n).integers(0, n + 1, size - 1))
+    if size > 2:
+        ends[1] = ends[0]
+    return [0, *sorted(ends.tolist()), n]
+
+
+def mine(x, dim, comm):
+    """This rank's shard."""
+    ends = bounds(x.shape[dim], comm.size)
+    return x.narrow(dim, ends[comm.rank], ends[comm.rank + 1] - ends[comm.rank])
+
+
+def whole(function, dim, comm):
+    """Return the function of whole tensors that runs ``function`` on the shards."""
+
+    def call(*tensors):
+        shards = [mine(Replicated.apply(tensor), dim, comm) for tensor in tensors]
+        y = function(*shards)
+        n = tensors[0].shape[dim]
+        begin, end = bounds(n, comm.size)[comm.rank :][:2]
+        zeros = torch.zeros(tensors[0].shape, dtype=y.dtype)
+        return Summed.apply(zeros.slice_scatter(y, dim, begin, end))
+
+    return call
+
+
+def exclusively(y, dim, first):
+    """Shift results by one along ``dim``."""
+    start = torch.full_like(y.narrow(dim, 0, 1), first)
+    return torch.cat([start, y.narrow(dim, 0, y.shape[dim] - 1)], dim)
+
+
+def solved(a, b, dim):
+    """Solve a recurrence in a loop."""
+    h, states = torch.zeros_like(b.select(dim, 0)), []
+    for t in range(b.shape[dim]):
+        h = a.select(dim, t) * h + b.select(dim, t)
+        states.append(h)
+    return torch.stack(states, dim)
+
+
+FIRST = {"cumsum": 0.0, "cumprod": 1.0, "logcumsumexp": -torch.inf}
+PLAIN = {
+    "cumsum": torch.cumsum,
+    "cumprod": torch.cumprod,
+    "logcumsumexp": torch.logcumsumexp,
+    "cummax": lambda x, dim: torch.cummax(x, dim).values,
+    "cummin": lambda x, dim: torch.cummin(x, dim).values,
+}
+FORMS = [
+    (name, form)
+    for name in PLAIN
+    for form in ({}, {"reverse": True}, {"exclusive": True}, {"exclusive": True, "reverse": True})
+    if not form.get("exclusive") or name in FIRST
+]
+
+
+def reference(name, x, dim, *, reverse=False, exclusive=False):
+    x = x.flip(dim) if reverse else x
+    y = PLAIN[name](x, dim)
+    y = exclusively(y, dim, FIRST[name]) if exclusive else y
+    return y.flip(dim) if reverse else y
+
+
+def drawn(rng, *shape):
+    return torch.from_numpy(rng.normal(size=shape))
+
+
+def gradient(y, weights, *tensors):
+    """The gradients of a weighted sum of the finite results."""
+    y = torch.where(y.isfinite(), y, 0)
+    return torch.autograd.grad((y * weights).sum(), tensors)
+
+
+# ---- tests ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_beside_pytorch(name, form, dim, comm, rng):
+    """Results and gradients of many elements."""
+    x = drawn(rng, 4, 300, 3).movedim(1, dim).contiguous().requires_grad_()
+    weights = drawn(rng, *x.shape)
+    y = whole(functools.partial(getattr(scans, name), dim=dim, **form), dim, comm)(x)
+    want = reference(name, x, dim, **form)
+    torch.testing.assert_close(y, want, rtol=1e-10, atol=1e-10)
+    for got, wanted in zip(gradient(y, weights, x), gradient(want, weights, x), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_gradcheck(name, form, dim, comm, rng):
+    if name == "logcumsumexp" and form.get("exclusive"):
+        pytest.skip("its first result is -inf: test_beside_pytorch has its gradients")
+    shape = (6, 2) if dim == 0 else (2, 6)
+    x = drawn(rng, *shape).requires_grad_()
+    function = whole(functools.partial(getattr(scans, name), dim=dim, **form), dim, comm)
+    assert torch.autograd.gradcheck(function, (x,))
+    if name in {"cumsum", "cumprod"}:
+        assert torch.autograd.gradgradcheck(function, (x,))
+
+
+@pytest.mark.parametrize("form", [{}, {"exclusive": True}, {"reverse": True}])
+@pytest.mark.parametrize("zeros", [[2], [0, 5], [1, 2, 4], range(6)])
+def test_products_with_zeros(zeros, form, comm, rng):
+    x = drawn(rng, 6)
+    x[list(zeros)] = 0
+    x.requires_grad_()
+    function = whole(functools.partial(scans.cumprod, dim=0, **form), 0, comm)
+    assert torch.autograd.gradcheck(function, (x,))
+    assert torch.autograd.gradgradcheck(function, (x,))
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_ties(name, comm):
+    """The last of equal elements wins."""
+    x = torch.tensor([1.0, 3, 3, 2, 3, 0, 0, 5, 5, 1], dtype=torch.float64).requires_grad_()
+    weights = torch.arange(1.0, 11)
+    y = whole(functools.partial(getattr(scans, name), dim=0), 0, comm)(x)
+    want = reference(name, x, 0)
+    assert torch.equal(y, want)
+    assert torch.equal(*gradient(y, weights, x), *gradient(want, weights, x))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_recurrence(dim, reverse, comm, rng):
+    shape = (6, 2) if dim == 0 else (2, 6)
+    a, b = drawn(rng, *shape).requires_grad_(), drawn(rng, *shape).requires_grad_()
+    solve = functools.partial(scans.linear_recurrence, dim=dim, reverse=reverse)
+    function = whole(solve, dim, comm)
+    want = solved(a.flip(dim), b.flip(dim), dim).flip(dim) if reverse else solved(a, b, dim)
+    torch.testing.assert_close(function(a, b), want)
+    assert torch.autograd.gradcheck(function, (a, b))
+    assert torch.autograd.gradgradcheck(function, (a, b))
+
+
+def test_one_rank_alone_needs_a_gradient(comm):
+    """The others take part in the backward pass, though their shards have no gradient."""
+    x = torch.ones(3, dtype=torch.float64, requires_grad=comm.rank == 0)
+    y = scans.cumsum(x, 0)
+    assert y.requires_grad
+    y.sum().backward()
+    if comm.rank == 0:
+        np.testing.assert_array_equal(x.grad, 3.0 * comm.size - np.arange(3))
+    else:
+        assert x.grad is None
+
+
+def test_nobody_needs_a_gradient(comm):
+    with torch.no_grad():
+        assert not scans.cumsum(torch.ones(2, requires_grad=True), 0).requires_grad
+    assert not scans.cumsum(torch.ones(2), 0).requires_grad
+
+
+def test_a_result_that_is_not_part_of_the_loss(comm, monkeypatch):
+    """The rank's absence is an exception on the others, not a hang."""
+    if comm.size == 1:
+        pytest.skip("needs several ranks")
+    monkeypatch.setenv("DISTSCAN_WAIT", "0.3")
+    alone = comm.Dup()
+    x = torch.ones(3, requires_grad=True)
+    y = scans.cumsum(x, 0, comm=alone)
+    if comm.rank == 0:
+        time.sleep(1)
+        (x * 2).sum().backward()
+    else:
+        with pytest.raises(RankError, match="rank 0 did not come to a backward pass"):
+            y.sum().backward()
+    comm.Barrier()
+
+
+def test_two_backward_passes(comm, rng):
+    x = drawn(rng, 5).requires_grad_()
+    y = scans.linear_recurrence(x, x)
+    (first,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    (second,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(first, second)
+
+
+def test_checkpoint(comm, rng):
+    """The forward pass runs again in the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    x = drawn(rng, 5).requires_grad_()
+    plain = torch.autograd.grad(scans.cumprod(x, 0).sum(), x)
+    again = checkpoint(functools.partial(scans.cumprod, dim=0), x, use_reentrant=False)
+    assert torch.equal(*plain, *torch.autograd.grad(again.sum(), x))
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "complex128", "int32", "bool"])
+def test_types(name, comm, rng):
+    """Sums have the type that torch.cumsum has."""
+    x = torch.from_numpy(rng.integers(0, 2, 4)).to(getattr(torch, name))
+    y = scans.cumsum(x, 0)
+    want = torch.cumsum(x.repeat(comm.size), 0)[4 * comm.rank :][:4]
+    assert y.dtype == want.dtype
+    assert torch.equal(y, want)
+
+
+@pytest.mark.one_rank
+def test_docstrings():
+    assert doctest.testmod(scans).failed == 0
+
+
+def test_refusals(comm):
+    x = torch.ones(2, 3)
+    last = comm.rank == comm.size - 1
+    everywhere(comm, TypeError, "tensors", lambda: scans.cumsum([1.0] if last else x, 0))
+    everywhere(comm, IndexError, "dim is 2", lambda: scans.cumsum(x, 2))
+    everywhere(
+        comm,
+        ValueError,
+        "one type and one shape",
+        lambda: scans.linear_recurrence(x, x[:1] if last else x.double()),
+    )
+    if comm.size > 1:
+        everywhere(
+            comm, DisagreementError, "shape", lambda: scans.cumsum(x if last else x[:, :2], 0)
+        )
+        with torch.set_grad_enabled(last):
+            everywhere(comm, DisagreementError, "gradients", lambda: scans.cumsum(x, 0))
