@@ -22,9 +22,11 @@ be part of the loss on all of them. A rank that does not come makes the others r
 after ``DISTSCAN_WAIT`` seconds (default: 60).
 """
 
+import functools
 import os
 import time
 from collections.abc import Callable
+from operator import index
 from typing import Any, NamedTuple
 
 import torch
@@ -206,7 +208,7 @@ def _begin(
     dtype: Any = None,
 ) -> tuple[tuple[Tensor, ...], Direction]:
     """Check the arguments; return tensors that need gradients on every rank or on none."""
-    terms: dict[str, object] = {"the function": f"distscan.torch.{name}", "dim": dim}
+    dim = index(dim)
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} takes tensors of PyTorch, not {type(tensor).__name__}")
@@ -221,10 +223,17 @@ def _begin(
         tensors = tuple(tensor.to(dtype) for tensor in tensors)
     shape = list(tensors[0].shape)
     del shape[dim]
-    terms |= {"the dtype": tensors[0].dtype, "the shape beyond dim": shape}
-    terms |= {"exclusive": exclusive, "reverse": reverse}
-    terms |= {"whether gradients are enabled": torch.is_grad_enabled()}
-    call.same = Terms(terms)
+    call.same = Terms(
+        {
+            "the function": f"distscan.torch.{name}",
+            "dim": dim % tensors[0].ndim,
+            "the dtype": tensors[0].dtype,
+            "the shape beyond dim": shape,
+            "exclusive": bool(exclusive),
+            "reverse": bool(reverse),
+            "whether gradients are enabled": torch.is_grad_enabled(),
+        }
+    )
     needs = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     call.contribution = int(needs)
     call.settle()
@@ -241,11 +250,7 @@ def _begin(
 def _rows(x: Tensor, dim: int) -> Tensor:
     """View a tensor as rows [n, m], n along ``dim``."""
     moved = x.movedim(dim, 0)
-    return moved.reshape(x.shape[dim], moved[:1].numel() if x.shape[dim] else _width(moved))
-
-
-def _width(moved: Tensor) -> int:
-    return int(torch.Size(moved.shape[1:]).numel())
+    return moved.reshape(len(moved), moved.shape[1:].numel())
 
 
 def _back(rows: Tensor, x: Tensor, dim: int) -> Tensor:
@@ -254,6 +259,8 @@ def _back(rows: Tensor, x: Tensor, dim: int) -> Tensor:
 
 
 # ---- the autograd functions, of rows [n, m] ------------------------------------------------------
+#
+# Gradients of complex numbers have PyTorch's convention: that of y = a x is conj(a) dy.
 
 
 class _Present(torch.autograd.Function):
@@ -304,7 +311,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, way: Direction) -> Tensor:
-        h = _solve(a.detach(), b.detach(), comm=way.comm, reverse=way.reverse)
+        h = _solve(_plain(a), _plain(b), comm=way.comm, reverse=way.reverse)
         ctx.way = way
         ctx.save_for_backward(a, h)
         return h
@@ -314,8 +321,8 @@ class _Recurrence(torch.autograd.Function):
         a, h = ctx.saved_tensors
         way, other = ctx.way, ctx.way.other()
         _meet(way.comm)
-        db = _Recurrence.apply(_Shift.apply(a, other), dh, other)
-        return db * _Shift.apply(h, way), db, None
+        db = _Recurrence.apply(_Shift.apply(a.conj(), other), dh, other)
+        return db * _Shift.apply(h.conj(), way), db, None
 
 
 class _Product(torch.autograd.Function):
@@ -332,8 +339,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
-        (x,) = ctx.saved_tensors
-        way = ctx.way
+        x, way = ctx.saved_tensors[0].conj(), ctx.way
         other = Direction(way.comm, not way.reverse)
         _meet(way.comm)
         before = _Product.apply(x, way._replace(exclusive=True))
@@ -411,8 +417,13 @@ class _Minimum(_Extreme):
 
 def _scan(x: Tensor, op: str, way: Direction) -> Tensor:
     """Scan rows along axis 0."""
-    rows = x.detach().contiguous()
-    return scan(rows, op, axis=0, comm=way.comm, exclusive=way.exclusive, reverse=way.reverse)
+    comm, reverse, exclusive = way
+    return scan(_plain(x), op, axis=0, comm=comm, exclusive=exclusive, reverse=reverse)
+
+
+def _plain(x: Tensor) -> Tensor:
+    """Return the numbers of a tensor in memory, one after the other, without its history."""
+    return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
 @collective
@@ -424,7 +435,7 @@ def _row_before(call: Agreement, x: Tensor, *, comm: Comm, reverse: bool) -> Ten
     call.same = Terms({"the function": "a shift by one row", "reverse": reverse})
     call.contribution = len(x)
     row = torch.zeros_like(x[:1])
-    sent = (x[:1] if reverse else x[-1:]).detach().cpu().contiguous()
+    sent = _plain(x[:1] if reverse else x[-1:]).cpu()
     received = torch.empty_like(sent)
     call.settle()
     ranks = [rank for rank, length in enumerate(call.contributions()) if length]
@@ -449,8 +460,10 @@ def _bytes(row: Tensor) -> Any:
     return row.view(torch.uint8).numpy()
 
 
-#: The number of the last backward pass, by the handle of its communicator.
-_passes: dict[int, int] = {}
+@functools.cache
+def _key_of_passes() -> int:
+    """Return the key of the communicator's attribute that counts its backward passes."""
+    return MPI.Comm.Create_keyval()
 
 
 def _meet(comm: Comm) -> None:
@@ -461,7 +474,8 @@ def _meet(comm: Comm) -> None:
     if comm.size == 1:
         return
     aside = gradients(comm)
-    number = _passes[aside.handle] = _passes.get(aside.handle, 0) + 1
+    number = 1 + (aside.Get_attr(_key_of_passes()) or 0)
+    aside.Set_attr(_key_of_passes(), number)
     limit = float(os.environ.get("DISTSCAN_WAIT") or 60)
     deadline, pause = time.monotonic() + limit, 0.0
     others = range(1, comm.size) if comm.rank == 0 else [0]

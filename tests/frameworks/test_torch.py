@@ -69,7 +69,7 @@ def whole(function, dim, comm):
         n = tensors[0].shape[dim]
         begin, end = bounds(n, comm.size)[comm.rank :][:2]
         zeros = torch.zeros(tensors[0].shape, dtype=y.dtype)
-        return Summed.apply(zeros.slice_scatter(y, dim, begin, end))
+        return Summed.apply(zeros.index_add(dim, torch.arange(begin, end), y))
 
     return call
 
@@ -149,6 +149,16 @@ def test_gradcheck(name, form, dim, comm, rng):
     assert torch.autograd.gradcheck(function, (x,))
     if name in {"cumsum", "cumprod"}:
         assert torch.autograd.gradgradcheck(function, (x,))
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "linear_recurrence"])
+def test_complex_numbers(name, comm, rng):
+    x = torch.complex(drawn(rng, 5), drawn(rng, 5)).requires_grad_()
+    a = torch.complex(drawn(rng, 5), drawn(rng, 5)).requires_grad_()
+    tensors = (a, x) if name == "linear_recurrence" else (x,)
+    function = whole(functools.partial(getattr(scans, name), dim=0), 0, comm)
+    assert torch.autograd.gradcheck(function, tensors)
+    assert torch.autograd.gradgradcheck(function, tensors)
 
 
 @pytest.mark.parametrize("form", [{}, {"exclusive": True}, {"reverse": True}])
