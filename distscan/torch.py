@@ -45,8 +45,14 @@ class Direction(NamedTuple):
     """The ranks of a scan, its direction, and whether a result leaves out its own element."""
 
     comm: Comm
+    lengths: tuple[int, ...]  # the number of rows of each rank
     reverse: bool
     exclusive: bool = False
+
+    def ranks(self) -> list[int]:
+        """Return the ranks that have rows, in the order of the scan."""
+        ranks = [rank for rank, length in enumerate(self.lengths) if length]
+        return ranks[::-1] if self.reverse else ranks
 
     def other(self) -> "Direction":
         """Return the opposite direction, that of the backward pass."""
@@ -156,8 +162,10 @@ def linear_recurrence(
     *,
     comm: Comm | None = None,
     reverse: bool = False,
-) -> Tensor:
-    """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along ``dim``, over all ranks; h is 0 before them.
+    initial: Tensor | None = None,
+    return_last: bool = False,
+) -> Any:
+    """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along ``dim``, over all ranks.
 
     Parameters
     ----------
@@ -165,11 +173,20 @@ def linear_recurrence(
         This rank's shards, of one shape and type.
     dim, comm, reverse
         As in ``cumsum``; with ``reverse``, ``h[t] = a[t] * h[t+1] + b[t]``.
+    initial
+        The state before the first element, of the shape of ``b`` without ``dim`` and of its type,
+        the same on every rank. None is 0. Its gradient is on the rank with the first element, and 0
+        on the others: add them up, as for any parameter that ranks share.
+    return_last
+        Whether to return the last state of all ranks, too.
 
     Returns
     -------
     tensor, of the shape of ``b``
         This rank's part of h.
+    last
+        With ``return_last``: the state after the last element, of the shape of ``initial``, the
+        same on every rank. If no rank has elements, it is ``initial``.
 
     Raises
     ------
@@ -185,8 +202,17 @@ def linear_recurrence(
     >>> distscan.torch.linear_recurrence(half, b)
     tensor([8., 4., 3.])
     """
-    (a, b), direction = _begin("linear_recurrence", (a, b), dim, comm=comm, reverse=reverse)
-    return _back(_Recurrence.apply(_rows(a, dim), _rows(b, dim), direction), b, dim)
+    form: Any = {"reverse": reverse, "initial": initial, "return_last": return_last}
+    (a, b), way = _begin("linear_recurrence", (a, b), dim, comm=comm, **form)
+    first = None if initial is None else initial.reshape(-1)
+    h = _Recurrence.apply(_rows(a, dim), _rows(b, dim), first, way)
+    if not return_last:
+        return _back(h, b, dim)
+    if way.ranks():
+        first = _Last.apply(h, way)
+    elif first is None:
+        first = h.sum(0)  # of no rows
+    return _back(h, b, dim), first.reshape(b.movedim(dim, 0).shape[1:])
 
 
 def _scanned(name: str, x: Tensor, dim: int, apply: Callable[..., Tensor], **form: Any) -> Tensor:
@@ -206,6 +232,8 @@ def _begin(
     exclusive: bool = False,
     reverse: bool = False,
     dtype: Any = None,
+    initial: Tensor | None = None,
+    return_last: bool = False,
 ) -> tuple[tuple[Tensor, ...], Direction]:
     """Check the arguments; return tensors that need gradients on every rank or on none."""
     dim = index(dim)
@@ -222,7 +250,14 @@ def _begin(
     if dtype is not None:
         tensors = tuple(tensor.to(dtype) for tensor in tensors)
     shape = list(tensors[0].shape)
-    del shape[dim]
+    length = shape.pop(dim)
+    if initial is not None and not isinstance(initial, torch.Tensor):
+        raise TypeError(f"initial is a tensor of PyTorch, not {type(initial).__name__}")
+    if initial is not None and (initial.dtype, [*initial.shape]) != (tensors[0].dtype, shape):
+        raise ValueError(
+            f"initial is {initial.dtype} {list(initial.shape)}; the states are {tensors[0].dtype} "
+            f"{shape}"
+        )
     call.same = Terms(
         {
             "the function": f"distscan.torch.{name}",
@@ -231,14 +266,19 @@ def _begin(
             "the shape beyond dim": shape,
             "exclusive": bool(exclusive),
             "reverse": bool(reverse),
+            "whether there is an initial state": initial is not None,
+            "return_last": bool(return_last),
             "whether gradients are enabled": torch.is_grad_enabled(),
         }
     )
-    needs = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    call.contribution = int(needs)
+    inputs = tensors if initial is None else (*tensors, initial)
+    needs = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    call.contribution = 2 * length + needs
     call.settle()
-    direction = Direction(call.comm, bool(reverse), bool(exclusive))
-    if any(call.contributions()):
+    ranks = call.contributions()
+    lengths = tuple(number // 2 for number in ranks)
+    direction = Direction(call.comm, lengths, bool(reverse), bool(exclusive))
+    if any(number % 2 for number in ranks):
         gradients(call.comm)  # made here, where all ranks are
         if not needs:
             there = torch.zeros((), requires_grad=True)
@@ -260,7 +300,9 @@ def _back(rows: Tensor, x: Tensor, dim: int) -> Tensor:
 
 # ---- the autograd functions, of rows [n, m] ------------------------------------------------------
 #
-# Gradients of complex numbers have PyTorch's convention: that of y = a x is conj(a) dy.
+# Gradients of complex numbers have PyTorch's convention: that of y = a x is conj(a) dy. A backward
+# pass has the same operations on every rank, whatever rows it has: PyTorch chooses the order of
+# passes by the graph, and they exchange rows in that order.
 
 
 class _Present(torch.autograd.Function):
@@ -295,7 +337,7 @@ class _Shift(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
         ctx.way = way
-        row = _row_before(x, comm=way.comm, reverse=way.reverse)
+        row = _row_before(x, comm=way.comm, way=way)
         if not len(x):
             return x.clone()
         return torch.cat([x[1:], row] if way.reverse else [row, x[:-1]])
@@ -307,22 +349,65 @@ class _Shift(torch.autograd.Function):
 
 
 class _Recurrence(torch.autograd.Function):
-    """h[t] = a[t] h[t-1] + b[t]. db[t] = dh[t] + a[t+1] db[t+1]; da[t] = db[t] h[t-1]."""
+    """h[t] = a[t] h[t-1] + b[t], and ``first`` comes before the first h.
+
+    db[t] = dh[t] + a[t+1] db[t+1]; da[t] = db[t] h[t-1].
+    """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, way: Direction) -> Tensor:
-        h = _solve(_plain(a), _plain(b), comm=way.comm, reverse=way.reverse)
+    def forward(ctx: Any, a: Tensor, b: Tensor, first: Tensor | None, way: Direction) -> Tensor:
+        start = None if first is None else _plain(first).cpu()
+        h = _solve(_plain(a), _plain(b), start, comm=way.comm, reverse=way.reverse)
         ctx.way = way
-        ctx.save_for_backward(a, h)
+        ctx.save_for_backward(a, h, first)
         return h
 
     @staticmethod
-    def backward(ctx: Any, dh: Tensor) -> tuple[Any, Any, Any]:
-        a, h = ctx.saved_tensors
+    def backward(ctx: Any, dh: Tensor) -> tuple[Any, ...]:
+        a, h, first = ctx.saved_tensors
         way, other = ctx.way, ctx.way.other()
         _meet(way.comm)
-        db = _Recurrence.apply(_Shift.apply(a.conj(), other), dh, other)
-        return db * _Shift.apply(h.conj(), way), db, None
+        db = _Recurrence.apply(_Shift.apply(a.conj(), other), dh, None, other)
+        before, dfirst = _Shift.apply(h.conj(), way), None
+        if first is not None:
+            is_first = torch.zeros(len(h), 1, dtype=torch.bool, device=h.device)
+            if way.ranks()[:1] == [way.comm.rank]:
+                is_first[-1 if way.reverse else 0] = True
+            before = torch.where(is_first, first.conj(), before)
+            dfirst = torch.where(is_first, a.conj() * db, 0).sum(0)
+        return db * before, db, dfirst, None
+
+
+class _Last(torch.autograd.Function):
+    """The last row [m] of all ranks, on every rank. Its owner gets the sum of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        return _row_of_owner(x, comm=way.comm, way=way)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        _meet(ctx.way.comm)
+        return _ToLast.apply(dy, ctx.way), None
+
+
+class _ToLast(torch.autograd.Function):
+    """Rows of zeros, of which the last one of all ranks is the sum of the ranks' x [m]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        total = _sum_for_owner(x, comm=way.comm, way=way)
+        rows = x.new_zeros(way.lengths[way.comm.rank], len(x))
+        if way.ranks()[-1] == way.comm.rank:
+            rows[0 if way.reverse else -1] = total
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        _meet(ctx.way.comm)
+        return _Last.apply(dy, ctx.way), None
 
 
 class _Product(torch.autograd.Function):
@@ -340,12 +425,12 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
         x, way = ctx.saved_tensors[0].conj(), ctx.way
-        other = Direction(way.comm, not way.reverse)
+        other = way.other()._replace(exclusive=False)
         _meet(way.comm)
         before = _Product.apply(x, way._replace(exclusive=True))
         if way.exclusive:
-            return before * _Shift.apply(_Recurrence.apply(x, dy, other), other), None
-        return before * _Recurrence.apply(_Shift.apply(x, other), dy, other), None
+            return before * _Shift.apply(_Recurrence.apply(x, dy, None, other), other), None
+        return before * _Recurrence.apply(_Shift.apply(x, other), dy, None, other), None
 
 
 class _LogSum(torch.autograd.Function):
@@ -393,7 +478,7 @@ class _Extreme(torch.autograd.Function):
         other = ctx.way.other()
         _meet(other.comm)
         goes_on = _Shift.apply((~wins).to(dy.dtype), other)
-        return torch.where(wins, _Recurrence.apply(goes_on, dy, other), 0), None
+        return torch.where(wins, _Recurrence.apply(goes_on, dy, None, other), 0), None
 
 
 class _Maximum(_Extreme):
@@ -417,7 +502,7 @@ class _Minimum(_Extreme):
 
 def _scan(x: Tensor, op: str, way: Direction) -> Tensor:
     """Scan rows along axis 0."""
-    comm, reverse, exclusive = way
+    comm, _, reverse, exclusive = way
     return scan(_plain(x), op, axis=0, comm=comm, exclusive=exclusive, reverse=reverse)
 
 
@@ -427,23 +512,21 @@ def _plain(x: Tensor) -> Tensor:
 
 
 @collective
-def _row_before(call: Agreement, x: Tensor, *, comm: Comm, reverse: bool) -> Tensor:
+def _row_before(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> Tensor:
     """Return the row [1, m] before the first one of this rank, in scan order; zeros if none is.
 
     Without rows, return [0, m].
     """
-    call.same = Terms({"the function": "a shift by one row", "reverse": reverse})
-    call.contribution = len(x)
+    call.same = Terms({"the function": "a shift by one row", "reverse": way.reverse})
     row = torch.zeros_like(x[:1])
-    sent = _plain(x[:1] if reverse else x[-1:]).cpu()
+    sent = _plain(x[:1] if way.reverse else x[-1:]).cpu()
     received = torch.empty_like(sent)
     call.settle()
-    ranks = [rank for rank, length in enumerate(call.contributions()) if length]
     call.begin()
     if not len(x):
         return row
-    ranks = ranks[::-1] if reverse else ranks
-    place, request = ranks.index(comm.rank), MPI.REQUEST_NULL
+    ranks, request = way.ranks(), MPI.REQUEST_NULL
+    place = ranks.index(comm.rank)
     if place + 1 < len(ranks):
         request = comm.Isend([_bytes(sent), MPI.BYTE], ranks[place + 1], _TAG)
     if place > 0:
@@ -451,6 +534,33 @@ def _row_before(call: Agreement, x: Tensor, *, comm: Comm, reverse: bool) -> Ten
         row = received.to(x.device)
     request.Wait()
     return row
+
+
+@collective
+def _row_of_owner(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> Tensor:
+    """Return the last row [m] of all ranks' x [n, m]; some rank has rows."""
+    call.same = Terms({"the function": "the last row", "reverse": way.reverse})
+    owner = way.ranks()[-1]
+    row = _plain(x[:1] if way.reverse else x[-1:]).cpu()
+    row = row if comm.rank == owner else torch.empty((1, x.shape[1]), dtype=x.dtype)
+    call.settle()
+    call.begin()
+    comm.Bcast([_bytes(row), MPI.BYTE], owner)
+    return row[0].to(x.device)
+
+
+@collective
+def _sum_for_owner(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> Tensor:
+    """Return the sum of all ranks' x [m], to the rank that has the last row."""
+    call.same = Terms({"the function": "the gradient of the last row", "reverse": way.reverse})
+    sent = _plain(x).cpu()
+    received = torch.zeros((comm.size, len(x)), dtype=x.dtype)
+    call.settle()
+    call.begin()
+    owner = way.ranks()[-1]
+    target = [_bytes(received), MPI.BYTE] if comm.rank == owner else None
+    comm.Gather([_bytes(sent), MPI.BYTE], target, owner)
+    return received.sum(0).to(x.device)
 
 
 _TAG = 1 << 13

@@ -196,6 +196,46 @@ def test_recurrence(dim, reverse, comm, rng):
     assert torch.autograd.gradgradcheck(function, (a, b))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_initial_and_last_state(dim, reverse, comm, rng):
+    shape = (5, 2) if dim == 0 else (2, 5)
+    a, b = drawn(rng, *shape).requires_grad_(), drawn(rng, *shape).requires_grad_()
+    first = drawn(rng, 2).requires_grad_()
+
+    def both(a, b, first):
+        last = None
+
+        def solve(a, b):
+            nonlocal last
+            form = {"dim": dim, "reverse": reverse, "return_last": True}
+            h, last = scans.linear_recurrence(a, b, initial=Replicated.apply(first), **form)
+            return h
+
+        h = whole(solve, dim, comm)(a, b)
+        return h, Summed.apply(last) / comm.size
+
+    def loop(a, b, first):
+        h, states = first, []
+        for t in range(5)[:: -1 if reverse else 1]:
+            h = a.select(dim, t) * h + b.select(dim, t)
+            states.append(h)
+        return torch.stack(states[:: -1 if reverse else 1], dim), h
+
+    for got, want in zip(both(a, b, first), loop(a, b, first), strict=True):
+        torch.testing.assert_close(got, want)
+    assert torch.autograd.gradcheck(both, (a, b, first))
+    assert torch.autograd.gradgradcheck(both, (a, b, first))
+
+
+def test_the_last_state_of_no_elements(comm):
+    empty, first = torch.ones(0, 3), torch.arange(3.0)
+    for initial, want in ((None, torch.zeros(3)), (first, first)):
+        h, last = scans.linear_recurrence(empty, empty, initial=initial, return_last=True)
+        assert h.shape == (0, 3)
+        assert torch.equal(last, want)
+
+
 def test_one_rank_alone_needs_a_gradient(comm):
     """The others take part in the backward pass, though their shards have no gradient."""
     x = torch.ones(3, dtype=torch.float64, requires_grad=comm.rank == 0)
@@ -275,6 +315,9 @@ def test_refusals(comm):
         "one type and one shape",
         lambda: scans.linear_recurrence(x, x[:1] if last else x.double()),
     )
+    solve = functools.partial(scans.linear_recurrence, x, x)
+    everywhere(comm, ValueError, "initial is", lambda: solve(initial=x if last else x[0]))
+    everywhere(comm, TypeError, "initial is", lambda: solve(initial=0.0 if last else x[0]))
     if comm.size > 1:
         everywhere(
             comm, DisagreementError, "shape", lambda: scans.cumsum(x if last else x[:, :2], 0)
