@@ -42,12 +42,13 @@ Tensor = Any
 
 
 class Direction(NamedTuple):
-    """The ranks of a scan, its direction, and whether a result leaves out its own element."""
+    """The ranks of a scan, its direction, and its form."""
 
     comm: Comm
     lengths: tuple[int, ...]  # the number of rows of each rank
     reverse: bool
-    exclusive: bool = False
+    exclusive: bool = False  # whether a result leaves out its own element
+    segments: Tensor | None = None  # bools [n], where independent recurrences begin
 
     def ranks(self) -> list[int]:
         """Return the ranks that have rows, in the order of the scan."""
@@ -163,6 +164,7 @@ def linear_recurrence(
     comm: Comm | None = None,
     reverse: bool = False,
     initial: Tensor | None = None,
+    segments: Tensor | None = None,
     return_last: bool = False,
 ) -> Any:
     """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along ``dim``, over all ranks.
@@ -177,6 +179,9 @@ def linear_recurrence(
         The state before the first element, of the shape of ``b`` without ``dim`` and of its type,
         the same on every rank. None is 0. Its gradient is on the rank with the first element, and 0
         on the others: add them up, as for any parameter that ranks share.
+    segments
+        Where independent recurrences begin, such as packed sequences: bools [n], n the length of
+        this rank's shard along ``dim``, True at the first element of each. Not with ``initial``.
     return_last
         Whether to return the last state of all ranks, too.
 
@@ -202,8 +207,8 @@ def linear_recurrence(
     >>> distscan.torch.linear_recurrence(half, b)
     tensor([8., 4., 3.])
     """
-    form: Any = {"reverse": reverse, "initial": initial, "return_last": return_last}
-    (a, b), way = _begin("linear_recurrence", (a, b), dim, comm=comm, **form)
+    form: Any = {"initial": initial, "segments": segments, "return_last": return_last}
+    (a, b), way = _begin("linear_recurrence", (a, b), dim, comm=comm, reverse=reverse, **form)
     first = None if initial is None else initial.reshape(-1)
     h = _Recurrence.apply(_rows(a, dim), _rows(b, dim), first, way)
     if not return_last:
@@ -233,6 +238,7 @@ def _begin(
     reverse: bool = False,
     dtype: Any = None,
     initial: Tensor | None = None,
+    segments: Tensor | None = None,
     return_last: bool = False,
 ) -> tuple[tuple[Tensor, ...], Direction]:
     """Check the arguments; return tensors that need gradients on every rank or on none."""
@@ -251,13 +257,7 @@ def _begin(
         tensors = tuple(tensor.to(dtype) for tensor in tensors)
     shape = list(tensors[0].shape)
     length = shape.pop(dim)
-    if initial is not None and not isinstance(initial, torch.Tensor):
-        raise TypeError(f"initial is a tensor of PyTorch, not {type(initial).__name__}")
-    if initial is not None and (initial.dtype, [*initial.shape]) != (tensors[0].dtype, shape):
-        raise ValueError(
-            f"initial is {initial.dtype} {list(initial.shape)}; the states are {tensors[0].dtype} "
-            f"{shape}"
-        )
+    _check_states(initial, segments, tensors[0].dtype, shape, length)
     call.same = Terms(
         {
             "the function": f"distscan.torch.{name}",
@@ -267,6 +267,7 @@ def _begin(
             "exclusive": bool(exclusive),
             "reverse": bool(reverse),
             "whether there is an initial state": initial is not None,
+            "whether there are segments": segments is not None,
             "return_last": bool(return_last),
             "whether gradients are enabled": torch.is_grad_enabled(),
         }
@@ -277,7 +278,7 @@ def _begin(
     call.settle()
     ranks = call.contributions()
     lengths = tuple(number // 2 for number in ranks)
-    direction = Direction(call.comm, lengths, bool(reverse), bool(exclusive))
+    direction = Direction(call.comm, lengths, bool(reverse), bool(exclusive), segments)
     if any(number % 2 for number in ranks):
         gradients(call.comm)  # made here, where all ranks are
         if not needs:
@@ -285,6 +286,26 @@ def _begin(
             tensors = (_Present.apply(tensors[0], there), *tensors[1:])
     call.begin()
     return tensors, direction
+
+
+def _check_states(
+    initial: Any, segments: Any, dtype: torch.dtype, shape: list[int], length: int
+) -> None:
+    """Check the first state, and where recurrences begin; raise TypeError or ValueError."""
+    if initial is not None and not isinstance(initial, torch.Tensor):
+        raise TypeError(f"initial is a tensor of PyTorch, not {type(initial).__name__}")
+    if initial is not None and (initial.dtype, [*initial.shape]) != (dtype, shape):
+        raise ValueError(
+            f"initial is {initial.dtype} {list(initial.shape)}; the states are {dtype} {shape}"
+        )
+    if segments is None:
+        return
+    if not isinstance(segments, torch.Tensor) or segments.dtype != torch.bool:
+        raise TypeError("segments is no tensor of bools")
+    if segments.shape != (length,):
+        raise ValueError(f"segments has shape {list(segments.shape)}, not [{length}]")
+    if initial is not None:
+        raise ValueError("initial is not for segments")
 
 
 def _rows(x: Tensor, dim: int) -> Tensor:
@@ -357,7 +378,8 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, first: Tensor | None, way: Direction) -> Tensor:
         start = None if first is None else _plain(first).cpu()
-        h = _solve(_plain(a), _plain(b), start, comm=way.comm, reverse=way.reverse)
+        form: Any = {"comm": way.comm, "reverse": way.reverse, "segments": way.segments}
+        h = _solve(_plain(a), _plain(b), start, **form)
         ctx.way = way
         ctx.save_for_backward(a, h, first)
         return h
@@ -369,6 +391,11 @@ class _Recurrence(torch.autograd.Function):
         _meet(way.comm)
         db = _Recurrence.apply(_Shift.apply(a.conj(), other), dh, None, other)
         before, dfirst = _Shift.apply(h.conj(), way), None
+        if way.segments is not None:  # the first element of each, in the order of the scan
+            begins = way.segments.unsqueeze(1)
+            if way.reverse:
+                begins = _Shift.apply(begins, way)
+            before = torch.where(begins, 0, before)
         if first is not None:
             is_first = torch.zeros(len(h), 1, dtype=torch.bool, device=h.device)
             if way.ranks()[:1] == [way.comm.rank]:
@@ -502,7 +529,7 @@ class _Minimum(_Extreme):
 
 def _scan(x: Tensor, op: str, way: Direction) -> Tensor:
     """Scan rows along axis 0."""
-    comm, _, reverse, exclusive = way
+    comm, reverse, exclusive = way.comm, way.reverse, way.exclusive
     return scan(_plain(x), op, axis=0, comm=comm, exclusive=exclusive, reverse=reverse)
 
 

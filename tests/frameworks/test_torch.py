@@ -3,6 +3,7 @@
 import doctest
 import functools
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -228,6 +229,35 @@ def test_initial_and_last_state(dim, reverse, comm, rng):
     assert torch.autograd.gradgradcheck(both, (a, b, first))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("heads", [[], [0], [3], [1, 2, 5], range(6)])
+def test_segments(heads, reverse, comm, rng):
+    """Packed sequences, which begin at any rank; numbers that are not finite stay in theirs."""
+    a, b = drawn(rng, 6, 2).requires_grad_(), drawn(rng, 6, 2).requires_grad_()
+    flags = torch.zeros(6, dtype=torch.bool)
+    flags[list(heads)] = True
+    own = mine(flags, 0, comm)
+    solve = functools.partial(scans.linear_recurrence, segments=own, reverse=reverse)
+    function = whole(solve, 0, comm)
+
+    def loop(a, b):
+        parts = []
+        for begin, end in pairwise([0, *(head for head in heads if head), 6]):
+            pair = a[begin:end], b[begin:end]
+            if reverse:
+                parts.append(solved(*(each.flip(0) for each in pair), 0).flip(0))
+            else:
+                parts.append(solved(*pair, 0))
+        return torch.cat(parts)
+
+    torch.testing.assert_close(function(a, b), loop(a, b))
+    assert torch.autograd.gradcheck(function, (a, b))
+    assert torch.autograd.gradgradcheck(function, (a, b))
+    endless = b.detach().clone()
+    endless[2] = torch.inf
+    torch.testing.assert_close(function(a, endless), loop(a, endless))
+
+
 def test_the_last_state_of_no_elements(comm):
     empty, first = torch.ones(0, 3), torch.arange(3.0)
     for initial, want in ((None, torch.zeros(3)), (first, first)):
@@ -318,6 +348,8 @@ def test_refusals(comm):
     solve = functools.partial(scans.linear_recurrence, x, x)
     everywhere(comm, ValueError, "initial is", lambda: solve(initial=x if last else x[0]))
     everywhere(comm, TypeError, "initial is", lambda: solve(initial=0.0 if last else x[0]))
+    everywhere(comm, TypeError, "bools", lambda: solve(segments=x[:, 0] if last else x[:, 0] > 0))
+    everywhere(comm, ValueError, "segments has", lambda: solve(segments=x[0] > 0))
     if comm.size > 1:
         everywhere(
             comm, DisagreementError, "shape", lambda: scans.cumsum(x if last else x[:, :2], 0)
